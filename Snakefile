@@ -53,6 +53,7 @@ localrules:
     paper_tables,
     metered_tables,
     papers,
+    advice,
     overview,
     import_metered,
     # Nodes of a cluster often cannot reach the internet.

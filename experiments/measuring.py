@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import pandas as pd
+from launching import launch_ranks
 
 from joulecast.errors import JoulecastError
 from joulecast.measure.power.foreign_load import load_before
 from joulecast.measure.training.machine import machine_lock
-from joulecast.measure.training.processes import ended_by_signals
-from joulecast.measure.training.ranks import launch_ranks, opened_log
+from joulecast.measure.training.ranks import ended_by_signals, opened_log
 from joulecast.runs.files.reading import read_json_object
 from joulecast.runs.files.writing import (
     directory_written_aside,
@@ -145,7 +145,7 @@ class Session:
         Args:
             job: what is measured.
             program: of its ranks.
-            inside: as of :func:`joulecast.measure.training.ranks.program_command`.
+            inside: as of :func:`launching.program_command`.
 
         Raises:
             JoulecastError: a launch failed.

@@ -7,8 +7,11 @@ import pandas as pd
 from conftest import ROOT, make_record, make_spec
 
 from joulecast.energy.fitting import fit_campaign
+from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.partition.planner_experiment import partition_experiment
+from joulecast.report.campaign_answers import write_answers
 from joulecast.report.tables.output import write_table
+from joulecast.runs.folders import record_folders
 from joulecast.runs.record import write_record
 
 STEP = {"materials": 0.1, "computing": 0.6, "update": 0.3}
@@ -38,6 +41,16 @@ def write_fits(results: Path, folders: list[Path]) -> None:
     """Fits of the records."""
     fit = fit_campaign(folders, bootstrap=5, series_splits=2, series_period_s=0.5)
     fit.save(results / "fits")
+
+
+def write_answered(
+    results: Path, prices: Prices = NO_PRICES, configfile: str | None = None
+) -> Path:
+    """What the rules ``fit`` and ``advice`` make of the records; the fits as they are, if they are there."""
+    if not (results / "fits").is_dir():
+        write_fits(results, record_folders(results))
+    write_answers(results, results / "tables/advice", prices, configfile)
+    return results
 
 
 def live_record() -> dict[str, object]:
@@ -93,12 +106,21 @@ def metered_table() -> pd.DataFrame:
     rows.append(("rest of its own trace", "AR", 35, 1.16, 7.8, None))
     columns = ["split", "model", "settings", "mape_percent", "max_percent", "published_percent"]
     table = pd.DataFrame(rows, columns=columns)
-    return table.assign(source="imported", time="given", judges="models")
+    beside = table["split"].map({"in-sample": 1.0, "extrapolation": 3.0, "by time": 4.0})
+    is_ours = table["model"] == "MC2"
+    return table.assign(
+        source="imported",
+        time="given",
+        judges="models",
+        best_rival=is_ours.map({True: "Fan", False: None}),
+        best_rival_percent=beside.where(is_ours),
+    )
 
 
 def write_campaign(results: Path) -> None:
     """Everything that the page shows, of a small synthetic campaign."""
-    write_fits(results, write_records(results))
+    write_records(results)
+    write_answered(results)
     for name in ("tuning", "pipelines"):
         (results / name).mkdir()
     (results / "logs").mkdir()

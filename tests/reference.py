@@ -13,6 +13,7 @@ from reference_pages import api, commands, configuration, platforms, records, ta
 import joulecast
 from joulecast.energy.fitting import fit_campaign
 from joulecast.logs.mlperf import import_mlperf
+from joulecast.report.campaign_answers import write_answers
 from joulecast.report.pages.overview import write_overview
 from joulecast.report.tables.citations import Citation
 from joulecast.runs.files.shipped import recorded_folder
@@ -57,7 +58,7 @@ def draw_forecast(picture: Path) -> None:
 def draw_overview(picture: Path, quick: bool = False) -> None:
     """The first screen of the page of the same runs, in headless Chromium.
 
-    To fit and judge all models takes a quarter of a minute: a ``quick`` picture has one workload, not judged.
+    To fit and judge all models takes a quarter of a minute: a ``quick`` picture has one workload.
     """
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder)
@@ -67,9 +68,10 @@ def draw_overview(picture: Path, quick: bool = False) -> None:
             for record in records:
                 if "llama2_70b" not in record.name:
                     shutil.rmtree(record)
-        else:
-            fit = fit_campaign(records, bootstrap=20, series_splits=2, series_period_s=60.0)
-            fit.save(results / "fits")
+            records = sorted((results / "records").iterdir())
+        fit = fit_campaign(records, bootstrap=20, series_splits=2, series_period_s=60.0)
+        fit.save(results / "fits")
+        write_answers(results, results / "tables/advice")
         write_overview(results)
         with sync_playwright() as playwright:
             chromium = shutil.which("chromium")

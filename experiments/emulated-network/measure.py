@@ -14,6 +14,7 @@ from families import (
     calibration_jobs,
     step_job,
 )
+from launching import find_launcher, program_command
 from measuring import (
     Measured,
     Program,
@@ -29,7 +30,6 @@ from measuring import (
 from nodes import Link, commands, node_name, nodes, require_means
 
 from joulecast.errors import JoulecastError
-from joulecast.measure.training.ranks import find_launcher, program_command
 from joulecast.simulate.judged.emulated_step import Configuration, EmulatedJob
 from joulecast.simulate.judged.jobs import LATE_S, Answer
 from joulecast.simulate.judged.judged_on_emulated import EMULATED

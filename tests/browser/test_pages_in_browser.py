@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from conftest import ROOT, make_record, make_spec
-from pages_fixtures import write_campaign
+from pages_fixtures import write_answered, write_campaign
 
 import joulecast
 from joulecast.energy.prices import NO_PRICES, Prices
@@ -37,7 +37,9 @@ def pages(tmp_path_factory):
     for name in PAGES:
         (above / name).mkdir()
     write_campaign(above / "whole")
+    write_answered(above / "whole", PRICES)
     write_record(above / "one-run/records/only", make_record(make_spec("only")))
+    write_answered(above / "one-run")
     (above / "failed/logs").mkdir()
     log = "run vgg16-n4-b8-r1\nerror: " + "out of memory " * 20 + "/a" * 200 + "\n"
     (above / "failed/logs/vgg16-n4-b8-r1.log").write_text(log)

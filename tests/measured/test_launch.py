@@ -16,9 +16,8 @@ from conftest import make_spec
 
 from joulecast.errors import JoulecastError
 from joulecast.measure.power.foreign_load import Load
-from joulecast.measure.training.launch import RunLaunch
-from joulecast.measure.training.measure_run import measure_run
-from joulecast.measure.training.processes import NotFinished, run_to_end
+from joulecast.measure.training.measure_run import RunLaunch, measure_run
+from joulecast.measure.training.ranks import NotFinished, run_to_end
 from joulecast.runs.observations import observe
 from joulecast.runs.provenance import usable_cores
 from joulecast.runs.record import read_record

@@ -17,7 +17,17 @@ others are in `results/NAME/metered/tables/`.
 
 """
 _SUBJECTS = (
-    *("energy", "checks", "forecast", "simulator", "partition", "tuning", "tuning_live", "papers"),
+    *(
+        "energy",
+        "checks",
+        "advice",
+        "forecast",
+        "simulator",
+        "partition",
+        "tuning",
+        "tuning_live",
+        "papers",
+    ),
 )
 _TABLE = re.compile(r"^``(\w+)``\n((?:  .*\n)+)", re.M)
 

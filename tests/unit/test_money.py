@@ -10,7 +10,7 @@ import yaml
 from conftest import ROOT, make_record, make_spec
 from hypothesis import given
 from hypothesis import strategies as st
-from pages_fixtures import write_campaign
+from pages_fixtures import write_answered, write_campaign
 from typer.testing import CliRunner
 
 import joulecast
@@ -159,6 +159,7 @@ def test_the_page_has_money_next_to_joules_and_says_where_prices_are_from(result
     # The box for a reader's own prices asks for CO2 a kWh.
     assert "CHF" not in bare and "CO2e" not in bare.replace("CO2e a kWh", "")
     assert "Prices" not in bare
+    write_answered(results, PAID, "mine.yaml")
     context = page_context(results, "mine.yaml", PAID)
     text = said(rendered(context))
     assert "source: a tariff that was made up" in text and " CHF 0.3 a kWh" in text
@@ -185,5 +186,5 @@ def test_an_observed_training_is_counted_in_what_it_is(tmp_path):
     assert "4 nodes" not in text
     code, text = command("evaluate", "--records", folder)
     assert code == 0 and "split leave-one-node-count-out, time given" in text and " ranks " in text
-    page = said(rendered(page_context(tmp_path)))
+    page = said(rendered(page_context(write_answered(tmp_path))))
     assert "on 2 ranks" in page and "on 2 nodes" not in page

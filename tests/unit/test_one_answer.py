@@ -10,6 +10,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 from conftest import ROOT, make_imported, make_record, make_spec
+from pages_fixtures import write_answered
 from typer.testing import CliRunner
 
 import joulecast
@@ -17,11 +18,9 @@ from joulecast.app.cli.main import app
 from joulecast.app.cli.tuning import tune as command
 from joulecast.energy.fitting import fit_campaign
 from joulecast.graphs.shipped_graphs import load
-from joulecast.report.answers import costs
-from joulecast.report.campaign_forecast import campaign_forecast
 from joulecast.report.figures.inline import inline_svg
 from joulecast.report.pages.overview import page_context, rendered
-from joulecast.report.results_folder import read_results
+from joulecast.report.results_folder import COSTS, read_results
 from joulecast.report.tables.checks import check_results
 from joulecast.report.tables.scaling import checked_forecast, fitted_forecast
 from joulecast.report.tables.simulated_scaling import Setting, scaling_forecast
@@ -60,7 +59,7 @@ def results(tmp_path_factory):
         record_folders(folder / "records"), bootstrap=10, series_splits=2, series_period_s=0.1
     )
     fit.save(folder / "fits")
-    return folder, fit
+    return write_answered(folder), fit
 
 
 def plain(page: str) -> str:
@@ -151,7 +150,7 @@ def test_the_page_the_table_and_the_commands_charge_the_same_whole_steps(results
     folder, _ = results
     found = read_results(folder)
     records = folder / "records"
-    drawn = campaign_forecast(found).rows
+    drawn = found.answer("forecast")["rows"]
     scales = ",".join(str(row["nodes"]) for row in drawn)
     asked = drawn[0]["work"]
     said = _command("forecast", "--records", records, "--nodes", scales, "--samples", asked)
@@ -169,7 +168,7 @@ def test_the_page_the_table_and_the_commands_charge_the_same_whole_steps(results
     answer = _command("advise", "--records", records, "--network", "vit_ti", "--samples", asked)
     unasked = _command("advise", "--records", records, "--network", "vit_ti")
     assert answer["candidates"] == unasked["candidates"]
-    ran = {(row.nodes, row.batch): row.time_s for row in costs(found).itertuples()}
+    ran = {(row.nodes, row.batch): row.time_s for row in found.tables[COSTS].itertuples()}
     for row in answer["candidates"]:
         if row["rests_on"] == "measured":
             assert row["time_s"] == pytest.approx(ran[row["nodes"], row["batch_size"]])

@@ -5,13 +5,12 @@ import json
 import re
 import shutil
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 from conftest import ROOT, make_imported, make_record, make_spec
-from pages_fixtures import write_campaign, write_records
+from pages_fixtures import write_answered, write_campaign, write_records
 from typer.testing import CliRunner
 
 from joulecast.app.cli.main import app
@@ -19,7 +18,6 @@ from joulecast.errors import JoulecastError
 from joulecast.quantities import NONE, consumptions, digits, joules, listed, percent, seconds, times
 from joulecast.report import answers
 from joulecast.report.advice.candidate import Candidate
-from joulecast.report.campaign_forecast import campaign_forecast
 from joulecast.report.figures.front import energy_time_front, on_front
 from joulecast.report.figures.inline import inline_svg, page_colours
 from joulecast.report.figures.look import PALETTES, SHADES
@@ -30,7 +28,7 @@ from joulecast.report.held_out import BEYOND, error_sentences, more_on_errors, u
 from joulecast.report.pages.first_screen import cost_and_time
 from joulecast.report.pages.overview import FIGURES, page_context, rendered, write_overview
 from joulecast.report.pages.savings import advice_of, advices, headline, short_table
-from joulecast.report.results_folder import NothingToShow, read_results
+from joulecast.report.results_folder import COSTS, NothingToShow, read_results
 from joulecast.runs.record import write_record
 
 
@@ -106,7 +104,7 @@ def test_plain_data_parallelism_is_not_named():
 
 def test_costs_by_hand(results):
     """Four samples a node and step, 20 W a node: the energy of a sample grows with the step alone."""
-    costs = answers.costs(results).set_index(["network", "nodes"])
+    costs = results.tables[COSTS].set_index(["network", "nodes"])
     row = costs.loc[("vit_ti", 2)]
     step_s = 0.1 + 0.6 + 0.003 + 0.3 + 0.04 + 0.1
     assert row["time_s"] == pytest.approx(1e6 * step_s / 8)
@@ -169,9 +167,10 @@ def test_an_estimate_is_no_error_of_the_model(results):
 
 
 def test_sources_of_energy_are_never_in_one_chart(results):
-    runs = results.observations
-    meter = np.where(runs["nodes"] == 4, "measured", "estimated")
-    figure = energy_time_front(replace(results, observations=runs.assign(energy_source=meter)), [])
+    costs = results.tables[COSTS]
+    meter = np.where(costs["nodes"] == 4, "measured", "estimated")
+    tables = {COSTS: costs.assign(energy_source=meter)}
+    figure = energy_time_front(replace(results, tables=tables), [])
     assert len(figure.charts) == 4
     for chart in figure.charts:
         spec = chart.to_dict()
@@ -195,7 +194,7 @@ def test_no_energy_has_its_reason(campaign, tmp_path):
         energy_j=np.nan, energy_source=None, why_no_energy="no RAPL"
     )
     dark.to_parquet(path)
-    found = read_results(tmp_path / "dark")
+    found = read_results(write_answered(tmp_path / "dark"))
     assert {row[3] for row in answers.settings_table(found).rows} == {"none: no RAPL"}
     assert {row[2] for row in answers.settings_table(found).rows} == {NONE}
     with pytest.raises(NothingToShow, match=r"no run has an energy .no RAPL."):
@@ -319,9 +318,9 @@ def test_advice_charges_whole_steps(tmp_path):
     for nodes in (1, 2):
         spec = make_spec(f"n{nodes}", nodes, training={"global_batch_size": 384})
         write_record(tmp_path / f"records/n{nodes}", make_record(spec))
-    found = read_results(tmp_path)
+    found = read_results(write_answered(tmp_path))
     (told,) = advices(found)
-    measured = answers.costs(found).set_index("nodes")
+    measured = found.tables[COSTS].set_index("nodes")
     rows = {row[0].split(", dp")[0]: row for row in told.table.rows}
     for nodes in (1, 2):
         row = rows[f"{answers.nodes_in_words(nodes)}, batch 384"]
@@ -341,7 +340,7 @@ def test_advice_without_energy_is_of_time(tmp_path):
         write_record(
             tmp_path / f"records/n{nodes}", replace(record, info=info, power=record.power.iloc[:0])
         )
-    (known,) = advices(read_results(tmp_path))
+    (known,) = advices(read_results(write_answered(tmp_path)))
     assert known.least == "time" and known.setting.startswith("8 nodes, batch 32")
     assert known.rows[0][1] == "none" and "no RAPL" in known.rows[0][2]
 
@@ -349,22 +348,16 @@ def test_advice_without_energy_is_of_time(tmp_path):
 def test_what_the_fits_do_not_know_is_not_told(campaign, tmp_path):
     shutil.copytree(campaign, tmp_path / "fitted")
     write_record(tmp_path / "fitted/imported/mlperf/box-n1", make_imported("box-n1"))
-    found = read_results(tmp_path / "fitted")
-    assert {info.spec.kind for info in found.infos} == {"training"}
-    assert not [folder for folder in found.record_folders if "imported" in folder.parts]
-    context = page_context(tmp_path / "fitted")
+    context = page_context(write_answered(tmp_path / "fitted"))
     assert "/fitted/records --platform" in context["advise_commands"][0]
-    # Without the fits they are all there is to go by.
-    shutil.rmtree(tmp_path / "fitted/fits")
-    kinds = {info.spec.kind for info in read_results(tmp_path / "fitted").infos}
-    assert kinds == {"training", "imported"}
+    assert "imported" not in dict(context["facts"].content["measured"])["Runs"]
 
 
 def test_only_imported_runs(tmp_path):
     for nodes in (1, 2):
         record = make_imported(f"box-n{nodes}", nodes=nodes)
         write_record(tmp_path / f"imported/mlperf/box-n{nodes}", record)
-    context = page_context(tmp_path)
+    context = page_context(write_answered(tmp_path))
     stages = context["figures"]["stages"]
     assert "All runs are imported" in stages.finding and "growing" not in stages.finding
     # A rate would leave out what their starts and ends take.
@@ -373,15 +366,9 @@ def test_only_imported_runs(tmp_path):
     assert context["advise_commands"][0].split(" --platform")[0].endswith("/imported")
 
 
-def test_a_batch_that_no_log_tells_is_looked_up(results):
-    setting = {"platform": "p", "network": "n", "nodes": 1, "batch": float("nan")}
-    cells = answers._by_setting(pd.DataFrame([setting | {"difference_percent": 12.0}]))
-    assert answers._errors(cells, SimpleNamespace(**setting | {"batch": np.nan})) == "+12 %"
-
-
 def test_a_campaign_answers_the_four_questions(campaign):
     context = page_context(campaign, configfile="mine.yaml")
-    parts = ("forecast", "errors", "sources", "advice", "table", "facts_part", "failed", "papers")
+    parts = ("forecast", "errors", "advice", "table", "facts", "failed", "papers")
     parts += ("metered",)
     assert [name for name in parts if context[name].why_none] == []
     assert [figure.name for figure in context["figures"].values()] == list(FIGURES)
@@ -426,17 +413,14 @@ def test_an_empty_folder(tmp_path):
     assert "./run snakemake --cores all" in text and "None" not in text
 
 
-def test_one_run_without_fits(tmp_path):
+def test_one_run(tmp_path):
     spec = make_spec("only")
     write_record(tmp_path / "records/only", make_record(spec))
-    context = page_context(tmp_path)
+    context = page_context(write_answered(tmp_path))
     drawn = [figure.name for figure in context["figures"].values() if figure.charts]
-    assert drawn == ["forecast", "front", "stages"]
+    assert drawn == ["forecast", "front", "predicted", "stages"]
     text = text_of(tmp_path)
-    assert (
-        "for 1,000,000 samples" in text
-        and "no model was judged on runs that it had not seen" in text
-    )
+    assert "for 1,000,000 samples" in text and "The fit had seen these very runs" in text
     assert "growth cannot be judged" in text
 
 
@@ -445,24 +429,23 @@ def test_imported_runs_are_told_apart_from_ours(tmp_path):
     for nodes in (1, 2):
         record = make_imported(f"box-n{nodes}", nodes=nodes)
         write_record(tmp_path / f"imported/mlperf/box-n{nodes}", record)
-    context = page_context(tmp_path)
+    context = page_context(write_answered(tmp_path))
     assert {row[3] for row in context["table"].content.rows} == {"estimated", "imported"}
     figures = context["figures"]
     captions = [table.caption for table in figures["stages"].tables]
     assert len(captions) == 2 and len(set(captions)) == 2
     # 100 s at 1 kW a node for ten samples.
-    costs = answers.costs(read_results(tmp_path)).set_index(["network", "nodes"])
+    costs = pd.read_parquet(tmp_path / f"{COSTS}.parquet").set_index(["network", "nodes"])
     assert costs.loc[("net", 2), "energy_j"] == pytest.approx(2 * 100 * 1000 * 1e5, rel=0.02)
-    assert figures["predicted"].why_none == "no model was judged on runs that it had not seen"
 
 
 def test_columns_that_are_missing(campaign, tmp_path):
     shutil.copytree(campaign, tmp_path / "old")
     path = tmp_path / "old/fits/observations.parquet"
-    pd.read_parquet(path).drop(columns="energy_j").to_parquet(path)
+    pd.read_parquet(path).drop(columns="network").to_parquet(path)
     pd.DataFrame({"paper": ["MC2"]}).to_parquet(tmp_path / "old/tables/papers/papers.parquet")
     text = text_of(tmp_path / "old")
-    assert "fits/observations.parquet lacks the columns energy_j" in text
+    assert "fits/observations.parquet lacks the columns network" in text
     assert "tables/papers/papers.parquet lacks the columns" in text
 
 
@@ -479,7 +462,12 @@ def test_failed_runs_only(tmp_path):
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path):
-    for name in ("partition/a.json", "pipelines/b.json", "tuning/live.json", "records/r/run.json"):
+    for name in (
+        "partition/a.json",
+        "pipelines/b.json",
+        "tuning/live.json",
+        "tables/advice/c.json",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("{" if "b.json" not in name else "[]")
     (tmp_path / "tables/papers").mkdir(parents=True)
@@ -487,17 +475,8 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
     (tmp_path / "fits").mkdir()
     text = text_of(tmp_path)
     assert "6 files could not be read" in text and "results are empty" not in text
-    for name in ("a.json", "b.json", "live.json", "run.json", "papers.parquet", "the fits"):
+    for name in ("a.json", "b.json", "live.json", "c.json", "papers.parquet", "the fits"):
         assert name in text
-
-
-def test_all_runs_left_out(tmp_path):
-    folders = write_records(tmp_path, nodes=(1,), repeats=1)
-    for folder in folders:
-        run = json.loads((folder / "run.json").read_text())
-        (folder / "run.json").write_text(json.dumps(run | {"polluted": ["cores were busy: 2"]}))
-    text = text_of(tmp_path)
-    assert "no training run is left" in text and text.count("cores were busy: 2") == len(folders)
 
 
 def test_a_folder_that_is_not_there(tmp_path):
@@ -506,15 +485,14 @@ def test_a_folder_that_is_not_there(tmp_path):
 
 
 def test_page_and_figures_are_written(campaign, tmp_path):
-    shutil.copytree(campaign / "fits", tmp_path / "fits")
+    for name in ("fits", "tables/advice"):
+        shutil.copytree(campaign / name, tmp_path / name)
     page = tmp_path / "pages/index.html"
     write_overview(tmp_path, page)
     assert page.stat().st_size < 1_500_000 and "<svg" in page.read_text()
     for name in FIGURES:
         svg = (page.parent / f"figures/overview_{name}.svg").read_text()
-        assert ("Nothing to show" in svg) == (
-            name in ("forecast", "policies", "pipelines", "clusters")
-        )
+        assert ("Nothing to show" in svg) == (name in ("policies", "pipelines", "clusters"))
         assert (page.parent / f"figures/overview_{name}.pdf").read_bytes().startswith(b"%PDF")
     assert not list(tmp_path.rglob("*.partial"))
 
@@ -537,14 +515,14 @@ def test_charts_in_the_page_have_numbers_and_its_colours(results):
 
 
 def test_names_from_outside_are_text_in_charts(results):
-    runs = results.observations.assign(workload="<script>alert(1)</script>")
-    chart = energy_time_front(replace(results, observations=runs), []).charts[0]
+    costs = results.tables[COSTS].assign(workload="<script>alert(1)</script>")
+    chart = energy_time_front(replace(results, tables={COSTS: costs}), []).charts[0]
     assert "<script" not in inline_svg(chart, "x")
 
 
 def test_the_page_forecasts_what_the_command_forecasts(campaign):
     context = page_context(campaign)
-    rows = campaign_forecast(read_results(campaign)).rows
+    rows = read_results(campaign).answer("forecast")["rows"]
     asked = [
         "forecast",
         "--records",

@@ -21,8 +21,7 @@ from joulecast.measure.power.foreign_load import Load, Programs, wait_for_quiet,
 from joulecast.measure.power.sampled_hosts import SampledHost, load_during
 from joulecast.measure.power.samples import Samples
 from joulecast.measure.training import machine
-from joulecast.measure.training.launch import RunLaunch
-from joulecast.measure.training.measure_run import Quiet, measure_run
+from joulecast.measure.training.measure_run import Quiet, RunLaunch, measure_run
 from joulecast.report.tables.errors import write_tables
 from joulecast.report.tables.published import read_published
 from joulecast.runs.record import read_info, write_record

@@ -9,6 +9,7 @@ import pytest
 from conftest import ROOT, make_record, make_spec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pages_fixtures import write_answered
 
 from joulecast.app.campaign import measuring
 from joulecast.app.campaign.config import parse_config, read_config
@@ -188,7 +189,7 @@ def test_the_note_is_shown_where_people_look(records, tmp_path):
     pack(records, tmp_path / "noted", name="noted", configurations=[], note=note)
     results = tmp_path / "results"
     unpack_all(tmp_path / "noted", results / "records")
-    page = rendered(page_context(results))
+    page = rendered(page_context(write_answered(results)))
     assert "noted: Fans at &lt;b&gt;full&lt;/b&gt; speed. Second [2J line" in page
 
 

@@ -25,7 +25,7 @@ TARGETS = [
 
 MEASURED = {"train"}
 IN_ALL = {"fit", "tables", "check", "simulator_report", "partition_report"}
-IN_ALL |= {"import_metered", "fit_metered", "metered_tables", "scaling_table"}
+IN_ALL |= {"import_metered", "fit_metered", "metered_tables", "scaling_table", "advice"}
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_command_of_your_own_is_launched_judged_and_shown(workflow_copy):
     text = done.stdout + done.stderr
     assert done.returncode == 0, text
     jobs = dict(re.findall(r"^(\w+) +(\d+)$", text, re.M))
-    assert {"tables", "check", "overview"} <= set(jobs)
+    assert {"tables", "check", "advice", "overview"} <= set(jobs)
     assert jobs["train"] == "6"
     assert not {"profile_ops", "partition_network", "tune_live", "scaling_table"} & set(jobs)
 
@@ -153,7 +153,7 @@ def test_an_edit_of_a_model_fits_again_and_measures_nothing(finished):
     with open(package / "energy/mc2.py", "a") as model:
         model.write("# Another model.\n")
     again = _jobs(snakemake(finished, *MINIMAL, "-n"))
-    assert {"fit", "tables", "fit_metered", "metered_tables", "scaling_table", "overview"} <= again
+    assert {"fit", "tables", "fit_metered", "metered_tables", "scaling_table", "advice"} <= again
     assert not again & MEASURES
     patience = ("--config", "quiet={wait_s: 5, repeats: 1}", "run_timeout_s=999")
     assert not _jobs(snakemake(finished, *MINIMAL, "-n", *patience)) & MEASURES

@@ -17,7 +17,7 @@ from joulecast.app.campaign.kept import (
 from joulecast.errors import JoulecastError
 from joulecast.runs.files.shipped import find
 from joulecast.runs.platforms import platform_file, recorded_for
-from joulecast.measure.training.processes import CAMPAIGN
+from joulecast.measure.training.ranks import CAMPAIGN
 
 # ---- Configuration: checked before any rule is read; each mistake is an error of one line.
 

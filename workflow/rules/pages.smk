@@ -1,12 +1,30 @@
-# The overview page of everything, one file that needs no other.
+# What a campaign answers, and the overview page of everything, one file that needs no other.
+CONFIGFILE = " ".join(own_configfiles()) or None
+
+
+rule advice:
+    input:
+        fits=f"{RESULTS}/fits",
+        # The page's forecast goes as far as this table.
+        forecast=f"{RESULTS}/tables/forecast" if HAS_NETWORKS else [],
+    output:
+        tables=tables("Overview", "advice"),
+    log:
+        f"{RESULTS}/logs/advice.log",
+    threads: 1
+    params:
+        source=SOURCE,
+        prices=PRICES,
+        configfile=CONFIGFILE,
+    script:
+        "../scripts/advice.py"
 
 
 rule overview:
     input:
-        # By path: rule `check` says why.
-        records=records(),
         fits=f"{RESULTS}/fits",
-        forecast=f"{RESULTS}/tables/forecast" if HAS_NETWORKS else [],
+        advice=rules.advice.output.tables,
+        checks=f"{RESULTS}/tables/checks",
         experiments=expand(
             f"{RESULTS}/partition/{{network}}.json",
             network=CONFIG.partition.networks if HAS_NETWORKS else [],
@@ -41,7 +59,7 @@ rule overview:
     params:
         source=SOURCE,
         prices=PRICES,
-        configfile=" ".join(own_configfiles()) or None,
+        configfile=CONFIGFILE,
         # Results of other targets, which are inputs only where the configuration asks for them.
         version=[
             content_version(Path(RESULTS) / file)

@@ -305,6 +305,42 @@ def simulation_energy(simulation: Simulation, fit: CampaignFit | None = None) ->
     return _with_interval(energy, simulation, width, width, why)
 
 
+NO_INTERVAL = "simulated, and the simulator's error on this platform was not measured"
+
+
+def energy_of_steps(
+    simulation: Simulation, fit: CampaignFit | None = None, steps: int = 1
+) -> dict[str, Any]:
+    """What whole steps take, by the names that predictions have.
+
+    Args:
+        fit: as of :func:`simulation_energy`.
+        steps: how many.
+
+    Returns:
+        ``time_s`` and ``energy_j`` with the ends of their 90 % intervals (``time_low_s``, ...), each ``None``
+        where it is not known, with ``why_no_energy`` and ``why_no_interval``; and ``energy_source``.
+    """
+    energy = simulation_energy(simulation, fit)
+    ends = step_interval(simulation.step_s, simulation.strategy.devices, simulation.cost_sources)
+    low_s, high_s = ends or (None, None)
+    of_step = {
+        "time_s": simulation.step_s,
+        "time_low_s": low_s,
+        "time_high_s": high_s,
+        "energy_j": energy.joules,
+        # An interval of the power alone is none of a run.
+        "energy_low_j": energy.low_j if ends else None,
+        "energy_high_j": energy.high_j if ends else None,
+    }
+    return {
+        **{name: None if each is None else steps * each for name, each in of_step.items()},
+        "energy_source": energy.label,
+        "why_no_energy": None if energy.joules is not None else energy.reason,
+        "why_no_interval": NO_INTERVAL if ends is None else energy.why_no_interval or None,
+    }
+
+
 def fit_in(fits: Path | None) -> CampaignFit | None:
     """The fit in a folder, if one is given."""
     return None if fits is None else CampaignFit.load(fits)

@@ -1,6 +1,6 @@
 """The answers in numbers: what settings cost, and what their energies are."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -19,9 +19,10 @@ from joulecast.quantities import (
 )
 from joulecast.report.grid import SHOWS, Amounts, Table
 from joulecast.report.held_out import unseen_energies, unseen_times
-from joulecast.report.results_folder import NothingToShow, Results, having
+from joulecast.report.results_folder import COSTS, NothingToShow, Results, having
 from joulecast.report.tables.priced import work_done, work_in_words, work_of
 from joulecast.runs.observations import is_training, of_usual_batch
+from joulecast.runs.record import RunInfo
 from joulecast.runs.scale import hosts_and_gpus, scale_in_words, scales_are
 
 WAS_RUN = "was run"
@@ -41,11 +42,6 @@ def usual_batch(training: pd.DataFrame) -> pd.DataFrame:
     return of_usual_batch(training)
 
 
-def _units(results: Results) -> dict[str, str]:
-    """What the work of each run is counted in: samples; epochs or steps where those alone are known."""
-    return {info.spec.run: (info.spec.foreign or info.outcome).work_unit for info in results.infos}
-
-
 _SCALE = ("ranks_per_host", "accelerators_per_node")
 _COSTS = (
     "workload",
@@ -59,16 +55,20 @@ _COSTS = (
 )
 
 
-def costs(results: Results, runs: pd.DataFrame | None = None) -> pd.DataFrame:
+def costs(results: Results, infos: Sequence[RunInfo]) -> pd.DataFrame:
     """A row a setting: means over its runs of ``time_s`` and ``energy_j`` for the work of
     :func:`~joulecast.report.tables.priced.work_in_words`, and their kWh, money and CO2.
+
+    ``time_off_percent`` and ``energy_off_percent`` are MC2's errors where it had not seen the setting.
+
+    Args:
+        infos: of the runs.
 
     Raises:
         NothingToShow: no training run is left, or a column is missing.
     """
-    clean = results.clean if runs is None else runs
-    having(clean, (*_COSTS, "platform"), "fits/observations.parquet", "fits")
-    units = _units(results)
+    clean = having(results.clean, (*_COSTS, "platform"), "fits/observations.parquet", "fits")
+    units = {info.spec.run: (info.spec.foreign or info.outcome).work_unit for info in infos}
     unit = pd.Series([units.get(run, "samples") for run in clean["run"]], index=clean.index)
     ours = (clean["kind"] == "training") & clean["batch"].gt(0) & (unit == "samples")
     batches = clean["batch"].where(ours)
@@ -102,7 +102,32 @@ def costs(results: Results, runs: pd.DataFrame | None = None) -> pd.DataFrame:
         .reset_index()
     )
     table = table.astype({"run_j": float, "energy_j": float})
-    return table.join(cost_columns(table, results.prices))
+    return table.join(cost_columns(table, results.prices)).assign(**_errors(results, table))
+
+
+def _errors(results: Results, table: pd.DataFrame) -> dict[str, list[float | None]]:
+    """Columns of how far MC2 was off where it had not seen the setting."""
+    try:
+        times = _by_setting(unseen_times(results))
+    except NothingToShow:
+        times = {}
+    energies = {source: _by_setting(cells) for source, cells in unseen_energies(results)}
+    settings = table[["platform", "network", "nodes", "batch"]].itertuples(index=False, name=None)
+    keys = [_key(*setting) for setting in settings]
+    of_source = [energies.get(source, {}) for source in table["energy_source"]]
+    return {
+        "time_off_percent": [times.get(key) for key in keys],
+        "energy_off_percent": [cells.get(key) for cells, key in zip(of_source, keys, strict=True)],
+    }
+
+
+def _known_costs(results: Results) -> pd.DataFrame:
+    """The table of :func:`costs` that the rule ``advice`` wrote."""
+    if COSTS not in results.tables:
+        # Says in a word where no run is left.
+        having(results.clean, (*_COSTS, "platform"), "fits/observations.parquet", "fits")
+        raise NothingToShow(f"{COSTS}.parquet is not here", "advice")
+    return results.tables[COSTS]
 
 
 def energy_is(source: str, was_run: bool) -> str:
@@ -122,7 +147,7 @@ def measured_points(results: Results) -> pd.DataFrame:
     Raises:
         NothingToShow: no training run is left, or a column is missing.
     """
-    table = costs(results)
+    table = _known_costs(results)
     setting = [
         nodes_in_words(row.nodes, row.nodes_are)
         + ("" if pd.isna(row.batch) else f", batch {digits(row.batch)}")
@@ -133,17 +158,14 @@ def measured_points(results: Results) -> pd.DataFrame:
     return table[kept]
 
 
-def _errors(cells: Mapping[tuple[Any, ...], float], row: Any) -> str:
-    key = _key(row.platform, row.network, row.nodes, row.batch)
-    return percent(cells.get(key), signed=True)
-
-
 def _key(*setting: Any) -> tuple[Any, ...]:
     """A setting to look up: a batch that no log tells is NaN, which is not equal to itself."""
     return tuple(None if pd.isna(value) else value for value in setting)
 
 
 def _by_setting(cells: pd.DataFrame) -> dict[tuple[Any, ...], float]:
+    """Errors of settings that no fit had seen."""
+    cells = cells[cells["split"] != "in-sample"]
     keys = cells[["platform", "network", "nodes", "batch"]].itertuples(index=False, name=None)
     return dict(
         zip((_key(*key) for key in keys), cells["difference_percent"].astype(float), strict=True)
@@ -156,18 +178,7 @@ def settings_table(results: Results) -> Table:
     Raises:
         NothingToShow: no training run is left, or a column is missing.
     """
-    table = costs(results)
-    try:
-        times = unseen_times(results)
-        new = times["split"].iloc[0] != "in-sample"
-        time_errors = _by_setting(times) if new else {}
-    except NothingToShow:
-        time_errors = {}
-    energy_errors: dict[str, dict[tuple[Any, ...], float]] = {
-        source: _by_setting(cells)
-        for source, cells in unseen_energies(results)
-        if cells["split"].iloc[0] != "in-sample"
-    }
+    table = _known_costs(results)
     ones = " or ".join(unit.removesuffix("s") for unit in sorted(set(table["unit"])))
     paid = paid_names(results.prices)
     works = sorted({work_in_words(unit) for unit in table["unit"]})
@@ -188,8 +199,8 @@ def settings_table(results: Results) -> Table:
                 *paid_cells(money, results.prices, with_interval=False),
                 seconds(row.time_s),
                 *(() if shared else _of_work(row)),
-                _errors(time_errors, row),
-                _errors(energy_errors.get(source, {}), row),
+                percent(row.time_off_percent, signed=True),
+                percent(row.energy_off_percent, signed=True),
                 *(digits(row.batch), str(row.runs)),
             )
         )

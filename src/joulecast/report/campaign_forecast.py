@@ -6,13 +6,14 @@ from typing import Any
 
 import pandas as pd
 
+from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.forecast import forecast_table
 from joulecast.energy.plain import plain_rows
 from joulecast.energy.prices import Prices
 from joulecast.energy.request import Scales
 from joulecast.errors import JoulecastError
 from joulecast.quantities import seconds, span
-from joulecast.report.results_folder import FORECAST, MOST_READ, NothingToShow, Results
+from joulecast.report.results_folder import FORECAST, NothingToShow, Results
 from joulecast.report.tables.priced import work_in_words, work_of
 from joulecast.runs.scale import BEYOND, is_observed, scale_in_words, unit_of, usual_counts
 
@@ -34,26 +35,15 @@ class CampaignForecast:
     runs_were: str
 
 
-def campaign_forecast(results: Results) -> CampaignForecast:
+def campaign_forecast(results: Results, runs: KnownRuns) -> CampaignForecast:
     """Forecasts from the fewest nodes that were run up to the end of the table ``scaling_forecast``, or to
     four times the most that were run.
 
     Runs that count the same are forecast together, as one chart shows them; the kind with most runs counts.
 
     Raises:
-        NothingToShow: there are no records, or too many to fit while a page is made.
-        JoulecastError: nothing can be forecast.
+        NothingToShow: nothing can be forecast.
     """
-    folders = results.record_folders
-    if not folders:
-        raise NothingToShow("the records that a forecast rests on are not here", "measure")
-    if len(folders) > MOST_READ:
-        raise NothingToShow(
-            f"{len(folders):,} records take too long to fit here; `joulecast forecast` does it"
-        )
-    # Says in a word where none is left.
-    _ = results.clean
-    runs = results.known_runs
     trained = runs.trained
     counted_in = trained["nodes_are"].map(unit_of)
     trained = trained[counted_in == counted_in.mode().iloc[0]]

@@ -4,11 +4,10 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from joulecast.quantities import counted, is_number, percent, steady
+from joulecast.quantities import counted, is_number, percent
 from joulecast.report.results_folder import NothingToShow, Results
+from joulecast.report.tables.errors import OURS, best_rival
 from joulecast.runs.predictions import MEASURED, SETTING, by_setting, run_to_run_cv, summarise
-
-_OURS = "MC2"
 
 _SPLITS = ("leave-one-node-count-out", "extrapolation", "leave-one-workload-out", "in-sample")
 BEYOND = ("extrapolation",)
@@ -32,9 +31,9 @@ def _first_split(frame: pd.DataFrame, splits: Sequence[str]) -> pd.DataFrame:
     known = frame[frame["measured"].notna() & frame["predicted"].notna()]
     for split in splits:
         rows = known[known["split"] == split]
-        if (rows["model"] == _OURS).any():
+        if (rows["model"] == OURS).any():
             return rows
-    raise NothingToShow(f"the fit has no prediction of {_OURS}", "energy_tables")
+    raise NothingToShow(f"the fit has no prediction of {OURS}", "energy_tables")
 
 
 def _cells(rows: pd.DataFrame) -> pd.DataFrame:
@@ -61,7 +60,7 @@ def _all_energies(
     except NothingToShow:
         return
     for source, of_source in cells.groupby("energy_source", sort=True):
-        if (of_source["model"] == _OURS).any():
+        if (of_source["model"] == OURS).any():
             yield str(source), of_source
 
 
@@ -72,30 +71,29 @@ def unseen_times(results: Results) -> pd.DataFrame:
         NothingToShow: nothing was fitted.
     """
     cells = _all_times(results)
-    return cells[cells["model"] == _OURS]
+    return cells[cells["model"] == OURS]
 
 
 def unseen_energies(results: Results) -> Iterator[tuple[str, pd.DataFrame]]:
     """Rows as in :func:`unseen_times` in J, for each energy source; none where there is no energy."""
     for source, cells in _all_energies(results):
-        yield source, cells[cells["model"] == _OURS]
+        yield source, cells[cells["model"] == OURS]
 
 
 def _best_rival(cells: pd.DataFrame) -> str:
     """The rival that was the least off of those that predicted all that MC2 did, and by how much."""
-    table = summarise(cells, ["model"]).set_index("model")
-    rivals = table[table["settings"] == table.loc[_OURS, "settings"]].drop(index=_OURS)
-    if rivals.empty:
+    table = summarise(cells, ["model"])
+    best = best_rival(table)
+    if best is None:
         return ""
-    best = rivals["mape_percent"].map(steady).sort_values(kind="stable").index[0]
-    least = rivals.loc[best, "mape_percent"]
-    better = " (better than MC2 here)" if least < table.loc[_OURS, "mape_percent"] else ""
-    return f"the best rival, {best}: {percent(least)}{better}"
+    ours = table.loc[table["model"] == OURS, "mape_percent"].iloc[0]
+    better = " (better than MC2 here)" if best["mape_percent"] < ours else ""
+    return f"the best rival, {best['model']}: {percent(best['mape_percent'])}{better}"
 
 
 def _error(cells: pd.DataFrame) -> str:
     """How far MC2 was off, the best rival, and how many runs its interval held; without a dot."""
-    ours = summarise(cells[cells["model"] == _OURS], ["split"]).iloc[0]
+    ours = summarise(cells[cells["model"] == OURS], ["split"]).iloc[0]
     seen = ours["split"] == "in-sample"
     text = (
         f"{percent(ours['mape_percent'])} off on average, over {counted(int(ours['settings']), 'setting')}"

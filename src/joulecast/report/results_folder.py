@@ -2,20 +2,17 @@
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from joulecast.energy.fitting import CampaignFit, KnownRuns, disturbance_notes
+from joulecast.energy.fitting import CampaignFit, disturbance_notes
 from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.errors import JoulecastError
 from joulecast.runs.files.columns import read_frame
 from joulecast.runs.files.reading import read_json_object
-from joulecast.runs.folders import record_folders
-from joulecast.runs.observations import is_training, observe_all
-from joulecast.runs.record import RunInfo, read_info
+from joulecast.runs.observations import is_training
 
 FORECAST = "tables/forecast/scaling_forecast"
 """The table of the scaling forecast."""
@@ -23,8 +20,8 @@ PAPERS = ("tables/papers/papers", "paper/tables/papers/papers")
 """Where the table of the papers' numbers may lie: a campaign that reproduces them may lie in another."""
 CHECKS = "tables/checks/checks"
 """The table of what checks found in the records."""
-MOST_READ = 500
-"""Records that are read while a page is made, some 20 ms each."""
+COSTS = "tables/advice/costs"
+"""The table of what the settings cost that were run."""
 METERED = "metered/tables/energy_summary"
 """The table of errors on clusters that others metered, which are no part of the campaign."""
 
@@ -42,24 +39,38 @@ class NothingToShow(JoulecastError):
 class Results:
     """A results folder in memory.
 
-    ``fit`` is ``None`` where there are no fits; ``observations`` (one row a run) then come from the records
-    alone. Where there are fits, ``infos`` and ``record_folders`` are of the runs that they know.
-    ``tables`` are named by their paths below the folder, without suffix. ``unreadable`` says of files that
-    are there why they are not shown.
+    ``tables`` are named by their paths below the folder, without suffix; ``answered`` are what the rule
+    ``advice`` wrote, by name. ``unreadable`` says of files that are there why they are not shown.
     """
 
     folder: Path
     fit: CampaignFit | None
-    observations: pd.DataFrame
-    infos: list[RunInfo]
-    record_folders: list[Path]
     tables: dict[str, pd.DataFrame]
+    answered: dict[str, dict[str, Any]]
     experiments: list[dict[str, Any]]
     pipelines: list[dict[str, Any]]
     live: dict[str, Any] | None
     replays: dict[str, pd.DataFrame]
     unreadable: list[str]
     prices: Prices = NO_PRICES
+
+    @property
+    def observations(self) -> pd.DataFrame:
+        """A row a run that the fits know; none where there are no fits."""
+        return pd.DataFrame() if self.fit is None else self.fit.observations
+
+    def answer(self, name: str) -> Any:
+        """What the rule ``advice`` answered.
+
+        Raises:
+            NothingToShow: there is no answer, with the reason.
+        """
+        part = self.answered.get(name)
+        if part is None:
+            raise NothingToShow(f"tables/advice/{name}.json is not here", "advice")
+        if "why_none" in part:
+            raise NothingToShow(part["why_none"], part["target"])
+        return part["content"]
 
     @property
     def clean(self) -> pd.DataFrame:
@@ -76,15 +87,6 @@ class Results:
             why = "no training run is left" if trained.any() else "no training run was measured"
             raise NothingToShow(why, "measure")
         return kept
-
-    @cached_property
-    def known_runs(self) -> KnownRuns:
-        """The runs of the records, as forecasts and advice take them.
-
-        Raises:
-            JoulecastError: no training run is left to fit.
-        """
-        return KnownRuns.of_records(self.record_folders)
 
     @property
     def disturbed(self) -> str | None:
@@ -104,7 +106,7 @@ class Results:
     def is_empty(self) -> bool:
         """Whether there is nothing at all, not even a file that cannot be read."""
         parts = (
-            *(self.infos, self.tables, self.experiments, self.pipelines, self.replays),
+            *(self.tables, self.answered, self.experiments, self.pipelines, self.replays),
             self.unreadable,
         )
         begun = (self.folder / "logs").is_dir()
@@ -142,21 +144,17 @@ def read_results(folder: Path, prices: Prices = NO_PRICES) -> Results:
         )
     unreadable: list[str] = []
     fit = _fit(folder, unreadable)
-    folders, infos = _infos(folder, unreadable)
-    if fit is not None and "run" in fit.observations:
-        # Others lie there without having been fitted: imported runs that no table of the campaign uses.
-        folders, infos = _fitted(folders, infos, set(fit.observations["run"]))
-    observations = fit.observations if fit else _observed(folders, unreadable)
     experiments = list(_json_files(folder / "partition", unreadable))
     pipelines = list(_json_files(folder / "pipelines", unreadable))
     live = next(_json_files(folder / "tuning", unreadable, "live.json"), None)
     return Results(
         folder,
         fit,
-        observations,
-        infos,
-        folders,
         dict(_tables(folder, unreadable)),
+        {
+            Path(part["file"]).stem: part
+            for part in _json_files(folder / "tables/advice", unreadable)
+        },
         experiments,
         pipelines,
         live,
@@ -176,40 +174,6 @@ def _fit(folder: Path, unreadable: list[str]) -> CampaignFit | None:
         return None
 
 
-def _infos(folder: Path, unreadable: list[str]) -> tuple[list[Path], list[RunInfo]]:
-    """Records measured or replayed here, and imported ones."""
-    folders, infos = [], []
-    for place in ("records", "imported"):
-        try:
-            found = record_folders(folder / place)
-        except JoulecastError:
-            continue
-        for record in found:
-            try:
-                infos.append(read_info(record))
-                folders.append(record)
-            except (JoulecastError, OSError, ValueError) as error:
-                unreadable.append(str(error))
-    return folders, infos
-
-
-def _fitted(
-    folders: list[Path], infos: list[RunInfo], runs: set[str]
-) -> tuple[list[Path], list[RunInfo]]:
-    kept = [pair for pair in zip(folders, infos, strict=True) if pair[1].spec.run in runs]
-    return [folder for folder, _ in kept], [info for _, info in kept]
-
-
-def _observed(folders: list[Path], unreadable: list[str]) -> pd.DataFrame:
-    parts = []
-    for folder in folders:
-        try:
-            parts.append(observe_all([folder]))
-        except (JoulecastError, KeyError, ValueError) as error:
-            unreadable.append(f"{folder}: {error}")
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
-
-
 def _json_files(
     folder: Path, unreadable: list[str], pattern: str = "[!.]*.json"
 ) -> Iterator[dict[str, Any]]:
@@ -223,7 +187,7 @@ def _json_files(
 
 
 def _tables(folder: Path, unreadable: list[str]) -> Iterator[tuple[str, pd.DataFrame]]:
-    for name in (FORECAST, METERED, CHECKS, papers_table(folder)):
+    for name in (FORECAST, METERED, CHECKS, COSTS, papers_table(folder)):
         path = folder / f"{name}.parquet"
         if not path.exists():
             continue

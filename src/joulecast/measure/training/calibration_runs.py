@@ -11,7 +11,7 @@ import numpy as np
 
 from joulecast.measure.training.allreduce import AllReduce, open_allreduce
 from joulecast.measure.training.hosts import Hosts, arrive
-from joulecast.measure.training.stage_clock import StageClock
+from joulecast.measure.training.rank_result import StageClock
 from joulecast.runs.spec import Calibration, RunSpec
 
 

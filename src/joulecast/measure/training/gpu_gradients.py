@@ -10,7 +10,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
 from joulecast.measure.training.mpi import MPI
-from joulecast.measure.training.stage_clock import StageClock
+from joulecast.measure.training.rank_result import StageClock
 
 
 class GpuGradients:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from joulecast.measure.training.allreduce import AllReduce, open_allreduce
 from joulecast.measure.training.hosts import Hosts
-from joulecast.measure.training.stage_clock import StageClock
+from joulecast.measure.training.rank_result import StageClock
 
 _NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
 

@@ -21,7 +21,7 @@ from joulecast.measure.training.gradients import GradientBuckets
 from joulecast.measure.training.hosts import Hosts, arrive, arrive_slowly
 from joulecast.measure.training.loader import Batch, Loader, batch_indices, rank_share
 from joulecast.measure.training.mpi import MPI
-from joulecast.measure.training.stage_clock import StageClock
+from joulecast.measure.training.rank_result import StageClock
 from joulecast.measure.workloads.datasets import Images, open_dataset
 from joulecast.measure.workloads.networks import build_network
 from joulecast.runs.spec import RunSpec, Workload

@@ -1,26 +1,35 @@
 """One run, from its specification to its record.
 
-:func:`measure_run` has all steps in their order. A host measures one run at a time
-(:mod:`joulecast.measure.training.machine`). A record that already answers the specification is not measured
-again.
+:func:`measure_run` has all steps in their order, and :class:`RunLaunch` the command that starts the ranks. A
+host measures one run at a time (:mod:`joulecast.measure.training.machine`). A record that already answers the
+specification is not measured again.
 """
 
+import json
+import shlex
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TextIO
 
 from joulecast.errors import JoulecastError
-from joulecast.measure.training.launch import RunLaunch
+from joulecast.measure.power.foreign_load import Load
 from joulecast.measure.training.machine import LONGEST_WAIT_S, Machine, held_machine
-from joulecast.measure.training.processes import ended_by_signals
-from joulecast.measure.training.ranks import opened_log
+from joulecast.measure.training.ranks import (
+    NotFinished,
+    ended_by_signals,
+    opened_log,
+    rank_environment,
+    run_ranks,
+)
 from joulecast.runs.files.writing import directory_written_aside
 from joulecast.runs.folders import answers
+from joulecast.runs.record import RunInfo, read_info
 from joulecast.runs.spec import RunSpec
 
 
@@ -31,6 +40,122 @@ class Quiet:
 
     wait_s: float
     repeats: int
+
+
+@dataclass(frozen=True)
+class RunLaunch:
+    """A launch of a run's ranks, with its launcher and time limit.
+
+    Attributes:
+        launcher: ``mpiexec``, ``srun --mpi=pmi2``, ...; ``None`` starts a single rank without one.
+        nodes: number of the scheduler's nodes to spread the ranks over; one for each host if ``None``.
+        python: command for the ranks' Python, as ``apptainer exec joulecast.sif python``; this
+            interpreter if ``None``.
+        timeout_s: the run is ended if it has not finished by then.
+    """
+
+    spec: RunSpec
+    launcher: str | None = "mpiexec"
+    nodes: int | None = None
+    python: str | None = None
+    timeout_s: float = 3600.0
+
+    def command(self, spec_file: Path, out: Path, load: Load) -> list[str]:
+        """The argument list that starts the run; no shell ever sees it.
+
+        Args:
+            load: load by other programs before the run.
+
+        Raises:
+            JoulecastError: the launcher is not installed, or there are several ranks and no launcher.
+        """
+        spec = self.spec
+        python = self._words(self.python, "rank_python") if self.python else [sys.executable]
+        if spec.observed is not None:
+            return self._observer(python, spec_file, out)
+        rank = [
+            *python,
+            "-m",
+            "joulecast.measure.training",
+            "--spec",
+            str(spec_file),
+            "--out",
+            str(out),
+        ]
+        rank += ["--load", json.dumps(asdict(load))]
+        if self.launcher is None:
+            if spec.ranks > 1:
+                raise JoulecastError(f"run {spec.run}: {spec.ranks} ranks need an MPI launcher")
+            return rank
+        words = self._words(self.launcher, "launcher")
+        if Path(words[0]).name == "srun":
+            # By default srun fills the first node before it gives the others more than one rank, binds a
+            # rank and its sampler to one core, and lets ranks wait for one that was killed.
+            words += [
+                f"--ntasks-per-node={-(-spec.ranks // (self.nodes or spec.hosts))}",
+                "--cpu-bind=none",
+                "--kill-on-bad-exit=1",
+            ]
+        return [*words, "-n", str(spec.ranks), *rank]
+
+    def _observer(self, python: list[str], spec_file: Path, out: Path) -> list[str]:
+        """The argument list that observes a command, on each host of the run."""
+        observer = [*python, "-m", "joulecast.measure.training.observed"]
+        observer += ["--spec", str(spec_file), "--out", str(out)]
+        if self.spec.hosts == 1:
+            return observer
+        words = self._words(self.launcher or "srun", "launcher")
+        if Path(words[0]).name != "srun":
+            raise JoulecastError(
+                f"run {self.spec.run}: a command on {self.spec.hosts} hosts is started by srun, not by "
+                f"`{words[0]}`; use the SLURM profile"
+            )
+        spread = ["--ntasks-per-node=1", "--cpu-bind=none", "--kill-on-bad-exit=1"]
+        return [*words, *spread, "-n", str(self.spec.hosts), *observer]
+
+    def _words(self, command: str, resource: str) -> list[str]:
+        words = shlex.split(command)
+        if not words or shutil.which(words[0]) is None:
+            raise JoulecastError(
+                f"run {self.spec.run}: no `{words[0] if words else command}` on the PATH; load the site's "
+                "module, install it (an MPI is in the lock: `./run` puts it there), or name another with "
+                f"--set-resources train:{resource}=..."
+            )
+        return words
+
+    def record(self, spec_file: Path, folder: Path, load: Load, log: TextIO, lock: int) -> RunInfo:
+        """``run.json`` of the record that the ranks have written to ``folder``.
+
+        Args:
+            log: gets what the ranks print.
+            lock: descriptor of the machine's lock, which the ranks inherit.
+
+        Raises:
+            JoulecastError: the ranks failed; says why.
+        """
+        command = self.command(spec_file, folder, load)
+        self._run(command, spec_file, log, lock)
+        # Only run.json is read: rank 0 has validated the record before it gave the folder its name.
+        info = read_info(folder)
+        if info.spec_sha256 != self.spec.digest():
+            raise JoulecastError(f"run {self.spec.run}: its record answers another one")
+        return info
+
+    def _run(self, command: list[str], spec_file: Path, log: TextIO, lock: int) -> None:
+        name = f"run {self.spec.run}"
+        # Without a launcher, a rank in a SLURM job step must not take its parent's place in MPI.
+        own_mpi = self.launcher is None
+        environment = rank_environment(self.spec.threads_per_rank, own_mpi=own_mpi)
+        try:
+            end = run_ranks(command, environment, spec_file, log, lock, self.timeout_s)
+        except NotFinished as error:
+            raise JoulecastError(
+                f"{name}: {error}; give it longer with the configuration key `run_timeout_s`"
+            ) from None
+        if end.code != 0:
+            killed = f" (killed by signal {-end.code})" if end.code < 0 else ""
+            code = f"ended with exit code {end.code}{killed}"
+            raise JoulecastError(f"{end.reason} ({code})" if end.reason else f"{name}: {code}")
 
 
 def measure_run(
@@ -49,7 +174,7 @@ def measure_run(
     Args:
         out: folder of the record, which all hosts of the run must see.
         log_file: gets everything that the ranks print, and why the run failed.
-        launcher, nodes, python, timeout_s: see :class:`joulecast.measure.training.launch.RunLaunch`.
+        launcher, nodes, python, timeout_s: see :class:`RunLaunch`.
         quiet: no wait and no repeats if ``None``.
 
     Raises:

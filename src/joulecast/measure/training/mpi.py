@@ -4,7 +4,7 @@ All ranks import this module first, so it ties them to their launcher.
 """
 
 from joulecast.errors import JoulecastError
-from joulecast.measure.training.processes import tie_to_launcher
+from joulecast.measure.training.ranks import tie_to_launcher
 
 tie_to_launcher()
 try:

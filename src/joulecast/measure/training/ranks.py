@@ -1,42 +1,140 @@
-"""Ranks started under a launcher, with a time limit, and the reason if they fail.
+"""The ranks of a run: started under a launcher, with a time limit, and the reason if they fail.
 
-:func:`run_ranks` is the one runner: it starts the ranks of a run (:mod:`joulecast.measure.training.launch`)
-and those of this package's other programs, which get a job and leave an answer (:func:`launch_ranks`).
+None of their processes is left when the run is over, however it ended. The launcher is a group of its own
+that ends at the run's limit. The kernel ends it when the process that started it ends
+(``PR_SET_PDEATHSIG``), and ends each rank when its launcher ends.
 """
 
-import json
+import ctypes
 import os
-import shutil
+import signal
+import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
-from pydantic import BaseModel
+import psutil
 
 from joulecast.errors import JoulecastError
-from joulecast.measure.training.processes import NotFinished, run_to_end
 from joulecast.runs.files.writing import explained_disk_errors
 
-_FAILED_LINES = 8
+CAMPAIGN = "JOULECAST_CAMPAIGN"
+"""Environment variable: the process id of the Snakemake that runs a campaign on this host."""
+_RUN = "JOULECAST_RUN"
+"""Environment variable of the ranks: the process that started their launcher."""
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
+_END_S, _LOOK_S = 5.0, 0.5
 
 
-def find_launcher() -> str:
-    """The ``mpiexec`` that belongs to this Python, or that of the PATH.
+class NotFinished(JoulecastError):
+    """Raised when the ranks of a run have not finished in time."""
+
+
+def end_with_parent() -> None:
+    """Have the kernel end this process when its parent ends."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def tie_to_launcher() -> None:
+    """Have this rank end with its launcher; does nothing in a process that is no rank.
+
+    A rank without a launcher, or under SLURM, which ends its ranks itself, is left alone: of a parent with
+    several threads the kernel would watch the one that started this process.
+    """
+    starter = os.environ.get(_RUN)
+    if starter is None or "SLURM_STEP_ID" in os.environ:
+        return
+    parent = os.getppid()
+    if psutil.Process(parent).num_threads() == 1:
+        end_with_parent()
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM end this process as Ctrl-C does, and so does the end of the campaign's Snakemake."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    is_over = threading.Event()
+    campaign = os.environ.get(CAMPAIGN)
+    # A job of SLURM is its own: it ends its run also where the Snakemake that submitted it is gone.
+    if campaign is not None and "SLURM_JOB_ID" not in os.environ:
+        watch = threading.Thread(target=_end_with, args=(int(campaign), is_over), daemon=True)
+        watch.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        signal.signal(signal.SIGTERM, before)
+
+
+def _end_with(campaign: int, is_over: threading.Event) -> None:
+    while not is_over.wait(_LOOK_S):
+        if not psutil.pid_exists(campaign):
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """End a launcher and its group, first by SIGTERM, then by SIGKILL."""
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            os.killpg(process.pid, how)
+            process.wait(_END_S)
+            break
+    # Ranks that are stopped, or in groups of their own, go with their launcher.
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def run_to_end(
+    command: Sequence[str],
+    environment: dict[str, str],
+    log: TextIO,
+    lock: int,
+    *,
+    timeout_s: float,
+) -> int:
+    """The exit code of a launcher.
+
+    Args:
+        command: the launcher with its ranks, or a single rank.
+        log: gets what they print.
+        lock: descriptor of the machine's lock, which they inherit: it is held until the last one is gone.
+        timeout_s: they are ended when they have not finished by then.
 
     Raises:
-        JoulecastError: there is none.
+        NotFinished: the ranks had not finished in time.
     """
-    own = Path(sys.executable).parent / "mpiexec"
-    found = str(own) if own.is_file() else shutil.which("mpiexec")
-    if found is None:
-        raise JoulecastError(
-            "no `mpiexec`; the lock has MPICH (`./run` installs it), or install one of your own"
-        )
-    return found
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        env={**environment, _RUN: str(os.getpid())},
+        start_new_session=True,
+        pass_fds=(lock,),
+        preexec_fn=end_with_parent,
+    )
+    begin_s = time.monotonic()
+    try:
+        return process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        waited_s = time.monotonic() - begin_s
+        raise NotFinished(f"not finished after {waited_s:.0f} s and ended") from None
+    finally:
+        if process.poll() is None:
+            _end(process)
 
 
 def own_mpi_environment() -> dict[str, str]:
@@ -130,7 +228,7 @@ def run_ranks(
 ) -> LauncherEnd:
     """The end of a launcher, after all its ranks are gone.
 
-    The other arguments and the errors are those of :func:`joulecast.measure.training.processes.run_to_end`.
+    The other arguments and the errors are those of :func:`run_to_end`.
 
     Args:
         job_file: the ranks' job, in a folder that all hosts see.
@@ -142,73 +240,3 @@ def run_ranks(
     size = os.fstat(log.fileno()).st_size - begin_of_this_try
     printed = os.pread(log.fileno(), size, begin_of_this_try).decode(errors="replace")
     return LauncherEnd(code, said_reason(job_file, printed), printed)
-
-
-def program_command(
-    program: str, ranks: int, job: Path, answer: Path, inside: Sequence[Sequence[str]] = ()
-) -> list[str]:
-    """The argument list that starts a program's ranks on this machine; no shell sees it.
-
-    Args:
-        program: module that reads ``job`` and writes ``answer``.
-        ranks: number of ranks.
-        job: file of the job.
-        answer: file of the answer.
-        inside: for each rank the words before its command, as ``ip netns exec NODE``; none if empty.
-
-    Raises:
-        JoulecastError: no ``mpiexec``.
-    """
-    # Under mpi4py's runner a rank that fails ends the others too.
-    worker = [sys.executable, "-m", "mpi4py", "-m", program, str(job), str(answer)]
-    if not inside:
-        return [find_launcher(), "-n", str(ranks), *worker]
-    line = [find_launcher(), "-bind-to", "none"]
-    for rank in range(ranks):
-        line += [] if rank == 0 else [":"]
-        line += ["-n", "1", *inside[rank], *worker]
-    return line
-
-
-def launch_ranks(
-    program: str,
-    job: BaseModel,
-    name: str,
-    ranks: int,
-    log: TextIO,
-    lock: int,
-    timeout_s: float,
-    *,
-    inside: Sequence[Sequence[str]] = (),
-    settings: Mapping[str, str] | None = None,
-) -> Any:
-    """The answer of ``python -m PROGRAM JOB ANSWER`` on some ranks of this machine.
-
-    Args:
-        program: module that reads the job's JSON and writes its answer as JSON.
-        job: the job.
-        name: of the job, for messages.
-        ranks: number of ranks.
-        log: gets what the ranks print.
-        lock: descriptor of the machine's lock, which the ranks inherit.
-        timeout_s: the ranks are ended when they have not finished by then.
-        inside: see :func:`program_command`.
-        settings: further environment variables of the ranks.
-
-    Raises:
-        JoulecastError: no ``mpiexec``, not finished in time, or a rank failed; says why.
-    """
-    print(f"--- {name}", file=log, flush=True)
-    with tempfile.TemporaryDirectory(prefix="joulecast-") as scratch:
-        job_file, answer = Path(scratch) / "job.json", Path(scratch) / "answer.json"
-        job_file.write_text(job.model_dump_json())
-        command = program_command(program, ranks, job_file, answer, inside)
-        environment = {**rank_environment(threads=1), **(settings or {})}
-        try:
-            end = run_ranks(command, environment, job_file, log, lock, timeout_s)
-        except NotFinished as error:
-            raise JoulecastError(f"{name}: {error}") from None
-        if end.code != 0 or not answer.is_file():
-            reason = end.reason or "; ".join(end.printed.splitlines()[-_FAILED_LINES:])
-            raise JoulecastError(f"{name}: failed (exit code {end.code}): {reason}")
-        return json.loads(answer.read_text())

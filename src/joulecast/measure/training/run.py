@@ -1,7 +1,7 @@
 """A rank's part of a run: set up, train or calibrate while power is sampled, and hand over what was measured.
 
 Ranks load neither pandas nor, for a calibration, torch, which would take every rank of every run seconds.
-Rank 0 writes the record at the end (:mod:`joulecast.measure.training.assemble`).
+Rank 0 writes the record at the end.
 """
 
 import os
@@ -22,8 +22,7 @@ from joulecast.measure.training import calibration_runs
 from joulecast.measure.training.hosts import Hosts, arrive_slowly, clock_offsets
 from joulecast.measure.training.mpi import MPI
 from joulecast.measure.training.progress_bar import shown_progress
-from joulecast.measure.training.rank_result import FromRank, Measured
-from joulecast.measure.training.stage_clock import StageClock
+from joulecast.measure.training.rank_result import FromRank, Measured, StageClock, assemble
 from joulecast.runs import provenance
 from joulecast.runs.spec import RunSpec, check_cores
 
@@ -131,7 +130,6 @@ def measure_this_run(
     ranks = comm.gather(mine)
     if ranks is None:
         return
-    from joulecast.measure.training.assemble import assemble
     from joulecast.runs.record import write_record
 
     library = MPI.Get_library_version().splitlines()[0].strip("\x00 ")
@@ -153,7 +151,7 @@ def _train(spec: RunSpec, hosts: Hosts, clock: StageClock, yields: bool) -> Meas
         trained = trainer.train(progress)
     if comm.rank == 0:
         # The modules that write the record take a second to load: done while the weights are hashed.
-        Thread(target=import_module, args=("joulecast.measure.training.assemble",)).start()
+        Thread(target=import_module, args=("joulecast.measure.run_record",)).start()
     hashes = comm.allgather(weights_sha256(trainer.network))
     overruns = [o for o in comm.allgather(trainer.speed.overrun_fraction) if o is not None]
     checks = {

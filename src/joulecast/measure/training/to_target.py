@@ -19,7 +19,7 @@ from joulecast.errors import JoulecastError
 from joulecast.measure.training.hosts import Hosts
 from joulecast.measure.training.loop import Splits, Trained, Trainer
 from joulecast.measure.training.mpi import MPI
-from joulecast.measure.training.stage_clock import StageClock
+from joulecast.measure.training.rank_result import StageClock
 from joulecast.runs.platforms import Platform
 from joulecast.runs.spec import RunSpec, Training, Workload
 

@@ -1,10 +1,10 @@
 """Candidates for a platform that nothing was run on: strategies in simulated time."""
 
-import math
 from collections.abc import Sequence
 
 from joulecast.energy.fitting import CampaignFit
-from joulecast.energy.strategy_energy import fit_in, simulation_energy
+from joulecast.energy.forecast import whole_steps
+from joulecast.energy.strategy_energy import energy_of_steps, fit_in
 from joulecast.errors import JoulecastError
 from joulecast.graphs.precision import training_of
 from joulecast.graphs.shipped_graphs import network_for
@@ -12,7 +12,6 @@ from joulecast.report.advice.candidate import Candidate
 from joulecast.report.advice.request import AdviceRequest
 from joulecast.report.advice.simulator_inputs import platform_and_costs
 from joulecast.runs.platforms import Platform
-from joulecast.simulate.interval import step_interval
 from joulecast.simulate.simulate import Assumptions, Simulation
 from joulecast.simulate.strategy import text_of
 from joulecast.simulate.strategy_search import search
@@ -20,8 +19,6 @@ from joulecast.simulate.strategy_search import search
 _NODES = (1, 2, 4, 8)
 _BATCH_PER_DEVICE = 32
 _STRATEGIES = 3
-
-NO_INTERVAL = "simulated, and the simulator's error on this platform was not measured"
 
 
 def usual_nodes(platform: Platform) -> list[int]:
@@ -79,17 +76,7 @@ def simulated_candidates(
 def _candidate(
     simulation: Simulation, nodes: int, batch: int, samples: float, fit: CampaignFit | None
 ) -> Candidate:
-    steps = math.ceil(samples / batch)
-    energy = simulation_energy(simulation, fit)
     devices = simulation.strategy.devices
-    ends = step_interval(simulation.step_s, devices, simulation.cost_sources)
-
-    def whole(amount: float | None) -> float | None:
-        return None if amount is None else steps * amount
-
-    # An interval of the power alone is none of a run.
-    energies = (None, None) if ends is None else (energy.low_j, energy.high_j)
-    missing = NO_INTERVAL if ends is None else energy.why_no_interval or None
     return Candidate(
         nodes=nodes,
         hosts=nodes,
@@ -98,13 +85,5 @@ def _candidate(
         batch_per_rank=batch / devices,
         strategy=text_of(simulation.strategy),
         rests_on="simulated",
-        time_s=steps * simulation.step_s,
-        time_low_s=whole(ends and ends[0]),
-        time_high_s=whole(ends and ends[1]),
-        energy_j=whole(energy.joules),
-        energy_low_j=whole(energies[0]),
-        energy_high_j=whole(energies[1]),
-        energy_source=energy.label,
-        why_no_energy=None if energy.joules is not None else energy.reason,
-        why_no_interval=missing,
+        **energy_of_steps(simulation, fit, whole_steps(samples, batch)),
     )

@@ -64,7 +64,7 @@ def predicted_against_measured(results: Results) -> Figure:
         "predicted",
         "Is the forecast right?",
         charts,
-        " ".join([*held_out.error_sentences(results), *held_out.more_on_errors(results)]),
+        " ".join([*results.answer("errors"), *results.answer("errors_at_worst")]),
         "Each point is a setting: a network on so many nodes. On the line the forecast was right; above it, "
         f"too high. {held_out.split_sentence(time['split'].iloc[0])}",
         [table],

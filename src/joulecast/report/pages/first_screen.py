@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from joulecast.quantities import counted, listed
 from joulecast.report.answers import ENERGY_IS
-from joulecast.report.campaign_forecast import CampaignForecast, campaign_forecast
+from joulecast.report.campaign_forecast import CampaignForecast
 from joulecast.report.figures.forecast import (
     TIME,
     batch_in_words,
@@ -15,7 +15,7 @@ from joulecast.report.figures.forecast import (
 from joulecast.report.figures.look import Chart, Figure
 from joulecast.report.forecast_lines import forecast_cells
 from joulecast.report.grid import SHOWS, Amounts, Table
-from joulecast.report.pages.measured_runs import NODES_ARE
+from joulecast.report.measured_runs import NODES_ARE
 from joulecast.report.results_folder import FORECAST, NothingToShow, Results
 from joulecast.runs.observations import is_training
 from joulecast.runs.scale import scale_in_words, unit_of
@@ -55,7 +55,7 @@ def cost_and_time(results: Results) -> CostAndTime:
     Raises:
         JoulecastError: nothing can be forecast.
     """
-    found = campaign_forecast(results)
+    found = CampaignForecast(**results.answer("forecast"))
     currency = results.prices.currency
     charts = forecast_charts(found.rows, currency)
     if TIME not in charts:
@@ -131,15 +131,16 @@ _NODE_BADGES = {
 }
 
 
-def badges(results: Results, replayed: Sequence[str]) -> list[Badge]:
+def badges(results: Results, nodes_are: Sequence[str], replayed: Sequence[str]) -> list[Badge]:
     """What nodes and energies are, in words; nothing where there are no runs.
 
     Args:
+        nodes_are: what the nodes of the runs are.
         replayed: names of the recorded campaigns that are shown.
     """
     found = [
         Badge(_NODE_BADGES[are], "estimated", NODES_ARE[are])
-        for are in sorted({info.nodes_are for info in results.infos})
+        for are in nodes_are
         if are in _NODE_BADGES
     ]
     runs = results.observations

@@ -1,6 +1,5 @@
 """Errors of energy on real clusters: MC2 and its rivals on runs that others metered."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,7 @@ from joulecast.report.results_folder import METERED, NothingToShow, Results, hav
 _FILE = f"{METERED}.parquet"
 _COLUMNS = (
     *("split", "time", "model", "settings", "mape_percent", "max_percent", "published_percent"),
-    "judges",
+    *("judges", "best_rival", "best_rival_percent"),
 )
 _OWN_TRACE = "rest of its own trace"
 _SPLITS = {
@@ -50,7 +49,7 @@ def metered_section(results: Results) -> Metered:
     ours = energies[energies["model"] == OURS]
     if ours.empty:
         raise NothingToShow(f"{_FILE} has no energy that MC2 had not seen", "energy_tables")
-    in_short = _in_short(ours, energies)
+    in_short = _in_short(ours)
     figure = Figure(
         "clusters",
         "How wrong is the energy model on real clusters?",
@@ -63,41 +62,32 @@ def metered_section(results: Results) -> Metered:
         [_grid(asked)],
         files=(METERED,),
     )
-    return Metered(in_short, [_sentence(row, energies) for row in ours.to_dict("records")], figure)
+    return Metered(in_short, [_sentence(row) for row in ours.to_dict("records")], figure)
 
 
-def _in_short(ours: pd.DataFrame, energies: pd.DataFrame) -> str:
+def _in_short(ours: pd.DataFrame) -> str:
     """The errors of all questions; the best rival differs by question, and so do the settings."""
-    rows = ours.to_dict("records")
     settings = ours["settings"].astype(int)
     fewest, most = int(settings.min()), counted(int(settings.max()), "setting")
     each = most if settings.nunique() == 1 else f"{fewest} to {most}"
     text = (
         "Energy that was held out, of MLPerf Training that others metered: "
-        f"{counted(len(rows), 'test')}, {each} each. "
+        f"{counted(len(ours), 'test')}, {each} each. "
         f"MC2 was {_percents(ours['mape_percent'])} off on average"
     )
-    pairs = [
-        (float(row["mape_percent"]), float(best["mape_percent"]))
-        for row in rows
-        if (best := _best_rival(row, energies)) is not None
-    ]
-    if not pairs:
+    rivalled = ours[ours["best_rival_percent"].notna()]
+    if rivalled.empty:
         return f"{text}."
-    better = sum(steady(mine) < steady(theirs) for mine, theirs in pairs)
-    theirs = _percents(pd.Series([their for _, their in pairs]))
-    return f"{text}, the best rival in each {theirs}; MC2 is better in {better} of {len(pairs)}."
+    theirs = rivalled["best_rival_percent"]
+    better = int((rivalled["mape_percent"].map(steady) < theirs.map(steady)).sum())
+    return (
+        f"{text}, the best rival in each {_percents(theirs)}; MC2 is better in {better} of "
+        f"{len(rivalled)}."
+    )
 
 
 def _percents(sizes: pd.Series) -> str:
     return span(percent(sizes.min()), percent(sizes.max()))
-
-
-def _best_rival(row: Mapping[str, Any], energies: pd.DataFrame) -> Mapping[str, Any] | None:
-    """The rival with the least mean error of MC2's question; ``None`` where there is none."""
-    alike = energies[(energies["question"] == row["question"]) & (energies["model"] != OURS)]
-    sizes = alike["mape_percent"].map(steady).sort_values(kind="stable")
-    return None if sizes.empty else alike.loc[sizes.index[0]].to_dict()
 
 
 def _printed(value: Any) -> str:
@@ -113,14 +103,13 @@ def _question(row: dict[str, Any]) -> str:
     return f"{_SPLITS.get(split, split)}, time {time}"
 
 
-def _sentence(row: dict[str, Any], energies: pd.DataFrame) -> str:
-    best = _best_rival(row, energies)
+def _sentence(row: dict[str, Any]) -> str:
     text = (
         f"{row['question']}: MC2 is {percent(row['mape_percent'])} off on average and "
         f"{percent(row['max_percent'])} at worst, over {counted(int(row['settings']), 'setting')}"
     )
-    if best is not None:
-        text += f"; its best rival, {best['model']}, {percent(best['mape_percent'])}"
+    if is_number(row["best_rival_percent"]):
+        text += f"; its best rival, {row['best_rival']}, {percent(row['best_rival_percent'])}"
     return f"{text[0].upper()}{text[1:]}."
 
 

@@ -18,8 +18,7 @@ from markupsafe import Markup, escape
 from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.errors import JoulecastError
 from joulecast.quantities import counted, listed
-from joulecast.report import answers, held_out
-from joulecast.report.advice.request import AdviceRequest
+from joulecast.report import answers, measured_runs
 from joulecast.report.figures.front import energy_time_front
 from joulecast.report.figures.inline import inline_svg, page_colours
 from joulecast.report.figures.look import Figure, save_static
@@ -27,7 +26,7 @@ from joulecast.report.figures.pipelines import pipeline_timelines
 from joulecast.report.figures.policies import policy_costs
 from joulecast.report.figures.predicted import predicted_against_measured
 from joulecast.report.figures.time_parts import stage_shares
-from joulecast.report.pages import first_screen, measured_runs, savings
+from joulecast.report.pages import first_screen, savings
 from joulecast.report.pages.metered import metered_section
 from joulecast.report.pages.papers import verdicts_by_paper
 from joulecast.report.results_folder import NothingToShow, Results, read_results
@@ -65,14 +64,9 @@ class _Maker:
     """Makes parts; knows how this campaign's Snakemake is called."""
 
     snakemake: str
-    configfile: str | None = None
 
     def command(self, target: str | None) -> str | None:
         return None if target is None else f"{self.snakemake} -- {target}"
-
-    def priced_by(self, prices: Prices) -> str | None:
-        """The one file that has the prices; ``None`` where there is none or they are in several."""
-        return self.configfile if prices.given and " " not in (self.configfile or " ") else None
 
     def part(self, make: Callable[[], T]) -> Part:
         try:
@@ -138,7 +132,7 @@ def page_context(
         JoulecastError: no such folder.
     """
     flags = f" --configfile {configfile}" if configfile else ""
-    maker = _Maker(f"{SNAKEMAKE}{flags}", configfile)
+    maker = _Maker(f"{SNAKEMAKE}{flags}")
     return _context(read_results(results, prices), maker, results, start or results)
 
 
@@ -163,11 +157,11 @@ def _context(found: Results, maker: _Maker, folder: Path, start: Path) -> dict[s
         "pipelines": maker.part(lambda: pipeline_timelines(found)),
         "clusters": metered,
     }
-    campaigns = sorted({info.spec.campaign for info in found.infos})
-    replayed = _replayed(found)
+    facts = maker.part(lambda: found.answer("facts"))
+    known = facts.content or {key: [] for key in ("campaigns", "nodes_are", "replayed", "notes")}
     return {
-        "campaign": listed(campaigns, 3) or folder.resolve().name,
-        "badges": first_screen.badges(found, replayed),
+        "campaign": listed(known["campaigns"], 3) or folder.resolve().name,
+        "badges": first_screen.badges(found, known["nodes_are"], known["replayed"]),
         "is_empty": found.is_empty,
         "folder": str(folder),
         "answer": answer,
@@ -175,29 +169,25 @@ def _context(found: Results, maker: _Maker, folder: Path, start: Path) -> dict[s
         "prices": found.prices,
         "forecast": forecast,
         "short": savings.short_table(advice),
-        "errors": maker.part(lambda: held_out.error_sentences(found)),
-        "errors_beyond": maker.part(lambda: held_out.error_sentences(found, held_out.BEYOND)),
-        "sources": maker.part(lambda: answers.source_sentences(found)),
+        "errors": maker.part(lambda: found.answer("errors")),
+        "errors_beyond": maker.part(lambda: found.answer("errors_beyond")),
         "left_out_line": answers.left_out_sentence(found),
         "advice": advised,
         "warnings": [*savings.shared_warnings(advice), *measured_runs.check_warnings(found)],
         "table": maker.part(lambda: answers.settings_table(found)),
         "figures": {name: maker.figure(name, part) for name, part in parts.items()},
-        "facts_part": maker.part(lambda: measured_runs.what_was_measured(found.infos)),
+        "facts": facts,
         "left_out": maker.part(lambda: measured_runs.left_out_table(found)),
         "failed": maker.part(lambda: measured_runs.failed_table(found)),
         "metered": metered,
         "papers": maker.part(lambda: verdicts_by_paper(found)),
-        "provenance": maker.part(lambda: measured_runs.provenance(found.infos, found.prices)),
-        "recorded_notes": _recorded_notes(found),
+        "recorded_notes": known["notes"],
         "disturbed": found.disturbed,
         "disturbed_trainings": found.disturbed_trainings,
         "unreadable": found.unreadable,
         "unread": counted(len(found.unreadable), "file") if found.unreadable else "",
         "commands": _commands(maker),
-        "advise_commands": _advise_commands(
-            found, folder, maker.priced_by(found.prices), [one.asked for one in advice if one.asked]
-        ),
+        "advise_commands": [f"./run {one.asked.in_shell()}" for one in advice if one.asked],
         "table_links": lambda names: _table_links(names, folder, start),
         "svg": inline_svg,
         "style": page_colours() + "\n" + _asset("overview.css"),
@@ -217,34 +207,6 @@ def _table_links(names: Sequence[str | None], folder: Path, start: Path) -> list
         if path.is_file():
             found.append((Path(name).name, Path(os.path.relpath(path, start)).as_posix()))
     return found
-
-
-def _replayed(found: Results) -> list[str]:
-    """The recorded campaigns that are shown, if the runs were measured elsewhere."""
-    named = (info.source.get("recorded_campaign") for info in found.infos)
-    return sorted({str(name) for name in named if name is not None})
-
-
-def _recorded_notes(found: Results) -> list[str]:
-    """What those who recorded the campaigns that are shown want a reader to know."""
-    notes = {
-        (str(info.source["recorded_campaign"]), str(info.source["recorded_note"]))
-        for info in found.infos
-        if {"recorded_campaign", "recorded_note"} <= info.source.keys()
-    }
-    return [f"{campaign}: {note}" for campaign, note in sorted(notes)]
-
-
-def _advise_commands(
-    found: Results, folder: Path, prices: str | None, asked: Sequence[AdviceRequest]
-) -> list[str]:
-    """The questions that the page asked, of the records that it asked it of: below the folder there are the
-    records of other campaigns, too, where results lie in one another."""
-    places = {record.relative_to(folder).parts[0] for record in found.record_folders}
-    place = "imported" if places == {"imported"} else "records"
-    of_these: dict[str, Any] = {"records": folder / place} | ({"prices": prices} if prices else {})
-    each = [one.asked() for one in asked] or [{"network": "NAME"}]
-    return [f"./run {AdviceRequest(**one, **of_these).in_shell()}" for one in each]
 
 
 def _commands(maker: _Maker) -> list[tuple[str, str]]:

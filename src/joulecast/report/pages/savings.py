@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from joulecast.energy.prices import NO_PRICES, Prices
-from joulecast.errors import JoulecastError
 from joulecast.quantities import (
     NONE,
     consumptions,
@@ -17,16 +16,14 @@ from joulecast.quantities import (
     times,
     with_range,
 )
-from joulecast.report.advice.advise import advise
 from joulecast.report.advice.choice import IN_WORDS
 from joulecast.report.advice.request import AdviceRequest
 from joulecast.report.answers import WAS_RUN, energy_is, paid_cells, paid_names
-from joulecast.report.figures.forecast import names_of
 from joulecast.report.grid import SHOWS, Amounts, Table
-from joulecast.report.results_folder import MOST_READ, NothingToShow, Results, having
+from joulecast.report.results_folder import Results
 from joulecast.report.tables.priced import work_in_words, work_of
 
-_MOST_NETWORKS, _MOST_ROWS, _MOST_NAMED = 6, 40, 3
+_MOST_ROWS, _MOST_NAMED = 40, 3
 _DAY_S = 86400.0
 _RESTS_ON = {
     "measured": WAS_RUN,
@@ -80,38 +77,19 @@ class Advice:
 
 
 def advices(results: Results) -> list[Advice]:
-    """Advice for every network of the campaign that asks for the least energy, as far as it can be given.
+    """The advice that the rule ``advice`` wrote for every network of the campaign.
 
     Raises:
-        NothingToShow: no training run is left, or the campaign is too large to look at while a page is made.
+        NothingToShow: there is none.
     """
-    if len(results.record_folders) > MOST_READ:
-        raise NothingToShow(
-            f"{len(results.record_folders):,} records take too long to weigh here; ask for one network with "
-            "the command below"
-        )
-    clean = results.clean
-    if not results.record_folders:
-        raise NothingToShow("the records that the advice rests on are not here", "measure")
-    having(clean, ("workload", "platform"), "fits/observations.parquet", "fits")
-    asked = (
-        clean.sort_values("workload", kind="stable")
-        .drop_duplicates("workload")
-        .head(_MOST_NETWORKS)
-    )
-    labels = names_of(list(asked["network"].astype(str)), list(asked["platform"].astype(str)))
-    all_advice = []
-    for row, label in zip(asked.itertuples(), labels, strict=True):
-        name = str(row.workload)
-        request = AdviceRequest(network=str(row.network), platform=str(row.platform))
-        try:
-            answer = advise(results.record_folders, request, results.prices, results.known_runs)
-        except (JoulecastError, ValueError, KeyError) as error:
-            all_advice.append(Advice(name, [f"No advice: {error}."], label=label))
-            continue
-        advice = advice_of(answer, name, has_steps=row.kind == "training")
-        all_advice.append(replace(advice, label=label, asked=request))
-    return all_advice
+    return [_advice(one) for one in results.answer("advice")]
+
+
+def _advice(one: Mapping[str, Any]) -> Advice:
+    if "why_none" in one:
+        return Advice(one["name"], [f"No advice: {one['why_none']}."], label=one["label"])
+    advice = advice_of(one["answer"], one["name"], has_steps=one["has_steps"])
+    return replace(advice, label=one["label"], asked=AdviceRequest(**one["request"]))
 
 
 def advice_of(

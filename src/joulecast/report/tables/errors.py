@@ -10,6 +10,7 @@ import pandas as pd
 
 from joulecast.energy.fitting import CampaignFit, disturbance_notes
 from joulecast.energy.prices import NO_PRICES, Prices
+from joulecast.quantities import steady
 from joulecast.report.tables.output import write_table
 from joulecast.report.tables.priced import paid_columns, price_notes
 from joulecast.report.tables.published import PublishedErrors
@@ -43,6 +44,8 @@ INFORMATION_NOTE = (
     "of them take MC2's."
 )
 _QUESTION = ["energy_source", "split", "time"]
+OURS = "MC2"
+"""The model that the others are rivals of."""
 
 
 def _judges(source: Any) -> str:
@@ -101,8 +104,31 @@ def _by_source(energies: pd.DataFrame, trained: pd.DataFrame) -> pd.Series:
     )
 
 
+def best_rival(summary: pd.DataFrame) -> pd.Series | None:
+    """The rival that was least off of those that predicted as many settings as MC2 did; ``None``: no rival.
+
+    Args:
+        summary: a row a model with ``model``, ``settings`` and ``mape_percent``.
+    """
+    is_ours = summary["model"] == OURS
+    rivals = summary[~is_ours & summary["settings"].isin(summary.loc[is_ours, "settings"])]
+    sizes = rivals["mape_percent"].map(steady).sort_values(kind="stable")
+    return None if sizes.empty else rivals.loc[sizes.index[0]]
+
+
+def _best_rivals(table: pd.DataFrame) -> pd.DataFrame:
+    """The best rival of each question and its error, beside MC2."""
+    beside = pd.DataFrame(index=table.index, columns=["best_rival", "best_rival_percent"])
+    for _, of_question in table.groupby(_QUESTION, sort=False):
+        best = best_rival(of_question)
+        if best is not None:
+            ours = of_question.index[of_question["model"] == OURS]
+            beside.loc[ours] = best["model"], best["mape_percent"]
+    return table.join(beside.astype({"best_rival_percent": float}))
+
+
 def energy_summary(fit: CampaignFit, published: PublishedErrors) -> pd.DataFrame:
-    """One row a model, split and kind of time, the published error beside it.
+    """One row a model, split and kind of time, the published error and MC2's best rival beside it.
 
     The time-series models forecast the rest of the run's own trace: another question, hence a split
     of their own.
@@ -121,7 +147,7 @@ def energy_summary(fit: CampaignFit, published: PublishedErrors) -> pd.DataFrame
     table["published_percent"] = table["model"].map(published.error_percent)
     table["same_setting_as_published"] = "yes" if published.comparable else "no"
     table["judges"] = table["energy_source"].map(_judges)
-    return table.rename(columns={"energy_source": "source"})
+    return _best_rivals(table).rename(columns={"energy_source": "source"})
 
 
 def energy_improvement(energies: pd.DataFrame, published: PublishedErrors) -> pd.DataFrame:

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from joulecast.energy.fitting import CampaignFit
-from joulecast.energy.strategy_energy import simulation_energy
+from joulecast.energy.strategy_energy import energy_of_steps
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs
 from joulecast.graphs.opgraph import OpGraph
@@ -97,14 +97,15 @@ def scaling_forecast(
 
 def _figures(simulation: Simulation, fit: CampaignFit | None) -> dict[str, Any]:
     parts = simulation.breakdown
-    energy = simulation_energy(simulation, fit)
+    step = energy_of_steps(simulation, fit)
+    joules = step["energy_j"]
     known = simulation.cost_sources
     return {
-        "step_s": simulation.step_s,
+        "step_s": step["time_s"],
         "samples_per_s": simulation.samples_per_s,
-        "joules_per_sample": None if energy.joules is None else energy.joules / simulation.batch,
-        "energy_source": energy.label,
-        "why_no_energy": energy.reason,
+        "joules_per_sample": None if joules is None else joules / simulation.batch,
+        "energy_source": step["energy_source"],
+        "why_no_energy": step["why_no_energy"],
         "computing_s": parts.computing_s,
         "exposed_communication_s": parts.exposed_communication_s,
         "bubble_s": parts.bubble_s,

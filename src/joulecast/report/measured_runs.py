@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
-from joulecast.energy.prices import NO_PRICES, Prices
+from joulecast.energy.prices import Prices
 from joulecast.quantities import NONE, counted, digits, listed
+from joulecast.report.answers import source_sentences
 from joulecast.report.grid import Table
 from joulecast.report.results_folder import CHECKS, Results, having
 from joulecast.runs.metering import host_of, kind_of
@@ -28,17 +29,33 @@ _KINDS = {
 _MOST_ROWS, _MOST_WARNINGS = 200, 12
 
 
-@dataclass(frozen=True)
-class Facts:
-    """Terms with what is to say of each."""
+def facts_of(infos: Sequence[RunInfo], results: Results) -> dict[str, Any]:
+    """What the runs were, in words.
 
-    rows: list[tuple[str, str]]
+    Returns:
+        ``campaigns``; the ``replayed`` ones and the ``notes`` of those who recorded them; ``nodes_are``;
+        ``sources`` of energies, sentences; ``measured`` and ``provenance``, pairs of a term and what is to
+        say of it.
+    """
+    notes = {
+        (str(info.source["recorded_campaign"]), str(info.source["recorded_note"]))
+        for info in infos
+        if {"recorded_campaign", "recorded_note"} <= info.source.keys()
+    }
+    replayed = {info.source.get("recorded_campaign") for info in infos} - {None}
+    return {
+        "campaigns": sorted({info.spec.campaign for info in infos}),
+        "replayed": sorted(map(str, replayed)),
+        "notes": [f"{campaign}: {note}" for campaign, note in sorted(notes)],
+        "nodes_are": sorted({info.nodes_are for info in infos}),
+        "sources": source_sentences(results),
+        "measured": _what_was_measured(infos),
+        "provenance": _provenance(infos, results.prices),
+    }
 
 
-def what_was_measured(infos: Sequence[RunInfo]) -> Facts:
+def _what_was_measured(infos: Sequence[RunInfo]) -> list[tuple[str, str]]:
     """Hosts, nodes, meters, dates and versions of the runs, each in a sentence."""
-    if not infos:
-        return Facts([("Runs", "none")])
     kinds = Counter(info.spec.kind for info in infos)
     counts = [f"{count} {_KINDS.get(kind, kind)}" for kind, count in kinds.most_common()]
     rows = [
@@ -52,10 +69,10 @@ def what_was_measured(infos: Sequence[RunInfo]) -> Facts:
         ("Meters without a figure", _absent(infos)),
         ("Dates", _dates(infos)),
     ]
-    return Facts([(term, values) for term, values in rows if values])
+    return [(term, values) for term, values in rows if values]
 
 
-def provenance(infos: Sequence[RunInfo], prices: Prices = NO_PRICES) -> Facts:
+def _provenance(infos: Sequence[RunInfo], prices: Prices) -> list[tuple[str, str]]:
     """Commit, versions and libraries that the runs were made with, and the prices of what they cost."""
     rows = [("Commit", _commits(infos)), ("Locked versions", _distinct(infos, "lock_sha256"))]
     names: dict[str, set[str]] = {}
@@ -68,9 +85,7 @@ def provenance(infos: Sequence[RunInfo], prices: Prices = NO_PRICES) -> Facts:
     rows.append(("Versions", ", ".join(values)))
     rows.append(("MPI", listed([" ".join(library.split()) for library in libraries])))
     rows.append(("Prices", prices.in_words()))
-    return Facts(
-        [(term, values) for term, values in rows if values] or [("Source", "not recorded")]
-    )
+    return [(term, values) for term, values in rows if values] or [("Source", "not recorded")]
 
 
 def _hosts(infos: Sequence[RunInfo]) -> str:
