@@ -18,6 +18,7 @@ from joulecast.tune.next_run import advise
 from joulecast.tune.policy_experiment import read_settings
 from joulecast.tune.policy_report import live_report, live_report_text, replayed_history
 from joulecast.tune.recurrences import Recurrence
+from joulecast.tune.request import TuneRequest
 from joulecast.tune.trial import CostModel, EpochAtLimit, Proposal, SearchSpace, Trial
 
 TRACES = Path(__file__).resolve().parents[2] / "recorded/zeus-trace"
@@ -396,8 +397,10 @@ def test_nineteen_of_twenty_intervals_hold_the_truth() -> None:
     held, errors = [], []
     for setting in read_settings(TRACES):
         default = expected_default(setting.trace).cost
+        workload, gpu = setting.name
+        request = TuneRequest(workload=workload, gpu=gpu, policy="zeus", recurrences=20)
         for seed in range(4):
-            advice = advise(setting.trace.space(), replayed_history(setting, "zeus", 20, seed))
+            advice = advise(setting.trace.space(), replayed_history(setting, request, seed))
             use, saving = advice["use"], advice["saving_percent"]["cost"]
             true = expected(setting.trace, use["batch_size"], use["power_limit_w"]).cost
             true_percent = 100 * (1 - true / default)

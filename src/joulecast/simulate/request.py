@@ -8,11 +8,14 @@ from pydantic import Field
 from joulecast.quantities import MOST_NODES, MOST_SAMPLES
 from joulecast.runs.request import Name, Rates, Request, Slow
 
+PeakPrecision = Literal["fp32", "tf32", "bf16", "fp16", "fp64"]
+"""Precision that is simulated, of whose peak rate a platform's file tells."""
+
 
 class SimulatedTraining(Request):
     """How a training that is simulated computes, and what is known of its platform."""
 
-    precision: Literal["fp32", "tf32", "bf16", "fp16", "fp64"] = Field(
+    precision: PeakPrecision = Field(
         default="fp32",
         description="bf16 and fp16 are mixed precision: weights are also kept at fp32.",
     )

@@ -4,7 +4,7 @@ from pydantic import Field, field_validator
 
 from joulecast.runs.files.names import plain_path, simple_name
 from joulecast.runs.section import Section
-from joulecast.runs.spec import Precision
+from joulecast.simulate.request import PeakPrecision
 
 
 class SimulatorSection(Section):
@@ -42,7 +42,7 @@ class SimulatorSection(Section):
         ge=1,
         description="Samples of a device's step on those platforms (scale.batch_size here).",
     )
-    precision: Precision = Field(
+    precision: PeakPrecision = Field(
         "fp32", description="Precision of the peak rate of those platforms."
     )
     speed_devices: list[int] = Field(

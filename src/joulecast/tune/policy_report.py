@@ -6,7 +6,7 @@ by the authors of the traces. Of a live loop: its recurrences, and the advice on
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,9 @@ from joulecast.tune.policies import Policy
 from joulecast.tune.policy_experiment import Setting, policy_for, replay, replayed
 from joulecast.tune.policy_registry import make_policy
 from joulecast.tune.recurrences import Recurrence
+from joulecast.tune.request import TuneRequest
 from joulecast.tune.traces import WORKLOADS, read_trace
-from joulecast.tune.trial import PLAIN, Goal, Proposal, SearchSpace, Trial
+from joulecast.tune.trial import Proposal, SearchSpace, Trial
 
 
 def read_setting(
@@ -52,24 +53,10 @@ def read_setting(
     return Setting(trace, read_trace(folder, workload, elsewhere, target=target))
 
 
-@dataclass(frozen=True)
-class Asked:
-    """Parameters of a replay.
-
-    Attributes:
-        target: metric to reach; ``None``: the paper's.
-        options: of the policy; its own by default.
-    """
-
-    target: float | None = None
-    goal: Goal = PLAIN
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    def policy(self, setting: Setting, name: str, seed: int) -> Policy:
-        """A policy by its name."""
-        if self.options:
-            return make_policy(name, setting.trace.space(self.goal), **self.options)
-        return policy_for(setting, name, seed, self.goal)
+def _policy(request: TuneRequest, setting: Setting, seed: int) -> Policy:
+    if request.options:
+        return make_policy(request.policy, setting.trace.space(request.goal), **request.options)
+    return policy_for(setting, request.policy, seed, request.goal)
 
 
 def _configuration(
@@ -85,49 +72,42 @@ def _configuration(
     }
 
 
-def _setting_replayed(setting: Setting, asked: Asked) -> dict[str, Any]:
+def _setting_replayed(setting: Setting, request: TuneRequest) -> dict[str, Any]:
     """What is replayed, as plain data."""
-    workload = setting.trace.workload
+    workload, target = setting.trace.workload, request.target
     return {
         "workload": workload,
         "gpu": setting.trace.gpu,
-        "target": WORKLOADS[workload].target if asked.target is None else asked.target,
-        "eta": asked.goal.eta,
-        "criterion": asked.goal.criterion,
-        "options": dict(asked.options),
+        "target": WORKLOADS[workload].target if target is None else target,
+        "criterion": request.criterion,
+        "options": request.options,
     }
 
 
-def replay_report(
-    setting: Setting,
-    policy: str,
-    recurrences: int,
-    seeds: int,
-    asked: Asked | None = None,
-) -> dict[str, Any]:
+def replay_report(setting: Setting, request: TuneRequest, seeds: int) -> dict[str, Any]:
     """Replay a policy and compare it with the default; ratios below 1 are savings.
 
     Args:
-        policy: by name.
-        asked: how; its target as :func:`read_setting` got it.
+        setting: as :func:`read_setting` reads it for the request.
+        seeds: how many replays.
 
     Raises:
         JoulecastError: no such policy, a policy without beta, a beta not above 1, or a default batch size
             that never reaches the target.
     """
-    asked = Asked() if asked is None else asked
-    trace, eta, options = setting.trace, asked.goal.eta, asked.options
+    policy, recurrences, options = request.policy, request.recurrences, request.options
+    trace, eta, goal = setting.trace, request.eta, request.goal
     default = expected_default(trace, eta)
     table = replayed(
         [setting],
         policy,
         seeds,
         recurrences,
-        goal=asked.goal,
+        goal=goal,
         make=(lambda space: make_policy(policy, space, **options)) if options else None,
     )
     relative = {
-        quantity: recurrences_of(policy, table, [setting], column, asked.goal)[setting.name]
+        quantity: recurrences_of(policy, table, [setting], column, goal)[setting.name]
         / getattr(default, column)
         for quantity, column in QUANTITIES.items()
     }
@@ -138,7 +118,10 @@ def replay_report(
     best = best_configuration(trace, eta)
     oracle = oracle_cost(setting, eta) / default.cost
     return {
-        "setting": _setting_replayed(setting, asked) | {"recurrences": recurrences, "seeds": seeds},
+        "setting": {
+            **_setting_replayed(setting, request),
+            **{"eta": eta, "recurrences": recurrences, "seeds": seeds},
+        },
         "policy": policy,
         "energy_source": "recorded",
         "default": _configuration(setting, trace.default, trace.max_power_w, eta),
@@ -185,27 +168,14 @@ class _Watched:
         return self._policy.propose(history, rng)
 
 
-def replayed_history(
-    setting: Setting,
-    policy: str,
-    recurrences: int,
-    seed: int = 0,
-    asked: Asked | None = None,
-) -> History:
+def replayed_history(setting: Setting, request: TuneRequest, seed: int = 0) -> History:
     """The trials of a replay."""
-    asked = Asked() if asked is None else asked
-    watched = _Watched(asked.policy(setting, policy, seed))
-    replay(setting, watched, recurrences, seed, goal=asked.goal)
+    watched = _Watched(_policy(request, setting, seed))
+    replay(setting, watched, request.recurrences, seed, goal=request.goal)
     return watched.history
 
 
-def write_replayed_history(
-    path: Path,
-    setting: Setting,
-    policy: str,
-    recurrences: int,
-    asked: Asked | None = None,
-) -> None:
+def write_replayed_history(path: Path, setting: Setting, request: TuneRequest) -> None:
     """Write the trials of seed 0 as a history file.
 
     Raises:
@@ -213,23 +183,17 @@ def write_replayed_history(
     """
     if path.exists():
         raise JoulecastError(f"{path}: is there already; name another file, or remove it")
-    asked = Asked() if asked is None else asked
-    history = replayed_history(setting, policy, recurrences, asked=asked)
-    trace = setting.trace
-    space = trace.space(asked.goal)
+    history, trace = replayed_history(setting, request), setting.trace
+    space = trace.space(request.goal)
     whose = {
         "environment": "replay",
-        "workload": trace.workload,
-        "gpu": trace.gpu,
-        "target": WORKLOADS[trace.workload].target if asked.target is None else asked.target,
-        "policy": policy,
-        "options": dict(asked.options),
-        "criterion": asked.goal.criterion,
-        "max_slowdown": asked.goal.max_slowdown,
+        **_setting_replayed(setting, request),
+        "policy": request.policy,
+        "max_slowdown": request.max_slowdown,
         "batch_sizes": space.batch_sizes,
         "default_batch_size": space.default,
         "power_limits_w": {str(batch): limits for batch, limits in space.power_limits_w.items()},
-        "cost": {"eta": asked.goal.eta, "max_power_w": trace.max_power_w},
+        "cost": {"eta": request.eta, "max_power_w": trace.max_power_w},
     }
     with written_aside(path) as aside:
         begin_history_file(aside, whose)

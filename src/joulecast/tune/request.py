@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from joulecast.runs.request import Request
 from joulecast.tune.section import DEFAULT_POLICY, Goals
+from joulecast.tune.trial import Goal
 
 _REPLAYED = ("traces", "workload", "gpu", "target", "seeds")
 _LIVE = ("target_accuracy", "device", "allow_power_limit")
@@ -66,6 +67,11 @@ class TuneRequest(Goals, _Tuning):
                 "a replay needs --workload and --gpu; --live trains on this machine instead"
             )
         return self
+
+    @property
+    def goal(self) -> Goal:
+        """What the policy is to make least."""
+        return Goal(self.eta, self.criterion, self.max_slowdown)
 
     @property
     def options(self) -> dict[str, float]:

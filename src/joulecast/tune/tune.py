@@ -8,14 +8,13 @@ from joulecast.errors import JoulecastError
 from joulecast.tune.live import LiveJob, LiveTraining, tune_live
 from joulecast.tune.policy_registry import make_policy
 from joulecast.tune.policy_report import (
-    Asked,
     read_setting,
     replay_report,
     write_replayed_history,
 )
 from joulecast.tune.recurrences import Recurrence
 from joulecast.tune.request import TuneRequest
-from joulecast.tune.trial import Goal, Trial
+from joulecast.tune.trial import Trial
 
 _SEEDS = 20
 
@@ -26,19 +25,16 @@ def tuned_on_traces(traces: Path, request: TuneRequest) -> dict[str, Any]:
     Raises:
         JoulecastError: no such traces, workload, GPU or policy, or a history of several seeds.
     """
-    seeds = request.seeds or _SEEDS
-    policy, recurrences, history = request.policy, request.recurrences, request.history
+    seeds, history = request.seeds or _SEEDS, request.history
     if history is not None and seeds != 1:
         raise JoulecastError(
             f"--history keeps the trials of one seed, and there are {seeds}; give --seeds 1 too"
         )
-    goal = Goal(request.eta, request.criterion, request.max_slowdown)
-    asked = Asked(request.target, goal, request.options)
     workload, gpu = str(request.workload), str(request.gpu)
-    setting = read_setting(traces, workload, gpu, request.target, policy)
-    report = replay_report(setting, policy, recurrences, seeds, asked)
+    setting = read_setting(traces, workload, gpu, request.target, request.policy)
+    report = replay_report(setting, request, seeds)
     if history is not None:
-        write_replayed_history(history, setting, policy, recurrences, asked)
+        write_replayed_history(history, setting, request)
         report["history"] = str(history)
     return report
 
