@@ -9,7 +9,6 @@ from typing import Any, Literal
 import pandas as pd
 
 from joulecast.energy.evaluation import evaluate
-from joulecast.energy.mc2 import Fitted
 from joulecast.energy.models import EnergyModel, Phased, Staged
 from joulecast.energy.plain import plain
 from joulecast.energy.proportional_models import Watts
@@ -90,18 +89,14 @@ def _summary(fits: Sequence[EnergyModel]) -> dict[str, Any]:
     for fit in fits:
         if isinstance(fit, Staged):
             summary |= {
-                "time": _coefficients(fit.mc2.time),
-                "power": None if fit.mc2.power is None else _coefficients(fit.mc2.power),
+                "time": asdict(fit.mc2.time),
+                "power": None if fit.mc2.power is None else asdict(fit.mc2.power),
                 "units": "s, s/sample, s/byte, W; tau, c, m and o by network",
             }
         if isinstance(fit, Phased):
             summary["phases"] = fit.mc2.coefficients()
-    return summary
-
-
-def _coefficients(fit: Fitted) -> dict[str, Any]:
-    """A fit as JSON can hold it; runs of one node count have no finite condition number."""
-    return asdict(fit) | {"condition": plain(fit.condition)}
+    # Runs of one node count have no finite condition number, and determine no share of duty.
+    return plain(summary)
 
 
 _ONE_SETTING = ["platform", "kind", "workload", "nodes", "batch"]

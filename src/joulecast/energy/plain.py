@@ -8,7 +8,11 @@ import pandas as pd
 
 
 def plain(value: Any) -> Any:
-    """A Python number, string or ``None`` for what is not finite."""
+    """Python numbers and strings, with ``None`` for what is not finite; also inside of dictionaries and lists."""
+    if isinstance(value, dict):
+        return {key: plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):

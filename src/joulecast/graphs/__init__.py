@@ -1,1 +1,5 @@
-"""Op graphs, task graphs, what ops cost, and the order of a pipeline's work; read without torch."""
+"""Networks as op graphs, what each op costs on a platform, and the order of a pipeline's work.
+
+In: a network by its name, or a module of PyTorch. Out: an op graph (``opgraph``), and the seconds of its ops
+(``costs``). Stored graphs are read without torch.
+"""
