@@ -6,10 +6,11 @@ from pathlib import Path
 import pandas as pd
 from conftest import ROOT, make_record, make_spec
 
-from joulecast.energy.fitting import fit_campaign
+from joulecast.energy.fitting import CampaignFit, fit_campaign
 from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.partition.planner_experiment import partition_experiment
 from joulecast.report.campaign_answers import write_answers
+from joulecast.report.tables.checks import check_results, write_checks
 from joulecast.report.tables.output import write_table
 from joulecast.runs.folders import record_folders
 from joulecast.runs.record import write_record
@@ -46,9 +47,12 @@ def write_fits(results: Path, folders: list[Path]) -> None:
 def write_answered(
     results: Path, prices: Prices = NO_PRICES, configfile: str | None = None
 ) -> Path:
-    """What the rules ``fit`` and ``advice`` make of the records; the fits as they are, if they are there."""
+    """What the rules ``fit``, ``check`` and ``advice`` make of the records; the fits as they are, if they are
+    there."""
+    records = record_folders(results)
     if not (results / "fits").is_dir():
-        write_fits(results, record_folders(results))
+        write_fits(results, records)
+    write_checks(results / "tables/checks", check_results(records, CampaignFit.load(results / "fits")))
     write_answers(results, results / "tables/advice", prices, configfile)
     return results
 
@@ -123,8 +127,6 @@ def write_campaign(results: Path) -> None:
     write_answered(results)
     for name in ("tuning", "pipelines"):
         (results / name).mkdir()
-    (results / "logs").mkdir()
-    (results / "logs/vit_ti-n8-r1.log").write_text("run vit_ti-n8-r1\nerror: killed by signal 9\n")
     for stem, table in (
         ("tables/papers/papers", papers_table()),
         ("metered/tables/energy_summary", metered_table()),

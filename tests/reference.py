@@ -15,6 +15,7 @@ from joulecast.energy.fitting import fit_campaign
 from joulecast.logs.mlperf import import_mlperf
 from joulecast.report.campaign_answers import write_answers
 from joulecast.report.pages.overview import write_overview
+from joulecast.report.tables.checks import check_results, write_checks
 from joulecast.report.tables.citations import Citation
 from joulecast.runs.files.shipped import recorded_folder
 
@@ -71,6 +72,7 @@ def draw_overview(picture: Path, quick: bool = False) -> None:
             records = sorted((results / "records").iterdir())
         fit = fit_campaign(records, bootstrap=20, series_splits=2, series_period_s=60.0)
         fit.save(results / "fits")
+        write_checks(results / "tables/checks", check_results(records, fit))
         write_answers(results, results / "tables/advice")
         write_overview(results)
         with sync_playwright() as playwright:

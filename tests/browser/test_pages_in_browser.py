@@ -27,22 +27,17 @@ from joulecast.runs.record import write_record
 MARKS = "[data-tip]"
 PRINTED_WIDTH = 688
 """Pixels of an A4 page between its margins of 14 mm."""
-PAGES = ("whole", "one-run", "empty", "failed")
+PAGES = ("whole", "one-run")
 PRICES = Prices(price=0.25, co2=380.0)
 
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     above = tmp_path_factory.mktemp("pages")
-    for name in PAGES:
-        (above / name).mkdir()
     write_campaign(above / "whole")
     write_answered(above / "whole", PRICES)
     write_record(above / "one-run/records/only", make_record(make_spec("only")))
     write_answered(above / "one-run")
-    (above / "failed/logs").mkdir()
-    log = "run vgg16-n4-b8-r1\nerror: " + "out of memory " * 20 + "/a" * 200 + "\n"
-    (above / "failed/logs/vgg16-n4-b8-r1.log").write_text(log)
     for name in PAGES:
         write_overview(above / name, prices=PRICES if name == "whole" else NO_PRICES)
     return above

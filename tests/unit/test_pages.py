@@ -224,9 +224,6 @@ def test_relative_costs_by_hand(results):
     assert "constants of curve were found on these very traces" in figure.how_to_read
     alone = {"default": replay([10.0]), "warm-start": replay([5.0])}
     assert "none is compared" in policy_costs(replace(results, replays=alone)).finding
-    broken = replays | {"zeus": replay([1.0]).drop(columns="cost")}
-    with pytest.raises(NothingToShow, match=r"replays/zeus.parquet lacks the columns cost"):
-        policy_costs(replace(results, replays=broken))
 
 
 def test_pipelines_that_were_run_and_those_that_were_not(results):
@@ -235,7 +232,7 @@ def test_pipelines_that_were_run_and_those_that_were_not(results):
     spec = run.charts[0].to_dict()
     bars = spec["datasets"][spec["layer"][0]["data"]["name"]]
     assert len(bars) == 2 * 2 * 4 and bars[0]["takes"] == "10.0 ms"
-    cut = pipeline_timelines(replace(results, pipelines=[{"file": "pipelines/broken.json"}]))
+    cut = pipeline_timelines(replace(results, pipelines=[]))
     assert "was not run" in cut.finding and "a third of them taken as forward" in cut.how_to_read
 
 
@@ -350,7 +347,7 @@ def test_what_the_fits_do_not_know_is_not_told(campaign, tmp_path):
     write_record(tmp_path / "fitted/imported/mlperf/box-n1", make_imported("box-n1"))
     context = page_context(write_answered(tmp_path / "fitted"))
     assert "/fitted/records --platform" in context["advise_commands"][0]
-    assert "imported" not in dict(context["facts"].content["measured"])["Runs"]
+    assert "imported" not in dict(context["facts"]["measured"])["Runs"]
 
 
 def test_only_imported_runs(tmp_path):
@@ -368,8 +365,7 @@ def test_only_imported_runs(tmp_path):
 
 def test_a_campaign_answers_the_four_questions(campaign):
     context = page_context(campaign, configfile="mine.yaml")
-    parts = ("forecast", "errors", "advice", "table", "facts", "failed", "papers")
-    parts += ("metered",)
+    parts = ("forecast", "errors", "advice", "table", "papers", "metered")
     assert [name for name in parts if context[name].why_none] == []
     assert [figure.name for figure in context["figures"].values()] == list(FIGURES)
     assert [f.name for f in context["figures"].values() if f.why_none] == []
@@ -380,7 +376,7 @@ def test_a_campaign_answers_the_four_questions(campaign):
         )
     assert "nodes share one machine" in text or "nodes are emulated" in text
     assert "energy is estimated" in text
-    assert "no meter measured it (12 runs)" in text and "killed by signal 9" in text
+    assert "no meter measured it (12 runs)" in text
     assert "./run snakemake --cores all --configfile mine.yaml" in text
     assert "reproduced" in text and "not comparable" in text
 
@@ -405,12 +401,6 @@ def test_errors_on_metered_clusters_are_those_of_what_was_held_out(campaign):
         ("Fan", "—", "3.0 %", "4.0 %", "—"),
         ("AR", "—", "—", "—", "1.2 %"),
     ]
-
-
-def test_an_empty_folder(tmp_path):
-    text = text_of(tmp_path)
-    assert "These results are empty" in text and text.count("This figure is missing") == 6
-    assert "./run snakemake --cores all" in text and "None" not in text
 
 
 def test_one_run(tmp_path):
@@ -439,44 +429,22 @@ def test_imported_runs_are_told_apart_from_ours(tmp_path):
     assert costs.loc[("net", 2), "energy_j"] == pytest.approx(2 * 100 * 1000 * 1e5, rel=0.02)
 
 
-def test_columns_that_are_missing(campaign, tmp_path):
-    shutil.copytree(campaign, tmp_path / "old")
-    path = tmp_path / "old/fits/observations.parquet"
-    pd.read_parquet(path).drop(columns="network").to_parquet(path)
-    pd.DataFrame({"paper": ["MC2"]}).to_parquet(tmp_path / "old/tables/papers/papers.parquet")
-    text = text_of(tmp_path / "old")
-    assert "fits/observations.parquet lacks the columns network" in text
-    assert "tables/papers/papers.parquet lacks the columns" in text
-
-
-def test_failed_runs_only(tmp_path):
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "logs/vgg16-n4-b8-r1.log").write_text(
-        "run vgg16-n4-b8-r1\nerror: </script><b>out of memory</b>\n"
-    )
-    html = rendered(page_context(tmp_path))
+def test_names_from_outside_are_text_on_the_page(campaign, tmp_path):
+    shutil.copytree(campaign, tmp_path / "marked")
+    path = tmp_path / "marked/fits/observations.parquet"
+    runs = pd.read_parquet(path)
+    runs["polluted"] = np.where(runs["nodes"] == 4, "</script><b>out of memory</b>", "")
+    runs.to_parquet(path)
+    html = rendered(page_context(tmp_path / "marked"))
     assert "&lt;/script&gt;&lt;b&gt;out of memory" in html and "<b>out" not in html
-    text = text_of(tmp_path)
-    assert "vgg16-n4-b8-r1" in text and "failed" in text and "no run was measured" in text
-    assert "These results are empty" not in text
 
 
-def test_files_that_cannot_be_read_are_named(tmp_path):
-    for name in (
-        "partition/a.json",
-        "pipelines/b.json",
-        "tuning/live.json",
-        "tables/advice/c.json",
-    ):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("{" if "b.json" not in name else "[]")
-    (tmp_path / "tables/papers").mkdir(parents=True)
-    (tmp_path / "tables/papers/papers.parquet").write_text("")
-    (tmp_path / "fits").mkdir()
-    text = text_of(tmp_path)
-    assert "6 files could not be read" in text and "results are empty" not in text
-    for name in ("a.json", "b.json", "live.json", "c.json", "papers.parquet", "the fits"):
-        assert name in text
+@pytest.mark.parametrize("name", ["fits/mc2.json", "tables/advice/facts.json", f"{COSTS}.parquet"])
+def test_a_file_that_cannot_be_read_is_named(campaign, tmp_path, name):
+    shutil.copytree(campaign, tmp_path / "cut")
+    (tmp_path / "cut" / name).write_text("{")
+    with pytest.raises(JoulecastError, match=name):
+        page_context(tmp_path / "cut")
 
 
 def test_a_folder_that_is_not_there(tmp_path):

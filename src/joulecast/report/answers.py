@@ -19,9 +19,9 @@ from joulecast.quantities import (
 )
 from joulecast.report.grid import SHOWS, Amounts, Table
 from joulecast.report.held_out import unseen_energies, unseen_times
-from joulecast.report.results_folder import COSTS, NothingToShow, Results, having
+from joulecast.report.results_folder import COSTS, NothingToShow, Results
 from joulecast.report.tables.priced import work_done, work_in_words, work_of
-from joulecast.runs.observations import is_training, of_usual_batch
+from joulecast.runs.observations import is_training
 from joulecast.runs.record import RunInfo
 from joulecast.runs.scale import hosts_and_gpus, scale_in_words, scales_are
 
@@ -36,23 +36,7 @@ def why_no_energy(results: Results) -> str:
     return f"no run has an energy ({text})" if text else "no run has an energy"
 
 
-def usual_batch(training: pd.DataFrame) -> pd.DataFrame:
-    """The runs of each workload with the batch of a rank that most of them have."""
-    having(training, ("workload", "batch_per_rank"), "fits/observations.parquet", "fits")
-    return of_usual_batch(training)
-
-
 _SCALE = ("ranks_per_host", "accelerators_per_node")
-_COSTS = (
-    "workload",
-    "batch",
-    "samples",
-    "total_s",
-    "energy_j",
-    "energy_source",
-    "nodes_are",
-    "kind",
-)
 
 
 def costs(results: Results, infos: Sequence[RunInfo]) -> pd.DataFrame:
@@ -65,9 +49,9 @@ def costs(results: Results, infos: Sequence[RunInfo]) -> pd.DataFrame:
         infos: of the runs.
 
     Raises:
-        NothingToShow: no training run is left, or a column is missing.
+        NothingToShow: no training run is left.
     """
-    clean = having(results.clean, (*_COSTS, "platform"), "fits/observations.parquet", "fits")
+    clean = results.clean
     units = {info.spec.run: (info.spec.foreign or info.outcome).work_unit for info in infos}
     unit = pd.Series([units.get(run, "samples") for run in clean["run"]], index=clean.index)
     ours = (clean["kind"] == "training") & clean["batch"].gt(0) & (unit == "samples")
@@ -124,9 +108,7 @@ def _errors(results: Results, table: pd.DataFrame) -> dict[str, list[float | Non
 def _known_costs(results: Results) -> pd.DataFrame:
     """The table of :func:`costs` that the rule ``advice`` wrote."""
     if COSTS not in results.tables:
-        # Says in a word where no run is left.
-        having(results.clean, (*_COSTS, "platform"), "fits/observations.parquet", "fits")
-        raise NothingToShow(f"{COSTS}.parquet is not here", "advice")
+        raise NothingToShow("no training run is left", "measure")
     return results.tables[COSTS]
 
 
@@ -145,7 +127,7 @@ def measured_points(results: Results) -> pd.DataFrame:
     that :func:`work_in_words` says of ``unit``, ``energy_source``, and ``how`` it is known.
 
     Raises:
-        NothingToShow: no training run is left, or a column is missing.
+        NothingToShow: no training run is left.
     """
     table = _known_costs(results)
     setting = [
@@ -176,7 +158,7 @@ def settings_table(results: Results) -> Table:
     """Networks by node counts: time, energy with its source, joules a sample, and how wrong MC2 was.
 
     Raises:
-        NothingToShow: no training run is left, or a column is missing.
+        NothingToShow: no training run is left.
     """
     table = _known_costs(results)
     ones = " or ".join(unit.removesuffix("s") for unit in sorted(set(table["unit"])))
@@ -244,10 +226,8 @@ def paid_cells(row: Mapping[str, Any], prices: Prices, with_interval: bool = Tru
 def left_out_sentence(results: Results) -> str:
     """How many training runs no number rests on; empty where all count."""
     runs = results.observations
-    if not {"kind", "polluted"} <= set(runs.columns):
-        return ""
     trained = runs[is_training(runs)]
-    without = int((trained["polluted"].astype(object).fillna("") != "").sum())
+    without = int((trained["polluted"] != "").sum())
     if not without:
         return ""
     return f"{without} of {counted(len(trained), 'training run')} are left out of all numbers."
@@ -255,11 +235,7 @@ def left_out_sentence(results: Results) -> str:
 
 def source_sentences(results: Results) -> list[str]:
     """Whether energies were measured or estimated, and how many runs of each."""
-    runs = results.observations
-    if runs.empty or "energy_source" not in runs:
-        return ["There is no run with an energy."]
-    having(runs, ("kind",), "fits/observations.parquet", "fits")
-    trained = runs[is_training(runs)]
+    trained = results.observations[is_training(results.observations)]
     counts = trained["energy_source"].value_counts()
     sentences = [
         f"{ENERGY_IS.get(str(s), str(s))} ({counted(int(n), 'run')})." for s, n in counts.items()

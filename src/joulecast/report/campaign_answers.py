@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from joulecast.energy.fitting import CampaignFit, KnownRuns
+from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.errors import JoulecastError
 from joulecast.report import held_out
@@ -84,9 +84,8 @@ def write_answers(
         JoulecastError: there are no fits, or a record cannot be read.
     """
     results = read_results(folder, prices)
-    fit = CampaignFit.load(folder / "fits")
-    runs = KnownRuns.of_fit(fit)
-    infos = [read_info(Path(record)) for record in fit.observations["folder"]]
+    runs = KnownRuns.of_fit(results.fit)
+    infos = [read_info(Path(record)) for record in results.observations["folder"]]
     # The command takes one file of prices.
     one_file = configfile if prices.given and " " not in (configfile or " ") else None
     parts: dict[str, Callable[[], Any]] = {

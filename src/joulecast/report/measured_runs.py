@@ -1,4 +1,4 @@
-"""What was measured and on what: hosts, nodes, meters, dates, versions; what failed and what was left out."""
+"""What was measured and on what: hosts, nodes, meters, dates, versions; what was left out."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,9 +8,8 @@ from joulecast.energy.prices import Prices
 from joulecast.quantities import NONE, counted, digits, listed
 from joulecast.report.answers import source_sentences
 from joulecast.report.grid import Table
-from joulecast.report.results_folder import CHECKS, Results, having
+from joulecast.report.results_folder import CHECKS, Results
 from joulecast.runs.metering import host_of, kind_of
-from joulecast.runs.progress import progress_of
 from joulecast.runs.record import RunInfo
 
 NODES_ARE = {
@@ -188,37 +187,17 @@ def _distinct(infos: Sequence[RunInfo], key: str) -> str:
 
 
 def left_out_table(results: Results) -> Table | None:
-    """Runs that were measured and that no fit and no figure sees, with the reason; ``None``: there is none.
-
-    Raises:
-        NothingToShow: a column is missing.
-    """
-    runs = results.observations
-    if runs.empty:
-        return None
-    having(runs, ("run", "kind", "polluted"), "fits/observations.parquet", "fits")
-    marked = runs[runs["polluted"].astype(object).fillna("") != ""]
+    """Runs that were measured and that no fit and no figure sees, with the reason; ``None``: there is none."""
+    marked = results.observations[results.observations["polluted"] != ""]
     if marked.empty:
         return None
     rows = [(str(row.run), str(row.kind), str(row.polluted)) for row in marked.itertuples()]
     return _cut("Measured, but left out of fits and figures", ("run", "kind", "why"), rows, CHECKS)
 
 
-def failed_table(results: Results) -> Table | None:
-    """Runs without a record that can be read, and why; ``None``: there is none."""
-    progress = progress_of(results.folder)
-    rows = [
-        (run.run, run.state, str(run.why))
-        for run in [*progress.of("failed"), *progress.of("damaged")]
-    ]
-    return _cut("Runs that failed", ("run", "now", "why"), rows) if rows else None
-
-
 def check_warnings(results: Results) -> list[str]:
     """Warnings that checks gave of runs, but those of disturbances, of which the page says more."""
-    checks = results.tables.get(CHECKS)
-    if checks is None or not {"verdict", "run", "check", "found"} <= set(checks.columns):
-        return []
+    checks = results.tables[CHECKS]
     warned = checks[(checks["verdict"] == "warning") & (checks["check"] != "disturbed")]
     lines = [
         f"{check}: {found} ({listed(sorted(set(map(str, of_check['run'].dropna()))), 4)})"

@@ -1,6 +1,6 @@
-"""What lies in a results folder, as far as it can be read; what cannot be is named and left out."""
+"""What lies in the results folder of a campaign that was fitted."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,24 +40,23 @@ class Results:
     """A results folder in memory.
 
     ``tables`` are named by their paths below the folder, without suffix; ``answered`` are what the rule
-    ``advice`` wrote, by name. ``unreadable`` says of files that are there why they are not shown.
+    ``advice`` wrote, by name. What a campaign does not make is not in them.
     """
 
     folder: Path
-    fit: CampaignFit | None
+    fit: CampaignFit
     tables: dict[str, pd.DataFrame]
     answered: dict[str, dict[str, Any]]
     experiments: list[dict[str, Any]]
     pipelines: list[dict[str, Any]]
     live: dict[str, Any] | None
     replays: dict[str, pd.DataFrame]
-    unreadable: list[str]
     prices: Prices = NO_PRICES
 
     @property
     def observations(self) -> pd.DataFrame:
-        """A row a run that the fits know; none where there are no fits."""
-        return pd.DataFrame() if self.fit is None else self.fit.observations
+        """The runs table."""
+        return self.fit.observations
 
     def answer(self, name: str) -> Any:
         """What the rule ``advice`` answered.
@@ -65,9 +64,7 @@ class Results:
         Raises:
             NothingToShow: there is no answer, with the reason.
         """
-        part = self.answered.get(name)
-        if part is None:
-            raise NothingToShow(f"tables/advice/{name}.json is not here", "advice")
+        part = self.answered[name]
         if "why_none" in part:
             raise NothingToShow(part["why_none"], part["target"])
         return part["content"]
@@ -77,134 +74,62 @@ class Results:
         """Training runs that no fit leaves out.
 
         Raises:
-            NothingToShow: there is none, or a column is missing.
+            NothingToShow: there is none.
         """
-        needed = ("run", "kind", "polluted", "network", "nodes")
-        observations = having(self.observations, needed, "fits/observations.parquet", "fits")
-        trained = is_training(observations)
-        kept = observations[trained & (observations["polluted"].astype(object).fillna("") == "")]
+        trained = self.observations[is_training(self.observations)]
+        kept = trained[trained["polluted"] == ""]
         if kept.empty:
-            why = "no training run is left" if trained.any() else "no training run was measured"
+            why = "no training run is left" if len(trained) else "no training run was measured"
             raise NothingToShow(why, "measure")
         return kept
 
     @property
     def disturbed(self) -> str | None:
         """What a reader must know of disturbed runs; ``None`` if no figure rests on any."""
-        notes = [] if self.observations.empty else disturbance_notes(self.observations)
+        notes = disturbance_notes(self.observations)
         return notes[0] if notes else None
 
     @property
     def disturbed_trainings(self) -> bool:
         """Whether figures rest on training runs that were disturbed, and not on calibrations alone."""
-        if not {"polluted", "disturbed"} <= set(self.observations.columns):
-            return False
         used = self.observations[self.observations["polluted"] == ""]
         return bool((is_training(used) & (used["disturbed"] != "")).any())
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing at all, not even a file that cannot be read."""
-        parts = (
-            *(self.tables, self.answered, self.experiments, self.pipelines, self.replays),
-            self.unreadable,
-        )
-        begun = (self.folder / "logs").is_dir()
-        return not begun and self.fit is None and self.live is None and not any(map(len, parts))
-
-
-def having(
-    frame: pd.DataFrame, columns: Collection[str], file: str, target: str | None = None
-) -> pd.DataFrame:
-    """The frame, if it has the columns.
-
-    Raises:
-        NothingToShow: names the file and the columns that it lacks.
-    """
-    lacking = [column for column in columns if column not in frame.columns]
-    if len(lacking) == len(columns) and frame.empty:
-        raise NothingToShow("no run was measured", "measure")
-    if lacking:
-        raise NothingToShow(f"{file} lacks the columns {', '.join(lacking)}", target)
-    return frame
-
 
 def read_results(folder: Path, prices: Prices = NO_PRICES) -> Results:
-    """Read a results folder; nothing in it has to be there.
+    """Read a results folder.
 
     Args:
         prices: that its costs are given in.
 
     Raises:
-        JoulecastError: there is no such folder.
+        JoulecastError: there are no fits in it, or a file in it cannot be read.
     """
-    if not folder.is_dir():
-        raise JoulecastError(
-            f"{folder}: no such folder; name the results of a campaign (key `results` of its configuration)"
-        )
-    unreadable: list[str] = []
-    fit = _fit(folder, unreadable)
-    experiments = list(_json_files(folder / "partition", unreadable))
-    pipelines = list(_json_files(folder / "pipelines", unreadable))
-    live = next(_json_files(folder / "tuning", unreadable, "live.json"), None)
+    names = (FORECAST, METERED, CHECKS, COSTS, papers_table(folder))
+    paths = {name: folder / f"{name}.parquet" for name in names}
     return Results(
         folder,
-        fit,
-        dict(_tables(folder, unreadable)),
+        CampaignFit.load(folder / "fits"),
+        {name: read_frame(path, "table") for name, path in paths.items() if path.exists()},
         {
-            Path(part["file"]).stem: part
-            for part in _json_files(folder / "tables/advice", unreadable)
+            Path(part["file"]).stem: part for part in _json_files(folder / "tables/advice")
         },
-        experiments,
-        pipelines,
-        live,
-        dict(_replays(folder / "tuning" / "replays", unreadable)),
-        unreadable,
+        list(_json_files(folder / "partition")),
+        list(_json_files(folder / "pipelines")),
+        next(_json_files(folder / "tuning", "live.json"), None),
+        {
+            path.stem: read_frame(path, "replay")
+            for path in sorted((folder / "tuning/replays").glob("[!.]*.parquet"))
+        },
         prices,
     )
 
 
-def _fit(folder: Path, unreadable: list[str]) -> CampaignFit | None:
-    if not (folder / "fits").is_dir():
-        return None
-    try:
-        return CampaignFit.load(folder / "fits")
-    except JoulecastError as error:
-        unreadable.append(str(error))
-        return None
-
-
-def _json_files(
-    folder: Path, unreadable: list[str], pattern: str = "[!.]*.json"
-) -> Iterator[dict[str, Any]]:
+def _json_files(folder: Path, pattern: str = "[!.]*.json") -> Iterator[dict[str, Any]]:
     for path in sorted(folder.glob(pattern)):
-        try:
-            content = read_json_object(path, "result")
-        except JoulecastError as error:
-            unreadable.append(str(error))
-            continue
-        yield content | {"file": f"{folder.name}/{path.name}"}
-
-
-def _tables(folder: Path, unreadable: list[str]) -> Iterator[tuple[str, pd.DataFrame]]:
-    for name in (FORECAST, METERED, CHECKS, COSTS, papers_table(folder)):
-        path = folder / f"{name}.parquet"
-        if not path.exists():
-            continue
-        try:
-            yield name, read_frame(path, "table")
-        except JoulecastError as error:
-            unreadable.append(str(error))
+        yield read_json_object(path, "result") | {"file": f"{folder.name}/{path.name}"}
 
 
 def papers_table(folder: Path) -> str:
     """Path below the results, without suffix, of the table of the papers' numbers."""
     return next((name for name in PAPERS if (folder / f"{name}.parquet").is_file()), PAPERS[0])
-
-
-def _replays(folder: Path, unreadable: list[str]) -> Iterator[tuple[str, pd.DataFrame]]:
-    for path in sorted(folder.glob("[!.]*.parquet")):
-        try:
-            yield path.stem, read_frame(path, "replay")
-        except JoulecastError as error:
-            unreadable.append(str(error))

@@ -1,6 +1,7 @@
 """The figure of pipelines: who works when."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, get_args
 
@@ -33,18 +34,12 @@ def pipeline_timelines(results: Results) -> Figure:
     were cut, with the times of their tasks.
 
     Raises:
-        NothingToShow: there is neither, or no file of them is as expected.
+        NothingToShow: there is neither.
     """
-    wrong: list[str] = []
-    found = [_of_run(record, wrong) for record in results.pipelines[:_MOST_PIPELINES]]
-    found = [pipeline for pipeline in found if pipeline]
-    if not found:
-        plans = results.experiments[:_MOST_PIPELINES]
-        found = [pipeline for pipeline in (_of_plan(plan, wrong) for plan in plans) if pipeline]
-    drawn = [pipeline for pipeline in found if pipeline is not None]
+    drawn = [_of_run(record) for record in results.pipelines[:_MOST_PIPELINES]]
+    drawn = drawn or [_of_plan(plan) for plan in results.experiments[:_MOST_PIPELINES]]
     if not drawn:
-        why = "; ".join(wrong) or "no network was cut into stages"
-        raise NothingToShow(why, "partition_tables")
+        raise NothingToShow("no network was cut into stages", "partition_tables")
     columns = ("pipeline", "micro-batches", "schedule", "step by schedule", "busy", "measured step")
     rows, charts = [], []
     longest_s = max(shape.makespan_s for each in drawn for shape in each.shapes().values())
@@ -71,23 +66,18 @@ def pipeline_timelines(results: Results) -> Figure:
     )
 
 
+@dataclass(frozen=True)
 class _Pipeline:
     """Stage times of one micro-batch, and what a step took where it was run."""
 
-    def __init__(
-        self,
-        name: str,
-        forward_s: list[float],
-        backward_s: list[float],
-        micro_batches: int,
-        schedule: str,
-        rests_on: str,
-        step_s: float | None = None,
-        speedup: float | None = None,
-    ) -> None:
-        self.name, self.forward_s, self.backward_s = name, forward_s, backward_s
-        self.micro_batches, self.schedule, self.rests_on = micro_batches, schedule, rests_on
-        self.step_s, self.speedup = step_s, speedup
+    name: str
+    forward_s: list[float]
+    backward_s: list[float]
+    micro_batches: int
+    schedule: str
+    rests_on: str
+    step_s: float | None = None
+    speedup: float | None = None
 
     def shapes(self) -> dict[Schedule, Timeline]:
         """All work of a batch in time, by schedule."""
@@ -102,42 +92,34 @@ class _Pipeline:
         return f"{busy}. Run here, a step took {seconds(self.step_s)}, {faster}."
 
 
-def _of_run(record: Mapping[str, Any], wrong: list[str]) -> _Pipeline | None:
-    try:
-        summary, stages = record["summary"], len(record["stages"])
-        return _Pipeline(
-            f"{record['network']} in {counted(stages, 'stage')}"
-            + (f" ({record['planner']})" if record.get("planner") else ""),
-            [float(time) for time in summary["forward_s"]],
-            [float(time) for time in summary["backward_s"]],
-            int(record["micro_batches"]),
-            str(record["schedule"]),
-            "Lengths are the stages' measured times; when they start is calculated, without transfers.",
-            float(summary["step_s"]),
-            float(summary["speedup"]),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        wrong.append(f"{record['file']} is not as expected ({error!r})")
-        return None
+def _of_run(record: Mapping[str, Any]) -> _Pipeline:
+    summary, stages = record["summary"], counted(len(record["stages"]), "stage")
+    planner = f" ({record['planner']})" if record.get("planner") else ""
+    return _Pipeline(
+        f"{record['network']} in {stages}{planner}",
+        summary["forward_s"],
+        summary["backward_s"],
+        record["micro_batches"],
+        record["schedule"],
+        "Lengths are the stages' measured times; when they start is calculated, without transfers.",
+        summary["step_s"],
+        summary["speedup"],
+    )
 
 
-def _of_plan(experiment: Mapping[str, Any], wrong: list[str]) -> _Pipeline | None:
-    try:
-        devices, found = next(iter(experiment["on_devices"].items()))
-        micro_batches = int(found["micro_batches"])
-        times = [1e-6 * float(stage["time"]) / micro_batches for stage in found["plan"]["stages"]]
-        return _Pipeline(
-            f"{experiment['network']} in {devices} stages",
-            [_FORWARD_SHARE * time for time in times],
-            [(1 - _FORWARD_SHARE) * time for time in times],
-            micro_batches,
-            "1f1b",
-            f"Lengths are task times ({experiment['source']}), a third of them taken as forward; the "
-            "pipeline was not run.",
-        )
-    except (KeyError, TypeError, ValueError, StopIteration, ZeroDivisionError) as error:
-        wrong.append(f"{experiment['file']} is not as expected ({error!r})")
-        return None
+def _of_plan(experiment: Mapping[str, Any]) -> _Pipeline:
+    devices, found = next(iter(experiment["on_devices"].items()))
+    micro_batches = found["micro_batches"]
+    times = [1e-6 * stage["time"] / micro_batches for stage in found["plan"]["stages"]]
+    return _Pipeline(
+        f"{experiment['network']} in {devices} stages",
+        [_FORWARD_SHARE * time for time in times],
+        [(1 - _FORWARD_SHARE) * time for time in times],
+        micro_batches,
+        "1f1b",
+        f"Lengths are task times ({experiment['source']}), a third of them taken as forward; the "
+        "pipeline was not run.",
+    )
 
 
 def _gantt(shape: Timeline, name: str, longest_s: float) -> Chart:

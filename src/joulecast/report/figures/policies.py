@@ -93,16 +93,10 @@ def _cost_lines(shown: pd.DataFrame, drawn: Sequence[str], title: str) -> Chart:
 
 def relative_costs(replays: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Cost so far of each policy over the default's: ``policy``, ``workload``, ``gpu``, ``recurrence`` (from
-    1), ``ratio``.
-
-    Raises:
-        NothingToShow: a column is missing.
-    """
-    needed = ("workload", "gpu", "recurrence", "cost")
+    1), ``ratio``."""
 
     def so_far(policy: str) -> pd.Series:
-        table = having(replays[policy], needed, f"tuning/replays/{policy}.parquet", "tuning_tables")
-        means = table.groupby(["workload", "gpu", "recurrence"])["cost"].mean()
+        means = replays[policy].groupby(["workload", "gpu", "recurrence"])["cost"].mean()
         return means.groupby(level=["workload", "gpu"]).cumsum()
 
     default = so_far(_DEFAULT)

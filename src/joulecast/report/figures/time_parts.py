@@ -17,7 +17,8 @@ from joulecast.report.figures.look import (
     titled,
 )
 from joulecast.report.grid import Table
-from joulecast.report.results_folder import NothingToShow, Results, having
+from joulecast.report.results_folder import NothingToShow, Results
+from joulecast.runs.observations import of_usual_batch
 from joulecast.runs.scale import scale_in_words, unit_of
 
 _MOST_BARS = 36
@@ -41,7 +42,7 @@ def stage_shares(results: Results) -> Figure:
     Raises:
         NothingToShow: no training was measured, or its parts are not known.
     """
-    clean = answers.usual_batch(results.clean)
+    clean = of_usual_batch(results.clean)
     imported = clean["kind"] == "imported"
     charts, tables = [], []
     for of_kind, parts in ((clean[~imported], STAGES), (clean[imported], _PHASES)):
@@ -69,7 +70,6 @@ def _shares(runs: pd.DataFrame, parts: Mapping[str, str]) -> pd.DataFrame:
     """Percent of the time by workload and node count (the index), a column a part."""
     is_phase = "training" in parts
     columns = [f"{column}_s" if is_phase else f"t_{column}_s" for column in parts.values()]
-    having(runs, (*columns, "total_s", "steps"), "fits/observations.parquet", "fits")
     factor = 1 if is_phase else runs["steps"]
     percents = {
         name: 100 * runs[column] * factor / runs["total_s"]

@@ -143,17 +143,15 @@ def badges(results: Results, nodes_are: Sequence[str], replayed: Sequence[str]) 
         for are in nodes_are
         if are in _NODE_BADGES
     ]
-    runs = results.observations
-    if len(runs) and {"kind", "energy_source", "energy_j"} <= set(runs.columns):
-        trained = runs[is_training(runs)]
-        metered = trained[trained["energy_j"].notna()]
-        for source, number in metered["energy_source"].value_counts().items():
-            more = f"{ENERGY_IS.get(str(source), str(source))} ({counted(int(number), 'run')})"
-            found.append(Badge(f"energy is {source}", str(source), more))
-        if len(trained) and metered.empty:
-            found.append(
-                Badge("no energy is known", "simulated", "no run has an energy; the page says why")
-            )
+    trained = results.observations[is_training(results.observations)]
+    metered = trained[trained["energy_j"].notna()]
+    for source, number in metered["energy_source"].value_counts().items():
+        more = f"{ENERGY_IS[str(source)]} ({counted(int(number), 'run')})"
+        found.append(Badge(f"energy is {source}", str(source), more))
+    if len(trained) and metered.empty:
+        found.append(
+            Badge("no energy is known", "simulated", "no run has an energy; the page says why")
+        )
     if replayed:
         found.append(Badge("recorded campaign", "recorded", f"replayed from {listed(replayed, 3)}"))
     return found

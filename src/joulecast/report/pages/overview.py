@@ -1,7 +1,7 @@
 """The overview page: one file with the answer, how sure it is, the figures behind it, and how to repeat it.
 
 It works from a folder (``file://``), without a network and without JavaScript: charts stand in it as SVG.
-Whatever is missing in the results has its reason in its place, with the command that makes it.
+What the campaign did not make has its reason in its place, with the command that makes it.
 """
 
 import os
@@ -16,8 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from joulecast.energy.prices import NO_PRICES, Prices
-from joulecast.errors import JoulecastError
-from joulecast.quantities import counted, listed
+from joulecast.quantities import listed
 from joulecast.report import answers, measured_runs
 from joulecast.report.figures.front import energy_time_front
 from joulecast.report.figures.inline import inline_svg, page_colours
@@ -34,9 +33,6 @@ from joulecast.runs.files.writing import written_aside
 
 T = TypeVar("T")
 SNAKEMAKE = "./run snakemake --cores all"
-
-_EARLIER_DATA = (KeyError, TypeError, ValueError, AttributeError, IndexError)
-"""Errors of reading results of another form: the page names them in that place, and has the rest."""
 
 FIGURES = {
     "forecast": "Cost and time",
@@ -76,11 +72,6 @@ class _Maker:
             if nothing.configfile is not None:
                 command = f"{SNAKEMAKE} --configfile {nothing.configfile}"
             return Part(None, str(nothing), command)
-        except JoulecastError as error:
-            return Part(None, str(error), self.command("all"))
-        except _EARLIER_DATA as error:
-            why = f"the results are not of the form that this joulecast reads ({error!r})"
-            return Part(None, why, self.command("all"))
 
     def figure(self, name: str, part: Part) -> Figure:
         """The figure of a part, or one that says why there is none."""
@@ -101,13 +92,13 @@ def write_overview(
     """Write the overview page of a results folder, and its figures as SVG and PDF to ``figures/`` next to it.
 
     Args:
-        results: the folder; nothing in it has to be there.
+        results: the folder of a campaign that was fitted.
         out: the page; by default ``index.html`` in the folder.
         configfile: of the campaign, for the commands that the page shows.
         prices: for money and CO2.
 
     Raises:
-        JoulecastError: no such folder, or the page cannot be written.
+        JoulecastError: there are no fits, a file cannot be read, or the page cannot be written.
     """
     page = out or results / "index.html"
     context = page_context(results, configfile, prices, page.parent)
@@ -129,7 +120,7 @@ def page_context(
         start: folder that the page's links start from, its own; by default the results.
 
     Raises:
-        JoulecastError: no such folder.
+        JoulecastError: there are no fits, or a file cannot be read.
     """
     flags = f" --configfile {configfile}" if configfile else ""
     maker = _Maker(f"{SNAKEMAKE}{flags}")
@@ -157,13 +148,10 @@ def _context(found: Results, maker: _Maker, folder: Path, start: Path) -> dict[s
         "pipelines": maker.part(lambda: pipeline_timelines(found)),
         "clusters": metered,
     }
-    facts = maker.part(lambda: found.answer("facts"))
-    known = facts.content or {key: [] for key in ("campaigns", "nodes_are", "replayed", "notes")}
+    facts = found.answer("facts")
     return {
-        "campaign": listed(known["campaigns"], 3) or folder.resolve().name,
-        "badges": first_screen.badges(found, known["nodes_are"], known["replayed"]),
-        "is_empty": found.is_empty,
-        "folder": str(folder),
+        "campaign": listed(facts["campaigns"], 3),
+        "badges": first_screen.badges(found, facts["nodes_are"], facts["replayed"]),
         "answer": answer,
         "take": take,
         "prices": found.prices,
@@ -177,15 +165,12 @@ def _context(found: Results, maker: _Maker, folder: Path, start: Path) -> dict[s
         "table": maker.part(lambda: answers.settings_table(found)),
         "figures": {name: maker.figure(name, part) for name, part in parts.items()},
         "facts": facts,
-        "left_out": maker.part(lambda: measured_runs.left_out_table(found)),
-        "failed": maker.part(lambda: measured_runs.failed_table(found)),
+        "left_out": measured_runs.left_out_table(found),
         "metered": metered,
         "papers": maker.part(lambda: verdicts_by_paper(found)),
-        "recorded_notes": known["notes"],
+        "recorded_notes": facts["notes"],
         "disturbed": found.disturbed,
         "disturbed_trainings": found.disturbed_trainings,
-        "unreadable": found.unreadable,
-        "unread": counted(len(found.unreadable), "file") if found.unreadable else "",
         "commands": _commands(maker),
         "advise_commands": [f"./run {one.asked.in_shell()}" for one in advice if one.asked],
         "table_links": lambda names: _table_links(names, folder, start),
