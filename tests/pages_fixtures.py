@@ -52,7 +52,9 @@ def write_answered(
     records = record_folders(results)
     if not (results / "fits").is_dir():
         write_fits(results, records)
-    write_checks(results / "tables/checks", check_results(records, CampaignFit.load(results / "fits")))
+    write_checks(
+        results / "tables/checks", check_results(records, CampaignFit.load(results / "fits"))
+    )
     write_answers(results, results / "tables/advice", prices, configfile)
     return results
 

@@ -96,7 +96,7 @@ def _summary(fits: Sequence[EnergyModel]) -> dict[str, Any]:
         if isinstance(fit, Phased):
             summary["phases"] = fit.mc2.coefficients()
     # Runs of one node count have no finite condition number, and determine no share of duty.
-    return plain(summary)
+    return {name: plain(value) for name, value in summary.items()}
 
 
 _ONE_SETTING = ["platform", "kind", "workload", "nodes", "batch"]

@@ -8,7 +8,7 @@ import pandas as pd
 
 
 def plain(value: Any) -> Any:
-    """Python numbers and strings, with ``None`` for what is not finite; also inside of dictionaries and lists."""
+    """Python numbers and strings, ``None`` for what is not finite; also inside of dictionaries and lists."""
     if isinstance(value, dict):
         return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

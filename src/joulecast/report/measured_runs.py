@@ -187,7 +187,7 @@ def _distinct(infos: Sequence[RunInfo], key: str) -> str:
 
 
 def left_out_table(results: Results) -> Table | None:
-    """Runs that were measured and that no fit and no figure sees, with the reason; ``None``: there is none."""
+    """Runs that were measured and that no fit and no figure sees, with the reason; or ``None``."""
     marked = results.observations[results.observations["polluted"] != ""]
     if marked.empty:
         return None

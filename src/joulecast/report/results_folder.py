@@ -111,9 +111,7 @@ def read_results(folder: Path, prices: Prices = NO_PRICES) -> Results:
         folder,
         CampaignFit.load(folder / "fits"),
         {name: read_frame(path, "table") for name, path in paths.items() if path.exists()},
-        {
-            Path(part["file"]).stem: part for part in _json_files(folder / "tables/advice")
-        },
+        {Path(part["file"]).stem: part for part in _json_files(folder / "tables/advice")},
         list(_json_files(folder / "partition")),
         list(_json_files(folder / "pipelines")),
         next(_json_files(folder / "tuning", "live.json"), None),

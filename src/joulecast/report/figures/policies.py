@@ -23,7 +23,7 @@ from joulecast.report.figures.look import (
 )
 from joulecast.report.figures.tuning_pays import pays_replayed
 from joulecast.report.grid import Table
-from joulecast.report.results_folder import NothingToShow, Results, having
+from joulecast.report.results_folder import NothingToShow, Results
 
 _DEFAULT = "default"
 _FILE = "tables/tuning/tuning_savings"

@@ -152,6 +152,7 @@ def _context(found: Results, maker: _Maker, folder: Path, start: Path) -> dict[s
     return {
         "campaign": listed(facts["campaigns"], 3),
         "badges": first_screen.badges(found, facts["nodes_are"], facts["replayed"]),
+        "folder": str(folder),
         "answer": answer,
         "take": take,
         "prices": found.prices,
