@@ -14,7 +14,6 @@ meaning
 
 # Documented in docs/ for users of the library.
 forward_flops
-read_compared
 unpack_run
 
 # A tool for developers: makes the shipped graphs anew.
@@ -43,13 +42,6 @@ paper_tables
 profile_ops
 
 # Choices of the command line: their values are used.
-IN_SAMPLE
-LEAVE_ONE_WORKLOAD_OUT
-LEAVE_ONE_NODE_COUNT_OUT
-EXTRAPOLATION
-PREDICTED
-WEAK
-STRONG
 compat
 
 # Fields of what is kept or printed: read as plain data.
@@ -74,7 +66,6 @@ joulecast
 metric
 batch_size_only
 power_limit_only
-GIVEN
 
 # Hugging Face's and Lightning's trainers call these.
 JoulecastCallback

@@ -20,9 +20,8 @@ from joulecast.energy.fitting import CampaignFit
 from joulecast.energy.prices import Prices, cost_text
 from joulecast.errors import JoulecastError
 from joulecast.quantities import energy_j, mass_kg, money, with_range
+from joulecast.report.campaign_answers import write_answers
 from joulecast.report.pages.overview import page_context, rendered
-from joulecast.report.tables.errors import scaling, write_tables
-from joulecast.report.tables.published import read_published
 from joulecast.report.tables.scaling import fitted_forecast, write_scaling_forecast
 from joulecast.runs.record import write_record
 from joulecast.runs.scale import hosts_and_gpus
@@ -133,17 +132,15 @@ def test_rent_alone_says_that_no_energy_is_in_it():
 
 def test_tables_have_money_where_there_are_prices_alone(results, tmp_path):
     fit = CampaignFit.load(results / "fits")
-    published = read_published(ROOT / "config/published/mc2.yaml")
-    write_tables(tmp_path / "bare", fit, published)
-    write_tables(tmp_path / "paid", fit, published, PAID)
-    bare, paid = (pd.read_parquet(tmp_path / name / "scaling.parquet") for name in ("bare", "paid"))
-    assert list(bare) == list(scaling(fit.observations)) and "cost" not in bare
-    pd.testing.assert_frame_equal(paid[list(bare)], bare)
-    assert set(paid["cost_rests_on"]) == {"estimated"} and set(paid["currency"]) == {"CHF"}
-    hours, kwh = 1e6 / paid["work_per_s"] / 3600, 1e6 * paid["joules_per_work"] / 3.6e6 * 1.5
-    assert paid["cost"].to_numpy() == pytest.approx(0.3 * kwh + 2 * paid["nodes"] * hours, rel=1e-3)
-    assert paid["co2_kg"].to_numpy() == pytest.approx(0.4 * kwh, rel=1e-3)
-    text = (tmp_path / "paid/scaling.md").read_text()
+    write_answers(results, tmp_path / "bare")
+    write_answers(results, tmp_path / "paid", PAID)
+    bare, paid = (pd.read_parquet(tmp_path / name / "costs.parquet") for name in ("bare", "paid"))
+    assert bare["cost"].isna().all()
+    assert set(paid["cost_rests_on"]) == {"estimated"}
+    hours, kwh = paid["time_s"] / 3600, paid["energy_j"] / 3.6e6 * 1.5
+    assert paid["cost"].to_numpy() == pytest.approx(0.3 * kwh + 2 * paid["nodes"] * hours)
+    assert paid["co2_kg"].to_numpy() == pytest.approx(0.4 * kwh)
+    text = (tmp_path / "paid/costs.md").read_text()
     assert "CHF 0.3 a kWh" in text and "source: a tariff that was made up" in text
     assert "the money is estimated too" in text
     write_scaling_forecast(tmp_path, fitted_forecast(fit, [8]), PAID)
@@ -185,6 +182,6 @@ def test_an_observed_training_is_counted_in_what_it_is(tmp_path):
     assert code == 0 and "ranks  batch" in text and "choose 4 ranks" in text and "one rank" in text
     assert "4 nodes" not in text
     code, text = command("evaluate", "--records", folder)
-    assert code == 0 and "split leave-one-node-count-out, time given" in text and " ranks " in text
+    assert code == 0 and "split leave-one-node-count-out, time predicted" in text and " ranks " in text
     page = said(rendered(page_context(write_answered(tmp_path))))
     assert "on 2 ranks" in page and "on 2 nodes" not in page

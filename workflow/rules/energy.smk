@@ -61,7 +61,6 @@ rule tables:
     params:
         source=SOURCE,
         version=MC2.version,
-        prices=PRICES,
     script:
         "../scripts/tables.py"
 
@@ -105,10 +104,6 @@ use rule tables as metered_tables with:
         tables=tables("Energy on real clusters", "energy", f"{METERED}/tables"),
     log:
         f"{RESULTS}/logs/metered-tables.log",
-    params:
-        source=SOURCE,
-        version=MC2.version,
-        prices=None,  # not of those clusters
 
 
 rule check:

@@ -16,10 +16,11 @@ from joulecast.energy.evaluation import Evaluation, evaluate
 from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.models import Phased
 from joulecast.energy.plain import plain, plain_rows
-from joulecast.energy.splits import NEXT_SCALE, SPLITS
+from joulecast.energy.splits import NEXT_SCALE, SPLITS, USUAL, usual_time
 from joulecast.errors import JoulecastError
 from joulecast.runs.predictions import (
     MEASURED,
+    OF_ENERGY,
     SETTING,
     by_setting,
     compare,
@@ -28,7 +29,7 @@ from joulecast.runs.predictions import (
     summarise,
 )
 
-_KEYS = [*SETTING, "model"]
+_KEYS, _TIMED = [*OF_ENERGY, "model"], [*SETTING, "model"]
 
 
 def evaluate_records(
@@ -38,8 +39,8 @@ def evaluate_records(
 
     Args:
         split: a name of :data:`joulecast.energy.splits.SPLITS`; by default the first of
-            ``leave-one-workload-out`` and ``leave-one-node-count-out`` that these records have.
-        time: ``given`` or ``predicted``; by default given, and predicted for the next scale.
+            :data:`~joulecast.energy.splits.USUAL` that these records have.
+        time: ``given`` or ``predicted``; by default of :func:`~joulecast.energy.splits.usual_time`.
 
     Returns:
         ``settings``: for each held-out setting and model ``predicted_j``, ``reference_j`` and its
@@ -60,8 +61,8 @@ def evaluate_records(
             "split next-scale predicts the time of a scale; ask for --time predicted"
         )
     runs = KnownRuns.of_records(folders)
-    split = split or next(_can_hold_out(_USUAL, runs.trained), _USUAL[0])
-    time = time or ("predicted" if split == NEXT_SCALE else "given")
+    split = split or next(_can_hold_out(USUAL, runs.trained), USUAL[0])
+    time = time or usual_time(split)
     judged = evaluate(runs.clean, runs.allreduce, runs.watts, splits=[split], times=[time])
     timed, energies, ablations = (
         judge(judged.predictions, runs.clean, of) for of in ("time", "energy", "ablation")
@@ -70,7 +71,7 @@ def evaluate_records(
         raise JoulecastError(_nothing_held_out(split, runs))
     cells = by_setting(energies, _KEYS)
     measured = cells["energy_source"].isin(MEASURED)
-    compared = compare(cells[measured])
+    compared = [each for each in compare(cells[measured]) if each.best_rival]
     return {
         "split": split,
         "time": time,
@@ -89,10 +90,6 @@ def evaluate_records(
 
 def _judged_quantity(cells: pd.DataFrame) -> str:
     return "energy_j" if len(cells) else "total_s"
-
-
-_USUAL = ("leave-one-workload-out", "leave-one-node-count-out")
-"""Splits that are judged by default, the hardest first."""
 
 
 def _can_hold_out(names: Sequence[str], training: pd.DataFrame) -> Iterator[str]:
@@ -134,7 +131,7 @@ def _summary(cells: pd.DataFrame) -> list[dict[str, Any]]:
 def _time_summary(timed: pd.DataFrame) -> list[dict[str, Any]]:
     if timed.empty:
         return []
-    return plain_rows(summarise(by_setting(timed, _KEYS), ["model"]))
+    return plain_rows(summarise(by_setting(timed, _TIMED), ["model"]))
 
 
 def _table(
@@ -155,9 +152,8 @@ def _table(
     else:
         # Energy models take their time from MC2's clock; time models have no energy.
         columns = {"measured": energies["measured_s"], "predicted": energies["predicted_s"]}
-        clocks = by_setting(energies.assign(lower=np.nan, upper=np.nan, **columns), _KEYS)
-        ours = by_setting(timed, _KEYS)
-        known = pd.concat([ours, clocks]).drop_duplicates(_KEYS)
+        clocks = by_setting(energies.assign(lower=np.nan, upper=np.nan, **columns), _TIMED)
+        known = pd.concat([by_setting(timed, _TIMED), clocks]).drop_duplicates(_TIMED)
         known = known.rename(
             columns={
                 "measured": "measured_s",
@@ -167,7 +163,7 @@ def _table(
                 "runs": "timed_runs",
             }
         ).drop(columns=["mean_absolute_percent", "bounded"])
-        table = table.merge(known, on=_KEYS, how="outer")
+        table = table.merge(known, on=_TIMED, how="outer")
         inside = table.pop("time_covered_percent") / 100
         table["inside_interval"] = table["inside_interval"].fillna(inside)
         table["runs"] = table["runs"].fillna(table.pop("timed_runs"))

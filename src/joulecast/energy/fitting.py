@@ -20,8 +20,9 @@ from joulecast.runs.files.columns import read_frame
 from joulecast.runs.files.reading import read_json_object
 from joulecast.runs.files.writing import directory_written_aside
 from joulecast.runs.observations import allreduce_points, is_training, observe_all
-from joulecast.runs.predictions import judge
+from joulecast.runs.predictions import SETTING, judge
 from joulecast.runs.record import read_info, read_record
+from joulecast.runs.table import COLUMNS
 
 _FRAMES = ("observations", "predictions", "series")
 _MOST_BINS = 150
@@ -59,7 +60,8 @@ class CampaignFit:
         try:
             frames = {name: read_frame(folder / f"{name}.parquet", "the fits") for name in _FRAMES}
             mc2 = read_json_object(folder / "mc2.json", "coefficients of MC2")
-            lacking = {"run", "kind", "disturbed", "folder"} - {*frames["observations"]}
+            every = {name for name, column in COLUMNS.items() if column.of == "all"}
+            lacking = every - {*frames["observations"]}
             if lacking:
                 raise JoulecastError(
                     f"{folder / 'observations.parquet'}: lacks {', '.join(sorted(lacking))}"
@@ -273,9 +275,8 @@ def fit_campaign(
     judged = evaluate(runs.clean, runs.allreduce, runs.watts, bootstrap)
     # One trace of every setting is enough to see what forecasting it is worth.
     training = runs.trained
-    of_setting = [training[key] for key in ("platform", "network", "nodes", "batch")]
-    first = training[~is_sweep(training) & (training.groupby(of_setting).cumcount() == 0)]
-    traces = [Path(folder) for folder in first["folder"]]
+    once = training[~is_sweep(training)].drop_duplicates(SETTING)
+    traces = [Path(folder) for folder in once["folder"]]
     series = _series(traces, series_period_s, series_splits)
     return CampaignFit(
         runs.observations,

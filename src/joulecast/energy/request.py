@@ -24,13 +24,13 @@ class EvaluateRequest(Recorded):
 
     split: Split | None = Field(
         default=None,
-        description="What the fit does not see: by default a workload, or a node count if there is one "
-        "workload. next-scale: each scale of a submitter's series, from the two below it.",
+        description="What the fit does not see: by default a node count, or a workload if there is one node "
+        "count. next-scale: each scale of a submitter's series, from the two below it.",
     )
     time: Literal["given", "predicted"] | None = Field(
         default=None,
-        description="Time that the models get of the judged runs; given by default, but not for the next "
-        "scale.",
+        description="Time that the models get of the judged runs: by default predicted, but given where a "
+        "workload is left out.",
     )
 
 

@@ -82,6 +82,16 @@ N <= N_max / 4. The sweep over batch sizes is fitted wherever its node count is,
 in-sample."""
 
 
+USUAL = ("leave-one-node-count-out", "leave-one-workload-out")
+"""What errors are told of where no split is asked for: the first that the runs have."""
+
+
+def usual_time(split: str) -> str:
+    """Whether a forecast of such runs has their time ``given``, or ``predicted``: a workload that no fit saw
+    has no time of its own."""
+    return "given" if split == "leave-one-workload-out" else "predicted"
+
+
 def is_sweep(training: pd.DataFrame) -> pd.Series:
     """Runs whose batch exists at one node count only, when the network has others with more."""
     if training["batch_per_rank"].isna().all():

@@ -18,7 +18,7 @@ from joulecast.energy.fitting import CampaignFit
 from joulecast.energy.node_power import MeteredNode, known_nodes, metered_nodes, shipped_nodes
 from joulecast.runs.observations import is_training, metered_units
 from joulecast.runs.platforms import Platform, gpu_in, same_hardware
-from joulecast.runs.predictions import MEASURED
+from joulecast.runs.predictions import MEASURED, OURS
 from joulecast.simulate.interval import step_interval
 from joulecast.simulate.simulate import Simulation
 
@@ -145,7 +145,7 @@ def _held_out_width(fit: CampaignFit, platform: str) -> tuple[float | None, str]
     judged = fit.judged("energy")
     if judged.empty:
         return None, "the fit held out no run, so that the error of its powers is not known"
-    of = judged[(judged["model"] == "MC2") & (judged["time"] == "given")]
+    of = judged[(judged["model"] == OURS) & (judged["time"] == "given")]
     of = of[of["platform"].map(lambda name: same_hardware(str(name), platform))]
     of = of[of["split"] == "leave-one-node-count-out"]
     if of.empty:

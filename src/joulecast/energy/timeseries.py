@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from joulecast.runs.integration import EnergyCurve
 from joulecast.runs.metered_power import counted_power
 from joulecast.runs.record import RunRecord
 
@@ -34,13 +35,7 @@ def resampled_power(record: RunRecord, period_s: float) -> Floats:
     edges = np.arange(info.outcome.start_s, info.outcome.stop_s, period_s)
     total = np.zeros(max(len(edges) - 1, 0))
     for _, of_meter in power.groupby(["node", "meter"]):
-        ordered = of_meter.sort_values("t_s", kind="stable")
-        t_s = ordered["t_s"].to_numpy()
-        if ordered["joules"].notna().all():
-            counted = np.interp(edges, t_s, ordered["joules"].to_numpy())
-            total += np.diff(counted) / period_s
-        else:
-            total += np.interp(edges[:-1] + period_s / 2, t_s, ordered["watts"].to_numpy())
+        total += np.diff(EnergyCurve.of(of_meter).at(edges)) / period_s
     return total
 
 

@@ -202,7 +202,7 @@ def settings_table(results: Results) -> Table:
         )
         for row in plain_rows(table)
     ]
-    return Table(caption, columns, rows, numeric, "tables/energy/scaling", amounts, SHOWS)
+    return Table(caption, columns, rows, numeric, COSTS, amounts, SHOWS)
 
 
 def _of_work(row: Any) -> tuple[str, str]:

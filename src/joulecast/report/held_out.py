@@ -4,12 +4,21 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
+from joulecast.energy.splits import USUAL, usual_time
 from joulecast.quantities import counted, is_number, percent
 from joulecast.report.results_folder import NothingToShow, Results
-from joulecast.report.tables.errors import OURS, best_rival
-from joulecast.runs.predictions import MEASURED, SETTING, by_setting, run_to_run_cv, summarise
+from joulecast.runs.predictions import (
+    MEASURED,
+    OF_ENERGY,
+    OURS,
+    SETTING,
+    best_rival,
+    by_setting,
+    run_to_run_cv,
+    summarise,
+)
 
-_SPLITS = ("leave-one-node-count-out", "extrapolation", "leave-one-workload-out", "in-sample")
+_SPLITS = (*USUAL, "in-sample")
 BEYOND = ("extrapolation",)
 """The split that judges forecasts beyond what was run."""
 _SPLIT_SENTENCES = {
@@ -36,23 +45,18 @@ def _first_split(frame: pd.DataFrame, splits: Sequence[str]) -> pd.DataFrame:
     raise NothingToShow(f"the fit has no prediction of {OURS}", "energy_tables")
 
 
-def _cells(rows: pd.DataFrame) -> pd.DataFrame:
-    """A row a model and setting."""
-    return by_setting(rows, [*SETTING, "split", "model"])
-
-
 def _all_times(results: Results, splits: Sequence[str] = _SPLITS) -> pd.DataFrame:
-    return _cells(_first_split(results.fit.judged("time"), splits))
+    rows = _first_split(results.fit.judged("time"), splits)
+    return by_setting(rows, [*SETTING, "split", "model"])
 
 
 def _all_energies(
     results: Results, splits: Sequence[str] = _SPLITS
 ) -> Iterator[tuple[str, pd.DataFrame]]:
     energies = results.fit.judged("energy")
-    # A workload that was left out is not timed by what the fit saw.
-    time = energies["split"].map({"leave-one-workload-out": "given"}).fillna("predicted")
+    asked = energies[energies["time"] == energies["split"].map(usual_time)]
     try:
-        cells = _cells(_first_split(energies[energies["time"] == time], splits))
+        cells = by_setting(_first_split(asked, splits), [*OF_ENERGY, "split", "model"])
     except NothingToShow:
         return
     for source, of_source in cells.groupby("energy_source", sort=True):
@@ -61,7 +65,7 @@ def _all_energies(
 
 
 def unseen_times(results: Results) -> pd.DataFrame:
-    """A row a setting: ``measured`` and MC2's ``predicted`` in s, of the hardest split that there is.
+    """A row a setting: ``measured`` and MC2's ``predicted`` in s, of the first of the usual splits that there is.
 
     Raises:
         NothingToShow: nothing was fitted.

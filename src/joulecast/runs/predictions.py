@@ -40,8 +40,15 @@ TIME = ("given", "predicted")
 MEASURED = ("measured", "recorded", "imported")
 """Energy sources that may judge a model; an estimate shows the pipeline only."""
 
-SETTING = ["energy_source", "platform", "network", "nodes", "batch", "nodes_are"]
-_RUN = ["run", "repeat", *SETTING]
+OURS = "MC2"
+"""The model that the others are rivals of."""
+
+SETTING = ["platform", "network", "nodes", "batch", "nodes_are"]
+"""What repeats of a run have in common."""
+OF_ENERGY = ["energy_source", *SETTING]
+"""The same where joules are compared: those of different sources are not."""
+_RUN = ["run", "repeat", *OF_ENERGY]
+_RESAMPLES = 2000
 _ROLES = {
     "time": ("model", "time rival"),
     "energy": ("model", "rival"),
@@ -185,10 +192,11 @@ def rank(rows: pd.DataFrame, by: Sequence[str], fewest: int) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Comparison:
-    """MC2 against one rival on the settings of one split: percentage points of MAPE that MC2 is better
-    by, their 90 % interval, and the share of the resamples in which it is better."""
+    """MC2 against one rival on the settings of one split: whether it is the best rival, percentage points
+    of MAPE that MC2 is better by, their 90 % interval, and the share of the resamples in which it is."""
 
     rival: str
+    best_rival: bool
     settings: int
     better_by_points: float
     lower_points: float
@@ -198,33 +206,46 @@ class Comparison:
 
 def _error_by_model(cells: pd.DataFrame) -> pd.DataFrame:
     sizes = cells.assign(size=cells["difference_percent"].abs())
-    index = ["platform", "network", "nodes", "batch"]
     # A log may not tell its batch, and pivoting drops what is not known.
     sizes["batch"] = sizes["batch"].fillna(0.0)
-    return sizes.pivot_table(index=index, columns="model", values="size")
+    return sizes.pivot_table(index=SETTING, columns="model", values="size")
 
 
-def compare(cells: pd.DataFrame, resamples: int = 2000, seed: int = 0) -> list[Comparison]:
-    """Paired bootstrap of MC2 against every rival over the settings of one split and kind of time,
-    the best rival first, equals by name; each on the settings that it and MC2 both predict.
+def best_rival(summary: pd.DataFrame) -> pd.Series | None:
+    """The rival that was least off of those that predicted as many settings as MC2 did; ``None``: no rival.
 
-    The best rival is chosen on the very settings that judge it, which favours the rival.
+    It is chosen on the very settings that judge it, which favours the rival.
+
+    Args:
+        summary: a row a model with ``model``, ``settings`` and ``mape_percent``, as of :func:`summarise`.
     """
+    is_ours = summary["model"] == OURS
+    rivals = summary[~is_ours & summary["settings"].isin(summary.loc[is_ours, "settings"])]
+    sizes = rivals["mape_percent"].map(steady).sort_values(kind="stable")
+    return None if sizes.empty else rivals.loc[sizes.index[0]]
+
+
+def compare(cells: pd.DataFrame) -> list[Comparison]:
+    """Paired bootstrap of MC2 against every rival over the settings of one split and kind of time, the
+    strongest rival first, equals by name; each on the settings that it and MC2 both predict."""
     errors = _error_by_model(cells)
-    if "MC2" not in errors:
+    if OURS not in errors:
         return []
-    random = np.random.default_rng(seed)
+    best = best_rival(summarise(cells, ["model"]))
+    random = np.random.default_rng(0)
     compared = []
-    for rival in errors.columns.drop("MC2"):
-        both = errors[["MC2", rival]].dropna()
+    for rival in errors.columns.drop(OURS):
+        both = errors[[OURS, rival]].dropna()
         if both.empty:
             continue
-        gained = (both[rival] - both["MC2"]).to_numpy(float)
-        drawn = gained[random.integers(0, len(gained), (resamples, len(gained)))].mean(axis=1)
+        gained = (both[rival] - both[OURS]).to_numpy(float)
+        drawn = gained[random.integers(0, len(gained), (_RESAMPLES, len(gained)))].mean(axis=1)
         lower, upper = (float(b) for b in np.percentile(drawn, (5, 95)))
         share = float((drawn > 0).mean())
+        is_best = best is not None and best["model"] == rival
+        gain = float(gained.mean())
         compared.append(
-            Comparison(str(rival), len(gained), float(gained.mean()), lower, upper, share)
+            Comparison(str(rival), is_best, len(gained), gain, lower, upper, share)
         )
     return sorted(compared, key=lambda c: steady(c.better_by_points, beside=1.0))
 
@@ -233,7 +254,6 @@ def run_to_run_cv(training: pd.DataFrame, quantity: str) -> float:
     """Mean coefficient of variation in percent between repeats, of ``quantity`` per unit of work where
     repeats did not do the same: no model can claim less."""
     per_work = training[quantity] / training["samples"]
-    keys = [training[key] for key in ("platform", "network", "nodes", "batch")]
-    cells = per_work.groupby(keys, dropna=False)
+    cells = per_work.groupby([training[key] for key in SETTING], dropna=False)
     spread = (cells.std() / cells.mean())[cells.count() > 1]
     return float(100 * spread.mean())

@@ -6,7 +6,7 @@ repeats, and for a setting that was run once from the model. All others are the 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +117,7 @@ def read_campaign(
             if len(others) and not (training["energy_source"] == ESTIMATED).any():
                 dark = others["energy_source"] == ESTIMATED
                 others = others.assign(energy_j=others["energy_j"].mask(dark))
-            kept = Evidence(training, others, evidence.allreduce, evidence.watts)
+            kept = replace(evidence, training=training, calibration=others)
             return Campaign(
                 network, name, own, kept, imported, known_runs.left_out, known_runs.notes
             )

@@ -5,8 +5,8 @@ import pandas as pd
 
 from joulecast.quantities import percent
 from joulecast.report.figures.look import INK, WHOSE, Chart, row_axis, titled, tooltips, values
+from joulecast.runs.predictions import OURS
 
-OURS = "MC2"
 _ROW, _MOST = 18, 6
 
 

@@ -23,7 +23,7 @@ from joulecast.report.figures.look import (
     values,
 )
 from joulecast.report.grid import Table
-from joulecast.report.results_folder import NothingToShow, Results
+from joulecast.report.results_folder import COSTS, NothingToShow, Results
 from joulecast.report.tables.priced import work_in_words
 
 _MOST_FRONTS = 6
@@ -83,7 +83,7 @@ def energy_time_front(
         "Energies of different sources have charts of their "
         "own." + more,
         tables,
-        files=("tables/energy/scaling",),
+        files=(COSTS,),
     )
 
 
@@ -158,5 +158,5 @@ def _front_table(points: pd.DataFrame, workload: str, source: str) -> Table:
         for row in points.itertuples()
     ]
     return Table(
-        f"{workload}: all settings", columns, rows, frozenset(columns[1:3]), "tables/energy/scaling"
+        f"{workload}: all settings", columns, rows, frozenset(columns[1:3]), COSTS
     )

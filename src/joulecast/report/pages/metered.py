@@ -6,10 +6,11 @@ from typing import Any
 import pandas as pd
 
 from joulecast.quantities import NONE, counted, is_number, percent, span, steady
-from joulecast.report.figures.clusters import OURS, cluster_errors
+from joulecast.report.figures.clusters import cluster_errors
 from joulecast.report.figures.look import Figure
 from joulecast.report.grid import Table
 from joulecast.report.results_folder import METERED, NothingToShow, Results
+from joulecast.runs.predictions import OURS
 
 _FILE = f"{METERED}.parquet"
 _OWN_TRACE = "rest of its own trace"

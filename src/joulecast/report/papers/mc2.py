@@ -45,20 +45,15 @@ def of_mc2(published: PublishedErrors, tables: Path) -> Paper:
 def _rivals(tables: Path) -> str:
     """Where a rival is better than MC2 on the same settings; its rivals are more than those of the paper."""
     table = _held_out(read_frame(tables / "energy_summary.parquet", "table of a campaign"))
-    judged, better = 0, []
-    for _, rows in table.groupby(["split", "time", "settings"], sort=False):
-        errors = rows.set_index("model")["mape_percent"].dropna()
-        if "MC2" not in errors or len(errors) == 1:
-            continue
-        judged += 1
-        ours, rival = errors["MC2"], errors.drop("MC2").idxmin()
-        if errors[rival] < ours:
-            better.append(
-                f"{rival}, {digits(errors[rival])} % for MC2's {digits(ours)} % ({_question(rows.iloc[0])})"
-            )
+    judged = table[table["best_rival"].notna()]
+    better = [
+        f"{row['best_rival']}, {digits(row['best_rival_percent'])} % for MC2's {digits(row['mape_percent'])} % "
+        f"({_question(row)})"
+        for row in judged[judged["best_rival_percent"] < judged["mape_percent"]].to_dict("records")
+    ]
     if not better:
-        return f"No rival is better in any of {judged} judgements."
-    return f"A rival is better in {len(better)} of {judged} judgements: {'; '.join(better)}."
+        return f"No rival is better in any of {len(judged)} judgements."
+    return f"A rival is better in {len(better)} of {len(judged)} judgements: {'; '.join(better)}."
 
 
 def mc2_rows(tables: Path, published: PublishedErrors) -> list[Row]:

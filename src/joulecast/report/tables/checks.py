@@ -12,6 +12,7 @@ from joulecast.runs.integration import EnergyCurve
 from joulecast.runs.metered_power import counted_power
 from joulecast.runs.metering import JOB_ACCOUNT
 from joulecast.runs.observations import TIMED
+from joulecast.runs.predictions import OURS
 from joulecast.runs.record import RunRecord, read_record
 
 _LEAST_COVERAGE = 0.9
@@ -99,7 +100,7 @@ def _of_fit(fit: CampaignFit) -> Iterator[tuple[str, str, str]]:
         if row.energy_source is not None and abs(split_j - row.energy_j) > 1e-6 * row.energy_j:
             yield "error", "energy split", f"{row.run}: {split_j} J of {row.energy_j} J"
     times = fit.judged("time")
-    missing = times[(times["model"] == "MC2") & times["predicted"].isna()]
+    missing = times[(times["model"] == OURS) & times["predicted"].isna()]
     if len(missing):
         yield "error", "prediction", f"MC2 has none for {len(missing)} runs"
 

@@ -9,15 +9,15 @@ import numpy as np
 import pandas as pd
 
 from joulecast.energy.fitting import CampaignFit, disturbance_notes
-from joulecast.energy.prices import NO_PRICES, Prices
-from joulecast.quantities import steady
 from joulecast.report.tables.output import write_table
-from joulecast.report.tables.priced import paid_columns, price_notes
 from joulecast.report.tables.published import PublishedErrors
 from joulecast.runs.observations import TIMED, is_training
 from joulecast.runs.predictions import (
     MEASURED,
+    OF_ENERGY,
+    OURS,
     SETTING,
+    best_rival,
     by_setting,
     compare,
     run_to_run_cv,
@@ -44,8 +44,6 @@ INFORMATION_NOTE = (
     "of them take MC2's."
 )
 _QUESTION = ["energy_source", "split", "time"]
-OURS = "MC2"
-"""The model that the others are rivals of."""
 
 
 def _judges(source: Any) -> str:
@@ -59,8 +57,7 @@ def _trained(observations: pd.DataFrame) -> pd.DataFrame:
 
 def time_error(times: pd.DataFrame) -> pd.DataFrame:
     """Measured and predicted seconds by workload, node count, split and model."""
-    by = ["platform", "network", "nodes", "batch", "nodes_are", "split", "model"]
-    table = by_setting(times, by).drop(columns=["covered_percent", "bounded"])
+    table = by_setting(times, [*SETTING, "split", "model"]).drop(columns=["covered_percent", "bounded"])
     return table.rename(
         columns={
             "network": "workload",
@@ -77,7 +74,7 @@ def energy_error(energies: pd.DataFrame) -> pd.DataFrame:
 
     Errors of the time and of the mean power stand beside it: they can cancel.
     """
-    by = [*SETTING, "split", "time", "model"]
+    by = [*OF_ENERGY, "split", "time", "model"]
     cells = by_setting(energies, by)
     seconds = energies.groupby(by, sort=False, dropna=False)[["measured_s", "predicted_s"]].mean()
     cells = cells.merge(seconds.reset_index(), on=by, how="left")
@@ -104,18 +101,6 @@ def _by_source(energies: pd.DataFrame, trained: pd.DataFrame) -> pd.Series:
     )
 
 
-def best_rival(summary: pd.DataFrame) -> pd.Series | None:
-    """The rival that was least off of those that predicted as many settings as MC2 did; ``None``: no rival.
-
-    Args:
-        summary: a row a model with ``model``, ``settings`` and ``mape_percent``.
-    """
-    is_ours = summary["model"] == OURS
-    rivals = summary[~is_ours & summary["settings"].isin(summary.loc[is_ours, "settings"])]
-    sizes = rivals["mape_percent"].map(steady).sort_values(kind="stable")
-    return None if sizes.empty else rivals.loc[sizes.index[0]]
-
-
 def _best_rivals(table: pd.DataFrame) -> pd.DataFrame:
     """The best rival of each question and its error, beside MC2."""
     beside = pd.DataFrame(index=table.index, columns=["best_rival", "best_rival_percent"])
@@ -134,7 +119,7 @@ def energy_summary(fit: CampaignFit, published: PublishedErrors) -> pd.DataFrame
     of their own.
     """
     energies = fit.judged("energy")
-    cells = by_setting(energies, [*SETTING, "split", "time", "model"])
+    cells = by_setting(energies, [*OF_ENERGY, "split", "time", "model"])
     parts = [summarise(cells, [*_QUESTION, "model"])]
     if len(fit.series):
         own = fit.series.assign(
@@ -155,13 +140,11 @@ def energy_improvement(energies: pd.DataFrame, published: PublishedErrors) -> pd
     paired bootstrap over the settings, and the paper's; ``best_rival`` marks the one to beat."""
     rows = []
     for question, of_question in energies.groupby(_QUESTION, sort=False):
-        compared = compare(by_setting(of_question, [*SETTING, "model"]))
-        for place, comparison in enumerate(compared):
+        for comparison in compare(by_setting(of_question, [*OF_ENERGY, "model"])):
             rows.append(
                 dict(zip(("source", *_QUESTION[1:]), question, strict=True))
                 | asdict(comparison)
                 | {
-                    "best_rival": place == 0,
                     "published_points": published.percentage_points_over_mc2.get(comparison.rival),
                     "judges": _judges(question[0]),
                 }
@@ -179,11 +162,11 @@ def _parts_percent(cell: pd.DataFrame) -> dict[str, float]:
     return {f"{n}_percent": 100 * float((t / cell["total_s"]).mean()) for n, t in parts.items()}
 
 
-def scaling(training: pd.DataFrame, prices: Prices = NO_PRICES) -> pd.DataFrame:
+def scaling(training: pd.DataFrame) -> pd.DataFrame:
     """Speed, efficiency, shares of the time and joules per unit of work by workload and node count.
 
     Efficiency is speed per node over that of the smallest node count with the same batch a node, or of
-    the same workload where the log tells no batch of a node. With prices: hours, kWh, money and CO2.
+    the same workload where the log tells no batch of a node.
     """
     rows = []
     groups = training.groupby(["platform", "network", "batch_per_rank"], dropna=False)
@@ -210,7 +193,6 @@ def scaling(training: pd.DataFrame, prices: Prices = NO_PRICES) -> pd.DataFrame:
             row["joules_per_work"] = (cell["energy_j"] / cell["samples"]).mean()
             row["energy_source"] = cell["energy_source"].iloc[0]
             row["why_no_energy"] = cell["why_no_energy"].iloc[0]
-            row |= paid_columns(row, prices, cell.iloc[0])
             rows.append(row)
     return pd.DataFrame(rows).sort_values(["platform", "workload", "batch_per_rank", "nodes"])
 
@@ -237,13 +219,9 @@ def _repeats(training: pd.DataFrame) -> str:
     return f"Repeats of one setting vary by {cv:.2f} % (mean CV); no model can claim less."
 
 
-def write_tables(
-    folder: Path, fit: CampaignFit, published: PublishedErrors, prices: Prices = NO_PRICES
-) -> None:
-    """Write ``time_error``, ``energy_error``, ``energy_summary``, ``energy_improvement`` and ``scaling``.
-
-    Each is CSV and Markdown in ``folder``; ``scaling`` has the money by the prices.
-    """
+def write_tables(folder: Path, fit: CampaignFit, published: PublishedErrors) -> None:
+    """Write ``time_error``, ``energy_error``, ``energy_summary``, ``energy_improvement`` and ``scaling`` to
+    ``folder``."""
     training, energies = _trained(fit.observations), fit.judged("energy")
     notes = _notes(fit.observations)
     write_table(
@@ -290,7 +268,6 @@ def write_tables(
         [
             *energy_notes,
             "Work is samples, or epochs where a log counts those.",
-            *price_notes(prices),
         ],
-        scaling(training, prices),
+        scaling(training),
     )

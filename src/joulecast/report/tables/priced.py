@@ -42,38 +42,9 @@ def price_notes(prices: Prices) -> list[str]:
     if not prices.given:
         return []
     return [
-        f"Prices: {prices.in_words()}. `hours`, `energy_kwh` (at the building's meter), `cost` and `co2_kg` "
-        "are for `priced_work`. `cost_rests_on` says what the energy in the cost is: where that is "
-        "`estimated`, the money is estimated too."
+        f"Prices: {prices.in_words()}. `energy_kwh` is at the building's meter. `cost_rests_on` says what the "
+        "energy in the cost is: where that is `estimated`, the money is estimated too."
     ]
-
-
-def paid_columns(
-    row: Mapping[str, Any], prices: Prices, example: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Columns of money for a setting that was run; none where no prices are given.
-
-    Args:
-        row: ``work_per_s``, ``joules_per_work`` and ``energy_source`` of the setting.
-        example: the observation of one of its runs.
-    """
-    if not prices.given:
-        return {}
-    unit = example.get("work_unit")
-    unit = unit if isinstance(unit, str) else "samples"
-    work = work_done(unit, example["batch"] if example["kind"] == "training" else None)
-    per_work = row["joules_per_work"]
-    seconds = work / row["work_per_s"]
-    joules = None if pd.isna(per_work) else work * per_work
-    hosts, gpus = hosts_and_gpus(example)
-    paid = costs(prices, [seconds], [joules], hosts, gpus, row["energy_source"])
-    kept = [*cost_keys(with_interval=False), "cost_rests_on", "why_no_cost"]
-    return {
-        "priced_work": work_in_words(unit),
-        "hours": seconds / _S_PER_HOUR,
-        **{key: paid[key] for key in kept},
-        "currency": prices.currency,
-    }
 
 
 def priced_forecast(rows: pd.DataFrame, prices: Prices, on_gpus: bool) -> pd.DataFrame:
