@@ -1,10 +1,12 @@
 """MC2 and its rivals on runs whose truth is known."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
+from conftest import make_record, make_spec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +15,8 @@ from joulecast.energy.evaluation import evaluate
 from joulecast.energy.mc2 import MC2
 from joulecast.energy.proportional_models import MODELS, Context
 from joulecast.energy.splits import SPLITS
-from joulecast.energy.timeseries import forecast_errors, series_models
+from joulecast.energy.timeseries import forecast_errors, resampled_power, series_models
+from joulecast.runs.integration import EnergyCurve
 from joulecast.runs.predictions import SETTING, compare, judge, run_to_run_cv, summarise
 from joulecast.runs.predictions import by_setting as cells_of
 
@@ -202,7 +205,10 @@ def test_intervals_of_staged_runs_cover_noise_of_their_width():
 
 def test_the_best_rival_comes_first_and_a_tie_is_no_gain():
     rows = [
-        {"platform": "c", "network": w, "nodes": n, "batch": 1, "model": m, "difference_percent": d}
+        {
+            **{"platform": "c", "network": w, "nodes": n, "batch": 1, "nodes_are": "hosts"},
+            **{"model": m, "difference_percent": d},
+        }
         for w, n in (("a", 2), ("a", 4), ("b", 2))
         for m, d in (("MC2", 1.0), ("same", -1.0), ("worse", 3.0))
     ]
@@ -322,3 +328,18 @@ def test_what_overlap_hides_is_fitted():
     assert model.time.values["phi"] == pytest.approx(0.1, abs=0.005)
     predicted = model.predict_times(training)["total_s"]
     assert predicted.to_numpy() == pytest.approx(training["total_s"].to_numpy(), rel=0.01)
+
+
+def test_bins_of_a_trace_add_up_to_the_energy_of_the_run():
+    """Watts that jump between two bins' centres, and a counter that lacks a value."""
+    record = make_record(make_spec("spikes"))
+    t_s = np.arange(0.0, 3.05, 0.1)
+    watts = np.where(np.arange(len(t_s)) % 10 == 5, 300.0, 100.0)
+    missing = 2.0 * np.arange(len(t_s))
+    missing[7] = np.nan
+    for columns in ({"watts": watts, "joules": np.nan}, {"watts": 20.0, "joules": missing}):
+        power = pd.DataFrame({"node": "host/0", "meter": "estimated", "t_s": t_s, **columns})
+        found = resampled_power(replace(record, power=power), 1.0)
+        curve = EnergyCurve.of(power)
+        expected = [float(curve.between(k, k + 1)) for k in range(len(found))]
+        assert len(found) == 2 and found == pytest.approx(expected)

@@ -139,7 +139,10 @@ def test_an_estimate_judges_nothing(tmp_path):
         spec = make_spec(f"n{nodes}", nodes)
         write_record(tmp_path / spec.run, make_record(spec))
     told = json.loads(
-        run("evaluate", "--records", tmp_path, "--split", "in-sample", "--json").output
+        run(
+            *("evaluate", "--records", tmp_path, "--split", "in-sample", "--time", "given"),
+            "--json",
+        ).output
     )
     assert all(row["error_percent"] is None for row in told["settings"])
     assert all(row["measured_j"] is None and row["reference_j"] > 0 for row in told["settings"])

@@ -182,6 +182,8 @@ def test_an_observed_training_is_counted_in_what_it_is(tmp_path):
     assert code == 0 and "ranks  batch" in text and "choose 4 ranks" in text and "one rank" in text
     assert "4 nodes" not in text
     code, text = command("evaluate", "--records", folder)
-    assert code == 0 and "split leave-one-node-count-out, time predicted" in text and " ranks " in text
+    assert (
+        code == 0 and "split leave-one-node-count-out, time predicted" in text and " ranks " in text
+    )
     page = said(rendered(page_context(write_answered(tmp_path))))
     assert "on 2 ranks" in page and "on 2 nodes" not in page

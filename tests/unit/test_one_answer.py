@@ -2,9 +2,11 @@
 
 import html
 import inspect
+import itertools
 import json
 import re
 import shlex
+import shutil
 from dataclasses import replace
 
 import pandas as pd
@@ -18,12 +20,17 @@ from joulecast.app.cli.main import app
 from joulecast.app.cli.tuning import tune as command
 from joulecast.energy.fitting import fit_campaign
 from joulecast.graphs.shipped_graphs import load
+from joulecast.logs.mlperf import import_mlperf
 from joulecast.report.figures.inline import inline_svg
+from joulecast.report.held_out import error_sentences, unseen_energies, unseen_times
 from joulecast.report.pages.overview import page_context, rendered
 from joulecast.report.results_folder import COSTS, read_results
 from joulecast.report.tables.checks import check_results
+from joulecast.report.tables.errors import energy_summary, time_error
+from joulecast.report.tables.published import read_published
 from joulecast.report.tables.scaling import checked_forecast, fitted_forecast
 from joulecast.report.tables.simulated_scaling import Setting, scaling_forecast
+from joulecast.runs.files.shipped import recorded_folder
 from joulecast.runs.folders import record_folders
 from joulecast.runs.observations import metered_units
 from joulecast.runs.platforms import read_platform
@@ -121,6 +128,75 @@ def test_a_forecast_of_the_command_and_of_advise_agree(results):
     assert candidate["rests_on"] == "fitted" and answer["batch_size"] == 32
     for figure in ("time_s", "time_low_s", "time_high_s", "energy_j", "energy_low_j"):
         assert candidate[figure] == pytest.approx(answer[figure], rel=1e-6)
+
+
+@pytest.fixture(scope="module")
+def metered_runs(tmp_path_factory):
+    """Runs of others, whose times stand beside those of more submitters."""
+    folder = tmp_path_factory.mktemp("metered")
+    import_mlperf(recorded_folder(ROOT / "recorded/mlperf-power"), folder)
+    for record in list(folder.iterdir()):
+        if "llama2_70b_lora" not in record.name:
+            shutil.rmtree(record)
+    return folder
+
+
+def test_advice_weighs_runs_of_others_as_the_forecast_does(metered_runs):
+    asked = {"records": metered_runs, "batch": 8, "samples": 1e6}
+    (forecast,) = joulecast.forecast(nodes=[16], **asked)["forecasts"]
+    advice = joulecast.advise("llama2_70b_lora", nodes=[16], **asked | {"batch": [8]})
+    (candidate,) = advice["candidates"]
+    for figure in ("time_s", "time_low_s", "time_high_s", "energy_j", "energy_low_j"):
+        assert candidate[figure] == pytest.approx(forecast[figure], rel=1e-6)
+
+
+@pytest.fixture(scope="module")
+def partly_dark(tmp_path_factory):
+    """A campaign of which one repeat has no energy; the others are measured, and repeats differ."""
+    folder = tmp_path_factory.mktemp("dark")
+    for nodes, repeat in itertools.product(NODES, (1, 2)):
+        spec = make_spec(f"d-n{nodes}-r{repeat}", nodes, repeat=repeat, training={"steps": 4})
+        step = {name: s * (1 + 0.1 * repeat) for name, s in _steps(nodes, 4 * nodes).items()}
+        record = make_record(spec, step)
+        meters = [each.model_copy(update={"source": "measured"}) for each in record.info.meters]
+        if (nodes, repeat) == (2, 1):
+            gone = {"available": False, "reason": "no RAPL"}
+            meters = [each.model_copy(update=gone) for each in meters]
+            record = replace(record, power=record.power.iloc[:0])
+        info = record.info.model_copy(update={"meters": meters})
+        write_record(folder / "records" / spec.run, replace(record, info=info))
+    return write_answered(folder)
+
+
+def test_a_repeat_without_energy_is_of_the_same_setting(partly_dark):
+    found = read_results(partly_dark)
+    table = time_error(found.fit.judged("time"))
+    ours = table[(table["model"] == "MC2") & (table["split"] == "leave-one-node-count-out")]
+    assert len(ours) == len(NODES)
+    assert f"over {len(NODES)} settings" in error_sentences(found)[0]
+    answer = joulecast.evaluate(partly_dark / "records")
+    (told,) = (row for row in answer["time_summary"] if row["model"] == "MC2")
+    assert told["settings"] == len(NODES)
+    assert told["mape_percent"] == pytest.approx(ours["error_percent"].abs().mean())
+
+
+def test_the_page_and_evaluate_tell_the_error_of_the_same_split(partly_dark):
+    found = read_results(partly_dark)
+    answer = joulecast.evaluate(partly_dark / "records")
+    assert set(unseen_times(found)["split"]) == {answer["split"]}
+    ((source, cells),) = unseen_energies(found)
+    (told,) = (row for row in answer["summary"] if row["model"] == "MC2")
+    assert told["source"] == source
+    assert told["mape_percent"] == pytest.approx(cells["difference_percent"].abs().mean())
+    published = read_published(ROOT / "config/published/mc2.yaml")
+    summary = energy_summary(found.fit, published)
+    (mine,) = summary[
+        (summary["model"] == "MC2")
+        & (summary["split"] == answer["split"])
+        & (summary["time"] == answer["time"])
+    ].to_dict("records")
+    assert answer["against_best_rival"]["rival"] == mine["best_rival"]
+    assert f"the best rival, {mine['best_rival']}" in error_sentences(found)[1]
 
 
 def test_the_page_says_what_the_command_says_that_it_prints(results):

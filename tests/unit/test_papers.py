@@ -367,6 +367,8 @@ def test_a_rival_that_is_better_is_named_with_its_split_and_settings(tmp_path):
         }.items()
         for model, error in zip(("MC2", "Fan"), errors, strict=True)
     ]
+    for ours, rival in zip(rows[::2], rows[1::2], strict=True):
+        ours |= {"best_rival": "Fan", "best_rival_percent": rival["mape_percent"]}
     pd.DataFrame(rows).to_parquet(tmp_path / "energy_summary.parquet")
     said = of_mc2(read_published(PUBLISHED / "mc2.yaml"), tmp_path).rivals
     assert said == (

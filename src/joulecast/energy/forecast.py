@@ -117,11 +117,10 @@ def _setting(of_workload: pd.DataFrame, nodes: int, asked: Scales) -> dict[str, 
         work *= batch / float(example["batch"])
     elif batch != recorded and not math.isnan(recorded):
         work_is = "as recorded, though the batch is not"
-    unit = example.get("work_unit")
     per_node = gpus_per_node(of_workload)
     observed = is_observed(of_workload)
     named = {
-        "work_unit": unit if isinstance(unit, str) else "samples",
+        "work_unit": example["work_unit"],
         "work_is": work_is,
         "hosts": math.ceil(nodes / per_node) if observed and per_node else nodes,
         "gpus": nodes if observed else nodes * per_node if per_node else math.nan,
@@ -133,8 +132,7 @@ def _can_be_asked(of_workload: pd.DataFrame, asked: Scales) -> str | None:
     """Reason why a workload's records cannot be asked for this work; ``None`` if they can."""
     first = of_workload.iloc[0]
     imported = first["kind"] == "imported"
-    unit = first.get("work_unit")
-    unit = unit if isinstance(unit, str) else "samples"
+    unit = first["work_unit"]
     if asked.batch is not None and of_workload["batch"].isna().all():
         return "its logs do not show their batch"
     if asked.to_target and not imported:

@@ -1,6 +1,6 @@
 """The answers in numbers: what settings cost, and what their energies are."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -22,7 +22,6 @@ from joulecast.report.held_out import unseen_energies, unseen_times
 from joulecast.report.results_folder import COSTS, NothingToShow, Results
 from joulecast.report.tables.priced import work_done, work_in_words, work_of
 from joulecast.runs.observations import is_training
-from joulecast.runs.record import RunInfo
 from joulecast.runs.scale import hosts_and_gpus, scale_in_words, scales_are
 
 WAS_RUN = "was run"
@@ -39,21 +38,17 @@ def why_no_energy(results: Results) -> str:
 _SCALE = ("ranks_per_host", "accelerators_per_node")
 
 
-def costs(results: Results, infos: Sequence[RunInfo]) -> pd.DataFrame:
+def costs(results: Results) -> pd.DataFrame:
     """A row a setting: means over its runs of ``time_s`` and ``energy_j`` for the work of
     :func:`~joulecast.report.tables.priced.work_in_words`, and their kWh, money and CO2.
 
     ``time_off_percent`` and ``energy_off_percent`` are MC2's errors where it had not seen the setting.
 
-    Args:
-        infos: of the runs.
-
     Raises:
         NothingToShow: no training run is left.
     """
     clean = results.clean
-    units = {info.spec.run: (info.spec.foreign or info.outcome).work_unit for info in infos}
-    unit = pd.Series([units.get(run, "samples") for run in clean["run"]], index=clean.index)
+    unit = clean["work_unit"]
     ours = (clean["kind"] == "training") & clean["batch"].gt(0) & (unit == "samples")
     batches = clean["batch"].where(ours)
     done = [work_done(*each) for each in zip(unit, batches, strict=True)]

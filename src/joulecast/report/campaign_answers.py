@@ -101,7 +101,7 @@ def write_answers(
         with written_aside(out / f"{name}.json") as partial:
             partial.write_text(json.dumps(_part(make), indent=1) + "\n", encoding="utf-8")
     try:
-        table = costs(results, infos)
+        table = costs(results)
     except NothingToShow:
         return
     notes = [

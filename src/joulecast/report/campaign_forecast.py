@@ -86,9 +86,8 @@ def _in_words(trained: pd.DataFrame) -> str:
 def _units(trained: pd.DataFrame) -> pd.Series:
     """What the work of each run is asked for in; runs of others, and those whose samples are not known, are
     forecast for the work that they did."""
-    units = trained.get("work_unit", pd.Series(index=trained.index, dtype=object))
-    named = units.where(units.map(lambda unit: isinstance(unit, str)), "samples")
-    return named.mask((trained["kind"] == "imported") | (named == "steps"), _AS_RUN)
+    units = trained["work_unit"]
+    return units.mask((trained["kind"] == "imported") | (units == "steps"), _AS_RUN)
 
 
 def _last(results: Results, most: int) -> int:

@@ -65,7 +65,7 @@ def _all_energies(
 
 
 def unseen_times(results: Results) -> pd.DataFrame:
-    """A row a setting: ``measured`` and MC2's ``predicted`` in s, of the first of the usual splits that there is.
+    """A row a setting: ``measured`` and MC2's ``predicted`` in s, of the first usual split.
 
     Raises:
         NothingToShow: nothing was fitted.

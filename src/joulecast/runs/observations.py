@@ -105,6 +105,7 @@ def _setting(info: RunInfo) -> dict[str, Any]:
         "batch_per_rank": batch / spec.ranks,
         "steps": outcome.steps,
         "samples": outcome.samples,
+        "work_unit": outcome.work_unit,
         "total_s": outcome.stop_s - outcome.start_s,
         "gradient_bytes": 4.0 * (info.parameters or 0),
         "energy_source": info.energy_source,
@@ -154,7 +155,6 @@ def _of_observed(info: RunInfo) -> Row:
         "nodes": spec.ranks,
         "nodes_are": "GPUs" if on_gpus else "ranks",
         "ranks_per_host": max([*of_hosts.values(), *(gpus.values() if on_gpus else ())]),
-        "work_unit": info.outcome.work_unit,
     }
 
 

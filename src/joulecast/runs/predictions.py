@@ -231,7 +231,8 @@ def compare(cells: pd.DataFrame) -> list[Comparison]:
     errors = _error_by_model(cells)
     if OURS not in errors:
         return []
-    best = best_rival(summarise(cells, ["model"]))
+    of_models = errors.agg(["count", "mean"]).T.reset_index()
+    best = best_rival(of_models.set_axis(["model", "settings", "mape_percent"], axis=1))
     random = np.random.default_rng(0)
     compared = []
     for rival in errors.columns.drop(OURS):
@@ -244,9 +245,7 @@ def compare(cells: pd.DataFrame) -> list[Comparison]:
         share = float((drawn > 0).mean())
         is_best = best is not None and best["model"] == rival
         gain = float(gained.mean())
-        compared.append(
-            Comparison(str(rival), is_best, len(gained), gain, lower, upper, share)
-        )
+        compared.append(Comparison(str(rival), is_best, len(gained), gain, lower, upper, share))
     return sorted(compared, key=lambda c: steady(c.better_by_points, beside=1.0))
 
 

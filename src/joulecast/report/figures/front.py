@@ -157,6 +157,4 @@ def _front_table(points: pd.DataFrame, workload: str, source: str) -> Table:
         )
         for row in points.itertuples()
     ]
-    return Table(
-        f"{workload}: all settings", columns, rows, frozenset(columns[1:3]), COSTS
-    )
+    return Table(f"{workload}: all settings", columns, rows, frozenset(columns[1:3]), COSTS)

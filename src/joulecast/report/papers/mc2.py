@@ -47,8 +47,8 @@ def _rivals(tables: Path) -> str:
     table = _held_out(read_frame(tables / "energy_summary.parquet", "table of a campaign"))
     judged = table[table["best_rival"].notna()]
     better = [
-        f"{row['best_rival']}, {digits(row['best_rival_percent'])} % for MC2's {digits(row['mape_percent'])} % "
-        f"({_question(row)})"
+        f"{row['best_rival']}, {digits(row['best_rival_percent'])} % for MC2's "
+        f"{digits(row['mape_percent'])} % ({_question(row)})"
         for row in judged[judged["best_rival_percent"] < judged["mape_percent"]].to_dict("records")
     ]
     if not better:

@@ -57,7 +57,9 @@ def _trained(observations: pd.DataFrame) -> pd.DataFrame:
 
 def time_error(times: pd.DataFrame) -> pd.DataFrame:
     """Measured and predicted seconds by workload, node count, split and model."""
-    table = by_setting(times, [*SETTING, "split", "model"]).drop(columns=["covered_percent", "bounded"])
+    table = by_setting(times, [*SETTING, "split", "model"]).drop(
+        columns=["covered_percent", "bounded"]
+    )
     return table.rename(
         columns={
             "network": "workload",

@@ -1,15 +1,11 @@
 """Hours, kWh, money and CO2 in tables, where prices are given: for the work that all costs are given for."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import pandas as pd
 
 from joulecast.energy.forecast import whole_steps
-from joulecast.energy.prices import Prices, cost_columns, cost_keys, costs
+from joulecast.energy.prices import Prices, cost_columns
 from joulecast.quantities import counted
 from joulecast.report.advice.from_records import PER_WORK
-from joulecast.runs.scale import hosts_and_gpus
 
 _S_PER_HOUR = 3600.0
 _ENDS = ("", "_low", "_high")
@@ -42,8 +38,8 @@ def price_notes(prices: Prices) -> list[str]:
     if not prices.given:
         return []
     return [
-        f"Prices: {prices.in_words()}. `energy_kwh` is at the building's meter. `cost_rests_on` says what the "
-        "energy in the cost is: where that is `estimated`, the money is estimated too."
+        f"Prices: {prices.in_words()}. `energy_kwh` is at the building's meter. `cost_rests_on` says what "
+        "the energy in the cost is: where that is `estimated`, the money is estimated too."
     ]
 
 
