@@ -18,9 +18,9 @@ import numpy as np
 import pandas as pd
 from _output import parser, show
 
-from joulecast.energy.fitting import clean_observations
 from joulecast.energy.mc2_without_stages import PhaseMC2
 from joulecast.runs.frames import ACTIVITY_COLUMNS, PHASE_COLUMNS, STAGE_COLUMNS
+from joulecast.runs.left_out import runs_to_fit, used
 from joulecast.runs.platforms import Platform
 from joulecast.runs.record import Checks, MeterInfo, Outcome, RunInfo, RunRecord, write_record
 from joulecast.runs.spec import Foreign, RunSpec
@@ -81,7 +81,7 @@ def _record(run: int, readings: int, random: np.random.Generator) -> RunRecord:
 
 
 def _model(folder: Path) -> dict[str, float]:
-    _, clean = clean_observations(sorted(folder.iterdir()))
+    clean = used(runs_to_fit(sorted(folder.iterdir())))
     read = time.perf_counter()
     mc2 = PhaseMC2().fit(clean)
     fitted = time.perf_counter()

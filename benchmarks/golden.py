@@ -20,7 +20,7 @@ import pandas as pd
 from real_clusters import metered, next_scale, timed_runs
 
 import joulecast
-from joulecast.runs.predictions import summarise
+from joulecast.runs.judging import summarise
 
 ROOT = Path(__file__).resolve().parents[1]
 _TABLES = (

@@ -25,7 +25,7 @@ from joulecast.energy.recorded_times import recorded_times
 from joulecast.energy.splits import NEXT_SCALE
 from joulecast.logs.mlperf import import_mlperf
 from joulecast.runs.files.shipped import recorded_folder
-from joulecast.runs.predictions import by_setting, judge, summarise
+from joulecast.runs.judging import by_setting, judge, summarise
 from joulecast.runs.recorded import record_folders
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -64,7 +64,7 @@ def timed_runs() -> pd.DataFrame:
 
 
 def next_scale(runs: pd.DataFrame) -> pd.DataFrame:
-    """A row a case and model, as of :func:`joulecast.runs.predictions.by_setting`."""
+    """A row a case and model, as of :func:`joulecast.runs.judging.by_setting`."""
     predicted = evaluate(
         runs,
         pd.DataFrame(columns=["platform", "nodes"]),
@@ -79,7 +79,7 @@ def next_scale(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _row(question: str, summary: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of what is shown, from one of :func:`joulecast.runs.predictions.summarise`."""
+    """A row of what is shown, from one of :func:`joulecast.runs.judging.summarise`."""
     return {"question": question} | {name: summary[of] for name, of in _SHOWN.items()}
 
 

@@ -24,7 +24,7 @@ from joulecast.energy.evaluation import evaluate
 from joulecast.energy.mc2_without_stages import PhaseMC2
 from joulecast.energy.priors import UNSEEN
 from joulecast.runs.observations import allreduce_points, observe
-from joulecast.runs.predictions import judge
+from joulecast.runs.judging import judge
 from joulecast.runs.spans import union
 
 IDLE_W = 2500.0

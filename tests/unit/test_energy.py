@@ -17,8 +17,8 @@ from joulecast.energy.proportional_models import MODELS, Context
 from joulecast.energy.splits import SPLITS
 from joulecast.energy.timeseries import forecast_errors, resampled_power, series_models
 from joulecast.runs.integration import EnergyCurve
-from joulecast.runs.predictions import SETTING, compare, judge, run_to_run_cv, summarise
-from joulecast.runs.predictions import by_setting as cells_of
+from joulecast.runs.judging import SETTING, compare, judge, run_to_run_cv, summarise
+from joulecast.runs.judging import by_setting as cells_of
 
 POWERS = {
     "computing": 80.0,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from joulecast.energy.evaluation import evaluate
 from joulecast.energy.mc2_without_stages import PhaseMC2
 from joulecast.energy.terms import ABLATIONS, Terms, duty
-from joulecast.runs.predictions import judge
+from joulecast.runs.judging import judge
 
 IDLE_W = 2600.0
 

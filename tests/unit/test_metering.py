@@ -12,7 +12,7 @@ from joulecast.runs.frames import POWER_COLUMNS
 from joulecast.runs.metered_power import counted_power
 from joulecast.runs.metering import MeterInfo, metered
 from joulecast.runs.observations import observe, observe_all
-from joulecast.runs.predictions import COLUMNS as PREDICTIONS
+from joulecast.runs.judging import COLUMNS as PREDICTIONS
 from joulecast.runs.record import write_record
 from joulecast.runs.table import COLUMNS
 

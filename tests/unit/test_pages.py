@@ -25,7 +25,7 @@ from joulecast.report.figures.pipelines import pipeline_timelines
 from joulecast.report.figures.policies import policy_costs, relative_costs
 from joulecast.report.figures.tuning_pays import pays_live
 from joulecast.report.held_out import BEYOND, error_sentences, more_on_errors, unseen_times
-from joulecast.report.pages.first_screen import cost_and_time
+from joulecast.report.pages.cost_and_time import cost_and_time
 from joulecast.report.pages.overview import FIGURES, page_context, rendered, write_overview
 from joulecast.report.pages.savings import advice_of, advices, headline, short_table
 from joulecast.report.results_folder import COSTS, NothingToShow, read_results

@@ -12,7 +12,7 @@ from conftest import make_record, make_spec
 from test_progress import done as keep
 from test_tables import PUBLISHED
 
-from joulecast.energy.fitting import clean_observations, disturbance_notes, fit_campaign
+from joulecast.energy.fitting import disturbance_notes, fit_campaign
 from joulecast.energy.forecast import forecast
 from joulecast.energy.request import Scales
 from joulecast.errors import JoulecastError
@@ -24,6 +24,7 @@ from joulecast.measure.training import machine
 from joulecast.measure.training.measure_run import Quiet, RunLaunch, measure_run
 from joulecast.report.tables.errors import write_tables
 from joulecast.report.tables.published import read_published
+from joulecast.runs.left_out import runs_to_fit, used
 from joulecast.runs.record import read_info, write_record
 
 BUSY = Load(1.7, ("stress-ng",))
@@ -180,7 +181,8 @@ def test_disturbed_runs_count_only_where_nothing_better_is_there(tmp_path):
         keep(tmp_path, make_spec("spare-n1", 1, repeat=2), [WHY]),
         keep(tmp_path, make_spec("only-n2", 2), [WHY]),
     ]
-    observations, clean = clean_observations(folders)
+    observations = runs_to_fit(folders)
+    clean = used(observations)
     assert set(clean["run"]) == {"clean-n1", "only-n2"}
     note = disturbance_notes(observations)[0]
     assert (
@@ -189,7 +191,7 @@ def test_disturbed_runs_count_only_where_nothing_better_is_there(tmp_path):
         and WHY in note
         and "joulecast status" in note
     )
-    assert disturbance_notes(clean_observations(folders[:2])[0]) == []
+    assert disturbance_notes(runs_to_fit(folders[:2])) == []
 
 
 def test_a_campaign_of_disturbed_runs_alone_ends_with_marked_tables(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.opgraph import OpGraph
-from joulecast.runs.predictions import by_setting, summarise
+from joulecast.runs.judging import by_setting, summarise
 from joulecast.simulate.judged.judged_on_real import (
     TrainingResults,
     calibrations,

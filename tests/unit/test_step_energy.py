@@ -22,7 +22,7 @@ from joulecast.errors import JoulecastError
 from joulecast.runs.platforms import gpu_in, same_hardware
 from joulecast.runs.platforms.gpus import catalogue
 from joulecast.runs.platforms.platform import find_platform
-from joulecast.runs.predictions import COLUMNS
+from joulecast.runs.judging import COLUMNS
 
 NETWORK = "gpt:layers=4,hidden=512,heads=8,sequence=128"
 

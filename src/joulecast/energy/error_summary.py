@@ -18,7 +18,7 @@ from joulecast.energy.models import Phased
 from joulecast.energy.plain import plain, plain_rows
 from joulecast.energy.splits import NEXT_SCALE, SPLITS, USUAL, usual_time
 from joulecast.errors import JoulecastError
-from joulecast.runs.predictions import (
+from joulecast.runs.judging import (
     MEASURED,
     OF_ENERGY,
     SETTING,

@@ -1,7 +1,7 @@
 """Predictions of runs by models that have not seen them.
 
 A split (:mod:`joulecast.energy.splits`) holds out runs, the models are fitted to the others, and each
-predicts those held out. :mod:`joulecast.runs.predictions` joins the predictions with the runs.
+predicts those held out. :mod:`joulecast.runs.judging` joins the predictions with the runs.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from joulecast.energy.recorded_times import times_of_others
 from joulecast.energy.splits import NEXT_SCALE, SPLITS, Split
 from joulecast.energy.time_rivals import TIME_MODELS
 from joulecast.runs.observations import is_training
-from joulecast.runs.predictions import COLUMNS, TIME
+from joulecast.runs.judging import COLUMNS, TIME
 
 
 def _evidence(split: Split, everything: Evidence) -> Evidence:
@@ -75,7 +75,7 @@ class Evaluation:
 
     Attributes:
         predictions: a row a held-out run, split, time and model, with the columns of
-            :data:`joulecast.runs.predictions.COLUMNS`.
+            :data:`joulecast.runs.judging.COLUMNS`.
         full_fits: MC2 fitted to all runs of each campaign.
         refused: settings on platforms that a fit did not see (``split, platform, network, nodes``), which are
             not predicted.

@@ -19,8 +19,9 @@ from joulecast.quantities import counted, listed
 from joulecast.runs.files.columns import read_frame
 from joulecast.runs.files.reading import read_json_object
 from joulecast.runs.files.writing import directory_written_aside
-from joulecast.runs.observations import allreduce_points, is_training, observe_all
-from joulecast.runs.predictions import SETTING, judge
+from joulecast.runs.left_out import left_out, runs_to_fit, used
+from joulecast.runs.observations import allreduce_points, is_training
+from joulecast.runs.judging import SETTING, judge
 from joulecast.runs.record import read_info, read_record
 from joulecast.runs.table import COLUMNS
 
@@ -40,7 +41,7 @@ class CampaignFit:
     mc2: dict[str, Any]
 
     def judged(self, of: Literal["time", "energy", "ablation"]) -> pd.DataFrame:
-        """The predictions joined with the runs; see :func:`joulecast.runs.predictions.judge`."""
+        """The predictions joined with the runs; see :func:`joulecast.runs.judging.judge`."""
         return judge(self.predictions, self.observations, of)
 
     def save(self, folder: Path) -> None:
@@ -101,23 +102,6 @@ def _summary(fits: Sequence[EnergyModel]) -> dict[str, Any]:
     return {name: plain(value) for name, value in summary.items()}
 
 
-_ONE_SETTING = ["platform", "kind", "workload", "nodes", "batch"]
-
-
-def _without_disturbed(observations: pd.DataFrame) -> pd.DataFrame:
-    """Mark as polluted the disturbed runs of settings that also have an undisturbed one."""
-    good = (observations["disturbed"] == "") & (observations["polluted"] == "")
-    of_setting = [observations[key] for key in _ONE_SETTING]
-    replaced = good.groupby(of_setting, dropna=False).transform("any")
-    spare = (observations["disturbed"] != "") & replaced
-    reasons = observations["polluted"] + "; disturbed: " + observations["disturbed"]
-    kinds = observations["left_out_for"] + ", disturbed"
-    return observations.assign(
-        polluted=observations["polluted"].where(~spare, reasons).str.removeprefix("; "),
-        left_out_for=observations["left_out_for"].where(~spare, kinds).str.removeprefix(", "),
-    )
-
-
 def disturbance_notes(observations: pd.DataFrame) -> list[str]:
     """What a reader must know of disturbed runs that are used for want of others; empty if there is none."""
     used = observations[(observations["polluted"] == "") & (observations["disturbed"] != "")]
@@ -163,45 +147,6 @@ def _dark_note(trained: pd.DataFrame) -> list[str]:
     return notes
 
 
-def _with_reasons(observations: pd.DataFrame) -> pd.DataFrame:
-    """Add to ``polluted`` what makes a run useless for a fit though its record is whole."""
-    trained = is_training(observations)
-    idle = trained & ~(observations["samples"] > 0)
-    marked = observations["polluted"].where(~idle, observations["polluted"] + "; no work done")
-    kinds = observations["left_out_for"].where(
-        ~idle, observations["left_out_for"] + ", no work done"
-    )
-    return observations.assign(
-        polluted=marked.str.removeprefix("; "), left_out_for=kinds.str.removeprefix(", ")
-    )
-
-
-def clean_observations(folders: Sequence[Path]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Observations of all records, and the ones that may be fitted.
-
-    Raises:
-        JoulecastError: no training run is left to fit; lists why each was left out.
-    """
-    observations = observe_all(folders)
-    if observations.empty:
-        raise JoulecastError("there are no records to fit")
-    observations = _without_disturbed(_with_reasons(observations))
-    clean = observations[observations["polluted"] == ""]
-    if not is_training(clean).any():
-        listed = "; ".join(f"{out['run']}: {out['reason']}" for out in left_out(observations))
-        raise JoulecastError(f"no training run is left to fit ({listed or 'there are no records'})")
-    return observations, clean
-
-
-def left_out(observations: pd.DataFrame) -> list[dict[str, str]]:
-    """Runs that no fit sees, each with the kinds of its reasons and the reasons themselves."""
-    marked = observations[observations["polluted"] != ""]
-    return [
-        {"run": row.run, "kind": row.left_out_for, "reason": row.polluted}
-        for row in marked.itertuples()
-    ]
-
-
 def known_watts(folders: Sequence[Path]) -> dict[str, Watts]:
     """What each platform's file says it draws, by the platform's name."""
     platforms = [read_info(folder).spec.platform for folder in folders]
@@ -221,26 +166,25 @@ class KnownRuns:
         """The runs of some records.
 
         Raises:
-            JoulecastError: no training run is left to fit; lists why each was left out.
+            JoulecastError: as of :func:`joulecast.runs.left_out.runs_to_fit`.
         """
-        observations, clean = clean_observations(folders)
-        kept = [Path(folder) for folder in clean["folder"]]
+        observations = runs_to_fit(folders)
+        kept = [Path(folder) for folder in used(observations)["folder"]]
         return cls(observations, allreduce_points(kept), known_watts(folders))
 
     @classmethod
     def of_fit(cls, fit: CampaignFit) -> "KnownRuns":
         """The runs that a campaign was fitted to; few of their records are read again."""
-        observations = fit.observations
-        used = observations[observations["polluted"] == ""]
-        calibrated = used.loc[used["kind"] == "allreduce", "folder"]
-        one_each = observations.drop_duplicates("platform")["folder"]
+        runs = used(fit.observations)
+        calibrated = runs.loc[runs["kind"] == "allreduce", "folder"]
+        one_each = fit.observations.drop_duplicates("platform")["folder"]
         watts = known_watts([Path(folder) for folder in one_each])
-        return cls(observations, allreduce_points(map(Path, calibrated)), watts)
+        return cls(fit.observations, allreduce_points(map(Path, calibrated)), watts)
 
     @property
     def clean(self) -> pd.DataFrame:
         """The runs that may be fitted."""
-        return self.observations[self.observations["polluted"] == ""]
+        return used(self.observations)
 
     @property
     def trained(self) -> pd.DataFrame:

@@ -21,7 +21,7 @@ from joulecast.energy.request import Scales
 from joulecast.errors import JoulecastError
 from joulecast.quantities import counted, digits, listed
 from joulecast.runs.observations import metered_units, most_frequent
-from joulecast.runs.predictions import ANSWER
+from joulecast.runs.judging import ANSWER
 from joulecast.runs.record import read_info
 from joulecast.runs.scale import (
     counts,

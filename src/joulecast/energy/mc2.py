@@ -16,6 +16,7 @@ All coefficients are non-negative and fitted jointly, relative errors weighing t
 as columns, never one by one: a campaign may have ten thousand, and its intervals fit them hundreds of times.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,6 +115,15 @@ def _columns(name: str, networks: Any) -> list[tuple[str, Any]]:
     return [(f"{name}{network}", np.flatnonzero(codes == k)) for k, network in enumerate(found)]
 
 
+def _the_only(exchanges: Sequence[Terms]) -> float | None:
+    """Latency terms over byte terms, where all exchanges are of one size on one number of ranks, so that
+    latency and bandwidth cannot be told apart; else ``None``."""
+    latency, moved = (np.concatenate([terms[name] for terms in exchanges]) for name in ("alpha", "k"))
+    ratios = latency[moved > 0] / moved[moved > 0]
+    alike = len(ratios) > 0 and bool(np.ptp(ratios) <= 1e-9 * ratios.max())
+    return float(ratios[0]) if alike else None
+
+
 def _dot(terms: Terms, networks: Any, values: dict[str, float]) -> Floats:
     """Sum over the terms of each run."""
     total = np.zeros(len(networks))
@@ -166,6 +176,7 @@ class MC2:
         self.power: Fitted | None = None
         self._sigma: dict[str, float] = {}
         self._short: frozenset[str] = frozenset()
+        self._one_exchange: float | None = None
 
     def fit(
         self,
@@ -207,6 +218,15 @@ class MC2:
         step_s = _floats(rows, "total_s") / _floats(rows, "steps")
         alone = _floats(rows, "ranks") == 1
         stages = _stage_terms(rows, form)
+        copies = _floats(allreduce, "copy_s")
+        latency, moved = FORMS[form](_floats(allreduce, "ranks"), _floats(allreduce, "bytes"))
+        sums = {"alpha": latency, "k": moved}
+        exchanges = [sums] if overlapped else [sums, stages["communicating_copy"]]
+        self._one_exchange = _the_only(exchanges)
+        if self._one_exchange is not None:
+            # Gradients are long messages: what they take is taken to grow with their bytes.
+            for terms in exchanges:
+                del terms["alpha"]
         # The stages of a run lie beside each other in the system, its sums of the all-reduce at its end.
         place = np.arange(len(rows), dtype=float) * len(stages)
         for number, (stage, terms) in enumerate(stages.items()):
@@ -216,12 +236,9 @@ class MC2:
             seen_s = np.where(alone & stage.startswith("communicating"), np.nan, measured)
             scale = np.maximum(measured, _LEAST_SHARE * step_s)
             system.add(terms, _networks(rows), seen_s, scale, place + number)
-        copies = _floats(allreduce, "copy_s")
-        sizes = _floats(allreduce, "bytes")
-        latency, moved = FORMS[form](_floats(allreduce, "ranks"), sizes)
         after = np.full(len(allreduce), np.inf)
         nowhere = np.empty(len(allreduce), dtype=object)
-        system.add({"alpha": latency, "k": moved}, nowhere, copies, copies, after)
+        system.add(sums, nowhere, copies, copies, after)
         values, condition = system.solve(conditioned)
         if overlapped:
             values["phi"] = self._fit_overlap(rows, values, form)
@@ -324,6 +341,16 @@ class MC2:
         predicted = {f"t_{stage}_s": seconds for stage, seconds in times.items()}
         predicted["total_s"] = _floats(rows, "steps") * sum(times.values())
         return pd.DataFrame(predicted, index=settings.index)
+
+    def latency_s(self, settings: pd.DataFrame) -> pd.Series:
+        """Seconds a step that exchange would take longer if it were all latency, where the fit cannot tell
+        that it is not; else 0."""
+        if self._one_exchange is None:
+            return pd.Series(0.0, index=settings.index)
+        ranks, size = _floats(settings, "ranks"), _floats(settings, "gradient_bytes")
+        latency, moved = FORMS[self.time.copy_form or "ring"](ranks, size)
+        longer = self.time.values.get("k", 0.0) * (latency / self._one_exchange - moved)
+        return pd.Series(np.maximum(longer, 0.0), index=settings.index)
 
     def predict_energy(self, settings: pd.DataFrame, times: pd.DataFrame) -> pd.Series:
         """Energy in J of runs whose stage times are given: measured ones or :meth:`predict_times`.

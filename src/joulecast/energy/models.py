@@ -17,7 +17,7 @@ from joulecast.energy.mc2_without_stages import PhaseMC2
 from joulecast.energy.proportional_models import MODELS, Context, Rival, Watts
 from joulecast.energy.run_time import RunTimes
 from joulecast.energy.terms import ABLATIONS, Terms
-from joulecast.runs.predictions import ANSWER, TIME
+from joulecast.runs.judging import ANSWER, TIME
 
 _DRIFT = 0.05
 """Half width, relative, that each doubling beyond the node counts of the fit adds (in quadrature)."""
@@ -67,7 +67,7 @@ class Evidence:
 
 class EnergyModel(Protocol):
     """A model of energy; ``predict`` returns the columns of
-    :data:`joulecast.runs.predictions.ANSWER` on the index of the runs."""
+    :data:`joulecast.runs.judging.ANSWER` on the index of the runs."""
 
     name: str
 
@@ -147,11 +147,12 @@ class Staged:
         return prediction
 
     def _unseen_exchange(self, runs: pd.DataFrame, seconds: pd.Series, time: str) -> pd.Series:
-        """Factor on the upper ends for an exchange that no run of the fit has shown: over a slow link, with
-        nothing that hides it."""
-        if self.knows_exchange or time == "given":
+        """Factor on the upper ends for what the fit has not seen of an exchange: all of it, then it may go over
+        a slow link, with nothing that hides it; or whether it is latency, which grows faster with the ranks."""
+        if time == "given":
             return pd.Series(1.0, index=runs.index)
-        moved_s = runs["steps"] * 2.0 * runs["gradient_bytes"] / _SLOW_LINK_BYTES_PER_S
+        slow_s = 2.0 * runs["gradient_bytes"] / _SLOW_LINK_BYTES_PER_S
+        moved_s = runs["steps"] * (self.mc2.latency_s(runs) if self.knows_exchange else slow_s)
         return 1.0 + (moved_s / seconds).where(runs["ranks"] > 1, 0.0)
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 from joulecast.energy.splits import USUAL, usual_time
 from joulecast.quantities import counted, is_number, percent
 from joulecast.report.results_folder import NothingToShow, Results
-from joulecast.runs.predictions import (
+from joulecast.runs.judging import (
     MEASURED,
     OF_ENERGY,
     OURS,

@@ -12,6 +12,7 @@ from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.errors import JoulecastError
 from joulecast.runs.files.columns import read_frame
 from joulecast.runs.files.reading import read_json_object
+from joulecast.runs.left_out import used
 from joulecast.runs.observations import is_training
 
 FORECAST = "tables/forecast/scaling_forecast"
@@ -77,7 +78,7 @@ class Results:
             NothingToShow: there is none.
         """
         trained = self.observations[is_training(self.observations)]
-        kept = trained[trained["polluted"] == ""]
+        kept = used(trained)
         if kept.empty:
             why = "no training run is left" if len(trained) else "no training run was measured"
             raise NothingToShow(why, "measure")
@@ -92,8 +93,8 @@ class Results:
     @property
     def disturbed_trainings(self) -> bool:
         """Whether figures rest on training runs that were disturbed, and not on calibrations alone."""
-        used = self.observations[self.observations["polluted"] == ""]
-        return bool((is_training(used) & (used["disturbed"] != "")).any())
+        runs = used(self.observations)
+        return bool((is_training(runs) & (runs["disturbed"] != "")).any())
 
 
 def read_results(folder: Path, prices: Prices = NO_PRICES) -> Results:

@@ -5,7 +5,7 @@ import pandas as pd
 
 from joulecast.quantities import percent
 from joulecast.report.figures.look import INK, WHOSE, Chart, row_axis, titled, tooltips, values
-from joulecast.runs.predictions import OURS
+from joulecast.runs.judging import OURS
 
 _ROW, _MOST = 18, 6
 

@@ -10,7 +10,7 @@ from joulecast.report.figures.clusters import cluster_errors
 from joulecast.report.figures.look import Figure
 from joulecast.report.grid import Table
 from joulecast.report.results_folder import METERED, NothingToShow, Results
-from joulecast.runs.predictions import OURS
+from joulecast.runs.judging import OURS
 
 _FILE = f"{METERED}.parquet"
 _OWN_TRACE = "rest of its own trace"

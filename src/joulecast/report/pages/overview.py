@@ -25,7 +25,7 @@ from joulecast.report.figures.pipelines import pipeline_timelines
 from joulecast.report.figures.policies import policy_costs
 from joulecast.report.figures.predicted import predicted_against_measured
 from joulecast.report.figures.time_parts import stage_shares
-from joulecast.report.pages import first_screen, savings
+from joulecast.report.pages import cost_and_time, savings
 from joulecast.report.pages.metered import metered_section
 from joulecast.report.pages.papers import verdicts_by_paper
 from joulecast.report.results_folder import NothingToShow, Results, read_results
@@ -137,7 +137,7 @@ def _context(found: Results, maker: _Maker, folder: Path, start: Path) -> dict[s
     advice: list[savings.Advice] = advised.content or []
     answer, take = savings.headline(advice)
     points = [point for one in advice for point in one.points]
-    forecast = maker.part(lambda: first_screen.cost_and_time(found))
+    forecast = maker.part(lambda: cost_and_time.cost_and_time(found))
     metered = maker.part(lambda: metered_section(found))
     parts = {
         "forecast": forecast,
@@ -151,7 +151,7 @@ def _context(found: Results, maker: _Maker, folder: Path, start: Path) -> dict[s
     facts = found.answer("facts")
     return {
         "campaign": listed(facts["campaigns"], 3),
-        "badges": first_screen.badges(found, facts["nodes_are"], facts["replayed"]),
+        "badges": cost_and_time.badges(found, facts["nodes_are"], facts["replayed"]),
         "folder": str(folder),
         "answer": answer,
         "take": take,

@@ -12,7 +12,7 @@ from joulecast.runs.integration import EnergyCurve
 from joulecast.runs.metered_power import counted_power
 from joulecast.runs.metering import JOB_ACCOUNT
 from joulecast.runs.observations import TIMED
-from joulecast.runs.predictions import OURS
+from joulecast.runs.judging import OURS
 from joulecast.runs.record import RunRecord, read_record
 
 _LEAST_COVERAGE = 0.9

@@ -11,8 +11,9 @@ import pandas as pd
 from joulecast.energy.fitting import CampaignFit, disturbance_notes
 from joulecast.report.tables.output import write_table
 from joulecast.report.tables.published import PublishedErrors
+from joulecast.runs.left_out import used
 from joulecast.runs.observations import TIMED, is_training
-from joulecast.runs.predictions import (
+from joulecast.runs.judging import (
     MEASURED,
     OF_ENERGY,
     OURS,
@@ -51,7 +52,7 @@ def _judges(source: Any) -> str:
 
 
 def _trained(observations: pd.DataFrame) -> pd.DataFrame:
-    clean = observations[observations["polluted"] == ""]
+    clean = used(observations)
     return clean[is_training(clean)]
 
 

@@ -12,7 +12,7 @@ from joulecast.quantities import steady
 from joulecast.report.tables.output import write_table
 from joulecast.report.tables.published import FromPaper, read_published_file
 from joulecast.runs.platforms import Platform
-from joulecast.runs.predictions import by_setting, rank, summarise
+from joulecast.runs.judging import by_setting, rank, summarise
 from joulecast.simulate.simulate import Assumptions, simulate
 from joulecast.simulate.strategy import Strategy
 

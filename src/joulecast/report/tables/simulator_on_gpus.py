@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from joulecast.report.tables.output import write_table
-from joulecast.runs.predictions import by_setting, rank, summarise
+from joulecast.runs.judging import by_setting, rank, summarise
 
 WHAT = {
     "neusight": "one GPU, fp32, eager attention",

@@ -12,5 +12,5 @@ results, predictions   ``judged_on_emulated``    ``judged_on_real``      ``gpu_s
 =====================  ========================  ======================  ==================
 
 Common: ``jobs`` (a job, its answer, which iterations do not count), ``results`` (the format of the folder)
-and ``judging``. :mod:`joulecast.runs.predictions` joins and summarises, as for every model.
+and ``judging``. :mod:`joulecast.runs.judging` joins and summarises, as for every model.
 """

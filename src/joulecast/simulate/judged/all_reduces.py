@@ -7,7 +7,7 @@ import pandas as pd
 
 from joulecast.runs.files.columns import Column, read_csv
 from joulecast.runs.platforms import Platform, find_platform
-from joulecast.runs.predictions import join_references
+from joulecast.runs.judging import join_references
 from joulecast.simulate.collectives import Kind
 from joulecast.simulate.fleet import build_fleet
 from joulecast.simulate.network import alone
@@ -44,7 +44,7 @@ def judge_all_reduces(folder: Path) -> pd.DataFrame:
         folder: with ``allreduce_in_node.csv``.
 
     Returns:
-        A row an all-reduce, as of :func:`joulecast.runs.predictions.join_references`: ``gpu``, ``gpus`` and
+        A row an all-reduce, as of :func:`joulecast.runs.judging.join_references`: ``gpu``, ``gpus`` and
         ``bytes``.
 
     Raises:

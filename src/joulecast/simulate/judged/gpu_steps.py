@@ -20,7 +20,7 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.kernel_costs import KernelCosts
 from joulecast.runs.files.columns import Column, read_csv
 from joulecast.runs.platforms import Platform, find_platform
-from joulecast.runs.predictions import by_setting, join_references
+from joulecast.runs.judging import by_setting, join_references
 from joulecast.simulate.correction import Evidence
 from joulecast.simulate.measured_step import (
     MeasuredStep,
@@ -230,7 +230,7 @@ def judge(steps: Iterable[GpuStep]) -> pd.DataFrame:
     """Predict measured steps by the GPU's description and after others were measured, and join them.
 
     Returns:
-        A row a prediction, as of :func:`joulecast.runs.predictions.join_references`: ``step`` (its number),
+        A row a prediction, as of :func:`joulecast.runs.judging.join_references`: ``step`` (its number),
         ``data``, ``gpu``, ``kind``, ``network``, ``strategy``, ``batch``, ``devices``, ``global_batch``,
         ``basis``, and whether the step is called ``out_of_memory``.
     """

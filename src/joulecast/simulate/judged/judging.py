@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from joulecast.runs.platforms import Cluster, Device, Link, Platform
-from joulecast.runs.predictions import join_references
+from joulecast.runs.judging import join_references
 from joulecast.simulate.judged.results import Results
 from joulecast.simulate.network_calibration import NetworkCalibration
 
@@ -69,7 +69,7 @@ def judge_steps(
         fitted: configurations that they also saw, whose ``split`` is ``in-sample``.
 
     Returns:
-        a row a configuration and model, as of :func:`joulecast.runs.predictions.join_references`; the A/A
+        a row a configuration and model, as of :func:`joulecast.runs.judging.join_references`; the A/A
         repeat is a model too. Facts of a configuration are ``experiment``, ``family``, ``ranks``, ``network``
         (of real training), ``source`` and ``spread_s``.
     """
