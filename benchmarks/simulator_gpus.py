@@ -26,8 +26,8 @@ from joulecast.report.tables.simulator_on_gpus import (
     gpu_error_table,
 )
 from joulecast.runs.files.shipped import recorded_folder
-from joulecast.runs.platforms import Platform, find_platform
 from joulecast.runs.judging import by_setting, rank, summarise
+from joulecast.runs.platforms import Platform, find_platform
 from joulecast.simulate import interval
 from joulecast.simulate.correction import Evidence
 from joulecast.simulate.judged import gpu_steps

@@ -23,8 +23,8 @@ from joulecast.energy.calibrated import likely_evaluators
 from joulecast.energy.evaluation import evaluate
 from joulecast.energy.mc2_without_stages import PhaseMC2
 from joulecast.energy.priors import UNSEEN
-from joulecast.runs.observations import allreduce_points, observe
 from joulecast.runs.judging import judge
+from joulecast.runs.observations import allreduce_points, observe
 from joulecast.runs.spans import union
 
 IDLE_W = 2500.0

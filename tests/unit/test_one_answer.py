@@ -403,3 +403,46 @@ def test_tuning_has_the_same_defaults_as_a_function_a_command_and_in_a_configura
         parameters = inspect.signature(function).parameters
         for name in ("policy", "recurrences", "eta", "criterion", "max_slowdown"):
             assert parameters[name].default == fields[name].default, (function, name)
+
+
+def _own(folder, run, ranks, step, **changes):
+    """A record of a command `tiny` on so many ranks of one host."""
+    observed = Observed(name="tiny", command=("train",), samples_per_step=4 * ranks)
+    spec = make_spec(run, ranks).model_copy(update={"observed": observed, "workload": None})
+    record = make_record(spec, step)
+    info = record.info.model_copy(update=changes)
+    write_record(folder / "records" / run, replace(record, info=info))
+
+
+def test_the_exchange_of_a_single_rank_is_in_its_forecast(tmp_path):
+    """DDP copies its buckets also where there is nobody to exchange with."""
+    step = {"computing": 0.1, "communicating_copy": 0.03, "update": 0.01}
+    _own(tmp_path, "tiny-n1-r1", 1, step)
+    (row,) = joulecast.forecast(tmp_path / "records", gpus=[1])["forecasts"]
+    assert row["measured_time_s"] == pytest.approx(3 * 0.14)
+    assert row["time_s"] == pytest.approx(row["measured_time_s"], rel=0.01)
+    assert row["energy_j"] == pytest.approx(row["measured_energy_j"], rel=0.01)
+
+
+def test_an_exchange_of_one_size_grows_with_its_bytes_and_may_be_latency(tmp_path):
+    for ranks in (1, 2):
+        step = {"computing": 0.1, "update": 0.01}
+        step |= {"communicating_copy": 0.1} if ranks > 1 else {}
+        for repeat in (1, 2):
+            _own(tmp_path, f"tiny-n{ranks}-r{repeat}", ranks, step)
+    asked = {"gpus": [2, 4, 64], "samples": 1e6}
+    rows = joulecast.forecast(tmp_path / "records", **asked)["forecasts"]
+    copies = [row["time_s"] * 4 * row["gpus"] / 1e6 - 0.11 for row in rows]
+    assert copies[0] == pytest.approx(0.1, rel=0.02)
+    # A ring moves 2 (N - 1) / N of the gradients.
+    assert copies[1] == pytest.approx(0.15, rel=0.02)
+    assert copies[2] == pytest.approx(0.2 * 63 / 64, rel=0.02)
+    assert rows[2]["time_high_s"] > 2 * rows[2]["time_s"], "or it is latency, for all that is known"
+
+
+def test_two_networks_of_one_name_are_refused(tmp_path):
+    step = {"computing": 0.1, "update": 0.01}
+    _own(tmp_path, "tiny-n1-r1", 1, step, parameters=1000)
+    _own(tmp_path, "tiny-n1-r2", 1, step, parameters=250_000)
+    with pytest.raises(joulecast.JoulecastError, match=r"tiny: .*tiny-n1-r2 250,000.*--name"):
+        joulecast.forecast(tmp_path / "records", gpus=[1])

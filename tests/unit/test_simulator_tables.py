@@ -19,9 +19,9 @@ from joulecast.report.tables.simulator import (
     order_table,
     read_published_simulators,
 )
-from joulecast.runs.platforms import read_platform
 from joulecast.runs.judging import COLUMNS as PREDICTIONS
 from joulecast.runs.judging import join_references
+from joulecast.runs.platforms import read_platform
 from joulecast.runs.table import COLUMNS
 from joulecast.simulate.collectives import sent_share, steps_of
 from joulecast.simulate.network_calibration import calibrate_network

@@ -19,10 +19,10 @@ from joulecast.energy.mc2_without_stages import PhaseMC2
 from joulecast.energy.node_power import MeteredNode, shipped_nodes
 from joulecast.energy.strategy_energy import rising_joules
 from joulecast.errors import JoulecastError
+from joulecast.runs.judging import COLUMNS
 from joulecast.runs.platforms import gpu_in, same_hardware
 from joulecast.runs.platforms.gpus import catalogue
 from joulecast.runs.platforms.platform import find_platform
-from joulecast.runs.judging import COLUMNS
 
 NETWORK = "gpt:layers=4,hidden=512,heads=8,sequence=128"
 

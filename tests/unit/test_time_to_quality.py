@@ -21,8 +21,8 @@ from joulecast.energy.splits import NEXT_SCALE
 from joulecast.energy.time_rivals import CURVES
 from joulecast.energy.work_law import WorkLaw
 from joulecast.logs.mlperf_tables import times_table
-from joulecast.runs.observations import accelerator_model, platform_family
 from joulecast.runs.judging import judge, summarise
+from joulecast.runs.observations import accelerator_model, platform_family
 
 NO_SUMS = pd.DataFrame(columns=["platform", "nodes"])
 

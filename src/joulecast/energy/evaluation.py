@@ -15,8 +15,8 @@ from joulecast.energy.proportional_models import Watts
 from joulecast.energy.recorded_times import times_of_others
 from joulecast.energy.splits import NEXT_SCALE, SPLITS, Split
 from joulecast.energy.time_rivals import TIME_MODELS
-from joulecast.runs.observations import is_training
 from joulecast.runs.judging import COLUMNS, TIME
+from joulecast.runs.observations import is_training
 
 
 def _evidence(split: Split, everything: Evidence) -> Evidence:

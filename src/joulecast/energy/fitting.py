@@ -19,9 +19,9 @@ from joulecast.quantities import counted, listed
 from joulecast.runs.files.columns import read_frame
 from joulecast.runs.files.reading import read_json_object
 from joulecast.runs.files.writing import directory_written_aside
+from joulecast.runs.judging import SETTING, judge
 from joulecast.runs.left_out import left_out, runs_to_fit, used
 from joulecast.runs.observations import allreduce_points, is_training
-from joulecast.runs.judging import SETTING, judge
 from joulecast.runs.record import read_info, read_record
 from joulecast.runs.table import COLUMNS
 

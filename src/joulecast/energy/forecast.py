@@ -20,8 +20,8 @@ from joulecast.energy.prices import NO_PRICES, Prices, cost_columns
 from joulecast.energy.request import Scales
 from joulecast.errors import JoulecastError
 from joulecast.quantities import counted, digits, listed
-from joulecast.runs.observations import metered_units, most_frequent
 from joulecast.runs.judging import ANSWER
+from joulecast.runs.observations import metered_units, most_frequent
 from joulecast.runs.record import read_info
 from joulecast.runs.scale import (
     counts,

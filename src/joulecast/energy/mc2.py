@@ -118,7 +118,9 @@ def _columns(name: str, networks: Any) -> list[tuple[str, Any]]:
 def _the_only(exchanges: Sequence[Terms]) -> float | None:
     """Latency terms over byte terms, where all exchanges are of one size on one number of ranks, so that
     latency and bandwidth cannot be told apart; else ``None``."""
-    latency, moved = (np.concatenate([terms[name] for terms in exchanges]) for name in ("alpha", "k"))
+    latency, moved = (
+        np.concatenate([terms[name] for terms in exchanges]) for name in ("alpha", "k")
+    )
     ratios = latency[moved > 0] / moved[moved > 0]
     alike = len(ratios) > 0 and bool(np.ptp(ratios) <= 1e-9 * ratios.max())
     return float(ratios[0]) if alike else None

@@ -147,8 +147,8 @@ class Staged:
         return prediction
 
     def _unseen_exchange(self, runs: pd.DataFrame, seconds: pd.Series, time: str) -> pd.Series:
-        """Factor on the upper ends for what the fit has not seen of an exchange: all of it, then it may go over
-        a slow link, with nothing that hides it; or whether it is latency, which grows faster with the ranks."""
+        """Factor on the upper ends for what the fit has not seen of an exchange: all of it, so that it may go
+        over a slow link with nothing that hides it; or whether it is latency, which grows faster."""
         if time == "given":
             return pd.Series(1.0, index=runs.index)
         slow_s = 2.0 * runs["gradient_bytes"] / _SLOW_LINK_BYTES_PER_S

@@ -16,9 +16,9 @@ import pandas as pd
 
 from joulecast.energy.fitting import CampaignFit
 from joulecast.energy.node_power import MeteredNode, known_nodes, metered_nodes, shipped_nodes
+from joulecast.runs.judging import MEASURED, OURS
 from joulecast.runs.observations import is_training, metered_units
 from joulecast.runs.platforms import Platform, gpu_in, same_hardware
-from joulecast.runs.judging import MEASURED, OURS
 from joulecast.simulate.interval import step_interval
 from joulecast.simulate.simulate import Simulation
 

@@ -11,8 +11,8 @@ import pandas as pd
 
 from joulecast.errors import JoulecastError
 from joulecast.quantities import digits
-from joulecast.runs.observations import is_training, observe_all
 from joulecast.runs.judging import SETTING
+from joulecast.runs.observations import is_training, observe_all
 
 
 def used(runs: pd.DataFrame) -> pd.DataFrame:
@@ -77,6 +77,6 @@ def _refuse_two_of_one_name(runs: pd.DataFrame) -> None:
                 f"{row.run} {digits(row.gradient_bytes / 4)}" for row in first.itertuples()
             )
             raise JoulecastError(
-                f"{name}: its runs trained different networks (parameters: {sizes}); measure each under a name "
-                "of its own (--name), or give the folder of one alone (--records)"
+                f"{name}: its runs trained different networks (parameters: {sizes}); measure each under a "
+                "name of its own (--name), or give the folder of one alone (--records)"
             )

@@ -9,10 +9,10 @@ import pandas as pd
 from joulecast.energy.fitting import CampaignFit
 from joulecast.report.tables.output import write_table
 from joulecast.runs.integration import EnergyCurve
+from joulecast.runs.judging import OURS
 from joulecast.runs.metered_power import counted_power
 from joulecast.runs.metering import JOB_ACCOUNT
 from joulecast.runs.observations import TIMED
-from joulecast.runs.judging import OURS
 from joulecast.runs.record import RunRecord, read_record
 
 _LEAST_COVERAGE = 0.9

@@ -11,8 +11,6 @@ import pandas as pd
 from joulecast.energy.fitting import CampaignFit, disturbance_notes
 from joulecast.report.tables.output import write_table
 from joulecast.report.tables.published import PublishedErrors
-from joulecast.runs.left_out import used
-from joulecast.runs.observations import TIMED, is_training
 from joulecast.runs.judging import (
     MEASURED,
     OF_ENERGY,
@@ -24,6 +22,8 @@ from joulecast.runs.judging import (
     run_to_run_cv,
     summarise,
 )
+from joulecast.runs.left_out import used
+from joulecast.runs.observations import TIMED, is_training
 
 ESTIMATE_NOTE = (
     "**Energies whose source is `estimated`** were made by a formula over utilisation, no meter did. Their "

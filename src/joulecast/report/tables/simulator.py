@@ -11,8 +11,8 @@ from joulecast.graphs.shipped_graphs import load
 from joulecast.quantities import steady
 from joulecast.report.tables.output import write_table
 from joulecast.report.tables.published import FromPaper, read_published_file
-from joulecast.runs.platforms import Platform
 from joulecast.runs.judging import by_setting, rank, summarise
+from joulecast.runs.platforms import Platform
 from joulecast.simulate.simulate import Assumptions, simulate
 from joulecast.simulate.strategy import Strategy
 

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 
 from joulecast.runs.files.columns import Column, read_csv
-from joulecast.runs.platforms import Platform, find_platform
 from joulecast.runs.judging import join_references
+from joulecast.runs.platforms import Platform, find_platform
 from joulecast.simulate.collectives import Kind
 from joulecast.simulate.fleet import build_fleet
 from joulecast.simulate.network import alone

@@ -19,8 +19,8 @@ import pandas as pd
 from joulecast.errors import JoulecastError
 from joulecast.graphs.kernel_costs import KernelCosts
 from joulecast.runs.files.columns import Column, read_csv
-from joulecast.runs.platforms import Platform, find_platform
 from joulecast.runs.judging import by_setting, join_references
+from joulecast.runs.platforms import Platform, find_platform
 from joulecast.simulate.correction import Evidence
 from joulecast.simulate.measured_step import (
     MeasuredStep,

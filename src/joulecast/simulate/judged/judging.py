@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from joulecast.runs.platforms import Cluster, Device, Link, Platform
 from joulecast.runs.judging import join_references
+from joulecast.runs.platforms import Cluster, Device, Link, Platform
 from joulecast.simulate.judged.results import Results
 from joulecast.simulate.network_calibration import NetworkCalibration
 
