@@ -19,9 +19,9 @@ TRAINING = RECORDED / "two-core-training"
 
 
 def records(folder: Path) -> None:
-    """The records of the runs of one network on one and two nodes."""
+    """The records of one network on one and two nodes, a run of each setting."""
     for record in unpack_all(RECORDED / "two-core-vm", folder / "records"):
-        if record.name.startswith("vit_ti"):
+        if record.name.startswith("vit_ti") or record.name.endswith(("-r2", "-r3")):
             shutil.rmtree(record)
 
 

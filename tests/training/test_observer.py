@@ -135,6 +135,7 @@ def test_steps_time_batch_and_stages_of_ddp(scales, ranks):
     assert not record.info.polluted
 
 
+@pytest.mark.long
 def test_shards_of_the_example_are_observed(tmp_path):
     words = [*TORCHRUN, "2", str(EXAMPLE), "--steps", "12", "--sharded"]
     answer = measured(tmp_path, words)

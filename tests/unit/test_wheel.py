@@ -129,6 +129,7 @@ def test_a_configuration_is_checked_without_the_workflow(joulecast, tmp_path):
     assert "nowhere is no folder" in joulecast("config", "check", "mine.yaml", code=2).stderr
 
 
+@pytest.mark.long
 def test_a_script_that_is_checked_strictly_can_use_it(python, tmp_path):
     (tmp_path / "script.py").write_text(
         "from pathlib import Path\n\n"
