@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.stats import norm
+from scipy.special import ndtri
 
 Floats = NDArray[np.float64]
 
@@ -41,7 +41,7 @@ _ANY_LEVEL = 100.0
 _TAIL = 4.0
 """Degrees of freedom of the noise: one submitter that trains oddly is left out by degrees."""
 
-_GRID = norm.ppf((np.arange(200) + 0.5) / 200)
+_GRID = ndtri((np.arange(200) + 0.5) / 200)
 """Equally likely values of a standard normal: the critical batches that are weighed."""
 
 _NO_DEPENDENCE = 0.1
