@@ -11,8 +11,11 @@ from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.partition.planner_experiment import partition_experiment
 from joulecast.report.campaign_answers import write_answers
 from joulecast.report.tables.checks import check_results, write_checks
+from joulecast.report.tables.errors import scaling
 from joulecast.report.tables.output import write_table
 from joulecast.runs.folders import record_folders
+from joulecast.runs.left_out import used
+from joulecast.runs.observations import is_training
 from joulecast.runs.record import write_record
 
 STEP = {"materials": 0.1, "computing": 0.6, "update": 0.3}
@@ -52,9 +55,12 @@ def write_answered(
     records = record_folders(results)
     if not (results / "fits").is_dir():
         write_fits(results, records)
-    write_checks(
-        results / "tables/checks", check_results(records, CampaignFit.load(results / "fits"))
-    )
+    fit = CampaignFit.load(results / "fits")
+    write_checks(results / "tables/checks", check_results(records, fit))
+    trained = used(fit.observations)
+    table = scaling(trained[is_training(trained)])
+    (results / "tables/energy").mkdir(exist_ok=True)
+    write_table(results / "tables/energy/scaling", "", [], table)
     write_answers(results, results / "tables/advice", prices, configfile)
     return results
 

@@ -17,6 +17,8 @@ from joulecast.report.campaign_answers import write_answers
 from joulecast.report.pages.overview import write_overview
 from joulecast.report.tables.checks import check_results, write_checks
 from joulecast.report.tables.citations import Citation
+from joulecast.report.tables.errors import write_tables
+from joulecast.report.tables.published import read_published
 from joulecast.runs.files.shipped import recorded_folder
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -73,6 +75,9 @@ def draw_overview(picture: Path, quick: bool = False) -> None:
         fit = fit_campaign(records, bootstrap=20, series_splits=2, series_period_s=60.0)
         fit.save(results / "fits")
         write_checks(results / "tables/checks", check_results(records, fit))
+        write_tables(
+            results / "tables/energy", fit, read_published(Path("config/published/mc2.yaml"))
+        )
         write_answers(results, results / "tables/advice")
         write_overview(results)
         with sync_playwright() as playwright:

@@ -453,7 +453,7 @@ def test_a_folder_that_is_not_there(tmp_path):
 
 
 def test_page_and_figures_are_written(campaign, tmp_path):
-    for name in ("fits", "tables/advice", "tables/checks"):
+    for name in ("fits", "tables/advice", "tables/checks", "tables/energy"):
         shutil.copytree(campaign / name, tmp_path / name)
     page = tmp_path / "pages/index.html"
     write_overview(tmp_path, page)

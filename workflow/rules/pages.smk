@@ -25,6 +25,7 @@ rule overview:
         fits=f"{RESULTS}/fits",
         advice=rules.advice.output.tables,
         checks=f"{RESULTS}/tables/checks",
+        tables=f"{RESULTS}/tables/energy",
         experiments=expand(
             f"{RESULTS}/partition/{{network}}.json",
             network=CONFIG.partition.networks if HAS_NETWORKS else [],

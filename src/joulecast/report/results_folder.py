@@ -21,6 +21,8 @@ PAPERS = ("tables/papers/papers", "paper/tables/papers/papers")
 """Where the table of the papers' numbers may lie: a campaign that reproduces them may lie in another."""
 CHECKS = "tables/checks/checks"
 """The table of what checks found in the records."""
+SCALING = "tables/energy/scaling"
+"""The table of speed and of the parts of the time."""
 COSTS = "tables/advice/costs"
 """The table of what the settings cost that were run."""
 METERED = "metered/tables/energy_summary"
@@ -106,7 +108,7 @@ def read_results(folder: Path, prices: Prices = NO_PRICES) -> Results:
     Raises:
         JoulecastError: there are no fits in it, or a file in it cannot be read.
     """
-    names = (FORECAST, METERED, CHECKS, COSTS, papers_table(folder))
+    names = (FORECAST, METERED, CHECKS, COSTS, SCALING, papers_table(folder))
     paths = {name: folder / f"{name}.parquet" for name in names}
     return Results(
         folder,

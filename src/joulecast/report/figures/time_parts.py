@@ -17,7 +17,7 @@ from joulecast.report.figures.look import (
     titled,
 )
 from joulecast.report.grid import Table
-from joulecast.report.results_folder import NothingToShow, Results
+from joulecast.report.results_folder import SCALING, NothingToShow, Results
 from joulecast.runs.observations import of_usual_batch
 from joulecast.runs.scale import scale_in_words, unit_of
 
@@ -40,83 +40,80 @@ def stage_shares(results: Results) -> Figure:
     """Parts of the time of a run by network and node count, each bar 100 %.
 
     Raises:
-        NothingToShow: no training was measured, or its parts are not known.
+        NothingToShow: the records tell no parts.
     """
-    clean = of_usual_batch(results.clean)
-    imported = clean["kind"] == "imported"
+    table = results.tables[SCALING]
+    # A row a run, so that the batch of most runs counts.
+    rows = of_usual_batch(table.loc[table.index.repeat(table["runs"])]).drop_duplicates()
     charts, tables = [], []
-    for of_kind, parts in ((clean[~imported], STAGES), (clean[imported], _PHASES)):
+    for parts in (STAGES, _PHASES):
+        of_kind = _shares(rows, parts)
         if len(of_kind):
-            shares = _shares(of_kind, parts)
             unit = unit_of(of_kind["nodes_are"].iloc[0])
-            charts.append(_share_bars(shares.head(_MOST_BARS), unit))
-            tables.append(_share_table(shares, unit))
+            charts.append(_share_bars(of_kind.head(_MOST_BARS), parts, unit))
+            tables.append(_share_table(of_kind, parts, unit))
+    if not charts:
+        raise NothingToShow("the records tell no parts of the time", "measure")
     shown = sum(len(table.rows) for table in tables)
     cut = f" The first {_MOST_BARS} bars of {shown}; all are in the table."
     return Figure(
         "stages",
         "Where does the time go?",
         charts,
-        _share_finding(clean),
+        _share_finding(_shares(rows, STAGES), len(rows)),
         "Each bar is a whole run. Loading is of samples; waiting is for slower nodes; exchanging is of "
         "gradients, over the network after every step; updating is of weights."
         + (cut if shown > _MOST_BARS else ""),
         tables,
-        files=("tables/energy/scaling",),
+        files=(SCALING,),
     )
 
 
-def _shares(runs: pd.DataFrame, parts: Mapping[str, str]) -> pd.DataFrame:
-    """Percent of the time by workload and node count (the index), a column a part."""
-    is_phase = "training" in parts
-    columns = [f"{column}_s" if is_phase else f"t_{column}_s" for column in parts.values()]
-    factor = 1 if is_phase else runs["steps"]
-    percents = {
-        name: 100 * runs[column] * factor / runs["total_s"]
-        for name, column in zip(parts, columns, strict=True)
-    }
-    table = pd.DataFrame(percents).clip(lower=0)
-    means = table.groupby([runs["workload"], runs["nodes"]]).mean().dropna(how="all")
-    if means.empty:
-        raise NothingToShow("the records tell no parts of the time", "measure")
-    return means
+def _shares(rows: pd.DataFrame, parts: Mapping[str, str]) -> pd.DataFrame:
+    """Rows of the table ``scaling`` that have these parts, named as people read them."""
+    columns = {f"{column}_percent": name for name, column in parts.items()}
+    known = rows.reindex(columns=["workload", "nodes", "nodes_are", *columns])
+    known = known.dropna(subset=[*columns], how="all").rename(columns=columns)
+    return known.sort_values(["workload", "nodes"])
 
 
-def _share_bars(shares: pd.DataFrame, unit: str) -> Chart:
+def _share_bars(shares: pd.DataFrame, parts: Mapping[str, str], unit: str) -> Chart:
     # Nodes first: the end of a long name is cut off.
-    names = [f"{counted(nodes, unit)}, {workload}" for workload, nodes in shares.index]
-    return _stacked(shares.set_axis(names), PARTS if set(shares.columns) == set(PARTS) else PHASES)
+    names = [f"{counted(row.nodes, unit)}, {row.workload}" for row in shares.itertuples()]
+    return _stacked(shares[[*parts]].set_axis(names), PARTS if parts is STAGES else PHASES)
 
 
-def _share_table(shares: pd.DataFrame, unit: str) -> Table:
-    columns = ("network", f"{unit}s", *(f"{part}, %" for part in shares.columns))
+def _share_table(shares: pd.DataFrame, parts: Mapping[str, str], unit: str) -> Table:
+    columns = ("network", f"{unit}s", *(f"{part}, %" for part in parts))
     rows = [
-        (str(workload), str(nodes), *(digits(share, 2) for share in row))
-        for (workload, nodes), row in zip(shares.index, shares.to_numpy(), strict=True)
+        (str(row["workload"]), str(row["nodes"]), *(digits(row[part], 2) for part in parts))
+        for row in shares.to_dict("records")
     ]
-    what = "stages" if set(shares.columns) == set(PARTS) else "phases of imported runs"
+    what = "stages" if parts is STAGES else "phases of imported runs"
     return Table(f"Parts of the time in percent, {what}", columns, rows, frozenset(columns[1:]))
 
 
-def _share_finding(clean: pd.DataFrame) -> str:
-    """Time of communication on the most nodes, compared with that on the fewest."""
-    own = clean[clean["kind"] != "imported"]
+def _share_finding(own: pd.DataFrame, settings: int) -> str:
+    """Time of communication on the most nodes, compared with that on the fewest.
+
+    Args:
+        own: rows of runs that were measured here.
+        settings: rows of these and of others.
+    """
     if own.empty:
         return "All runs are imported: logs tell how long their phases took, not what nodes waited for."
     are = own["nodes_are"].iloc[0]
     if own["nodes"].nunique() < 2:
-        where = listed([answers.nodes_in_words(n, are) for n in sorted(set(own["nodes"]))])
-        which = "All runs" if len(own) == len(clean) else "All runs measured here"
+        where = answers.nodes_in_words(own["nodes"].iloc[0], are)
+        which = "All runs" if len(own) == settings else "All runs measured here"
         return f"{which} are {where}, so growth cannot be judged."
-    shares = _shares(own, STAGES)
-    together = shares["waiting"] + shares["exchanging"]
     parts = []
-    for workload, of_workload in together.groupby(level=0):
-        few, many = of_workload.index[0][1], of_workload.index[-1][1]
-        if few != many:
-            growth = f"{percent(of_workload.iloc[0])} on {few}"
+    for workload, of_workload in own.groupby("workload"):
+        few, many = of_workload.iloc[0], of_workload.iloc[-1]
+        if few["nodes"] != many["nodes"]:
+            grew, grown = (percent(row["waiting"] + row["exchanging"]) for row in (few, many))
             parts.append(
-                f"{workload} {percent(of_workload.iloc[-1])} on {scale_in_words(many, are)} ({growth})"
+                f"{workload} {grown} on {scale_in_words(many['nodes'], are)} ({grew} on {few['nodes']})"
             )
     return f"Share of waiting and exchanging: {listed(parts)}." if parts else ""
 
