@@ -62,9 +62,10 @@ def _choice(advice: Mapping[str, Any]) -> list[str]:
         for name, text in _paid(best, Prices(**advice["prices"]))
     ]
     watts, why = best["power_limit_w"], best["why_no_power_limit"]
-    lines.append(
-        f"  power limit  {watts} W" if watts is not None else f"  power limit  none: {why}"
-    )
+    # Elsewhere there is no GPU whose limit could be set.
+    on_metered_gpus = best["gpus"] and best["energy_source"] == "measured"
+    if watts is not None or on_metered_gpus or advice["request"].get("history"):
+        lines.append(f"  power limit  {f'none: {why}' if watts is None else f'{watts} W'}")
     return lines
 
 
