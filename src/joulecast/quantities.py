@@ -241,6 +241,11 @@ def counted(count: int, one: str, many: str | None = None) -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
+def amount(number: float, units: str) -> str:
+    """``1 step``, ``2,000 samples``, ``2.5 epochs``."""
+    return f"{digits(number)} {units.removesuffix('s') if number == 1 else units}"
+
+
 def listed(names: Sequence[Any], most: int = 6) -> str:
     """Names in a sentence; says how many are left unnamed."""
     shown = [str(name) for name in names[:most]]

@@ -299,6 +299,12 @@ def test_a_folder_that_cannot_be_written_is_said_before_the_start(tmp_path):
     assert answer.stderr.startswith("error: /proc/mine: no record can be written there")
 
 
+def test_a_program_that_is_not_there_is_all_that_is_said(tmp_path):
+    answer = measured(tmp_path, ["nosuchprogram"])
+    assert answer.returncode == 2 and answer.stderr.startswith("error: nosuchprogram")
+    assert len(answer.stderr.splitlines()) == 1 and not [*tmp_path.rglob(".job-*")]
+
+
 @pytest.mark.long
 def test_ranks_that_a_program_spawns_need_no_environment(tmp_path):
     program = tmp_path / "spawning.py"

@@ -1,10 +1,12 @@
 """The command line, as a user meets it."""
 
-from conftest import ROOT
+from conftest import ROOT, make_record, make_spec
 from typer.main import get_command
 from typer.testing import CliRunner
 
 from joulecast.app.cli.main import app
+from joulecast.runs.folders import MEASURED
+from joulecast.runs.record import write_record
 
 RUN = CliRunner().invoke
 
@@ -31,3 +33,34 @@ def test_config_commands(tmp_path):
     said = RUN(app, ["config", "check", str(mine)])
     assert said.exit_code == 2 and "did you mean `nodes`" in said.output
     assert "Traceback" not in said.output
+
+
+def measured(name):
+    """A training as `measure` keeps it, below the working directory."""
+    for repeat in (1, 2):
+        spec = make_spec(f"{name}-n1-r{repeat}", repeat=repeat)
+        write_record(MEASURED / spec.run, make_record(spec))
+
+
+def test_a_folder_without_records_does_not_hide_the_training_of_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    measured("tiny")
+    (tmp_path / "tiny").mkdir()
+    said = RUN(app, ["forecast", "tiny", "--nodes", "2"])
+    assert said.exit_code == 0, said.output
+    (tmp_path / "empty").mkdir()
+    assert "empty: holds no run record" in RUN(app, ["forecast", "empty", "--nodes", "2"]).output
+
+
+def test_an_error_about_an_option_lists_no_records(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    measured("tiny")
+    said = RUN(app, ["advise", "tiny", "--objective", "cost"]).output
+    assert "--objective cost: no price is known" in said and "results" not in said
+
+
+def test_a_command_without_a_training_says_how_to_name_one():
+    for command, flag in (("advise", "--network"), ("forecast", "--records")):
+        said = RUN(app, [command]).output.strip()
+        way = "give it, or the NAME of a training that `measure` ran"
+        assert said == f"error: {flag} is missing; {way}"

@@ -512,15 +512,25 @@ def test_a_platform_without_records_is_simulated_and_says_so():
     assert budget["best"] is None and "no energy is known" in budget["why_none"]
 
 
-def a_history(file: Path) -> Path:
-    header = {
-        "environment": "replay",
-        "workload": "cifar100",
-        "gpu": "v100",
-        "batch_sizes": [8, 16],
-        "default_batch_size": 16,
-        "power_limits_w": {"8": [250, 200], "16": [250, 200]},
-        "cost": {"eta": 0.5, "max_power_w": 250},
+TRACES = {
+    "environment": "replay",
+    "workload": "cifar100",
+    "gpu": "v100",
+    "batch_sizes": [8, 16],
+    "default_batch_size": 16,
+    "power_limits_w": {"8": [250, 200], "16": [250, 200]},
+    "cost": {"eta": 0.5, "max_power_w": 250},
+}
+
+
+def a_history(file: Path, header: dict[str, object] | None = None) -> Path:
+    job = {"batch_sizes": [8, 16], "default_batch_size": 16, "workload": {"network": "vit_ti"}}
+    cost = {"eta": 0.5, "max_power_w": 250}
+    header = header or {
+        "environment": "live",
+        "job": job,
+        "power_limits_w": [250, 200],
+        "cost": cost,
     }
     begin_history_file(file, header)
     cost = CostModel(0.5, 250)
@@ -562,12 +572,19 @@ def test_imported_runs_of_another_platform_do_not_stand_in_the_way(tmp_path):
 def test_a_power_limit_is_told_where_a_history_tuned_one(campaign, tmp_path):
     advice = advise(campaign, "vit_ti", history=a_history(tmp_path / "h.jsonl"))
     assert row_of(advice, 1, 8)["power_limit_w"] == 250
+    assert "power limit  250 W" in advice_text(advice)
     other = row_of(advice, 2, 16)
     assert other["power_limit_w"] is None and "batch size 8 only" in other["why_no_power_limit"]
-    assert any("cifar100" in warning for warning in advice["warnings"])
     without = advise(campaign, "vit_ti")
     assert all(c["power_limit_w"] is None for c in without["candidates"])
-    assert all("no GPU whose limit" in c["why_no_power_limit"] for c in without["candidates"])
+    # These runs were not on a GPU.
+    assert "power limit" not in advice_text(without) and "tune" not in advice_text(without)
+
+
+def test_a_history_of_traces_is_refused(campaign, tmp_path):
+    file = a_history(tmp_path / "h.jsonl", TRACES)
+    with pytest.raises(JoulecastError, match="the traces of cifar100 on v100, not of vit_ti"):
+        advise(campaign, "vit_ti", history=file)
 
 
 # --- the command --------------------------------------------------------------------------------------------

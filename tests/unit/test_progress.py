@@ -46,12 +46,29 @@ def test_every_state_is_told_apart(tmp_path):
     ]
     assert progress.runs[2].why == "no luck" and "killed" in progress.runs[3].why
     assert progress.as_json()["counts"] == {"done": 2, "failed": 2, "damaged": 1, "waiting": 1}
-    text = progress_text(progress)
+    text = progress_text(progress, [])
     for line in ("2 of 6 runs done", "failed: run2: no luck", f"disturbed: run1: {WHY}"):
         assert line in text
     assert f"rm -r {tmp_path}/records/run1 {tmp_path}/records/run4" in text
     found = progress_of(tmp_path)
     assert [run.run for run in found.runs] == ["run0", "run1", "run2", "run3", "run4"]
+
+
+def test_the_command_that_repeats_runs_names_the_configuration(tmp_path):
+    done(tmp_path, make_spec("run0"), [WHY])
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"results: {tmp_path}\n")
+
+    def said(*words):
+        return CliRunner().invoke(app, ["status", *map(str, words)]).output
+
+    run = json.loads(said("--config", file, "--json"))["runs"][0]["run"]
+    (tmp_path / "records" / run).mkdir()
+    records = f"{tmp_path}/records/{run}"
+    command = f"rm -r {records} && ./run snakemake --cores all --configfile {file}"
+    assert command in said("--config", file)
+    # Of a folder alone, the configuration is not known: no command starts another campaign.
+    assert "rm -r" not in said(tmp_path) and "--config FILE" in said(tmp_path)
 
 
 def test_a_record_of_another_specification_does_not_count(tmp_path):

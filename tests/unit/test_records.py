@@ -101,6 +101,24 @@ def test_corrupt_records_name_the_file(tmp_path, name):
         read_record(tmp_path / "r")
 
 
+def test_a_broken_record_says_once_what_to_do(tmp_path):
+    folder = tmp_path / "r"
+    write_record(folder, make_record(make_spec()))
+    file, info = folder / "power.parquet", folder / "run.json"
+    file.write_text("{")
+    again = f"; delete {folder} to repeat the run"
+    with pytest.raises(JoulecastError) as changed:
+        read_record(folder)
+    assert str(changed.value).endswith(f"; restore the file{again}")
+    file.unlink()
+    with pytest.raises(JoulecastError) as missing:
+        read_record(folder)
+    assert str(missing.value) == f"{file}: no such file of a run record{again}"
+    info.write_text(info.read_text().replace('"format": ', '"format": 9', 1))
+    with pytest.raises(JoulecastError, match=f"or delete {folder} to repeat the run"):
+        read_record(folder)
+
+
 def test_no_energy_is_none_with_a_reason():
     record = make_record(make_spec())
     meter = record.info.meters[0].model_copy(

@@ -104,30 +104,25 @@ def _summary(fits: Sequence[EnergyModel]) -> dict[str, Any]:
 
 def disturbance_notes(observations: pd.DataFrame) -> list[str]:
     """What a reader must know of disturbed runs that are used for want of others; empty if there is none."""
-    used = observations[(observations["polluted"] == "") & (observations["disturbed"] != "")]
+    clean = observations[observations["polluted"] == ""]
+    used = clean[clean["disturbed"] != ""]
     if used.empty:
         return []
-    trained = is_training(observations) & (observations["polluted"] == "")
-    trainings = is_training(used)
-    others = int((~trainings).sum())
-    calibrated = f" and during {counted(others, 'calibration')}" if others else ""
-    first = used.iloc[0]
-    again = (
-        "Measure them again on a quiet machine, if they are yours (`joulecast status` says how)."
+    trained, trainings = is_training(clean), is_training(used)
+    kinds = (
+        ("training run", int(trainings.sum()), int(trained.sum())),
+        ("calibration run", int((~trainings).sum()), int((~trained).sum())),
     )
-    if trainings.sum() == 0:
-        kept = observations["polluted"] == ""
-        total = int((kept & ~is_training(observations)).sum())
-        was = "was" if others == 1 else "were"
-        return [
-            f"{others} of {counted(total, 'calibration run')} {was} disturbed ({first['run']}: "
-            f"{first['disturbed']}); no training run was. {again}"
-        ]
+    counts = " and ".join(f"{some} of {counted(of, kind)}" for kind, some, of in kinds if some)
+    again = "`joulecast status` says how to measure them again"
+    # The runs of a campaign, which status knows, are in its folder records.
+    alone = used["nodes_are"].isin(("ranks", "GPUs")) & ~used["folder"].str.contains("/records/")
+    if alone.any():
+        name = used.loc[alone, "workload"].iloc[0]
+        again = f"measure again: `joulecast measure --name {name} -- COMMAND`"
     return [
-        f"Disturbed: other programs were at work during {int(trainings.sum())} of "
-        f"{counted(int(trained.sum()), 'training run')}{calibrated} that these figures rest on: "
-        f"{listed(sorted(used['run']))} (of {first['run']}: {first['disturbed']}). What was measured then "
-        f"took more time and energy than on a quiet machine, and what was fitted to it, too. {again}"
+        f"Disturbed: other programs were at work during {counts} ({listed(sorted(used['run']), 2)}), "
+        f"which took more time and energy; {again}."
     ]
 
 

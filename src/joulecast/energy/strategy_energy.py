@@ -16,6 +16,7 @@ import pandas as pd
 
 from joulecast.energy.fitting import CampaignFit
 from joulecast.energy.node_power import MeteredNode, known_nodes, metered_nodes, shipped_nodes
+from joulecast.quantities import counted
 from joulecast.runs.judging import MEASURED, OURS
 from joulecast.runs.observations import is_training, metered_units
 from joulecast.runs.platforms import Platform, gpu_in, same_hardware
@@ -135,7 +136,7 @@ def step_energy(
         joules,
         ", ".join(sources) or None,
         power_w=joules / times.step_s,
-        rests_on=f"powers by stage, fitted to {len(trained)} runs on {', '.join(same)}",
+        rests_on=f"powers by stage, fitted to {counted(len(trained), 'run')} on {', '.join(same)}",
     )
 
 

@@ -22,6 +22,7 @@ from joulecast.logs.logs import NODE_METER, Findings, LoggedMeter, usual_spacing
 from joulecast.logs.meters import CheckedMeter, checked_meters, checked_switch
 from joulecast.logs.repeats import Repeat, compared, repeat_of
 from joulecast.logs.work import Interval, work_of
+from joulecast.quantities import counted
 from joulecast.runs.files.reading import validated
 from joulecast.runs.files.writing import directory_added_to, written_aside
 from joulecast.runs.frames import ACTIVITY_COLUMNS, POWER_COLUMNS, STAGE_COLUMNS
@@ -334,7 +335,7 @@ class ImportSummary:
 
     def text(self) -> str:
         """The summary as lines for a person."""
-        lines = [f"{self.runs} runs imported to {self.out}, {self.clean} of them clean"]
+        lines = [f"{counted(self.runs, 'run')} imported to {self.out}, {self.clean} of them clean"]
         if self.without_power:
             lines.append(f"  {self.without_power} without power: their times are used")
         lines += [f"  {fact}" for fact in self.facts]

@@ -6,6 +6,7 @@ from typing import Any
 from joulecast.energy.prices import Prices, co2_text, cost_text
 from joulecast.quantities import (
     NONE,
+    amount,
     consumptions_of,
     counted,
     digits,
@@ -44,7 +45,7 @@ def _cells(row: Mapping[str, Any], currency: str, in_joules: InWords) -> dict[st
         **{name: str(row[name]) for name in ("platform", "workload")},
         f"{unit}s": digits(row["nodes" if unit == "node" else "gpus"]),
         "batch_size": digits(row["batch_size"]),
-        "work": f"{digits(row['work'])} {row['work_unit']}",
+        "work": amount(row["work"], row["work_unit"]),
         "work is": str(row["work_is"]),
         **amounts,
         **_costs(row, currency),

@@ -138,14 +138,19 @@ def _disturbed_pipelines(results: Path) -> list[Path]:
     return found
 
 
-def repeat_command(runs: Sequence[str], results: str) -> str:
-    """The command that measures some runs again."""
+def repeat_command(runs: Sequence[str], results: str, configfiles: Sequence[str]) -> str:
+    """The command that measures some runs of a campaign again, with its configuration files."""
     records = " ".join(f"{results}/records/{run}" for run in runs)
-    return f"rm -r {records} && ./run snakemake --cores all"
+    flags = "".join(f" --configfile {file}" for file in configfiles)
+    return f"rm -r {records} && ./run snakemake --cores all{flags}"
 
 
-def progress_text(progress: Progress) -> str:
-    """The counts, and below them all runs with a problem."""
+def progress_text(progress: Progress, configfiles: Sequence[str] | None) -> str:
+    """The counts, and below them all runs with a problem.
+
+    Args:
+        configfiles: of the campaign, for the command that repeats runs; ``None`` if they are not known.
+    """
     of = len(progress.runs)
     parts = [f"{len(progress.of('done'))} of {counted(of, 'run')} done"]
     parts += [f"{len(progress.of(state))} {state}" for state in STATES[1:] if progress.of(state)]
@@ -157,7 +162,10 @@ def progress_text(progress: Progress) -> str:
     lines += [f"disturbed: {run.run}: {run.disturbed}" for run in progress.disturbed]
     lines += [f"disturbed: pipeline {name}" for name in progress.disturbed_pipelines]
     again = [run.run for run in [*progress.disturbed, *progress.of("damaged")]]
-    if again:
-        lines.append(f"to measure these again: {repeat_command(again, progress.results)}")
+    if again and configfiles is None:
+        lines.append("give --config FILE of this campaign to be told how to measure these again")
+    if again and configfiles is not None:
+        command = repeat_command(again, progress.results, configfiles)
+        lines.append(f"to measure these again: {command}")
     lines += [f"waiting: {run.run}: {run.why}" for run in progress.of("waiting") if run.why]
     return "\n".join(lines)

@@ -352,7 +352,8 @@ def read_info(folder: Path) -> RunInfo:
         raise JoulecastError(f"{error}; delete {folder} to repeat the run") from None
     if content.get("format") != FORMAT:
         raise JoulecastError(
-            f"{path}: record format {content.get('format')}, this joulecast reads {FORMAT}"
+            f"{path}: record format {content.get('format')}, this joulecast reads {FORMAT}; use the one that "
+            f"wrote it, or delete {folder} to repeat the run"
         )
     return validated(_INFO, content, str(path))
 
@@ -376,7 +377,7 @@ def read_record(folder: Path, frames: Collection[str] = tuple(FRAMES)) -> RunRec
         for name in frames:
             path = folder / f"{name}.parquet"
             sha256 = info.frames_sha256.get(name)
-            file = parquet_file(path, f"frame {name} of a run record", FRAMES[name], sha256)
+            file = parquet_file(path, "file of a run record", FRAMES[name], sha256)
             read[name] = parquet_table(file, path, FRAMES[name])
         record = RunRecord(info, **read)
         validate(record, with_stages="stages" in frames)

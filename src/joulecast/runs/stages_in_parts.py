@@ -72,7 +72,7 @@ def stages_in_parts(folder: Path, info: RunInfo) -> Iterator[pd.DataFrame]:
     path, columns = folder / "stages.parquet", FRAMES["stages"]
     try:
         sha256 = info.frames_sha256.get("stages")
-        file = parquet_file(path, "frame stages of a run record", columns, sha256)
+        file = parquet_file(path, "file of a run record", columns, sha256)
         groups = _parts(file, path)
         read = _checked((parquet_table(file, path, columns, part) for part in groups), info)
         yield from read if len(groups) == 1 else _whole_steps(read)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, get_type
 
 from joulecast.energy.section import Priced, PriceList
 from joulecast.errors import JoulecastError
+from joulecast.quantities import listed
 from joulecast.runs.files.shipped import recorded_folder
 from joulecast.runs.request import Request
 
@@ -34,13 +35,13 @@ def paths(records: Records) -> list[Path]:
 
 
 def _folders(given: Path) -> list[Path]:
-    """The folder that is given; where there is none, those of the observed training of that name."""
-    if given.exists() or len(given.parts) != 1:
+    """The folder that is given; where it holds no record, those of the observed training of that name."""
+    if len(given.parts) != 1 or any(given.rglob("run.json")):
         return [given]
     from joulecast.runs.folders import MEASURED, measured_names, measured_records
 
     found = measured_records(given.name)
-    if found or recorded_folder(given).exists():
+    if found or given.exists() or recorded_folder(given).exists():
         return found or [given]
     known = ", ".join(measured_names()) or f"{MEASURED} has none"
     raise JoulecastError(
@@ -51,14 +52,14 @@ def _folders(given: Path) -> list[Path]:
 
 @contextmanager
 def naming(*given: AnyPath | None) -> Iterator[None]:
-    """Name the files that were given in an error that names none of them."""
+    """Name the files that were given in an error that names none of them, and no option."""
     try:
         yield
     except JoulecastError as error:
         files = [str(each) for each in given if each is not None and Path(each).exists()]
-        if not files or any(file in str(error) for file in files):
+        if not files or str(error).startswith("--") or any(file in str(error) for file in files):
             raise
-        raise JoulecastError(f"{error} (from {', '.join(files)})") from None
+        raise JoulecastError(f"{error} (from {listed(files)})") from None
 
 
 def prices_of(request: Priced) -> Prices:

@@ -40,9 +40,8 @@ def ending(results: Path, configfiles: Sequence[str]) -> list[str]:
     lines = [f"{results}: {'; '.join(parts)}"] if parts else []
     disturbed = [run.run for run in progress.disturbed]
     if disturbed:
-        flags = "".join(f" --configfile {file}" for file in configfiles)
         lines.append(
             f"{counted(len(disturbed), 'run')} disturbed by other programs; to repeat only these: "
-            f"{repeat_command(disturbed, str(results))}{flags}"
+            f"{repeat_command(disturbed, str(results), configfiles)}"
         )
     return lines

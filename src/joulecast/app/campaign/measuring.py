@@ -8,6 +8,7 @@ from joulecast.app.campaign.config import Config
 from joulecast.app.campaign.runs import campaign_runs
 from joulecast.errors import JoulecastError
 from joulecast.measure.training.measure_run import Quiet, measure_run
+from joulecast.quantities import counted
 from joulecast.runs.files.shipped import PLATFORMS
 from joulecast.runs.folders import answers
 from joulecast.runs.platforms import recorded_for
@@ -67,7 +68,7 @@ def measure_campaign(
     if failed:
         reasons = "".join(f"\n  {run}: {reason}" for run, reason in failed.items())
         raise JoulecastError(
-            f"{len(failed)} of {len(specs)} runs failed; the others are in {results}, so the same call "
-            f"repeats only these:{reasons}"
+            f"{len(failed)} of {counted(len(specs), 'run')} failed; the others are in {results}, so the same "
+            f"call repeats only these:{reasons}"
         )
     return [results / "records" / spec.run for spec in specs]

@@ -77,6 +77,15 @@ def _request(model: type[R], given: dict[str, Any], name: str | None) -> R:
         if "records" in given:
             raise JoulecastError("give the NAME of a measured training, or --records FOLDER")
         given = {field: name for field in _FROM_NAME if field in model.model_fields} | given
+    for field in _FROM_NAME:
+        if (
+            field not in given
+            and field in model.model_fields
+            and model.model_fields[field].is_required()
+        ):
+            raise JoulecastError(
+                f"--{field} is missing; give it, or the NAME of a training that `measure` ran"
+            )
     try:
         return model(**given)
     except JoulecastError as error:

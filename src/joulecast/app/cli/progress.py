@@ -46,6 +46,8 @@ def status(
         _show_live(results or MEASURED, steps, prices_of(Priced(prices=prices)), as_json)
         return
     folder, specs = results or Path("results"), None
+    # The default configuration needs no flag; that of another folder is not known.
+    files: list[str] | None = [] if results is None else None
     if configuration is not None:
         # Loads pandas, which a look at a folder does not need.
         from joulecast.app.campaign.config import read_config
@@ -53,11 +55,12 @@ def status(
 
         config = read_config(configuration)
         folder, specs = results or Path(config.results), campaign_runs(config, platforms)
+        files = [str(configuration)]
     progress = progress_of(folder, specs)
     if as_json:
         echo_json(progress.as_json())
     else:
-        typer.echo(progress_text(progress))
+        typer.echo(progress_text(progress, files))
     raise typer.Exit(0 if progress.finished else 1)
 
 

@@ -77,9 +77,13 @@ class _HostSampler:
             return None if first is None else here
         return offset_from(first["addresses"], first["port"]) or _by_wall_clock(first)
 
+    def stop(self) -> str | None:
+        """Stop; the reason if the sampler died."""
+        return self._sampler.stop().died
+
     def leave(self) -> None:
         """Stop, and leave word of it for the first process."""
-        died = self._sampler.stop().died
+        died = self.stop()
         end = {"host": self._job.host, "died": died, "clock": _plain(self._offset())}
         self._job.write(f"host-{self._job.place.rank}", end)
 
@@ -144,6 +148,7 @@ class Observation:
             # Processes of one host share a sampler, which reads until the last of them has ended.
             job.wait(lambda: all(job.ended(rank) for rank in job.ranks_of_host()), _PATIENCE_S)
             self._sampler.leave()
+            self._sampler = None
         if job.place.rank != 0:
             job.wait(lambda: not job.path.exists(), _PATIENCE_S)
             return Result()
@@ -156,6 +161,9 @@ class Observation:
 
     def close(self) -> None:
         """Remove what the observation needed meanwhile."""
+        if self._sampler is not None:
+            # The command did not start: the sampler ends before its folder is removed.
+            self._sampler.stop()
         if self._server is not None:
             self._server.close()
         if self._job.place.rank == 0:

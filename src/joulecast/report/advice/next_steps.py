@@ -34,7 +34,7 @@ def measure_next(
         candidates: all of them.
         best: the choice; without one, what to do about that.
         most_nodes: that were run; ``None`` where nothing was.
-        knows_batches: whether a tuning history tells what a batch size does to the accuracy.
+        knows_batches: is not used; ``advise`` still gives it.
         least: what the best is the least of.
     """
     if not candidates:
@@ -86,11 +86,4 @@ def measure_next(
         unit = unit_of(leading.nodes_are)
         larger = scale_in_words(2 * most_nodes, leading.nodes_are)
         steps.append((larger, f"{name} has the largest {unit} count that was run"))
-    if not knows_batches and len({c.batch_size for c in candidates}) > 1:
-        steps.append(
-            (
-                "samples to the accuracy by batch size: `joulecast tune --live --history FILE`",
-                "a larger batch may need more samples, which these figures do not know",
-            )
-        )
     return [{"what": what, "why": why} for what, why in steps[:_MOST]]

@@ -29,12 +29,7 @@ class PowerLimit:
         return replace(candidate, why_no_power_limit=why)
 
 
-NO_HISTORY = PowerLimit(
-    None,
-    None,
-    "no GPU whose limit can be set was recorded; `joulecast tune --history FILE` tunes one, --history FILE "
-    "takes what it found",
-)
+NO_HISTORY = PowerLimit(None, None, "no history of a tuning of this network was given (--history)")
 
 
 def power_limit_of(history: Path, network: str) -> PowerLimit:
@@ -45,29 +40,23 @@ def power_limit_of(history: Path, network: str) -> PowerLimit:
         network: that the advice is for.
 
     Raises:
-        JoulecastError: no such history, or one of another network.
+        JoulecastError: no such history, or one of another network or of traces.
     """
     header, _ = read_history_file(history)
     advice = advise_on_file(history)
-    notes = []
     tuned = network_of(header, history)
-    if tuned is not None:
-        if tuned != network:
-            raise JoulecastError(f"{history}: is of {tuned}, not of {network}; leave --history out")
-    else:
-        notes.append(
-            f"the history is of the traces' workload {header.get('workload')} on {header.get('gpu')}; it "
-            f"does not say whether that is {network} here"
-        )
+    if tuned != network:
+        of = tuned or f"the traces of {header.get('workload')} on {header.get('gpu')}"
+        raise JoulecastError(f"{history}: is of {of}, not of {network}; leave --history out")
     use = advice["use"]
     knows = use is not None and use["runs"] > 0
     if use is None or use["power_limit_w"] is None or not knows:
         why = "the history tuned no power limit"
         if not knows:
             why = f"the history advises nothing yet ({advice['status']})"
-        return PowerLimit(None, None, why, knows, tuple(notes))
-    notes.append(
+        return PowerLimit(None, None, why, knows)
+    note = (
         "expected energies and times are without the power limit, whose effect the history knows for "
         "its own training only"
     )
-    return PowerLimit(use["power_limit_w"], use["batch_size"], "", knows, tuple(notes))
+    return PowerLimit(use["power_limit_w"], use["batch_size"], "", knows, (note,))

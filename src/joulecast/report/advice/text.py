@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from joulecast.energy.prices import Prices, co2_text, cost_text
-from joulecast.quantities import NONE, consumptions, digits, listed, times, with_range
+from joulecast.quantities import NONE, amount, consumptions, digits, listed, times, with_range
 from joulecast.report.advice.choice import within_words
 from joulecast.report.advice.request import Limit
 from joulecast.runs.scale import unit_of
@@ -62,9 +62,10 @@ def _choice(advice: Mapping[str, Any]) -> list[str]:
         for name, text in _paid(best, Prices(**advice["prices"]))
     ]
     watts, why = best["power_limit_w"], best["why_no_power_limit"]
-    lines.append(
-        f"  power limit  {watts} W" if watts is not None else f"  power limit  none: {why}"
-    )
+    # Elsewhere there is no GPU whose limit could be set.
+    on_metered_gpus = best["gpus"] and best["energy_source"] == "measured"
+    if watts is not None or on_metered_gpus or advice["request"].get("history"):
+        lines.append(f"  power limit  {f'none: {why}' if watts is None else f'{watts} W'}")
     return lines
 
 
@@ -75,16 +76,18 @@ def advice_text(advice: Mapping[str, Any]) -> str:
     unit = unit_of(advice["candidates"][0]["nodes_are"]) if advice["candidates"] else "node"
     lines = [
         f"{advice['network']} on {advice['platform']} (nodes are {advice['nodes_are']}), "
-        f"{digits(work['samples'])} {work['unit']} ({work['why']}); "
+        f"{amount(work['samples'], work['unit'])} ({work['why']}); "
         f"{_asked(advice['request'], prices.currency)}",
         "",
         *_choice(advice),
     ]
     if any(row["time_low_s"] is not None for row in advice["candidates"]):
         lines.append("  in brackets: 90 % intervals of one run")
-    counts = [digits(count) for count in advice["weighed"]["counts"]]
+    counts = advice["weighed"]["counts"]
     if counts:
-        lines.append(f"  weighed: {listed(counts)} {unit}s ({advice['weighed']['why']})")
+        weighed = listed([digits(count) for count in counts])
+        units = unit if counts == [1] else f"{unit}s"
+        lines.append(f"  weighed: {weighed} {units} ({advice['weighed']['why']})")
     lines.append(f"  judged by {advice['limit']['judged_by']}")
     lines.append(f"  rests on: {advice['rests_on']}")
     if prices.given:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from joulecast.energy.fitting import CampaignFit
+from joulecast.quantities import counted
 from joulecast.report.tables.output import write_table
 from joulecast.runs.integration import EnergyCurve
 from joulecast.runs.judging import OURS
@@ -80,7 +81,9 @@ def _of_covers(covers: Sequence[str | None]) -> Iterator[tuple[str, str, str]]:
     """A warning where energies of runs are of different parts, and so not comparable."""
     runs = Counter(each for each in covers if each is not None)
     if len(runs) > 1:
-        found = ", ".join(f"{each} ({count} runs)" for each, count in sorted(runs.items()))
+        found = ", ".join(
+            f"{each} ({counted(count, 'run')})" for each, count in sorted(runs.items())
+        )
         yield (
             "warning",
             "energy covers",
@@ -102,7 +105,7 @@ def _of_fit(fit: CampaignFit) -> Iterator[tuple[str, str, str]]:
     times = fit.judged("time")
     missing = times[(times["model"] == OURS) & times["predicted"].isna()]
     if len(missing):
-        yield "error", "prediction", f"MC2 has none for {len(missing)} runs"
+        yield "error", "prediction", f"MC2 has none for {counted(len(missing), 'run')}"
 
 
 def check_results(folders: Sequence[Path], fit: CampaignFit) -> pd.DataFrame:

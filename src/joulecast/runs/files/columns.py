@@ -241,8 +241,7 @@ def parquet_file(path: Path, what: str, columns: Schema, sha256: str | None = No
     content = read_bytes(path, what, MAX_TABLE_BYTES)
     if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
         raise JoulecastError(
-            f"{path}: is not what was written (its SHA-256 is another); restore the file, or delete the "
-            "folder to repeat the run"
+            f"{path}: is not what was written (its SHA-256 is another); restore the file"
         )
     try:
         footer = pq.read_metadata(pa.BufferReader(content))
