@@ -19,6 +19,7 @@ import joulecast
 from joulecast.app.cli.main import app
 from joulecast.app.cli.tuning import tune as command
 from joulecast.energy.fitting import fit_campaign
+from joulecast.energy.forecast import whole_steps, work_of
 from joulecast.graphs.shipped_graphs import load
 from joulecast.logs.mlperf import import_mlperf
 from joulecast.report.figures.inline import inline_svg
@@ -97,13 +98,15 @@ def test_the_table_of_forecasts_says_what_the_command_says(results):
     assert {row["nodes"] for row in answer["forecasts"]} == {4, 64}
     for row in answer["forecasts"]:
         mine = fitted.loc[row["nodes"]]
+        # The last step counts in full.
+        work = whole_steps(row["work"], row["batch_size"]) * row["batch_size"]
         for amount, unit in (("time", "s"), ("energy", "j")):
             for end, other in (("", ""), ("_low", "_high"), ("_high", "_low")):
                 value = row[f"{amount}{end}_{unit}"]
                 if amount == "time":
-                    assert mine[f"samples_per_s{other}"] == pytest.approx(row["work"] / value)
+                    assert mine[f"samples_per_s{other}"] == pytest.approx(work / value)
                 else:
-                    assert mine[f"joules_per_sample{end}"] == pytest.approx(value / row["work"])
+                    assert mine[f"joules_per_sample{end}"] == pytest.approx(value / work)
         assert "MC2, fitted to 8 runs on 1, 2, 4 nodes" == row["rests_on"] == mine["basis"]
 
 
@@ -371,10 +374,9 @@ def test_a_batch_that_is_kept_at_a_larger_scale_is_told(tmp_path):
     assert any("32 nodes" in note and "less than one" in note for note in large["notes"])
     done = CliRunner().invoke(app, ["forecast", "--records", str(records), "--nodes", "32"])
     assert done.exit_code != 0 and "less than one sample" in done.output
-    advice = _command(
-        "advise", "--records", records, "--network", "vit_ti", "--nodes", "32", "--batch", 16
-    )
-    assert advice["best"] is None
+    asked = ["advise", "--records", str(records), "--network", "vit_ti"]
+    advised = CliRunner().invoke(app, [*asked, "--nodes", "32", "--batch", "16"])
+    assert advised.exit_code == 2 and "less than one sample" in advised.output
 
 
 def test_less_than_a_sample_a_gpu_is_marked_where_others_ran(tmp_path):
@@ -387,6 +389,144 @@ def test_less_than_a_sample_a_gpu_is_marked_where_others_ran(tmp_path):
     assert any("less than one" in note and "512 nodes" in note for note in answer["notes"])
     advice = _command("advise", "--records", tmp_path, "--network", "net", "--nodes", "512")
     assert any("less than one" in mark for mark in advice["best"]["extrapolation"])
+
+
+def _refusals(records, network, scale, asked) -> tuple[str, str]:
+    """What the forecast and the advice say, in one line each, of what cannot be asked."""
+    said = []
+    for words in (("forecast", "--records"), ("advise", "--network", network, "--records")):
+        given = [*words, records, *scale, *asked]
+        done = CliRunner().invoke(app, [str(word) for word in given])
+        assert done.exit_code == 2 and len(done.output.splitlines()) == 1, done.output
+        said.append(done.output)
+    return said[0], said[1]
+
+
+def _observed(folder, name, ranks, repeat, unit="samples", steps=4):
+    """Record a command on ranks of one host; without the samples of its steps, one of them counts as one."""
+    per_step = 4 * ranks if unit == "samples" else 1
+    spec = make_spec(
+        f"{name}-n{ranks}-r{repeat}", ranks, repeat=repeat, training={"steps": steps}
+    ).model_copy(
+        update={
+            "observed": Observed(
+                name=name,
+                command=("train",),
+                samples_per_step=per_step if unit == "samples" else None,
+            ),
+            "workload": None,
+        }
+    )
+    record = make_record(spec, _steps(ranks, 4 * ranks))
+    outcome = record.info.outcome.model_copy(
+        update={"work_unit": unit, "samples": per_step * steps}
+    )
+    hosts = {"nodes": ["host/0"], "node_of_rank": ranks * ["host/0"]}
+    info = record.info.model_copy(update={"outcome": outcome, **hosts})
+    write_record(folder / spec.run, replace(record, info=info))
+
+
+def test_what_is_counted_in_another_unit_is_refused_in_the_same_words(metered_runs, tmp_path):
+    record = make_imported()
+    foreign = record.info.spec.foreign.model_copy(update={"work_unit": "epochs"})
+    spec = record.info.spec.model_copy(update={"foreign": foreign})
+    info = record.info.model_copy(update={"spec": spec, "spec_sha256": spec.digest()})
+    write_record(tmp_path / "epochs/r", replace(record, info=info))
+    said = _refusals(tmp_path / "epochs", "net", ("--nodes", 1), ("--samples", 1e6))
+    for each in said:
+        assert "is not forecast: its work is counted in epochs, not in samples" in each
+    asked = {"records": tmp_path / "epochs", "nodes": [1], "epochs": 5}
+    (row,) = joulecast.advise("net", **asked)["candidates"]
+    (forecast,) = joulecast.forecast(**asked)["forecasts"]
+    assert row["time_s"] == pytest.approx(forecast["measured_time_s"])
+    said = _refusals(metered_runs, "llama2_70b_lora", ("--nodes", 1), ("--epochs", 1))
+    for each in said:
+        assert "is not forecast: its work is counted in samples, not in epochs" in each
+
+
+def test_a_training_whose_steps_are_counted_has_a_forecast_and_an_advice(tmp_path):
+    for ranks, repeat in itertools.product((1, 2), (1, 2)):
+        _observed(tmp_path, "loop", ranks, repeat, "steps")
+    for asked in (("--samples", 1e6), ("--batch", 8)):
+        for each in _refusals(tmp_path, "loop", ("--gpus", 1), asked):
+            assert "loop is not forecast: its" in each and "--samples-per-step" in each
+    advice = joulecast.advise("loop", records=tmp_path, gpus=[1, 2])
+    assert advice["work"]["samples"] == work_of("steps") == 1000
+    assert advice["work"]["unit"] == "steps"
+    rows = joulecast.forecast(tmp_path, gpus=[1, 2])["forecasts"]
+    assert [row["work"] for row in rows] == [4, 4]
+    for row, candidate in zip(
+        rows, sorted(advice["candidates"], key=lambda c: c["nodes"]), strict=True
+    ):
+        assert candidate["time_s"] == pytest.approx(row["measured_time_s"] * 1000 / 4)
+
+
+def test_a_batch_outside_of_the_runs_is_as_far_off_in_the_forecast_as_in_the_advice(results):
+    folder, _ = results
+    asked = {"records": folder / "records", "samples": 1e6}
+
+    def both(nodes, batch):
+        told = joulecast.forecast(nodes=[nodes], batch=batch, **asked)
+        (candidate,) = joulecast.advise("vit_ti", nodes=[nodes], batch=[batch], **asked)[
+            "candidates"
+        ]
+        return told, told["forecasts"][0], candidate
+
+    inside, outside = both(8, 32), both(8, 256)
+    for _, forecast, candidate in (inside, outside):
+        for figure in ("time_s", "time_low_s", "time_high_s", "energy_low_j", "energy_high_j"):
+            assert forecast[figure] == pytest.approx(candidate[figure], rel=1e-6)
+        assert forecast["extrapolation"] == candidate["extrapolation"]
+    told, forecast, candidate = outside
+    batch = "batch 32 of a rank: run with 2 to 8"
+    assert candidate["extrapolation"] == ["8 nodes: run on 1 to 4", batch]
+    assert f"vit_ti on 8 nodes: {batch}" in told["notes"]
+
+    def width(row):
+        return row["time_high_s"] / row["time_low_s"]
+
+    assert width(forecast) > width(inside[1])
+
+
+def test_what_the_runs_do_not_tell_is_refused_or_marked_alike(tmp_path):
+    _observed(tmp_path, "one", 1, 1)
+    _observed(tmp_path, "one", 1, 2)
+    forecast, advice = _refusals(tmp_path, "one", ("--gpus", 1), ("--batch", 128))
+    for each in (forecast, advice):
+        assert "all runs have 4 samples a rank" in each
+        assert "measure a second batch: change it in the training" in each
+    asked = {"records": tmp_path, "gpus": [2], "samples": 1e4}
+    told = joulecast.forecast(**asked)
+    (row,) = told["forecasts"]
+    (candidate,) = joulecast.advise("one", **asked)["candidates"]
+    for figure in ("time_s", "time_low_s", "time_high_s", "energy_low_j", "energy_high_j"):
+        assert row[figure] == pytest.approx(candidate[figure], rel=1e-6)
+    (words,) = (each for each in candidate["extrapolation"] if "exchanged" in each)
+    assert f"one on 2 ranks: {words}" in told["notes"]
+
+
+def test_rows_of_a_forecast_do_the_same_work_and_say_where_it_was_recorded(tmp_path):
+    """Also where the runs of one scale did more of it than those of another."""
+    for ranks, steps in ((1, 8), (2, 5)):
+        for repeat in (1, 2):
+            _observed(tmp_path, "tiny", ranks, repeat, steps=steps)
+    rows = joulecast.forecast(tmp_path, gpus=[1, 2, 4])["forecasts"]
+    assert [row["work"] for row in rows] == 3 * [40]
+    assert {row["work_is"] for row in rows} == {"as recorded on 2 ranks"}
+    # One rank takes ten steps of four samples.
+    assert rows[0]["measured_time_s"] == pytest.approx(10 * sum(_steps(1, 4).values()))
+    for repeat in (3, 4):
+        _observed(tmp_path, "tiny", 2, repeat, steps=7)
+    (row,) = joulecast.forecast(tmp_path, gpus=[2])["forecasts"]
+    assert (row["work"], row["work_is"]) == (48, "as recorded on 2 ranks (mean)")
+
+
+def test_a_name_that_no_training_has_is_answered_with_those_that_there_are(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _observed(tmp_path / "results/measured", "tiny", 1, 1)
+    done = CliRunner().invoke(app, ["forecast", "other", "--gpus", "2"])
+    assert done.exit_code == 2 and len(done.output.splitlines()) == 1
+    assert "other: holds no run record" in done.output and "(tiny)" in done.output
 
 
 def test_a_batch_smaller_than_the_devices_is_not_simulated():

@@ -335,9 +335,10 @@ def test_what_lies_outside_is_marked_and_less_sure(campaign):
 
 def test_nothing_is_chosen_from_nothing(campaign):
     for limit in (Limit(), Limit(deadline_s=1), Limit(energy_budget_j=1), Limit(energy_weight=0.0)):
-        advice = advise(campaign, "vit_ti", limit, nodes=[8], batch=[1])
-        assert advice["best"] is None and advice["why_none"] == "there are no candidates"
-        assert "smaller than the 8 ranks" in advice_text(advice)
+        with pytest.raises(
+            JoulecastError, match="nothing can be advised: 8 nodes, batch 1: batch 1 "
+        ):
+            advise(campaign, "vit_ti", limit, nodes=[8], batch=[1])
 
 
 def test_a_batch_is_not_forecast_from_one_batch(tmp_path):
@@ -348,12 +349,14 @@ def test_a_batch_is_not_forecast_from_one_batch(tmp_path):
     assert all("second batch" in refused["why"] for refused in advice["refused"])
 
 
-def test_communication_is_not_forecast_from_one_rank(tmp_path):
+def test_an_exchange_that_no_run_has_shown_is_not_weighed_unless_it_is_asked_for(tmp_path):
     folders = keep(tmp_path, a_run(1, 4), a_run(1, 8))
+    assert advise(folders, "vit_ti")["weighed"]["counts"] == [1]
     advice = advise(folders, "vit_ti", nodes=[1, 2])
-    assert {c["nodes"] for c in advice["candidates"]} == {1}
     assert any("one node count" in warning for warning in advice["warnings"])
-    assert "communication is not known" in advice["refused"][0]["why"]
+    for row in advice["candidates"]:
+        marked = any("no run exchanged gradients" in each for each in row["extrapolation"])
+        assert marked == (row["nodes"] == 2)
 
 
 def test_a_deadline_is_held_against_the_upper_end(campaign):

@@ -1,8 +1,9 @@
 """Forecasting a campaign: energy and time of node counts that were not run yet.
 
 MC2 is fitted to all records of a few small node counts and asked for larger ones of the same workloads:
-the same work, with the batch that the records themselves keep (of all nodes, or of one), or what is asked
-for.
+the work of the largest recorded scale, with the batch that the records themselves keep (of all nodes, or of
+one), or what is asked for. Forecasts and advice ask the same functions what the records can be asked, how far
+outside of them a setting lies, and what the model says of it.
 """
 
 import math
@@ -10,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from joulecast.energy.evaluation import campaigns
@@ -17,7 +19,7 @@ from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.models import EnergyModel, Phased, Staged, mc2_for
 from joulecast.energy.plain import plain_rows
 from joulecast.energy.prices import NO_PRICES, Prices, cost_columns
-from joulecast.energy.request import Scales
+from joulecast.energy.request import Scales, Work
 from joulecast.errors import JoulecastError
 from joulecast.quantities import counted, digits, listed
 from joulecast.runs.judging import ANSWER
@@ -26,6 +28,7 @@ from joulecast.runs.record import read_info
 from joulecast.runs.scale import (
     counts,
     gpus_per_node,
+    hosts_and_gpus,
     is_observed,
     scale_in_words,
     scales_are,
@@ -44,13 +47,187 @@ _SETTING = {
 }
 """What a forecast names of its setting, and the column of the runs table that has it."""
 
+_DRIFT = 0.05
+"""Half width, relative, that each doubling beyond the batches of the runs adds (in quadrature), as MC2's
+intervals add it for doublings beyond its node counts."""
+
 _AMOUNTS = [name for name in ANSWER if name != "work"]
 _SCALE = ("nodes", "ranks_per_host", "accelerators_per_node")
 """What says how many hosts and GPUs a setting takes."""
 
 
+_PER_WORK = {"samples": 1e6, "epochs": 1.0, "steps": 1e3}
+"""The work that costs are given for where no amount is asked for, by what is counted: so many samples that it
+decides nothing that a training has whole steps."""
+
+
+def work_of(unit: str) -> float:
+    """Number of units in the work that costs are given for."""
+    return _PER_WORK.get(unit, 1.0)
+
+
+def whole_steps(samples: float, batch: float) -> int:
+    """Steps of a training: the last one counts in full."""
+    return math.ceil(samples / batch - 1e-9)
+
+
+def why_not_forecast(
+    of_workload: pd.DataFrame, asked: Work, has_batch: bool, to_target: bool = False
+) -> str | None:
+    """Reason why a workload's records cannot be asked for this; ``None`` if they can.
+
+    Args:
+        has_batch: whether a batch is asked for.
+        to_target: whether the work is asked for by the quality that it reaches.
+    """
+    unit = of_workload["work_unit"].iloc[0]
+    counts_samples = "; measure it with --samples-per-step" if unit == "steps" else ""
+    why = None
+    if has_batch and of_workload["batch"].isna().all():
+        why = "its logs do not show their batch"
+    elif has_batch and unit == "steps":
+        why = f"its batch is not known{counts_samples}"
+    elif to_target and of_workload["kind"].iloc[0] != "imported":
+        why = "its runs did not train to a target"
+    elif asked.samples is not None and unit != "samples":
+        why = f"its work is counted in {unit}, not in samples{counts_samples}"
+    elif asked.epochs is not None and unit != "epochs":
+        why = f"its work is counted in {unit}, not in epochs"
+    return why and f"{of_workload['workload'].iloc[0]} is not forecast: {why}"
+
+
+def setting_of(of_workload: pd.DataFrame, nodes: int, batch: float, work: float) -> dict[str, Any]:
+    """A setting as a row of observations, by the example of a run on as many nodes, or on the most; of runs
+    with a known energy, where there are any.
+
+    Args:
+        batch: of all nodes; NaN where the log of an imported run has none.
+        work: in the unit of the runs.
+    """
+    metered = of_workload[of_workload["energy_j"].notna()]
+    runs = metered if len(metered) else of_workload
+    near = runs[runs["nodes"] == (nodes if (runs["nodes"] == nodes).any() else runs["nodes"].max())]
+    example: dict[str, Any] = near.iloc[-1].to_dict()
+    ranks = example["ranks"] * nodes / float(example["nodes"])
+    per_node, observed = gpus_per_node(of_workload), is_observed(of_workload)
+    if observed:
+        example["ranks_per_host"] = per_node
+    hosts = read_info(Path(example["folder"])).spec.platform.hosts
+    return {
+        **example,
+        "nodes": nodes,
+        "ranks": ranks,
+        "batch": batch,
+        "batch_per_rank": math.nan if math.isnan(example["batch_per_rank"]) else batch / ranks,
+        "samples": work,
+        "steps": whole_steps(work, batch) if example["kind"] == "training" else 0,
+        "metered_units": metered_units(example, nodes, hosts),
+        "hosts": math.ceil(nodes / per_node) if observed and per_node else nodes,
+        "gpus": nodes if observed else nodes * per_node if per_node else math.nan,
+    }
+
+
+def _span(low: float, high: float) -> str:
+    return f"{low:,.10g}" if low == high else f"{low:,.10g} to {high:,.10g}"
+
+
+def _why_not_known(of_workload: pd.DataFrame, setting: Mapping[str, Any]) -> str | None:
+    """Reason why the runs say nothing of a setting; ``None`` if they do. How others divide the network over
+    their devices is not known, so of imported runs there is none."""
+    if setting["kind"] == "imported":
+        return None
+    in_steps = setting["work_unit"] == "steps"
+    if setting["batch"] < setting["ranks"] and not in_steps:
+        return f"batch {setting['batch']:g} leaves less than one sample to a rank; --batch asks for another"
+    seen = set(of_workload["batch_per_rank"])
+    if len(seen) > 1 or setting["batch_per_rank"] in seen:
+        return None
+    if in_steps:
+        return (
+            "all runs have one count of ranks, and the samples of a step are not known; measure another "
+            "count, or with --samples-per-step"
+        )
+    return (
+        f"all runs have {seen.pop():g} samples a rank, so how time grows with the batch is not known; "
+        "measure a second batch: change it in the training (calibration.batch_sizes in a campaign)"
+    )
+
+
+_NO_EXCHANGE = (
+    "no run exchanged gradients, so the forecast has no exchange; the upper end allows for one over a link "
+    "of 1 GB/s. Measure two ranks or more"
+)
+
+
+def _outside(
+    of_workload: pd.DataFrame, setting: Mapping[str, Any], knows_exchange: bool
+) -> tuple[tuple[str, ...], float]:
+    """Ways in which a setting lies outside of what was run, and by how much that widens its intervals."""
+    reasons, widens = [], 0.0
+    least, most = of_workload["nodes"].min(), of_workload["nodes"].max()
+    if not least <= setting["nodes"] <= most:
+        scale = scale_in_words(setting["nodes"], setting["nodes_are"])
+        reasons.append(f"{scale}: run on {_span(least, most)}")
+    if setting["ranks"] > 1 and not knows_exchange:
+        reasons.append(_NO_EXCHANGE)
+    if setting["work_unit"] == "steps":
+        return tuple(reasons), widens
+    devices = hosts_and_gpus(setting)[1] or setting["nodes"]
+    if setting["batch"] < devices:
+        reasons.append(f"batch {setting['batch']:g}: less than one sample each of {devices:g}")
+    column, of = "batch_per_rank", " of a rank"
+    if setting["kind"] == "imported":
+        column, of = "batch", ""
+    low, high = of_workload[column].min(), of_workload[column].max()
+    if setting[column] > high or setting[column] < low:
+        nearest = high if setting[column] > high else low
+        widens = _DRIFT * abs(math.log2(setting[column] / nearest))
+        reasons.append(f"batch {setting[column]:,.10g}{of}: run with {_span(low, high)}")
+    return tuple(reasons), widens
+
+
+def _widened(answer: pd.DataFrame, by: pd.Series) -> pd.DataFrame:
+    """The answer with the half widths of its intervals (of logarithms) widened, in quadrature."""
+    wide = answer.copy()
+    for quantity, unit in (("time", "s"), ("energy", "j")):
+        value = answer[f"{quantity}_{unit}"]
+        for end, sign in (("low", -1), ("high", 1)):
+            name = f"{quantity}_{end}_{unit}"
+            # What is drawn may lie to one side of what is expected.
+            side = (sign * np.log(answer[name] / value)).clip(lower=0.0)
+            wide[name] = answer[name].where(by == 0, value * np.exp(sign * np.hypot(side, by)))
+    return wide
+
+
+def answered(
+    model: EnergyModel, of_workload: pd.DataFrame, settings: Sequence[dict[str, Any]]
+) -> tuple[pd.DataFrame, list[tuple[dict[str, Any], str]]]:
+    """What a model that was fitted to a workload's runs, and others, says of settings.
+
+    Returns:
+        a row for each setting that can be asked, with the columns of
+        :data:`joulecast.runs.predictions.ANSWER` and ``extrapolation``: in what it lies outside of the runs,
+        which widens its intervals; and the settings that cannot be asked, with the reasons.
+    """
+    whys = [_why_not_known(of_workload, setting) for setting in settings]
+    told = list(zip(settings, whys, strict=True))
+    refused = [(setting, why) for setting, why in told if why is not None]
+    rows = pd.DataFrame([setting for setting, why in told if why is None])
+    if rows.empty:
+        return rows, refused
+    knows_exchange = model.knows_exchange if isinstance(model, Staged) else True
+    outside = [_outside(of_workload, row, knows_exchange) for row in rows.to_dict("records")]
+    widens = pd.Series([by for _, by in outside], index=rows.index)
+    answer = _widened(model.predict(rows, "predicted"), widens)
+    rows = rows.drop(columns=[*ANSWER], errors="ignore").join(answer)
+    return rows.assign(extrapolation=[reasons for reasons, _ in outside]), refused
+
+
 def _scales_weakly(of_workload: pd.DataFrame) -> bool:
-    """Whether the recorded batch grew with the nodes; imported runs divide one batch over them."""
+    """Whether the recorded batch grew with the nodes; imported runs divide one batch over them. Where steps
+    are counted, one is one on any of them."""
+    if of_workload["work_unit"].iloc[0] == "steps":
+        return False
     if of_workload["nodes"].nunique() < 2 or of_workload["batch"].isna().all():
         return bool(of_workload["batch_per_rank"].notna().all())
     if of_workload["batch_per_rank"].notna().all():
@@ -64,132 +241,66 @@ def _scales_weakly(of_workload: pd.DataFrame) -> bool:
     return bool(sizes.iloc[-1] > sizes.iloc[0])
 
 
-def whole_steps(samples: float, batch: float) -> int:
-    """Steps of a training: the last one counts in full."""
-    return math.ceil(samples / batch - 1e-9)
-
-
-def as_setting(
-    example: Mapping[str, Any], nodes: int, batch: float, samples: float
-) -> dict[str, Any]:
-    """A setting as a row of observations, by the example of a run with another one.
-
-    Args:
-        example: observations of the run.
-        batch: of all nodes; NaN where the log of an imported run has none.
-        samples: the work, in the run's unit.
-    """
-    ranks = example["ranks"] * nodes / float(example["nodes"])
-    hosts = read_info(Path(example["folder"])).spec.platform.hosts
-    steps = whole_steps(samples, batch) if example["kind"] == "training" else 0
-    return {
-        **example,
-        "nodes": nodes,
-        "ranks": ranks,
-        "batch": batch,
-        "batch_per_rank": math.nan if math.isnan(example["batch_per_rank"]) else batch / ranks,
-        "samples": samples,
-        "steps": steps,
-        "metered_units": metered_units(example, nodes, hosts),
-    }
-
-
-def _setting(of_workload: pd.DataFrame, nodes: int, asked: Scales) -> dict[str, Any]:
-    """A run on ``nodes`` nodes, by the example of the largest recorded node count."""
+def _settings(
+    of_workload: pd.DataFrame, scales: Sequence[int], asked: Scales
+) -> list[dict[str, Any]]:
+    """The training that is asked for, on each scale: the same work, by default that of the largest recorded
+    one."""
     largest = of_workload[of_workload["nodes"] == of_workload["nodes"].max()]
     recorded = most_frequent(largest["batch"])
     usual = largest if math.isnan(recorded) else largest[largest["batch"] == recorded]
-    example: dict[str, Any] = usual.iloc[0].to_dict()
-    if "ranks_per_host" in example:
-        example["ranks_per_host"] = of_workload["ranks_per_host"].max()
-    growth = nodes / float(example["nodes"])
-    scaling = asked.scaling
-    weak = _scales_weakly(of_workload) if scaling == "recorded" else scaling == "weak"
-    batch = float(asked.batch or example["batch"] * (growth if weak else 1.0))
-    work = float(usual["samples"].mean())
-    work_is = "as recorded"
+    one = usual.iloc[0]
+    weak = asked.scaling == "weak" and one["work_unit"] != "steps"
+    if asked.scaling == "recorded":
+        weak = _scales_weakly(of_workload)
     if asked.to_target:
         work, work_is = math.nan, "to the target"
-    elif asked.samples is not None or asked.epochs is not None:
-        work, work_is = float(asked.samples or asked.epochs or 0), "asked for"
-    elif example["kind"] == "training":
-        # Steps are as many on every node count, and do more where the batch is larger.
-        work *= batch / float(example["batch"])
-    elif batch != recorded and not math.isnan(recorded):
-        work_is = "as recorded, though the batch is not"
-    per_node = gpus_per_node(of_workload)
-    observed = is_observed(of_workload)
-    named = {
-        "work_unit": example["work_unit"],
-        "work_is": work_is,
-        "hosts": math.ceil(nodes / per_node) if observed and per_node else nodes,
-        "gpus": nodes if observed else nodes * per_node if per_node else math.nan,
-    }
-    return as_setting(example, nodes, batch, work) | named
-
-
-def _can_be_asked(of_workload: pd.DataFrame, asked: Scales) -> str | None:
-    """Reason why a workload's records cannot be asked for this work; ``None`` if they can."""
-    first = of_workload.iloc[0]
-    imported = first["kind"] == "imported"
-    unit = first["work_unit"]
-    if asked.batch is not None and of_workload["batch"].isna().all():
-        return "its logs do not show their batch"
-    if asked.to_target and not imported:
-        return "its runs did not train to a target"
-    if asked.samples is not None and unit != "samples":
-        way_out = "; measure it with --samples-per-step" if unit == "steps" else ""
-        return f"its work is counted in {unit}, not in samples{way_out}"
-    if asked.epochs is not None and unit != "epochs":
-        return f"its work is counted in {unit}, not in epochs"
-    return None
-
-
-def _is_too_small(setting: Mapping[str, Any]) -> bool:
-    """Whether a rank of an own training would have less than one sample of a step; how others divide the
-    network over their devices is not known."""
-    return bool(setting["kind"] == "training" and setting["batch"] < setting["ranks"])
-
-
-def _on_batches(
-    of_workload: pd.DataFrame,
-    small: Sequence[Mapping[str, Any]],
-    left: Sequence[Mapping[str, Any]],
-    asked: Scales,
-) -> list[str]:
-    """What a reader must know of the batches of some settings: the ``small`` ones cannot be; of those that
-    are ``left``, whether the largest scale keeps the batch of the runs, or leaves less than one sample to a
-    GPU."""
-    workload, notes = of_workload["workload"].iloc[0], []
-    if small:
-        scales = listed([scale_in_words(each["nodes"], each["nodes_are"]) for each in small])
-        notes.append(
-            f"{workload} is not forecast on {scales}: batch {small[0]['batch']:g} leaves less than one "
-            "sample to a rank; --batch asks for another"
+    elif asked.work is not None:
+        work, work_is = asked.work, "asked for"
+    else:
+        work = float(usual["samples"].mean())
+        mean = " (mean)" if usual["samples"].nunique() > 1 else ""
+        work_is = f"as recorded on {scale_in_words(one['nodes'], one['nodes_are'])}{mean}"
+    settings = []
+    for nodes in scales:
+        batch = float(asked.batch or recorded * (nodes / float(one["nodes"]) if weak else 1.0))
+        other = one["kind"] == "imported" and batch != recorded and not math.isnan(recorded)
+        but = ", though the batch is not" if other and work_is.startswith("as recorded") else ""
+        settings.append(
+            setting_of(of_workload, nodes, batch, work) | {"work_is": f"{work_is}{but}"}
         )
-    if not left:
-        return notes
-    largest = max(left, key=lambda setting: setting["nodes"])
+    return settings
+
+
+def _on_scales(
+    workload: str, said: str, settings: Sequence[tuple[Mapping[str, Any], str]]
+) -> list[str]:
+    """A note for each thing that is to be known of some settings, with the scales that it is true of."""
+    scales: dict[str, list[str]] = {}
+    for setting, text in settings:
+        scale = scale_in_words(setting["nodes"], setting["nodes_are"])
+        scales.setdefault(text, []).append(scale)
+    return [f"{workload}{said} on {listed(on)}: {text}" for text, on in scales.items()]
+
+
+def _on_kept_batch(of_workload: pd.DataFrame, rows: pd.DataFrame, asked: Scales) -> list[str]:
+    """A note where the largest scale keeps the batch of smaller ones."""
+    largest = rows.loc[rows["nodes"].idxmax()]
+    is_kept = asked.batch is None and asked.scaling == "recorded"
+    is_larger = largest["nodes"] > of_workload["nodes"].max()
+    in_steps = largest["work_unit"] == "steps"
+    if not is_kept or not is_larger or in_steps or _scales_weakly(of_workload):
+        return []
     unit = unit_of(largest["nodes_are"])
     devices = largest["ranks"]
     scale = scale_in_words(largest["nodes"], largest["nodes_are"])
     if unit == "node" and pd.notna(largest["gpus"]):
         unit, devices = "GPU", largest["gpus"]
         scale += f" ({counted(int(devices), unit)})"
-    each = largest["batch"] / devices
-    is_kept = (
-        asked.batch is None
-        and asked.scaling == "recorded"
-        and largest["nodes"] > of_workload["nodes"].max()
-        and not _scales_weakly(of_workload)
-    )
-    if is_kept or each < 1:
-        verb, less = "keeps the recorded" if is_kept else "has", ", less than one" * (each < 1)
-        notes.append(
-            f"{workload} {verb} batch of {digits(largest['batch'])} on {scale}: {digits(each)} samples a "
-            f"{unit}{less}; --batch asks for another"
-        )
-    return notes
+    return [
+        f"{largest['workload']} keeps the recorded batch of {digits(largest['batch'])} on {scale}: "
+        f"{digits(largest['batch'] / devices)} samples a {unit}; --batch asks for another"
+    ]
 
 
 def _as_run(of_workload: pd.DataFrame, setting: Mapping[str, Any]) -> dict[str, float]:
@@ -239,33 +350,33 @@ def forecast_table(
         fitted = everything.training
         rests_on = f"MC2, fitted to {len(fitted)} runs on {_scales(fitted)}"
         for workload, of_workload in fitted.groupby("workload"):
-            why_not = _can_be_asked(of_workload, asked)
+            why_not = why_not_forecast(of_workload, asked, asked.batch is not None, asked.to_target)
             if why_not:
-                notes.append(f"{workload} is not forecast: {why_not}")
+                notes.append(why_not)
                 continue
             try:
                 wanted = counts(of_workload, asked.nodes, asked.gpus)
             except JoulecastError as error:
                 notes.append(f"{workload} is not forecast: {error}")
                 continue
-            settings = [_setting(of_workload, count, asked) for count in wanted]
-            small = [setting for setting in settings if _is_too_small(setting)]
-            settings = [setting for setting in settings if not _is_too_small(setting)]
-            notes += _on_batches(of_workload, small, settings, asked)
-            if not settings:
+            settings = _settings(of_workload, wanted, asked)
+            predicted, refused = answered(model, of_workload, settings)
+            notes += _on_scales(workload, " is not forecast", refused)
+            if predicted.empty:
                 continue
-            rows = pd.DataFrame(settings)
-            answer = model.predict(rows, "predicted")
-            predicted = rows.drop(columns=[*ANSWER], errors="ignore").join(answer)
+            notes += _on_kept_batch(of_workload, predicted, asked)
             # The work that was asked for, or that the law predicts.
             predicted["work"] = predicted["work"].fillna(predicted["samples"])
             if asked.to_target and isinstance(model, Phased):
                 predicted["work_is"] = _law_in_words(model, of_workload.iloc[0])
-            if isinstance(model, Staged) and not model.knows_exchange and (rows["ranks"] > 1).any():
-                notes.append(
-                    f"{workload}: no run exchanged gradients, so the forecasts have no exchange; the upper "
-                    "ends allow for one over a link of 1 GB/s. Measure two ranks or more"
-                )
+            outside = [
+                (setting, text)
+                for setting in predicted.to_dict("records")
+                for text in setting["extrapolation"]
+                # What forecasts are for.
+                if not text.startswith(scale_in_words(setting["nodes"], setting["nodes_are"]))
+            ]
+            notes += _on_scales(workload, "", outside)
             ran = [_as_run(of_workload, setting) for setting in predicted.to_dict("records")]
             setting = {name: predicted[column] for name, column in _SETTING.items()}
             forecasts = (
@@ -275,20 +386,16 @@ def forecast_table(
                     fitted_on=predicted["energy_source"],
                     nodes_are=predicted["nodes_are"],
                     rests_on=rests_on,
+                    extrapolation=predicted["extrapolation"],
                 )
             )
             # Prices are of hosts and GPUs, whichever of them the records count.
             scale = predicted[[c for c in _SCALE if c in predicted]]
             paid = cost_columns(forecasts.drop(columns="nodes").join(scale), prices, "fitted_on")
             parts.append(pd.concat([forecasts, paid, pd.DataFrame(ran)], axis=1))
-    if notes and not parts:
+    if not parts:
         raise JoulecastError(f"nothing can be forecast: {'; '.join(notes)}")
-    table = (
-        pd.concat(parts, ignore_index=True)
-        if parts
-        else pd.DataFrame(columns=[*_SETTING, *_AMOUNTS])
-    )
-    return table, notes
+    return pd.concat(parts, ignore_index=True), notes
 
 
 def forecast(folders: Sequence[Path], asked: Scales, prices: Prices = NO_PRICES) -> dict[str, Any]:
@@ -301,7 +408,8 @@ def forecast(folders: Sequence[Path], asked: Scales, prices: Prices = NO_PRICES)
         ``forecasts`` (a list of settings with ``batch_size``, ``work``, its unit and where it is from
         (``work_is``), ``time_s``, ``energy_j`` and their 90 % intervals, means of the
         runs of that very setting (``measured_``), what the forecasts rest on, and what the nodes are;
-        energies are ``None`` where the records have none), with the columns of
+        energies are ``None`` where the records have none; ``extrapolation``: in what a setting lies outside
+        of the runs), with the columns of
         :func:`~joulecast.energy.prices.cost_columns`; ``prices``, ``fitted_runs``,
         ``largest_fitted_nodes``, ``left_out``, ``notes``.
 

@@ -60,6 +60,11 @@ class Evidence:
         return RunTimes().fit(known[own])
 
     @property
+    def shows_exchange(self) -> bool:
+        """Whether any run, or the all-reduce loop, exchanged gradients."""
+        return bool((self.training["ranks"] > 1).any()) or len(self.allreduce) > 0
+
+    @property
     def metered(self) -> pd.DataFrame:
         """The training runs whose energy is known."""
         return self.training[self.training["energy_j"].notna()]
@@ -99,8 +104,7 @@ class Staged:
         )
         self._networks = set(evidence.training["network"])
         self._most_nodes = float(evidence.training["nodes"].max())
-        several = bool((evidence.training["ranks"] > 1).any())
-        self.knows_exchange = several or len(evidence.allreduce) > 0
+        self.knows_exchange = evidence.shows_exchange
         if self.intervals:
             self._widths = self._half_widths(evidence)
         return self

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from joulecast.energy.section import Priced
 from joulecast.quantities import MOST_SAMPLES
-from joulecast.runs.request import Recorded, Scale, Shell
+from joulecast.runs.request import Recorded, Request, Scale, Shell
 
 Split = Literal[
     "in-sample",
@@ -34,7 +34,36 @@ class EvaluateRequest(Recorded):
     )
 
 
-class Scales(Scale):
+class Work(Request):
+    """How much a training does."""
+
+    samples: float | None = Field(
+        default=None,
+        gt=0,
+        le=MOST_SAMPLES,
+        description="Samples to train on. By default, `forecast` takes the recorded work, `advise` a million "
+        "samples (1 epoch, 1,000 steps).",
+    )
+    epochs: float | None = Field(
+        default=None,
+        gt=0,
+        le=MOST_SAMPLES,
+        description="Epochs to train for, where the records count these.",
+    )
+
+    @model_validator(mode="after")
+    def _one_amount(self) -> Self:
+        if self.samples is not None and self.epochs is not None:
+            raise ValueError("samples and epochs say the work in different ways; give one")
+        return self
+
+    @property
+    def work(self) -> float | None:
+        """The amount that is asked for, in its unit."""
+        return self.epochs if self.samples is None else self.samples
+
+
+class Scales(Work, Scale):
     """The trainings to forecast."""
 
     scaling: Literal["recorded", "weak", "strong"] = Field(
@@ -44,15 +73,6 @@ class Scales(Scale):
     )
     batch: int | None = Field(
         default=None, ge=1, le=MOST_SAMPLES, description="Batch of all nodes, in place of scaling."
-    )
-    samples: float | None = Field(
-        default=None, gt=0, le=MOST_SAMPLES, description="Samples to train on; else as recorded."
-    )
-    epochs: float | None = Field(
-        default=None,
-        gt=0,
-        le=MOST_SAMPLES,
-        description="Epochs, where the records count these; else as recorded.",
     )
     to_target: Annotated[bool, Shell("--target")] = Field(
         default=False,
@@ -64,7 +84,7 @@ class Scales(Scale):
     def _agree(self) -> Self:
         if not self.nodes and not self.gpus:
             raise ValueError("no scale is given; give --nodes or --gpus, as 4,8,16")
-        if sum([self.samples is not None, self.epochs is not None, self.to_target]) > 1:
+        if self.to_target and self.work is not None:
             raise ValueError("samples, epochs and target say the work in different ways; give one")
         if self.batch is not None and self.scaling != "recorded":
             raise ValueError("batch and scaling say the batch in different ways; give one")

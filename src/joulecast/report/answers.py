@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from joulecast.energy.forecast import work_of
 from joulecast.energy.plain import plain_rows
 from joulecast.energy.prices import Prices, co2_text, cost_columns, cost_text
 from joulecast.quantities import (
@@ -20,7 +21,7 @@ from joulecast.quantities import (
 from joulecast.report.grid import SHOWS, Amounts, Table
 from joulecast.report.held_out import unseen_energies, unseen_times
 from joulecast.report.results_folder import COSTS, NothingToShow, Results
-from joulecast.report.tables.priced import work_done, work_in_words, work_of
+from joulecast.report.tables.priced import work_done, work_in_words
 from joulecast.runs.observations import is_training
 from joulecast.runs.scale import hosts_and_gpus, scale_in_words, scales_are
 

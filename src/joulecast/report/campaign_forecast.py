@@ -7,14 +7,14 @@ from typing import Any
 import pandas as pd
 
 from joulecast.energy.fitting import KnownRuns
-from joulecast.energy.forecast import forecast_table
+from joulecast.energy.forecast import forecast_table, work_of
 from joulecast.energy.plain import plain_rows
 from joulecast.energy.prices import Prices
 from joulecast.energy.request import Scales
 from joulecast.errors import JoulecastError
 from joulecast.quantities import seconds, span
 from joulecast.report.results_folder import FORECAST, NothingToShow, Results
-from joulecast.report.tables.priced import work_in_words, work_of
+from joulecast.report.tables.priced import work_in_words
 from joulecast.runs.scale import BEYOND, is_observed, scale_in_words, unit_of, usual_counts
 
 _AS_RUN = "the work that was run"

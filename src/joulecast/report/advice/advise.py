@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     # Loads pandas and the models, which a simulated platform does not need.
     from joulecast.energy.fitting import KnownRuns
 
+_MOST = 3
+"""Settings that an error names with their reasons."""
+
 _LONG = 10.0
 """Times the work of the longest recorded run from which that is worth a warning."""
 
@@ -96,6 +99,11 @@ def advise(
     if found is None:
         facts = facts or simulated_platform(str(platform), request.platforms)
         found = _from_simulator(str(called), facts, request)
+    if not found.candidates:
+        whys = dict.fromkeys(f"{row['setting']}: {row['why']}" for row in found.refused)
+        raise JoulecastError(
+            f"nothing can be advised: {'; '.join([*whys][:_MOST]) or 'no setting is known'}"
+        )
     powers = NO_HISTORY
     if request.history is not None:
         powers = power_limit_of(request.history, request.network)
@@ -120,16 +128,24 @@ def _from_records(
         platform: as the records call it.
         simulated: whether the platform can be simulated instead.
     """
-    network, samples = request.network, request.samples
+    network = request.network
     # Loads pandas and the models, which a simulated platform does not need.
+    from joulecast.energy.forecast import why_not_forecast, work_of
     from joulecast.report.advice import from_records
 
     if platform is not None and not _recorded_on(records, network, platform, simulated):
         return None
     campaign = from_records.read_campaign(records, network, platform, known_runs)
-    work, why = from_records.usual_work(campaign), "--samples asks for another amount"
-    if samples is not None:
-        work, why = samples, "as asked"
+    why_not = why_not_forecast(campaign.runs, request, bool(request.batch))
+    if why_not:
+        raise JoulecastError(why_not)
+    unit = campaign.unit
+    if request.work is not None:
+        work, why = request.work, "as asked"
+    elif unit == "steps":
+        work, why = work_of(unit), "to compare by; their samples are not known"
+    else:
+        work, why = work_of(unit), f"--{unit} asks for another amount"
     candidates, refused = from_records.campaign_candidates(
         campaign,
         work,
@@ -150,7 +166,7 @@ def _from_records(
     ]
     warnings = _settings_differ(records, network, campaign.platform)
     warnings += campaign.notes
-    if samples is not None and work > _LONG * float(runs["samples"].max()):
+    if request.work is not None and work > _LONG * float(runs["samples"].max()):
         times = work / float(runs["samples"].max())
         warnings.append(
             f"the work is {times:.3g} times that of the longest recorded run; a step is taken to last as "
@@ -167,7 +183,7 @@ def _from_records(
         campaign.platform,
         ", ".join(sorted(several["nodes_are"].unique())),
         work,
-        campaign.unit,
+        unit,
         why,
         candidates,
         refused,

@@ -127,8 +127,6 @@ def choose(candidates: Sequence[Candidate], limit: Limit, currency: str = "EUR")
     no objective is asked for, or it is only estimated, time takes its place. Of equals: the cheaper in
     energy, the faster, then the one on fewer nodes, with the smaller batch.
     """
-    if not candidates:
-        return Choice(None, "there are no candidates", (), "nothing: there are no candidates")
     within = tuple(
         all(_holds(candidate, *budget) for budget in limit.budgets.items())
         for candidate in candidates

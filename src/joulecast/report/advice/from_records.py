@@ -15,25 +15,20 @@ import pandas as pd
 
 from joulecast.energy.evaluation import campaigns
 from joulecast.energy.fitting import KnownRuns
-from joulecast.energy.forecast import as_setting, whole_steps
+from joulecast.energy.forecast import answered, setting_of
 from joulecast.energy.models import EnergyModel, Evidence, mc2_for
 from joulecast.energy.plain import plain
 from joulecast.errors import JoulecastError
 from joulecast.report.advice.candidate import Candidate
 from joulecast.report.advice.repeats import ESTIMATED, Spread, per_work, spread_of, unmixed
-from joulecast.runs.record import read_info
+from joulecast.runs.predictions import ANSWER
 from joulecast.runs.scale import (
     counts,
     hosts_and_gpus,
-    is_observed,
     scale_in_words,
     unit_of,
     usual_counts,
 )
-
-_DRIFT = 0.05
-"""Half width, relative, that each doubling beyond the batches of the fit adds (in quadrature), as MC2's
-intervals add it for doublings beyond its node counts."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +48,12 @@ class Campaign:
     @property
     def unit(self) -> str:
         """What the runs' ``samples`` count."""
-        info = read_info(Path(self.runs["folder"].iloc[0]))
-        foreign = info.spec.foreign
-        return info.outcome.work_unit if foreign is None else foreign.work_unit
+        return str(self.runs["work_unit"].iloc[0])
+
+    @property
+    def knows_exchange(self) -> bool:
+        """Whether the runs tell what more nodes cost; imported ones tell what others took on them."""
+        return self.imported or self.evidence.shows_exchange
 
     @property
     def has_energy(self) -> bool:
@@ -124,92 +122,28 @@ def read_campaign(
     raise JoulecastError(f"the runs of {network} on {name} carry no energy, so nothing is fitted")
 
 
-PER_WORK = {"samples": 1e6, "epochs": 1.0}
-"""Default amount of work, by what a run's log counts: so many samples that it decides nothing that a training
-has whole steps."""
-
-
-def usual_work(campaign: Campaign) -> float:
-    """The work when no amount is asked for."""
-    return PER_WORK.get(campaign.unit, 1.0)
-
-
 def asked_nodes(campaign: Campaign, nodes: Sequence[int], gpus: Sequence[int]) -> list[int]:
-    """Counts as the records have them, of nodes or GPUs as they are asked for; else the usual ones.
+    """Counts as the records have them, of nodes or GPUs as they are asked for; else the usual ones, or where
+    nothing shows what an exchange costs, those that were run.
 
     Raises:
         JoulecastError: GPUs that fill no nodes, or whose count of a node is not known.
     """
     if nodes or gpus:
         return counts(campaign.runs, nodes, gpus)
-    return usual_counts(int(count) for count in campaign.runs["nodes"])
+    ran = {int(count) for count in campaign.runs["nodes"]}
+    return usual_counts(ran) if campaign.knows_exchange else sorted(ran)
 
 
 def _batches(campaign: Campaign, nodes: int, ranks: float) -> list[float]:
     """Batches that were run, of all nodes or of a rank, as far as a rank's was not smaller or larger."""
-    if campaign.imported:
+    if campaign.imported or campaign.unit == "steps":
         return sorted(set(campaign.runs["batch"].dropna())) or [np.nan]
     of_a_rank = campaign.runs["batch_per_rank"]
     known = {float(batch) for batch in campaign.runs["batch"]}
     known |= {float(each) * ranks for each in of_a_rank}
     low, high = of_a_rank.min() * ranks, of_a_rank.max() * ranks
     return sorted(batch for batch in known if low <= batch <= high and batch == int(batch))
-
-
-def _row(campaign: Campaign, nodes: int, batch: float, work: float) -> dict[str, Any]:
-    """A setting as a row of observations, by the example of a run on as many nodes, or on the most."""
-    runs = campaign.runs
-    near = runs[runs["nodes"] == nodes]
-    near = near if len(near) else runs[runs["nodes"] == runs["nodes"].max()]
-    example: dict[str, Any] = near.iloc[-1].to_dict()
-    if is_observed(runs):
-        example["ranks_per_host"] = runs["ranks_per_host"].max()
-    if campaign.imported:
-        return as_setting(example, nodes, batch, work)
-    return as_setting(example, nodes, batch, whole_steps(work, batch) * batch)
-
-
-def _refused(campaign: Campaign, row: dict[str, Any]) -> str | None:
-    """Reason why a setting cannot be forecast; ``None`` if it can."""
-    runs = campaign.runs
-    if campaign.imported:
-        return None
-    if row["batch"] < row["ranks"]:
-        return f"batch {row['batch']:.0f} is smaller than the {row['ranks']:.0f} ranks"
-    seen = set(runs["batch_per_rank"])
-    if len(seen) == 1 and row["batch_per_rank"] not in seen:
-        return (
-            f"all runs have {seen.pop():g} samples a rank, so how time grows with the batch is not known; "
-            "measure a second batch (calibration.batch_sizes)"
-        )
-    together = (campaign.evidence.training["ranks"] > 1).any()
-    if row["ranks"] > 1 and not together and campaign.evidence.allreduce.empty:
-        return "no run and no calibration has more than one rank, so communication is not known"
-    return None
-
-
-def _extrapolated(campaign: Campaign, row: dict[str, Any]) -> tuple[tuple[str, ...], float]:
-    """Ways in which a setting lies outside of what was run, and what they add to the half widths (doublings
-    of the batch)."""
-    runs, reasons, doublings = campaign.runs, [], 0.0
-    most, least = runs["nodes"].max(), runs["nodes"].min()
-    if not least <= row["nodes"] <= most:
-        asked = scale_in_words(row["nodes"], row["nodes_are"])
-        reasons.append(f"{asked}: run on {_span(least, most)}")
-    devices = hosts_and_gpus(row)[1] or row["nodes"]
-    if row["batch"] < devices:
-        reasons.append(f"batch {row['batch']:g}: less than one sample each of {devices:g}")
-    column = "batch" if campaign.imported else "batch_per_rank"
-    low, high = runs[column].min(), runs[column].max()
-    if row[column] > high or row[column] < low:
-        doublings = abs(math.log2(row[column] / (high if row[column] > high else low)))
-        of = "" if campaign.imported else " of a rank"
-        reasons.append(f"batch {row[column]:,.10g}{of}: run with {_span(low, high)}")
-    return tuple(reasons), _DRIFT * doublings
-
-
-def _span(low: float, high: float) -> str:
-    return f"{low:,.10g}" if low == high else f"{low:,.10g} to {high:,.10g}"
 
 
 def _strategy(campaign: Campaign, row: dict[str, Any]) -> str:
@@ -243,17 +177,14 @@ def _bounds(value: float | None, sides: Sides | None) -> tuple[float | None, flo
     return value * math.exp(-sides[0]), value * math.exp(sides[1])
 
 
-def _sides(prediction: Any, quantity: str, drift: float = 0.0) -> Sides | None:
-    """Half widths of the model's interval about its prediction; ``drift`` widens them."""
+def _sides(row: dict[str, Any], quantity: str) -> Sides | None:
+    """Half widths of the model's interval about its prediction."""
     unit = "s" if quantity == "time" else "j"
-    value, lower, upper = (
-        plain(prediction[f"{quantity}{end}_{unit}"]) for end in ("", "_low", "_high")
-    )
+    value, lower, upper = (plain(row[f"{quantity}{end}_{unit}"]) for end in ("", "_low", "_high"))
     if not value or not upper or not lower:
         return None
     # What is drawn may lie to one side of what is expected.
-    down, up = max(0.0, math.log(value / lower)), max(0.0, math.log(upper / value))
-    return math.hypot(down, drift), math.hypot(up, drift)
+    return max(0.0, math.log(value / lower)), max(0.0, math.log(upper / value))
 
 
 @dataclass(frozen=True)
@@ -262,9 +193,7 @@ class _Width:
     energy: Spread
 
 
-def _measured(
-    campaign: Campaign, row: dict[str, Any], prediction: Any, widths: _Width
-) -> Candidate | None:
+def _measured(campaign: Campaign, row: dict[str, Any], widths: _Width) -> Candidate | None:
     """The setting as it was run; ``None`` where it was not."""
     runs = campaign.runs
     same_batch = (runs["batch"] == row["batch"]) | (runs["batch"].isna() & pd.isna(row["batch"]))
@@ -275,8 +204,8 @@ def _measured(
     means = per_work(own).mean() * units
     with_energy = int(own["energy_j"].notna().sum())
     joules = plain(means["energy_j"])
-    time_sides = widths.time.sides(len(own)) or _sides(prediction, "time")
-    energy_sides = widths.energy.sides(with_energy) or _sides(prediction, "energy")
+    time_sides = widths.time.sides(len(own)) or _sides(row, "time")
+    energy_sides = widths.energy.sides(with_energy) or _sides(row, "energy")
     time_low, time_high = _bounds(float(means["time_s"]), time_sides)
     energy_low, energy_high = _bounds(joules, energy_sides)
     return Candidate(
@@ -295,28 +224,22 @@ def _measured(
     )
 
 
-def _fitted(campaign: Campaign, row: dict[str, Any], prediction: Any) -> Candidate | None:
+def _fitted(campaign: Campaign, row: dict[str, Any]) -> Candidate | None:
     """The setting as MC2 forecasts it; ``None`` where it cannot."""
-    seconds = plain(prediction["time_s"])
-    if seconds is None:
+    told = {name: plain(row[name]) for name in ANSWER if name != "work"}
+    if told["time_s"] is None:
         return None
-    joules = plain(prediction["energy_j"]) if campaign.has_energy else None
-    outside, drift = _extrapolated(campaign, row)
-    time_low, time_high = _bounds(seconds, _sides(prediction, "time", drift))
-    energy_low, energy_high = _bounds(joules, _sides(prediction, "energy", drift))
+    if not campaign.has_energy:
+        told |= dict.fromkeys(("energy_j", "energy_low_j", "energy_high_j"))
+    dark = told["energy_j"] is None
     return Candidate(
         **_identity(campaign, row),
+        **told,
         rests_on="fitted",
-        time_s=seconds,
-        time_low_s=time_low,
-        time_high_s=time_high,
-        energy_j=joules,
-        energy_low_j=energy_low,
-        energy_high_j=energy_high,
-        energy_source=None if joules is None else campaign.energy_source,
-        why_no_energy=None if joules is not None else campaign.why_no_energy,
-        why_no_interval=None if time_high is not None else "the model has no width",
-        extrapolation=outside,
+        energy_source=None if dark else campaign.energy_source,
+        why_no_energy=campaign.why_no_energy if dark else None,
+        why_no_interval=None if told["time_high_s"] is not None else "the model has no width",
+        extrapolation=row["extrapolation"],
     )
 
 
@@ -334,30 +257,22 @@ def campaign_candidates(
         the candidates, and the settings that are none, each with ``setting`` and ``why``.
     """
     ranks_per_node = float(campaign.runs["ranks"].iloc[-1] / campaign.runs["nodes"].iloc[-1])
-    rows, refused = [], []
-    for count in nodes:
-        chosen = batches or _batches(campaign, count, count * ranks_per_node)
-        for batch in chosen:
-            row = _row(campaign, count, float(batch), work)
-            why = _refused(campaign, row)
-            if why is None:
-                rows.append(row)
-            else:
-                scale = scale_in_words(count, row["nodes_are"])
-                refused.append({"setting": f"{scale}, batch {batch:,.10g}", "why": why})
-    if not rows:
-        return [], refused
-    asked = pd.DataFrame(rows)
+    settings = [
+        setting_of(campaign.runs, count, float(batch), work)
+        for count in nodes
+        for batch in batches or _batches(campaign, count, count * ranks_per_node)
+    ]
     model: EnergyModel = mc2_for(campaign.imported).fit(campaign.evidence)
-    predictions = model.predict(asked, "predicted")
+    rows, refused = answered(model, campaign.runs, settings)
     on_platform = campaign.evidence.training
     on_platform = on_platform[on_platform["platform"] == campaign.platform]
     widths = _Width(spread_of(on_platform, "time_s"), spread_of(on_platform, "energy_j"))
-    candidates = []
-    for row, (_, prediction) in zip(rows, predictions.iterrows(), strict=True):
-        candidate = _measured(campaign, row, prediction, widths) or _fitted(
-            campaign, row, prediction
-        )
-        if candidate is not None:
-            candidates.append(candidate)
-    return candidates, refused
+    found = [
+        _measured(campaign, row, widths) or _fitted(campaign, row)
+        for row in rows.to_dict("records")
+    ]
+    return [each for each in found if each is not None], [
+        {"setting": f"{scale_in_words(row['nodes'], row['nodes_are'])}, batch {row['batch']:,.10g}"}
+        | {"why": why}
+        for row, why in refused
+    ]

@@ -37,8 +37,6 @@ def measure_next(
         knows_batches: is not used; ``advise`` still gives it.
         least: what the best is the least of.
     """
-    if not candidates:
-        return []
     leading = best or nearest(candidates, {"time": 1.0}) or candidates[0]
     # A weight of energy and time has no interval of its own.
     weighed = "energy" if least == "weight" else least

@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from joulecast.energy.request import Work
 from joulecast.energy.section import Priced
 from joulecast.quantities import MOST_NODES, MOST_SAMPLES, duration_s, energy_j, mass_kg
 from joulecast.runs.files.shipped import PLATFORMS
@@ -77,7 +78,7 @@ class Limit(Request):
         return self.objective or ("time" if has_budget_alone else "energy")
 
 
-class _Training(Request):
+class _Training(Work):
     """The training to choose a setting for, and what to choose from."""
 
     network: Name = Field(
@@ -90,9 +91,6 @@ class _Training(Request):
     platform: Name | None = Field(
         default=None,
         description="Platform, as the records name it; or one to simulate: a name, or a FILE.yaml.",
-    )
-    samples: float | None = Field(
-        default=None, gt=0, description="Samples to train on; a million (1 epoch) by default."
     )
     batch: Batches = Field(
         default=(), description="Batches of all nodes, as 4,8; by default those that were run."

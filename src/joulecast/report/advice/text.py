@@ -73,7 +73,7 @@ def advice_text(advice: Mapping[str, Any]) -> str:
     """The advice of :func:`joulecast.report.advice.advise.advise` as text, without an end of line."""
     work, best, prices = advice["work"], advice["best"], Prices(**advice["prices"])
     paid = [name for name, _ in _paid({}, prices)]
-    unit = unit_of(advice["candidates"][0]["nodes_are"]) if advice["candidates"] else "node"
+    unit = unit_of(advice["candidates"][0]["nodes_are"])
     lines = [
         f"{advice['network']} on {advice['platform']} (nodes are {advice['nodes_are']}), "
         f"{amount(work['samples'], work['unit'])} ({work['why']}); "
@@ -84,47 +84,45 @@ def advice_text(advice: Mapping[str, Any]) -> str:
     if any(row["time_low_s"] is not None for row in advice["candidates"]):
         lines.append("  in brackets: 90 % intervals of one run")
     counts = advice["weighed"]["counts"]
-    if counts:
-        weighed = listed([digits(count) for count in counts])
-        units = unit if counts == [1] else f"{unit}s"
-        lines.append(f"  weighed: {weighed} {units} ({advice['weighed']['why']})")
+    units = unit if counts == [1] else f"{unit}s"
+    weighed = listed([digits(count) for count in counts])
+    lines.append(f"  weighed: {weighed} {units} ({advice['weighed']['why']})")
     lines.append(f"  judged by {advice['limit']['judged_by']}")
     lines.append(f"  rests on: {advice['rests_on']}")
     if prices.given:
         lines.append(f"  prices: {prices.in_words()}")
     shown = advice["candidates"][:_TOP]
-    if shown:
-        header = (
-            "",
-            f"{unit}s",
-            "batch",
-            "strategy",
-            "time",
-            "energy",
-            "energy is",
-            *paid,
-            "rests on",
-            "",
+    header = (
+        "",
+        f"{unit}s",
+        "batch",
+        "strategy",
+        "time",
+        "energy",
+        "energy is",
+        *paid,
+        "rests on",
+        "",
+    )
+    rows = [
+        (
+            "*" if row is best else " " if row["within_limit"] else "x",
+            str(row["nodes"]),
+            "-" if row["batch_size"] is None else digits(row["batch_size"]),
+            row["strategy"],
+            _range(row, "time", "s"),
+            _range(row, "energy", "j"),
+            row["energy_source"] or "-",
+            *(text for _, text in _paid(row, prices)),
+            row["rests_on"] + (f", {row['runs']} runs" if row["runs"] > 1 else ""),
+            "extrapolated" if row["extrapolation"] else "",
         )
-        rows = [
-            (
-                "*" if row is best else " " if row["within_limit"] else "x",
-                str(row["nodes"]),
-                "-" if row["batch_size"] is None else digits(row["batch_size"]),
-                row["strategy"],
-                _range(row, "time", "s"),
-                _range(row, "energy", "j"),
-                row["energy_source"] or "-",
-                *(text for _, text in _paid(row, prices)),
-                row["rests_on"] + (f", {row['runs']} runs" if row["runs"] > 1 else ""),
-                "extrapolated" if row["extrapolation"] else "",
-            )
-            for row in shown
-        ]
-        hidden = len(advice["candidates"]) - len(shown)
-        lines += ["", *_table(header, rows)]
-        legend = "* the choice; x not within the limit"
-        lines.append(f"{legend}; {hidden} more with --json" if hidden else legend)
+        for row in shown
+    ]
+    hidden = len(advice["candidates"]) - len(shown)
+    lines += ["", *_table(header, rows)]
+    legend = "* the choice; x not within the limit"
+    lines.append(f"{legend}; {hidden} more with --json" if hidden else legend)
     lines += [f"not a candidate: {r['setting']}: {r['why']}" for r in advice["refused"][:_TOP]]
     if advice["measure_next"]:
         lines += ["", "to be surer, measure:"]

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from joulecast.energy.forecast import work_of
 from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.quantities import (
     NONE,
@@ -21,7 +22,7 @@ from joulecast.report.advice.request import AdviceRequest
 from joulecast.report.answers import WAS_RUN, energy_is, paid_cells, paid_names
 from joulecast.report.grid import SHOWS, Amounts, Table
 from joulecast.report.results_folder import Results
-from joulecast.report.tables.priced import work_in_words, work_of
+from joulecast.report.tables.priced import work_in_words
 
 _MOST_ROWS, _MOST_NAMED = 40, 3
 _DAY_S = 86400.0

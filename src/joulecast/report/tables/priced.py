@@ -2,22 +2,16 @@
 
 import pandas as pd
 
-from joulecast.energy.forecast import whole_steps
+from joulecast.energy.forecast import whole_steps, work_of
 from joulecast.energy.prices import Prices, cost_columns
 from joulecast.quantities import counted
-from joulecast.report.advice.from_records import PER_WORK
 
 _S_PER_HOUR = 3600.0
 _ENDS = ("", "_low", "_high")
 
 
-def work_of(unit: str) -> float:
-    """Number of units in the work that costs are given for."""
-    return PER_WORK.get(unit, 1.0)
-
-
 def work_done(unit: str, batch: float | None) -> float:
-    """What a training does for :func:`work_of`: whole steps.
+    """What a training does for :func:`~joulecast.energy.forecast.work_of`: whole steps.
 
     Args:
         batch: samples of a step of all nodes; ``None`` or NaN where the training is not known to have steps.

@@ -134,7 +134,9 @@ def fitted_forecast(fit: CampaignFit, nodes: Sequence[int]) -> pd.DataFrame:
     forecasts, _ = forecast_table(runs, asked)
     forecasts = forecasts[forecasts["platform"].isin(trained["platform"])]
     ranks = float((trained["ranks"] / trained["nodes"]).median())
-    steps = forecasts["work"] / forecasts["batch_size"]
+    # The last step counts in full.
+    steps = np.ceil(forecasts["work"] / forecasts["batch_size"] - 1e-9)
+    done = steps * forecasts["batch_size"]
     scales = forecasts["gpus" if observed else "nodes"]
     fitted = pd.DataFrame(
         {
@@ -143,12 +145,12 @@ def fitted_forecast(fit: CampaignFit, nodes: Sequence[int]) -> pd.DataFrame:
             "nodes": scales,
             "batch_per_device": forecasts["batch_size"] / (scales * ranks),
             "step_s": forecasts["time_s"] / steps,
-            "samples_per_s": forecasts["work"] / forecasts["time_s"],
-            "samples_per_s_low": forecasts["work"] / forecasts["time_high_s"],
-            "samples_per_s_high": forecasts["work"] / forecasts["time_low_s"],
-            "joules_per_sample": forecasts["energy_j"] / forecasts["work"],
-            "joules_per_sample_low": forecasts["energy_low_j"] / forecasts["work"],
-            "joules_per_sample_high": forecasts["energy_high_j"] / forecasts["work"],
+            "samples_per_s": done / forecasts["time_s"],
+            "samples_per_s_low": done / forecasts["time_high_s"],
+            "samples_per_s_high": done / forecasts["time_low_s"],
+            "joules_per_sample": forecasts["energy_j"] / done,
+            "joules_per_sample_low": forecasts["energy_low_j"] / done,
+            "joules_per_sample_high": forecasts["energy_high_j"] / done,
             "energy_source": "fitted to " + forecasts["fitted_on"],
             "basis": forecasts["rests_on"],
         }
