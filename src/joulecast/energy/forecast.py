@@ -206,7 +206,7 @@ def answered(
 
     Returns:
         a row for each setting that can be asked, with the columns of
-        :data:`joulecast.runs.predictions.ANSWER` and ``extrapolation``: in what it lies outside of the runs,
+        :data:`joulecast.runs.judging.ANSWER` and ``extrapolation``: in what it lies outside of the runs,
         which widens its intervals; and the settings that cannot be asked, with the reasons.
     """
     whys = [_why_not_known(of_workload, setting) for setting in settings]

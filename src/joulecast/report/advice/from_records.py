@@ -21,7 +21,7 @@ from joulecast.energy.plain import plain
 from joulecast.errors import JoulecastError
 from joulecast.report.advice.candidate import Candidate
 from joulecast.report.advice.repeats import ESTIMATED, Spread, per_work, spread_of, unmixed
-from joulecast.runs.predictions import ANSWER
+from joulecast.runs.judging import ANSWER
 from joulecast.runs.scale import (
     counts,
     hosts_and_gpus,
