@@ -65,6 +65,9 @@ def test_every_split_is_answered_in_json(cluster, split, time):
         expected = 100 * (row["predicted_j"] / row["measured_j"] - 1)
         assert row["error_percent"] == pytest.approx(expected)
         assert abs(row["error_percent"]) < 15
+        # What is said of all rows stands once; a figure has one name.
+        assert not {"split", "time", "energy_error_percent", "inside_interval"} & {*row}
+        assert "covered_percent" in row
     assert {"MC2", "LP1", "LP2", "LP3", "LP4", "Fan"} <= {row["model"] for row in told["summary"]}
 
 

@@ -284,6 +284,7 @@ def test_where_intervals_overlap_there_is_no_winner_and_the_page_takes_what_the_
     assert answer == "No clear winner for vgg16: 90 % intervals of the energy overlap"
     assert CANDIDATE["setting"] in take and FAST["setting"] not in take
     cheap, fast = short_table([known]).rows
+    assert "first the one whose energy is expected to be least" in short_table([known]).caption
     assert (cheap[1], fast[1]) == ("1 node, batch 4", "4 nodes, batch 16")
     assert fast[3] == "forecast from estimated energy"
     assert all("no clear winner: 2 settings overlap" in row[-1] for row in (cheap, fast))

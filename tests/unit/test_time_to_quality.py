@@ -227,7 +227,7 @@ def test_times_alone_are_imported_evaluated_and_forecast(tmp_path):
     )
     ours = [row for row in verdict["settings"] if row["model"] == "MC2"]
     assert {row["nodes"] for row in ours} == {64} and verdict["time"] == "predicted"
-    assert all(row["energy_error_percent"] is None for row in ours)
+    assert all(row["error_percent"] is None for row in ours)
     assert all(np.isfinite(row["time_error_percent"]) for row in ours)
     assert sum("without power" in note for note in verdict["notes"]) == 1
     result = json.loads(

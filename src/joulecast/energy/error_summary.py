@@ -44,10 +44,10 @@ def evaluate_records(
 
     Returns:
         ``settings``: for each held-out setting and model ``predicted_j``, ``reference_j`` and its
-        ``difference_percent``; ``measured_j`` and ``error_percent`` (``energy_error_percent``) are ``None``
-        where the reference is an estimate, which judges nothing, or where there is no power; with the time
-        predicted ``predicted_s``, ``measured_s`` and ``time_error_percent``; ``inside_interval``, the
-        share of the runs inside the 90 % interval of the energy, else of the time. ``summary`` and
+        ``difference_percent``; ``measured_j`` and ``error_percent`` are ``None`` where the reference is an
+        estimate, which judges nothing, or where there is no power; with the time predicted ``predicted_s``,
+        ``measured_s`` and ``time_error_percent``; ``covered_percent``, the share of the runs inside the
+        90 % interval of the energy, else of the time. ``summary`` and
         ``ablation`` by model, ``time_summary``; ``against_best_rival``, a paired bootstrap, where
         measurements judge; ``run_to_run_cv_percent``; ``left_out`` and ``refused`` with reasons; ``notes``.
         What is not known is ``None``.
@@ -80,7 +80,7 @@ def evaluate_records(
         "refused": _refused(judged),
         "notes": [*runs.notes, *_bounded(judged)],
         "run_to_run_cv_percent": plain(run_to_run_cv(runs.trained, _judged_quantity(cells))),
-        "settings": plain_rows(_table(cells, energies, timed, split, time)),
+        "settings": plain_rows(_table(cells, energies, timed, time)),
         "summary": _summary(cells),
         "time_summary": _time_summary(timed),
         "ablation": _summary(by_setting(ablations, _KEYS)),
@@ -135,17 +135,14 @@ def _time_summary(timed: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _table(
-    cells: pd.DataFrame, energies: pd.DataFrame, timed: pd.DataFrame, split: str, time: str
+    cells: pd.DataFrame, energies: pd.DataFrame, timed: pd.DataFrame, time: str
 ) -> pd.DataFrame:
     """A row a setting and model: errors of energy and of time."""
     measured = cells["energy_source"].isin(MEASURED)
     table = cells.rename(columns={"measured": "reference_j", "predicted": "predicted_j"})
-    error = cells["difference_percent"].where(measured)
     table = table.assign(
         measured_j=cells["measured"].where(measured),
-        error_percent=error,
-        energy_error_percent=error,
-        inside_interval=cells["covered_percent"] / 100,
+        error_percent=cells["difference_percent"].where(measured),
     )
     if time == "given":
         table = table.assign(measured_s=None, predicted_s=None, time_error_percent=None)
@@ -164,8 +161,8 @@ def _table(
             }
         ).drop(columns=["mean_absolute_percent", "bounded"])
         table = table.merge(known, on=_TIMED, how="outer")
-        inside = table.pop("time_covered_percent") / 100
-        table["inside_interval"] = table["inside_interval"].fillna(inside)
+        inside = table.pop("time_covered_percent")
+        table["covered_percent"] = table["covered_percent"].fillna(inside)
         table["runs"] = table["runs"].fillna(table.pop("timed_runs"))
     renamed = table.rename(columns={"energy_source": "source", "network": "workload"})
-    return renamed.drop(columns="bounded").assign(split=split, time=time)
+    return renamed.drop(columns="bounded")

@@ -102,8 +102,7 @@ def _print_ranking(result: dict[str, Any]) -> None:
             typer.echo("costs rest on estimated power")
     beaten = result["beaten"]
     if beaten:
-        least = f"{1e3 * min(beaten.values()):.2f} ms"
-        typer.echo(f"{len(beaten)} more fit and are no better (their steps take {least} or more)")
+        typer.echo(f"{len(beaten)} more fit and are no better")
     typer.echo(
         f"{len(rows) + len(beaten)} fit, {len(result['out_of_memory'])} are out of memory, "
         f"{len(result['impossible'])} cannot be run"

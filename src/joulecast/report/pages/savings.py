@@ -207,7 +207,11 @@ def short_table(advised: Sequence[Advice]) -> Table | None:
     columns = ("network", "setting", "energy", "energy is", *paid, "time")
     columns += (f"{units[0] if len(units) == 1 else 'work'} in a day", "verdict")
     work = " or ".join(dict.fromkeys(one.work for one in advised if one.rows))
-    caption = f"Which setting costs least, for {work}; in brackets: 90 % intervals"
+    first = listed(list(dict.fromkeys(IN_WORDS[one.least] for one in advised if one.rows)))
+    caption = (
+        f"Which setting to take, for {work}; first the one whose {first} is expected to be least; in "
+        "brackets: 90 % intervals"
+    )
     amounts = [each for one in advised for each in one.amounts]
     return Table(caption, columns, rows, amounts=amounts, shows=SHOWS)
 
