@@ -19,6 +19,7 @@ from joulecast.energy.mc2_without_stages import PhaseMC2
 from joulecast.energy.node_power import MeteredNode, shipped_nodes
 from joulecast.energy.strategy_energy import rising_joules
 from joulecast.errors import JoulecastError
+from joulecast.runs import table
 from joulecast.runs.judging import COLUMNS
 from joulecast.runs.platforms import gpu_in, same_hardware
 from joulecast.runs.platforms.gpus import catalogue
@@ -105,6 +106,12 @@ def test_a_time_without_an_interval_is_said_in_that_of_the_joules():
     assert "of the power alone" in result["why_no_energy_interval"]
 
 
+def whole(observations: pd.DataFrame) -> pd.DataFrame:
+    """Observations with the columns that every runs table has."""
+    every = [name for name, column in table.COLUMNS.items() if column.of == "all"]
+    return observations.reindex(columns=[*dict.fromkeys([*observations, *every])])
+
+
 def _node(**changes) -> MeteredNode:
     return MeteredNode.of_plain(shipped_nodes()[0].as_plain() | changes)
 
@@ -149,7 +156,7 @@ def _own_fit(folder: Path, platform: str) -> Path:
     empty = pd.DataFrame(columns=[*COLUMNS])
     phases = PhaseMC2().fit(observations).coefficients()
     plain = json.loads(json.dumps(phases))
-    CampaignFit(observations, empty, empty, {"phases": plain}).save(folder / "fits")
+    CampaignFit(whole(observations), empty, empty, {"phases": plain}).save(folder / "fits")
     return folder / "fits"
 
 
@@ -173,7 +180,7 @@ def test_a_fit_of_stages_has_the_interval_of_its_held_out_runs(tmp_path):
     held_out |= {"energy_j": 1.1 * observations["energy_j"].iloc[0]}
     empty = pd.DataFrame(columns=[*COLUMNS])
     power = {"power": {"values": {"P0": 2000.0, "dP": 4000.0}}}
-    observations = observations.assign(folder="one", disturbed="")
+    observations = whole(observations.assign(folder="one", disturbed=""))
     predictions = pd.DataFrame([held_out], columns=[*COLUMNS])
     CampaignFit(observations, predictions, empty, power).save(tmp_path / "known")
     CampaignFit(observations, empty, empty, power).save(tmp_path / "unknown")

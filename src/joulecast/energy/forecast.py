@@ -332,7 +332,8 @@ def _law_in_words(model: Phased, example: pd.Series) -> str:
 def _scales(fitted: pd.DataFrame) -> str:
     """The node counts of some runs, in words."""
     listed = ", ".join(f"{count:g}" for count in sorted(fitted["nodes"].unique()))
-    return f"{listed} {scales_are(fitted['nodes_are'])}"
+    units = scales_are(fitted["nodes_are"])
+    return f"{listed} {units.removesuffix('s') if listed == '1' else units}"
 
 
 def forecast_table(
@@ -348,7 +349,7 @@ def forecast_table(
     for everything, imported in campaigns(runs.clean, runs.allreduce, runs.watts):
         model: EnergyModel = mc2_for(imported).fit(everything)
         fitted = everything.training
-        rests_on = f"MC2, fitted to {len(fitted)} runs on {_scales(fitted)}"
+        rests_on = f"MC2, fitted to {counted(len(fitted), 'run')} on {_scales(fitted)}"
         for workload, of_workload in fitted.groupby("workload"):
             why_not = why_not_forecast(of_workload, asked, asked.batch is not None, asked.to_target)
             if why_not:

@@ -158,12 +158,14 @@ def _unseen(ranks: Sequence[Rank]) -> dict[str, str]:
     return reasons
 
 
-def _why_no_steps(asked: Asked) -> str:
+def _why_no_steps(asked: Asked, until_s: float) -> str:
     if asked.attached is not None:
         return (
             f"process {asked.attached} ran before it was measured, so that its updates are not seen; "
             "start it by `joulecast measure -- COMMAND` for these"
         )
+    if until_s < math.inf:
+        return "the measurement ended before the first update of an optimizer; measure for longer"
     return (
         "no optimizer of torch made an update where the observer was let in (a PYTHONPATH set anew, "
         "`python -I` and `python -E` keep it out)"
@@ -288,7 +290,7 @@ def observed_record(
         steps = last - first + 1
         remarks += _remarks(ranks)
     else:
-        polluted.append(f"no steps: {_why_no_steps(asked)}")
+        polluted.append(f"no steps: {_why_no_steps(asked, until_s)}")
     batch, unit = _batch(ranks, asked)
     outcome = Outcome(
         start_s=start_s,

@@ -35,7 +35,7 @@ _LONG = 10.0
 
 _BATCHES = (
     "candidates differ in batch size: training to an accuracy may need more samples with a larger batch of "
-    "all nodes, which is not known without a tuning history; hold the batch with --batch"
+    "all nodes, which these runs do not tell; hold the batch with --batch"
 )
 
 
@@ -329,7 +329,6 @@ def _told(
             candidates,
             best,
             most_nodes=found.most_nodes,
-            knows_batches=powers.knows_batches,
             least=choice.least,
         ),
         "left_out": found.left_out,

@@ -25,7 +25,6 @@ def measure_next(
     best: Candidate | None,
     *,
     most_nodes: int | None,
-    knows_batches: bool,
     least: str = "energy",
 ) -> list[dict[str, str]]:
     """What to measure, the most telling first, each with ``what`` and ``why``.
@@ -34,7 +33,6 @@ def measure_next(
         candidates: all of them.
         best: the choice; without one, what to do about that.
         most_nodes: that were run; ``None`` where nothing was.
-        knows_batches: is not used; ``advise`` still gives it.
         least: what the best is the least of.
     """
     leading = best or nearest(candidates, {"time": 1.0}) or candidates[0]

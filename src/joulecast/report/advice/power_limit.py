@@ -16,7 +16,6 @@ class PowerLimit:
     watts: int | None
     batch_size: int | None
     why_none: str
-    knows_batches: bool = False
     notes: tuple[str, ...] = ()
 
     def applied(self, candidate: Candidate) -> Candidate:
@@ -54,9 +53,9 @@ def power_limit_of(history: Path, network: str) -> PowerLimit:
         why = "the history tuned no power limit"
         if not knows:
             why = f"the history advises nothing yet ({advice['status']})"
-        return PowerLimit(None, None, why, knows)
+        return PowerLimit(None, None, why)
     note = (
         "expected energies and times are without the power limit, whose effect the history knows for "
         "its own training only"
     )
-    return PowerLimit(use["power_limit_w"], use["batch_size"], "", knows, (note,))
+    return PowerLimit(use["power_limit_w"], use["batch_size"], "", (note,))
