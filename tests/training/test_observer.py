@@ -129,7 +129,8 @@ def test_steps_time_batch_and_stages_of_ddp(scales, ranks):
     assert record.info.parameters == 4 * (256 * 256 + 256)
     assert row["t_computing_s"] > 0 and row["t_update_s"] > 0 and row["t_materials_s"] > 0
     exchange_s = row["t_communicating_wait_s"] + row["t_communicating_copy_s"]
-    assert exchange_s > 0
+    # A single rank has nobody to exchange with: what DDP does meanwhile is its own work.
+    assert (exchange_s > 0) == (ranks > 1)
     stages = [value for name, value in row.items() if re.fullmatch(r"t_\w+_s", name)]
     assert sum(stages) == pytest.approx(row["total_s"] / row["steps"], rel=0.02)
     assert not record.info.polluted

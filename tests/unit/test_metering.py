@@ -213,7 +213,7 @@ def test_checks_warn_where_runs_have_energies_of_different_parts(tmp_path):
         write_record(tmp_path / name, record)
     found = check_results([tmp_path / "a", tmp_path / "b"], NO_FIT)
     (warned,) = found[found["check"] == "energy covers"]["found"]
-    assert "of different parts: gpu (1 runs), node (1 runs)" in warned
+    assert "of different parts: gpu (1 run), node (1 run)" in warned
 
 
 def test_energies_of_other_parts_than_most_runs_have_are_not_compared(tmp_path):

@@ -104,6 +104,9 @@ use rule tables as metered_tables with:
         tables=tables("Energy on real clusters", "energy", f"{METERED}/tables"),
     log:
         f"{RESULTS}/logs/metered-tables.log",
+    params:
+        source=SOURCE,
+        version=MC2.version,
 
 
 rule check:
