@@ -343,3 +343,15 @@ def test_bins_of_a_trace_add_up_to_the_energy_of_the_run():
         curve = EnergyCurve.of(power)
         expected = [float(curve.between(k, k + 1)) for k in range(len(found))]
         assert len(found) == 2 and found == pytest.approx(expected)
+
+
+def test_resampling_does_not_change_what_a_fit_knows_of_the_exchange():
+    """Two sums of the all-reduce, of two sizes; many resamples hold one of them alone."""
+    cells = [run_row("big", nodes, 4, repeat) for nodes in (1, 2) for repeat in (1, 2)]
+    training = pd.DataFrame(cells).assign(overlap=True)
+    points = pd.DataFrame({"ranks": [2, 2], "bytes": [1e6, 1e8], "algorithm": "mpi"})
+    points = points.assign(copy_s=1e-4 + 1e-9 * points["bytes"])
+    more = training.assign(ranks=64, nodes=64)
+    for bootstrap in range(8):
+        fit = MC2().fit(training, points, training.iloc[:0], bootstrap)
+        assert (fit.latency_s(more) == 0).all()

@@ -104,11 +104,11 @@ def _summary(fits: Sequence[EnergyModel]) -> dict[str, Any]:
 
 def disturbance_notes(observations: pd.DataFrame) -> list[str]:
     """What a reader must know of disturbed runs that are used for want of others; empty if there is none."""
-    clean = observations[observations["polluted"] == ""]
-    used = clean[clean["disturbed"] != ""]
-    if used.empty:
+    clean = used(observations)
+    disturbed = clean[clean["disturbed"] != ""]
+    if disturbed.empty:
         return []
-    trained, trainings = is_training(clean), is_training(used)
+    trained, trainings = is_training(clean), is_training(disturbed)
     kinds = (
         ("training run", int(trainings.sum()), int(trained.sum())),
         ("calibration run", int((~trainings).sum()), int((~trained).sum())),
@@ -116,12 +116,13 @@ def disturbance_notes(observations: pd.DataFrame) -> list[str]:
     counts = " and ".join(f"{some} of {counted(of, kind)}" for kind, some, of in kinds if some)
     again = "`joulecast status` says how to measure them again"
     # The runs of a campaign, which status knows, are in its folder records.
-    alone = used["nodes_are"].isin(("ranks", "GPUs")) & ~used["folder"].str.contains("/records/")
-    if alone.any():
-        name = used.loc[alone, "workload"].iloc[0]
+    in_campaign = disturbed["folder"].str.contains("/records/")
+    alone = disturbed[disturbed["nodes_are"].isin(("ranks", "GPUs")) & ~in_campaign]
+    if len(alone):
+        name = alone["workload"].iloc[0]
         again = f"measure again: `joulecast measure --name {name} -- COMMAND`"
     return [
-        f"Disturbed: other programs were at work during {counts} ({listed(sorted(used['run']), 2)}), "
+        f"Disturbed: other programs were at work during {counts} ({listed(sorted(disturbed['run']), 2)}), "
         f"which took more time and energy; {again}."
     ]
 

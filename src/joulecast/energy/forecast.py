@@ -210,9 +210,9 @@ def answered(
         which widens its intervals; and the settings that cannot be asked, with the reasons.
     """
     whys = [_why_not_known(of_workload, setting) for setting in settings]
-    told = list(zip(settings, whys, strict=True))
-    refused = [(setting, why) for setting, why in told if why is not None]
-    rows = pd.DataFrame([setting for setting, why in told if why is None])
+    pairs = list(zip(settings, whys, strict=True))
+    refused = [(setting, why) for setting, why in pairs if why is not None]
+    rows = pd.DataFrame([setting for setting, why in pairs if why is None])
     if rows.empty:
         return rows, refused
     knows_exchange = model.knows_exchange if isinstance(model, Staged) else True

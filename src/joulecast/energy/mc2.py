@@ -198,7 +198,7 @@ class MC2:
         """
         self._sigma = training.groupby("network")["sigma_computing_s"].mean().to_dict()
         form = choose_form(allreduce)
-        values, condition = self._fit_time(training, allreduce, form)
+        values, condition, self._one_exchange = self._fit_time(training, allreduce, form)
         self.time = Fitted(values, {}, condition, form)
         power, power_condition = self._fit_power(training, calibration)
         if power:
@@ -213,7 +213,8 @@ class MC2:
         allreduce: pd.DataFrame,
         form: str,
         conditioned: bool = True,
-    ) -> tuple[dict[str, float], float]:
+    ) -> tuple[dict[str, float], float, float | None]:
+        """Coefficients, their condition number, and what :func:`_the_only` says of the exchanges."""
         system = _System()
         overlapped = self._overlap and bool(training["overlap"].any())
         rows = self._with_sigma(training)
@@ -224,8 +225,8 @@ class MC2:
         latency, moved = FORMS[form](_floats(allreduce, "ranks"), _floats(allreduce, "bytes"))
         sums = {"alpha": latency, "k": moved}
         exchanges = [sums] if overlapped else [sums, stages["communicating_copy"]]
-        self._one_exchange = _the_only(exchanges)
-        if self._one_exchange is not None:
+        only = _the_only(exchanges)
+        if only is not None:
             # Gradients are long messages: what they take is taken to grow with their bytes.
             for terms in exchanges:
                 del terms["alpha"]
@@ -244,7 +245,7 @@ class MC2:
         values, condition = system.solve(conditioned)
         if overlapped:
             values["phi"] = self._fit_overlap(rows, values, form)
-        return values, condition
+        return values, condition, only
 
     def _fit_overlap(self, rows: pd.DataFrame, values: dict[str, float], form: str) -> float:
         """Share of two thirds of computing (the backward pass) that hides copying."""

@@ -83,7 +83,7 @@ in-sample."""
 
 
 USUAL = ("leave-one-node-count-out", "leave-one-workload-out")
-"""What errors are told of where no split is asked for: the first that the runs have."""
+"""Where no split is asked for, errors are reported for the first of these that the runs have."""
 
 
 def usual_time(split: str) -> str:

@@ -73,7 +73,7 @@ def forecast_notes(result: Mapping[str, Any]) -> list[str]:
     lines = [
         f"fitted to {counted(result['fitted_runs'], 'run')} on up to {beyond}; beyond, the time is an "
         "extrapolation",
-        "in brackets: 90 % intervals; batch_size is of all nodes; what was run is told for the row's work",
+        "in brackets: 90 % intervals; batch_size is of all nodes; what was run is for the row's work",
     ]
     if paid.given:
         lines.append(f"prices: {paid.in_words()}")

@@ -163,7 +163,7 @@ def progress_text(progress: Progress, configfiles: Sequence[str] | None) -> str:
     lines += [f"disturbed: pipeline {name}" for name in progress.disturbed_pipelines]
     again = [run.run for run in [*progress.disturbed, *progress.of("damaged")]]
     if again and configfiles is None:
-        lines.append("give --config FILE of this campaign to be told how to measure these again")
+        lines.append("give --config FILE of this campaign to see how to measure these again")
     if again and configfiles is not None:
         command = repeat_command(again, progress.results, configfiles)
         lines.append(f"to measure these again: {command}")

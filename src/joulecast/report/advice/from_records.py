@@ -226,19 +226,19 @@ def _measured(campaign: Campaign, row: dict[str, Any], widths: _Width) -> Candid
 
 def _fitted(campaign: Campaign, row: dict[str, Any]) -> Candidate | None:
     """The setting as MC2 forecasts it; ``None`` where it cannot."""
-    told = {name: plain(row[name]) for name in ANSWER if name != "work"}
-    if told["time_s"] is None:
+    answer = {name: plain(row[name]) for name in ANSWER if name != "work"}
+    if answer["time_s"] is None:
         return None
     if not campaign.has_energy:
-        told |= dict.fromkeys(("energy_j", "energy_low_j", "energy_high_j"))
-    dark = told["energy_j"] is None
+        answer |= dict.fromkeys(("energy_j", "energy_low_j", "energy_high_j"))
+    dark = answer["energy_j"] is None
     return Candidate(
         **_identity(campaign, row),
-        **told,
+        **answer,
         rests_on="fitted",
         energy_source=None if dark else campaign.energy_source,
         why_no_energy=campaign.why_no_energy if dark else None,
-        why_no_interval=None if told["time_high_s"] is not None else "the model has no width",
+        why_no_interval=None if answer["time_high_s"] is not None else "the model has no width",
         extrapolation=row["extrapolation"],
     )
 
