@@ -351,7 +351,7 @@ def test_resampling_does_not_change_what_a_fit_knows_of_the_exchange():
     training = pd.DataFrame(cells).assign(overlap=True)
     points = pd.DataFrame({"ranks": [2, 2], "bytes": [1e6, 1e8], "algorithm": "mpi"})
     points = points.assign(copy_s=1e-4 + 1e-9 * points["bytes"])
-    more = training.assign(ranks=64, nodes=64)
+    more = training.assign(ranks=64, nodes=64, gradient_bytes=1e3)
     for bootstrap in range(8):
         fit = MC2().fit(training, points, training.iloc[:0], bootstrap)
         assert (fit.latency_s(more) == 0).all()
