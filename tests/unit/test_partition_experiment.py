@@ -42,7 +42,7 @@ def test_every_planner_is_beside_the_optimum(experiment):
     assert table.at[4, "pipedream_ratio"] == pytest.approx(1)
     assert table.at[4, "uniform_ratio"] >= 1
     times = planning_times([found | {"network": "resnet18"}], published).set_index("devices")
-    assert times.at[8, "published_paper_s"] == 0.21 and times.at[4, "joulecast_cpu_ms"] > 0
+    assert times.at[8, "published_paper_s"] == 0.21 and times.at[4, "joulecast_cpu_ms"] >= 0
     assert times.at[4, "published_handsplit_minutes"] == "35"
 
 

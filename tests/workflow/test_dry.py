@@ -35,10 +35,10 @@ IN_ALL |= {"import_metered", "fit_metered", "metered_tables", "scaling_table", "
         (["measure"], MEASURED | {"measure"}, {"fit", "tables"}),
         (
             TARGETS[2:],
-            IN_ALL | {"tuning_report", "partition_profile", "papers", "overview"},
+            IN_ALL | {"tuning_report", "partition_profiles", "papers", "overview"},
             {"all"},
         ),
-        (["partition_tables"], {"run_pipeline", "partition_network"}, MEASURED | {"fit"}),
+        (["partition_tables"], {"run_pipeline", "partition_networks"}, MEASURED | {"fit"}),
     ],
 )
 def test_dry_run_of_every_target(workflow_copy, targets, there, not_there):
@@ -58,7 +58,7 @@ def test_a_command_of_your_own_is_launched_judged_and_shown(workflow_copy):
     jobs = dict(re.findall(r"^(\w+) +(\d+)$", text, re.M))
     assert {"tables", "check", "advice", "overview"} <= set(jobs)
     assert jobs["train"] == "6"
-    assert not {"profile_ops", "partition_network", "tune_live", "scaling_table"} & set(jobs)
+    assert not {"profile_ops", "partition_networks", "tune_live", "scaling_table"} & set(jobs)
 
 
 @pytest.mark.parametrize(
@@ -114,8 +114,8 @@ def test_lint(workflow_copy):
     assert "Traceback" not in done.stderr and "Error" not in done.stderr, done.stderr
 
 
-MEASURES = {*MEASURED, "profile_ops", "measure_task_graph", "partition_network"}
-MEASURES |= {"partition_profile", "run_pipeline", "tune_live"}
+MEASURES = {*MEASURED, "profile_ops", "measure_task_graph", "partition_networks"}
+MEASURES |= {"partition_profiles", "run_pipeline", "tune_live"}
 
 
 def _jobs(said):
@@ -204,7 +204,7 @@ def test_what_is_measured_has_its_nodes_alone_on_a_cluster():
     """Every rule that takes the whole machine here takes whole nodes there."""
     exclusive = _profile("slurm")["set-resources"]
     rules = "".join(path.read_text() for path in (ROOT / "workflow/rules").glob("*.smk"))
-    measuring = {"partition_profile"}  # a rule like partition_network
+    measuring = {"partition_profiles"}  # a rule like partition_networks
     for rule in re.split(r"^ *(?:use )?rule ", rules, flags=re.M)[1:]:
         name = re.search(r"(?:as )?(\w+)(?: with)?:", rule).group(1)
         if "machine=16" in rule:

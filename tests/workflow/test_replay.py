@@ -145,7 +145,7 @@ def test_only_another_content_is_replayed_again(clone, made):
         ("config/platforms/hc2.yaml", {"scaling_forecast", "simulator_report"}, {"fit"}),
         pytest.param(
             "recorded/task-graphs/alexnet.json",
-            {"partition_network"},
+            {"partition_networks"},
             {"replay", "fit"},
             marks=pytest.mark.long,
         ),
@@ -170,7 +170,7 @@ def test_only_another_content_is_replayed_again(clone, made):
         ("recorded/mlperf-power/provenance.json", {"metered_tables", "papers"}, {"fit"}),
         pytest.param(
             "recorded/pipedream-profiles/vgg16.txt",
-            {"partition_profile"},
+            {"partition_profiles"},
             {"replay", "fit"},
             marks=pytest.mark.long,
         ),

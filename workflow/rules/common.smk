@@ -91,12 +91,14 @@ def kept(paths, version_of=None):
     return Kept(ancient(each(str, paths)), each(content_version, version_of or paths))
 
 
-def task_graph(wildcards):
-    """Task graph of a network, kept or measured."""
-    folder = CONFIG.partition.graphs
+def task_graphs():
+    """Task graphs of the networks that are cut, kept or measured."""
+    folder, networks = CONFIG.partition.graphs, CONFIG.partition.networks
     if folder is None:
-        return Kept(f"{RESULTS}/task-graphs/{wildcards.network}.json", None)
-    return kept(kept_task_graph(PROJECT / folder, wildcards.network))
+        return Kept(
+            [f"{RESULTS}/task-graphs/{network}.json" for network in networks], None
+        )
+    return kept([kept_task_graph(PROJECT / folder, network) for network in networks])
 
 
 def forecast_batches():
