@@ -199,12 +199,6 @@ FORMATS = {
             ),
         ),
         Format(
-            "device placement",
-            examples.placement,
-            ("graph.json",),
-            (_partitioned("graph.json", "--json"),),
-        ),
-        Format(
             "op graph",
             examples.copied(examples.TRAINING / "graph-vgg16.json", "graph.json"),
             ("graph.json",),
