@@ -27,6 +27,9 @@ is_compile_supported
 device_type
 aligned
 how_to_read
+shows
+spoken
+busy_shares
 BufferedReader
 
 # The colours that tests judge by their contrast.
@@ -39,7 +42,6 @@ as_plain
 # Keys of the configuration, read as plain data by the rules.
 gpu_steps
 paper_tables
-profile_ops
 
 # Choices of the command line: their values are used.
 compat

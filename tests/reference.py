@@ -13,7 +13,6 @@ from reference_pages import api, commands, configuration, platforms, records, ta
 import joulecast
 from joulecast.energy.fitting import fit_campaign
 from joulecast.logs.mlperf import import_mlperf
-from joulecast.report.campaign_answers import write_answers
 from joulecast.report.pages.overview import write_overview
 from joulecast.report.tables.checks import check_results, write_checks
 from joulecast.report.tables.citations import Citation
@@ -78,7 +77,6 @@ def draw_overview(picture: Path, quick: bool = False) -> None:
         write_tables(
             results / "tables/energy", fit, read_published(Path("config/published/mc2.yaml"))
         )
-        write_answers(results, results / "tables/advice")
         write_overview(results)
         with sync_playwright() as playwright:
             chromium = shutil.which("chromium")

@@ -28,11 +28,6 @@ try:
     SPECS = {spec.run: spec for spec in require_campaign(CONFIG, PLATFORMS, PROJECT)}
     # The recorded campaign that is replayed; None where runs are measured.
     RECORDED = recorded_for(CONFIG.platform, PLATFORMS)
-    # Files of the platforms that are forecast on: the campaign's own first.
-    PLATFORM_FILES = [
-        platform_file(name, PLATFORMS)
-        for name in [CONFIG.platform, *CONFIG.simulator.platforms]
-    ]
 except JoulecastError as error:
     raise WorkflowError(str(error)) from None
 # Of a training of the user's own, what is shown is the training: no networks are simulated, cut or tuned.
@@ -89,24 +84,6 @@ def kept(paths, version_of=None):
         return function(paths)
 
     return Kept(ancient(each(str, paths)), each(content_version, version_of or paths))
-
-
-def task_graphs():
-    """Task graphs of the networks that are cut, kept or measured."""
-    folder, networks = CONFIG.partition.graphs, CONFIG.partition.networks
-    if folder is None:
-        return Kept(
-            [f"{RESULTS}/task-graphs/{network}.json" for network in networks], None
-        )
-    return kept([kept_task_graph(PROJECT / folder, network) for network in networks])
-
-
-def forecast_batches():
-    """Samples of a rank in the forecast: one number, or where nodes share a batch several to interpolate."""
-    scale = CONFIG.scale
-    if scale.scaling == "weak":
-        return [max(1, scale.batch_size // scale.ranks_per_node)]
-    return sorted({scale.batch_size, *CONFIG.calibration.batch_sizes})
 
 
 # Numbers of the papers, by the paper.

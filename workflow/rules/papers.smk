@@ -1,7 +1,6 @@
 # The tables of the four papers: a verdict on every number, from data that is shipped.
 
-PROFILED = sorted(shipped_folder("pipedream-profiles").glob("*.txt"))
-PROFILES = kept(PROFILED)
+PROFILES = kept(sorted(shipped_folder("pipedream-profiles").glob("*.txt")))
 
 
 use rule partition_networks as partition_profiles with:
@@ -10,7 +9,7 @@ use rule partition_networks as partition_profiles with:
     output:
         experiments=expand(
             f"{RESULTS}/papers/partition/{{network}}.json",
-            network=[profile.stem for profile in PROFILED],
+            network=[Path(file).stem for file in PROFILES.files],
         ),
     log:
         f"{RESULTS}/logs/partition-profiles.log",
@@ -23,12 +22,12 @@ use rule partition_networks as partition_profiles with:
 
 rule papers:
     input:
-        metered=rules.metered_tables.output.tables,
+        metered=rules.metered.output.tables,
         profile_experiments=rules.partition_profiles.output.experiments,
         tuning=rules.tuning_report.output.tables,
         simulator=rules.simulator_report.output.tables,
         partition=rules.partition_report.output.tables,
-        own_experiments=rules.partition_report.input.experiments,
+        own_experiments=rules.partition_networks.output.experiments,
         published=[paper.files for paper in PAPERS.values()],
     output:
         tables=tables("Papers", "papers"),

@@ -5,8 +5,23 @@
 PIPELINES = {
     run.name: run for run in (CONFIG.partition.pipelines if RECORDED is None else [])
 }
-GRAPHS = task_graphs()
 ANTICHAIN = PAPERS["antichain"]
+# Task graphs of the networks that are cut: measured here, or kept.
+TASK_GRAPHS = (
+    Kept(
+        expand(
+            f"{RESULTS}/task-graphs/{{network}}.json", network=CONFIG.partition.networks
+        ),
+        None,
+    )
+    if CONFIG.partition.graphs is None
+    else kept(
+        [
+            kept_task_graph(PROJECT / CONFIG.partition.graphs, network)
+            for network in CONFIG.partition.networks
+        ]
+    )
+)
 
 
 rule measure_task_graph:
@@ -25,7 +40,7 @@ rule measure_task_graph:
 
 rule partition_networks:
     input:
-        graphs=GRAPHS.files,
+        graphs=TASK_GRAPHS.files,
     output:
         experiments=expand(
             f"{RESULTS}/partition/{{network}}.json", network=CONFIG.partition.networks
@@ -36,7 +51,7 @@ rule partition_networks:
     resources:
         machine=16,  # planners are timed
     params:
-        version=GRAPHS.version,
+        version=TASK_GRAPHS.version,
         devices=CONFIG.partition.devices,
         micro_batches=CONFIG.partition.micro_batches,
         source="measured" if CONFIG.partition.graphs is None else "recorded",

@@ -14,6 +14,7 @@ def main(
     experiments: list[Path],
 ) -> None:
     for graph, out in zip(graphs, experiments, strict=True):
+        print(graph, flush=True)
         partition_experiment(
             graph, devices=devices, micro_batches=micro_batches, source=source, out=out
         )
