@@ -57,7 +57,6 @@ longest_gap_s
 missed_deadlines
 batch_per_rank
 why_no_interval
-why_no_power_limit
 scheduler_job
 scheduler_node_of_rank
 reference_step_s
