@@ -19,6 +19,9 @@ unpack_run
 # A tool for developers: makes the shipped graphs anew.
 write_shipped
 
+# docs/how-to/cite.md is made of it.
+bibtex
+
 # Python, torch, jinja and pydantic look these up by name.
 __getattr__
 __loader__
