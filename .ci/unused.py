@@ -19,6 +19,9 @@ unpack_run
 # A tool for developers: makes the shipped graphs anew.
 write_shipped
 
+# docs/how-to/cite.md is made of it.
+bibtex
+
 # Python, torch, jinja and pydantic look these up by name.
 __getattr__
 __loader__
@@ -57,7 +60,6 @@ longest_gap_s
 missed_deadlines
 batch_per_rank
 why_no_interval
-why_no_power_limit
 scheduler_job
 scheduler_node_of_rank
 reference_step_s

@@ -15,9 +15,8 @@ from joulecast.energy.fitting import fit_campaign
 from joulecast.logs.mlperf import import_mlperf
 from joulecast.report.pages.overview import write_overview
 from joulecast.report.tables.checks import check_results, write_checks
-from joulecast.report.tables.citations import Citation
 from joulecast.report.tables.errors import write_tables
-from joulecast.report.tables.published import read_published
+from joulecast.report.tables.published import Citation, read_published
 from joulecast.runs.files.shipped import recorded_folder
 
 ROOT = Path(__file__).resolve().parents[1]

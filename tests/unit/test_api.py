@@ -97,8 +97,8 @@ def test_the_library_does_not_use_its_own_public_functions():
             "forecast --records two-core-vm --nodes 4 --scaling strong",
         ),
         (
-            lambda: joulecast.advise("vit_ti", records=["two-core-vm"], energy_weight=0.5),
-            "advise --network vit_ti --records two-core-vm --energy-weight 0.5",
+            lambda: joulecast.advise("vit_ti", records=["two-core-vm"], objective="edp"),
+            "advise --network vit_ti --records two-core-vm --objective edp",
         ),
     ],
     ids=lambda value: value.split()[0] if isinstance(value, str) else "",

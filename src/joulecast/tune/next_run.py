@@ -86,20 +86,6 @@ def space_of(header: Mapping[str, Any], file: Path) -> SearchSpace:
         ) from None
 
 
-def network_of(header: Mapping[str, Any], file: Path) -> str | None:
-    """The network of a live tuning, by the first line of its history file; ``None`` of a replay.
-
-    Raises:
-        JoulecastError: the line does not say.
-    """
-    if header.get("environment") != "live":
-        return None
-    job = validated(TypeAdapter(_Live), header, f"{file}: line 1").job
-    if job.workload is None:
-        raise JoulecastError(f"{file}: line 1: job.workload is missing")
-    return job.workload.network
-
-
 def _savings(
     use: Configuration, default: Configuration, sizes: Mapping[int, Size]
 ) -> dict[str, dict[str, float | None] | None]:

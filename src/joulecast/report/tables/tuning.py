@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from joulecast.report.tables.output import write_table
-from joulecast.report.tables.tuning_published import PublishedTuning
+from joulecast.report.tables.published import PublishedTuning
 from joulecast.runs.files.columns import read_frame
 from joulecast.runs.files.reading import read_json_object
 from joulecast.tune.comparison import (
