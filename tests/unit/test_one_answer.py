@@ -181,7 +181,8 @@ def test_the_page_says_what_the_command_says_that_it_prints(results):
     assert told.answer == answer
     said, take = context["answer"], context["take"]
     setting = answer["best"]["setting"]
-    assert setting in said and answer["verdict"]["in_words"] in take
+    assert setting in said and answer["verdict"]["in_words"] in page
+    assert ("No clear winner" in take) == (answer["verdict"]["clear_winner"] is False)
     assert plain(CliRunner().invoke(app, shlex.split(printed)[2:]).output).strip() in page
     # What is advised is drawn; charts of forecasts name their work and batch.
     assert any(setting in texts_of(chart) for chart in context["front"].content.charts)

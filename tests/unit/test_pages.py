@@ -224,7 +224,9 @@ def test_the_page_takes_the_setting_that_the_advice_chooses(results):
     answer, take = headline([one])
     best = one.answer["best"]
     assert answer == f"Least time is expected of {best['setting']} for {one.label}"
-    assert take == f"{one.label}: {one.answer['verdict']['in_words']}."
+    assert take == f"Clear winner for {one.label}."
+    verdict = one.answer["verdict"] | {"clear_winner": False}
+    assert headline([advised(results, verdict=verdict)])[1].startswith("No clear winner")
     (row,) = short_table([one], results.prices).rows
     assert row[:2] == (one.label, best["setting"])
     assert row[-1] == one.answer["verdict"]["in_words"]

@@ -257,7 +257,7 @@ def test_overlapping_intervals_have_no_clear_winner():
     )
     alone = verdict_on([best, far], choose([best, far], Limit()), "EUR")
     assert alone["clear_winner"] and "clear winner" in alone["in_words"]
-    assert "of the energy and takes 3.80 times as long as the fastest, 8 nodes" in alone["trade"]
+    assert "of the energy and takes 3.80 times as long as the fastest, 8 nodes" in alone["in_words"]
     paid = [replace(c, energy_source="estimated").priced(PAID) for c in many]
     paid = [replace(c, hosts=c.nodes).priced(PAID) for c in paid]
     said = verdict_on(paid, choose(paid, Limit()), "EUR")["in_words"]

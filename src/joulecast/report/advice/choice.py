@@ -263,15 +263,14 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
     Returns:
         ``clear_winner`` (``None`` where no interval says so), ``overlapping``: settings within the limit
         whose interval overlaps that of the best, of these and the best the ``cheapest`` in what people pay
-        (energy without a price) and the ``fastest``, the ``trade`` of a clear winner against the fastest of
-        all within the limit, and all ``in_words`` (``None`` where there is no choice).
+        (energy without a price) and the ``fastest``, and all ``in_words`` (``None`` where there is no
+        choice), for a clear winner against the fastest of all within the limit.
     """
     nothing: dict[str, Any] = {
         "clear_winner": None,
         "overlapping": [],
         "cheapest": None,
         "fastest": None,
-        "trade": None,
         "in_words": None,
     }
     if choice.best is None:
@@ -300,7 +299,6 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
             "clear_winner": True,
             "cheapest": best.setting,
             "fastest": best.setting,
-            "trade": trade,
             "in_words": f"{text}; {trade}",
         }
     alike = [best, *rivals]
@@ -314,7 +312,6 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
         "overlapping": [rival.setting for rival in rivals],
         "cheapest": cheapest.setting,
         "fastest": fastest.setting,
-        "trade": None,
         "in_words": f"no clear winner: {overlap}; {_trade(cheapest, fastest, paid, currency)}",
     }
 

@@ -26,6 +26,11 @@ from joulecast.report.grid import SHOWS, Amounts, Table
 from joulecast.runs.scale import hosts_and_gpus, scales_are
 
 _MOST_NAMED = 3
+_HOW_SURE = {
+    True: "Clear winner for",
+    False: "No clear winner, as 90 % intervals overlap, for",
+    None: "Whether it is clearly the best is not known for",
+}
 
 
 def headline(advised: Sequence[Advised]) -> tuple[str, str]:
@@ -44,12 +49,17 @@ def headline(advised: Sequence[Advised]) -> tuple[str, str]:
     all_of_them = [one for ones in chosen.values() for one in ones]
     least = {IN_WORDS[one.answer["limit"]["objective"]] for one in all_of_them if one.answer}
     said = [
-        f"{one.label}: {one.answer['verdict']['in_words']}."
-        for one in all_of_them[:_MOST_NAMED]
-        if one.answer and one.answer["verdict"]["in_words"]
+        f"{words} {listed(names, _MOST_NAMED)}"
+        for clear, words in _HOW_SURE.items()
+        if (names := [one.label for one in all_of_them if _is_clear(one) is clear])
     ]
     what = f"Least {listed(sorted(least))} is expected of"
-    return f"{what} {'; '.join([*named[:_MOST_NAMED], *more])}", " ".join(said)
+    return f"{what} {'; '.join([*named[:_MOST_NAMED], *more])}", ". ".join(said) + "."
+
+
+def _is_clear(one: Advised) -> bool | None:
+    clear: bool | None = one.answer["verdict"]["clear_winner"] if one.answer else None
+    return clear
 
 
 def short_table(advised: Sequence[Advised], prices: Prices) -> Table | None:
