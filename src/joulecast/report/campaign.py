@@ -39,7 +39,7 @@ _SCALE = ("ranks_per_host", "accelerators_per_node")
 class CampaignForecast:
     """Rows of :func:`joulecast.energy.forecast.forecast`, for the work ``work_is`` in words.
 
-    Money and CO2 of what was run (``measured_cost``, ``measured_co2_kg``) are by the same prices. ``notes``
+    Money and CO2 of what was run (``as_run_cost``, ``as_run_co2_kg``) are by the same prices. ``notes``
     say what is not forecast, and why. ``most_run`` of a row is the largest scale that its training was run
     on, ``has_steps`` whether its work is whole steps of its batch; ``runs_were`` says how long runs lasted,
     and on what.
@@ -217,7 +217,6 @@ def _units(trained: pd.DataFrame) -> pd.Series:
 
 def _in_range(table: pd.DataFrame, runs: pd.DataFrame) -> list[dict[str, Any]]:
     """Rows of each workload from the fewest nodes that it was run on to its usual last."""
-    count = "gpus" if is_observed(runs) else "nodes"
     known = {}
     for key, of_workload in runs.groupby(["network", "platform"]):
         ran = of_workload["nodes"]
@@ -228,19 +227,19 @@ def _in_range(table: pd.DataFrame, runs: pd.DataFrame) -> list[dict[str, Any]]:
         fewest, last, most, has_steps = known.get(
             (row["workload"], row["platform"]), (0, -1, 0, False)
         )
-        if fewest <= row[count] <= last:
+        if fewest <= row["nodes"] <= last:
             kept.append(row | {"most_run": most, "has_steps": has_steps})
     return kept
 
 
 def _with_paid(row: Mapping[str, Any], prices: Prices) -> dict[str, Any]:
     """The row with money and CO2 of what was run."""
-    time_s, joules = row["measured_time_s"], row["measured_energy_j"]
+    time_s, joules = row["as_run_time_s"], row["as_run_energy_j"]
     ran = time_s is not None
     return {
         **row,
-        "measured_cost": prices.money(time_s, joules, row["nodes"], row["gpus"]) if ran else None,
-        "measured_co2_kg": prices.co2_kg(joules),
+        "as_run_cost": prices.money(time_s, joules, row["hosts"], row["gpus"]) if ran else None,
+        "as_run_co2_kg": prices.co2_kg(joules),
     }
 
 
