@@ -303,9 +303,7 @@ def test_strong_scaling_keeps_the_batch_of_all_nodes(tmp_path):
         write_record(tmp_path / "records" / spec.run, make_record(spec, _steps(nodes, batch)))
     answer = _command("forecast", "--records", tmp_path / "records", "--nodes", "2,8")
     assert [row["batch_size"] for row in answer["forecasts"]] == [16, 16]
-    assert answer["forecasts"][0]["as_run_time_s"] == pytest.approx(
-        2 * sum(_steps(2, 16).values())
-    )
+    assert answer["forecasts"][0]["as_run_time_s"] == pytest.approx(2 * sum(_steps(2, 16).values()))
     assert answer["forecasts"][1]["as_run_time_s"] is None
 
 
@@ -404,8 +402,10 @@ def test_a_training_whose_steps_are_counted_has_a_forecast_and_an_advice(tmp_pat
     advice = joulecast.advise("loop", records=tmp_path, gpus=[1, 2])
     assert advice["work"]["samples"] == work_of("steps") == 1000
     assert advice["work"]["unit"] == "steps"
+    assert {row["batch_size"] for row in advice["candidates"]} == {None}
     rows = joulecast.forecast(tmp_path, gpus=[1, 2])["forecasts"]
     assert [row["work"] for row in rows] == [4, 4]
+    assert {row["batch_size"] for row in rows} == {None}
     for row, candidate in zip(
         rows, sorted(advice["candidates"], key=lambda c: c["nodes"]), strict=True
     ):

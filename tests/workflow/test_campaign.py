@@ -1,4 +1,4 @@
-"""The minimal campaign, run as its user runs it; as other tests keep the machine busy, it waits for no quiet."""
+"""The minimal campaign, run as its user runs it. Other tests keep the machine busy: it waits for no quiet."""
 
 import json
 import re

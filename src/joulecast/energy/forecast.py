@@ -313,8 +313,8 @@ def per_work(runs: pd.DataFrame) -> pd.DataFrame:
 def as_run(
     of_workload: pd.DataFrame, setting: Mapping[str, Any]
 ) -> tuple[pd.DataFrame, dict[str, float]]:
-    """The runs of exactly a setting, and their mean ``time_s`` and ``energy_j`` for its work; NaN where it was
-    not run.
+    """The runs of exactly a setting, and their mean ``time_s`` and ``energy_j`` for its work; NaN where it
+    was not run.
 
     Args:
         setting: with the ``work`` that the model predicts where none was asked for.

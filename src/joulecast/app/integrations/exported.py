@@ -29,7 +29,16 @@ _FORECAST = {
     "co2_grams": ("co2", "kg", 1e3, "CO2 equivalent of the training."),
 }
 _ENDS = {"expected": "", "low": "_low", "high": "_high"}
-_FORECAST_LABELS = ("workload", "platform", "nodes", "nodes_are", "gpus", "batch_size", "work", "work_unit")
+_FORECAST_LABELS = (
+    "workload",
+    "platform",
+    "nodes",
+    "nodes_are",
+    "gpus",
+    "batch_size",
+    "work",
+    "work_unit",
+)
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from joulecast.runs.scale import (
 CELL = ["platform", "workload", "nodes", "batch"]
 """What makes runs repeats of one setting."""
 
+
 @dataclass(frozen=True)
 class Campaign:
     """The records of one network on one platform, and all that was fitted together with them."""

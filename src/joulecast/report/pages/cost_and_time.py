@@ -18,7 +18,7 @@ from joulecast.report.grid import SHOWS, Amounts, Table
 from joulecast.report.measured_runs import ENERGY_IS, NODES_ARE
 from joulecast.report.results_folder import NothingToShow, Results
 from joulecast.runs.observations import is_training
-from joulecast.runs.scale import scale_in_words, unit_of
+from joulecast.runs.scale import scale_in_words
 
 _MOST_SPOKEN = 4
 
