@@ -5,7 +5,7 @@
 content_version
 kept_task_graph
 package_version
-ending
+closing_lines
 run_table
 
 # tests/reference.py makes pages of these.

@@ -17,11 +17,11 @@ import pandas as pd
 from joulecast.energy.evaluation import campaigns
 from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.models import EnergyModel, Phased, Staged, mc2_for
-from joulecast.energy.plain import plain_rows
 from joulecast.energy.prices import NO_PRICES, Prices, cost_columns
 from joulecast.energy.request import Scales, Work
 from joulecast.errors import JoulecastError
 from joulecast.quantities import counted, digits, listed
+from joulecast.runs.json_values import json_rows
 from joulecast.runs.judging import ANSWER
 from joulecast.runs.observations import metered_units, most_frequent
 from joulecast.runs.record import read_info
@@ -429,7 +429,7 @@ def forecast(folders: Sequence[Path], asked: Scales, prices: Prices = NO_PRICES)
     runs = KnownRuns.of_records(folders)
     table, notes = forecast_table(runs, asked, prices)
     return {
-        "forecasts": plain_rows(table),
+        "forecasts": json_rows(table),
         "prices": prices.as_json(),
         "fitted_runs": len(runs.trained),
         "largest_fitted_nodes": int(runs.trained["nodes"].max()),

@@ -13,7 +13,6 @@ import pandas as pd
 
 from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.forecast import forecast_table, whole_steps, work_of
-from joulecast.energy.plain import plain_rows
 from joulecast.energy.prices import Prices, cost_columns
 from joulecast.energy.request import Scales
 from joulecast.errors import JoulecastError
@@ -24,6 +23,7 @@ from joulecast.report.results_folder import NothingToShow, Part, Results, names_
 from joulecast.report.tables.errors import judged_energies, judged_times
 from joulecast.report.tables.output import write_table
 from joulecast.runs.files.writing import written_aside
+from joulecast.runs.json_values import json_rows
 from joulecast.runs.judging import OURS
 from joulecast.runs.scale import is_observed, scale_in_words, unit_of, usual_counts
 
@@ -223,7 +223,7 @@ def _in_range(table: pd.DataFrame, runs: pd.DataFrame) -> list[dict[str, Any]]:
         has_steps = bool((of_workload["kind"] == "training").all())
         known[key] = (int(ran.min()), max(usual_counts(map(int, ran))), int(ran.max()), has_steps)
     kept = []
-    for row in plain_rows(table):
+    for row in json_rows(table):
         fewest, last, most, has_steps = known.get(
             (row["workload"], row["platform"]), (0, -1, 0, False)
         )

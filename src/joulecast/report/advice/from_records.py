@@ -18,9 +18,9 @@ from joulecast.energy.evaluation import campaigns
 from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.forecast import answered, as_run, per_work, setting_of
 from joulecast.energy.models import EnergyModel, Evidence, mc2_for
-from joulecast.energy.plain import plain
 from joulecast.errors import JoulecastError
 from joulecast.report.advice.candidate import Candidate
+from joulecast.runs.json_values import json_value
 from joulecast.runs.judging import ANSWER
 from joulecast.runs.scale import (
     counts,
@@ -157,10 +157,10 @@ def _identity(campaign: Campaign, row: dict[str, Any]) -> dict[str, Any]:
     return {
         "nodes": int(row["nodes"]),
         "nodes_are": str(row["nodes_are"]),
-        "hosts": plain(row["hosts"]),
-        "gpus": plain(row["gpus"]),
+        "hosts": json_value(row["hosts"]),
+        "gpus": json_value(row["gpus"]),
         "batch_size": None if pd.isna(batch) else int(batch),
-        "batch_per_rank": None if pd.isna(batch) else plain(row["batch_per_rank"]),
+        "batch_per_rank": None if pd.isna(batch) else json_value(row["batch_per_rank"]),
         "strategy": _strategy(campaign, row),
     }
 
@@ -205,7 +205,9 @@ def _bounds(value: float | None, sides: Sides | None) -> tuple[float | None, flo
 def _sides(row: dict[str, Any], quantity: str) -> Sides | None:
     """Half widths of the model's interval about its prediction."""
     unit = "s" if quantity == "time" else "j"
-    value, lower, upper = (plain(row[f"{quantity}{end}_{unit}"]) for end in ("", "_low", "_high"))
+    value, lower, upper = (
+        json_value(row[f"{quantity}{end}_{unit}"]) for end in ("", "_low", "_high")
+    )
     if not value or not upper or not lower:
         return None
     # What is drawn may lie to one side of what is expected.
@@ -224,7 +226,7 @@ def _measured(campaign: Campaign, row: dict[str, Any], widths: _Width) -> Candid
     if own.empty:
         return None
     with_energy = int(own["energy_j"].notna().sum())
-    joules = plain(means["energy_j"])
+    joules = json_value(means["energy_j"])
     time_sides = widths.time.sides(len(own)) or _sides(row, "time")
     energy_sides = widths.energy.sides(with_energy) or _sides(row, "energy")
     time_low, time_high = _bounds(means["time_s"], time_sides)
@@ -247,7 +249,7 @@ def _measured(campaign: Campaign, row: dict[str, Any], widths: _Width) -> Candid
 
 def _fitted(campaign: Campaign, row: dict[str, Any]) -> Candidate | None:
     """The setting as MC2 forecasts it; ``None`` where it cannot."""
-    answer = {name: plain(row[name]) for name in ANSWER if name != "work"}
+    answer = {name: json_value(row[name]) for name in ANSWER if name != "work"}
     if answer["time_s"] is None:
         return None
     if not campaign.has_energy:
