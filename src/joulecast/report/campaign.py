@@ -30,7 +30,7 @@ from joulecast.runs.scale import is_observed, scale_in_words, unit_of, usual_cou
 ADVICE = "tables/advice"
 """Folder of the answers, below the results."""
 COSTS = f"{ADVICE}/costs"
-"""The table of what the settings cost that were run."""
+"""The table of the settings that were run, and their cost."""
 _AS_RUN = "the work that was run"
 _SCALE = ("ranks_per_host", "accelerators_per_node")
 
@@ -115,7 +115,7 @@ def write_answers(answers: CampaignAnswers, out: Path, prices: Prices) -> None:
             f"Prices: {prices.in_words()}. `energy_kwh` is at the building's meter. `cost_rests_on` says "
             "what the energy in the cost is: where that is `estimated`, the money is estimated too."
         )
-    title = "What the settings cost that were run"
+    title = "Cost of the settings that were run"
     write_table(out / Path(COSTS).name, title, notes, answers.costs.content)
 
 

@@ -1,4 +1,4 @@
-"""Which setting to take, and what the settings cost that were run: the advice and the costs as tables."""
+"""The advised settings, and the cost of the settings that were run, as tables."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -163,7 +163,7 @@ def settings_table(costs: pd.DataFrame, prices: Prices) -> Table:
                 **dict(zip(("nodes", "gpus"), hosts_and_gpus(row), strict=True)),
             )
         )
-    caption = "What the settings cost that were run" + (f", for {shared}" if shared else "")
+    caption = "Cost of the settings that were run" + (f", for {shared}" if shared else "")
     if paid_by := prices.in_words():
         caption = f"{caption} (prices: {paid_by})"
     numeric = frozenset(columns) - {"network", "energy is"}
