@@ -14,7 +14,6 @@ meaning
 
 # Documented in docs/ for users of the library.
 forward_flops
-unpack_run
 
 # A tool for developers: makes the shipped graphs anew.
 write_shipped
