@@ -1,10 +1,10 @@
 """An advice for people: the choice first, then the candidates that come next, then what it rests on."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from joulecast.energy.prices import Prices, co2_text, cost_text
-from joulecast.quantities import NONE, amount, consumptions, digits, listed, times, with_range
+from joulecast.quantities import NONE, amount, consumptions_of, digits, listed, times, with_range
 from joulecast.report.advice.choice import within_words
 from joulecast.report.advice.request import Limit
 from joulecast.runs.scale import unit_of
@@ -12,11 +12,13 @@ from joulecast.runs.scale import unit_of
 _TOP = 8
 
 
-def _range(row: Mapping[str, Any], quantity: str, unit: str) -> str:
+InWords = Callable[..., list[str]]
+
+
+def _range(row: Mapping[str, Any], quantity: str, unit: str, together: InWords = times) -> str:
     value = row[f"{quantity}_{unit}"]
     if value is None:
         return "-"
-    together = times if quantity == "time" else consumptions
     return with_range(
         *together(value, row[f"{quantity}_low_{unit}"], row[f"{quantity}_high_{unit}"])
     )
@@ -41,7 +43,7 @@ def _paid(row: Mapping[str, Any], prices: Prices) -> list[tuple[str, str]]:
     return [*cost, *([("CO2e", co2_text(row))] if prices.co2 is not None else [])]
 
 
-def _choice(advice: Mapping[str, Any]) -> list[str]:
+def _choice(advice: Mapping[str, Any], in_joules: InWords) -> list[str]:
     best = advice["best"]
     if best is None:
         return [f"choose nothing: {advice['why_none']}"]
@@ -50,7 +52,7 @@ def _choice(advice: Mapping[str, Any]) -> list[str]:
     lines += [f"  {verdict}"] if verdict else []
     lines += [f"  extrapolated: {outside}" for outside in best["extrapolation"]]
     lines.append(f"  time    {_range(best, 'time', 's')}")
-    joules = f"  energy  {_range(best, 'energy', 'j')}, {best['energy_source']}"
+    joules = f"  energy  {_range(best, 'energy', 'j', in_joules)}, {best['energy_source']}"
     lines.append(
         joules if best["energy_j"] is not None else f"  energy  not known: {best['why_no_energy']}"
     )
@@ -67,12 +69,13 @@ def advice_text(advice: Mapping[str, Any]) -> str:
     work, best, prices = advice["work"], advice["best"], Prices(**advice["prices"])
     paid = [name for name, _ in _paid({}, prices)]
     unit = unit_of(advice["candidates"][0]["nodes_are"])
+    in_joules = consumptions_of(row["energy_j"] for row in advice["candidates"])
     lines = [
         f"{advice['network']} on {advice['platform']} (nodes are {advice['nodes_are']}), "
         f"{amount(work['samples'], work['unit'])} ({work['why']}); "
         f"{_asked(advice['request'], prices.currency)}",
         "",
-        *_choice(advice),
+        *_choice(advice, in_joules),
     ]
     if any(row["time_low_s"] is not None for row in advice["candidates"]):
         lines.append("  in brackets: 90 % intervals of one run")
@@ -104,7 +107,7 @@ def advice_text(advice: Mapping[str, Any]) -> str:
             "-" if row["batch_size"] is None else digits(row["batch_size"]),
             row["strategy"],
             _range(row, "time", "s"),
-            _range(row, "energy", "j"),
+            _range(row, "energy", "j", in_joules),
             row["energy_source"] or "-",
             *(text for _, text in _paid(row, prices)),
             row["rests_on"] + (f", {row['runs']} runs" if row["runs"] > 1 else ""),
