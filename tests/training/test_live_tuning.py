@@ -649,9 +649,9 @@ def test_a_record_says_where_its_trials_come_from(bench, tmp_path):
     assert record["begun"]["versions"]["torch"] == "0.1" != record["now"]["versions"]["torch"]
     assert set(record["now"]) == set(record["begun"]) == {"host", "versions", "source"}
     assert len(record["recurrences"]) == 2
-    tune_live(environment, policy, 3, seed=1, history_file=file, whose={}, say=quiet)
+    tune_live(environment, policy, 3, seed=1, history_file=file, header={}, say=quiet)
     with pytest.raises(JoulecastError, match="`beta` is not given, now it is 2"):
-        tune_live(environment, policy, 3, seed=1, history_file=file, whose={"beta": 2}, say=quiet)
+        tune_live(environment, policy, 3, seed=1, history_file=file, header={"beta": 2}, say=quiet)
 
 
 PROGRAM = """

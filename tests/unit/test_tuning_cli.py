@@ -325,14 +325,14 @@ def timed(recurrence: int, batch: int, epochs: float, reached: bool = True) -> T
 
 
 def a_file(folder: Path, trials: list[Trial], **said: Any) -> Path:
-    whose = {
+    header = {
         "environment": "replay",
         "batch_sizes": [16, 32, 64],
         "default_batch_size": 32,
         "power_limits_w": {"16": [250, 200], "32": [250, 200], "64": [250, 200]},
         "cost": {"eta": 0.5, "max_power_w": 250},
     }
-    begin_history_file(folder / "h.jsonl", whose | said)
+    begin_history_file(folder / "h.jsonl", header | said)
     for trial in trials:
         add_to_history_file(folder / "h.jsonl", trial)
     return folder / "h.jsonl"
@@ -464,8 +464,8 @@ def test_no_joules_are_told_where_none_were_measured(tmp_path: Path) -> None:
     assert advice["saving_percent"]["energy"] is None
     assert advice["energy_source"] is None
     assert advice["why_no_energy"] == "no sensor here"
-    whose = {"power_limits_w": {}, "cost": {"eta": 0.0, "max_power_w": None}}
-    text = joulecast("advise", "--recurring", a_file(tmp_path, trials, **whose))
+    header = {"power_limits_w": {}, "cost": {"eta": 0.0, "max_power_w": None}}
+    text = joulecast("advise", "--recurring", a_file(tmp_path, trials, **header))
     assert "no saving of energy is known: no sensor here" in text
     assert "default's energy" not in text
     assert " J" not in text

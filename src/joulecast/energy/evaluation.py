@@ -64,7 +64,7 @@ def _without_copies(times: pd.DataFrame, judged: pd.DataFrame) -> pd.DataFrame:
     return times[~np.array(copies)]
 
 
-def _asked(judged: pd.DataFrame, split: str) -> pd.DataFrame:
+def _without_work(judged: pd.DataFrame, split: str) -> pd.DataFrame:
     """The judged runs as a model sees them: the next scale's work is not known."""
     return judged.assign(samples=np.nan) if split == NEXT_SCALE else judged
 
@@ -193,7 +193,7 @@ def _evaluate(
             timed = judged[seen]
             of = judged if has_energy else timed
             for time in times if has_energy else {"predicted"} & {*times}:
-                asked = _asked(of, name) if time == "predicted" else of
+                asked = _without_work(of, name) if time == "predicted" else of
                 answer = mc2.predict(asked, time)
                 answers = [(mc2.name, "model", answer)]
                 answers += [(r.name, "rival", r.predict(asked, time, answer)) for r in others]
@@ -231,7 +231,7 @@ def _named(
 def _time_rivals(
     evidence: Evidence, judged: pd.DataFrame, split: str, key: str, seen: pd.Series
 ) -> list[pd.DataFrame]:
-    asked = _asked(judged, split)
+    asked = _without_work(judged, split)
     return [
         _named(judged, split, "predicted", rival, "time rival", seen).assign(
             time_s=guess(evidence.training, asked, key)

@@ -184,7 +184,7 @@ class Rate:
 
     def seconds(self, scale: pd.Series, work: Floats | float) -> Floats:
         """Draws of the seconds of a run at a scale (``nodes``, ``ranks``, ``batch``) with some work."""
-        asked = self._asked(scale)
+        asked = self._scale_of(scale)
         step_s = np.exp(self.level) * _in_steps(asked, self.b0, self.beliefs)[0]
         return np.asarray(work / asked.batch * step_s + self._start_s(float(scale["nodes"])))
 
@@ -199,12 +199,12 @@ class Rate:
 
     def computing_share(self, scale: pd.Series) -> float:
         """Node-seconds of a step on one node over those at a scale, for the same batch."""
-        asked = self._asked(scale)
+        asked = self._scale_of(scale)
         alone = replace(asked, nodes=np.ones(1), ranks=asked.ranks / asked.nodes)
         step, on_one = (_in_steps(s, self.b0, self.beliefs)[0] for s in (asked, alone))
         return float(np.median(on_one / (asked.nodes * step)))
 
-    def _asked(self, scale: pd.Series) -> _Scales:
+    def _scale_of(self, scale: pd.Series) -> _Scales:
         kept = not self.knows_batch or np.isnan(scale["batch"])
         values = (
             scale["nodes"],

@@ -214,7 +214,7 @@ def chosen_families(families: Sequence[Family]) -> tuple[list[Family], frozenset
     return chosen, covered
 
 
-def _told(gaps: Sequence[Gap]) -> str:
+def _gaps_in_words(gaps: Sequence[Gap]) -> str:
     """Reasons kind by kind, each with how many hosts are metered."""
     parts = []
     for kind in dict.fromkeys(gap.kind for gap in gaps):
@@ -309,6 +309,6 @@ def metered(
     ]
     found = tuple(dict.fromkeys(gap for of_family in open_gaps for gap in of_family))
     if not used:
-        return Metering(None, (), found, _told(found))
+        return Metering(None, (), found, _gaps_in_words(found))
     source = max((meter.source for meter in used if meter.source), key=_BEST_FIRST.index)
     return Metering(source, used, found, None)

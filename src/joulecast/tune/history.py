@@ -1,7 +1,7 @@
 """What was tried so far: the only thing a policy knows.
 
-A history also lives in a file, a JSON line a trial after a line that says whose it is, so that a loop that
-was killed continues where it was.
+A history also lives in a file, so that a killed loop continues where it was. The first line of the file says
+what was trained; each further line is a trial, as JSON.
 """
 
 import json
@@ -97,8 +97,8 @@ class History:
         return min(totals, default=inf)
 
 
-def _header(whose: Mapping[str, Any], begun: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {"format": _FORMAT, **whose} | ({} if begun is None else {_BEGUN: dict(begun)})
+def _header(trained: Mapping[str, Any], begun: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {"format": _FORMAT, **trained} | ({} if begun is None else {_BEGUN: dict(begun)})
 
 
 def _differences(
@@ -114,7 +114,7 @@ def _differences(
 
 
 def begin_history_file(
-    path: Path, whose: Mapping[str, Any], *, begun: Mapping[str, Any] | None = None
+    path: Path, header: Mapping[str, Any], *, begun: Mapping[str, Any] | None = None
 ) -> History:
     """Begin a history file, or continue the one that is there.
 
@@ -122,7 +122,7 @@ def begin_history_file(
     line of its own.
 
     Args:
-        whose: what the trials are trials of; a file whose header differs is not continued.
+        header: what the trials are trials of; a file whose header differs is not continued.
         begun: where a new file comes from (host, versions); stands in its first line and is not compared.
 
     Raises:
@@ -134,7 +134,7 @@ def begin_history_file(
         first_line, history = _read(path, content)
         first_line.pop(_BEGUN, None)
         for key, then, now in _differences(
-            first_line, json.loads(json.dumps(_header(whose, None)))
+            first_line, json.loads(json.dumps(_header(header, None)))
         ):
             raise JoulecastError(
                 f"{path}: its `{key}` is {then}, now it is {now}; unlike trials do not mix: move "
@@ -148,7 +148,7 @@ def begin_history_file(
     if not path.parent.is_dir():
         raise JoulecastError(f"{path}: there is no folder {path.parent}; make it, or name another")
     with _explained(path), written_aside(path) as aside:
-        aside.write_text(json.dumps(_header(whose, begun)) + "\n", encoding="utf-8")
+        aside.write_text(json.dumps(_header(header, begun)) + "\n", encoding="utf-8")
     return History()
 
 

@@ -99,7 +99,7 @@ class LiveTraining:
         cost = CostModel(0.0, None)
         self._machine = provenance.cpu_model()
         if on_gpu:
-            looked = self._look_at_limits()
+            looked = self._check_limits()
             limits_w = looked.watts(job.limit_step_w)
             # What nothing here goes above, where an administrator has capped it.
             cost = self._cost(limits_w[0] if limits_w else looked.highest_w)
@@ -129,7 +129,7 @@ class LiveTraining:
         if job.allow_power_limit:
             self.notes.append("allow_power_limit has no effect on a CPU: none is set")
 
-    def _look_at_limits(self) -> Preflight:
+    def _check_limits(self) -> Preflight:
         may_set = self.job.allow_power_limit
         # The limit that is found would be that of another training which is just being tuned.
         with machine_lock(sys.stderr) if may_set else nullcontext():
@@ -152,7 +152,7 @@ class LiveTraining:
             eta = 0.0
         return CostModel(eta, max_power_w)
 
-    def whose(self) -> dict[str, Any]:
+    def described(self) -> dict[str, Any]:
         """What trials of this environment are trials of, for a history file."""
         return {
             "environment": "live",
@@ -316,7 +316,7 @@ def tune_live(
     *,
     seed: int,
     history_file: Path | None = None,
-    whose: Mapping[str, Any] | None = None,
+    header: Mapping[str, Any] | None = None,
     tries: int = TRIES,
     ended: Callable[[Trial], None] | None = None,
     say: Callable[[str], None] = _to_stderr,
@@ -330,7 +330,7 @@ def tune_live(
         recurrences: how many there are to be in all, those of the history file included.
         seed: of the policy's draws.
         history_file: gets every trial when it has ended; none that stands there is done again.
-        whose: what else the trials are trials of (the policy's name and options, say).
+        header: what else the trials are trials of (the policy's name and options, say).
         ended: called with every trial.
         quiet_wait_s: longest wait for other programs to end before the first trial.
         say: called once with each of the environment's notes, and with each new reason why an energy is
@@ -372,7 +372,7 @@ def tune_live(
     with held_machine(sys.stderr, quiet_wait_s) as machine:
         load, watch = machine.wait_for_quiet(), LoadWatch()
         if history_file is not None:
-            of = environment.whose() | {"policy_seed": seed} | dict(whose or {})
+            of = environment.described() | {"policy_seed": seed} | dict(header or {})
             history = begin_history_file(history_file, of, begun=live_provenance())
         environment.go_on_from(history)
         for _ in recur(

@@ -40,7 +40,7 @@ def live_record(
         "training_s": sum(trial.time_s for trial in trials),
         "tries": len(trials),
         "recurrences": [asdict(recurrence) for recurrence in recurrences],
-        "job": environment.whose(),
+        "job": environment.described(),
         "begun": None if begun is None else dict(begun),
         "now": live_provenance(),
     }

@@ -185,7 +185,7 @@ def write_replayed_history(path: Path, setting: Setting, request: TuneRequest) -
         raise JoulecastError(f"{path}: is there already; name another file, or remove it")
     history, trace = replayed_history(setting, request), setting.trace
     space = trace.space(request.goal)
-    whose = {
+    header = {
         "environment": "replay",
         **_setting_replayed(setting, request),
         "policy": request.policy,
@@ -196,7 +196,7 @@ def write_replayed_history(path: Path, setting: Setting, request: TuneRequest) -
         "cost": {"eta": request.eta, "max_power_w": trace.max_power_w},
     }
     with written_aside(path) as aside:
-        begin_history_file(aside, whose)
+        begin_history_file(aside, header)
         for trial in history.trials:
             add_to_history_file(aside, trial)
 

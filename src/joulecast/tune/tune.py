@@ -72,7 +72,7 @@ def tuned_here(
         recurrences,
         seed=job.seed,
         history_file=history,
-        whose={"policy": policy, **options},
+        header={"policy": policy, **options},
         ended=trials.append,
         say=say,
         quiet_wait_s=quiet_wait_s,

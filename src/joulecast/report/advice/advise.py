@@ -44,7 +44,7 @@ _BATCHES = (
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Weighed:
     """What there is to choose from, and where it comes from."""
 
     platform: str
@@ -110,7 +110,7 @@ def advise(
         )
     candidates = [candidate.priced(prices) for candidate in found.candidates]
     choice = choose(candidates, request, prices.currency)
-    return _told(request, found, candidates, choice) | {
+    return _as_json(request, found, candidates, choice) | {
         "prices": prices.as_json(),
         "verdict": verdict_on(candidates, choice, prices.currency),
     }
@@ -122,7 +122,7 @@ def _from_records(
     platform: str | None,
     simulated: bool,
     known_runs: "KnownRuns | None",
-) -> _Found | None:
+) -> _Weighed | None:
     """Candidates of the records; ``None`` where the platform has none of the network.
 
     Args:
@@ -180,7 +180,7 @@ def _from_records(
         )
     if (runs["energy_source"] == "estimated").any():
         warnings.append("energies are estimated from utilisation and assumed watts, not measured")
-    return _Found(
+    return _Weighed(
         campaign.platform,
         ", ".join(sorted(several["nodes_are"].unique())),
         work,
@@ -245,7 +245,7 @@ def _settings_differ(records: Sequence[Path], network: str, platform: str) -> li
     return [f"the runs differ in {', '.join(mixed)}, which the candidates do not tell apart"]
 
 
-def _from_simulator(platform: str, facts: Platform, request: AdviceRequest) -> _Found:
+def _from_simulator(platform: str, facts: Platform, request: AdviceRequest) -> _Weighed:
     # Loads scipy and the simulator, which records do not need.
     from joulecast.report.advice import simulated
 
@@ -261,7 +261,7 @@ def _from_simulator(platform: str, facts: Platform, request: AdviceRequest) -> _
     )
     bare = "" if any(c.time_low_s for c in candidates) else " and have no interval"
     rests = [f"simulated: {len(candidates)} strategies on {platform}, by {_rates(request)}"]
-    return _Found(
+    return _Weighed(
         platform,
         "simulated",
         samples,
@@ -282,9 +282,9 @@ def _rates(request: AdviceRequest) -> str:
     return "the rates of its description"
 
 
-def _told(
+def _as_json(
     request: AdviceRequest,
-    found: _Found,
+    found: _Weighed,
     candidates: list[Candidate],
     choice: Choice,
 ) -> dict[str, Any]:

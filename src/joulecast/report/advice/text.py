@@ -32,7 +32,7 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def _asked(request: Mapping[str, Any], currency: str) -> str:
+def _limit_in_words(request: Mapping[str, Any], currency: str) -> str:
     given = Limit(**{name: request[name] for name in Limit.model_fields if name in request})
     return within_words(given, currency) or "no limit given"
 
@@ -73,7 +73,7 @@ def advice_text(advice: Mapping[str, Any]) -> str:
     lines = [
         f"{advice['network']} on {advice['platform']} (nodes are {advice['nodes_are']}), "
         f"{amount(work['samples'], work['unit'])} ({work['why']}); "
-        f"{_asked(advice['request'], prices.currency)}",
+        f"{_limit_in_words(advice['request'], prices.currency)}",
         "",
         *_choice(advice, in_joules),
     ]

@@ -19,7 +19,7 @@ from joulecast.report.tables.simulator import read_published_simulators
 from joulecast.runs.provenance import source_state
 
 _TITLE = "The papers' numbers, and ours"
-_SAID = """\
+_VERDICTS_EXPLAINED = """\
 `reproduced`: the setting is the same, and the difference is within the tolerance. `better`, `worse`: the
 setting is the same, and the difference is larger. `same as the code`, `better than the code`, `worse than
 the code`: the same of a number that no paper prints, and that its authors' public code gives. `not
@@ -77,7 +77,7 @@ def papers(
     return paper_table(rows, folder), list(order)
 
 
-def _made_by() -> str:
+def _commit_in_words() -> str:
     """The commit whose code made a table, in a sentence."""
     state = source_state()
     if state["git_commit"] is None:
@@ -124,9 +124,9 @@ def _as_markdown(table: pd.DataFrame, lines: Sequence[Summary]) -> str:
         "",
         *map(_in_short, lines),
         "",
-        _SAID,
+        _VERDICTS_EXPLAINED,
         "",
-        _made_by(),
+        _commit_in_words(),
         "",
         markdown(verdict_counts(table).reset_index()),
         "",

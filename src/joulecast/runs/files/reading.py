@@ -261,7 +261,7 @@ def validated(kind: TypeAdapter[T], content: Any, origin: str) -> T:
         first = error.errors(include_url=False, include_context=False)[0]
         key, message = key_and_message(first)
         named = ": ".join(filter(None, (origin, key, message)))
-        raise JoulecastError(f"{named}{_given(first)}") from None
+        raise JoulecastError(f"{named}{_number_given(first)}") from None
     except RecursionError:
         raise JoulecastError(f"{origin}: is nested too deeply") from None
 
@@ -272,7 +272,7 @@ def key_and_message(problem: Mapping[str, Any]) -> tuple[str, str]:
     return key, problem["msg"].removeprefix("Value error, ")
 
 
-def _given(problem: Mapping[str, Any]) -> str:
+def _number_given(problem: Mapping[str, Any]) -> str:
     """The number that was given, if it was one: text may hold secrets."""
     value = problem["input"]
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
