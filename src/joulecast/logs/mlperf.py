@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from joulecast.errors import JoulecastError
-from joulecast.logs.foreign import (
+from joulecast.logs.imported_record import (
     MOST_NODES,
     ForeignRun,
     ImportSummary,
