@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mlperf_fixtures import ZERO_MS, line
 
-from joulecast.logs.imported_record import ForeignRun, record_of
+from joulecast.logs.foreign import ForeignRun, record_of
 from joulecast.logs.lags import Course, lag_of
 from joulecast.logs.logs import Findings, LoggedMeter
 from joulecast.logs.meters import checked_meters

@@ -16,7 +16,7 @@ import pydantic.dataclasses
 from pydantic import ConfigDict, Field, PositiveInt, TypeAdapter
 
 from joulecast.errors import JoulecastError
-from joulecast.logs.imported_record import ForeignRun, ImportSummary, imported, require_outside
+from joulecast.logs.foreign import ForeignRun, ImportSummary, imported, require_outside
 from joulecast.logs.log_kinds import KINDS, meter_kind
 from joulecast.logs.log_table import LogTable
 from joulecast.logs.log_times import Clock, Times, in_words

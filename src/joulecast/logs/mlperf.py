@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from joulecast.errors import JoulecastError
-from joulecast.logs.imported_record import (
+from joulecast.logs.foreign import (
     MOST_NODES,
     ForeignRun,
     ImportSummary,

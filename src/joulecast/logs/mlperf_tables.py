@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from joulecast.errors import JoulecastError
-from joulecast.logs.imported_record import ForeignRun
+from joulecast.logs.foreign import ForeignRun
 from joulecast.logs.log_times import Floats
 from joulecast.logs.logs import LoggedMeter, sanitised
 from joulecast.logs.mllog import LARGEST, number, whole_number

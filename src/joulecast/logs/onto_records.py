@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 
 from joulecast.errors import JoulecastError
+from joulecast.logs.foreign import fact_of, power_frame, require_outside
 from joulecast.logs.from_logs import near, on_clock, read_source
-from joulecast.logs.imported_record import fact_of, power_frame, require_outside
 from joulecast.logs.lags import Course, Lag, lag_of
 from joulecast.logs.log_times import in_words
 from joulecast.logs.logs import Log, LoggedMeter, LogOptions, named, usual_spacing, utc
