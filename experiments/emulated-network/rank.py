@@ -24,8 +24,7 @@ from messages import (
     single,
 )
 
-from joulecast.measure.training.hosts import hand_over
-from joulecast.measure.training.mpi import MPI
+from joulecast.measure.training.mpi import MPI, hand_over
 from joulecast.simulate.judged.emulated_step import Collective, Configuration, EmulatedJob
 from joulecast.simulate.judged.jobs import Answer, Row
 

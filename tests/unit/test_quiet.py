@@ -18,8 +18,8 @@ from joulecast.energy.request import Scales
 from joulecast.errors import JoulecastError
 from joulecast.measure.power import foreign_load
 from joulecast.measure.power.foreign_load import Load, Programs, wait_for_quiet, work_of
-from joulecast.measure.power.sampled_hosts import SampledHost, load_during
 from joulecast.measure.power.samples import Samples
+from joulecast.measure.run_record import SampledHost, load_during
 from joulecast.measure.training import machine
 from joulecast.measure.training.measure_run import Quiet, RunLaunch, measure_run
 from joulecast.report.tables.errors import write_tables

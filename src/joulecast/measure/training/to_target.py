@@ -16,9 +16,8 @@ from typing import Literal
 import torch
 
 from joulecast.errors import JoulecastError
-from joulecast.measure.training.hosts import Hosts
 from joulecast.measure.training.loop import Splits, Trained, Trainer
-from joulecast.measure.training.mpi import MPI
+from joulecast.measure.training.mpi import MPI, Hosts
 from joulecast.measure.training.rank_result import StageClock
 from joulecast.runs.platforms import Platform
 from joulecast.runs.spec import RunSpec, Training, Workload
