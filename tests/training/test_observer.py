@@ -100,40 +100,47 @@ def record_of(folder: Path, run: str = "mine-n1-r1") -> RunRecord:
     return read_record(folder / "results/measured" / run)
 
 
+def joulecast(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words))
+
+
 def own_clock(output: str) -> tuple[int, float]:
     found = re.search(r"(\d+) steps of (\S+) s", output)
     assert found is not None, output
     return int(found[1]), float(found[2])
 
 
-@pytest.fixture(scope="module")
-def scales(tmp_path_factory):
-    """Folder with the records of a training on one and on two ranks, and what the training printed."""
-    folder = tmp_path_factory.mktemp("scales")
-    answers = [measured(folder, [*TORCHRUN, str(ranks), DDP]) for ranks in (1, 2)]
-    assert [answer.returncode for answer in answers] == [0, 0], answers
-    return folder, [answer.stdout for answer in answers]
-
-
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_steps_time_batch_and_stages_of_ddp(scales, ranks):
-    folder, printed = scales
-    steps, step_s = own_clock(printed[ranks - 1])
-    record = record_of(folder, f"mine-n1-r{ranks}")
-    row = observe(record)
-    # The first step is the warm-up.
-    assert record.info.outcome.steps == steps - 1
-    assert row["total_s"] / row["steps"] == pytest.approx(step_s, rel=0.1)
-    assert row["batch"] == 16 * ranks
-    assert (row["nodes"], row["nodes_are"]) == (ranks, "ranks")
-    assert record.info.parameters == 4 * (256 * 256 + 256)
-    assert row["t_computing_s"] > 0 and row["t_update_s"] > 0 and row["t_materials_s"] > 0
-    exchange_s = row["t_communicating_wait_s"] + row["t_communicating_copy_s"]
-    # A single rank has nobody to exchange with: what DDP does meanwhile is its own work.
-    assert (exchange_s > 0) == (ranks > 1)
-    stages = [value for name, value in row.items() if re.fullmatch(r"t_\w+_s", name)]
-    assert sum(stages) == pytest.approx(row["total_s"] / row["steps"], rel=0.02)
-    assert not record.info.polluted
+def test_ddp_on_two_numbers_of_ranks_has_its_stages_and_is_forecast_by_name(tmp_path, monkeypatch):
+    for ranks in (1, 2):
+        answer = measured(tmp_path, [*TORCHRUN, str(ranks), DDP])
+        assert answer.returncode == 0, answer.stderr
+        steps, step_s = own_clock(answer.stdout)
+        record = record_of(tmp_path, f"mine-n1-r{ranks}")
+        row = observe(record)
+        # The first step is the warm-up.
+        assert record.info.outcome.steps == steps - 1
+        assert row["total_s"] / row["steps"] == pytest.approx(step_s, rel=0.1)
+        assert row["batch"] == 16 * ranks
+        assert (row["nodes"], row["nodes_are"]) == (ranks, "ranks")
+        assert record.info.parameters == 4 * (256 * 256 + 256)
+        assert row["t_computing_s"] > 0 and row["t_update_s"] > 0 and row["t_materials_s"] > 0
+        exchange_s = row["t_communicating_wait_s"] + row["t_communicating_copy_s"]
+        # A single rank has nobody to exchange with: what DDP does meanwhile is its own work.
+        assert (exchange_s > 0) == (ranks > 1)
+        stages = [value for name, value in row.items() if re.fullmatch(r"t_\w+_s", name)]
+        assert sum(stages) == pytest.approx(row["total_s"] / row["steps"], rel=0.02)
+        assert not record.info.polluted
+    monkeypatch.chdir(tmp_path)
+    asked = ("--gpus", "1,2,4", "--samples", "1e6", "--price", "0.3")
+    forecast = joulecast("forecast", "mine", *asked)
+    assert forecast.exit_code == 0, forecast.output
+    assert "EUR" in forecast.output and "estimated" in forecast.output
+    advised = joulecast("advise", "mine", "--samples", "1e6", "--objective", "energy")
+    assert advised.exit_code == 0, advised.output
+    assert "mine on this-machine (nodes are ranks)" in advised.output
+    unknown = joulecast("forecast", "other", "--gpus", "2")
+    assert unknown.exit_code == 2
+    assert "(mine)" in unknown.output
 
 
 @pytest.mark.long
@@ -341,24 +348,6 @@ def test_one_line_in_the_program_does_the_same(tmp_path):
     assert not (tmp_path / "results/measured/one-n1-r2").exists()
 
 
-def joulecast(*words: str) -> Result:
-    return CliRunner().invoke(app, list(words))
-
-
-def test_measured_scales_are_forecast_by_name(scales, monkeypatch):
-    monkeypatch.chdir(scales[0])
-    asked = ("--gpus", "1,2,4", "--samples", "1e6", "--price", "0.3")
-    answer = joulecast("forecast", "mine", *asked)
-    assert answer.exit_code == 0, answer.output
-    assert "EUR" in answer.output and "estimated" in answer.output
-    advised = joulecast("advise", "mine", "--samples", "1e6", "--objective", "energy")
-    assert advised.exit_code == 0, advised.output
-    assert "mine on this-machine (nodes are ranks)" in advised.output
-    unknown = joulecast("forecast", "other", "--gpus", "2")
-    assert unknown.exit_code == 2
-    assert "(mine)" in unknown.output
-
-
 @pytest.mark.parametrize(
     ("options", "why"),
     [
@@ -404,7 +393,19 @@ def test_a_process_that_runs_already_is_measured_without_its_steps(tmp_path):
     assert len(record.power) > 5
 
 
-def test_a_killed_measurement_becomes_an_incomplete_record(tmp_path):
+def live_status(out: Path) -> str:
+    """What `joulecast status --live` says once it knows the energy, or after a minute."""
+    until_s = time.monotonic() + 60
+    while True:
+        said = joulecast("status", str(out), "--live", "--steps", "1000000000").output
+        if " so far " in said or time.monotonic() > until_s:
+            return said
+        time.sleep(0.2)
+
+
+def test_a_running_measurement_shows_its_cost_and_a_killed_one_becomes_an_incomplete_record(
+    tmp_path,
+):
     program = tmp_path / "train.py"
     program.write_text(LONG.format(at_20="print('100 steps', flush=True)"))
     out = tmp_path / "results/measured"
@@ -414,9 +415,7 @@ def test_a_killed_measurement_becomes_an_incomplete_record(tmp_path):
         (job,) = out.glob(".job-*")
         while not read_samples(job / "host-0.samples").work.size:
             time.sleep(0.05)
-        shown = joulecast("status", str(out), "--live", "--steps", "1000000000")
-        assert re.search(r"^mine: .* W now, .* so far \(estimated\) in .*; step", shown.output)
-        assert "for the whole, about" in shown.output
+        said = live_status(out)
         children = psutil.Process(running.pid).children()
         running.kill()
         for child in children:
@@ -425,6 +424,8 @@ def test_a_killed_measurement_becomes_an_incomplete_record(tmp_path):
                 if str(program) in child.cmdline():
                     child.kill()
     psutil.wait_procs(children, timeout=30)
+    assert re.search(r"^mine: .* W now, .* so far \(estimated\) in .*; step [\d,]+ of 1,000", said)
+    assert " for the whole, about " in said
     said = measured(tmp_path, ["sleep", "1"]).stderr
     (folder,) = re.findall(r"(\S*mine-n1-r\d): made of what a killed", said)
     assert not job.exists()
