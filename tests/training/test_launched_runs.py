@@ -16,7 +16,7 @@ from conftest import make_spec
 from joulecast.errors import JoulecastError
 from joulecast.measure.power.foreign_load import Load
 from joulecast.measure.training.measure_run import RunLaunch, measure_run
-from joulecast.measure.training.ranks import NotFinished, run_to_end
+from joulecast.measure.training.ranks import NotFinished, opened_log, run_ranks
 from joulecast.runs.observations import observe
 from joulecast.runs.provenance import usable_cores
 from joulecast.runs.record import read_record
@@ -219,11 +219,11 @@ def test_nothing_is_left_of_what_is_killed_and_the_next_start_measures(tmp_path,
 
 
 def test_a_launcher_that_never_ends_is_ended_with_all_that_it_started(tmp_path):
-    with open(tmp_path / "lock", "w") as lock, open(tmp_path / "log", "w") as log:
-        words = ["sh", "-c", "sleep 1000 & sleep 1000"]
+    with open(tmp_path / "lock", "w") as lock, opened_log(tmp_path / "log") as log:
+        rest = dict(os.environ), tmp_path / "job.json", log, lock.fileno()
         with pytest.raises(NotFinished):
-            run_to_end(words, dict(os.environ), log, lock.fileno(), timeout_s=1.0)
-        assert run_to_end(["true"], dict(os.environ), log, lock.fileno(), timeout_s=50.0) == 0
+            run_ranks(["sh", "-c", "sleep 1000 & sleep 1000"], *rest, 1.0)
+        assert run_ranks(["true"], *rest, 50.0).code == 0
 
 
 def test_no_shell_sees_a_name(tmp_path):

@@ -14,14 +14,13 @@ from joulecast.energy.section import Priced
 from joulecast.errors import JoulecastError
 from joulecast.measure.observer.assemble import steps_made
 from joulecast.measure.observer.inside import marks
-from joulecast.measure.observer.inside.device_clock import DeviceClock
 from joulecast.measure.observer.inside.exchange import (
     Collectives,
     ProfiledSteps,
     hidden_and_exposed,
 )
 from joulecast.measure.observer.inside.hooks import samples_of
-from joulecast.measure.observer.inside.marks import Marks
+from joulecast.measure.observer.inside.marks import DeviceClock, Marks
 from joulecast.measure.observer.job_folder import place
 from joulecast.measure.observer.steps import MARK, Steps, read_processes
 from joulecast.measure.power.host_clocks import ClockServer, offset_from

@@ -122,14 +122,6 @@ class RunLaunch:
             JoulecastError: the ranks failed; says why.
         """
         command = self.command(spec_file, folder, load)
-        self._run(command, spec_file, log, lock)
-        # Only run.json is read: rank 0 has validated the record before it gave the folder its name.
-        info = read_info(folder)
-        if info.spec_sha256 != self.spec.digest():
-            raise JoulecastError(f"run {self.spec.run}: its record answers another one")
-        return info
-
-    def _run(self, command: list[str], spec_file: Path, log: TextIO, lock: int) -> None:
         name = f"run {self.spec.run}"
         # Without a launcher, a rank in a SLURM job step must not take its parent's place in MPI.
         own_mpi = self.launcher is None
@@ -144,6 +136,11 @@ class RunLaunch:
             killed = f" (killed by signal {-end.code})" if end.code < 0 else ""
             code = f"ended with exit code {end.code}{killed}"
             raise JoulecastError(f"{end.reason} ({code})" if end.reason else f"{name}: {code}")
+        # Only run.json is read: rank 0 has validated the record before it gave the folder its name.
+        info = read_info(folder)
+        if info.spec_sha256 != self.spec.digest():
+            raise JoulecastError(f"{name}: its record answers another one")
+        return info
 
 
 def measure_run(

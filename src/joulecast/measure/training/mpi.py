@@ -6,17 +6,14 @@ machine count once). The run clock is rank 0's monotonic clock. The offsets of o
 measured by ping-pong before and after the run, from the round trip with the least delay.
 """
 
-import json
 import os
 import time
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from joulecast.errors import JoulecastError
 from joulecast.measure.power.host_clocks import ClockOffset
 from joulecast.measure.training.ranks import tie_to_launcher
-from joulecast.runs.files.writing import written_aside
 from joulecast.runs.provenance import physical_host
 
 tie_to_launcher()
@@ -99,14 +96,6 @@ def arrive_slowly(comm: MPI.Comm) -> None:
     request = comm.Ibarrier()
     while not request.Test():
         time.sleep(_SLOW_POLL_S)
-
-
-def hand_over(comm: MPI.Comm, answer: Any, out: Path) -> None:
-    """Write the answer of all ranks, which rank 0 has, as JSON; ranks end together."""
-    if comm.rank == 0:
-        with written_aside(out) as partial:
-            partial.write_text(json.dumps(answer))
-    arrive_slowly(comm)
 
 
 def _ping(comm: MPI.Intracomm, other: int) -> tuple[float, float, float]:

@@ -11,9 +11,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from .device_clock import HostClock, Moment, clock_of
 from .exchange import Collectives, ProfiledSteps, Replicas
-from .marks import BACKWARD, FETCH, PART, PREFETCH, UPDATE, Marks
+from .marks import (
+    BACKWARD,
+    FETCH,
+    PART,
+    PREFETCH,
+    UPDATE,
+    HostClock,
+    Marks,
+    Moment,
+    clock_of,
+)
 from .wrapping import Hook, named_as
 
 _FUNCTIONAL = (
