@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from joulecast.app.cli.main import app
 from joulecast.errors import JoulecastError
 from joulecast.measure.power import sampler
-from joulecast.measure.power.counters import open_energy_counter
+from joulecast.measure.power.energy_counter import open_energy_counter
 from joulecast.measure.power.estimated import EstimatedMeter
 from joulecast.measure.power.meter_registry import METERS
 from joulecast.measure.power.meters import (

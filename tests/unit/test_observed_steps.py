@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from joulecast.energy.prices import Prices
 from joulecast.energy.section import Priced
 from joulecast.errors import JoulecastError
-from joulecast.measure.observer.assemble import steps_made
 from joulecast.measure.observer.inside import marks
 from joulecast.measure.observer.inside.exchange import (
     Collectives,
@@ -22,6 +21,7 @@ from joulecast.measure.observer.inside.exchange import (
 from joulecast.measure.observer.inside.hooks import samples_of
 from joulecast.measure.observer.inside.marks import DeviceClock, Marks
 from joulecast.measure.observer.job_folder import place
+from joulecast.measure.observer.observed_record import steps_made
 from joulecast.measure.observer.steps import MARK, Steps, read_processes
 from joulecast.measure.power.host_clocks import ClockServer, offset_from
 from joulecast.runs.spans import subtract

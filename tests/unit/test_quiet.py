@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 
 import numpy as np
+import psutil
 import pytest
 from conftest import make_record, make_spec
 from test_progress import done as keep
@@ -81,8 +82,8 @@ def test_own_work_includes_that_of_children():
                 time.sleep(0.05)
             assert work_of([parent.pid]) >= 0.5
         finally:
-            for child in foreign_load._children(parent.pid):
-                os.kill(child, 9)
+            for child in psutil.Process(parent.pid).children():
+                child.kill()
 
 
 def test_the_wait_ends_with_the_other_program_and_says_for_whom(monkeypatch):

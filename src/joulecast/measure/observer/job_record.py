@@ -13,8 +13,8 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from joulecast.errors import JoulecastError
-from joulecast.measure.observer.assemble import Host, observed_record
 from joulecast.measure.observer.job_folder import PREFIX, JobFiles
+from joulecast.measure.observer.observed_record import Host, observed_record
 from joulecast.measure.observer.request import MeasureRequest
 from joulecast.measure.observer.steps import Process
 from joulecast.measure.power.foreign_load import Load
