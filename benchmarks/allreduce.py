@@ -21,7 +21,7 @@ def measure_here(megabytes: int, repeats: int) -> None:
     from mpi4py import MPI
 
     from joulecast.measure.training.allreduce import open_allreduce
-    from joulecast.measure.training.hosts import Hosts
+    from joulecast.measure.training.mpi import Hosts
 
     comm = MPI.COMM_WORLD
     elements = megabytes * 1_000_000 // 4

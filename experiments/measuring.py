@@ -55,6 +55,16 @@ def rank_path(program: str) -> str:
     return os.pathsep.join(map(str, (folder, folder.parent)))
 
 
+def hand_over(comm: Any, answer: Any, out: Path) -> None:
+    """Write the answer of all ranks, which rank 0 has, as JSON; ranks end together."""
+    from joulecast.measure.training.mpi import arrive_slowly
+
+    if comm.rank == 0:
+        with written_aside(out) as partial:
+            partial.write_text(json.dumps(answer))
+    arrive_slowly(comm)
+
+
 def facts_of_now(what: str) -> dict[str, Any]:
     """The facts of a session that begins now: what it measures, where, and with which versions."""
     return {

@@ -227,7 +227,7 @@ def make_imported(
 @pytest.fixture
 def slow_meters_end(monkeypatch):
     """Ends the threads of all slow meters that a test has made."""
-    from joulecast.measure.power.background import BackgroundMeter, finish_all
+    from joulecast.measure.power.command_meter import BackgroundMeter, finish_all
 
     made, begin = [], BackgroundMeter.__init__
 

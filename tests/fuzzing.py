@@ -33,9 +33,9 @@ from joulecast.app.cli.errors import shown
 from joulecast.app.cli.main import app
 from joulecast.errors import JoulecastError
 from joulecast.logs.csv_map import map_of
-from joulecast.logs.from_logs import RunFacts, import_log, read_runs
+from joulecast.logs.import_log import RunFacts, import_log, read_runs
+from joulecast.logs.log import LogOptions
 from joulecast.logs.log_times import Clock, zone_named
-from joulecast.logs.logs import LogOptions
 from joulecast.report.tables.published import read_published, read_published_tuning
 from joulecast.runs.observations import observe
 from joulecast.runs.record import read_record

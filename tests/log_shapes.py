@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mlperf_fixtures import line, power_lines, write_lines
 
-from joulecast.logs.foreign import record_of
+from joulecast.logs.imported_run import record_of
 from joulecast.logs.mlperf import read_run, runs_of
 from joulecast.runs.record import RunRecord
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
-from measuring import ForeignLoad
+from measuring import ForeignLoad, hand_over
 from messages import (
     ALL_REDUCES,
     Numbers,
@@ -24,7 +24,6 @@ from messages import (
     single,
 )
 
-from joulecast.measure.training.hosts import hand_over
 from joulecast.measure.training.mpi import MPI
 from joulecast.simulate.judged.emulated_step import Collective, Configuration, EmulatedJob
 from joulecast.simulate.judged.jobs import Answer, Row

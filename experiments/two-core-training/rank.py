@@ -16,14 +16,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from measuring import ForeignLoad
+from measuring import ForeignLoad, hand_over
 from torch import Tensor, distributed, fx, nn
 
 from joulecast.graphs.tasks import capture_tasks
 from joulecast.measure.training.gradients import GradientBuckets
-from joulecast.measure.training.hosts import Hosts, arrive_slowly, hand_over
 from joulecast.measure.training.loop import Trainer, broadcast_replica
-from joulecast.measure.training.mpi import MPI
+from joulecast.measure.training.mpi import MPI, Hosts, arrive_slowly
 from joulecast.measure.training.rank_result import StageClock
 from joulecast.measure.workloads.datasets import open_dataset
 from joulecast.partition.torch_stages import cut_into_stages, pipeline_of

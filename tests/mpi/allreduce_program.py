@@ -5,7 +5,7 @@ from mpi4py import MPI
 
 from joulecast.errors import JoulecastError
 from joulecast.measure.training.allreduce import open_allreduce
-from joulecast.measure.training.hosts import Hosts, clock_offsets
+from joulecast.measure.training.mpi import Hosts, clock_offsets
 
 comm = MPI.COMM_WORLD
 layouts = {

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 from conftest import make_spec
 
-from joulecast.measure.power.run_clock import ClockOffset, RunClock
+from joulecast.measure.power.host_clocks import ClockOffset, RunClock
 from joulecast.measure.training.measure_run import measure_run
 from joulecast.runs.observations import observe
 from joulecast.runs.provenance import boot_id

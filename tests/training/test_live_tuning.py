@@ -18,9 +18,12 @@ from zeus.device.gpu.common import ZeusGPULostError
 
 from joulecast.errors import JoulecastError
 from joulecast.measure.power import zeus_devices
-from joulecast.measure.power.counters import EnergyCounter, first_visible_gpu, open_energy_counter
-from joulecast.measure.power.meters import ReadFailed, Reading
-from joulecast.measure.power.register import Limits
+from joulecast.measure.power.energy_counter import (
+    EnergyCounter,
+    first_visible_gpu,
+    open_energy_counter,
+)
+from joulecast.measure.power.meters import Limits, ReadFailed, Reading
 from joulecast.measure.training import machine
 from joulecast.runs.spec import Workload
 from joulecast.tune import live

@@ -100,40 +100,47 @@ def record_of(folder: Path, run: str = "mine-n1-r1") -> RunRecord:
     return read_record(folder / "results/measured" / run)
 
 
+def joulecast(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words))
+
+
 def own_clock(output: str) -> tuple[int, float]:
     found = re.search(r"(\d+) steps of (\S+) s", output)
     assert found is not None, output
     return int(found[1]), float(found[2])
 
 
-@pytest.fixture(scope="module")
-def scales(tmp_path_factory):
-    """Folder with the records of a training on one and on two ranks, and what the training printed."""
-    folder = tmp_path_factory.mktemp("scales")
-    answers = [measured(folder, [*TORCHRUN, str(ranks), DDP]) for ranks in (1, 2)]
-    assert [answer.returncode for answer in answers] == [0, 0], answers
-    return folder, [answer.stdout for answer in answers]
-
-
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_steps_time_batch_and_stages_of_ddp(scales, ranks):
-    folder, printed = scales
-    steps, step_s = own_clock(printed[ranks - 1])
-    record = record_of(folder, f"mine-n1-r{ranks}")
-    row = observe(record)
-    # The first step is the warm-up.
-    assert record.info.outcome.steps == steps - 1
-    assert row["total_s"] / row["steps"] == pytest.approx(step_s, rel=0.1)
-    assert row["batch"] == 16 * ranks
-    assert (row["nodes"], row["nodes_are"]) == (ranks, "ranks")
-    assert record.info.parameters == 4 * (256 * 256 + 256)
-    assert row["t_computing_s"] > 0 and row["t_update_s"] > 0 and row["t_materials_s"] > 0
-    exchange_s = row["t_communicating_wait_s"] + row["t_communicating_copy_s"]
-    # A single rank has nobody to exchange with: what DDP does meanwhile is its own work.
-    assert (exchange_s > 0) == (ranks > 1)
-    stages = [value for name, value in row.items() if re.fullmatch(r"t_\w+_s", name)]
-    assert sum(stages) == pytest.approx(row["total_s"] / row["steps"], rel=0.02)
-    assert not record.info.polluted
+def test_ddp_on_two_numbers_of_ranks_has_its_stages_and_is_forecast_by_name(tmp_path, monkeypatch):
+    for ranks in (1, 2):
+        answer = measured(tmp_path, [*TORCHRUN, str(ranks), DDP])
+        assert answer.returncode == 0, answer.stderr
+        steps, step_s = own_clock(answer.stdout)
+        record = record_of(tmp_path, f"mine-n1-r{ranks}")
+        row = observe(record)
+        # The first step is the warm-up.
+        assert record.info.outcome.steps == steps - 1
+        assert row["total_s"] / row["steps"] == pytest.approx(step_s, rel=0.1)
+        assert row["batch"] == 16 * ranks
+        assert (row["nodes"], row["nodes_are"]) == (ranks, "ranks")
+        assert record.info.parameters == 4 * (256 * 256 + 256)
+        assert row["t_computing_s"] > 0 and row["t_update_s"] > 0 and row["t_materials_s"] > 0
+        exchange_s = row["t_communicating_wait_s"] + row["t_communicating_copy_s"]
+        # A single rank has nobody to exchange with: what DDP does meanwhile is its own work.
+        assert (exchange_s > 0) == (ranks > 1)
+        stages = [value for name, value in row.items() if re.fullmatch(r"t_\w+_s", name)]
+        assert sum(stages) == pytest.approx(row["total_s"] / row["steps"], rel=0.02)
+        assert not record.info.polluted
+    monkeypatch.chdir(tmp_path)
+    asked = ("--gpus", "1,2,4", "--samples", "1e6", "--price", "0.3")
+    forecast = joulecast("forecast", "mine", *asked)
+    assert forecast.exit_code == 0, forecast.output
+    assert "EUR" in forecast.output and "estimated" in forecast.output
+    advised = joulecast("advise", "mine", "--samples", "1e6", "--objective", "energy")
+    assert advised.exit_code == 0, advised.output
+    assert "mine on this-machine (nodes are ranks)" in advised.output
+    unknown = joulecast("forecast", "other", "--gpus", "2")
+    assert unknown.exit_code == 2
+    assert "(mine)" in unknown.output
 
 
 @pytest.mark.long
@@ -165,48 +172,39 @@ def test_exchange_that_no_hook_sees_is_profiled(tmp_path):
     assert observe(record)["t_communicating_copy_s"] > 0
 
 
-def test_accumulated_gradients_are_one_step(tmp_path):
-    answer = measured(tmp_path, [sys.executable, DDP, "4"])
+def test_accumulated_gradients_are_one_step_and_steps_that_were_not_made_are_said(tmp_path):
+    answer = measured(tmp_path, [sys.executable, DDP, "4"], "--steps", "5:999")
     steps, _ = own_clock(answer.stdout)
     assert steps == 10
     record = record_of(tmp_path)
     assert record.info.outcome.steps == 9
     assert record.info.global_batch_size == 64
     assert "4 backward passes a step" in record.info.remarks[0]
+    (why,) = record.info.polluted
+    assert "5 to 999 were asked for, the training made 10" in why
+    assert len(record.power) > 2
 
 
-def test_what_it_prints_and_how_it_ends_are_the_commands_own(tmp_path):
-    words = "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"
-    answer = measured(tmp_path, [sys.executable, "-c", words])
-    assert (answer.returncode, answer.stdout) == (3, "out\n")
+def test_what_it_prints_and_how_it_ends_are_the_commands_own_and_its_sitecustomize_runs(tmp_path):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text("import builtins\nbuiltins.of_site = 5\n")
+    words = "import sys; print(of_site); print('err', file=sys.stderr); sys.exit(3)"
+    environment = {"PYTHONPATH": str(tmp_path / "site")}
+    answer = measured(tmp_path, [sys.executable, "-c", words], environment=environment)
+    assert (answer.returncode, answer.stdout) == (3, "5\n")
     assert answer.stderr.startswith("err\n")
     info = record_of(tmp_path).info
     assert any("exit code 3" in reason for reason in info.polluted)
     assert any("no steps" in reason for reason in info.polluted)
 
 
-def test_a_command_without_python_keeps_its_power(tmp_path):
-    answer = measured(tmp_path, ["sleep", "1"])
-    assert answer.returncode == 0
-    record = record_of(tmp_path)
-    assert observe(record)["total_s"] == pytest.approx(1.0, abs=0.3)
-    assert len(record.power) > 5
-
-
-@pytest.mark.parametrize(
-    ("at_20", "code", "why"),
-    [
-        pytest.param("os._exit(7)", 7, "exit code 7", marks=pytest.mark.long),
-        ("os.kill(os.getpid(), 9)", -signal.SIGKILL, "SIGKILL"),
-    ],
-)
-def test_an_abrupt_end_keeps_the_steps_before_it(tmp_path, at_20, code, why):
-    answer = measured(tmp_path, [sys.executable, "-c", SMALL.format(at_20=at_20)])
-    assert answer.returncode == code
+@pytest.mark.long
+def test_an_abrupt_end_keeps_the_steps_before_it(tmp_path):
+    answer = measured(tmp_path, [sys.executable, "-c", SMALL.format(at_20="os._exit(7)")])
+    assert answer.returncode == 7
     info = record_of(tmp_path).info
     assert info.outcome.steps == 20
-    assert info.unseen["materials"]
-    assert why in info.polluted[0]
+    assert "exit code 7" in info.polluted[0]
 
 
 def test_a_signal_reaches_the_command_and_leaves_a_record(tmp_path):
@@ -217,7 +215,9 @@ def test_a_signal_reaches_the_command_and_leaves_a_record(tmp_path):
         assert running.stdout.readline() == "there\n"
         running.send_signal(signal.SIGTERM)
         assert running.wait(60) == -signal.SIGTERM
-    assert "SIGTERM" in record_of(tmp_path).info.polluted[0]
+    info = record_of(tmp_path).info
+    assert "SIGTERM" in info.polluted[0] and info.unseen["materials"]
+    assert info.outcome.steps == 20, "the steps before it are kept"
 
 
 @pytest.mark.long
@@ -329,17 +329,6 @@ def test_a_window_of_a_training_that_runs_on(tmp_path):
     assert not info.polluted
 
 
-def test_the_sites_own_sitecustomize_still_runs(tmp_path):
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site/sitecustomize.py").write_text("import builtins\nbuiltins.of_site = 5\n")
-    answer = measured(
-        tmp_path,
-        [sys.executable, "-c", "print(of_site)"],
-        environment={"PYTHONPATH": str(tmp_path / "site")},
-    )
-    assert answer.stdout == "5\n", answer.stderr
-
-
 def test_one_line_in_the_program_does_the_same(tmp_path):
     (tmp_path / "train.py").write_text(
         f"import runpy, joulecast\n"
@@ -357,24 +346,6 @@ def test_one_line_in_the_program_does_the_same(tmp_path):
     assert measured(tmp_path, words).returncode == 0
     assert record_of(tmp_path).info.outcome.steps == 39
     assert not (tmp_path / "results/measured/one-n1-r2").exists()
-
-
-def joulecast(*words: str) -> Result:
-    return CliRunner().invoke(app, list(words))
-
-
-def test_measured_scales_are_forecast_by_name(scales, monkeypatch):
-    monkeypatch.chdir(scales[0])
-    asked = ("--gpus", "1,2,4", "--samples", "1e6", "--price", "0.3")
-    answer = joulecast("forecast", "mine", *asked)
-    assert answer.exit_code == 0, answer.output
-    assert "EUR" in answer.output and "estimated" in answer.output
-    advised = joulecast("advise", "mine", "--samples", "1e6", "--objective", "energy")
-    assert advised.exit_code == 0, advised.output
-    assert "mine on this-machine (nodes are ranks)" in advised.output
-    unknown = joulecast("forecast", "other", "--gpus", "2")
-    assert unknown.exit_code == 2
-    assert "(mine)" in unknown.output
 
 
 @pytest.mark.parametrize(
@@ -397,17 +368,6 @@ def test_bad_options_end_before_the_command(tmp_path, monkeypatch, options, why)
     assert answer.exit_code == 2
     assert why in answer.output
     assert not (tmp_path / "begun").exists()
-
-
-def test_steps_that_were_not_made_leave_the_power_and_say_so(tmp_path):
-    program = SMALL.format(at_20="pass")
-    answer = measured(tmp_path, [sys.executable, "-c", program], "--steps", "10:999")
-    assert answer.returncode == 0
-    record = record_of(tmp_path)
-    assert any(
-        "10 to 999 were asked for, the training made 30" in why for why in record.info.polluted
-    )
-    assert len(record.power) > 2
 
 
 def test_a_process_that_runs_already_is_measured_without_its_steps(tmp_path):
@@ -433,7 +393,19 @@ def test_a_process_that_runs_already_is_measured_without_its_steps(tmp_path):
     assert len(record.power) > 5
 
 
-def test_a_killed_measurement_becomes_an_incomplete_record(tmp_path):
+def live_status(out: Path) -> str:
+    """What `joulecast status --live` says once it knows the energy, or after a minute."""
+    until_s = time.monotonic() + 60
+    while True:
+        said = joulecast("status", str(out), "--live", "--steps", "1000000000").output
+        if " so far " in said or time.monotonic() > until_s:
+            return said
+        time.sleep(0.2)
+
+
+def test_a_running_measurement_shows_its_cost_and_a_killed_one_becomes_an_incomplete_record(
+    tmp_path,
+):
     program = tmp_path / "train.py"
     program.write_text(LONG.format(at_20="print('100 steps', flush=True)"))
     out = tmp_path / "results/measured"
@@ -443,6 +415,7 @@ def test_a_killed_measurement_becomes_an_incomplete_record(tmp_path):
         (job,) = out.glob(".job-*")
         while not read_samples(job / "host-0.samples").work.size:
             time.sleep(0.05)
+        said = live_status(out)
         children = psutil.Process(running.pid).children()
         running.kill()
         for child in children:
@@ -451,10 +424,16 @@ def test_a_killed_measurement_becomes_an_incomplete_record(tmp_path):
                 if str(program) in child.cmdline():
                     child.kill()
     psutil.wait_procs(children, timeout=30)
-    said = measured(tmp_path, ["true"]).stderr
+    assert re.search(r"^mine: .* W now, .* so far \(estimated\) in .*; step [\d,]+ of 1,000", said)
+    assert " for the whole, about " in said
+    said = measured(tmp_path, ["sleep", "1"]).stderr
     (folder,) = re.findall(r"(\S*mine-n1-r\d): made of what a killed", said)
     assert not job.exists()
     record = read_record(tmp_path / folder)
     assert record.info.outcome.steps >= 90
     assert "incomplete" in record.info.polluted[0]
     assert len(record.power) and record.stages["stage"].isin(["computing"]).any()
+    # A command without Python has its power alone.
+    (other,) = set(out.glob("mine-*")) - {tmp_path / folder}
+    assert observe(read_record(other))["total_s"] == pytest.approx(1.0, abs=0.3)
+    assert len(read_record(other).power) > 5

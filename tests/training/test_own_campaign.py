@@ -12,10 +12,10 @@ from joulecast.runs.record import read_record
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples/own-training/train.py"
 
 
-def test_a_campaign_of_a_command(tmp_path):
+def test_a_campaign_of_a_command_keeps_what_was_measured_and_says_what_failed(tmp_path):
     command = (
-        f"{sys.executable} -m torch.distributed.run --nproc-per-node {{gpus}} {EXAMPLE} "
-        "--batch {batch_per_rank} --steps {steps}"
+        f"test {{nodes}}{{gpus}} = 12 || exit 3; {sys.executable} -m torch.distributed.run "
+        f"--nproc-per-node {{gpus}} {EXAMPLE} --batch {{batch_per_rank}} --steps {{steps}}"
     )
     configuration = {
         "results": str(tmp_path / "results"),
@@ -26,26 +26,19 @@ def test_a_campaign_of_a_command(tmp_path):
         "calibration": {"batch_sizes": [4], "idle_s": 1},
         "quiet": {"wait_s": 0, "repeats": 0},
     }
-    folders = joulecast.measure(configuration, tell=lambda line: None)
+
+    def measured():
+        with pytest.raises(joulecast.JoulecastError, match="1 of 3 runs failed") as failed:
+            joulecast.measure(configuration, tell=lambda line: None)
+        assert "letters-n1-b4-r1" in str(failed.value) and "exit code 3" in str(failed.value)
+        return sorted((tmp_path / "results/records").iterdir())
+
+    folders = measured()
     rows = {row["run"]: row for row in map(observe, map(read_record, folders))}
-    assert sorted(rows) == ["idle-n1", "letters-n1-b4-r1", "letters-n2-b8-r1"]
+    assert sorted(rows) == ["idle-n1", "letters-n2-b8-r1"]
     two = rows["letters-n2-b8-r1"]
     assert (two["nodes"], two["batch"], two["steps"]) == (2, 8, 7)
     # What is there is not measured again.
     before = [folder.stat().st_mtime for folder in folders]
-    joulecast.measure(configuration, tell=lambda line: None)
+    assert measured() == folders
     assert [folder.stat().st_mtime for folder in folders] == before
-
-
-def test_a_campaign_whose_command_fails_says_why(tmp_path):
-    configuration = {
-        "results": str(tmp_path / "results"),
-        "workload": {"command": "exit 3"},
-        "scale": {"nodes": [1], "repeats": 1},
-        "training": {"steps": 3},
-        "emulation": None,
-        "calibration": {"batch_sizes": [4], "idle_s": 1},
-        "quiet": {"wait_s": 0, "repeats": 0},
-    }
-    with pytest.raises(joulecast.JoulecastError, match="exit code 3"):
-        joulecast.measure(configuration, tell=lambda line: None)

@@ -18,12 +18,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mlperf_fixtures import ZERO_MS, line
 
-from joulecast.logs.foreign import ForeignRun, record_of
+from joulecast.logs.checked_meters import checked_meters
+from joulecast.logs.imported_run import ForeignRun, record_of
 from joulecast.logs.lags import Course, lag_of
-from joulecast.logs.logs import Findings, LoggedMeter
-from joulecast.logs.meters import checked_meters
+from joulecast.logs.log import Findings, LoggedMeter
 from joulecast.logs.mlperf import import_mlperf
-from joulecast.logs.work import Interval
+from joulecast.logs.run_phases import Interval
 from joulecast.runs.integration import EnergyCurve
 from joulecast.runs.metering import MEASURED_SWITCH
 from joulecast.runs.record import RunRecord, read_record

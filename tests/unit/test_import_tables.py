@@ -22,9 +22,9 @@ from log_fixtures import (
     run,
 )
 
+from joulecast.logs.log import expanded
 from joulecast.logs.log_table import scale_of
 from joulecast.logs.log_times import Clock, zone_named
-from joulecast.logs.logs import expanded
 
 MAP = ("--map", "time=t,watts=w")
 BERLIN = ("--timezone", "Europe/Berlin")

@@ -21,19 +21,20 @@ from typer.testing import CliRunner
 
 from joulecast.app.cli.main import app
 from joulecast.errors import JoulecastError
-from joulecast.measure.power import hwmon, pm_counters, sampler
-from joulecast.measure.power.counters import open_energy_counter
+from joulecast.measure.power import sampler
+from joulecast.measure.power.energy_counter import open_energy_counter
 from joulecast.measure.power.estimated import EstimatedMeter
 from joulecast.measure.power.meter_registry import METERS
 from joulecast.measure.power.meters import (
     About,
+    Limits,
     MeteredNodes,
     MeterFailed,
     MeterUnavailable,
     ReadFailed,
     Reading,
+    Register,
 )
-from joulecast.measure.power.register import Limits, Register
 from joulecast.measure.power.sampler import Sampler, SamplerOrder, open_all
 from joulecast.measure.power.samples import Left, read_samples
 from joulecast.runs.frames import POWER_COLUMNS
@@ -272,7 +273,7 @@ def cray(root: Path, seconds: int = 0, **changes: object) -> Path:
 
 def test_a_cray_node_counts_as_a_whole_and_in_parts(tmp_path, clock):
     cray(tmp_path)
-    meters = pm_counters.open_meters(here(tmp_path))
+    meters = METERS["pm_counters"](here(tmp_path))
     names = [meter.name.partition(":")[2] for meter in meters]
     assert names == ["node", "accel0", "accel1", "cpu", "memory"]
     assert [About.of(m).covers for m in meters] == ["node", "gpu", "gpu", "cpu", "memory"]
@@ -283,7 +284,7 @@ def test_a_cray_node_counts_as_a_whole_and_in_parts(tmp_path, clock):
     with pytest.raises(ReadFailed):
         meters[0].read()
     with pytest.raises(MeterUnavailable) as missing:
-        pm_counters.open_meters(here(tmp_path / "no"))
+        METERS["pm_counters"](here(tmp_path / "no"))
     assert missing.value.elsewhere
 
 
@@ -299,7 +300,7 @@ def test_grace_hopper_has_modules_with_their_sockets_inside(tmp_path):
         parts = [("Module", 600), ("Grace", 200), ("CPU", 120), ("SysIO", 30)]
         for k, (name, watts) in enumerate(parts):
             acpi(tmp_path, 4 * socket + k, f"{name} Power Socket {socket}", watts * 10**6)
-    meters = {m.name: m for m in hwmon.open_meters(here(tmp_path))}
+    meters = {m.name: m for m in METERS["hwmon"](here(tmp_path))}
     assert {name: About.of(m).covers for name, m in meters.items()} == {
         f"hwmon:{covers}-{socket}": covers
         for socket in (0, 1)
@@ -311,7 +312,7 @@ def test_grace_hopper_has_modules_with_their_sockets_inside(tmp_path):
 
 def test_a_board_without_a_label_is_the_node_and_two_of_them_are_nothing(tmp_path):
     board = acpi(tmp_path, 3, None, 231_500_000)
-    (meter,) = hwmon.open_meters(here(tmp_path))
+    (meter,) = METERS["hwmon"](here(tmp_path))
     assert (meter.name, About.of(meter).covers) == ("hwmon:board", "node")
     assert meter.read() == Reading(231.5, None)
     for wrong in ("nonsense", -1, 10**14):
@@ -320,7 +321,7 @@ def test_a_board_without_a_label_is_the_node_and_two_of_them_are_nothing(tmp_pat
             meter.read()
     acpi(tmp_path, 4, "PSU thing", 100)
     with pytest.raises(MeterUnavailable):
-        hwmon.open_meters(here(tmp_path))
+        METERS["hwmon"](here(tmp_path))
 
 
 def test_supplies_are_the_node_unless_its_board_is_and_unknown_drivers_are_nothing(tmp_path):
@@ -328,18 +329,18 @@ def test_supplies_are_the_node_unless_its_board_is_and_unknown_drivers_are_nothi
     for k in (0, 1):
         put(tmp_path / f"class/hwmon/hwmon{k}", name="dps920ab", **supply)
     put(tmp_path / "class/hwmon/hwmon7", name="ir35221", **supply)
-    meters = hwmon.open_meters(here(tmp_path))
+    meters = METERS["hwmon"](here(tmp_path))
     assert [m.read().watts for m in meters] == [400, 400]
     assert {About.of(m).covers for m in meters} == {"node"}
     acpi(tmp_path, 2, None, 800 * 10**6)
-    assert [m.name for m in hwmon.open_meters(here(tmp_path))] == ["hwmon:board"]
+    assert [m.name for m in METERS["hwmon"](here(tmp_path))] == ["hwmon:board"]
 
 
 def test_processors_of_amd_count_by_socket(tmp_path):
     labels = {"energy1_label": "Ecore000", "energy2_label": "Esocket0", "energy3_label": "Esocket1"}
     counts = {f"energy{k}_input": 10**9 for k in (1, 2, 3)}
     put(tmp_path / "class/hwmon/hwmon0", name="amd_energy", **labels, **counts)
-    assert [m.name for m in hwmon.open_meters(here(tmp_path))] == ["hwmon:cpu-0", "hwmon:cpu-1"]
+    assert [m.name for m in METERS["hwmon"](here(tmp_path))] == ["hwmon:cpu-0", "hwmon:cpu-1"]
 
 
 def test_the_command_shows_what_each_meter_reads_and_what_they_add_up_to(tmp_path):

@@ -12,17 +12,18 @@ from hypothesis import strategies as st
 from joulecast.energy.prices import Prices
 from joulecast.energy.section import Priced
 from joulecast.errors import JoulecastError
-from joulecast.measure.observer.assemble import _made
-from joulecast.measure.observer.host_clocks import ClockServer, offset_from
 from joulecast.measure.observer.inside import marks
-from joulecast.measure.observer.inside.device_clock import DeviceClock
-from joulecast.measure.observer.inside.exchange import Collectives
-from joulecast.measure.observer.inside.facts import samples_of
-from joulecast.measure.observer.inside.marks import Marks
-from joulecast.measure.observer.inside.profiled import ProfiledSteps, hidden_and_exposed
-from joulecast.measure.observer.launch_place import place
-from joulecast.measure.observer.marks_file import MARK, read_processes
-from joulecast.measure.observer.steps import Steps
+from joulecast.measure.observer.inside.exchange import (
+    Collectives,
+    ProfiledSteps,
+    hidden_and_exposed,
+)
+from joulecast.measure.observer.inside.hooks import samples_of
+from joulecast.measure.observer.inside.marks import DeviceClock, Marks
+from joulecast.measure.observer.job_folder import place
+from joulecast.measure.observer.observed_record import steps_made
+from joulecast.measure.observer.steps import MARK, Steps, read_processes
+from joulecast.measure.power.host_clocks import ClockServer, offset_from
 from joulecast.runs.spans import subtract
 
 PARTS = st.floats(1e-3, 1.0)
@@ -434,7 +435,7 @@ def test_items_of_a_loader_are_its_samples(tmp_path, monkeypatch, rows, options,
         monkeypatch.setattr(kind, name, getattr(kind, name))
     kept = Marks()
     kept.open(str(tmp_path))
-    Watch(kept)._watch_loaders(dataloader)
+    Watch(kept).by_module()[dataloader.__name__](dataloader)
     if "collate_fn" in options:
         options = options | {"collate_fn": torch.cat}
     assert len(list(dataloader.DataLoader(_Items(rows), **options))) == len(expected)
@@ -452,4 +453,4 @@ def test_steps_after_a_killed_measurement_do_not_count(until_s, made):
         )
 
     ranks = [rank(np.arange(11.0, 16.0)), rank(np.arange(11.2, 15.2))]
-    assert _made(ranks, until_s) == made
+    assert steps_made(ranks, until_s) == made

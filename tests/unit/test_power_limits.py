@@ -7,7 +7,7 @@ import pytest
 from sampling import FakeGpu, show_gpus
 
 from joulecast.errors import JoulecastError
-from joulecast.measure.power.limits import PowerLimit, preflight
+from joulecast.measure.power.power_limit import PowerLimit, preflight
 
 
 def test_preflight_says_what_can_be_set_and_sets_nothing(monkeypatch):

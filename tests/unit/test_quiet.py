@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 
 import numpy as np
+import psutil
 import pytest
 from conftest import make_record, make_spec
 from test_progress import done as keep
@@ -17,9 +18,9 @@ from joulecast.energy.forecast import forecast
 from joulecast.energy.request import Scales
 from joulecast.errors import JoulecastError
 from joulecast.measure.power import foreign_load
-from joulecast.measure.power.foreign_load import Load, Programs, wait_for_quiet, work_of
-from joulecast.measure.power.sampled_hosts import SampledHost, load_during
+from joulecast.measure.power.foreign_load import Load, Programs, work_of
 from joulecast.measure.power.samples import Samples
+from joulecast.measure.run_record import SampledHost, load_during
 from joulecast.measure.training import machine
 from joulecast.measure.training.measure_run import Quiet, RunLaunch, measure_run
 from joulecast.report.tables.errors import write_tables
@@ -56,7 +57,7 @@ def see(monkeypatch, *loads):
     def load_now(*_, **__):
         return left.pop(0) if len(left) > 1 else left[0]
 
-    monkeypatch.setattr(foreign_load, "load_now", load_now)
+    monkeypatch.setattr(machine, "load_now", load_now)
 
 
 def test_a_program_that_works_is_named_by_its_script(burner, monkeypatch):
@@ -81,20 +82,19 @@ def test_own_work_includes_that_of_children():
                 time.sleep(0.05)
             assert work_of([parent.pid]) >= 0.5
         finally:
-            for child in foreign_load._children(parent.pid):
-                os.kill(child, 9)
+            for child in psutil.Process(parent.pid).children():
+                child.kill()
 
 
 def test_the_wait_ends_with_the_other_program_and_says_for_whom(monkeypatch):
     lines = []
+    held = machine.Machine(0, 600.0, lines.append)
     see(monkeypatch, BUSY, BUSY, BUSY, IDLE)
-    load, waited_s = wait_for_quiet(600, lines.append)
-    assert load == IDLE and waited_s >= 0
-    assert (
-        len(lines) == 1 and "1.7 cores busy (stress-ng)" in lines[0] and "waiting up to" in lines[0]
-    )
+    assert held.wait_for_quiet() == IDLE
+    (line,) = lines
+    assert "1.7 cores busy (stress-ng)" in line and "waiting up to" in line
     see(monkeypatch, IDLE)
-    assert wait_for_quiet(600, lines.append) == (IDLE, 0.0) and len(lines) == 1
+    assert held.wait_for_quiet() == IDLE and len(lines) == 1
 
 
 @pytest.fixture
@@ -103,9 +103,6 @@ def measured(monkeypatch, tmp_path):
 
     def run(loads, fates, repeats=0):
         see(monkeypatch, *loads)
-        monkeypatch.setattr(
-            machine, "wait_for_quiet", lambda p, tell: (foreign_load.load_now(), 0.0)
-        )
         started, spec = [], make_spec("run0")
 
         def record(self, spec_file, folder, load, log, lock):
@@ -120,7 +117,7 @@ def measured(monkeypatch, tmp_path):
             return read_info(folder)
 
         monkeypatch.setattr(RunLaunch, "record", record)
-        quiet = Quiet(wait_s=60, repeats=repeats)
+        quiet = Quiet(wait_s=0, repeats=repeats)
         measure_run(spec, tmp_path / "r/run0", tmp_path / "log", launcher=None, quiet=quiet)
         return len(started), read_info(tmp_path / "r/run0")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from sampling import column, sampled
 
-from joulecast.measure.power import background, sampler, site_command, slurm_energy
-from joulecast.measure.power.background import BackgroundMeter
+from joulecast.measure.power import command_meter, sampler
+from joulecast.measure.power.command_meter import BackgroundMeter, output_of
 from joulecast.measure.power.meters import (
     About,
     MeteredNodes,
@@ -19,7 +19,6 @@ from joulecast.measure.power.meters import (
     ReadFailed,
     Reading,
 )
-from joulecast.measure.power.programs import output_of
 from joulecast.measure.power.sampler import SamplerOrder
 
 pytestmark = pytest.mark.usefixtures("slow_meters_end")
@@ -61,7 +60,7 @@ def test_a_slow_meter_gives_each_answer_once_with_its_time():
             meter.read()
     until(lambda: len(asked) > 5)
     assert meter.read().at_s > first.at_s
-    background.finish_all([meter])
+    command_meter.finish_all([meter])
     last = len(asked)
     time.sleep(0.1)
     assert len(asked) == last
@@ -89,7 +88,7 @@ def test_a_meter_that_hangs_holds_up_neither_sampler_nor_the_others(monkeypatch)
             hang.wait()
             raise ReadFailed("at last") from None
 
-    monkeypatch.setattr(background, "_FINISH_S", 0.05)
+    monkeypatch.setattr(command_meter, "_FINISH_S", 0.05)
     kinds = {"slow": lambda nodes: [slow(ask)], "fast": lambda nodes: [Fast()]}
     monkeypatch.setattr(sampler, "METERS", kinds)
     samples = sampled(SamplerOrder(("slow", "fast"), 0.02, MeteredNodes("host")), stop)
@@ -135,7 +134,7 @@ def commanded(*words) -> MeteredNodes:
     ],
 )
 def test_a_command_of_the_site_prints_watts_or_joules(printed, reading):
-    (meter,) = site_command.open_meters(commanded("echo", printed))
+    (meter,) = command_meter.open_command(commanded("echo", printed))
     said = meter.read()
     assert (said.watts, said.joules) == reading and meter.counter == (reading[0] is None)
     assert About.of(meter).covers == "node" and About.of(meter).renewed_s >= 1
@@ -154,21 +153,21 @@ def test_a_command_of_the_site_prints_watts_or_joules(printed, reading):
 )
 def test_a_command_that_prints_no_reading_says_why(tmp_path, text, said):
     with pytest.raises(MeterUnavailable, match=said) as missing:
-        site_command.open_meters(commanded(program(tmp_path, "meter", text)))
+        command_meter.open_command(commanded(program(tmp_path, "meter", text)))
     assert "power.command" in missing.value.remedy and not missing.value.elsewhere
 
 
 def test_a_command_that_is_not_there_or_does_not_end(tmp_path, monkeypatch):
     with pytest.raises(MeterUnavailable, match="no program nowhere"):
-        site_command.open_meters(commanded("nowhere"))
+        command_meter.open_command(commanded("nowhere"))
     with pytest.raises(MeterUnavailable) as missing:
-        site_command.open_meters(commanded())
+        command_meter.open_command(commanded())
     assert missing.value.elsewhere
-    monkeypatch.setattr(site_command, "_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(command_meter, "_TIMEOUT_S", 0.2)
     left = tmp_path / "pid"
     hanging = program(tmp_path, "hanging", f"sleep 1000 & echo $! > {left}; wait")
     with pytest.raises(MeterUnavailable, match=r"did not answer within 0.2 s"):
-        site_command.open_meters(commanded(hanging))
+        command_meter.open_command(commanded(hanging))
     until(lambda: not left.exists() or "Z" in state(left))
 
 
@@ -182,7 +181,7 @@ def state(pid_file):
 def test_a_commands_counter_that_restarts_has_failed(tmp_path):
     count = tmp_path / "count"
     count.write_text("1000 J")
-    command = site_command.SiteCommand(("cat", str(count)))
+    command = command_meter.SiteCommand(("cat", str(count)))
     assert command.ask().joules == 0
     count.write_text("1.5 kJ")
     assert command.ask().joules == 500
@@ -195,44 +194,6 @@ def test_a_commands_counter_that_restarts_has_failed(tmp_path):
     os.remove(count)
     with pytest.raises(ReadFailed, match="No such file"):
         command.ask()
-
-
-@pytest.fixture
-def sstat(tmp_path, monkeypatch):
-    """Sets what the stand-in for sstat prints."""
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    for name, value in (("JOB_ID", "17"), ("STEP_ID", "3"), ("NODEID", "0")):
-        monkeypatch.setenv(f"SLURM_{name}", value)
-    monkeypatch.setenv("SLURM_STEP_NUM_NODES", "4")
-
-    def prints(text):
-        program(tmp_path / "bin", "sstat", f'printf "%s " "$@" > {tmp_path}/words; echo {text}')
-
-    prints(123456)
-    return prints
-
-
-def test_slurms_account_is_kept_and_never_a_part(sstat, tmp_path):
-    (meter,) = slurm_energy.open_meters(MeteredNodes("host"))
-    assert meter.read().joules == 0 and meter.identity == "slurm:17.3"
-    assert (tmp_path / "words").read_text() == "-n -P -o ConsumedEnergyRaw -j 17.3 "
-    assert About.of(meter).covers is None and "of all 4 nodes" in About.of(meter).remark
-    sstat(124456)
-    assert meter._ask().joules == 1000
-    sstat(5)
-    with pytest.raises(MeterFailed, match="restarted"):
-        meter._ask()
-
-
-@pytest.mark.parametrize("text", ["0", "''", "n/a", "-5"])
-def test_slurm_without_energy_is_passed_over(sstat, monkeypatch, text):
-    sstat(text)
-    for name, value in ((None, None), ("SLURM_NODEID", "1"), ("SLURM_JOB_ID", "")):
-        if name is not None:
-            monkeypatch.setenv(name, value)
-        with pytest.raises(MeterUnavailable) as missing:
-            slurm_energy.open_meters(MeteredNodes("host"))
-        assert missing.value.elsewhere
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from joulecast.errors import JoulecastError
+from joulecast.logs.log import Log, LoggedMeter, LoggedRun, LogOptions
 from joulecast.logs.log_table import LogTable
 from joulecast.logs.log_times import Floats
-from joulecast.logs.logs import Log, LoggedMeter, LoggedRun, LogOptions
 from joulecast.runs.covers import Covers
 
 _WHAT = "file of CodeCarbon"

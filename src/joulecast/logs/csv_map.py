@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from joulecast.errors import JoulecastError
+from joulecast.logs.log import Log, LoggedMeter, LogOptions
 from joulecast.logs.log_table import LogTable
 from joulecast.logs.log_times import Floats
-from joulecast.logs.logs import Log, LoggedMeter, LogOptions
 
 _NAMES = ("time", "watts", "joules", "node", "device")
 _WHAT = "table of readings"

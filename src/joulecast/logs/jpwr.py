@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from joulecast.errors import JoulecastError
+from joulecast.logs.log import Log, LoggedMeter, LogOptions
 from joulecast.logs.log_table import LogTable, numbers_of, opened_hdf5
 from joulecast.logs.log_times import Floats, Times
-from joulecast.logs.logs import Log, LoggedMeter, LogOptions
 from joulecast.runs.covers import Covers
 
 _WHAT = "power file of jpwr"

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.fft import irfft, rfft
 
+from joulecast.logs.log import LoggedMeter, named, usual_spacing
 from joulecast.logs.log_times import Floats
-from joulecast.logs.logs import LoggedMeter, named, usual_spacing
-from joulecast.logs.work import Interval
+from joulecast.logs.run_phases import Interval
 
 _LEAST_READINGS = 20
 _GRID_S, _MOST_POINTS = 0.5, 16_384

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
-    from joulecast.logs.logs import Log, LogOptions
+    from joulecast.logs.log import Log, LogOptions
 
 
 @dataclass(frozen=True)

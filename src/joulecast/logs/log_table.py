@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 
 from joulecast.errors import JoulecastError
+from joulecast.logs.log import LogOptions
 from joulecast.logs.log_times import Floats, Times
-from joulecast.logs.logs import LogOptions
 from joulecast.runs.files.columns import NOT_PACKED, unpacked
 from joulecast.runs.files.reading import opened
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from joulecast.errors import JoulecastError
-from joulecast.logs.foreign import (
+from joulecast.logs.imported_run import (
     MOST_NODES,
     ForeignRun,
     ImportSummary,
@@ -33,11 +33,11 @@ from joulecast.logs.foreign import (
     summarised,
     written,
 )
+from joulecast.logs.log import Findings, LoggedMeter, printable, sanitised, utc
 from joulecast.logs.log_table import scale_of
-from joulecast.logs.logs import Findings, LoggedMeter, printable, sanitised, utc
 from joulecast.logs.mllog import PowerLog, ResultLog, read_power, read_result, whole_number
 from joulecast.logs.mlperf_tables import are_tables, is_times_table, read_tables, read_times
-from joulecast.logs.work import intervals_of
+from joulecast.logs.run_phases import intervals_of
 from joulecast.runs.files.reading import json_of, read_bytes
 from joulecast.runs.files.writing import directory_added_to
 from joulecast.runs.metering import Supply

@@ -5,7 +5,7 @@ are seconds of the run clock already. ``power.csv`` is read once, run by run as 
 size does not matter.
 
 A table of times has ``runs.csv.gz`` alone. The work of a run stands there in the unit of its log. It becomes
-what :mod:`joulecast.logs.work` makes of the same log: samples, or epochs where a benchmark counts whole
+what :mod:`joulecast.logs.run_phases` makes of the same log: samples, or epochs where a benchmark counts whole
 ones. Runs whose unit stays open are left out, and of runs that are there twice in one round the second.
 """
 
@@ -17,11 +17,11 @@ import numpy as np
 import pandas as pd
 
 from joulecast.errors import JoulecastError
-from joulecast.logs.foreign import ForeignRun
+from joulecast.logs.imported_run import ForeignRun
+from joulecast.logs.log import LoggedMeter, sanitised
 from joulecast.logs.log_times import Floats
-from joulecast.logs.logs import LoggedMeter, sanitised
 from joulecast.logs.mllog import LARGEST, number, whole_number
-from joulecast.logs.work import Interval, work_done
+from joulecast.logs.run_phases import Interval, work_done
 from joulecast.runs.files.columns import Column, as_numbers, checked_table, csv_in_parts
 
 _TEXT, _NUMBER = Column("text", optional=True), Column("number", optional=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from joulecast.errors import JoulecastError
+from joulecast.logs.log import Log, LoggedMeter, LogOptions
 from joulecast.logs.log_table import LogTable
-from joulecast.logs.logs import Log, LoggedMeter, LogOptions
 
 _WHAT = "CSV of nvidia-smi"
 _POWER = ("power.draw", "power.draw.instant", "power.draw.average")

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from joulecast.errors import JoulecastError
+from joulecast.logs.log import Log, LoggedMeter, LoggedRun, LogOptions
 from joulecast.logs.log_table import LogTable, attribute, numbers_of, opened_hdf5
 from joulecast.logs.log_times import Floats, TimeForm
-from joulecast.logs.logs import Log, LoggedMeter, LoggedRun, LogOptions
 from joulecast.runs.covers import Covers
 
 _WHAT = "file of perun"

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from joulecast.errors import JoulecastError
+from joulecast.logs.log import Log, LoggedMeter, LogOptions, named
 from joulecast.logs.log_table import scale_of
-from joulecast.logs.logs import Log, LoggedMeter, LogOptions, named
 from joulecast.runs.covers import Covers
 from joulecast.runs.files.reading import read_json_object
 

@@ -15,7 +15,7 @@ from statistics import median
 
 import numpy as np
 
-from joulecast.logs.meters import CheckedMeter
+from joulecast.logs.checked_meters import CheckedMeter
 from joulecast.runs.integration import EnergyCurve
 
 _OUTLIER_SHARE, _OUTLIER_SIGMAS = 0.05, 5

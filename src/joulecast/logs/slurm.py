@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from joulecast.errors import JoulecastError
+from joulecast.logs.log import Log, LoggedMeter, LoggedRun, LogOptions, expanded
 from joulecast.logs.log_table import LogTable
 from joulecast.logs.log_times import TimeForm
-from joulecast.logs.logs import Log, LoggedMeter, LoggedRun, LogOptions, expanded
 from joulecast.runs.files.reading import read_json_object
 
 _WHAT = "output of sacct"

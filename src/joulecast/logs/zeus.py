@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from joulecast.errors import JoulecastError
+from joulecast.logs.log import Log, LoggedMeter, LoggedRun, LogOptions
 from joulecast.logs.log_table import LogTable
-from joulecast.logs.logs import Log, LoggedMeter, LoggedRun, LogOptions
 from joulecast.runs.files.reading import read_text
 
 _WHAT = "log of Zeus"

@@ -1,19 +1,167 @@
 """The record of a run, from the samplers of its hosts and from what its ranks did.
 
-Our own training and an observed command are recorded by this one function.
+Our own training and an observed command are recorded by the same function, :func:`run_record`.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from joulecast.measure.power.foreign_load import Load, disturbances
-from joulecast.measure.power.sampled_hosts import SampledHost, frames, load_during, meter_infos
+from joulecast.measure.power.host_clocks import RunClock
+from joulecast.measure.power.samples import Samples
 from joulecast.runs import provenance
-from joulecast.runs.frames import PHASE_COLUMNS
+from joulecast.runs.frames import ACTIVITY_COLUMNS, PHASE_COLUMNS, POWER_COLUMNS
+from joulecast.runs.integration import reading_quality
+from joulecast.runs.metering import MeterInfo
 from joulecast.runs.record import Outcome, RunInfo, RunRecord
 from joulecast.runs.spec import RunSpec
+
+_SEEN_S = 1.0
+"""Foreign load is judged over at least this many seconds, as far as the sampler ran that long."""
+_SHORTEST_JUDGED_S = 0.2
+"""In less time, foreign load is not judged: the kernel counts work in ticks of 10 ms."""
+
+
+@dataclass(frozen=True)
+class SampledHost:
+    """One host: its identity, its name in the record, its clock, and what its sampler read."""
+
+    host: str
+    node: str
+    clock: RunClock
+    samples: Samples
+
+
+def _nodes_by_device(hosts: Sequence[SampledHost]) -> dict[str | None, list[str]]:
+    """The nodes that read each device: several where containers of one machine count as hosts."""
+    nodes: dict[str | None, list[str]] = {None: []}
+    for host in hosts:
+        for meter in host.samples.meters:
+            if meter["identity"] is not None:
+                nodes.setdefault(meter["identity"], []).append(meter["node"])
+    return nodes
+
+
+def meter_info(meter: Mapping[str, Any], died: str | None = None, **read: Any) -> MeterInfo:
+    """One of :attr:`~joulecast.measure.power.samples.Samples.meters` as a record names it.
+
+    Args:
+        meter: its row.
+        died: reason why the sampler did not end in order.
+        read: how well it was read.
+    """
+    fault = meter["fault"] or died
+    return MeterInfo(
+        node=meter["node"],
+        meter=meter["meter"],
+        available=fault is None,
+        source=meter["source"],
+        counter=meter["counter"],
+        reason=fault,
+        **meter["about"],
+        **read,
+    )
+
+
+def _meter_infos(
+    hosts: Sequence[SampledHost], power: pd.DataFrame, outcome: Outcome, period_s: float
+) -> list[MeterInfo]:
+    """The meters of all hosts, and how well each was read over the run."""
+    infos = []
+    read_by = _nodes_by_device(hosts)
+    for host in hosts:
+        samples = host.samples
+        for absent in samples.absent:
+            reason = f"{absent['reason']}; {absent['remedy']}"
+            infos.append(
+                MeterInfo(node=host.node, meter=absent["meter"], available=False, reason=reason)
+            )
+        for meter in samples.meters:
+            of_meter = power[(power["node"] == meter["node"]) & (power["meter"] == meter["meter"])]
+            coverage, gap = reading_quality(
+                of_meter["t_s"].to_numpy(float),
+                outcome.start_s,
+                outcome.stop_s,
+                max(period_s, meter["about"]["renewed_s"] or 0.0),
+            )
+            infos.append(
+                meter_info(
+                    meter,
+                    samples.died,
+                    readings=len(of_meter),
+                    failed_reads=meter["failed"],
+                    missed_deadlines=samples.missed_deadlines,
+                    longest_gap_s=gap,
+                    coverage=coverage,
+                    shared_with=[
+                        node
+                        for node in dict.fromkeys(read_by[meter["identity"]])
+                        if node != meter["node"]
+                    ],
+                )
+            )
+    return infos
+
+
+def _frames(hosts: Sequence[SampledHost]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Power and activity of all hosts on the run clock."""
+    power, activity = [], []
+    for host in hosts:
+        for meter, (t_s, watts, joules) in zip(
+            host.samples.meters, host.samples.readings, strict=True
+        ):
+            values = (meter["node"], meter["meter"], host.clock(t_s), watts, joules)
+            power.append(pd.DataFrame(dict(zip(POWER_COLUMNS, values, strict=True))))
+        for node, (t_s, *shares) in host.samples.activity.items():
+            values = (node, host.clock(t_s), *shares)
+            activity.append(pd.DataFrame(dict(zip(ACTIVITY_COLUMNS, values, strict=True))))
+    return _joined(power, POWER_COLUMNS), _joined(activity, ACTIVITY_COLUMNS)
+
+
+def _joined(tables: list[pd.DataFrame], columns: tuple[str, ...]) -> pd.DataFrame:
+    filled = [table for table in tables if len(table)]
+    if filled:
+        return pd.concat(filled, ignore_index=True)
+    numbers = dict.fromkeys([c for c in columns if c not in ("node", "meter")], float)
+    return pd.DataFrame(columns=list(columns)).astype(numbers)
+
+
+def load_during(hosts: Sequence[SampledHost], outcome: Outcome) -> Load | None:
+    """Load by other programs during the run, on the machine where it was highest; ``None`` if not known.
+
+    For a run of less than a second, the time just before and after it counts too.
+    """
+    loads = []
+    around_s = max(0.0, (_SEEN_S - (outcome.stop_s - outcome.start_s)) / 2)
+    machines: dict[str, list[SampledHost]] = {}
+    for host in hosts:
+        # Containers of one machine see all its work: only together do they know how much is foreign.
+        boot = host.host.partition(":")[2]
+        machines.setdefault(host.host if boot == "unknown-boot" else boot, []).append(host)
+    for of_machine in machines.values():
+        if any(host.samples.died for host in of_machine):
+            continue
+        worked = {"machine": 0.0, "own": 0.0}
+        programs: set[str] = set()
+        for place, host in enumerate(of_machine):
+            t_s, *worked_s = host.samples.work
+            times = host.clock(t_s)
+            ends = [outcome.start_s - around_s, outcome.stop_s + around_s]
+            inside = np.clip(ends, times[0], times[-1])
+            machine, own = (np.diff(np.interp(inside, times, of))[0] for of in worked_s)
+            worked["own"] += float(own)
+            if place == 0:
+                worked["machine"] = float(machine)
+                span = float(inside[1] - inside[0])
+                programs |= set(host.samples.programs)
+        if span > _SHORTEST_JUDGED_S:
+            foreign = max(0.0, worked["machine"] - worked["own"]) / span
+            loads.append(Load(round(foreign, 3), tuple(sorted(programs))))
+    return max(loads, key=lambda load: load.busy_cores, default=None)
 
 
 def run_record(
@@ -38,7 +186,7 @@ def run_record(
         load: load by other programs before the run.
         facts: other fields of :class:`~joulecast.runs.record.RunInfo`.
     """
-    power, activity = frames(samplers)
+    power, activity = _frames(samplers)
     during = load_during(samplers, outcome)
     phases = [("run", 0.0, outcome.start_s, outcome.stop_s, float(outcome.samples))]
     if init_s is not None and outcome.steps and outcome.start_s > init_s:
@@ -48,7 +196,7 @@ def run_record(
         spec_sha256=spec.digest(),
         nodes_are=spec.nodes_are,
         outcome=outcome,
-        meters=meter_infos(samplers, power, outcome, spec.sample_period_s),
+        meters=_meter_infos(samplers, power, outcome, spec.sample_period_s),
         clock={host.host: host.clock.facts() for host in samplers},
         hosts=[dict(fingerprint) for fingerprint in fingerprints],
         versions=provenance.versions(),

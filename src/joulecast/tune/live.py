@@ -21,9 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from joulecast.errors import JoulecastError
-from joulecast.measure.power.counters import EnergyCounter, first_visible_gpu, open_energy_counter
+from joulecast.measure.power.energy_counter import (
+    EnergyCounter,
+    first_visible_gpu,
+    open_energy_counter,
+)
 from joulecast.measure.power.foreign_load import LoadWatch, disturbances
-from joulecast.measure.power.limits import PowerLimit, Preflight, preflight
+from joulecast.measure.power.power_limit import PowerLimit, Preflight, preflight
 from joulecast.measure.power.zeus_devices import gpu_identity
 from joulecast.measure.training.machine import held_machine, machine_lock
 from joulecast.measure.training.ranks import leave_mpi_job
@@ -188,7 +192,7 @@ class LiveTraining:
 
         Raises:
             JoulecastError: a power limit is proposed that cannot be set here; what
-                :class:`~joulecast.measure.power.limits.PowerLimit` raises.
+                :class:`~joulecast.measure.power.power_limit.PowerLimit` raises.
         """
         absent = set(proposal.power_limits_w) - set(self.space.limits(proposal.batch_size))
         if absent:

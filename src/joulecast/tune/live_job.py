@@ -81,10 +81,10 @@ class Training(Protocol):
         batch_size: int,
         seed: int,
         *,
-        begun: Callable[[], None] | None = None,
-        stepped: Callable[[int], None] | None = None,
-        ended: Callable[[], None] | None = None,
-        go_on: Callable[[int, float], bool] | None = None,
+        begun: Callable[[], None],
+        stepped: Callable[[int], None],
+        ended: Callable[[], None],
+        go_on: Callable[[int, float], bool],
     ) -> Trained: ...
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from math import inf
 
-from joulecast.measure.power.counters import EnergyCounter
-from joulecast.measure.power.limits import PowerLimit
+from joulecast.measure.power.energy_counter import EnergyCounter
+from joulecast.measure.power.power_limit import PowerLimit
 from joulecast.tune.limit_measurement import LimitProfile
 from joulecast.tune.trial import CostModel, Proposal
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from joulecast.app.api.given import AnyPath
 
 if TYPE_CHECKING:
-    from joulecast.measure.observer.asked import Asked
     from joulecast.measure.observer.observation import Observation
+    from joulecast.measure.observer.request import MeasureRequest
 
 
 def observe(
@@ -47,11 +47,11 @@ def observe(
     Raises:
         JoulecastError: a name that no folder can have, an unknown platform or meter.
     """
-    from joulecast.measure.observer.asked import asked_of
+    from joulecast.measure.observer.request import measure_request
     from joulecast.measure.power.meter_registry import ALL_METERS
     from joulecast.runs.folders import MEASURED
 
-    asked = asked_of(
+    asked = measure_request(
         name,
         tuple(sys.argv),
         platform=str(platform),
@@ -66,7 +66,7 @@ def observe(
 class Observing(ContextDecorator):
     """The observation of what a block, or a function, trains; :func:`observe` makes it."""
 
-    def __init__(self, asked: Asked, out: Path) -> None:
+    def __init__(self, asked: MeasureRequest, out: Path) -> None:
         self._asked, self._out = asked, out
         self._observation: Observation | None = None
         self.folder: Path | None = None
@@ -74,8 +74,7 @@ class Observing(ContextDecorator):
     def __enter__(self) -> Observing:
         """Begin to observe."""
         from joulecast.measure.observer.inside import install
-        from joulecast.measure.observer.measure import FOLDER
-        from joulecast.measure.observer.observation import Observation
+        from joulecast.measure.observer.observation import FOLDER, Observation
 
         if FOLDER not in os.environ:
             self._observation = Observation(self._asked, self._out, os.environ)

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from joulecast.app.campaign.config import Config
 from joulecast.app.campaign.workload_section import filled_in
 from joulecast.errors import JoulecastError
-from joulecast.measure.workloads.roots import ROOT_LAYOUT
+from joulecast.measure.workloads.datasets import ROOT_LAYOUT
 from joulecast.runs.files.reading import validated
 from joulecast.runs.files.shipped import PLATFORMS
 from joulecast.runs.meter_settings import MeterSettings

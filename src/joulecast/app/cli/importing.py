@@ -125,11 +125,11 @@ def _add(kind: str) -> None:
     ) -> None:
         said = {name: value for name, value in locals().items() if name in _FACTS}
         # Loaded here: the other commands need no table reader.
+        from joulecast.logs.add_meters import add_to_records
         from joulecast.logs.csv_map import map_of
-        from joulecast.logs.from_logs import import_log, read_runs, run_facts
+        from joulecast.logs.import_log import import_log, read_runs, run_facts
+        from joulecast.logs.log import LogOptions
         from joulecast.logs.log_times import TIME_UNITS, Clock, zone_named
-        from joulecast.logs.logs import LogOptions
-        from joulecast.logs.onto_records import add_to_records
         from joulecast.runs.covers import Covers
 
         if time_unit not in TIME_UNITS:

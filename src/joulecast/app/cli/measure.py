@@ -79,15 +79,15 @@ def measure(
     config: PowerConfig = None,
 ) -> None:
     """Run a training and measure its power, its time, and the stages of its steps."""
-    from joulecast.measure.observer.asked import asked_of
     from joulecast.measure.observer.command import end_as
-    from joulecast.measure.observer.measure import command_of, measure_command, measure_running
+    from joulecast.measure.observer.observation import command_of, measure_command, measure_running
+    from joulecast.measure.observer.request import measure_request
 
     if (not command) == (attach is None):
         raise JoulecastError("give the training as a COMMAND behind `--`, or by --attach PID")
     words = list(command or ()) if attach is None else list(command_of(attach))
     power = power_section(config)
-    asked = asked_of(
+    asked = measure_request(
         _name_of(words) if name is None else name,
         tuple(words),
         platform=platform,

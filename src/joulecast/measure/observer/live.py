@@ -10,8 +10,8 @@ import pandas as pd
 from joulecast.measure.observer.job_folder import PREFIX, JobFiles
 from joulecast.measure.observer.steps import Steps
 from joulecast.measure.power.meters import READING
-from joulecast.measure.power.sampled_hosts import meter_info
 from joulecast.measure.power.samples import SAMPLES, Samples, read_samples
+from joulecast.measure.run_record import meter_info
 from joulecast.runs.integration import EnergyCurve
 from joulecast.runs.metering import EnergySource, metered
 

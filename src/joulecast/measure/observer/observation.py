@@ -1,24 +1,32 @@
-"""One observation: from the start of a host's sampler to the run record that the first process writes."""
+"""Measuring a command, or a process that runs: its host's power and its steps, as one run record.
+
+An observation lasts from the start of a host's sampler to the record that the first process writes.
+"""
 
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from joulecast.errors import JoulecastError
-from joulecast.measure.observer.asked import Asked
-from joulecast.measure.observer.host_clocks import ClockServer, offset_from
-from joulecast.measure.observer.job_folder import JobFolder
+from joulecast.measure.observer.command import Command, Ending, RunningProcess
+from joulecast.measure.observer.job_folder import JobFolder, place
 from joulecast.measure.observer.job_record import assemble_killed, begin, write_job
-from joulecast.measure.observer.launch_place import place
+from joulecast.measure.observer.request import MeasureRequest
 from joulecast.measure.power.foreign_load import load_now
+from joulecast.measure.power.host_clocks import ClockOffset, ClockServer, offset_from
 from joulecast.measure.power.meters import MeteredNodes
-from joulecast.measure.power.run_clock import ClockOffset
 from joulecast.measure.power.sampler import Sampler, SamplerOrder
 from joulecast.runs import provenance
 from joulecast.runs.record import RunRecord
+
+_SITE = Path(__file__).parent / "site"
+FOLDER = "JOULECAST_OBSERVER"
+"""Variable that has the folder for the marks, in the processes of a command that is measured."""
 
 _PATIENCE_S = 120.0
 """Time that the other processes of a launch get, after the end of this one."""
@@ -41,7 +49,7 @@ class Result:
 class _HostSampler:
     """The sampler of this host, and its clock against that of the launch's first process."""
 
-    def __init__(self, job: JobFolder, asked: Asked) -> None:
+    def __init__(self, job: JobFolder, asked: MeasureRequest) -> None:
         self._job = job
         # A process that runs already would be a part of it.
         load = load_now() if asked.attached is None else None
@@ -120,7 +128,7 @@ class Observation:
         environment: of the launch.
     """
 
-    def __init__(self, asked: Asked, out: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, asked: MeasureRequest, out: Path, environment: Mapping[str, str]) -> None:
         self._asked, self._out = asked, out
         meeting = out if asked.spec is None else out.parent
         # Before this launch has a folder of its own. A run of a campaign is measured again.
@@ -187,3 +195,86 @@ def _wait_for_all(job: JobFolder) -> list[str]:
     if missing:
         faults.append(f"failed: the sampler of {', '.join(missing)} left nothing")
     return faults
+
+
+def _environment(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """The environment that brings the observer into the Python processes of a command."""
+    own = [str(_SITE), *filter(None, [environment.get("PYTHONPATH")])]
+    return {**environment, "PYTHONPATH": os.pathsep.join(own), FOLDER: str(folder)}
+
+
+def measure_command(
+    asked: MeasureRequest,
+    out: Path,
+    *,
+    window_s: float | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> tuple[Ending, Result]:
+    """Run a command and make a run record of it.
+
+    Of several processes of one launch (``srun``, ``mpiexec``) the first makes the record.
+
+    Args:
+        asked: the command, and what the user knows of it.
+        out: folder of the records, which all hosts share.
+        window_s: measure for so many seconds only; the command runs on.
+        environment: of the command; this process's by default.
+
+    Raises:
+        JoulecastError: the command cannot be started.
+    """
+    environment = dict(os.environ if environment is None else environment)
+    observation = Observation(asked, out, environment)
+    try:
+        command = Command(asked.command, _environment(environment, observation.marks))
+        ending = command.wait(window_s)
+        faults = [ending.fault] if ending is not None and ending.fault else []
+        result = observation.end(None if ending is None else ending.code, faults)
+        return ending or command.to_the_end(), result
+    finally:
+        observation.close()
+
+
+def command_of(pid: int) -> tuple[str, ...]:
+    """The command line of a process that runs and is not measured yet.
+
+    Raises:
+        JoulecastError: there is no such process, it is another user's, or it is measured already.
+    """
+    try:
+        process = psutil.Process(pid)
+        words, environment = process.cmdline(), process.environ()
+    except psutil.NoSuchProcess:
+        raise JoulecastError(
+            f"--attach {pid}: no such process; `pgrep -f SCRIPT` lists those of a script"
+        ) from None
+    except psutil.AccessDenied:
+        raise JoulecastError(
+            f"--attach {pid}: the process is another user's; attach as that user"
+        ) from None
+    if FOLDER in environment:
+        raise JoulecastError(
+            f"--attach {pid}: `joulecast measure` runs it, and measures it already"
+        )
+    return tuple(words)
+
+
+def measure_running(
+    asked: MeasureRequest, pid: int, out: Path, window_s: float | None = None
+) -> Result:
+    """Make a run record of a process that runs already, without its steps.
+
+    It ends with the process, after ``window_s``, or by SIGINT or SIGTERM, which are not passed on.
+
+    Args:
+        asked: what the user knows of it.
+        pid: the process; its descendants count as its own.
+        out: folder of the records.
+        window_s: measure for so many seconds only.
+    """
+    observation = Observation(replace(asked, attached=pid), out, {})
+    try:
+        RunningProcess(pid).wait(window_s)
+        return observation.end(None)
+    finally:
+        observation.close()

@@ -79,7 +79,7 @@ class EstimatedMeter:
         return Reading(watts, self._joules)
 
 
-def open_meters(nodes: MeteredNodes) -> list[Meter]:
+def open_estimates(nodes: MeteredNodes) -> list[Meter]:
     """One estimate for each node of this host."""
     if not nodes.pids:
         return [EstimatedMeter(nodes.host_node, HostWork(), nodes)]

@@ -1,4 +1,4 @@
-"""Foreign load: how many cores other programs keep busy, which programs those are, and waiting for their end.
+"""Foreign load: how many cores other programs keep busy, and which programs those are.
 
 A measurement that shares its machine measures the other programs too. Before a run the whole machine should
 be idle; during a run the work of the run's own processes is subtracted from the work of the machine.
@@ -6,7 +6,7 @@ be idle; during a run the work of the run's own processes is subtracted from the
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ import psutil
 
 LOOK_S = 0.3
 """Seconds of the first look, which every measurement pays for."""
-_NAMED_LOOK_S = 1.0
+_SHORTEST_S = 1.0
 _NAMED_CORES = 0.1
 _MOST_NAMES = 3
 _INTERPRETERS = ("python", "perl", "ruby", "node", "java", "bash", "sh")
@@ -158,30 +158,6 @@ def load_before(load: Load | None = None) -> dict[str, float]:
     return {"busy_cores": seen.busy_cores, "load_average_1min": os.getloadavg()[0]}
 
 
-def wait_for_quiet(patience_s: float, tell: Callable[[str], None]) -> tuple[Load, float]:
-    """Wait until other programs leave the machine alone.
-
-    Args:
-        patience_s: seconds after which the wait ends in any case.
-        tell: gets a line when the wait begins.
-
-    Returns:
-        the last load, and the seconds waited (0 where the machine was quiet).
-    """
-    load = load_now()
-    if load.is_quiet:
-        return load, 0.0
-    begin, is_announced = time.monotonic(), False
-    while True:
-        load = load_now(_NAMED_LOOK_S, named=True)
-        waited_s = time.monotonic() - begin
-        if load.is_quiet or waited_s >= patience_s:
-            return load, waited_s
-        if not is_announced:
-            tell(f"{load.text()}; waiting up to {patience_s:.0f} s for their end")
-            is_announced = True
-
-
 class LoadWatch:
     """What other programs do while this process, and those that it starts, work on this machine."""
 
@@ -198,7 +174,7 @@ class LoadWatch:
         """The foreign load since this watch was made; ``None`` if that is less than a second ago."""
         now = self._seen()
         elapsed, machine, own = (b - a for a, b in zip(self._began, now, strict=True))
-        if elapsed < _NAMED_LOOK_S:  # clock ticks of 10 ms say too little
+        if elapsed < _SHORTEST_S:  # clock ticks of 10 ms say too little
             return None
         foreign = max(0.0, machine - own) / elapsed
         return Load(round(foreign, 3), self._programs.busiest())

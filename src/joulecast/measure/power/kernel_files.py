@@ -1,24 +1,34 @@
-"""Meters that the kernel shows as files of one number: an energy, or a power."""
+"""Meters that the kernel shows as files of one number: an energy, or a power.
 
+``pm_counters``  nodes of HPE Cray machines: ``/sys/cray/pm_counters``, of the node, its CPU, memory and
+                 accelerators. The node's energy holds that of its parts, so they are never added. On nodes
+                 with two dies to an accelerator (MI250X) a counter is that of both.
+``hwmon``        power sensors in ``/sys/class/hwmon``, by drivers that are known to be meters. A sensor of an
+                 unknown driver is left alone: most of them are regulators inside of what another one counts.
+                 Known are the board's ACPI power meter (whose label says what it covers on Grace and
+                 Grace-Hopper), AMD's processors, Intel's GPUs, and servers' power supplies on PMBus. GPUs of
+                 NVIDIA and AMD are read by Zeus.
+"""
+
+import re
 import time
 from pathlib import Path
 
-from joulecast.measure.power.meters import ReadFailed, Reading
-from joulecast.measure.power.register import Limits, Register
+from joulecast.measure.power.meters import (
+    MOST_NODE_W,
+    Limits,
+    Meter,
+    MeteredNodes,
+    MeterUnavailable,
+    ReadFailed,
+    Reading,
+    Register,
+    identity_of,
+)
 from joulecast.runs.covers import Covers
-from joulecast.runs.provenance import boot_id
-
-MOST_NODE_W = 50_000.0
-"""Watts that no node draws."""
 
 
-def identity_of(device: str) -> str | None:
-    """A device's name, the same in all containers of this machine; ``None`` if the boot is not known."""
-    boot = boot_id()
-    return None if boot is None else f"{boot}:{device}"
-
-
-def number_in(file: Path) -> int:
+def _number_in(file: Path) -> int:
     """The number that a file of the kernel begins with (``123`` or ``123 J 1700000000 us``).
 
     Raises:
@@ -30,7 +40,7 @@ def number_in(file: Path) -> int:
         raise ReadFailed(f"{file}: {getattr(error, 'strerror', None) or error}") from error
 
 
-def text_in(file: Path) -> str | None:
+def _text_in(file: Path) -> str | None:
     """The line in a file of the kernel; ``None`` if there is none."""
     try:
         return file.read_text().strip()
@@ -50,7 +60,6 @@ class FileMeter:
     """
 
     source = "measured"
-    remark: str | None = None
 
     def __init__(
         self,
@@ -68,16 +77,195 @@ class FileMeter:
         self.identity = identity_of(name)
         self.counter, self.renewed_s = counter, renewed_s
         self._file, self._unit, self._most_w = file, unit, limits.most_w
-        first = number_in(file)
+        first = _number_in(file)
         self._register = Register(first, time.monotonic(), unit_j=unit, limits=limits)
 
     def read(self) -> Reading:
         """Joules since it was opened, or watts."""
         before_s = time.monotonic()
-        number = number_in(self._file)
+        number = _number_in(self._file)
         if self.counter:
             return Reading(None, self._register.joules(number, before_s, time.monotonic()))
         watts = number * self._unit
         if not 0 <= watts <= self._most_w:
             raise ReadFailed(f"{self._file}: {watts:g} W, which cannot be")
         return Reading(watts, None)
+
+
+_CRAY = Path("cray/pm_counters")
+_CRAY_RENEWED_S = 0.1
+"""The node's controller renews all files ten times a second."""
+_CRAY_NODE = Limits(least_w=1.0, most_w=MOST_NODE_W, renewed_s=0.3, moves_within_s=5.0)
+_CRAY_PART = Limits(least_w=0.2, most_w=10_000.0, renewed_s=0.3, moves_within_s=5.0)
+_CRAY_PARTS: dict[str, Covers] = {"": "node", "cpu": "cpu", "memory": "memory"}
+
+
+def _cray_covers(part: str) -> Covers | None:
+    if part.startswith("accel") and part[5:].isdigit():
+        return "gpu"
+    return _CRAY_PARTS.get(part)
+
+
+def open_pm_counters(nodes: MeteredNodes) -> list[Meter]:
+    """The counters of this node: its own first, then those of its parts.
+
+    Raises:
+        MeterUnavailable: this is no node of a Cray, or its files may not be read.
+    """
+    folder = Path(nodes.sysfs_root) / _CRAY
+    if not folder.is_dir():
+        raise MeterUnavailable(
+            f"pm_counters: there is no {folder}",
+            "only nodes of HPE Cray machines have it (in a container: mount /sys/cray)",
+            elsewhere=True,
+        )
+    meters: list[Meter] = []
+    try:
+        for file in sorted(folder.glob("*energy")):
+            part = file.name.removesuffix("energy").rstrip("_")
+            covers = _cray_covers(part)
+            if covers is not None:
+                meters.append(
+                    FileMeter(
+                        f"pm_counters:{part or 'node'}",
+                        nodes.host_node,
+                        file,
+                        counter=True,
+                        unit=1.0,
+                        covers=covers,
+                        limits=_CRAY_NODE if covers == "node" else _CRAY_PART,
+                        renewed_s=_CRAY_RENEWED_S,
+                    )
+                )
+    except ReadFailed as error:
+        remedy = "ask the site to let users read /sys/cray/pm_counters"
+        raise MeterUnavailable(f"pm_counters: {error}", remedy) from None
+    if not meters:
+        raise MeterUnavailable(
+            f"pm_counters: {folder} has no file of energy", "look into that folder"
+        )
+    return sorted(meters, key=lambda meter: (meter.name != "pm_counters:node", meter.name))
+
+
+_HWMON = Path("class/hwmon")
+
+_NODE = Limits(least_w=1.0, most_w=MOST_NODE_W, renewed_s=1.0, moves_within_s=10.0)
+_DEVICE = Limits(least_w=0.1, most_w=4000.0, renewed_s=0.2, moves_within_s=10.0)
+
+_LABELLED: tuple[tuple[str, Covers], ...] = (
+    (r"module power socket (\d+)", "module"),
+    (r"grace power socket (\d+)", "socket"),
+    (r"cpu power socket (\d+)", "cpu"),
+)
+_INSIDE = r"sysio power|soc power"
+"""Labels of rails that lie in a socket and are no part of their own."""
+_SUPPLIES = re.compile(
+    r"dps\d+\w*|cffps\d?|ipsps\d?|pfe\d+|fsp\w+|crps\w*|acbel\w*|fsg\d+|bpa[-_]?rs600|corsairpsu|bel\w*"
+)
+
+
+def _watts(folder: Path, name: str, node: str, covers: Covers, file: Path) -> FileMeter:
+    interval_ms = _text_in(folder / "power1_average_interval") or ""
+    return FileMeter(
+        f"hwmon:{name}",
+        node,
+        file,
+        counter=False,
+        unit=1e-6,
+        covers=covers,
+        limits=_DEVICE if covers == "cpu" else _NODE,
+        renewed_s=int(interval_ms) / 1e3 if interval_ms.isdigit() and int(interval_ms) else None,
+    )
+
+
+def _joules(name: str, node: str, covers: Covers, file: Path) -> FileMeter:
+    return FileMeter(
+        f"hwmon:{name}", node, file, counter=True, unit=1e-6, covers=covers, limits=_DEVICE
+    )
+
+
+def _of_board(folders: list[Path], node: str) -> list[FileMeter]:
+    """Meters of ACPI: by their label, and one that has none is the board's."""
+    found, of_board = [], []
+    for folder in folders:
+        names = ("power1_average", "power1_input")
+        file = next((folder / name for name in names if (folder / name).is_file()), None)
+        if file is None or _text_in(folder / "power1_is_battery") == "1":
+            continue
+        label = (
+            _text_in(folder / "power1_oem_info") or _text_in(folder / "power1_label") or ""
+        ).lower()
+        for pattern, covers in _LABELLED:
+            if match := re.fullmatch(pattern, label):
+                found.append(_watts(folder, f"{covers}-{match[1]}", node, covers, file))
+                break
+        else:
+            if not re.match(_INSIDE, label):
+                of_board.append((folder, file))
+    if len(of_board) == 1:
+        # Of several without a known label it is not known what they cover.
+        found.append(_watts(of_board[0][0], "board", node, "node", of_board[0][1]))
+    return found
+
+
+def _of_supplies(folders: list[Path], node: str) -> list[FileMeter]:
+    """What power supplies take from the wall: together the node."""
+    found = []
+    for number, folder in enumerate(folders):
+        for file in sorted(folder.glob("power[1-4]_input")):
+            label = _text_in(file.with_name(file.name.replace("input", "label"))) or ""
+            if label.lower() in ("pin", "power total"):
+                found.append(_watts(folder, f"supply-{number}", node, "node", file))
+                break
+    return found
+
+
+def _of_processors(folders: list[Path], node: str) -> list[FileMeter]:
+    """Sockets by AMD's driver amd_energy; its single cores lie inside."""
+    found = []
+    for folder in folders:
+        for label in sorted(folder.glob("energy*_label")):
+            if match := re.fullmatch(r"esocket(\d+)", (_text_in(label) or "").lower()):
+                energy = label.with_name(label.name.replace("_label", "_input"))
+                found.append(_joules(f"cpu-{match[1]}", node, "cpu", energy))
+    return found
+
+
+def _of_intel_gpus(folders: list[Path], node: str) -> list[FileMeter]:
+    files = [folder / "energy1_input" for folder in folders]
+    return [
+        _joules(f"gpu-{number}", node, "gpu", file)
+        for number, file in enumerate(files)
+        if file.is_file()
+    ]
+
+
+def open_hwmon(nodes: MeteredNodes) -> list[Meter]:
+    """The power sensors of this host that are known to be meters.
+
+    Raises:
+        MeterUnavailable: it has none, or they may not be read.
+    """
+    root, node = Path(nodes.sysfs_root) / _HWMON, nodes.host_node
+    of_driver: dict[str, list[Path]] = {}
+    for folder in sorted(root.glob("hwmon*"), key=lambda f: (len(f.name), f.name)):
+        driver = _text_in(folder / "name") or ""
+        kind = "supply" if _SUPPLIES.fullmatch(driver) else driver
+        of_driver.setdefault(kind, []).append(folder)
+    try:
+        found = _of_board(of_driver.get("power_meter", []), node)
+        has_node = any(meter.covers == "node" for meter in found)
+        found += _of_processors(of_driver.get("amd_energy", []), node)
+        found += _of_intel_gpus([*of_driver.get("xe", []), *of_driver.get("i915", [])], node)
+        found += [] if has_node else _of_supplies(of_driver.get("supply", []), node)
+    except ReadFailed as error:
+        raise MeterUnavailable(
+            f"hwmon: {error}", "let one group read it (docs/how-to/meters.md)"
+        ) from None
+    if not found:
+        raise MeterUnavailable(
+            "hwmon: no driver of the kernel shows a power meter that is known",
+            "a board with an ACPI meter needs `modprobe acpi_power_meter`",
+            elsewhere=True,
+        )
+    return [*found]

@@ -5,25 +5,20 @@ a counter of the machine itself before a command, a maker's library before the k
 measured before what is estimated.
 """
 
-from joulecast.measure.power import (
-    estimated,
-    hwmon,
-    pm_counters,
-    site_command,
-    slurm_energy,
-    zeus_devices,
-)
+from joulecast.measure.power.command_meter import open_command
+from joulecast.measure.power.estimated import open_estimates
+from joulecast.measure.power.kernel_files import open_hwmon, open_pm_counters
 from joulecast.measure.power.meters import Opener
+from joulecast.measure.power.zeus_devices import open_cpus, open_gpus, open_soc
 
 METERS: dict[str, Opener] = {
-    "pm_counters": pm_counters.open_meters,
-    "command": site_command.open_meters,
-    "gpu": zeus_devices.open_gpus,
-    "cpu": zeus_devices.open_cpus,
-    "soc": zeus_devices.open_soc,
-    "hwmon": hwmon.open_meters,
-    "slurm": slurm_energy.open_meters,
-    "estimated": estimated.open_meters,
+    "pm_counters": open_pm_counters,
+    "command": open_command,
+    "gpu": open_gpus,
+    "cpu": open_cpus,
+    "soc": open_soc,
+    "hwmon": open_hwmon,
+    "estimated": open_estimates,
 }
 """What opens the meters of a kind; raises :class:`~joulecast.measure.power.meters.MeterUnavailable`."""
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from joulecast.errors import JoulecastError
-from joulecast.measure.power.background import finish_all
+from joulecast.measure.power.command_meter import finish_all
 from joulecast.measure.power.host_activity import Activity, Columns, Work
 from joulecast.measure.power.meter_registry import METERS
 from joulecast.measure.power.meters import (

@@ -3,7 +3,7 @@
 Zeus knows NVIDIA and AMD GPUs, RAPL (also without root, through its daemon ``zeusd``), Jetson and Apple
 silicon. Each of its devices becomes a meter: of joules where the device counts them, of watts otherwise.
 A counter is believed only while the power between two readings is possible for the device
-(:mod:`joulecast.measure.power.register`).
+(:class:`~joulecast.measure.power.meters.Register`).
 """
 
 import os
@@ -13,15 +13,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-from joulecast.measure.power.kernel_files import identity_of
 from joulecast.measure.power.meters import (
+    Limits,
     Meter,
     MeteredNodes,
     MeterUnavailable,
     ReadFailed,
     Reading,
+    Register,
+    identity_of,
 )
-from joulecast.measure.power.register import Limits, Register
 from joulecast.runs.covers import Covers
 
 GPU_RENEWED_S, CPU_RENEWED_S = 0.1, 0.001

@@ -1,4 +1,7 @@
-"""One rank of one run: ``{mpi} -n {ranks} python -m joulecast.measure.training --spec FILE --out FOLDER``."""
+"""One process of one run: ``{mpi} -n {ranks} python -m joulecast.measure.training --spec FILE --out FOLDER``.
+
+It is a rank of our own training, or, where the run is a command of the user, the observer of a host.
+"""
 
 import argparse
 import json
@@ -18,17 +21,47 @@ from joulecast.runs.spec import RunSpec
 _LET_RANK_0_SPEAK_S = 0.5
 
 
-def _read_spec(path: Path) -> RunSpec:
-    return validated(TypeAdapter(RunSpec), read_json(path, "specification of a run"), str(path))
-
-
 def _load(text: str) -> Load:
     load = json.loads(text)
     return Load(float(load["busy_cores"]), tuple(map(str, load["programs"])))
 
 
-def main() -> None:
+def _train(spec: RunSpec, spec_file: Path, out: Path, load: Load | None) -> None:
     """Measure this rank's part of the run; end the whole job if it fails."""
+    # Imported here, so that the lack of an MPI is reported as the launcher expects it.
+    from joulecast.measure.training.mpi import MPI
+    from joulecast.measure.training.run import measure_this_run
+
+    comm = MPI.COMM_WORLD
+    try:
+        measure_this_run(spec, out, comm, load)
+    except BaseException as error:
+        if comm.rank > 0:
+            # An error of all ranks is reported by rank 0, which ends the others during this sleep.
+            time.sleep(_LET_RANK_0_SPEAK_S)
+        if isinstance(error, JoulecastError):
+            say_reason(error, spec_file)
+        else:
+            traceback.print_exc()
+            say_reason(JoulecastError(f"rank {comm.rank}: {error!r}"), spec_file)
+        comm.Abort(2 if isinstance(error, JoulecastError) else 1)
+
+
+def _observe(spec: RunSpec, out: Path) -> None:
+    """Run the user's command, and leave its record if it is that of the specification."""
+    from joulecast.measure.observer.observation import measure_command
+    from joulecast.measure.observer.request import request_of
+
+    ending, result = measure_command(request_of(spec), out)
+    why = ending.fault or result.why_not
+    if result.record is not None and not why:
+        why = "; ".join(result.record.info.polluted)
+    if why:
+        raise JoulecastError(f"run {spec.run}: {why}")
+
+
+def main() -> None:
+    """Do this process's part of the run."""
     parser = argparse.ArgumentParser(
         prog="python -m joulecast.measure.training", description=__doc__
     )
@@ -37,25 +70,15 @@ def main() -> None:
     parser.add_argument("--load", type=_load, help="load before the run as JSON, if it is known")
     arguments = parser.parse_args()
     try:
-        # Imported here, so that the lack of an MPI is reported as the launcher expects it.
-        from joulecast.measure.training.mpi import MPI
-        from joulecast.measure.training.run import measure_this_run
+        content = read_json(arguments.spec, "specification of a run")
+        spec = validated(TypeAdapter(RunSpec), content, str(arguments.spec))
+        if spec.observed is None:
+            _train(spec, arguments.spec, arguments.out, arguments.load)
+        else:
+            _observe(spec, arguments.out)
     except JoulecastError as error:
         say_reason(error, arguments.spec)
         sys.exit(2)
-    comm = MPI.COMM_WORLD
-    try:
-        measure_this_run(_read_spec(arguments.spec), arguments.out, comm, arguments.load)
-    except BaseException as error:
-        if comm.rank > 0:
-            # An error of all ranks is reported by rank 0, which ends the others during this sleep.
-            time.sleep(_LET_RANK_0_SPEAK_S)
-        if isinstance(error, JoulecastError):
-            say_reason(error, arguments.spec)
-        else:
-            traceback.print_exc()
-            say_reason(JoulecastError(f"rank {comm.rank}: {error!r}"), arguments.spec)
-        comm.Abort(2 if isinstance(error, JoulecastError) else 1)
 
 
 if __name__ == "__main__":

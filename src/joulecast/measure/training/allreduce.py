@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from joulecast.errors import JoulecastError
-from joulecast.measure.training.hosts import Hosts, arrive
-from joulecast.measure.training.mpi import MPI
+from joulecast.measure.training.mpi import MPI, Hosts, arrive
 
 _BLOCK_BYTES = 256 * 1024
 

@@ -10,7 +10,7 @@ import time
 import numpy as np
 
 from joulecast.measure.training.allreduce import AllReduce, open_allreduce
-from joulecast.measure.training.hosts import Hosts, arrive
+from joulecast.measure.training.mpi import Hosts, arrive
 from joulecast.measure.training.rank_result import StageClock
 from joulecast.runs.spec import Calibration, RunSpec
 

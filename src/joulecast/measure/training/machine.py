@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TextIO
 
 from joulecast.errors import JoulecastError
-from joulecast.measure.power.foreign_load import Load, wait_for_quiet
+from joulecast.measure.power.foreign_load import Load, load_now
 
 LOCK_FILE = Path("/tmp/joulecast.lock")
 """One file of the machine, for all users and checkouts."""
 LONGEST_WAIT_S = 2 * 3600.0
 """Longest wait for the end of another measurement, unless a run may itself take longer."""
-_LOOK_S = 0.2
+_LOOK_S, _NAMED_LOOK_S = 0.2, 1.0
 
 
 def _opened_lock() -> int:
@@ -83,18 +83,33 @@ def _printer(log: TextIO) -> Callable[[str], None]:
 
 @dataclass(frozen=True)
 class Machine:
-    """This machine, held for a measurement; children inherit ``lock``, the lock's descriptor."""
+    """This machine, held for a measurement.
+
+    Attributes:
+        lock: the lock's descriptor, which children inherit.
+        wait_s: longest wait for other programs to end.
+        tell: gets a line about each wait.
+    """
 
     lock: int
-    _wait_s: float
-    _print: Callable[[str], None]
+    wait_s: float
+    tell: Callable[[str], None]
 
     def wait_for_quiet(self) -> Load:
         """The load of the machine, after other programs have ended or the longest wait is over."""
-        load, waited_s = wait_for_quiet(self._wait_s, self._print)
+        load = load_now()
+        begin_s, waited_s, is_announced = time.monotonic(), 0.0, False
+        while not load.is_quiet:
+            load = load_now(_NAMED_LOOK_S, named=True)
+            waited_s = time.monotonic() - begin_s
+            if waited_s >= self.wait_s:
+                break
+            if not load.is_quiet and not is_announced:
+                self.tell(f"{load.text()}; waiting up to {self.wait_s:.0f} s for their end")
+                is_announced = True
         if not load.is_quiet:
-            waited = f" after a wait of {waited_s:.0f} s" if self._wait_s else ""
-            self._print(f"{load.text()}{waited}; what is measured now is marked as disturbed")
+            waited = f" after a wait of {waited_s:.0f} s" if self.wait_s else ""
+            self.tell(f"{load.text()}{waited}; what is measured now is marked as disturbed")
         return load
 
 

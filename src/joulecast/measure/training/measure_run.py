@@ -32,6 +32,8 @@ from joulecast.runs.folders import answers
 from joulecast.runs.record import RunInfo, read_info
 from joulecast.runs.spec import RunSpec
 
+_SRUN = ("--cpu-bind=none", "--kill-on-bad-exit=1")
+
 
 @dataclass(frozen=True)
 class Quiet:
@@ -71,47 +73,33 @@ class RunLaunch:
         """
         spec = self.spec
         python = self._words(self.python, "rank_python") if self.python else [sys.executable]
+        files = ["--spec", str(spec_file), "--out", str(out)]
+        program = [*python, "-m", "joulecast.measure.training", *files]
         if spec.observed is not None:
-            return self._observer(python, spec_file, out)
-        rank = [
-            *python,
-            "-m",
-            "joulecast.measure.training",
-            "--spec",
-            str(spec_file),
-            "--out",
-            str(out),
-        ]
-        rank += ["--load", json.dumps(asdict(load))]
+            return [*self._one_a_host(), *program]
+        program += ["--load", json.dumps(asdict(load))]
         if self.launcher is None:
             if spec.ranks > 1:
                 raise JoulecastError(f"run {spec.run}: {spec.ranks} ranks need an MPI launcher")
-            return rank
+            return program
         words = self._words(self.launcher, "launcher")
         if Path(words[0]).name == "srun":
             # By default srun fills the first node before it gives the others more than one rank, binds a
             # rank and its sampler to one core, and lets ranks wait for one that was killed.
-            words += [
-                f"--ntasks-per-node={-(-spec.ranks // (self.nodes or spec.hosts))}",
-                "--cpu-bind=none",
-                "--kill-on-bad-exit=1",
-            ]
-        return [*words, "-n", str(spec.ranks), *rank]
+            words += [f"--ntasks-per-node={-(-spec.ranks // (self.nodes or spec.hosts))}", *_SRUN]
+        return [*words, "-n", str(spec.ranks), *program]
 
-    def _observer(self, python: list[str], spec_file: Path, out: Path) -> list[str]:
-        """The argument list that observes a command, on each host of the run."""
-        observer = [*python, "-m", "joulecast.measure.training.observed"]
-        observer += ["--spec", str(spec_file), "--out", str(out)]
+    def _one_a_host(self) -> list[str]:
+        """What starts an observer of the command on each host of the run; nothing on one host."""
         if self.spec.hosts == 1:
-            return observer
+            return []
         words = self._words(self.launcher or "srun", "launcher")
         if Path(words[0]).name != "srun":
             raise JoulecastError(
                 f"run {self.spec.run}: a command on {self.spec.hosts} hosts is started by srun, not by "
                 f"`{words[0]}`; use the SLURM profile"
             )
-        spread = ["--ntasks-per-node=1", "--cpu-bind=none", "--kill-on-bad-exit=1"]
-        return [*words, *spread, "-n", str(self.spec.hosts), *observer]
+        return [*words, "--ntasks-per-node=1", *_SRUN, "-n", str(self.spec.hosts)]
 
     def _words(self, command: str, resource: str) -> list[str]:
         words = shlex.split(command)
@@ -134,14 +122,6 @@ class RunLaunch:
             JoulecastError: the ranks failed; says why.
         """
         command = self.command(spec_file, folder, load)
-        self._run(command, spec_file, log, lock)
-        # Only run.json is read: rank 0 has validated the record before it gave the folder its name.
-        info = read_info(folder)
-        if info.spec_sha256 != self.spec.digest():
-            raise JoulecastError(f"run {self.spec.run}: its record answers another one")
-        return info
-
-    def _run(self, command: list[str], spec_file: Path, log: TextIO, lock: int) -> None:
         name = f"run {self.spec.run}"
         # Without a launcher, a rank in a SLURM job step must not take its parent's place in MPI.
         own_mpi = self.launcher is None
@@ -156,6 +136,11 @@ class RunLaunch:
             killed = f" (killed by signal {-end.code})" if end.code < 0 else ""
             code = f"ended with exit code {end.code}{killed}"
             raise JoulecastError(f"{end.reason} ({code})" if end.reason else f"{name}: {code}")
+        # Only run.json is read: rank 0 has validated the record before it gave the folder its name.
+        info = read_info(folder)
+        if info.spec_sha256 != self.spec.digest():
+            raise JoulecastError(f"{name}: its record answers another one")
+        return info
 
 
 def measure_run(

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.measure.power.foreign_load import Load
-from joulecast.measure.power.run_clock import RunClock
+from joulecast.measure.power.host_clocks import RunClock
 from joulecast.measure.power.samples import Left
 from joulecast.runs.frames import STAGE_COLUMNS, STAGES
 from joulecast.runs.spec import RunSpec
@@ -134,8 +134,7 @@ def assemble(
         ranks: in their order, what each one has handed over.
         load_before: load by other programs before the run.
     """
-    from joulecast.measure.power.sampled_hosts import SampledHost
-    from joulecast.measure.run_record import run_record
+    from joulecast.measure.run_record import SampledHost, run_record
     from joulecast.runs.record import Checks, Outcome
 
     samplers = [

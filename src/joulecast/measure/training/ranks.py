@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -95,46 +94,6 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     # Ranks that are stopped, or in groups of their own, go with their launcher.
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-
-
-def run_to_end(
-    command: Sequence[str],
-    environment: dict[str, str],
-    log: TextIO,
-    lock: int,
-    *,
-    timeout_s: float,
-) -> int:
-    """The exit code of a launcher.
-
-    Args:
-        command: the launcher with its ranks, or a single rank.
-        log: gets what they print.
-        lock: descriptor of the machine's lock, which they inherit: it is held until the last one is gone.
-        timeout_s: they are ended when they have not finished by then.
-
-    Raises:
-        NotFinished: the ranks had not finished in time.
-    """
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        env={**environment, _RUN: str(os.getpid())},
-        start_new_session=True,
-        pass_fds=(lock,),
-        preexec_fn=end_with_parent,
-    )
-    begin_s = time.monotonic()
-    try:
-        return process.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        waited_s = time.monotonic() - begin_s
-        raise NotFinished(f"not finished after {waited_s:.0f} s and ended") from None
-    finally:
-        if process.poll() is None:
-            _end(process)
 
 
 def own_mpi_environment() -> dict[str, str]:
@@ -228,14 +187,34 @@ def run_ranks(
 ) -> LauncherEnd:
     """The end of a launcher, after all its ranks are gone.
 
-    The other arguments and the errors are those of :func:`run_to_end`.
-
     Args:
+        command: the launcher with its ranks, or a single rank.
         job_file: the ranks' job, in a folder that all hosts see.
-        log: open for reading too.
+        log: gets what they print; open for reading too.
+        lock: descriptor of the machine's lock, which they inherit: it is held until the last one is gone.
+        timeout_s: they are ended when they have not finished by then.
+
+    Raises:
+        NotFinished: the ranks had not finished in time.
     """
     begin_of_this_try = log.seek(0, os.SEEK_END)
-    code = run_to_end(command, environment, log, lock, timeout_s=timeout_s)
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        env={**environment, _RUN: str(os.getpid())},
+        start_new_session=True,
+        pass_fds=(lock,),
+        preexec_fn=end_with_parent,
+    )
+    try:
+        code = process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        raise NotFinished(f"not finished after {timeout_s:.0f} s and ended") from None
+    finally:
+        if process.poll() is None:
+            _end(process)
     # Read by descriptor: a restart of this run may have removed the file by its name.
     size = os.fstat(log.fileno()).st_size - begin_of_this_try
     printed = os.pread(log.fileno(), size, begin_of_this_try).decode(errors="replace")

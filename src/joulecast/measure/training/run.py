@@ -7,6 +7,7 @@ Rank 0 writes the record at the end.
 import os
 import resource
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -14,17 +15,17 @@ from threading import Thread
 
 from joulecast.errors import JoulecastError
 from joulecast.measure.power.foreign_load import Load, load_before, load_now
+from joulecast.measure.power.host_clocks import RunClock
 from joulecast.measure.power.meters import MeteredNodes
-from joulecast.measure.power.run_clock import RunClock
 from joulecast.measure.power.sampler import Sampler, SamplerOrder
 from joulecast.measure.power.samples import SAMPLES
 from joulecast.measure.training import calibration_runs
-from joulecast.measure.training.hosts import Hosts, arrive_slowly, clock_offsets
-from joulecast.measure.training.mpi import MPI
-from joulecast.measure.training.progress_bar import shown_progress
+from joulecast.measure.training.mpi import MPI, Hosts, arrive_slowly, clock_offsets
 from joulecast.measure.training.rank_result import FromRank, Measured, StageClock, assemble
 from joulecast.runs import provenance
 from joulecast.runs.spec import RunSpec, check_cores
+
+_LINE_EVERY_S = 5.0
 
 
 def _node_name(spec: RunSpec, hosts: Hosts) -> str:
@@ -141,14 +142,32 @@ def measure_this_run(
     write_record(out, assemble(spec, measured, ranks, load))
 
 
+def _progress_of(spec: RunSpec) -> Callable[[int, float], None]:
+    """A function that prints a line to the run's log every few seconds."""
+    assert spec.training is not None
+    steps = spec.training.steps
+    begin = last = time.monotonic()
+
+    def print_line(done: int, loss: float) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= _LINE_EVERY_S or done == steps:
+            last = now
+            left_s = (now - begin) / done * (steps - done)
+            print(
+                f"{spec.run}: step {done}/{steps}, loss {loss:.3f}, {left_s:.0f} s left", flush=True
+            )
+
+    return print_line
+
+
 def _train(spec: RunSpec, hosts: Hosts, clock: StageClock, yields: bool) -> Measured:
     from joulecast.measure.training.loop import Trainer, weights_sha256
 
     assert spec.training is not None
     comm = hosts.comm
     trainer = Trainer(spec, hosts, clock, yields)
-    with shown_progress(spec.run, spec.training.steps, comm.rank == 0) as progress:
-        trained = trainer.train(progress)
+    trained = trainer.train(_progress_of(spec) if comm.rank == 0 else lambda done, loss: None)
     if comm.rank == 0:
         # The modules that write the record take a second to load: done while the weights are hashed.
         Thread(target=import_module, args=("joulecast.measure.run_record",)).start()

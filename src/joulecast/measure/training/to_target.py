@@ -9,22 +9,29 @@ evaluated on the test split after each epoch. The data set is opened once; each 
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
 from joulecast.errors import JoulecastError
-from joulecast.measure.training.hosts import Hosts
-from joulecast.measure.training.loop import Splits, Trained, Trainer
-from joulecast.measure.training.mpi import MPI
+from joulecast.measure.training.loop import Splits, Trainer
+from joulecast.measure.training.mpi import MPI, Hosts
 from joulecast.measure.training.rank_result import StageClock
 from joulecast.runs.platforms import Platform
 from joulecast.runs.spec import RunSpec, Training, Workload
 
 GoOn = Callable[[int, float], bool]
 _WARM_UP_STEPS = 2
+
+
+def _nothing(*_: Any) -> None:
+    pass
+
+
+def _always(done: int, accuracy: float) -> bool:
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +136,10 @@ class TrainingToTarget:
         batch_size: int,
         seed: int,
         *,
-        begun: Callable[[], None] | None = None,
-        stepped: Callable[[int], None] | None = None,
-        ended: Callable[[], None] | None = None,
-        go_on: GoOn | None = None,
+        begun: Callable[[], None] = _nothing,
+        stepped: Callable[[int], None] = _nothing,
+        ended: Callable[[], None] = _nothing,
+        go_on: GoOn = _always,
     ) -> TrainedToTarget:
         """The result of one training.
 
@@ -152,29 +159,25 @@ class TrainingToTarget:
         accuracy: float | None = None
         first_s = time.monotonic()
 
-        def asked(steps_done: int, reached: float) -> bool:
+        def evaluated(steps_done: int, reached: float) -> bool:
             nonlocal stopped, accuracy
             accuracy = reached
-            stopped = go_on is not None and not go_on(steps_done, reached)
+            stopped = not go_on(steps_done, reached)
             return not stopped
 
         def progress(steps_done: int, loss: float) -> None:
             nonlocal done
             done = steps_done
-            if stepped is not None:
-                stepped(steps_done)
-
-        def all_set_up() -> None:
-            nonlocal first_s
-            first_s = time.monotonic()
-            if begun is not None:
-                begun()
+            stepped(steps_done)
 
         try:
             self._warm_up(batch_size, seed)
-            trained = self._train(
-                batch_size, seed, steps, all_set_up, progress, ended or (lambda: None), asked
-            )
+            whole = steps * self._max_epochs
+            with closing(self._trainer(batch_size, seed, whole, steps, self._target)) as trainer:
+                first_s = time.monotonic()
+                begun()
+                trained = trainer.train(progress, evaluated)
+                ended()
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
             if not _is_out_of_memory(error):
                 raise
@@ -193,25 +196,6 @@ class TrainingToTarget:
             # Else the memory of the failed replica would not be free for the next one.
             torch.cuda.empty_cache()
         return TrainedToTarget(False, False, done // steps, broke_s - first_s, accuracy, failed)
-
-    def _train(
-        self,
-        batch_size: int,
-        seed: int,
-        steps: int,
-        begun: Callable[[], None],
-        progress: Callable[[int, float], None],
-        ended: Callable[[], None],
-        go_on: GoOn,
-    ) -> Trained:
-        trainer = self._trainer(batch_size, seed, steps * self._max_epochs, steps, self._target)
-        try:
-            begun()
-            trained = trainer.train(progress, go_on)
-            ended()
-        finally:
-            trainer.close()
-        return trained
 
     def _trainer(
         self, batch_size: int, seed: int, steps: int, evaluate_every: int, target: float | None
@@ -245,13 +229,11 @@ class TrainingToTarget:
         part of a measured training."""
         if batch_size in self._warm:
             return
-        trainer = self._trainer(batch_size, seed, _WARM_UP_STEPS, _WARM_UP_STEPS, None)
-        try:
-            trainer.train(lambda done, loss: None)
+        steps = _WARM_UP_STEPS
+        with closing(self._trainer(batch_size, seed, steps, steps, None)) as trainer:
+            trainer.train(_nothing)
             if not self._warm:
                 trainer.accuracy()
-        finally:
-            trainer.close()
         self._warm.add(batch_size)
 
 

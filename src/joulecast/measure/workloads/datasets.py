@@ -2,26 +2,33 @@
 
 ``digits`` ships with scikit-learn (1,797 real 8 x 8 images) and is enlarged to the image size, which is
 this data set's preprocessing. CIFAR and ImageNet folders are read by torchvision from a root that
-the user filled; nothing is downloaded. ``synthetic`` is seeded noise, for speed measurements.
+the user filled; nothing is downloaded. ``synthetic`` is seeded noise, for speed measurements. This module can
+be imported without torch, so that a campaign can be checked quickly.
 """
 
 import gzip
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from joulecast.errors import JoulecastError
-from joulecast.measure.workloads.roots import ROOT_LAYOUT
 from joulecast.runs.files.reading import opened
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 _MAX_IMAGE_BYTES = 200_000_000
-DATASETS = ("digits", "cifar10", "cifar100", "imagenet", "synthetic")
+ROOT_LAYOUT = {
+    "cifar10": "the folder cifar-10-batches-py (unpack cifar-10-python.tar.gz there)",
+    "cifar100": "the folder cifar-100-python (unpack cifar-100-python.tar.gz there)",
+    "imagenet": "the folders train/CLASS/*.JPEG and val/CLASS/*.JPEG",
+}
+"""What the root of a data set must hold."""
+DATASETS = ("digits", *ROOT_LAYOUT, "synthetic")
 
 
 class Images(Protocol):
@@ -31,7 +38,7 @@ class Images(Protocol):
 
     def __len__(self) -> int: ...
 
-    def batch(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
+    def batch(self, indices: Sequence[int]) -> "tuple[Tensor, Tensor]":
         """Preprocess the images of ``indices``: (n, 3, size, size) float32 and (n,) int64."""
         ...
 
@@ -57,6 +64,8 @@ class Digits:
     classes = 10
 
     def __init__(self, image_size: int, train: bool) -> None:
+        import torch
+
         table = _digits_table()
         split = len(table) * 4 // 5
         part = table[:split] if train else table[split:]
@@ -68,7 +77,9 @@ class Digits:
     def __len__(self) -> int:
         return len(self._labels)
 
-    def batch(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
+    def batch(self, indices: Sequence[int]) -> "tuple[Tensor, Tensor]":
+        import torch
+
         chosen = torch.as_tensor(indices)
         small = self._images[chosen].unsqueeze(1)
         large = torch.nn.functional.interpolate(
@@ -86,7 +97,9 @@ class Synthetic:
     def __len__(self) -> int:
         return self._length
 
-    def batch(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
+    def batch(self, indices: Sequence[int]) -> "tuple[Tensor, Tensor]":
+        import torch
+
         shape = (3, self._size, self._size)
         images = [
             torch.randn(shape, generator=torch.Generator().manual_seed(int(i))) for i in indices
@@ -104,7 +117,9 @@ class FromTorchvision:
     def __len__(self) -> int:
         return len(self._dataset)
 
-    def batch(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
+    def batch(self, indices: Sequence[int]) -> "tuple[Tensor, Tensor]":
+        import torch
+
         samples = [self._dataset[int(i)] for i in indices]
         return torch.stack([s[0] for s in samples]), torch.as_tensor([s[1] for s in samples])
 

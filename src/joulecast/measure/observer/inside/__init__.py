@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from .hooks import Watch
-from .imports import after_import
 from .marks import Marks
+from .wrapping import after_import
 
 _WATCH: list[Watch] = []
 """That of this process, once its hooks are in."""

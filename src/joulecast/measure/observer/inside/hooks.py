@@ -7,23 +7,68 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from .device_clock import HostClock, Moment, clock_of
-from .exchange import Collectives, Replicas
-from .facts import facts_of, facts_of_tensors, samples_of
-from .imports import Hook
-from .marks import BACKWARD, FETCH, PART, PREFETCH, UPDATE, Marks
-from .profiled import ProfiledSteps
-from .wrapping import named_as
+from .exchange import Collectives, ProfiledSteps, Replicas
+from .marks import (
+    BACKWARD,
+    FETCH,
+    PART,
+    PREFETCH,
+    UPDATE,
+    HostClock,
+    Marks,
+    Moment,
+    clock_of,
+)
+from .wrapping import Hook, named_as
 
 _FUNCTIONAL = (
     *("sgd", "adam", "adamw", "adagrad", "adadelta", "adamax", "nadam", "radam", "rmsprop"),
     *("rprop", "asgd", "adafactor"),
 )
 """Optimizers that torch also has as functions, in modules of the same name."""
+
+
+def samples_of(batch: Any, depth: int = 0) -> int | None:
+    """Samples of a batch: the length of the first tensor in it; ``None`` where there is none."""
+    shape = getattr(batch, "shape", None)
+    if shape is not None:
+        return int(shape[0]) if len(shape) else None
+    if depth > 4:
+        return None
+    if isinstance(batch, Mapping) or hasattr(batch, "items"):
+        parts: Any = list(batch.values())
+    elif isinstance(batch, (list, tuple)):
+        parts = batch
+    else:
+        parts = list(vars(batch).values()) if hasattr(batch, "__dict__") else []
+    for part in parts:
+        found = samples_of(part, depth + 1)
+        if found is not None:
+            return found
+    return None
+
+
+def _facts_of(optimizer: Any, number: int) -> dict[str, Any]:
+    """Facts of what an optimizer trains."""
+    tensors = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    if not tensors:
+        return {}
+    known = {"optimizer": type(optimizer).__name__}
+    return known | _facts_of_tensors(tensors, number)
+
+
+def _facts_of_tensors(tensors: list[Any], number: int) -> dict[str, Any]:
+    """Facts of the tensors that optimizer ``number`` trains."""
+    return {
+        f"parameters_{number}": sum(p.numel() for p in tensors),
+        f"parameter_bytes_{number}": sum(p.numel() * p.element_size() for p in tensors),
+        "precision": str(tensors[0].dtype).removeprefix("torch."),
+        "device": tensors[0].device.type,
+    }
 
 
 class Watch:
@@ -89,7 +134,7 @@ class Watch:
         is_new = id(optimizer) not in self._optimizers
         number = self._optimizers.setdefault(id(optimizer), len(self._optimizers))
         if is_new:
-            self._note(facts_of(optimizer, number))
+            self._note(_facts_of(optimizer, number))
         self._updated(number)
 
     def _watch_functional(self, name: str) -> Hook:
@@ -108,7 +153,7 @@ class Watch:
                 self._ends_are_known = self._ends_are_known or is_step
                 if is_step and self._updates == 0:
                     tensors = args[0] if args else kwargs.get("params", ())
-                    self._note({"optimizer": name, **facts_of_tensors(list(tensors), 0)})
+                    self._note({"optimizer": name, **_facts_of_tensors(list(tensors), 0)})
                 self._updated(PART if self._ends_are_known and not is_step else 0)
                 return result
 
@@ -126,7 +171,7 @@ class Watch:
             result = own(optimizer, gradients, variables, *others)
             if self._updates == 0:
                 tensors = [variable.value for variable in variables]
-                self._note({"optimizer": type(optimizer).__name__, **facts_of_tensors(tensors, 0)})
+                self._note({"optimizer": type(optimizer).__name__, **_facts_of_tensors(tensors, 0)})
             self._updated(0)
             return result
 

@@ -1,10 +1,78 @@
-"""Wrappers that look like what they wrap."""
+"""Hooks that run when a module has been imported, and wrappers that look like what they wrap.
+
+A process that never imports the module pays nothing.
+"""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any, TypeVar
 
+Hook = Callable[[Any], None]
 Wrapped = TypeVar("Wrapped")
+
+
+class _Loader(Loader):
+    """A module's own loader, and the hook after it."""
+
+    def __init__(self, own: Any, hook: Hook) -> None:
+        self._own, self._hook = own, hook
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        created: ModuleType | None = self._own.create_module(spec)
+        return created
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._own.exec_module(module)
+        # Tools ask a module for its loader (its source, its resources): they get its own.
+        module.__loader__ = self._own
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._own
+        try:
+            self._hook(module)
+        except Exception as error:
+            sys.stderr.write(f"joulecast: {module.__name__} is not observed: {error}\n")
+
+
+class _Finder(MetaPathFinder):
+    """Finds a module as the other finders do, and puts its hook behind its loader."""
+
+    def __init__(self) -> None:
+        self.hooks: dict[str, Hook] = {}
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        hook = self.hooks.pop(name, None)
+        if hook is None:
+            return None
+        for finder in sys.meta_path:
+            if finder is self or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                if spec.loader is not None and hasattr(spec.loader, "exec_module"):
+                    spec.loader = _Loader(spec.loader, hook)
+                return spec
+        return None
+
+
+_FINDER = _Finder()
+
+
+def after_import(name: str, hook: Hook) -> None:
+    """Call ``hook`` with the module ``name`` when it has been imported, at once if it was."""
+    module = sys.modules.get(name)
+    if module is not None:
+        hook(module)
+        return
+    if _FINDER not in sys.meta_path:
+        sys.meta_path.insert(0, _FINDER)
+    _FINDER.hooks[name] = hook
 
 
 def named_as(wrapper: Wrapped, own: Any) -> Wrapped:

@@ -14,12 +14,12 @@ import numpy as np
 import pandas as pd
 
 from joulecast.errors import JoulecastError
-from joulecast.logs.foreign import fact_of, power_frame, require_outside
-from joulecast.logs.from_logs import near, on_clock, read_source
+from joulecast.logs.checked_meters import CheckedMeter
+from joulecast.logs.import_log import near, on_clock, read_source
+from joulecast.logs.imported_run import fact_of, power_frame, require_outside
 from joulecast.logs.lags import Course, Lag, lag_of
+from joulecast.logs.log import Log, LoggedMeter, LogOptions, named, usual_spacing, utc
 from joulecast.logs.log_times import in_words
-from joulecast.logs.logs import Log, LoggedMeter, LogOptions, named, usual_spacing, utc
-from joulecast.logs.meters import CheckedMeter
 from joulecast.runs.files.writing import directory_added_to
 from joulecast.runs.folders import record_folders
 from joulecast.runs.frames import POWER_COLUMNS

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.logs.log import Findings, LoggedMeter, usual_spacing
 from joulecast.logs.log_times import Floats
-from joulecast.logs.logs import Findings, LoggedMeter, usual_spacing
 from joulecast.runs.covers import Covers
 from joulecast.runs.integration import reading_quality
 from joulecast.runs.metering import MEASURED_SWITCH, NO_TRACE, MeterInfo

@@ -17,11 +17,11 @@ import pandas as pd
 from pydantic import TypeAdapter
 
 from joulecast.errors import JoulecastError
+from joulecast.logs.checked_meters import CheckedMeter, checked_meters, checked_switch
 from joulecast.logs.lags import Course, lag_of
-from joulecast.logs.logs import NODE_METER, Findings, LoggedMeter, usual_spacing, utc
-from joulecast.logs.meters import CheckedMeter, checked_meters, checked_switch
+from joulecast.logs.log import NODE_METER, Findings, LoggedMeter, usual_spacing, utc
 from joulecast.logs.repeats import Repeat, compared, repeat_of
-from joulecast.logs.work import Interval, work_of
+from joulecast.logs.run_phases import Interval, work_of
 from joulecast.quantities import counted
 from joulecast.runs.files.reading import validated
 from joulecast.runs.files.writing import directory_added_to, written_aside

@@ -16,11 +16,8 @@ import pydantic.dataclasses
 from pydantic import ConfigDict, Field, PositiveInt, TypeAdapter
 
 from joulecast.errors import JoulecastError
-from joulecast.logs.foreign import ForeignRun, ImportSummary, imported, require_outside
-from joulecast.logs.log_kinds import KINDS, meter_kind
-from joulecast.logs.log_table import LogTable
-from joulecast.logs.log_times import Clock, Times, in_words
-from joulecast.logs.logs import (
+from joulecast.logs.imported_run import ForeignRun, ImportSummary, imported, require_outside
+from joulecast.logs.log import (
     Log,
     LoggedMeter,
     LoggedRun,
@@ -30,7 +27,10 @@ from joulecast.logs.logs import (
     named,
     sanitised,
 )
-from joulecast.logs.work import Interval, work_done
+from joulecast.logs.log_kinds import KINDS, meter_kind
+from joulecast.logs.log_table import LogTable
+from joulecast.logs.log_times import Clock, Times, in_words
+from joulecast.logs.run_phases import Interval, work_done
 from joulecast.runs.files.reading import validated
 
 _AROUND_S = 600.0

@@ -1,7 +1,7 @@
 """What a log of another tool holds, whichever tool wrote it: meters' readings, and runs if it knows any.
 
 Each kind of log has a reader in a module of its own (:mod:`joulecast.logs.log_kinds`); all that is done
-with what it reads is done once (:mod:`joulecast.logs.from_logs`).
+with what it reads is done once (:mod:`joulecast.logs.import_log`).
 """
 
 import re

@@ -15,7 +15,7 @@ _SHORTEST_S, _LONGEST_S = 0.01, 60.0
 
 
 @dataclass(frozen=True)
-class Asked:
+class MeasureRequest:
     """What is to be measured, and what the user knows of it.
 
     ``samples_per_step`` is of all ranks; ``steps`` are the first and the last one, from 0, of the part that
@@ -36,7 +36,7 @@ class Asked:
     metering: MeterSettings = AS_USUAL
 
 
-def asked_of(
+def measure_request(
     name: str,
     command: tuple[str, ...],
     *,
@@ -47,7 +47,7 @@ def asked_of(
     period_s: float = 0.1,
     sysfs_root: str = "/sys",
     power_command: tuple[str, ...] = (),
-) -> Asked:
+) -> MeasureRequest:
     """What a user asks for, checked.
 
     Raises:
@@ -71,4 +71,23 @@ def asked_of(
         )
     on = find_platform(platform, PLATFORMS)
     settings = MeterSettings(sysfs_root, power_command)
-    return Asked(name, command, on, samples_per_step, steps, meters, period_s, metering=settings)
+    return MeasureRequest(
+        name, command, on, samples_per_step, steps, meters, period_s, metering=settings
+    )
+
+
+def request_of(spec: RunSpec) -> MeasureRequest:
+    """What is asked of a campaign's run that is a command of the user."""
+    observed = spec.observed
+    assert observed is not None
+    return MeasureRequest(
+        observed.name,
+        observed.command,
+        spec.platform,
+        observed.samples_per_step,
+        observed.steps,
+        spec.meters,
+        spec.sample_period_s,
+        spec,
+        metering=spec.metering,
+    )

@@ -12,12 +12,10 @@ import numpy as np
 import pandas as pd
 
 from joulecast.errors import JoulecastError
-from joulecast.measure.observer.asked import Asked
-from joulecast.measure.observer.marks_file import Process
-from joulecast.measure.observer.steps import Steps
+from joulecast.measure.observer.request import MeasureRequest
+from joulecast.measure.observer.steps import Process, Steps
 from joulecast.measure.power.foreign_load import Load
-from joulecast.measure.power.sampled_hosts import SampledHost
-from joulecast.measure.run_record import run_record
+from joulecast.measure.run_record import SampledHost, run_record
 from joulecast.quantities import counted
 from joulecast.runs.frames import STAGE_COLUMNS, STAGES
 from joulecast.runs.record import Checks, Outcome, RunRecord
@@ -80,17 +78,17 @@ def _exchanges_by_mpi(process: Process) -> bool:
     return int(process.facts.get("mpi_ranks", 1)) > 1 and not process.facts.get("wrapper")
 
 
-def _made(ranks: Sequence[Rank], until_s: float) -> int:
+def steps_made(ranks: Sequence[Rank], until_s: float) -> int:
     """Steps that all ranks have ended by a moment on the run's clock; all steps if none of them is."""
     by_then = [rank.host.sampled.clock(rank.steps.ends) <= until_s for rank in ranks]
     return min(int(ended.sum()) for ended in by_then) or min(len(ended) for ended in by_then)
 
 
 def _window(
-    ranks: Sequence[Rank], asked: Asked, until_s: float, polluted: list[str]
+    ranks: Sequence[Rank], asked: MeasureRequest, until_s: float, polluted: list[str]
 ) -> tuple[int, int]:
     """First and last step that count; a run without the steps that were asked for is polluted."""
-    made = _made(ranks, until_s)
+    made = steps_made(ranks, until_s)
     usual = (1 if made >= _FEWEST_STEPS else 0), made - 1
     if asked.steps is None or asked.steps[1] < made:
         return asked.steps or usual
@@ -158,7 +156,7 @@ def _unseen(ranks: Sequence[Rank]) -> dict[str, str]:
     return reasons
 
 
-def _why_no_steps(asked: Asked, until_s: float) -> str:
+def _why_no_steps(asked: MeasureRequest, until_s: float) -> str:
     if asked.attached is not None:
         return (
             f"process {asked.attached} ran before it was measured, so that its updates are not seen; "
@@ -179,7 +177,7 @@ def _why_no_exchange(ranks: Sequence[Rank]) -> str:
     return f"{hooks}, and {profiler}; the exchange is part of computing"
 
 
-def _batch(ranks: Sequence[Rank], asked: Asked) -> tuple[int, Literal["samples", "steps"]]:
+def _batch(ranks: Sequence[Rank], asked: MeasureRequest) -> tuple[int, Literal["samples", "steps"]]:
     """What a step of all ranks trains on, and the unit."""
     if asked.samples_per_step is not None:
         return asked.samples_per_step, "samples"
@@ -191,7 +189,7 @@ def _batch(ranks: Sequence[Rank], asked: Asked) -> tuple[int, Literal["samples",
 
 
 def _spec(
-    asked: Asked, run: str, repeat: int, hosts: Sequence[Host], ranks: Sequence[Rank]
+    asked: MeasureRequest, run: str, repeat: int, hosts: Sequence[Host], ranks: Sequence[Rank]
 ) -> RunSpec:
     if asked.spec is not None:
         if ranks and len(ranks) != asked.spec.ranks:
@@ -252,7 +250,7 @@ def _remarks(ranks: Sequence[Rank]) -> list[str]:
 
 
 def observed_record(
-    asked: Asked,
+    asked: MeasureRequest,
     run: str,
     repeat: int,
     hosts: Sequence[Host],

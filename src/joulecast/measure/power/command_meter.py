@@ -1,0 +1,285 @@
+"""The meter `command`: a program of the site that prints what the node draws, in watts or joules.
+
+A management controller answers in tenths of a second to seconds, and sometimes not at all. The sampler must
+not wait for it, as its other meters are read meanwhile. So a :class:`BackgroundMeter` has a thread that asks,
+and the sampler takes what it has.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from statistics import median
+from tempfile import TemporaryFile
+
+from joulecast.measure.power.meters import (
+    MOST_NODE_W,
+    Limits,
+    Meter,
+    MeteredNodes,
+    MeterFailed,
+    MeterUnavailable,
+    NothingNew,
+    ReadFailed,
+    Reading,
+    Register,
+    identity_of,
+)
+from joulecast.runs.covers import Covers
+
+Ask = Callable[[], Reading]
+"""Asks a slow meter once, with a bound on how long that takes; raises ``ReadFailed``."""
+
+_FINISH_S = 6.0
+"""Seconds that the end of a run waits for the last answers of all slow meters together."""
+_MEDIAN_OF = 15
+_MOST_KEPT = 1000
+_MOST_BYTES = 100_000
+_SHOWN = 120
+_SECRET = re.compile(
+    r"(?i)\b((?:[\w-]*(?:token|password|passwd|secret|api[-_ ]?key)"
+    r"|authorization:?(?: bearer| basic)?|bearer)\b)[\s:=]*\S+"
+)
+_UNPRINTED = str.maketrans({chr(code): " " for code in (*range(32), 127)})
+_EVERY_S, _TIMEOUT_S = 1.0, 10.0
+_READING = re.compile(
+    r"\s*([0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*(mW|W|kW|MW|J|kJ|MJ|Wh|kWh)\s*"
+)
+_WATTS = {"mW": 1e-3, "W": 1.0, "kW": 1e3, "MW": 1e6}
+_JOULES = {"J": 1.0, "kJ": 1e3, "MJ": 1e6, "Wh": 3600.0, "kWh": 3.6e6}
+_UNIT_J = 1e-6
+# The counter of a wattmeter may be renewed by the minute.
+_LIMITS = Limits(least_w=1.0, most_w=MOST_NODE_W, renewed_s=60.0, moves_within_s=300.0)
+
+
+class BackgroundMeter:
+    """A slow meter of a node, asked every ``every_s`` by a thread of its own.
+
+    Its first reading is there when it is made. Readings carry the time in the middle of the asking.
+
+    Args:
+        name: of the meter.
+        node: that it belongs to.
+        ask: asks it once.
+        every_s: seconds from one question to the next, where the answers are faster.
+        counter: whether its joules count on by themselves.
+        identity: of the device.
+
+    Raises:
+        ReadFailed: it gives nothing now.
+    """
+
+    source = "measured"
+    covers: Covers | None = "node"
+    remark: str | None = None
+
+    def __init__(
+        self, name: str, node: str, ask: Ask, *, every_s: float, counter: bool, identity: str | None
+    ) -> None:
+        self.name, self.node, self.counter, self.identity = name, node, counter, identity
+        self._ask, self._every_s = ask, every_s
+        self._answers: deque[Reading | ReadFailed] = deque(maxlen=_MOST_KEPT)
+        self._took_s: deque[float] = deque(maxlen=_MEDIAN_OF)
+        self._wake, self._is_over = threading.Event(), threading.Event()
+        self._answers.append(self._once())
+        self._thread: threading.Thread | None = None
+
+    @property
+    def renewed_s(self) -> float:
+        """Seconds from one reading to the next, as it usually answers."""
+        return max(self._every_s, median(self._took_s) if self._took_s else 0.0)
+
+    def _once(self) -> Reading:
+        before_s = time.monotonic()
+        reading = self._ask()
+        after_s = time.monotonic()
+        self._took_s.append(after_s - before_s)
+        return reading._replace(at_s=(before_s + after_s) / 2)
+
+    def _keep_asking(self) -> None:
+        next_s = time.monotonic() + self._every_s
+        while True:
+            self._wake.wait(max(0.0, next_s - time.monotonic()))
+            is_last = self._wake.is_set()
+            next_s = time.monotonic() + self._every_s
+            try:
+                self._answers.append(self._once())
+            except ReadFailed as failed:
+                self._answers.append(failed)
+            except Exception as error:
+                # A fault of the meter's own code ends it, with its reason.
+                self._answers.append(MeterFailed(f"{type(error).__name__}: {error}"))
+                break
+            if is_last:
+                break
+        self._is_over.set()
+
+    def read(self) -> Reading:
+        """The oldest reading that was not given before.
+
+        Raises:
+            NothingNew: all were given.
+            ReadFailed: that question got no answer.
+        """
+        if self._thread is None:
+            # A meter that was only opened, to see whether it is there, has no thread.
+            self._thread = threading.Thread(target=self._keep_asking, daemon=True)
+            self._thread.start()
+        if not self._answers:
+            raise NothingNew("no answer since the last one")
+        answer = self._answers.popleft()
+        if isinstance(answer, ReadFailed):
+            raise answer
+        return answer
+
+    def ask_last(self) -> None:
+        """Ask once more, and then no more."""
+        self._wake.set()
+
+    def wait(self, until_s: float) -> None:
+        """Wait for the last answer, at most until the monotonic clock shows ``until_s``."""
+        if self._thread is not None:
+            self._is_over.wait(max(0.0, until_s - time.monotonic()))
+
+
+def finish_all(meters: Sequence[Meter]) -> bool:
+    """Have the last answers of all slow meters, or as many of them as come in time; return whether there are
+    slow meters."""
+    slow = [meter for meter in meters if isinstance(meter, BackgroundMeter)]
+    for meter in slow:
+        meter.ask_last()
+    until_s = time.monotonic() + _FINISH_S
+    for meter in slow:
+        meter.wait(until_s)
+    return bool(slow)
+
+
+def _shown(text: str) -> str:
+    """The first line of what a program printed, for an error."""
+    lines = [line for line in text.strip().splitlines() if line.strip()]
+    if not lines:
+        return "nothing"
+    # What a site's program prints when it fails may name what it logged in with.
+    return _SECRET.sub(r"\1 ***", lines[0].translate(_UNPRINTED))[:_SHOWN]
+
+
+def output_of(words: Sequence[str], timeout_s: float) -> str:
+    """What a program prints.
+
+    Args:
+        words: of its command. They are seen by all users of the machine: no credentials.
+        timeout_s: after which it is ended, with all that it started.
+
+    Raises:
+        ReadFailed: it cannot be started, does not end in time, or fails. Contains what it printed.
+    """
+    name = os.path.basename(words[0])
+    with TemporaryFile() as out, TemporaryFile() as faults:
+        try:
+            process = subprocess.Popen(
+                list(words),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=faults,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ReadFailed(f"{name} cannot be started ({error.strerror})") from error
+        try:
+            code = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise ReadFailed(f"{name} did not answer within {timeout_s:g} s") from None
+        out.seek(0)
+        faults.seek(0)
+        printed = out.read(_MOST_BYTES).decode(errors="replace")
+        if code != 0:
+            complaint = faults.read(_MOST_BYTES).decode(errors="replace")
+            raise ReadFailed(
+                f"{name} ended with code {code} and printed: {_shown(complaint or printed)}"
+            )
+    return printed
+
+
+class SiteCommand:
+    """What the command prints, as readings. The quantity of the first one is that of all."""
+
+    def __init__(self, words: tuple[str, ...]) -> None:
+        self._words = words
+        self._counts: bool | None = None
+        self._register: Register | None = None
+
+    def ask(self) -> Reading:
+        """Run the command once.
+
+        Raises:
+            ReadFailed: it fails, or prints no reading.
+            MeterFailed: its counter cannot be believed.
+        """
+        before_s = time.monotonic()
+        printed = output_of(self._words, _TIMEOUT_S)
+        after_s = time.monotonic()
+        match = _READING.fullmatch(printed)
+        if match is None:
+            raise ReadFailed(
+                f"the command printed {_shown(printed)!r}, expected a number with its unit, as 231.5 W or "
+                "12345 J"
+            )
+        value, unit = float(match[1]), match[2]
+        counts = unit in _JOULES
+        if self._counts is None:
+            self._counts = counts
+        if counts != self._counts:
+            raise ReadFailed(
+                f"the command printed {_shown(printed)!r}, another quantity than before"
+            )
+        if counts:
+            count = round(value * _JOULES[unit] / _UNIT_J)
+            if self._register is None:
+                self._register = Register(count, before_s, unit_j=_UNIT_J, limits=_LIMITS)
+            return Reading(None, self._register.joules(count, before_s, after_s))
+        watts = value * _WATTS[unit]
+        if watts > MOST_NODE_W:
+            raise ReadFailed(f"the command printed {_shown(printed)!r}, which no node draws")
+        return Reading(watts, None)
+
+
+def open_command(nodes: MeteredNodes) -> list[Meter]:
+    """The command of the configuration key ``power.command``.
+
+    Raises:
+        MeterUnavailable: there is none, or it prints no reading.
+    """
+    words = nodes.power_command
+    if not words:
+        raise MeterUnavailable(
+            "command: the site gave none",
+            "set power.command to words that print what the node draws, as 231.5 W or 12345 J",
+            elsewhere=True,
+        )
+    remedy = "run the words of power.command by hand, on the node"
+    if shutil.which(words[0]) is None:
+        raise MeterUnavailable(f"command: there is no program {words[0]}", remedy)
+    command = SiteCommand(words)
+    try:
+        reading = command.ask()
+        return [
+            BackgroundMeter(
+                "command",
+                nodes.host_node,
+                command.ask,
+                every_s=_EVERY_S,
+                counter=reading.joules is not None,
+                identity=identity_of("command"),
+            )
+        ]
+    except ReadFailed as error:
+        raise MeterUnavailable(f"command: {error}", remedy) from None
