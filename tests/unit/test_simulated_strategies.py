@@ -85,21 +85,6 @@ def test_folded_equals_unfolded_with_many_micro_batches(
         assert counted(folded, number) == counted(unfolded, first)
 
 
-def test_a_step_of_a_thousand_micro_batches_is_simulated_with_few() -> None:
-    graph = chain(4, gradient_bytes=MB, activation_bytes=1000)
-    simulated = run(graph, cluster_of(), "pp=4,dp=2,micro=1000")
-    # What is sent through all stages and back returns every fourth micro-batch.
-    assert simulated.repeats.left_out_s > 0.95 * simulated.step_s
-    assert len(simulated.activities.activities) < 2000
-    happened = list(simulated.happenings())
-    computed = [h for h in happened if h.activity.usage is None and 0 in h.activity.devices]
-    assert len([h for h in computed if h.activity.label != "optimizer"]) == 2 * 1000
-    assert max(h.end_s for h in happened) == pytest.approx(simulated.step_s)
-    # No two pieces of work of a device overlap, also where the period was put in.
-    times = sorted((h.start_s, h.end_s) for h in computed)
-    assert all(end <= start + 1e-9 for (_, end), (start, _) in pairwise(times))
-
-
 def test_sequence_parallelism_scatters_and_gathers_in_place_of_sums() -> None:
     plain, split = (
         simulate(load("gpt2"), cluster_of(per_node=4), parse_strategy(text), 2)

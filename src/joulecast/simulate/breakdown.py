@@ -9,9 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.simulate.activities import ActivityGraph, Timeline
-from joulecast.simulate.chains import Chain, Passed
-from joulecast.simulate.steady import NONE_LEFT_OUT, Repeats
+from joulecast.simulate.activities import ActivityGraph, Chain, Passed, Timeline
 
 Intervals = NDArray[np.float64]
 
@@ -30,20 +28,6 @@ class Breakdown:
     def step_s(self) -> float:
         """The step."""
         return self.computing_s + self.exposed_communication_s + self.bubble_s
-
-    def longer_by(self, period: "Breakdown", times: int) -> "Breakdown":
-        """A step in which that part of it passes so many times more."""
-        return Breakdown(
-            self.computing_s + times * period.computing_s,
-            self.exposed_communication_s + times * period.exposed_communication_s,
-            self.bubble_s + times * period.bubble_s,
-            self.communication_s + times * period.communication_s,
-        )
-
-
-def _clipped(intervals: Intervals, start: float, stop: float) -> Intervals:
-    inside = intervals[(intervals[:, 1] > start) & (intervals[:, 0] < stop)]
-    return np.clip(inside, start, stop)
 
 
 def _merged(starts: Intervals, ends: Intervals) -> Intervals:
@@ -126,9 +110,7 @@ def _breakdown(compute: Intervals, communication: Intervals, step: float) -> Bre
     return Breakdown(computing_s, exposed, bubble, communication_s)
 
 
-def breakdowns(
-    graph: ActivityGraph, timeline: Timeline, classes: int, repeats: Repeats = NONE_LEFT_OUT
-) -> list[Breakdown]:
+def breakdowns(graph: ActivityGraph, timeline: Timeline, classes: int) -> list[Breakdown]:
     """The breakdown of each class of devices, over the whole step."""
     computing, talking = _Times(classes), _Times(classes)
     for number, activity in enumerate(graph.activities):
@@ -140,18 +122,10 @@ def breakdowns(
         times = computing if activity.usage is None else talking
         for device in activity.devices:
             times.add(device, start, end)
-    found = []
-    for device in range(classes):
-        compute, communication = computing.merged(device), talking.merged(device)
-        whole = _breakdown(compute, communication, timeline.duration_s)
-        if repeats.times:
-            window = repeats.start_s, repeats.stop_s
-            period = _breakdown(
-                _clipped(compute, *window), _clipped(communication, *window), repeats.period_s
-            )
-            whole = whole.longer_by(period, repeats.times)
-        found.append(whole)
-    return found
+    return [
+        _breakdown(computing.merged(device), talking.merged(device), timeline.duration_s)
+        for device in range(classes)
+    ]
 
 
 def mean_breakdown(parts: list[Breakdown], sizes: NDArray[np.int64]) -> Breakdown:

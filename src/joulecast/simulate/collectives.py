@@ -1,18 +1,15 @@
 """What a collective sends over the network: hops, bytes and steps by its algorithm.
 
 ``bytes`` of a collective is the whole buffer, as NCCL counts: what every rank has after an all-gather or
-all-reduce, and before a reduce-scatter. Sources: Thakur, Rabenseifner and Gropp 2005 for the algorithms;
-Duan et al. 2024 for the communication model of ``mode: proteus``.
+all-reduce, and before a reduce-scatter (Thakur, Rabenseifner and Gropp 2005).
 """
 
 import math
-from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.runs.platforms import Ring
 from joulecast.simulate.topology import Hops
 
 Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
@@ -113,50 +110,3 @@ def hops_of(kind: Kind, algorithm: Algorithm, groups: Ints, flow: Ints) -> Hops:
         np.concatenate([target.ravel() for target in targets]),
         np.full(groups.size * count, 1 / count),
     )
-
-
-@dataclass(frozen=True)
-class NcclCost:
-    """The communication model of the paper for Ring/Simple (NCCL's own tuning constants).
-
-    ``bandwidth_bytes_per_s`` is bytes of the collective over seconds, without ``latency_s``.
-    """
-
-    bandwidth_bytes_per_s: float
-    latency_s: float
-
-    def seconds(self, size: float) -> float:
-        """Time of a collective of ``size`` bytes."""
-        return self.latency_s + size / self.bandwidth_bytes_per_s
-
-
-_LAUNCH_S = 8.4e-6
-_NVLINK_STEP_S = 3.4e-6
-_PCIE_STEP_S = 5.7e-6
-_NODE_STEP_S = 9.6e-6
-_FOUR_RANKS = 0.7
-_LARGE = 1.9
-_LARGE_FROM_BYTES_PER_RANK = 65536 / 16
-
-
-def nccl_cost(kind: Kind, ring: Ring, ranks: int, nodes: int, size: float) -> NcclCost:
-    """Bandwidth and latency of a collective in the paper's model.
-
-    Args:
-        kind: of collective; ``send`` as its broadcast.
-        ring: bus bandwidth and kind of the ring that NCCL would build.
-        ranks: in the group.
-        nodes: that they lie on.
-        size: bytes; large all-reduces over several nodes have longer steps.
-    """
-    # A broadcast's bytes count a step for each rank, its latency for each rank but one.
-    passes = 2 if kind == "all_reduce" else 1
-    steps, between = passes * (ranks - 1), passes * (nodes - 1)
-    rate = ring.bytes_per_s
-    if ranks == 4 and nodes == 1:
-        rate *= _FOUR_RANKS
-    step = _NVLINK_STEP_S if ring.nvlink else _PCIE_STEP_S
-    latency = _LAUNCH_S + (steps - between) * step + between * _NODE_STEP_S
-    if kind == "all_reduce" and nodes > 1 and size >= ranks * _LARGE_FROM_BYTES_PER_RANK:
-        latency *= _LARGE
-    return NcclCost(rate if kind == "send" else rate * ranks / steps, latency)

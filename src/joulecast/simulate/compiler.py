@@ -88,7 +88,6 @@ class Compiler:
     ) -> None:
         self.graph = graph
         self.strategy = strategy
-        self.micro_batches = strategy.micro_batches
         self.programs = programs
         self.fleet = fleet
         self.transfers = transfers
@@ -102,34 +101,26 @@ class Compiler:
         self.chains_of_class: dict[tuple[int, int, bool], list[Run]] = {}
         self.split_backward = strategy.schedule == "zb-h1"
         self.activities = ActivityGraph()
-        self.lanes: list[Lane] = []
         self.sources: dict[str, int] = {}
         """Ops by how their cost is known."""
         self.shared: dict[object, int] = {}
         """Activities that several classes take part in."""
         self._plans: dict[tuple[int, tuple[int, ...]], Plan] = {}
 
-    def compile(self, micro_batches: int | None = None) -> ActivityGraph:
-        """Build the activities of every class, for another number of micro-batches if one is given."""
-        self.micro_batches = micro_batches or self.strategy.micro_batches
-        self.activities, self.lanes, self.shared = ActivityGraph(), [], {}
+    def compile(self) -> ActivityGraph:
+        """Build the activities of every class."""
+        self.activities, self.shared = ActivityGraph(), {}
         for number in range(self.fleet.classes.count):
             self._compile_class(number)
         return self.activities
 
     def forget(self) -> None:
         """Drop the activities, which take most of the memory."""
-        self.activities, self.lanes, self.shared = ActivityGraph(), [], {}
+        self.activities, self.shared = ActivityGraph(), {}
 
     def _place(self, number: int, axis: str) -> int:
         device = int(self.fleet.classes.first[number])
         return int(self.fleet.place[axis][device]) if axis in self.fleet.place else 0
-
-    def work(self, device: int, micro_batches: int) -> tuple[Turn, ...]:
-        """Order of the work of a device of the pipeline."""
-        if micro_batches == self.strategy.micro_batches:
-            return phases(self.strategy, device)
-        return phases(self.strategy.model_copy(update={"micro_batches": micro_batches}), device)
 
     def _plan_of(self, number: int, stage: int) -> Plan:
         program = self.programs[stage]
@@ -150,11 +141,9 @@ class Compiler:
         """The place of a class in the pipeline."""
         return self._place(number, "pipeline")
 
-    def turns(
-        self, device: int, plans: list[Plan], micro_batches: int
-    ) -> Iterator[tuple[Turn, Work]]:
+    def turns(self, device: int, plans: list[Plan]) -> Iterator[tuple[Turn, Work]]:
         """What a device of the pipeline does in a step, in order."""
-        order = self.work(device, micro_batches)
+        order = phases(self.strategy, device)
         gradients_in = "weights" if self.split_backward else "backward"
         # Gradients of all micro-batches are complete with the last one of each chunk.
         last = {piece.chunk: piece for piece in order if piece.phase == gradients_in}
@@ -198,9 +187,7 @@ class Compiler:
     def _compile_class(self, number: int) -> None:
         plans = self.plans_of(number)
         lane = Lane(self, number, self.device_of(number))
-        self.lanes.append(lane)
-        for piece, work in self.turns(lane.device, plans, self.micro_batches):
-            lane.pieces.append((piece, []))
+        for piece, work in self.turns(lane.device, plans):
             lane.run(piece, work.stage, work.phase, work.segments, work.buckets)
             for place, bucket in work.afterwards:
                 lane.send_bucket(bucket, (work.stage, place, piece.micro_batch))

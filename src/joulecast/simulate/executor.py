@@ -12,8 +12,15 @@ slowed from end to end.
 import heapq
 
 from joulecast.errors import JoulecastError
-from joulecast.simulate.activities import Activity, ActivityGraph, Slowdown, Timeline
-from joulecast.simulate.chains import Chain, ChainLink, Passed
+from joulecast.simulate.activities import (
+    Activity,
+    ActivityGraph,
+    Chain,
+    ChainLink,
+    Passed,
+    Slowdown,
+    Timeline,
+)
 from joulecast.simulate.network import SharedNetwork, Usage
 
 _SAME_TIME = 1e-12

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from joulecast.graphs.schedules import Turn
-from joulecast.simulate.activities import Activity
-from joulecast.simulate.chains import Chain, ChainLink
+from joulecast.simulate.activities import Activity, Chain, ChainLink
 from joulecast.simulate.mesh_axes import size_along
 from joulecast.simulate.phase import Key, Message, Phase, Step, reduction
 from joulecast.simulate.segments import Bucket, Join, Segment, chained
@@ -63,16 +62,9 @@ class Lane:
         self.features_done = True
         """Whether compute has waited for all feature messages so far: a chain then queues behind none."""
         self._chains = compiler.chains_of_class
-        self.pieces: list[tuple[Turn, list[int]]] = []
-        """Its work in order, and the activities of each piece, in the same order for pieces alike."""
 
     def _now(self) -> list[int]:
         return [] if self.last_compute is None else [self.last_compute]
-
-    def _note(self, activity: int) -> int:
-        if self.pieces:
-            self.pieces[-1][1].append(activity)
-        return activity
 
     def compute(self, activity: Activity, after: list[int]) -> None:
         """Compute once what was computed before is done, and what it waits for is there."""
@@ -81,7 +73,7 @@ class Lane:
             self.features_done = True
         if self.compiler.blocking:
             before += list(self.last_on.values())
-        self.last_compute = self._note(self.activities.add(activity, [*before, *after]))
+        self.last_compute = self.activities.add(activity, [*before, *after])
 
     def _queued(self, stream: object, activity: int) -> None:
         """First in, first out: a message waits for the one before it on its stream."""
@@ -113,7 +105,7 @@ class Lane:
         self._queued(stream, number)
         if stream == "feature":
             self.features_done = False
-        return self._note(number)
+        return number
 
     def _send(self, message: Message, micro_batch: int, after: list[int]) -> int:
         assert message.key is not None
@@ -136,7 +128,7 @@ class Lane:
             self.activities.activities[number].label = sized.label
             self.activities.activities[number].work = sized.work
             self.activities.activities[number].latency = sized.latency
-        return self._note(number)
+        return number
 
     def exchange(self, tied: list[Message]) -> None:
         """Send gradients of weights that other stages have too, and wait for theirs."""

@@ -248,8 +248,7 @@ class _Class:
         self.step, self.compiler, self.number = step, step.compiler, number
         self.plans = self.compiler.plans_of(number)
         device = self.compiler.device_of(number)
-        micro_batches = self.compiler.strategy.micro_batches
-        self.turns = self.compiler.turns(device, self.plans, micro_batches)
+        self.turns = self.compiler.turns(device, self.plans)
         self.places: dict[Hashable, int] = {name: i for i, name in enumerate(_STATE)}
         self.times = [0.0] * len(_STATE)
         self.effects: dict[int, _Known] = {}

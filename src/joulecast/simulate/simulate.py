@@ -9,7 +9,7 @@ import gc
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,7 +19,13 @@ from joulecast.graphs.costs import Costs, roofline_of
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, Training
 from joulecast.runs.platforms import Platform
-from joulecast.simulate.activities import ActivityGraph, Slowdown, Timeline
+from joulecast.simulate.activities import (
+    ActivityGraph,
+    Happening,
+    Slowdown,
+    Timeline,
+    happenings,
+)
 from joulecast.simulate.alike import remembered
 from joulecast.simulate.breakdown import Breakdown, breakdowns, mean_breakdown
 from joulecast.simulate.collectives import Kind
@@ -33,24 +39,24 @@ from joulecast.simulate.network import SharedNetwork
 from joulecast.simulate.phase import WrittenPhases, reduction
 from joulecast.simulate.placement import PlacedOp, check_heads, place
 from joulecast.simulate.program import ForwardProgram, ProgramBuilder, StageProgram
-from joulecast.simulate.steady import Happening, Repeats, happenings, timed_step
+from joulecast.simulate.proteus import RingTransfers
 from joulecast.simulate.strategy import Strategy, gradient_passes, text_of
 from joulecast.simulate.topology import Topology, topology_of
-from joulecast.simulate.transfers import Mode, Transfers
+from joulecast.simulate.transfers import Transfers
 
 
 @dataclass(frozen=True)
 class Assumptions:
     """What is simulated in addition to the strategy; switches are for ablations."""
 
-    mode: Mode = "default"
+    mode: Literal["default", "proteus"] = "default"
     """``proteus``: the communication model and whole-op overlap of the paper, for parity with it."""
     overlap_slowdown: float | None = None
     """Gamma in place of the platform's."""
     stragglers: Mapping[int, float] = field(default_factory=dict)
     """Devices that compute so many times as long."""
     folded: bool = True
-    """Whether what is alike is simulated once: devices, and micro-batches that repeat each other."""
+    """Whether devices that are alike are simulated once."""
     sharing: bool = True
     """Whether flows divide the ports that they meet on."""
     training: Training = DEFAULT_TRAINING
@@ -76,10 +82,7 @@ class Simulation:
     """Ops by how their cost is known: measured, interpolated, roofline, given."""
     fleet: Fleet
     activities: ActivityGraph
-    """With fewer micro-batches than the step has, where they repeat each other."""
     timeline: Timeline
-    repeats: Repeats
-    """The period of the timeline that passes more often in the step."""
     by_class: list[Breakdown]
     training: Training
     optimizer_s: float
@@ -89,7 +92,7 @@ class Simulation:
 
     def happenings(self) -> Iterator[Happening]:
         """All activities of the step at their times."""
-        return happenings(self.activities, self.timeline, self.repeats)
+        return happenings(self.activities, self.timeline)
 
     def without_timeline(self) -> "Simulation":
         """The same without its activities: a ranking of many needs their times alone."""
@@ -331,12 +334,16 @@ def compiler_of(
         by_place=cluster.collective_algorithm not in ("ring", "nccl"),
     )
     kinds, cuts = _kinds(ready.programs, strategy.pipeline)
+    if assumed.mode == "proteus":
+        transfers: Transfers = RingTransfers(fleet, topology, cluster, kinds, cuts, assumed.sharing)
+    else:
+        transfers = Transfers(fleet, topology, cluster, kinds, cuts)
     return Compiler(
         ready.graph,
         strategy,
         ready.programs,
         fleet,
-        Transfers(fleet, topology, cluster, kinds, cuts, assumed.mode, assumed.sharing),
+        transfers,
         ready.costs,
         fuse=assumed.mode != "proteus",
         training=ready.training,
@@ -366,27 +373,23 @@ def run_prepared(
     gamma = overlap_slowdown(platform, assumed)
     slowdown = Slowdown(gamma, gamma, whole_activity=proteus)
 
-    def timed(micro_batches: int) -> Timeline:
-        network = SharedNetwork(capacity, assumed.sharing and not proteus)
-        return execute(compiler.compile(micro_batches), network, slowdown)
-
     with no_cycles():
-        timeline, repeats = timed_step(compiler, timed, assumed.folded)
-        activities = compiler.activities
-        by_class = breakdowns(activities, timeline, fleet.classes.count, repeats)
+        activities = compiler.compile()
+        network = SharedNetwork(capacity, assumed.sharing and not proteus)
+        timeline = execute(activities, network, slowdown)
+        by_class = breakdowns(activities, timeline, fleet.classes.count)
     return Simulation(
         graph=graph,
         strategy=strategy,
         platform=platform,
         batch=ready.graph.batch * strategy.micro_batches,
-        step_s=timeline.duration_s + repeats.left_out_s,
+        step_s=timeline.duration_s,
         breakdown=mean_breakdown(by_class, fleet.classes.size),
         memory=ready.memory(strategy),
         cost_sources=compiler.sources,
         fleet=fleet,
         activities=activities,
         timeline=timeline,
-        repeats=repeats,
         by_class=by_class,
         training=ready.training,
         optimizer_s=_optimizer_s(activities, fleet),

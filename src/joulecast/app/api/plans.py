@@ -46,7 +46,6 @@ def simulate(request: SimulateRequest) -> dict[str, Any]:
     from joulecast.energy.strategy_energy import fit_in, priced
     from joulecast.graphs.precision import training_of
     from joulecast.graphs.shipped_graphs import graph_origin, network_for
-    from joulecast.simulate.explain import explain as in_words
     from joulecast.simulate.simulate import Assumptions, simulate
     from joulecast.simulate.strategy import parse_strategy
     from joulecast.simulate.trace import write_trace
@@ -73,7 +72,7 @@ def simulate(request: SimulateRequest) -> dict[str, Any]:
         result["network_from"] = graph_origin(request.network, request.attention)
     if request.trace is not None:
         write_trace(simulation, request.trace)
-    return result | {"explanation": in_words(simulation)} if request.explain else result
+    return result
 
 
 @asks(SearchRequest)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs, roofline_of, roofline_or_refusal
@@ -12,7 +13,6 @@ from joulecast.simulate.measured_step import corrected, read_steps
 from joulecast.simulate.network_calibration import calibrated, read_calibration
 from joulecast.simulate.proteus import proteus_costs
 from joulecast.simulate.topology import with_links
-from joulecast.simulate.transfers import Mode
 
 
 def costs_on(platform: Platform, precision: str) -> Costs:
@@ -32,7 +32,7 @@ def platform_and_costs(
     calibration: Path | None = None,
     database: Path | None = None,
     measured_steps: Path | None = None,
-    mode: Mode = "default",
+    mode: Literal["default", "proteus"] = "default",
 ) -> tuple[Platform, Costs]:
     """A platform with the rates that are given in place of its file's, and what ops cost on it.
 

@@ -32,7 +32,7 @@ def all_reduce_s(platform: Platform, devices: int, size: float) -> float:
     fleet = build_fleet(strategy, [], node_of, topology.widths, {}, folded=True)
     cluster = platform.require_cluster()
     kinds: set[tuple[Kind, str]] = {("all_reduce", "data")}
-    transfers = Transfers(fleet, topology, cluster, kinds, set(), "default", sharing=True)
+    transfers = Transfers(fleet, topology, cluster, kinds, set())
     sent = transfers.flow("all_reduce", "data", 0).activity("all-reduce", size, gradient=False)
     return sent.latency + sent.work / alone(sent.usage or {}, transfers.capacity)
 
