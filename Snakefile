@@ -44,18 +44,11 @@ localrules:
     partition_tables,
     tuning_tables,
     tables,
-    check,
     simulator_report,
-    scaling_table,
     partition_report,
     tuning_report,
-    tuning_live_report,
-    paper_tables,
-    metered_tables,
     papers,
-    advice,
     overview,
-    import_metered,
     # Nodes of a cluster often cannot reach the internet.
     import_mlperf,
 
@@ -64,14 +57,12 @@ rule all:
     default_target: True
     input:
         rules.tables.output,
-        rules.metered_tables.output,
-        rules.check.output,
+        rules.metered.output.tables,
         rules.simulator_report.output if HAS_NETWORKS else [],
-        rules.scaling_table.output if HAS_NETWORKS else [],
         rules.partition_report.output if HAS_NETWORKS else [],
-        rules.tuning_live_report.output if RECORDED is None and HAS_NETWORKS else [],
-        rules.overview.output,
+        rules.tune_live.output if RECORDED is None and HAS_NETWORKS else [],
         rules.papers.output if CONFIG.paper_tables else [],
+        rules.overview.output,
     message:
         f"Everything that this machine can make of campaign {CONFIG.campaign}"
 
@@ -86,7 +77,7 @@ rule measure:
 rule energy_tables:
     input:
         rules.tables.output,
-        rules.metered_tables.output,
+        rules.metered.output.tables,
     message:
         f"The tables of energy and time of campaign {CONFIG.campaign}"
 
@@ -94,9 +85,8 @@ rule energy_tables:
 rule simulator_tables:
     input:
         rules.simulator_report.output,
-        rules.scaling_table.output,
     message:
-        f"The tables of the simulator of campaign {CONFIG.campaign}"
+        "The tables of the simulator"
 
 
 rule partition_tables:
@@ -109,17 +99,6 @@ rule partition_tables:
 rule tuning_tables:
     input:
         rules.tuning_report.output,
-        rules.tuning_live_report.output if RECORDED is None else [],
+        rules.tune_live.output if RECORDED is None else [],
     message:
         f"The tables of tuning of campaign {CONFIG.campaign}"
-
-
-rule paper_tables:
-    input:
-        rules.tables.output,
-        rules.simulator_report.output,
-        rules.scaling_table.output,
-        rules.partition_report.output,
-        rules.papers.output,
-    message:
-        f"The tables of the papers of campaign {CONFIG.campaign}"

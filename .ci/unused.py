@@ -19,6 +19,9 @@ unpack_run
 # A tool for developers: makes the shipped graphs anew.
 write_shipped
 
+# docs/how-to/cite.md is made of it.
+bibtex
+
 # Python, torch, jinja and pydantic look these up by name.
 __getattr__
 __loader__
@@ -27,6 +30,9 @@ is_compile_supported
 device_type
 aligned
 how_to_read
+shows
+spoken
+busy_shares
 BufferedReader
 
 # The colours that tests judge by their contrast.
@@ -39,7 +45,6 @@ as_plain
 # Keys of the configuration, read as plain data by the rules.
 gpu_steps
 paper_tables
-profile_ops
 
 # Choices of the command line: their values are used.
 compat
@@ -55,7 +60,6 @@ longest_gap_s
 missed_deadlines
 batch_per_rank
 why_no_interval
-why_no_power_limit
 scheduler_job
 scheduler_node_of_rank
 reference_step_s

@@ -53,7 +53,7 @@ def configuration(runs: int, name: str = "scale") -> dict[str, Any]:
             "allreduce_bytes": [2**16, 2**20, 2**22, 2**24],
         },
         "evaluation": {"bootstrap": 20, "series_splits": 5},
-        "simulator": {"profile_ops": False, "nodes": [1, 2], "speed_devices": [8]},
+        "simulator": {"speed_devices": [8]},
         "partition": {"networks": ["resnet18"], "pipelines": []},
     }
 

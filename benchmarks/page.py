@@ -73,7 +73,9 @@ def measure(results: Path, folder: Path) -> list[dict[str, Any]]:
     gathered = time.perf_counter()
     rendered(context)
     once_more = time.perf_counter()
-    charts = [chart for figure in context["figures"].values() for chart in figure.charts]
+    charts = [
+        chart for name in ("front", "predicted", "stages") for chart in context[name].content.charts
+    ]
     before = time.perf_counter()
     _peer(charts, peer)
     after = time.perf_counter()

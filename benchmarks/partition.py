@@ -17,17 +17,10 @@ certified best one.
   weighed by work. It ignores directions: where its parts depend on each other in a circle they are no
   pipeline, and may be better balanced than any.
 * ``MILP``: HiGHS, for networks of few nodes, and with a time limit.
-
-``--large`` places graphs that are made here on accelerators and CPUs, each in a process of its own, so that
-the memory shown is its own; ``ideals`` are the graph's, ``listed`` those that the proof needed at once.
 """
 
 import argparse
-import json
 import math
-import random
-import resource
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -44,14 +37,13 @@ from scipy.sparse.csgraph import connected_components
 from threadpoolctl import threadpool_limits
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.device_placement import placement_graph
 from joulecast.graphs.readers import read_partitionable
 from joulecast.graphs.taskgraph import TaskGraph
 from joulecast.partition.baselines import block_cuts
 from joulecast.partition.compat import compat_plan
 from joulecast.partition.dynamic_programme import cut_order_by_work
 from joulecast.partition.planner import best_plan
-from joulecast.partition.problem import pipeline_problem, placement_problem
+from joulecast.partition.problem import pipeline_problem
 
 try:
     import pymetis
@@ -66,9 +58,6 @@ _MILP_NODES, _MILP_S = 70, 10.0
 _LONG_S = 1.0
 """What takes as long is not repeated."""
 _NETWORK_LIMIT_MS = 10.0
-_LARGE_LIMIT_S, _LARGE_LIMIT_MIB = 15.0, 2048.0
-_STOP_S = 60.0
-"""A large case that takes longer on the clock is stopped."""
 
 
 @dataclass(frozen=True)
@@ -229,148 +218,6 @@ def _network_rows(graph: TaskGraph, devices: int, repeat: int) -> list[dict[str,
     return rows
 
 
-@dataclass(frozen=True)
-class LargeCase:
-    """A device-placement graph to make: blocks of parallel branches, one block after the other.
-
-    ``nodes`` are all, with the backward ones; ``branches`` and ``lengths`` are the least and the most that a
-    block has; ``transfer`` is the mean cost of an output over the mean load of a node; loads are
-    ``whole`` numbers or have a fraction, as measured ones do.
-    """
-
-    nodes: int
-    most_ideals: int
-    accelerators: int
-    cpus: int
-    backward: bool
-    transfer: float
-    branches: tuple[int, int] = (2, 5)
-    lengths: tuple[int, int] = (1, 4)
-    whole: bool = True
-
-
-_LARGE = {
-    "inference": LargeCase(2000, 40_000, 6, 0, False, 1.0),
-    "inference, dear transfers": LargeCase(2000, 40_000, 6, 0, False, 20.0),
-    "inference, CPU": LargeCase(2000, 40_000, 6, 1, False, 1.0),
-    "inference, CPU, dear transfers": LargeCase(2000, 40_000, 6, 1, False, 20.0),
-    "inference, many devices": LargeCase(2000, 40_000, 16, 2, False, 1.0),
-    "training": LargeCase(2000, 40_000, 6, 0, True, 1.0, (3, 5), (2, 4)),
-    "training, CPU": LargeCase(2000, 40_000, 6, 1, True, 1.0, (3, 5), (2, 4)),
-    "training, CPU, dear transfers": LargeCase(2000, 40_000, 6, 1, True, 20.0, (3, 5), (2, 4)),
-    "like Inception": LargeCase(325, 40_000, 6, 1, False, 1.0, (5, 5), (2, 5)),
-    "inference, fractions": LargeCase(2000, 40_000, 6, 0, False, 1.0, whole=False),
-    # 20^5 ideals and two: too many for a proof, so that a gap has to come back.
-    "like NASNet": LargeCase(97, 4_000_000, 6, 0, False, 1.0, (5, 5), (19, 19)),
-}
-
-
-def _forward_part(case: LargeCase, chance: random.Random) -> tuple[int, list[tuple[int, int]], int]:
-    """How many forward nodes, their edges, and the number of ideals."""
-    count = case.nodes // 2 if case.backward else case.nodes
-    edges: list[tuple[int, int]] = []
-    last, ideals = 0, 2
-    while last + 1 < count:
-        lengths = [chance.randint(*case.lengths) for _ in range(chance.randint(*case.branches))]
-        states = math.prod(length + 1 for length in lengths)
-        left = count - last - 1
-        if sum(lengths) + 1 > left or ideals + states + left > case.most_ideals:
-            lengths, states = [], 1
-        begin, ends = last, []
-        for length in lengths:
-            for place in range(length):
-                edges.append((last if place else begin, last + 1))
-                last += 1
-            ends.append(last)
-        last += 1
-        # A block's input skips to its end, too; alone, it is a link of a chain.
-        edges += [(end, last) for end in [begin, *ends]]
-        ideals += states
-    return count, edges, ideals
-
-
-def _large_graph(case: LargeCase) -> tuple[dict[str, Any], int]:
-    """The content of a device-placement file, and how many ideals it has."""
-    chance = random.Random(0)
-    number_of = round if case.whole else float
-    count, edges, ideals = _forward_part(case, chance)
-    nodes = []
-    for number in range(count):
-        load = number_of(1000 * chance.lognormvariate(0, 1))
-        nodes.append(
-            {
-                "id": number,
-                # As what reads and decodes the samples.
-                "supportedOnFpga": 0 if case.cpus and number < 3 else 1,
-                "fpgaLatency": load,
-                "cpuLatency": number_of(load * chance.uniform(5, 15)),
-                "size": chance.uniform(0, 1),
-                "isBackwardNode": 0,
-                "colorClass": number,
-            }
-        )
-    if case.backward:
-        nodes += [
-            node | {"id": count + node["id"], "isBackwardNode": 1}
-            | {"fpgaLatency": 2 * node["fpgaLatency"], "cpuLatency": 2 * node["cpuLatency"]}
-            for node in nodes
-        ]  # fmt: skip
-        edges = (
-            edges
-            + [(count + t, count + s) for s, t in edges]
-            + [(n, count + n) for n in range(count)]
-        )
-    mean = sum(node["fpgaLatency"] for node in nodes) / len(nodes)
-    sent = [number_of(chance.uniform(0, 2) * case.transfer * mean) for _ in nodes]
-    content = {
-        "maxFPGAs": case.accelerators,
-        "maxCPUs": case.cpus,
-        "maxSizePerFPGA": 1.5 * sum(node["size"] for node in nodes) / case.accelerators,
-        "nodes": nodes,
-        "edges": [{"sourceId": s, "destId": t, "cost": sent[s]} for s, t in edges],
-    }
-    return content, ideals
-
-
-def _place(name: str) -> dict[str, Any]:
-    """Measure one of the large cases here."""
-    case = _LARGE[name]
-    content, ideals = _large_graph(case)
-    row = {
-        "graph": name,
-        "nodes": len(content["nodes"]),
-        "edges": len(content["edges"]),
-        "ideals": ideals,
-        "accelerators": case.accelerators,
-        "cpus": case.cpus,
-    }
-    wall, cpu = time.perf_counter(), time.process_time()
-    told: dict[str, Any]
-    try:
-        plan = best_plan(placement_problem(placement_graph(Path(f"{name}.json"), content)))
-        told = {
-            "certified": plan.is_certified,
-            "gap_percent": None if plan.gap is None else 100 * plan.gap,
-        }
-        told |= {"bottleneck": plan.bottleneck, "listed": plan.searched_ideals}
-    except JoulecastError as error:
-        told = {"certified": False, "note": str(error).split(": ", 1)[1].split(";")[0]}
-    row |= {"cpu_s": time.process_time() - cpu, "wall_s": time.perf_counter() - wall}
-    row["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return row | told
-
-
-def _place_in_a_process(name: str) -> dict[str, Any]:
-    command = [sys.executable, __file__, "--one-large", name]
-    try:
-        done = subprocess.run(
-            command, check=True, stdout=subprocess.PIPE, text=True, timeout=_STOP_S
-        )
-    except subprocess.TimeoutExpired:
-        return {"graph": name, "cpu_s": math.inf, "note": f"stopped after {_STOP_S:g} s"}
-    return json.loads(done.stdout)
-
-
 def _profiles(folder: Path | None) -> list[TaskGraph]:
     folder = folder or _PROFILES
     if not folder.is_dir():
@@ -390,7 +237,7 @@ def _profiles(folder: Path | None) -> list[TaskGraph]:
 
 
 def _print_table(rows: list[dict[str, Any]], out: Path | None) -> None:
-    import pandas as pd  # only here, so that it is not in the memory of the large cases
+    import pandas as pd
 
     table = pd.DataFrame(rows)
     print(table.to_string(index=False, na_rep="", float_format=lambda value: f"{value:.6g}"))
@@ -414,7 +261,7 @@ def _print_summary(rows: list[dict[str, Any]]) -> None:
     print(summary.to_string(na_rep="", float_format=lambda value: f"{value:.4g}"))
 
 
-def _print_verdicts(rows: list[dict[str, Any]], large: list[dict[str, Any]]) -> None:
+def _print_verdict(rows: list[dict[str, Any]]) -> None:
     ours = [row for row in rows if row["partitioner"] == "joulecast exact"]
     slow = [row for row in ours if row.get("cpu_ms", math.inf) >= _NETWORK_LIMIT_MS]
     unproven = [row for row in ours if not row.get("certified")]
@@ -422,18 +269,6 @@ def _print_verdicts(rows: list[dict[str, Any]], large: list[dict[str, Any]]) -> 
         f"\n{len(ours)} networks and numbers of devices: {len(slow)} take {_NETWORK_LIMIT_MS:g} ms of CPU "
         f"time or more, {len(unproven)} are not certified"
     )
-    if large:
-        beyond = [
-            row["graph"]
-            for row in large
-            if row["cpu_s"] >= _LARGE_LIMIT_S or row.get("peak_mib", 0) >= _LARGE_LIMIT_MIB
-        ]
-        print(
-            f"{len(large)} large graphs: beyond {_LARGE_LIMIT_S:g} s or {_LARGE_LIMIT_MIB:g} MiB: "
-            + ("; ".join(beyond) or "none")
-        )
-        unproven = [row["graph"] for row in large if not row.get("certified")]
-        print("not certified: " + ("; ".join(unproven) or "none"))
 
 
 def _arguments() -> argparse.Namespace:
@@ -442,20 +277,13 @@ def _arguments() -> argparse.Namespace:
     made.add_argument("--profiles", type=Path, help="folder of PipeDream profiles or task graphs")
     made.add_argument("--devices", type=int, nargs="+", default=[4, 8])
     made.add_argument("--repeat", type=int, default=5, help="the best of so many counts")
-    made.add_argument("--large", action="store_true", help="also place large made-up graphs")
-    made.add_argument("--out", type=Path, help="CSV file; those of --large go to FILE-large.csv")
-    made.add_argument(
-        "--one-large", choices=_LARGE, help="measure one large graph here and print it"
-    )
+    made.add_argument("--out", type=Path, help="CSV file")
     return made.parse_args()
 
 
 def main() -> None:
     asked = _arguments()
     threadpool_limits(1)
-    if asked.one_large:
-        print(json.dumps(_place(asked.one_large)))
-        return
     try:
         graphs = _profiles(asked.profiles)
     except JoulecastError as error:
@@ -466,16 +294,12 @@ def main() -> None:
         for devices in asked.devices
         for row in _network_rows(graph, devices, asked.repeat)
     ]
-    large = [_place_in_a_process(name) for name in _LARGE] if asked.large else []
     if asked.json or asked.keep:
-        show(rows + large, asked)
+        show(rows, asked)
         return
     _print_table(rows, asked.out)
     _print_summary(rows)
-    if large:
-        print()
-        _print_table(large, asked.out and asked.out.with_stem(f"{asked.out.stem}-large"))
-    _print_verdicts(rows, large)
+    _print_verdict(rows)
 
 
 if __name__ == "__main__":

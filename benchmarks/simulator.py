@@ -22,7 +22,7 @@ from joulecast.graphs.costs import roofline_of
 from joulecast.graphs.precision import training_of
 from joulecast.graphs.shipped_graphs import load, network_for
 from joulecast.measure.workloads.gpt import GPTSize
-from joulecast.report.advice.simulator_inputs import platform_and_costs
+from joulecast.report.advice.simulated import platform_and_costs
 from joulecast.report.tables.simulator import read_published_simulators
 from joulecast.runs.platforms import read_platform
 from joulecast.simulate.simulate import Assumptions, simulate

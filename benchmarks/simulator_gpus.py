@@ -20,7 +20,7 @@ import pandas as pd
 import yaml
 
 from joulecast.graphs import kernel_costs
-from joulecast.report.tables.simulator_on_gpus import (
+from joulecast.report.tables.simulator import (
     all_reduces_table,
     choice_table,
     gpu_error_table,

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 # Before numpy is loaded: on small matrices its threads do nothing but wait, and take cores from others.
@@ -12,6 +13,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pandas as pd
 import pytest
+import typer.testing
 from debian import why_not_installed
 from hypothesis import HealthCheck, settings
 
@@ -19,6 +21,9 @@ from joulecast.runs.frames import ACTIVITY_COLUMNS, PHASE_COLUMNS, POWER_COLUMNS
 from joulecast.runs.platforms import Platform
 from joulecast.runs.record import Checks, MeterInfo, Outcome, RunInfo, RunRecord
 from joulecast.runs.spec import Foreign, RunSpec, Training, Workload
+
+# The parser of all commands is built once, not for each command that is tried.
+typer.testing._get_command = cache(typer.main.get_command)
 
 ROOT = Path(__file__).resolve().parents[1]
 # How long an example takes is a matter of the machine and of what else it does.

@@ -75,24 +75,6 @@ def pipedream(folder: Path) -> None:
     (folder / "graph.txt").write_text("\n".join([*lines, *edges]) + "\n")
 
 
-def placement(folder: Path) -> None:
-    nodes = [
-        {
-            "id": n,
-            "supportedOnFpga": n != 3,
-            "cpuLatency": 10.0 * (n + 1),
-            "fpgaLatency": 2.0 * (n + 1),
-            "isBackwardNode": n >= 4,
-            "colorClass": n % 4,
-            "size": 5.0,
-        }
-        for n in range(8)
-    ]
-    edges = [{"sourceId": n, "destId": n + 1, "cost": 1.5} for n in (0, 1, 2, 4, 5, 6)]
-    content = {"maxFPGAs": 2, "maxCPUs": 1, "maxSizePerFPGA": 30, "nodes": nodes, "edges": edges}
-    (folder / "graph.json").write_text(json.dumps(content))
-
-
 def copied(source: Path, name: str) -> Callable[[Path], object]:
     return lambda folder: shutil.copy(source, folder / name)
 

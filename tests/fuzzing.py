@@ -36,8 +36,7 @@ from joulecast.logs.csv_map import map_of
 from joulecast.logs.from_logs import RunFacts, import_log, read_runs
 from joulecast.logs.log_times import Clock, zone_named
 from joulecast.logs.logs import LogOptions
-from joulecast.report.tables.published import read_published
-from joulecast.report.tables.tuning_published import read_published_tuning
+from joulecast.report.tables.published import read_published, read_published_tuning
 from joulecast.runs.observations import observe
 from joulecast.runs.record import read_record
 
@@ -197,12 +196,6 @@ FORMATS = {
                     "compat",
                 ),
             ),
-        ),
-        Format(
-            "device placement",
-            examples.placement,
-            ("graph.json",),
-            (_partitioned("graph.json", "--json"),),
         ),
         Format(
             "op graph",

@@ -1,15 +1,14 @@
 """Small results folders that pages are made from."""
 
-import json
 from pathlib import Path
 
 import pandas as pd
-from conftest import ROOT, make_record, make_spec
+from conftest import make_record, make_spec
 
 from joulecast.energy.fitting import CampaignFit, fit_campaign
 from joulecast.energy.prices import NO_PRICES, Prices
-from joulecast.partition.planner_experiment import partition_experiment
-from joulecast.report.campaign_answers import write_answers
+from joulecast.report.campaign import ADVICE, campaign_answers, write_answers
+from joulecast.report.results_folder import read_results
 from joulecast.report.tables.checks import check_results, write_checks
 from joulecast.report.tables.errors import scaling
 from joulecast.report.tables.output import write_table
@@ -50,8 +49,7 @@ def write_fits(results: Path, folders: list[Path]) -> None:
 def write_answered(
     results: Path, prices: Prices = NO_PRICES, configfile: str | None = None
 ) -> Path:
-    """What the rules ``fit``, ``check`` and ``advice`` make of the records; the fits as they are, if they are
-    there."""
+    """What is made of the records: fits, as they are if they are there, checks, scaling and the answers."""
     records = record_folders(results)
     if not (results / "fits").is_dir():
         write_fits(results, records)
@@ -61,42 +59,9 @@ def write_answered(
     table = scaling(trained[is_training(trained)])
     (results / "tables/energy").mkdir(exist_ok=True)
     write_table(results / "tables/energy/scaling", "", [], table)
-    write_answers(results, results / "tables/advice", prices, configfile)
+    answers = campaign_answers(read_results(results, prices), configfile)
+    write_answers(answers, results / ADVICE, prices)
     return results
-
-
-def live_record() -> dict[str, object]:
-    """Four trainings that were tuned live, the second one the cheapest."""
-    trainings = [
-        {
-            "number": k,
-            "tries": 1,
-            "reached": True,
-            "cost": cost,
-            "time_s": cost,
-            "energy_j": None,
-            "energy_source": None,
-            "why_no_energy": "no meter",
-            "batch_size": batch,
-            "power_limit_w": None,
-            "phase": "prune",
-        }
-        for k, (cost, batch) in enumerate([(0.4, 256), (0.2, 128), (0.5, 64), (0.3, 128)])
-    ]
-    about = {"network": "lenet5", "policy": "zeus", "cost_unit": "s", "energy_source": None}
-    return about | {"why_no_energy": "no meter", "recurrences": trainings}
-
-
-def pipeline_record() -> dict[str, object]:
-    """A pipeline of two stages that was run."""
-    summary = {"forward_s": [0.01, 0.02], "backward_s": [0.02, 0.04], "step_s": 0.3, "speedup": 1.2}
-    return {
-        "network": "resnet18",
-        "stages": [["conv1"], ["fc"]],
-        "micro_batches": 4,
-        "schedule": "1f1b",
-        "summary": summary,
-    }
 
 
 def papers_table() -> pd.DataFrame:
@@ -133,16 +98,9 @@ def write_campaign(results: Path) -> None:
     """Everything that the page shows, of a small synthetic campaign."""
     write_records(results)
     write_answered(results)
-    for name in ("tuning", "pipelines"):
-        (results / name).mkdir()
     for stem, table in (
         ("tables/papers/papers", papers_table()),
         ("metered/tables/energy_summary", metered_table()),
     ):
         (results / stem).parent.mkdir(parents=True)
         write_table(results / stem, "", [], table)
-    (results / "tuning/live.json").write_text(json.dumps(live_record()))
-    (results / "pipelines/resnet18.json").write_text(json.dumps(pipeline_record()))
-    (results / "partition").mkdir()
-    graph = ROOT / "recorded/task-graphs/resnet18.json"
-    partition_experiment(graph, [4], 8, "recorded", results / "partition/resnet18.json")

@@ -13,12 +13,10 @@ from reference_pages import api, commands, configuration, platforms, records, ta
 import joulecast
 from joulecast.energy.fitting import fit_campaign
 from joulecast.logs.mlperf import import_mlperf
-from joulecast.report.campaign_answers import write_answers
 from joulecast.report.pages.overview import write_overview
 from joulecast.report.tables.checks import check_results, write_checks
-from joulecast.report.tables.citations import Citation
 from joulecast.report.tables.errors import write_tables
-from joulecast.report.tables.published import read_published
+from joulecast.report.tables.published import Citation, read_published
 from joulecast.runs.files.shipped import recorded_folder
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -78,7 +76,6 @@ def draw_overview(picture: Path, quick: bool = False) -> None:
         write_tables(
             results / "tables/energy", fit, read_published(Path("config/published/mc2.yaml"))
         )
-        write_answers(results, results / "tables/advice")
         write_overview(results)
         with sync_playwright() as playwright:
             chromium = shutil.which("chromium")

@@ -16,7 +16,7 @@ import joulecast
 from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.report.figures.look import GREY, PALETTES
 from joulecast.report.forecast_lines import forecast_cells
-from joulecast.report.pages.overview import FIGURES, write_overview
+from joulecast.report.pages.overview import write_overview
 from joulecast.report.papers.rows import Row, paper_table
 from joulecast.report.papers.summary import Paper
 from joulecast.report.papers.write import write_papers
@@ -28,6 +28,7 @@ MARKS = "[data-tip]"
 PRINTED_WIDTH = 688
 """Pixels of an A4 page between its margins of 14 mm."""
 PAGES = ("whole", "one-run")
+DRAWN = ("front", "predicted", "stages")
 PRICES = Prices(price=0.25, co2=380.0)
 
 
@@ -138,7 +139,7 @@ def test_every_link_leads_somewhere(opened, pages):
             assert (pages / opened.name / Path(unquote(href))).stat().st_size > 100, href
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", ("forecast", *DRAWN))
 def test_figures_are_drawn(whole, name):
     section = whole.locator(f"section:has(#title-{name})" if name != "forecast" else "#answer")
     charts = section.locator(".chart:visible")
@@ -150,7 +151,6 @@ def test_figures_are_drawn(whole, name):
         assert box["width"] > 250 and box["height"] > 60
         assert len(chart.get_attribute("aria-label")) > 40
     assert section.locator("figcaption").first.inner_text().strip()
-    assert section.locator("tbody tr").count() >= 1
 
 
 def test_a_mark_shows_its_numbers_on_hovering_and_by_keys(whole):
@@ -172,7 +172,7 @@ def test_a_mark_shows_its_numbers_on_hovering_and_by_keys(whole):
     assert tip.is_hidden()
 
 
-@pytest.mark.parametrize("name", [name for name in FIGURES if name != "forecast"])
+@pytest.mark.parametrize("name", DRAWN)
 def test_every_figure_has_numbers_to_show(whole, name):
     chart = whole.locator(f"section:has(#title-{name}) .chart").first
     chart.focus()
@@ -314,13 +314,13 @@ def test_only_colours_that_were_judged_are_drawn(whole):
         "all => [...new Set(all.map((e) => e.getAttribute('fill')))]",
     )
     judged = {colour.lower() for palette in PALETTES.values() for colour in palette}
-    assert len(fills) > 5 and {fill.lower() for fill in fills} <= judged
+    assert len(fills) > 4 and {fill.lower() for fill in fills} <= judged
 
 
 def test_print_cuts_nothing(browser, pages):
     found = Opened(browser, pages / "whole/index.html", PRINTED_WIDTH)
     page = found.page
-    assert page.locator("details:not([open])").count() > 5
+    assert page.locator("details:not([open])").count() > 4
     page.emulate_media(media="print")
     page.wait_for_function("document.querySelectorAll('details:not([open])').length === 0")
     wide = page.evaluate(
@@ -333,7 +333,7 @@ def test_print_cuts_nothing(browser, pages):
     printed = page.pdf(format="A4", prefer_css_page_size=True)
     assert printed.startswith(b"%PDF") and len(re.findall(rb"/Type\s*/Page\b", printed)) > 2
     page.emulate_media(media="screen")
-    page.wait_for_function("document.querySelectorAll('details:not([open])').length > 5")
+    page.wait_for_function("document.querySelectorAll('details:not([open])').length > 4")
     found.close()
 
 
@@ -358,7 +358,7 @@ def test_a_page_of_one_table_is_readable_and_accessible(browser, tmp_path):
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (400, "light")])
-def test_the_papers_page_is_readable_sortable_and_alone(browser, tmp_path, width, scheme):
+def test_the_papers_page_is_readable_and_alone(browser, tmp_path, width, scheme):
     tolerance = Tolerance(absolute=0.5, because="rounding")
     rows = [
         Row(
@@ -376,12 +376,6 @@ def test_the_papers_page_is_readable_sortable_and_alone(browser, tmp_path, width
     page.on("request", lambda request: requests.append(request.url))
     page.goto((tmp_path / "papers.html").as_uri())
     assert len(requests) == 1, "nothing outside of the file is asked for"
-    assert page.locator("details[open]").count() == 0, "what is not comparable is closed"
-    table = page.locator("table").first
-    for order in (["9.2", "10.1", "10.3", "112"], ["112", "10.3", "10.1", "9.2"]):
-        table.get_by_role("button", name="ours").click()
-        assert table.locator("tbody td:nth-child(6)").all_inner_texts() == order
-    page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true })")
     found = Axe().run(page)
     assert found.violations_count == 0, found.generate_report()
     assert page.evaluate("document.documentElement.scrollWidth") == width

@@ -50,8 +50,8 @@ def slurm(tmp_path_factory):
 @pytest.fixture(scope="module")
 def measured(slurm, tmp_path_factory):
     campaign = Campaign(tmp_path_factory.mktemp("campaign"), *FOUR_NODES)
-    graph = "results/minimal/graphs/vit_ti.json"  # a job that measures nothing
-    done = campaign.run(graph, *(f"results/minimal/records/{run}" for run in RUNS))
+    judged = "results/minimal/simulator/judged.parquet"  # a job that measures nothing
+    done = campaign.run(judged, *(f"results/minimal/records/{run}" for run in RUNS))
     assert done.returncode == 0, done.stdout + done.stderr
     return campaign
 

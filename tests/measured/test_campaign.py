@@ -44,7 +44,7 @@ def test_minimal_campaign_end_to_end(campaign):
     assert not any(path.name.startswith(".") for path in (results / "records").iterdir())
 
 
-def test_the_simulator_is_judged_and_forecasts(campaign):
+def test_the_simulator_is_judged(campaign):
     tables = campaign / "results/minimal/tables"
     error = pd.read_parquet(tables / "simulator/simulator_error.parquet")
     assert set(error["experiment"]) == {"emulated network", "real training"}
@@ -53,16 +53,6 @@ def test_the_simulator_is_judged_and_forecasts(campaign):
     assert (mean["predicted_error_percent"] < 5).all() and (mean["published_percent"] == 3.0).all()
     for name in ("simulator_order", "simulator_ablation", "simulator_speed"):
         assert len(pd.read_parquet(tables / f"simulator/{name}.parquet")) > 0
-    forecast = pd.read_parquet(tables / "forecast/scaling_forecast.parquet")
-    simulated = forecast[forecast["rests_on"] == "simulated"]
-    known = simulated[simulated["platform"] == "hc2"]
-    assert set(known["network"]) == {"resnet18", "vit_ti"} and known["step_s"].gt(0).all()
-    unknown = forecast[(forecast["platform"] != "hc2") & (forecast["rests_on"] == "simulated")]
-    assert unknown["step_s"].isna().all() and unknown["basis"].notna().all()
-    own = forecast[forecast["platform"] == "this-machine"]
-    for rests_on in ("measured", "fitted"):
-        rows = own[own["rests_on"] == rests_on]
-        assert set(rows["nodes"]) == {1, 2} and rows["samples_per_s"].gt(0).all()
 
 
 def test_networks_are_cut_and_a_pipeline_is_run(campaign):
@@ -88,7 +78,7 @@ def test_a_training_is_tuned_live(campaign):
 
 def test_everything_stands_on_one_page(campaign):
     page = (campaign / "results/minimal/index.html").read_text()
-    assert "resnet18" in page and "vit_ti" in page and page.count('class="chart"') >= 5
+    assert "resnet18" in page and "vit_ti" in page and page.count('class="chart"') >= 4
     assert "Traceback" not in page
 
 

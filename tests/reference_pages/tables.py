@@ -10,8 +10,7 @@ _HEAD = """# Tables
 
 What a campaign leaves in `results/NAME/tables/`, each subject in a folder of its own:
 `energy/time_error.parquet` has the numbers as they are, for programs; `.csv`, `.md` and `.html` beside it
-have them rounded, for people. The figures of the page are in `results/NAME/figures/`, as SVG and PDF. A
-table is there if its target was made: `all` makes most of them
+have them rounded, for people. A table is there if its target was made: `all` makes those that the page shows
 ([targets](../how-to/run-a-campaign.md#what-a-campaign-does)). The tables of `energy` on the metered runs of
 others are in `results/NAME/metered/tables/`.
 
@@ -21,7 +20,6 @@ _SUBJECTS = (
         "energy",
         "checks",
         "advice",
-        "forecast",
         "simulator",
         "partition",
         "tuning",

@@ -97,8 +97,8 @@ def test_the_library_does_not_use_its_own_public_functions():
             "forecast --records two-core-vm --nodes 4 --scaling strong",
         ),
         (
-            lambda: joulecast.advise("vit_ti", records=["two-core-vm"], energy_weight=0.5),
-            "advise --network vit_ti --records two-core-vm --energy-weight 0.5",
+            lambda: joulecast.advise("vit_ti", records=["two-core-vm"], objective="edp"),
+            "advise --network vit_ti --records two-core-vm --objective edp",
         ),
     ],
     ids=lambda value: value.split()[0] if isinstance(value, str) else "",
@@ -194,7 +194,7 @@ def test_prices_of_a_request_go_before_those_of_its_configuration(elsewhere):
         ("forecast --records two-core-vm --nodes 4,x", "--nodes '4,x': give numbers, as 1,2,4"),
         ("advise --platform hc2", "--network is missing"),
         ("advise --network a --platform hc2 --deadline 5x", "--deadline '5x': no duration"),
-        ("partition vgg16 --cost no", "--cost 'no': give one of compute, max, sum"),
+        ("partition vgg16 --devices 2 --cost no", "--cost 'no': give one of compute, max, sum"),
     ],
 )
 def test_a_command_names_the_option_that_is_wrong_in_one_line(command, said):

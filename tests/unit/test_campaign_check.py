@@ -50,7 +50,7 @@ def test_a_sound_configuration_says_what_it_will_do(check):
             GOOD + "evaluation: {imports: [/nope]}\n",
             ["evaluation.imports", "/nope is no folder"],
         ),
-        (GOOD + "simulator: {platforms: [hc9]}\n", ["hc9", "no such platform"]),
+        (GOOD + "platform: hc9\n", ["hc9", "no such platform"]),
         (GOOD + "partition: {graphs: absent}\n", ["partition.graphs", "is no folder", "null"]),
         (GOOD + "power: {meters: [gpx]}\n", ["power.meters", "gpx", "known: pm_counters"]),
         (GOOD + "powr: {}\n", ["powr", "did you mean `power`"]),

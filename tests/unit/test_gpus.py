@@ -20,7 +20,7 @@ from joulecast.graphs.kernels import Pass, Product, kernels_of
 from joulecast.graphs.measure_device import MeasuredDevice, measure_device, write_device
 from joulecast.graphs.precision import training_of
 from joulecast.graphs.shipped_graphs import network_for
-from joulecast.report.tables.simulator_on_gpus import gpu_error_table
+from joulecast.report.tables.simulator import gpu_error_table
 from joulecast.runs.files.shipped import recorded_folder
 from joulecast.runs.platforms import find_platform, gpu_names, simulated_platform
 from joulecast.simulate.judged.gpu_steps import judge, judged_widths, read_gpu_steps

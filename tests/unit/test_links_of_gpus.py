@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from joulecast.graphs.shipped_graphs import op_graph
-from joulecast.report.tables.simulator_on_gpus import all_reduces_table
+from joulecast.report.tables.simulator import all_reduces_table
 from joulecast.runs.files.shipped import recorded_folder
 from joulecast.runs.platforms import Cluster, find_platform
 from joulecast.simulate.direct_links import rate_share, rings

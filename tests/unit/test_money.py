@@ -16,13 +16,12 @@ from typer.testing import CliRunner
 import joulecast
 from joulecast.app.campaign.config import parse_config
 from joulecast.app.cli.main import app
-from joulecast.energy.fitting import CampaignFit
-from joulecast.energy.prices import Prices, cost_text
+from joulecast.energy.prices import NO_PRICES, Prices, cost_text
 from joulecast.errors import JoulecastError
 from joulecast.quantities import energy_j, mass_kg, money, with_range
-from joulecast.report.campaign_answers import write_answers
+from joulecast.report.campaign import campaign_answers, write_answers
 from joulecast.report.pages.overview import page_context, rendered
-from joulecast.report.tables.scaling import fitted_forecast, write_scaling_forecast
+from joulecast.report.results_folder import read_results
 from joulecast.runs.record import write_record
 from joulecast.runs.scale import hosts_and_gpus
 from joulecast.runs.spec import Observed
@@ -131,9 +130,9 @@ def test_rent_alone_says_that_no_energy_is_in_it():
 
 
 def test_tables_have_money_where_there_are_prices_alone(results, tmp_path):
-    fit = CampaignFit.load(results / "fits")
-    write_answers(results, tmp_path / "bare")
-    write_answers(results, tmp_path / "paid", PAID)
+    for name, prices in (("bare", NO_PRICES), ("paid", PAID)):
+        answers = campaign_answers(read_results(results, prices))
+        write_answers(answers, tmp_path / name, prices)
     bare, paid = (pd.read_parquet(tmp_path / name / "costs.parquet") for name in ("bare", "paid"))
     assert bare["cost"].isna().all()
     assert set(paid["cost_rests_on"]) == {"estimated"}
@@ -143,12 +142,6 @@ def test_tables_have_money_where_there_are_prices_alone(results, tmp_path):
     text = (tmp_path / "paid/costs.md").read_text()
     assert "CHF 0.3 a kWh" in text and "source: a tariff that was made up" in text
     assert "the money is estimated too" in text
-    write_scaling_forecast(tmp_path, fitted_forecast(fit, [8]), PAID)
-    rows = pd.read_parquet(tmp_path / "scaling_forecast.parquet")
-    fitted = rows[rows["rests_on"] == "fitted"]
-    assert (fitted["cost_low"] < fitted["cost"]).all()
-    assert (fitted["cost"] < fitted["cost_high"]).all()
-    assert rows["cost_rests_on"].str.contains("estimated").all()
 
 
 def test_the_page_has_money_next_to_joules_and_says_where_prices_are_from(results):

@@ -18,10 +18,9 @@ from joulecast.report.papers.summary import Paper
 from joulecast.report.papers.write import write_papers
 from joulecast.report.papers.zeus import zeus_rows
 from joulecast.report.tables.partition import read_published_partitioning
-from joulecast.report.tables.published import Tolerance, read_published
+from joulecast.report.tables.published import Tolerance, read_published, read_published_tuning
 from joulecast.report.tables.simulator import read_published_simulators
 from joulecast.report.tables.tuning import PAPER_ZEUS
-from joulecast.report.tables.tuning_published import read_published_tuning
 
 PUBLISHED = ROOT / "config/published"
 ROW = Row("P", "t", "s", "q", "%", 10.0, 10.4, "measured", Tolerance(absolute=0.5, because="b"))
@@ -295,17 +294,11 @@ def test_the_table_is_written_in_every_form(written):
     text = (written / "papers.md").read_text()
     assert "## P" in text and "## Q" in text and "| 10.4 " in text and "| — " in text
     assert text.count("0.5: b") == 2, "a reason is spelled out once a paper"
-    latex = (written / "papers.tex").read_text()
-    assert r"a\_b \& 50 \%" in latex and "$>$60" in latex
-    assert latex.count(r"\begin{longtable}") == latex.count(r"\end{longtable}") == 2
-    for line in latex.splitlines():
-        if line.endswith(r"\\") and not line.startswith("\\"):
-            assert len(re.findall(r"(?<!\\)&", line)) == 9, line
 
 
 def test_the_page_begins_with_a_line_a_paper_that_is_counted_from_the_rows(written):
     html = (written / "papers.html").read_text()
-    first, tables = html.split('<h2 id="p">')
+    first, tables = html.split("<h2>P</h2>")
     assert "1 of 2 printed numbers reproduced; 1 of 1 same as the code" in first
     assert "2.84 % off" in first
     assert "A rival is better in 1 of 2 settings." in first
@@ -313,31 +306,9 @@ def test_the_page_begins_with_a_line_a_paper_that_is_counted_from_the_rows(writt
     assert "Of 1 number that it does not print (code): 1 same as the code." in first
     assert "Q: 10 % printed; 10.4 % here" in first
     assert "Not reproduced: q (s)" in first and "1 row: another &lt;machine&gt;" in first
-    assert '<a class="verdict same-as-the-code" href="a.html">same as the code</a>' in tables
-    assert "<summary>Not comparable or missing: 1 row, each with its reason</summary>" in tables
-    assert "@article{wei2024mc2," in tables and "doi = {10.7544/issn1000-1239.202330164}" in tables
+    assert '<a href="a.html">same as the code</a>' in tables
     assert not re.search(r'(src|href)="(https?:)?//', html) and "@import" not in html
     assert "two <things>" not in html, "what is named is escaped"
-
-
-def _luminance(colour):
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
-
-
-def test_words_on_the_page_stand_out_from_their_ground(written):
-    style = (written / "papers.html").read_text().split("</style>")[0]
-    light, dark = (
-        dict(re.findall(r"--([a-z-]+): (#\w{6})", part))
-        for part in style.split("@media (prefers-color-scheme")[:2]
-    )
-    pairs = [(kind, f"{kind}-tint") for kind in ("good", "more", "bad", "none", "gone")]
-    pairs += [("ink", "paper"), ("soft", "paper"), ("link", "paper"), ("ink", "tint")]
-    for colours in (light, dark):
-        for words, ground in pairs:
-            low, high = sorted(_luminance(colours[name]) for name in (words, ground))
-            assert (high + 0.05) / (low + 0.05) >= 4.5, (words, ground)
 
 
 def test_what_is_claimed_is_a_number_of_the_file(tmp_path):

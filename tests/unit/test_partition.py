@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 
 from joulecast.app.cli.main import app
 from joulecast.errors import JoulecastError
-from joulecast.graphs.device_placement import placement_graph
 from joulecast.graphs.readers import read_partitionable
 from joulecast.graphs.taskgraph import Task, TaskGraph, in_order
 from joulecast.partition import planner
@@ -29,7 +28,6 @@ from joulecast.partition.problem import (
     PARAMETER_COPIES,
     Problem,
     pipeline_problem,
-    placement_problem,
     summable,
 )
 
@@ -103,7 +101,7 @@ def stage_time(problem: Problem, before: int, after: int, devices: int, used: in
             return math.inf
     time = (work + 4 * (devices - 1) * parameters * problem.reduce_time / devices) / devices
     into = out = 0.0
-    for output in problem.forward:
+    for output in problem.outputs:
         readers = set(nodes_of(output.consumers))
         if output.producer in stage:
             out += output.cost if readers - set(stage) else 0.0
@@ -125,11 +123,11 @@ def exhaustive(problem: Problem) -> float:
         for after in ideals:
             if after == before or before & ~after:
                 continue
-            for move in problem.moves:
-                if used + move.devices <= problem.devices:
-                    time = stage_time(problem, before, after, move.devices, used)
+            for replicas in problem.replicas:
+                if used + replicas <= problem.devices:
+                    time = stage_time(problem, before, after, replicas, used)
                     if time < found:
-                        found = min(found, max(time, best_from(after, used + move.devices)))
+                        found = min(found, max(time, best_from(after, used + replicas)))
         return found
 
     return best_from(0, 0)
@@ -192,10 +190,10 @@ def check_against_exhaustive_search(graph, devices, cost, replicate, memory):
         plan.stages, chain_of([s.nodes for s in plan.stages], problem), strict=True
     ):
         assert is_ideal(problem.order, after) and stage.nodes
-        time = stage_time(problem, before, after, stage.move.devices, used)
+        time = stage_time(problem, before, after, stage.replicas, used)
         assert stage.time == pytest.approx(time)
         slowest = max(slowest, time)
-        used += stage.move.devices
+        used += stage.replicas
     assert slowest == pytest.approx(plan.bottleneck) and used == devices
 
 
@@ -240,36 +238,6 @@ def milp_bottleneck(problem: Problem) -> float:
 def test_the_planner_agrees_with_a_milp(graph, devices):
     problem = pipeline_problem(graph, min(devices, len(graph.tasks)))
     assert best_plan(problem).bottleneck == pytest.approx(milp_bottleneck(problem), abs=1e-4)
-
-
-@settings(max_examples=150)
-@given(graphs(most=12), st.integers(2, 4), st.sampled_from(["compute", "sum"]), st.randoms())
-def test_fractions_lose_no_plan(graph, devices, cost, chance):
-    """Windows and gaps are compared with sums that were added up in another order."""
-    whole = placement_of(graph, devices, cost, 1)
-    fraction = placement_of(graph, devices, cost, 1e-6)
-    chance.shuffle(fraction["edges"])
-    try:
-        expected = placed(whole)
-    except JoulecastError:
-        with pytest.raises(JoulecastError, match=r"no pipeline on|has a size of"):
-            placed(fraction)
-        return
-    assert placed(fraction) == pytest.approx(expected * 1e-6, rel=1e-9)
-
-
-def placement_of(graph: TaskGraph, accelerators: int, cost: str, factor: float) -> dict:
-    """A network's graph as a device-placement file; memory matters, so that weightless nodes do."""
-    nodes = [
-        {"fpgaLatency": task.work_us * factor, "size": task.parameter_bytes} for task in graph.tasks
-    ]
-    edges = [
-        (graph.index[name], i, graph.tasks[graph.index[name]].activation_bytes * factor)
-        for i, task in enumerate(graph.tasks)
-        for name in task.reads
-    ]
-    edges = edges if cost == "sum" else [(a, b, 0) for a, b, _ in edges]
-    return placement(nodes, edges, maxFPGAs=accelerators, maxSizePerFPGA=60)
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=4))
@@ -408,138 +376,6 @@ def test_above_a_bound_of_nothing_no_gap_is_told():
     assert plan.gap is None and replace(plan, bottleneck=0.0).gap == 0.0
 
 
-def placement(nodes: list[dict], edges: list[tuple], **top) -> dict:
-    base = {"supportedOnFpga": 1, "cpuLatency": 10, "fpgaLatency": 1, "size": 1}
-    return {
-        "maxFPGAs": 2,
-        "maxCPUs": 0,
-        "maxSizePerFPGA": 100,
-        "nodes": [
-            base | {"id": i, "isBackwardNode": 0, "colorClass": i} | n for i, n in enumerate(nodes)
-        ],
-        "edges": [{"sourceId": s, "destId": t, "cost": c} for s, t, c in edges],
-    } | top
-
-
-def placed(content: dict) -> float:
-    return best_plan(placement_problem(placement_graph(Path("drawn.json"), content))).bottleneck
-
-
-def test_placement_counts_every_boundary_node_once_into_and_once_out_of_a_device():
-    # 0 -> {1, 2} -> 3; node 0's output goes to two nodes of the next device, and is paid once on each side.
-    nodes = [{"fpgaLatency": 5}, {"fpgaLatency": 3}, {"fpgaLatency": 3}, {"fpgaLatency": 1}]
-    edges = [(0, 1, 2), (0, 2, 2), (1, 3, 7), (2, 3, 7)]
-    assert placed(placement(nodes, edges)) == 9  # 0 | 1 2 3: 5 + 2 and 2 + 7
-    # A CPU pays nothing for transfers, and 3 for the last node; the accelerator 11 and 7 out of it.
-    nodes[0]["cpuLatency"], nodes[3]["cpuLatency"] = 20, 3
-    assert placed(placement(nodes, edges, maxFPGAs=1, maxCPUs=1)) == 12  # all on the accelerator
-    edges = [(0, 1, 2), (0, 2, 2), (1, 3, 0), (2, 3, 0)]
-    assert placed(placement(nodes, edges, maxFPGAs=1, maxCPUs=1)) == 11
-
-
-@st.composite
-def placements(draw: st.DrawFn) -> dict:
-    """Training graphs: forward nodes, and backward ones of the same colours that run back."""
-    size = draw(st.integers(1, 4))
-    loads = st.integers(0, 9)
-    nodes, edges = [], []
-    costs = [draw(loads) for _ in range(2 * size)]
-    for i in range(size):
-        nodes.append({"fpgaLatency": draw(loads), "cpuLatency": draw(loads), "size": draw(loads)})
-        nodes[-1]["supportedOnFpga"] = draw(st.sampled_from([1, 1, 1, 0]))
-        for j in draw(st.lists(st.integers(0, i - 1), max_size=2, unique=True)) if i else []:
-            edges.append((j, i, costs[j]))
-            edges.append((size + i, size + j, costs[size + i]))
-        # Gradients between nodes that the forward order does not compare, either way round.
-        for j in draw(st.lists(st.integers(0, i - 1), max_size=1)) if i else []:
-            edges.append((size + i, size + j, costs[size + i]))
-    backward = [n | {"isBackwardNode": 1, "fpgaLatency": draw(loads)} for n in nodes]
-    for i in range(size):
-        nodes[i]["colorClass"] = backward[i]["colorClass"] = i
-        edges.append((i, size + i, costs[i]))
-    accelerators, cpus = draw(
-        st.sampled_from([(1, 0), (2, 0), (3, 0), (1, 1), (2, 1), (1, 2), (0, 2)])
-    )
-    memory = draw(st.integers(5, 40))
-    top = {"maxFPGAs": accelerators, "maxCPUs": cpus, "maxSizePerFPGA": memory}
-    return placement(nodes + backward, edges, **top)
-
-
-def exhaustive_placement(content: dict) -> float:
-    """Every assignment of forward nodes to devices, with contiguous forward parts in some order."""
-    nodes, edges = content["nodes"], content["edges"]
-    size = len(nodes) // 2
-    kinds = ["fpga"] * content["maxFPGAs"] + ["cpu"] * content["maxCPUs"]
-    forward = [
-        (e["sourceId"], e["destId"]) for e in edges if max(e["sourceId"], e["destId"]) < size
-    ]
-    best = math.inf
-    for number in range(len(kinds) ** size):
-        on = [number // len(kinds) ** i % len(kinds) for i in range(size)]
-        if not contiguous(on, forward, size):
-            continue
-        slowest = 0.0
-        for device, kind in enumerate(kinds):
-            mine = {i for i in range(size) if on[i] == device}
-            mine |= {i + size for i in mine}
-            if kind == "cpu":
-                load = sum(nodes[i]["cpuLatency"] for i in mine)
-            else:
-                load = sum(nodes[i]["fpgaLatency"] for i in mine)
-                if any(not nodes[i]["supportedOnFpga"] for i in mine):
-                    load = math.inf
-                if sum(nodes[i]["size"] for i in mine) > content["maxSizePerFPGA"]:
-                    load = math.inf
-                crossing = {
-                    (e["sourceId"], e["cost"])
-                    for e in edges
-                    if (e["sourceId"] in mine) != (e["destId"] in mine)
-                }
-                load += sum(cost for _, cost in crossing)
-            slowest = max(slowest, load)
-        best = min(best, slowest)
-    return best
-
-
-def contiguous(on: list[int], forward: list[tuple[int, int]], size: int) -> bool:
-    """Whether the devices' forward parts can run one after the other."""
-    pairs = {(on[a], on[b]) for a, b in forward if on[a] != on[b]}
-    left = set(on)
-    while left:
-        free = {d for d in left if not any(b == d and a in left for a, b in pairs)}
-        if not free:
-            return False
-        left -= free
-    return True
-
-
-def scaled(content: dict, factor: float) -> dict:
-    """The same in another unit: sums of fractions depend on the order of their terms."""
-    nodes = [
-        node | {key: node[key] * factor for key in ("fpgaLatency", "cpuLatency", "size")}
-        for node in content["nodes"]
-    ]
-    edges = [edge | {"cost": edge["cost"] * factor} for edge in content["edges"]]
-    memory = content["maxSizePerFPGA"] * factor * (1 + 1e-9)
-    return content | {"nodes": nodes, "edges": edges, "maxSizePerFPGA": memory}
-
-
-@settings(max_examples=150)
-@given(placements(), st.sampled_from([1, 1e-6, 0.3]), st.sampled_from([1500, 1]))
-def test_no_placement_is_better_than_the_planned_one(content, factor, few):
-    with patch.multiple(planner, _FEW_IDEALS=few, _HANDFUL=few):
-        check_placement(scaled(content, factor))
-
-
-def check_placement(content: dict) -> None:
-    expected = exhaustive_placement(content)
-    if math.isinf(expected):
-        with pytest.raises(JoulecastError, match=r"needs a CPU|has a size of|no pipeline on"):
-            placed(content)
-        return
-    assert placed(content) == pytest.approx(expected)
-
-
 @pytest.mark.parametrize("heaviest", [10**16, 10**18, 10**30])
 def test_times_further_apart_than_a_microsecond_are_cut(heaviest):
     # Numbers of that size have no half way between neighbours: the search for it did not end.
@@ -619,40 +455,9 @@ def test_bad_profiles_are_refused_in_one_line(case, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"edges": [(0, 5, 1)]}, "edge 0: destId is the unknown node `5`"),
-        ({"edges": [(0, 1, -1)]}, "cost is -1"),
-        ({"nodes": [{"fpgaLatency": -3}, {}]}, "node `0`: fpgaLatency is -3"),
-        ({"nodes": [{"size": 1000}, {}]}, "node `0` has a size of 1000"),
-        ({"nodes": [{"supportedOnFpga": 0}, {}]}, "node `0` needs a CPU"),
-        ({"nodes": []}, "the graph is empty"),
-        ({"edges": [(0, 1, 1), (1, 0, 1)]}, "cycle"),
-        ({"maxFPGAs": None}, "maxFPGAs is None"),
-        ({"maxFPGAs": 1.5}, "maxFPGAs is 1.5; devices are whole"),
-        ({"nodes": [{"id": ""}, {}]}, "a node without a name"),
-        (
-            {
-                "nodes": [{}, {}, {"isBackwardNode": 1}, {"isBackwardNode": 1}],
-                "edges": [(2, 3, 1), (3, 2, 1)],
-            },
-            "cycle: 2 -> 3 -> 2",
-        ),
-    ],
-)
-def test_bad_placements_are_refused(change, message):
-    fields = {"nodes": [{}, {}], "edges": [(0, 1, 1)]} | change
-    with pytest.raises(JoulecastError, match=message):
-        placement_graph(
-            Path("bad.json"), placement(fields.pop("nodes"), fields.pop("edges"), **fields)
-        )
-
-
-@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"devices": 5}, "5 stages are more than its 3 nodes"),
-        ({"devices": 0}, "at least one"),
         ({"devices": 2, "cost": "sum"}, "--cost sum needs --bandwidth"),
         ({"devices": 2, "replicate": True}, "--replicate needs --bandwidth"),
         ({"devices": 2, "bandwidth": 0.0}, "--bandwidth 0: must be above 0"),

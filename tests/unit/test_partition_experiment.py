@@ -5,7 +5,7 @@ import json
 import pandas as pd
 import pytest
 from conftest import ROOT
-from test_partition import a_graph, placement
+from test_partition import a_graph
 
 from joulecast.errors import JoulecastError
 from joulecast.partition.planner_experiment import partition_experiment, stages_for_runtime
@@ -42,7 +42,7 @@ def test_every_planner_is_beside_the_optimum(experiment):
     assert table.at[4, "pipedream_ratio"] == pytest.approx(1)
     assert table.at[4, "uniform_ratio"] >= 1
     times = planning_times([found | {"network": "resnet18"}], published).set_index("devices")
-    assert times.at[8, "published_paper_s"] == 0.21 and times.at[4, "joulecast_cpu_ms"] > 0
+    assert times.at[8, "published_paper_s"] == 0.21 and times.at[4, "joulecast_cpu_ms"] >= 0
     assert times.at[4, "published_handsplit_minutes"] == "35"
 
 
@@ -80,14 +80,6 @@ def test_all_of_table_1_is_quoted():
         for of_network in published.partition_s.values()
         for row in of_network.values()
     )
-
-
-def test_a_device_placement_file_is_no_network(tmp_path):
-    file = tmp_path / "x.json"
-    file.write_text(json.dumps(placement([{}, {}], [(0, 1, 1)])))
-    with pytest.raises(JoulecastError, match="the experiment needs a network's"):
-        partition_experiment(file, [2], 4, "measured", tmp_path / "out.json")
-    assert not (tmp_path / "out.json").exists()
 
 
 def test_stages_for_a_run_are_by_any_planner():

@@ -14,16 +14,13 @@ import joulecast
 from joulecast.app.cli.main import app
 from joulecast.energy.prices import Prices
 from joulecast.errors import JoulecastError
+from joulecast.report.advice.advise import measure_next
 from joulecast.report.advice.candidate import Candidate, dominates
-from joulecast.report.advice.choice import choose
-from joulecast.report.advice.next_steps import measure_next
+from joulecast.report.advice.choice import choose, verdict_on
 from joulecast.report.advice.request import Limit
 from joulecast.report.advice.text import advice_text
-from joulecast.report.advice.verdict import verdict_on
 from joulecast.runs.folders import record_folders
 from joulecast.runs.record import RunRecord, write_record
-from joulecast.tune.history import add_to_history_file, begin_history_file
-from joulecast.tune.trial import CostModel, Proposal, Trial
 
 PLATFORMS = ROOT / "config/platforms"
 
@@ -136,7 +133,7 @@ limits = st.one_of(
     st.just(Limit()),
     st.floats(0.1, 2e4).map(lambda s: Limit(deadline_s=s)),
     st.floats(0.1, 2e4).map(lambda j: Limit(energy_budget_j=j)),
-    st.floats(0, 1).map(lambda w: Limit(energy_weight=w)),
+    st.just(Limit(objective="time")),
 )
 
 
@@ -152,20 +149,11 @@ def test_the_best_is_within_the_limit_and_nothing_there_is_better_in_both(many, 
             assert fits == (known and candidate.energy_high_j <= limit.energy_budget_j)
     if choice.best is None:
         assert choice.why_none
-        assert not inside or (limit.energy_weight and all(c.energy_j is None for c in many))
+        assert not inside
         return
     best = many[choice.best]
     assert best in inside
     assert not any(dominates(other, best) for other in inside)
-
-
-@given(candidates())
-def test_weights_of_one_and_zero_are_energy_and_time_alone(many):
-    fastest = chosen(many, Limit(energy_weight=0))
-    assert fastest.time_s == pytest.approx(min(c.time_s for c in many), rel=SAME)
-    joules = [c.energy_j for c in many if c.energy_j is not None]
-    best = chosen(many, Limit(energy_weight=1))
-    assert (best is None and not joules) or best.energy_j == pytest.approx(min(joules), rel=SAME)
 
 
 def test_rounding_decides_no_tie():
@@ -178,8 +166,8 @@ def test_rounding_decides_no_tie():
         for many in ([other, plain], [plain, other], *([other, each] for each in same)):
             for limit in (Limit(), Limit(deadline_s=1), Limit(energy_budget_j=5)):
                 assert chosen(many, limit).nodes == 2
-            for weight in (0, 0.5, 1):
-                assert chosen(many, Limit(energy_weight=weight)).nodes == 2
+            for objective in ("time", "edp"):
+                assert chosen(many, Limit(objective=objective)).nodes == 2
             assert "closest is 2 nodes" in choose(many, Limit(deadline_s=0.1)).why_none
             assert "closest is 2 nodes" in choose(many, Limit(energy_budget_j=0.1)).why_none
             assert not dominates(many[0], many[1]) and not dominates(many[1], many[0])
@@ -200,11 +188,9 @@ def test_of_intervals_as_wide_the_cheapest_is_to_be_measured_next():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"objective": "time", "energy_weight": 0.5}, "--objective and --energy-weight contradict"),
         ({"objective": "speed"}, "objective 'speed': give one of time, energy, cost, co2, edp"),
         ({"deadline_s": 0}, "deadline_s 0: must be above 0"),
         ({"energy_budget_j": float("nan")}, "energy_budget_j nan: give a finite number"),
-        ({"energy_weight": 1.5}, "energy_weight 1.5: must be at most 1"),
     ],
 )
 def test_limits_that_nothing_can_meet_are_refused(given, said):
@@ -271,7 +257,7 @@ def test_overlapping_intervals_have_no_clear_winner():
     )
     alone = verdict_on([best, far], choose([best, far], Limit()), "EUR")
     assert alone["clear_winner"] and "clear winner" in alone["in_words"]
-    assert "of the energy and takes 3.80 times as long as the fastest, 8 nodes" in alone["trade"]
+    assert "of the energy and takes 3.80 times as long as the fastest, 8 nodes" in alone["in_words"]
     paid = [replace(c, energy_source="estimated").priced(PAID) for c in many]
     paid = [replace(c, hosts=c.nodes).priced(PAID) for c in paid]
     said = verdict_on(paid, choose(paid, Limit()), "EUR")["in_words"]
@@ -334,7 +320,7 @@ def test_what_lies_outside_is_marked_and_less_sure(campaign):
 
 
 def test_nothing_is_chosen_from_nothing(campaign):
-    for limit in (Limit(), Limit(deadline_s=1), Limit(energy_budget_j=1), Limit(energy_weight=0.0)):
+    for limit in (Limit(), Limit(deadline_s=1), Limit(energy_budget_j=1), Limit(objective="time")):
         with pytest.raises(
             JoulecastError, match="nothing can be advised: 8 nodes, batch 1: batch 1 "
         ):
@@ -470,7 +456,7 @@ def test_what_to_measure_next_follows_from_the_choice(campaign, tmp_path):
 
 
 def test_everything_is_plain_data(campaign):
-    advice = advise(campaign, "vit_ti", Limit(energy_weight=0.5))
+    advice = advise(campaign, "vit_ti", Limit(objective="edp"))
     assert json.loads(json.dumps(advice, allow_nan=False)) == advice
     front = [c for c in advice["candidates"] if c["on_front"]]
     assert advice["best"] in front
@@ -515,46 +501,6 @@ def test_a_platform_without_records_is_simulated_and_says_so():
     assert budget["best"] is None and "no energy is known" in budget["why_none"]
 
 
-TRACES = {
-    "environment": "replay",
-    "workload": "cifar100",
-    "gpu": "v100",
-    "batch_sizes": [8, 16],
-    "default_batch_size": 16,
-    "power_limits_w": {"8": [250, 200], "16": [250, 200]},
-    "cost": {"eta": 0.5, "max_power_w": 250},
-}
-
-
-def a_history(file: Path, header: dict[str, object] | None = None) -> Path:
-    job = {"batch_sizes": [8, 16], "default_batch_size": 16, "workload": {"network": "vit_ti"}}
-    cost = {"eta": 0.5, "max_power_w": 250}
-    header = header or {
-        "environment": "live",
-        "job": job,
-        "power_limits_w": [250, 200],
-        "cost": cost,
-    }
-    begin_history_file(file, header)
-    cost = CostModel(0.5, 250)
-    for number, batch in enumerate((16, 8, 8)):
-        joules = 200.0 * (10 if batch == 16 else 5)
-        trial = Trial(
-            recurrence=number,
-            proposal=Proposal(batch, (250,)),
-            reached=True,
-            stopped_by="target",
-            epochs=1.0,
-            time_s=joules / 200,
-            energy_j=joules,
-            energy_source="recorded",
-            cost=cost.of(joules / 200, joules),
-            power_limit_w=250,
-        )
-        add_to_history_file(file, trial)
-    return file
-
-
 def test_imported_runs_of_another_platform_do_not_stand_in_the_way(tmp_path):
     records = keep(tmp_path, make_imported("box", network="alexnet"))
     options = {"samples": 1e5, "nodes": [1, 2], "platforms": PLATFORMS}
@@ -570,24 +516,6 @@ def test_imported_runs_of_another_platform_do_not_stand_in_the_way(tmp_path):
     options |= {"platforms": tmp_path / "platforms", "nodes": [1]}
     advice = advise(records, "alexnet", platform="box", **options)
     assert {c["rests_on"] for c in advice["candidates"]} == {"measured"}
-
-
-def test_a_power_limit_is_told_where_a_history_tuned_one(campaign, tmp_path):
-    advice = advise(campaign, "vit_ti", history=a_history(tmp_path / "h.jsonl"))
-    assert row_of(advice, 1, 8)["power_limit_w"] == 250
-    assert "power limit  250 W" in advice_text(advice)
-    other = row_of(advice, 2, 16)
-    assert other["power_limit_w"] is None and "batch size 8 only" in other["why_no_power_limit"]
-    without = advise(campaign, "vit_ti")
-    assert all(c["power_limit_w"] is None for c in without["candidates"])
-    # These runs were not on a GPU.
-    assert "power limit" not in advice_text(without) and "tune" not in advice_text(without)
-
-
-def test_a_history_of_traces_is_refused(campaign, tmp_path):
-    file = a_history(tmp_path / "h.jsonl", TRACES)
-    with pytest.raises(JoulecastError, match="the traces of cifar100 on v100, not of vit_ti"):
-        advise(campaign, "vit_ti", history=file)
 
 
 # --- the command --------------------------------------------------------------------------------------------
@@ -611,7 +539,6 @@ def test_the_command_prints_json_and_plain_errors(campaign):
     assert {c["nodes"] for c in told["candidates"]} == {1, 2}
     for wrong, message in (
         ([*asked, "--nodes", "one"], "--nodes 'one': give numbers"),
-        ([*asked, "--objective", "time", "--energy-weight", "0.5"], "contradict"),
         (
             [*asked, "--energy-budget", "5 parsecs"],
             "'5 parsecs': no energy; give joules, or as 90kJ",

@@ -118,7 +118,7 @@ def _script(rules, name):
 
 def test_scripts_read_all_params_but_the_versions():
     rules = _rules()
-    assert len(rules) > 30
+    assert len(rules) > 15
     for name, (_, body) in rules.items():
         unread = _params(body) - _read_by(_script(rules, name)) - {"version", "source"}
         assert not unread, (name, unread)

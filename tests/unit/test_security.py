@@ -115,7 +115,6 @@ def test_names_that_mean_something_elsewhere_are_refused_by_their_key(name):
         "evaluation.imports": {"evaluation": {"imports": [name]}},
         "partition.graphs": {"partition": {"graphs": name}},
         "simulator.real_training": {"simulator": {"real_training": name}},
-        "simulator.platforms": {"simulator": {"platforms": [name]}},
         "tuning.live.policy": {"tuning": {"live": {"policy": name}}},
     }.items():
         with pytest.raises(JoulecastError, match=key.replace(".", r"\.")):

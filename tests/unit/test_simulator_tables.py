@@ -10,9 +10,6 @@ from typer.testing import CliRunner
 from joulecast.app.cli.main import app
 from joulecast.energy.fitting import CampaignFit
 from joulecast.energy.strategy_energy import StageTimes, step_energy
-from joulecast.graphs.costs import Roofline
-from joulecast.graphs.shipped_graphs import load
-from joulecast.report.tables.simulated_scaling import Setting, scaling_forecast
 from joulecast.report.tables.simulator import (
     ablation_table,
     error_table,
@@ -21,7 +18,6 @@ from joulecast.report.tables.simulator import (
 )
 from joulecast.runs.judging import COLUMNS as PREDICTIONS
 from joulecast.runs.judging import join_references
-from joulecast.runs.platforms import read_platform
 from joulecast.runs.table import COLUMNS
 from joulecast.simulate.collectives import sent_share, steps_of
 from joulecast.simulate.network_calibration import calibrate_network
@@ -94,27 +90,6 @@ def test_a_step_is_priced_by_stage() -> None:
     assert elsewhere.joules is None and "no energy model was fitted on other" in elsewhere.reason
     dark = step_energy(_fit(None), "mine", times, 4, 4)
     assert dark.joules is None and "carry no energy" in dark.reason
-
-
-def test_scaling_forecast_says_what_it_lacks() -> None:
-    known = read_platform(ROOT / "config/platforms/hc2.yaml")
-    unknown = read_platform(ROOT / "config/platforms/tianhe3-mt.yaml")
-    settings = [
-        Setting(known, None, 16),
-        Setting(unknown, Roofline(1e12, 1e11), 16),
-        Setting(read_platform(ROOT / "config/platforms/two-core-vm.yaml"), None, 16, "no cluster"),
-    ]
-    rows = scaling_forecast([load("alexnet")], settings, [1, 4], {})
-    by = rows.set_index(["platform", "nodes"])
-    assert by.loc[("hc2", 4), "devices"] == 32
-    per_node = by["samples_per_s"] / by.index.get_level_values("nodes")
-    assert 0 < per_node.loc[("hc2", 4)] < per_node.loc[("hc2", 1)]
-    assert by.loc[("hc2", 4), "rests_on"] == "simulated"
-    assert pd.isna(by.loc[("hc2", 4), "joules_per_sample"])
-    # One node needs no link; four need the one that nobody knows.
-    assert by.loc[("tianhe3-mt", 1), "step_s"] > 0
-    assert "cluster.links.0.bytes_per_s" in by.loc[("tianhe3-mt", 4), "basis"]
-    assert by.loc[("two-core-vm", 1), "basis"] == "no cluster"
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "recursive_doubling", "rabenseifner"])

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulecast.errors import JoulecastError
-from joulecast.tune.curve import Curve
+from joulecast.tune.curve_policy import Curve
 from joulecast.tune.expectation import (
     best_configuration,
     energy_potential,
@@ -29,7 +29,7 @@ from joulecast.tune.history import (
     read_history_file,
 )
 from joulecast.tune.limit_choice import selector
-from joulecast.tune.outward import OutwardWalk
+from joulecast.tune.outward_walk import OutwardWalk
 from joulecast.tune.policies import Policy, PowerLimitOnly
 from joulecast.tune.policy_experiment import Setting, paper_recurrences, replay, replayed
 from joulecast.tune.policy_registry import POLICIES, make_policy

@@ -28,11 +28,6 @@ try:
     SPECS = {spec.run: spec for spec in require_campaign(CONFIG, PLATFORMS, PROJECT)}
     # The recorded campaign that is replayed; None where runs are measured.
     RECORDED = recorded_for(CONFIG.platform, PLATFORMS)
-    # Files of the platforms that are forecast on: the campaign's own first.
-    PLATFORM_FILES = [
-        platform_file(name, PLATFORMS)
-        for name in [CONFIG.platform, *CONFIG.simulator.platforms]
-    ]
 except JoulecastError as error:
     raise WorkflowError(str(error)) from None
 # Of a training of the user's own, what is shown is the training: no networks are simulated, cut or tuned.
@@ -89,22 +84,6 @@ def kept(paths, version_of=None):
         return function(paths)
 
     return Kept(ancient(each(str, paths)), each(content_version, version_of or paths))
-
-
-def task_graph(wildcards):
-    """Task graph of a network, kept or measured."""
-    folder = CONFIG.partition.graphs
-    if folder is None:
-        return Kept(f"{RESULTS}/task-graphs/{wildcards.network}.json", None)
-    return kept(kept_task_graph(PROJECT / folder, wildcards.network))
-
-
-def forecast_batches():
-    """Samples of a rank in the forecast: one number, or where nodes share a batch several to interpolate."""
-    scale = CONFIG.scale
-    if scale.scaling == "weak":
-        return [max(1, scale.batch_size // scale.ranks_per_node)]
-    return sorted({scale.batch_size, *CONFIG.calibration.batch_sizes})
 
 
 # Numbers of the papers, by the paper.

@@ -51,77 +51,41 @@ rule fit:
 
 rule tables:
     input:
-        fits=rules.fit.output.fits,
+        records=records(),
+        # By path: together with an input like `rules.fit.output.fits`, Snakemake hashes the whole list
+        # of records once for every record.
+        fits=f"{RESULTS}/fits",
         published=MC2.files,
     output:
         tables=tables("Energy and time", "energy"),
+        checks=tables("Records", "checks"),
     log:
         f"{RESULTS}/logs/tables.log",
     threads: 1
     params:
         source=SOURCE,
         version=MC2.version,
+        runs=len(SPECS),
     script:
         "../scripts/tables.py"
 
 
-rule import_metered:
+rule metered:
     input:
         submissions=MLPERF_POWER.files,
+        published=MC2.files,
     output:
         records=directory(f"{METERED}/records"),
-    log:
-        f"{RESULTS}/logs/import-metered.log",
-    threads: 1
-    params:
-        source=SOURCE,
-        version=MLPERF_POWER.version,
-    script:
-        "../scripts/import_metered.py"
-
-
-use rule fit as fit_metered with:
-    input:
-        records=[rules.import_metered.output.records],
-        imported=[],
-    output:
         fits=directory(f"{METERED}/fits"),
+        tables=tables("Energy on real clusters", "energy", f"{METERED}/tables"),
     log:
-        f"{RESULTS}/logs/fit-metered.log",
+        f"{RESULTS}/logs/metered.log",
     benchmark:
-        f"{RESULTS}/benchmarks/fit-metered.tsv"
+        f"{RESULTS}/benchmarks/metered.tsv"
+    threads: 1
     params:
         **FITTING,
         source=SOURCE,
-        runs=None,  # all that were imported
-
-
-use rule tables as metered_tables with:
-    input:
-        fits=rules.fit_metered.output.fits,
-        published=MC2.files,
-    output:
-        tables=tables("Energy on real clusters", "energy", f"{METERED}/tables"),
-    log:
-        f"{RESULTS}/logs/metered-tables.log",
-    params:
-        source=SOURCE,
-        version=MC2.version,
-
-
-rule check:
-    input:
-        records=records(),
-        # By path: together with an input like `rules.fit.output.fits`, Snakemake hashes the whole list
-        # of records once for every record.
-        fits=f"{RESULTS}/fits",
-    output:
-        tables=tables("Records", "checks"),
-    log:
-        f"{RESULTS}/logs/check.log",
-    threads: 1
-    params:
-        source=SOURCE,
-        runs=len(SPECS),
+        version=[MLPERF_POWER.version, MC2.version],
     script:
-        "../scripts/check.py"
+        "../scripts/metered.py"

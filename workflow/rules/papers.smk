@@ -1,18 +1,20 @@
 # The tables of the four papers: a verdict on every number, from data that is shipped.
 
-PROFILES = shipped_folder("pipedream-profiles")
-PROFILED = sorted(path.stem for path in PROFILES.glob("*.txt"))
+PROFILES = kept(sorted(shipped_folder("pipedream-profiles").glob("*.txt")))
 
 
-use rule partition_network as partition_profile with:
+use rule partition_networks as partition_profiles with:
     input:
-        graph=lambda wildcards: kept(PROFILES / f"{wildcards.network}.txt").files,
+        graphs=PROFILES.files,
     output:
-        experiment=f"{RESULTS}/papers/partition/{{network}}.json",
+        experiments=expand(
+            f"{RESULTS}/papers/partition/{{network}}.json",
+            network=[Path(file).stem for file in PROFILES.files],
+        ),
     log:
-        f"{RESULTS}/logs/partition-profile-{{network}}.log",
+        f"{RESULTS}/logs/partition-profiles.log",
     params:
-        version=lambda wildcards: kept(PROFILES / f"{wildcards.network}.txt").version,
+        version=PROFILES.version,
         devices=[4, 8],  # the paper's
         micro_batches=CONFIG.partition.micro_batches,
         source="imported",
@@ -20,14 +22,12 @@ use rule partition_network as partition_profile with:
 
 rule papers:
     input:
-        metered=rules.metered_tables.output.tables,
-        profile_experiments=expand(
-            f"{RESULTS}/papers/partition/{{network}}.json", network=PROFILED
-        ),
+        metered=rules.metered.output.tables,
+        profile_experiments=rules.partition_profiles.output.experiments,
         tuning=rules.tuning_report.output.tables,
         simulator=rules.simulator_report.output.tables,
         partition=rules.partition_report.output.tables,
-        own_experiments=rules.partition_report.input.experiments,
+        own_experiments=rules.partition_networks.output.experiments,
         published=[paper.files for paper in PAPERS.values()],
     output:
         tables=tables("Papers", "papers"),

@@ -6,6 +6,22 @@ PIPELINES = {
     run.name: run for run in (CONFIG.partition.pipelines if RECORDED is None else [])
 }
 ANTICHAIN = PAPERS["antichain"]
+# Task graphs of the networks that are cut: measured here, or kept.
+TASK_GRAPHS = (
+    Kept(
+        expand(
+            f"{RESULTS}/task-graphs/{{network}}.json", network=CONFIG.partition.networks
+        ),
+        None,
+    )
+    if CONFIG.partition.graphs is None
+    else kept(
+        [
+            kept_task_graph(PROJECT / CONFIG.partition.graphs, network)
+            for network in CONFIG.partition.networks
+        ]
+    )
+)
 
 
 rule measure_task_graph:
@@ -22,23 +38,25 @@ rule measure_task_graph:
         "../scripts/measure_task_graph.py"
 
 
-rule partition_network:
+rule partition_networks:
     input:
-        graph=lambda wildcards: task_graph(wildcards).files,
+        graphs=TASK_GRAPHS.files,
     output:
-        experiment=f"{RESULTS}/partition/{{network}}.json",
+        experiments=expand(
+            f"{RESULTS}/partition/{{network}}.json", network=CONFIG.partition.networks
+        ),
     log:
-        f"{RESULTS}/logs/partition-{{network}}.log",
+        f"{RESULTS}/logs/partition-networks.log",
     threads: 1
     resources:
         machine=16,  # planners are timed
     params:
-        version=lambda wildcards: task_graph(wildcards).version,
+        version=TASK_GRAPHS.version,
         devices=CONFIG.partition.devices,
         micro_batches=CONFIG.partition.micro_batches,
         source="measured" if CONFIG.partition.graphs is None else "recorded",
     script:
-        "../scripts/partition_network.py"
+        "../scripts/partition_networks.py"
 
 
 rule run_pipeline:
@@ -57,9 +75,7 @@ rule run_pipeline:
 
 rule partition_report:
     input:
-        experiments=expand(
-            f"{RESULTS}/partition/{{network}}.json", network=CONFIG.partition.networks
-        ),
+        experiments=rules.partition_networks.output.experiments,
         pipelines=expand(f"{RESULTS}/pipelines/{{pipeline}}.json", pipeline=PIPELINES),
         published=ANTICHAIN.files,
     output:

@@ -1,18 +1,5 @@
-# The simulator: op graphs and costs, networks it is judged on, error tables, forecasts of scaling.
+# The simulator: what it is judged on, and its error tables; measurements of this machine that it may use.
 
-from joulecast.measure.workloads.networks import NETWORKS as KNOWN_NETWORKS
-
-# Networks of the campaign; a recorded one may have others than are known here.
-NETWORKS = (
-    CONFIG.workload.networks
-    if RECORDED is None
-    else sorted(
-        {spec.workload.network for spec in SPECS.values() if spec.workload}
-        & set(KNOWN_NETWORKS)
-    )
-)
-# Ops of a platform whose runs are replayed cannot be measured on this machine.
-PROFILES_OPS = CONFIG.simulator.profile_ops and RECORDED is None
 # What the simulator is judged on.
 EMULATED = kept(PROJECT / CONFIG.simulator.emulated_network)
 TRAINING = (
@@ -25,25 +12,8 @@ GPU_STEPS = (
     if CONFIG.simulator.gpu_steps
     else Kept([], None)
 )
-FORECAST_ON = kept(PLATFORM_FILES)
 HC2 = kept(platform_file("hc2", PLATFORMS))
 PROTEUS = PAPERS["proteus"]
-
-
-rule capture_graph:
-    output:
-        graph=f"{RESULTS}/graphs/{{network}}.json",
-    log:
-        f"{RESULTS}/logs/capture-{{network}}.log",
-    threads: 1
-    resources:
-        # Not at the same time as a measurement, which it would disturb.
-        machine=1,
-    params:
-        source=SOURCE,
-        size=CONFIG.workload.model_dump(include={"image_size", "patch_size", "classes"}),
-    script:
-        "../scripts/capture_graph.py"
 
 
 rule profile_ops:
@@ -56,7 +26,7 @@ rule profile_ops:
         machine=16,
     params:
         size=CONFIG.workload.model_dump(include={"image_size", "patch_size", "classes"}),
-        batches=forecast_batches(),
+        batches=CONFIG.calibration.batch_sizes,
     script:
         "../scripts/profile_ops.py"
 
@@ -70,7 +40,7 @@ rule calibrate_network:
         f"{RESULTS}/logs/calibrate-network.log",
     threads: 1
     resources:
-        machine=1,  # as capture_graph
+        machine=1,  # not at the same time as a measurement, which it would disturb
     params:
         source=SOURCE,
     script:
@@ -89,7 +59,7 @@ rule judge_simulator:
         f"{RESULTS}/benchmarks/judge-simulator.tsv"
     threads: 1
     resources:
-        machine=1,  # as capture_graph
+        machine=1,  # as calibrate_network
     params:
         source=SOURCE,
         version=[EMULATED.version, TRAINING.version],
@@ -109,38 +79,12 @@ rule judge_on_gpus:
         f"{RESULTS}/benchmarks/judge-on-gpus.tsv"
     threads: 1
     resources:
-        machine=1,  # as capture_graph
+        machine=1,  # as calibrate_network
     params:
         source=SOURCE,
         version=GPU_STEPS.version,
     script:
         "../scripts/judge_on_gpus.py"
-
-
-rule scaling_forecast:
-    input:
-        fits=rules.fit.output.fits,
-        network=f"{RESULTS}/network.json",
-        graphs=expand(f"{RESULTS}/graphs/{{network}}.json", network=NETWORKS),
-        ops=expand(
-            f"{RESULTS}/ops/{{network}}.json", network=NETWORKS if PROFILES_OPS else []
-        ),
-        platforms=FORECAST_ON.files,
-    output:
-        forecast=f"{RESULTS}/simulator/scaling_forecast.parquet",
-    log:
-        f"{RESULTS}/logs/scaling-forecast.log",
-    benchmark:
-        f"{RESULTS}/benchmarks/scaling-forecast.tsv"
-    threads: 1
-    params:
-        source=SOURCE,
-        sections=CONFIG.model_dump(
-            mode="json", include={"simulator", "scale", "training", "emulation"}
-        ),
-        version=FORECAST_ON.version,
-    script:
-        "../scripts/scaling_forecast.py"
 
 
 rule simulator_report:
@@ -165,19 +109,3 @@ rule simulator_report:
         speed_devices=CONFIG.simulator.speed_devices,
     script:
         "../scripts/simulator_report.py"
-
-
-rule scaling_table:
-    input:
-        forecast=rules.scaling_forecast.output.forecast,
-    output:
-        tables=tables("Simulator", "forecast"),
-    log:
-        f"{RESULTS}/logs/scaling-table.log",
-    threads: 1
-    params:
-        source=SOURCE,
-        prices=PRICES,
-        device=CONFIG.training.device,
-    script:
-        "../scripts/scaling_table.py"

@@ -93,6 +93,7 @@ rule tuning_report:
 rule tune_live:
     output:
         record=f"{RESULTS}/tuning/live.json",
+        tables=tables("Tuning", "tuning_live"),
     log:
         f"{RESULTS}/logs/tune-live.log",
     threads: 1
@@ -104,17 +105,3 @@ rule tune_live:
         history=LIVE_HISTORY,
     script:
         "../scripts/tune_live.py"
-
-
-rule tuning_live_report:
-    input:
-        record=rules.tune_live.output.record,
-    output:
-        tables=tables("Tuning", "tuning_live"),
-    log:
-        f"{RESULTS}/logs/tuning-live.log",
-    threads: 1
-    params:
-        source=SOURCE,
-    script:
-        "../scripts/tuning_live_report.py"

@@ -4,12 +4,14 @@ from pathlib import Path
 
 from joulecast.app.campaign.scripts import run_script
 from joulecast.runs.folders import record_folders
-from joulecast.report.tables.scaling import calibrate_campaign
+from joulecast.runs.observations import allreduce_points
+from joulecast.simulate.network_calibration import calibrate_network, write_calibration
 
 
 def main(records: list[Path], network: Path) -> None:
-    folders = [folder for place in records for folder in record_folders(place)]
-    calibrate_campaign(folders, network)
+    points = allreduce_points(folder for place in records for folder in record_folders(place))
+    points = points.rename(columns={"copy_s": "seconds"}).assign(kind="all_reduce")
+    write_calibration(calibrate_network(points), network)
 
 
 if __name__ == "__main__":

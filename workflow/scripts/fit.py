@@ -10,14 +10,14 @@ from joulecast.runs.folders import campaign_records, record_folders
 def main(
     records: list[Path],
     imported: list[Path],
-    runs: int | None,
+    runs: int,
     bootstrap: int,
     series_splits: int,
     series_period_s: float,
     fits: Path,
 ) -> None:
-    places = records if runs is None else campaign_records(records, runs)
-    folders = [folder for place in [*places, *imported] for folder in record_folders(place)]
+    places = [*campaign_records(records, runs), *imported]
+    folders = [folder for place in places for folder in record_folders(place)]
     fit_campaign(
         folders,
         bootstrap=bootstrap,

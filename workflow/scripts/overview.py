@@ -1,4 +1,4 @@
-"""Write the overview page of the results."""
+"""Write what a campaign answers, and the overview page of it."""
 
 from pathlib import Path
 from typing import Any

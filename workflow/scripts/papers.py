@@ -3,9 +3,8 @@
 from pathlib import Path
 
 from joulecast.app.campaign.scripts import run_script
-from joulecast.report.papers.collect import PaperFiles, papers
 from joulecast.report.papers.rows import verdict_counts
-from joulecast.report.papers.write import write_papers
+from joulecast.report.papers.write import papers, write_papers
 
 
 def main(
@@ -18,7 +17,8 @@ def main(
     metered: Path,
     tables: Path,
 ) -> None:
-    files = PaperFiles(
+    table, of_papers = papers(
+        tables,
         simulator=simulator,
         partition=partition,
         tuning=tuning,
@@ -27,7 +27,6 @@ def main(
         profile_experiments=profile_experiments,
         own_experiments=own_experiments,
     )
-    table, of_papers = papers(files, tables)
     write_papers(tables / "papers", table, of_papers)
     print(verdict_counts(table).to_string())
 

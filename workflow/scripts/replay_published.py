@@ -7,7 +7,7 @@ import pandas as pd
 
 from joulecast.app.campaign.scripts import run_script
 from joulecast.runs.files.writing import written_aside
-from joulecast.report.tables.tuning_published import read_published_tuning
+from joulecast.report.tables.published import read_published_tuning
 from joulecast.tune.policy_experiment import read_settings, replayed
 from joulecast.tune.trial import Goal
 

@@ -6,7 +6,7 @@ import pandas as pd
 
 from joulecast.app.campaign.scripts import run_script
 from joulecast.runs.platforms import read_platform
-from joulecast.report.tables.simulator_on_gpus import (
+from joulecast.report.tables.simulator import (
     write_all_reduces_table,
     write_gpu_steps_tables,
 )

@@ -1,15 +1,27 @@
-"""Write the error tables of the campaign."""
+"""Write the error tables of the campaign, and what checks find in its records; an error fails."""
 
 from pathlib import Path
 
 from joulecast.app.campaign.scripts import run_script
 from joulecast.energy.fitting import CampaignFit
+from joulecast.errors import JoulecastError
+from joulecast.report.tables.checks import check_results, write_checks
 from joulecast.report.tables.errors import write_tables
 from joulecast.report.tables.published import read_published
+from joulecast.runs.folders import campaign_records
 
 
-def main(fits: Path, published: Path, tables: Path) -> None:
-    write_tables(tables, CampaignFit.load(fits), read_published(published))
+def main(
+    records: list[Path], fits: Path, published: Path, runs: int, tables: Path, checks: Path
+) -> None:
+    fit = CampaignFit.load(fits)
+    write_tables(tables, fit, read_published(published))
+    findings = check_results(campaign_records(records, runs), fit)
+    print(findings.to_string(index=False))
+    errors = findings[findings["verdict"] == "error"]
+    if len(errors):
+        raise JoulecastError("; ".join(f"{e.check}: {e.found}" for e in errors.itertuples()))
+    write_checks(checks, findings)
 
 
 if __name__ == "__main__":

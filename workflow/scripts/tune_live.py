@@ -1,4 +1,4 @@
-"""Tune a training that recurs on this machine; an interrupted tuning continues."""
+"""Tune a training that recurs on this machine, and write its table; an interrupted tuning continues."""
 
 import json
 from pathlib import Path
@@ -7,13 +7,14 @@ from typing import Any
 from joulecast.app.campaign.config import Config
 from joulecast.app.campaign.scripts import run_script
 from joulecast.runs.files.writing import written_aside
+from joulecast.report.tables.tuning import write_live_table
 from joulecast.tune.history import begun_of, read_history_file
 from joulecast.tune.live_job import live_job
 from joulecast.tune.live_record import live_record
 from joulecast.tune.tune import tuned_here
 
 
-def main(live: dict[str, Any], history: Path, config: Config, record: Path) -> None:
+def main(live: dict[str, Any], history: Path, config: Config, record: Path, tables: Path) -> None:
     history.parent.mkdir(parents=True, exist_ok=True)
     job = dict(live)
     policy, recurrences = job.pop("policy"), job.pop("recurrences")
@@ -24,6 +25,7 @@ def main(live: dict[str, Any], history: Path, config: Config, record: Path) -> N
         said, trials = read_history_file(history)
         content = live_record(environment, policy, done, trials, begun_of(said))
         partial.write_text(json.dumps(content, indent=1) + "\n")
+    write_live_table(tables, content)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from pathlib import Path
 from joulecast.app.campaign.scripts import run_script
 from joulecast.runs.files.columns import read_frame
 from joulecast.report.tables.tuning import read_replays, write_tuning_tables
-from joulecast.report.tables.tuning_published import read_published_tuning
+from joulecast.report.tables.published import read_published_tuning
 from joulecast.tune.policy_experiment import read_settings
 
 

@@ -165,17 +165,24 @@ def _evaluate(
             refused.append(_refused(evidence, judged).assign(split=name))
             key = "series" if imported else "workload"
             seen = judged[key].isin(set(evidence.training[key]))
-            models: list[tuple[EnergyModel, str]] = [(mc2, "model")]
             has_energy = not evidence.metered.empty and judged["energy_j"].notna().any()
-            if has_energy:
-                models += [(rival.fit(evidence), "rival") for rival in rivals(mc2)]
-                models += [(part.fit(evidence), "ablation") for part in ablations(imported)]
+            others = rivals(evidence) if has_energy else []
+            parts = ablations(imported) if has_energy else []
+            parts = [part.fit(evidence) for part in parts]
             # Without energy there are only times to predict, and a workload that the fit has not seen at all
             # cannot be timed.
             timed = judged[seen]
             of = judged if has_energy else timed
             for time in times if has_energy else {"predicted"} & {*times}:
-                rows += [_predict(model, role, of, time, name, seen) for model, role in models]
+                asked = _asked(of, name) if time == "predicted" else of
+                answer = mc2.predict(asked, time)
+                answers = [(mc2.name, "model", answer)]
+                answers += [(r.name, "rival", r.predict(asked, time, answer)) for r in others]
+                answers += [(p.name, "ablation", p.predict(asked, time)) for p in parts]
+                rows += [
+                    _named(of, name, time, model, role, seen).join(found)
+                    for model, role, found in answers
+                ]
             if "predicted" in times and len(timed):
                 rows += _time_rivals(evidence, timed, name, key, seen)
     return Evaluation(
@@ -200,13 +207,6 @@ def _named(
     """Rows of predictions without their answers."""
     rows = judged[["folder"]].assign(split=split, time=time, model=model, role=role)
     return rows.assign(basis=np.where(seen[judged.index], "own runs", "other runs"))
-
-
-def _predict(
-    model: EnergyModel, role: str, judged: pd.DataFrame, time: str, split: str, seen: pd.Series
-) -> pd.DataFrame:
-    asked = _asked(judged, split) if time == "predicted" else judged
-    return _named(judged, split, time, model.name, role, seen).join(model.predict(asked, time))
 
 
 def _time_rivals(

@@ -2,7 +2,7 @@
 
 :class:`Staged` is MC2 on runs whose ranks timed their stages, :class:`Phased` MC2 on runs whose log
 tells phases only, :class:`Proportional` one of the rivals. Each predicts with the time given or with
-the time that its :class:`Clock` (MC2's time model) predicts, and gives 90 % intervals where it has them.
+the time that MC2 predicts, and gives 90 % intervals where it has them.
 """
 
 from dataclasses import dataclass, field, replace
@@ -204,27 +204,27 @@ class Phased:
 
 @dataclass
 class Proportional:
-    """A rival; its time is the measured one, or that of ``clock``, MC2 fitted to the same evidence."""
+    """A rival; it is told how long the runs take."""
 
     name: str
     rival: Rival
-    clock: EnergyModel
 
     def fit(self, evidence: Evidence) -> "Proportional":
-        """Remember what the rival may know of each platform; ``clock`` must be fitted to the same
-        evidence."""
+        """Remember what the rival may know of each platform."""
         self._contexts = {
             platform: Context.of(of_platform, evidence.calibration, evidence.watts)
             for platform, of_platform in evidence.metered.groupby("platform")
         }
         return self
 
-    def predict(self, runs: pd.DataFrame, time: str) -> pd.DataFrame:
-        """Joules and seconds of ``runs``, without intervals; NaN joules on a platform that was not seen."""
-        known = time == "given"
-        answer = _prediction(np.nan, runs["total_s"]) if known else self.clock.predict(runs, time)
-        seconds = answer["time_s"]
-        runs = runs.assign(samples=runs["samples"].fillna(answer["work"]))
+    def predict(self, runs: pd.DataFrame, time: str, mc2: pd.DataFrame) -> pd.DataFrame:
+        """Joules and seconds of ``runs``, without intervals; NaN joules on a platform that was not seen.
+
+        Args:
+            mc2: what MC2 answers, fitted to the same evidence: predicted times are its times.
+        """
+        seconds = runs["total_s"] if time == "given" else mc2["time_s"]
+        runs = runs.assign(samples=runs["samples"].fillna(mc2["work"]))
         prediction = [
             self._on(platform, of_platform, seconds[of_platform.index], time)
             for platform, of_platform in runs.groupby("platform")
@@ -245,9 +245,9 @@ def mc2_for(imported: bool, bootstrap: int = 0) -> Staged | Phased:
     return Phased() if imported else Staged(bootstrap=bootstrap)
 
 
-def rivals(clock: EnergyModel) -> list[EnergyModel]:
-    """All proportional rivals; they take predicted times from ``clock``."""
-    return [Proportional(name, rival, clock) for name, rival in MODELS.items()]
+def rivals(evidence: Evidence) -> list[Proportional]:
+    """All proportional rivals, fitted."""
+    return [Proportional(name, rival).fit(evidence) for name, rival in MODELS.items()]
 
 
 def ablations(imported: bool) -> list[EnergyModel]:

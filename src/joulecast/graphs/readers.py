@@ -1,20 +1,19 @@
-"""Reads any of the three formats of graphs that can be partitioned, recognised by the content of the file."""
+"""Reads either of the two formats of graphs that can be partitioned, by the content of the file."""
 
 import json
 from pathlib import Path
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.device_placement import PlacementGraph, is_placement, placement_graph
 from joulecast.graphs.pipedream import pipedream_graph
 from joulecast.graphs.taskgraph import FORMAT, MAX_GRAPH_BYTES, TaskGraph, task_graph_of
 from joulecast.runs.files.reading import json_of, read_text
 
 
-def read_partitionable(path: Path) -> TaskGraph | PlacementGraph:
-    """Read a task graph of our own, a PipeDream profile, or a device-placement graph.
+def read_partitionable(path: Path) -> TaskGraph:
+    """Read a task graph of our own, or a PipeDream profile.
 
     Raises:
-        JoulecastError: missing, empty, none of the three, or not sound; names the file, and line or node.
+        JoulecastError: missing, empty, neither of the two, or not sound; names the file, and line or node.
     """
     text = read_text(path, "graph", MAX_GRAPH_BYTES)
     if not text.strip():
@@ -22,8 +21,6 @@ def read_partitionable(path: Path) -> TaskGraph | PlacementGraph:
     if not text.lstrip().startswith(("{", "[")):
         return pipedream_graph(path, text)
     content = json_of(text, str(path))
-    if is_placement(content):
-        return placement_graph(path, content)
     if isinstance(content, dict) and {"ops", "tensors"} <= content.keys():
         raise JoulecastError(
             f"{path}: is an op graph of the simulator, which has no times; "
@@ -32,6 +29,6 @@ def read_partitionable(path: Path) -> TaskGraph | PlacementGraph:
     if isinstance(content, dict) and content.get("format") == FORMAT:
         return task_graph_of(path, content)
     raise JoulecastError(
-        f"{path}: none of the formats that can be partitioned: a `{FORMAT}`, a PipeDream graph.txt, or a "
-        f"device-placement JSON (top level: {json.dumps(content)[:60]})"
+        f"{path}: neither of the formats that can be partitioned: a `{FORMAT}` or a PipeDream graph.txt (top "
+        f"level: {json.dumps(content)[:60]})"
     )

@@ -5,7 +5,7 @@ producer and all its readers are in one stage, with all that lies between them. 
 problem with the same better pipelines, often a much smaller one: early in a network the tensors are large.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from joulecast.partition.order import PartialOrder, WeighedOrder, bits_of, nodes_of
-from joulecast.partition.problem import Floats, Output, Problem, fastest_work
+from joulecast.partition.problem import Floats, Output, Problem
 
 
 @dataclass(frozen=True)
@@ -32,17 +32,14 @@ class Contraction:
         return found
 
 
-def _groups(order: PartialOrder, pairs: Iterable[tuple[int, int]]) -> tuple[int, list[int]]:
-    """Number of groups, and each node's group, if the first of each pair precedes the second, too."""
+def _groups(order: PartialOrder, pairs: Sequence[tuple[int, int]]) -> tuple[int, list[int]]:
+    """Number of groups, and each node's group, if the nodes of each pair are one, with all between them."""
     links = [
-        *(
-            (earlier, node)
-            for node in range(order.size)
-            for earlier in nodes_of(order.before[node])
-        ),
-        *pairs,
+        (before, node) for node in range(order.size) for before in nodes_of(order.before[node])
     ]
-    rows, columns = zip(*links, strict=True) if links else ((), ())
+    # A pair is a cycle, so that it is strongly connected.
+    links += [*pairs, *((later, earlier) for earlier, later in pairs)]
+    rows, columns = zip(*links, strict=True)
     matrix = csr_array(([True] * len(links), (rows, columns)), shape=(order.size, order.size))
     count, groups = connected_components(matrix, directed=True, connection="strong")
     return int(count), groups.tolist()
@@ -62,35 +59,22 @@ def _in_running_order(before: Sequence[set[int]], first: Sequence[int]) -> list[
 
 
 def contracted(problem: Problem, bottleneck: float) -> Contraction | None:
-    """The problem without the cuts that cost as much as ``bottleneck``; ``None`` if there are none.
-
-    Only where every device pays for transfers: a CPU of a device-placement graph does not.
-    """
-    if problem.cpus:
+    """The problem without the cuts that cost as much as ``bottleneck``; ``None`` if there are none."""
+    most = max(problem.replicas)
+    pairs = [
+        (output.producer, reader)
+        for output in problem.outputs
+        if output.cost / most >= bottleneck
+        for reader in nodes_of(output.consumers)
+    ]
+    if not pairs:
         return None
-    most = max(move.devices for move in problem.moves)
-    pairs = []
-    for output in problem.outputs:
-        if output.cost / most >= bottleneck:
-            # A cycle, so that they are strongly connected, with all between them.
-            for reader in nodes_of(output.consumers):
-                pairs += [(output.producer, reader), (reader, output.producer)]
-    return fused(problem, pairs) if pairs else None
-
-
-def fused(problem: Problem, pairs: Sequence[tuple[int, int]]) -> Contraction:
-    """The problem whose pipelines keep the order of these pairs, too, the earlier first.
-
-    Nodes that would come before each other are one. All its pipelines are pipelines of ``problem``.
-    """
     order = problem.order
     count, group_of = _groups(order, pairs)
     members, before = [0] * count, [set[int]() for _ in range(count)]
     for node, group in enumerate(group_of):
         members[group] |= 1 << node
         before[group] |= {group_of[n] for n in nodes_of(order.before[node])} - {group}
-    for earlier, later in pairs:
-        before[group_of[later]] |= {group_of[earlier]} - {group_of[later]}
     first = [(bits & -bits).bit_length() for bits in members]
     running = _in_running_order(before, first)
     place = {group: position for position, group in enumerate(running)}
@@ -105,26 +89,15 @@ def fused(problem: Problem, pairs: Sequence[tuple[int, int]]) -> Contraction:
         readers = {position_of[node] for node in nodes_of(output.consumers)} - {producer}
         if readers:
             outputs.append(Output(producer, bits_of(readers), output.cost))
-    on_cpus = {position_of[n] for n in nodes_of(problem.not_on_accelerators)}
     work = summed(problem.work)
-    cpu_work = None if problem.cpu_work is None else summed(problem.cpu_work)
-    is_cpu_only = np.array([not problem.devices or n in on_cpus for n in range(count)])
-    weights = fastest_work(work, cpu_work, is_cpu_only)
     smaller = replace(
         problem,
         node_names=tuple(problem.node_names[first[group] - 1] for group in running),
-        members=(),
-        order=WeighedOrder(
-            [[place[g] for g in before[group]] for group in running], weights.tolist()
-        ),
+        order=WeighedOrder([[place[g] for g in before[group]] for group in running], work.tolist()),
         work=work,
-        cpu_work=cpu_work,
         outputs=tuple(outputs),
         traffic=(),
         parameters=summed(problem.parameters),
         activations=summed(problem.activations),
-        not_on_accelerators=bits_of(on_cpus),
-        unordered=0,
-        mirrored=(),
     )
     return Contraction(smaller, tuple(members[group] for group in running))

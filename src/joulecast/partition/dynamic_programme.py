@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from joulecast.partition.order import PartialOrder, Window, membership, nodes_of
-from joulecast.partition.problem import Move, Problem
+from joulecast.partition.problem import Problem
 from joulecast.partition.stage_costs import StageCosts
 
 _ALL_PAIRS = 500
@@ -29,11 +28,11 @@ _ALL_PAIRS = 500
 
 @dataclass(frozen=True)
 class Chain:
-    """A pipeline: the ideal after each stage, the move that formed it, and the slowest stage's time."""
+    """A pipeline: the ideal after each stage, its number of devices, and the slowest stage's time."""
 
     bottleneck: float
     ideals: tuple[int, ...]
-    moves: tuple[Move, ...]
+    replicas: tuple[int, ...]
 
 
 def in_growing_order(weighed: Sequence[tuple[float, int]]) -> list[int]:
@@ -52,41 +51,30 @@ def best_chain(problem: Problem, ideals: Sequence[int], limit: float = math.inf)
     if problem.only_work_counts and len(ideals) <= _ALL_PAIRS:
         return _best_chain_by_work(problem, ideals, limit)
     costs = StageCosts(problem, ideals)
-    states = problem.states
-    number = {state: position for position, state in enumerate(states)}
-    steps = []
-    for move in problem.moves:
-        pairs = [
-            (number[a, c], number[after])
-            for a, c in states
-            if (after := (a, c + 1) if move.kind == "cpu" else (a + move.devices, c)) in number
-        ]
-        sources, targets = (np.array(side) for side in zip(*pairs, strict=True))
-        steps.append((sources, targets))
-    best = np.full((len(states), len(costs.ideals)), limit)
+    devices = problem.devices
+    best = np.full((devices + 1, len(costs.ideals)), limit)
+    """Least bottleneck by devices used and ideal."""
     best[0, 0] = -math.inf
     came_from = np.zeros(best.shape, np.int32)
     came_by = np.zeros(best.shape, np.int32)
     windows = np.array([[w.least, w.most] for w in state_windows(problem, limit)])
-    reach = [problem.reach(move, limit) for move in problem.moves]
+    reach = [count * limit + problem.rounding for count in problem.replicas]
     lasts = [np.searchsorted(costs.weight, costs.weight + most, "right") for most in reach]
     farthest = np.max(lasts, axis=0).tolist()
     for begin in range(len(costs.ideals) - 1):
-        alive = best[:, begin] < limit
-        if not problem.uses_all:
-            alive &= ~_dominated(best[:, begin].reshape(problem.devices + 1, problem.cpus + 1))
-        if not alive.any():
+        alive = np.flatnonzero(best[:, begin] < limit)
+        if not len(alive):
             continue
         all_ends = costs.stages_after(begin, farthest[begin])
         all_ends = all_ends[costs.may_take_less(limit, begin, all_ends)]
         if not len(all_ends):
             continue
         times = costs.times(begin, all_ends)
-        for kind, (move, (sources, targets)) in enumerate(zip(problem.moves, steps, strict=True)):
-            used = sources[alive[sources]]
+        for kind, replicas in enumerate(problem.replicas):
+            used = alive[alive + replicas <= devices]
             if not len(used):
                 continue
-            reached = targets[alive[sources]]
+            reached = used + replicas
             count = np.searchsorted(all_ends, lasts[kind][begin])
             fast = np.flatnonzero(times[kind][:count] < limit)
             ends = all_ends[fast]
@@ -94,28 +82,24 @@ def best_chain(problem: Problem, ideals: Sequence[int], limit: float = math.inf)
             weight = costs.weight[ends]
             fits = (weight >= windows[reached, :1]) & (weight <= windows[reached, 1:])
             value = np.where(fits, value, math.inf)
-            if problem.memory is not None and move.kind == "device":
-                for row, state in enumerate(used):
-                    needed = costs.memory(begin, ends, states[state][0], move)
+            if problem.memory is not None:
+                for row, first in enumerate(used.tolist()):
+                    needed = costs.memory(begin, ends, first, replicas)
                     value[row, needed > problem.memory] = math.inf
-            elif problem.memory is not None:  # the same wherever the stage is
-                value[:, costs.memory(begin, ends, 0, move) > problem.memory] = math.inf
             rows, columns = np.nonzero(value < best[reached[:, None], ends])
             where = reached[rows], ends[columns]
             best[where] = value[rows, columns]
             came_from[where] = begin
-            came_by[where] = kind * len(states) + used[rows]
-    goals = [number[problem.devices, problem.cpus]] if problem.uses_all else range(1, len(states))
-    goal = min(goals, key=lambda state: best[state, -1])
-    if not best[goal, -1] < limit:
+            came_by[where] = replicas
+    if not best[devices, -1] < limit:
         return None
-    chain, moves, position, state = [], [], len(costs.ideals) - 1, goal
+    chain, counts, position, used_by_then = [], [], len(costs.ideals) - 1, devices
     while position:
         chain.append(costs.ideals[position])
-        kind, earlier = divmod(int(came_by[state, position]), len(states))
-        moves.append(problem.moves[kind])
-        position, state = int(came_from[state, position]), earlier
-    return Chain(float(best[goal, -1]), tuple(reversed(chain)), tuple(reversed(moves)))
+        counts.append(int(came_by[used_by_then, position]))
+        position = int(came_from[used_by_then, position])
+        used_by_then -= counts[-1]
+    return Chain(float(best[devices, -1]), tuple(reversed(chain)), tuple(reversed(counts)))
 
 
 def _best_chain_by_work(problem: Problem, ideals: Sequence[int], limit: float) -> Chain | None:
@@ -137,17 +121,7 @@ def _best_chain_by_work(problem: Problem, ideals: Sequence[int], limit: float) -
     for earlier in reversed(came_from):
         chain.append(ideals[position])
         position = int(earlier[position])
-    return Chain(float(best[-1]), tuple(reversed(chain)), problem.moves * problem.devices)
-
-
-def _dominated(values: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """States no better than others with fewer devices; a row a number of accelerators, a column of CPUs."""
-    with_fewer = np.full(values.shape, math.inf)
-    with_fewer[1:] = values[:-1]
-    with_fewer[:, 1:] = np.minimum(with_fewer[:, 1:], values[:, :-1])
-    least = np.minimum.accumulate(np.minimum.accumulate(with_fewer, axis=0), axis=1)
-    found: NDArray[np.bool_] = (least <= values).ravel()
-    return found
+    return Chain(float(best[-1]), tuple(reversed(chain)), (1,) * problem.devices)
 
 
 def weightless_gaps(problem: Problem) -> tuple[list[float], list[float]]:
@@ -181,24 +155,20 @@ def _least_done(gaps: tuple[list[float], list[float]], weight: float) -> float:
 
 
 def state_windows(problem: Problem, bottleneck: float) -> list[Window]:
-    """What is done in each state of the programme, by weight, if no stage takes longer than this."""
-    total = problem.order.total
+    """What is done once 0, 1, ... devices are used, by weight, if no stage takes longer than this."""
+    total, devices = problem.order.total, problem.devices
     if math.isinf(bottleneck):
-        return [Window(-math.inf, math.inf) for _ in problem.states]
+        return [Window(-math.inf, math.inf) for _ in range(devices + 1)]
     slack = problem.rounding
     gaps = weightless_gaps(problem)
     if problem.is_straight:
         windows = _straight_windows(problem, bottleneck + slack, gaps)
         return [Window(w.least - slack, w.most + slack) for w in windows]
-    alone = [move for move in problem.moves if move.devices == 1]
-    reach = {move.kind: problem.reach(move, bottleneck) for move in alone}
-    first, cpu = reach.get("device", reach.get("accelerator", 0.0)), reach.get("cpu", 0.0)
+    each = bottleneck + slack
     windows = []
-    for used, cpus in problem.states:
-        most = first * used + cpu * cpus
-        left = first * (problem.devices - used) + cpu * (problem.cpus - cpus)
-        least = _least_done(gaps, max(0.0, total - left) - slack)
-        most = _most_done(gaps, min(total, most) + slack)
+    for used in range(devices + 1):
+        least = _least_done(gaps, max(0.0, total - each * (devices - used)) - slack)
+        most = _most_done(gaps, min(total, each * used) + slack)
         windows.append(Window(least - slack, most + slack))
     return windows
 
@@ -207,7 +177,7 @@ def _straight_windows(
     problem: Problem, bottleneck: float, gaps: tuple[list[float], list[float]]
 ) -> list[Window]:
     """One stage a device: every border is the end of a stage, and in no gap."""
-    total, devices = problem.order.total, len(problem.states) - 1
+    total, devices = problem.order.total, problem.devices
     least, most = [0.0] * (devices + 1), [total] * (devices + 1)
     most[0], least[devices] = 0.0, total
     for used in range(1, devices + 1):
@@ -223,8 +193,8 @@ def lower_bound(problem: Problem) -> float:
     With transfers and memory stages only get slower. Replicas share a node's work, so that it alone is no
     bound then.
     """
-    average = problem.order.total / (problem.devices + problem.cpus)
-    if any(move.devices > 1 for move in problem.moves):
+    average = problem.order.total / problem.devices
+    if not problem.is_straight:
         return average
     bound = max(float(problem.order.weights.max()), average)
     if problem.is_integer:
@@ -233,7 +203,7 @@ def lower_bound(problem: Problem) -> float:
 
     def is_possible(bottleneck: float) -> bool:
         done = 0.0
-        for _ in range(problem.devices + problem.cpus):
+        for _ in range(problem.devices):
             done = _most_done(gaps, done + bottleneck + problem.rounding)
         return done >= problem.order.total - problem.rounding
 
@@ -318,7 +288,7 @@ def cut_order_by_work(problem: Problem, nodes: Sequence[int]) -> Chain:
     assert cuts is not None
     through = prefixes(nodes)
     bottleneck = max(done[b] - done[a] for a, b in pairwise(cuts))
-    return Chain(bottleneck, tuple(through[c] for c in cuts[1:]), problem.moves * stages)
+    return Chain(bottleneck, tuple(through[c] for c in cuts[1:]), (1,) * stages)
 
 
 def first_chain(problem: Problem, cuts_by_work: bool) -> Chain | None:

@@ -4,17 +4,11 @@ import time
 from typing import Any
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.device_placement import PlacementGraph
 from joulecast.graphs.taskgraph import TaskGraph
 from joulecast.partition.compat import compat_plan
 from joulecast.partition.order import nodes_of
 from joulecast.partition.planner import MOST_IDEALS, Plan, best_plan
-from joulecast.partition.problem import (
-    CostModel,
-    Problem,
-    pipeline_problem,
-    placement_problem,
-)
+from joulecast.partition.problem import CostModel, Problem, pipeline_problem
 from joulecast.partition.request import PartitionRequest
 
 _US_PER = {"us": 1.0, "ms": 1e3}
@@ -25,43 +19,9 @@ def _number(value: float) -> float | int:
     return int(value) if float(value).is_integer() else value
 
 
-def _problem(
-    graph: TaskGraph | PlacementGraph,
-    devices: int | None,
-    cost: CostModel | None,
-    bandwidth: float | None,
-    replicate: bool,
-    memory: float | None,
-) -> tuple[Problem, str, float]:
-    """The problem, the unit of the file, and how many of the problem's units one of the file's has."""
-    if isinstance(graph, PlacementGraph):
-        if devices not in (None, graph.accelerators):
-            raise JoulecastError(
-                f"{graph.name}: --devices {devices} is not what the file says (maxFPGAs "
-                f"{graph.accelerators}, maxCPUs {graph.cpus}); leave --devices away, or change the file"
-            )
-        given = {
-            "--cost": cost,
-            "--bandwidth": bandwidth,
-            "--memory": memory,
-        }
-        unused = [name for name, value in given.items() if value is not None]
-        unused += ["--replicate"] if replicate else []
-        if unused:
-            raise JoulecastError(
-                f"{graph.name}: a device-placement file says itself what memory its devices have and what "
-                f"transfers cost; leave {', '.join(unused)} away"
-            )
-        return placement_problem(graph), "the file's", 1.0
-    if devices is None:
-        raise JoulecastError(f"{graph.name}: --devices is missing: into how many stages?")
-    problem = pipeline_problem(graph, devices, cost or "compute", bandwidth, replicate, memory)
-    return problem, graph.time_unit, _US_PER[graph.time_unit]
-
-
 def plan_report(
-    graph: TaskGraph | PlacementGraph,
-    devices: int | None,
+    graph: TaskGraph,
+    devices: int,
     cost: CostModel | None = None,
     bandwidth: float | None = None,
     replicate: bool = False,
@@ -73,38 +33,33 @@ def plan_report(
     Raises:
         JoulecastError: a useless option, nothing that fits.
     """
-    problem, unit, per_unit = _problem(graph, devices, cost, bandwidth, replicate, memory)
+    problem = pipeline_problem(graph, devices, cost or "compute", bandwidth, replicate, memory)
     plan = best_plan(problem, MOST_IDEALS if most_ideals is None else most_ideals)
-    return report_of(plan, problem, unit, per_unit)
+    return report_of(plan, problem, graph.time_unit)
 
 
-def report_of(
-    plan: Plan, problem: Problem, unit: str = "us", per_unit: float = 1.0
-) -> dict[str, Any]:
-    """A plan as a dictionary."""
+def report_of(plan: Plan, problem: Problem, unit: str = "us") -> dict[str, Any]:
+    """A plan as a dictionary, its times in a unit of :data:`_US_PER`."""
 
     def time_of(value: float | None) -> float | int | None:
-        return None if value is None else _number(value / per_unit)
+        return None if value is None else _number(value / _US_PER[unit])
 
-    report: dict[str, Any] = {
+    return {
         "graph": plan.graph,
         "mode": "exact",
         "cost": problem.cost,
         "devices": problem.devices,
-        "cpus": problem.cpus,
         "unit": unit,
         "bottleneck": time_of(plan.bottleneck),
+        "bottleneck_us": _number(plan.bottleneck),
         "lower_bound": time_of(plan.lower_bound),
         "gap_percent": None if plan.gap is None else 100 * plan.gap,
         "certified": plan.is_certified,
         "certificate": {
             "lower_bound": time_of(plan.lower_bound),
-            "infeasible": time_of(plan.bottleneck - 1)
-            if plan.is_certified and problem.unit == "us"
-            else None,
+            "infeasible": time_of(plan.bottleneck - 1) if plan.is_certified else None,
             "infeasible_below": time_of(plan.bottleneck) if plan.is_certified else None,
             "proof": plan.proof,
-            "given_nodes": plan.given_nodes,
             "ideals": plan.searched_ideals,
         },
         "work": time_of(plan.work),
@@ -113,15 +68,14 @@ def report_of(
         "stages": [
             {
                 "stage": number,
-                "device": stage.move.kind,
-                "devices": stage.move.devices,
+                "devices": stage.replicas,
                 "nodes": list(stage.nodes),
                 "time": time_of(stage.time),
                 "work": time_of(stage.work),
                 "transfer_in": time_of(stage.enters),
                 "transfer_out": time_of(stage.leaves),
-                "bytes_in": None if stage.bytes_in is None else _number(stage.bytes_in),
-                "bytes_out": None if stage.bytes_out is None else _number(stage.bytes_out),
+                "bytes_in": _number(stage.bytes_in),
+                "bytes_out": _number(stage.bytes_out),
                 "parameter_bytes": _number(stage.parameters),
                 "activation_bytes": _number(stage.activations),
                 "stashed_micro_batches": stage.stashed,
@@ -130,14 +84,11 @@ def report_of(
             for number, stage in enumerate(plan.stages)
         ],
     }
-    if unit in _US_PER:
-        report["bottleneck_us"] = _number(plan.bottleneck)
-    return report
 
 
 def compat_report(
-    graph: TaskGraph | PlacementGraph,
-    devices: int | None,
+    graph: TaskGraph,
+    devices: int,
     cost: CostModel | None,
     bandwidth: float | None,
     replicate: bool,
@@ -148,15 +99,9 @@ def compat_report(
     Raises:
         JoulecastError: what that optimizer cannot do.
     """
-    if isinstance(graph, PlacementGraph):
-        raise JoulecastError(
-            f"{graph.name}: --mode compat has no device placement; use --mode exact"
-        )
     if cost == "sum" or memory is not None:
         what = "--cost sum" if cost == "sum" else "--memory"
         raise JoulecastError(f"--mode compat knows no {what}; use --mode exact")
-    if devices is None:
-        raise JoulecastError(f"{graph.name}: --devices is missing: into how many stages?")
     cost = cost or "compute"
     # Checks the options as the other mode does.
     pipeline_problem(graph, devices, cost, bandwidth, replicate)
@@ -170,7 +115,6 @@ def compat_report(
         stages.append(
             {
                 "stage": number,
-                "device": "device",
                 "devices": stage.devices,
                 "nodes": [task.name for task in tasks],
                 "work": stage.work_s / per_unit,
@@ -198,9 +142,7 @@ def compat_report(
     }
 
 
-def partition_report(
-    graph: TaskGraph | PlacementGraph, request: PartitionRequest
-) -> dict[str, Any]:
+def partition_report(graph: TaskGraph, request: PartitionRequest) -> dict[str, Any]:
     """The stages of a graph: :func:`plan_report`, or :func:`compat_report`; raises as these."""
     options = (
         request.devices,
@@ -216,7 +158,7 @@ def partition_report(
 
 def summary(report: dict[str, Any]) -> str:
     """Two or three lines for people."""
-    unit = f" {report['unit']}" if report["unit"] in _US_PER else ""
+    unit = f" {report['unit']}"
     lines = [
         f"{report['graph']}: {len(report['stages'])} stages, bottleneck {report['bottleneck']:,.10g}{unit}, "
         f"speedup up to {report['speedup_bound']:.3f}"
@@ -235,16 +177,15 @@ def _amount(value: float | None, scale: float = 1.0, digits: int = 1) -> str:
 def explained(report: dict[str, Any]) -> str:
     """A table of the stages: where the time, the memory and the traffic are."""
     head = (
-        f"{'stage':>5} {'on':>14} {'nodes':>6} {'time':>12} {'share':>6} {'MB in':>9} {'MB out':>9} "
+        f"{'stage':>5} {'devices':>8} {'nodes':>6} {'time':>12} {'share':>6} {'MB in':>9} {'MB out':>9} "
         f"{'memory MB':>10}  from .. to"
     )
     rows = [summary(report), "", head]
     for stage in report["stages"]:
-        on = f"{stage['devices']} {stage['device']}" + ("s" if stage["devices"] > 1 else "")
         taken = stage.get("time", stage["work"])
         nodes = stage["nodes"]
         rows.append(
-            f"{stage['stage']:>5} {on:>14} {len(nodes):>6} {taken:>12.6g} "
+            f"{stage['stage']:>5} {stage['devices']:>8} {len(nodes):>6} {taken:>12.6g} "
             f"{100 * taken / (report['bottleneck'] or 1):>5.0f}% {_amount(stage.get('bytes_in'), 1e6):>9} "
             f"{_amount(stage.get('bytes_out'), 1e6):>9} {_amount(stage.get('memory'), 1e6):>10}  "
             f"{nodes[0]} .. {nodes[-1]}"

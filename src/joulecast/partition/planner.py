@@ -8,10 +8,6 @@ First a few linear orders of the nodes are cut, which is quick and nearly right.
 which ideals a better one could go through (:mod:`joulecast.partition.dynamic_programme`); those are
 searched, all of them, for bottlenecks near the lower bound first, which leave few.
 Where there are too many of them to list, what cannot be proven is a gap that is reported.
-
-Nodes that nothing orders (backward ones of device placement without a forward one) multiply the ideals.
-Where those are too many, the order that the source demands of them is kept
-(:mod:`joulecast.partition.unordered`); what is proven then holds given that order, and the plan says so.
 """
 
 import math
@@ -34,7 +30,6 @@ from joulecast.partition.dynamic_programme import (
 from joulecast.partition.order import TooManyIdeals, nodes_of
 from joulecast.partition.problem import Problem
 from joulecast.partition.stages import Stage, described_stages
-from joulecast.partition.unordered import beside_neighbours, in_mirrored_order, without_unordered
 
 MOST_IDEALS = 60_000
 """Ideals that are listed at most; with more the answer is not certified."""
@@ -44,8 +39,6 @@ _FEW_IDEALS = 1500
 _HANDFUL = 100
 """So many are searched at once, without trying nearer bottlenecks before."""
 _FIRST_SHARE, _MOST_FAILURES = 0.25, 2
-_SAME = 1e-12
-"""Bottlenecks as near to each other as this are one, added up in another order."""
 
 _BY_WORK = (
     "the bottleneck is the lower bound: heaviest node, average, or work that cannot be shared"
@@ -58,7 +51,6 @@ _BY_FEW_NODES = (
     "is infeasible: without the outputs that take as long to send "
     "there are fewer nodes left than stages"
 )
-_BY_THE_OTHERS = "the bottleneck is the least that the nodes with an order have without the others"
 _BY_IDEALS = "is infeasible: all ideals that such a pipeline could go through were searched"
 
 
@@ -67,23 +59,19 @@ class Plan:
     """A pipeline and what is known of it.
 
     Attributes:
-        bottleneck: time of the slowest stage, in ``unit``.
+        bottleneck: time of the slowest stage, in us.
         lower_bound: no pipeline has a smaller bottleneck; equal to it when the plan is certified.
         is_certified: whether the plan is proven to be the best.
         proof: how, or why not.
-        given_nodes: of a plan that is not certified: so many nodes were kept in an order that nothing
-            demands, and given that order the plan is proven to be the best; 0: nothing is proven, or all is.
         searched_ideals: that were listed for it.
         cpu_s: what the planning took, without reading the graph.
     """
 
     graph: str
-    unit: str
     bottleneck: float
     lower_bound: float
     is_certified: bool
     proof: str
-    given_nodes: int
     stages: tuple[Stage, ...]
     work: float
     searched_ideals: int
@@ -111,8 +99,6 @@ class _Search:
         self.bound_by = _BY_WORK
         """Why nothing is below the bound."""
         self.chain: Chain | None = None
-        self.given: float | None = None
-        """The least bottleneck in mirrored order, where that is proven."""
         self.listed = 0
         self._contractions: list[Contraction] = []
 
@@ -125,36 +111,11 @@ class _Search:
             ideals = chain.ideals
             for contraction in reversed(self._contractions):
                 ideals = tuple(map(contraction.expanded, ideals))
-            self.chain = Chain(chain.bottleneck, ideals, chain.moves)
+            self.chain = Chain(chain.bottleneck, ideals, chain.replicas)
 
     def _raise_bound(self, bound: float, reason: str) -> None:
         if bound > self.bound:
             self.bound, self.bound_by = bound, reason
-
-    def order_the_unordered(self) -> None:
-        """Start from what smaller problems say, where the places of unordered nodes are too many to try."""
-        mirrored = in_mirrored_order(self.problem) if self.problem.mirrored else None
-        if mirrored is not None:
-            found = self._search_smaller(mirrored)
-            if found.chain is not None and found.is_settled:
-                self.given = found.best
-        if mirrored is None or len(mirrored.members) < self.problem.order.size:
-            # No order, or circles: what that makes one may be better apart.
-            self._search_smaller(beside_neighbours(self.problem))
-        others = without_unordered(self.problem)
-        if others is not None:
-            of_others = _searched(others, self.most_ideals)
-            self.listed = max(self.listed, of_others.listed)
-            is_reached = of_others.bound >= self.best * (1 - _SAME)
-            self._raise_bound(self.best if is_reached else of_others.bound, _BY_THE_OTHERS)
-
-    def _search_smaller(self, smaller: Contraction) -> "_Search":
-        found = _searched(smaller.problem, self.most_ideals)
-        self.listed = max(self.listed, found.listed)
-        if found.chain is not None:
-            ideals = tuple(map(smaller.expanded, found.chain.ideals))
-            self.keep(Chain(found.chain.bottleneck, ideals, found.chain.moves))
-        return found
 
     @property
     def is_settled(self) -> bool:
@@ -166,12 +127,7 @@ class _Search:
         while (smaller := contracted(self.problem, self.best)) is not None:
             self._contractions.append(smaller)
             self.problem = smaller.problem
-            devices = self.problem.devices + self.problem.cpus
-            if (
-                self.problem.uses_all
-                and self.problem.is_straight
-                and self.problem.order.size < devices
-            ):
+            if self.problem.is_straight and self.problem.order.size < self.problem.devices:
                 self._raise_bound(self.best, _BY_FEW_NODES)
                 return
             self._raise_bound(min(self.best, lower_bound(self.problem)), _BY_SENDING)
@@ -237,7 +193,7 @@ class _Search:
         """Try bottlenecks from just above the bound on: the nearer, the fewer ideals they need."""
         if self.bound < self.best and self.settle(self.best, min(_HANDFUL, self.most_ideals)):
             return
-        # Where a stage may be of several devices or kinds, nearer bottlenecks hardly need fewer.
+        # Where a stage may be on several devices, nearer bottlenecks hardly need fewer.
         share, failures = _FIRST_SHARE if self.problem.is_straight else 1.0, 0
         while self.bound < self.best and failures < _MOST_FAILURES:
             limit = self.best
@@ -275,72 +231,49 @@ def _searched(problem: Problem, most_ideals: int) -> _Search:
         search.keep(first_chain(problem, cuts_by_work=True))
     elif not search.settle(math.inf, min(_FEW_IDEALS, most_ideals)):
         search.keep(first_chain(problem, cuts_by_work=False))
-        if problem.unordered:
-            search.order_the_unordered()
-        if not search.is_settled:
-            search.contract()
+        search.contract()
     search.run()
     return search
 
 
 def _nothing_fits(problem: Problem, is_settled: bool) -> str:
-    devices = f"{problem.devices} devices" + (f" and {problem.cpus} CPUs" if problem.cpus else "")
-    limit = f" of {problem.memory:.6g}" if problem.memory is not None else ""
+    limit = "" if problem.memory is None else f" of {problem.memory:.6g}"
+    on = f"{problem.devices} devices"
     end = "there is none" if is_settled else "none was found (not all could be tried)"
     return (
-        f"graph {problem.name}: no pipeline on {devices} keeps within each one's memory{limit}: {end}; "
+        f"graph {problem.name}: no pipeline on {on} keeps within each one's memory{limit}: {end}; "
         "give more devices or more memory"
     )
 
 
-def _given_nodes(problem: Problem, search: _Search) -> int:
-    """Number of nodes that were kept in one order, within which alone the plan is the best."""
-    if search.is_settled or search.given is None or search.best < search.given * (1 - _SAME):
-        return 0
-    ordered = {node for pair in problem.mirrored for node in pair}
-    return sum(
-        len(problem.members[node]) for node in nodes_of(problem.unordered) if node in ordered
-    )
-
-
-def _proof(problem: Problem, search: _Search, given_nodes: int) -> str:
-    unit = f" {problem.unit}" if problem.unit == "us" else ""
+def _proof(problem: Problem, search: _Search) -> str:
     if not search.is_settled:
         above = (
             f"at most {100 * (search.best / search.bound - 1):.3g} %"
             if search.bound
             else "somewhere"
         )
-        why = (
+        return (
             f"not certified: more than {search.most_ideals} ideals; the best of those tried is {above} above "
             "the lower bound"
         )
-        if not given_nodes:
-            return why
-        return (
-            f"certified given the placement of {given_nodes} nodes: backward nodes without a forward node of "
-            f"their colour, in the mirrored order of their edges. Over all placements {why}"
-        )
-    if search.bound_by in (_BY_WORK, _BY_SENDING, _BY_THE_OTHERS):
+    if search.bound_by in (_BY_WORK, _BY_SENDING):
         return search.bound_by
     below = f"{search.best - 1:g}" if problem.is_integer else f"less than {search.best:g}"
     listed = f", {search.listed} at most at a time" if search.bound_by == _BY_IDEALS else ""
-    return f"{below}{unit} {search.bound_by}{listed}"
+    return f"{below} us {search.bound_by}{listed}"
 
 
 def _plan_of(problem: Problem, search: _Search, cpu_s: float) -> Plan:
     chain = search.chain
     assert chain is not None
-    given_nodes = _given_nodes(problem, search)
     return Plan(
         graph=problem.name,
-        unit=problem.unit,
         bottleneck=chain.bottleneck,
         lower_bound=min(search.bound, chain.bottleneck),
         is_certified=search.is_settled,
-        proof=_proof(problem, search, given_nodes),
-        given_nodes=given_nodes,
-        stages=tuple(described_stages(problem, chain.ideals, chain.moves)),
+        proof=_proof(problem, search),
+        stages=tuple(described_stages(problem, chain.ideals, chain.replicas)),
         work=problem.order.total,
         searched_ideals=search.listed,
         cpu_s=cpu_s,

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.device_placement import PlacementGraph
 from joulecast.graphs.readers import read_partitionable
 from joulecast.graphs.schedules import makespan
 from joulecast.graphs.taskgraph import TaskGraph
@@ -92,11 +91,9 @@ def partition_experiment(
         out: file.
 
     Raises:
-        JoulecastError: an unsound graph, or one of device placement, which has no baselines.
+        JoulecastError: an unsound graph.
     """
     graph = read_partitionable(path)
-    if isinstance(graph, PlacementGraph):
-        raise JoulecastError(f"{path}: a device-placement graph; the experiment needs a network's")
     found = {
         "network": graph.name,
         "source": source,

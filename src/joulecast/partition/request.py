@@ -15,12 +15,9 @@ class PartitionRequest(Request):
 
     graph: Annotated[Name, Shell("graph")] = Field(
         description="A network, as resnet50; MODULE:FUNCTION of your own, as capture takes it, which is "
-        "measured first; or a file: task graph, PipeDream graph.txt or device-placement JSON."
+        "measured first; or a file: task graph or PipeDream graph.txt."
     )
-    devices: int | None = Field(
-        default=None,
-        description="Number of devices; a device-placement file has it itself, as maxFPGAs.",
-    )
+    devices: int = Field(ge=1, description="Number of devices.")
     cost: Literal["compute", "max", "sum"] | None = Field(
         default=None,
         description="A stage's time: its work (compute), the larger of work and transfer (max), or both.",

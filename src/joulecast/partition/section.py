@@ -68,11 +68,7 @@ class PartitionSection(Section):
         description="Pixels of a side where graphs are measured; null: 224 (Inception 299), as in the paper.",
     )
     pipelines: list[PipelineRun] = Field(
-        [
-            PipelineRun(),
-            PipelineRun(planner="parameters"),
-            PipelineRun(network="vit_s", schedule="gpipe"),
-        ],
+        [PipelineRun(), PipelineRun(planner="parameters")],
         description="Pipelines to run on this machine.",
     )
 

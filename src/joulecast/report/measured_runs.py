@@ -6,10 +6,10 @@ from typing import Any
 
 from joulecast.energy.prices import Prices
 from joulecast.quantities import NONE, counted, digits, listed
-from joulecast.report.answers import source_sentences
 from joulecast.report.grid import Table
 from joulecast.report.results_folder import CHECKS, Results
 from joulecast.runs.metering import host_of, kind_of
+from joulecast.runs.observations import is_training
 from joulecast.runs.record import RunInfo
 
 NODES_ARE = {
@@ -18,6 +18,15 @@ NODES_ARE = {
     "emulated": "emulated on one machine: each computes more slowly than the machine does",
 }
 """What the nodes of runs are, by ``nodes_are``."""
+ENERGY_IS = {
+    "measured": "Energy was measured by a meter of the nodes",
+    "recorded": "Energy was measured elsewhere and kept as data",
+    "imported": "Energy was measured by others and imported",
+    "simulated": "Energy was simulated, not measured",
+    "estimated": "Energy was estimated from utilisation and the watts in the platform's file; no meter "
+    "measured it",
+}
+"""What the source of an energy means."""
 _KINDS = {
     "training": "trainings",
     "imported": "trainings of others, imported",
@@ -186,13 +195,46 @@ def _distinct(infos: Sequence[RunInfo], key: str) -> str:
     return f"requirements.lock, sha256 {listed(found, 3)}" if found else ""
 
 
+def source_sentences(results: Results) -> list[str]:
+    """Whether energies were measured or estimated, and how many runs of each."""
+    trained = results.observations[is_training(results.observations)]
+    counts = trained["energy_source"].value_counts()
+    sentences = [
+        f"{ENERGY_IS.get(str(s), str(s))} ({counted(int(n), 'run')})." for s, n in counts.items()
+    ]
+    by_others = int((trained["kind"] == "imported").sum())
+    for number, whose in ((by_others, " by others and imported"), (len(trained) - by_others, "")):
+        if number:
+            sentences.insert(0, f"Times were measured{whose} ({counted(number, 'run')}).")
+    dark = int(trained["energy_source"].isna().sum())
+    if dark:
+        why = listed(sorted(set(map(str, trained["why_no_energy"].dropna()))), 3)
+        sentences.append(
+            f"{counted(dark, 'run')} without any energy" + (f": {why}." if why else ".")
+        )
+    return sentences or ["There is no training run."]
+
+
+def left_out_sentence(results: Results) -> str:
+    """How many training runs no number rests on; empty where all count."""
+    runs = results.observations
+    trained = runs[is_training(runs)]
+    without = int((trained["polluted"] != "").sum())
+    if not without:
+        return ""
+    return f"{without} of {counted(len(trained), 'training run')} are left out of all numbers."
+
+
 def left_out_table(results: Results) -> Table | None:
     """Runs that were measured and that no fit and no figure sees, with the reason; or ``None``."""
     marked = results.observations[results.observations["polluted"] != ""]
     if marked.empty:
         return None
     rows = [(str(row.run), str(row.kind), str(row.polluted)) for row in marked.itertuples()]
-    return _cut("Measured, but left out of fits and figures", ("run", "kind", "why"), rows, CHECKS)
+    caption = "Measured, but left out of fits and figures"
+    if len(rows) > _MOST_ROWS:
+        caption = f"{caption}: the first {_MOST_ROWS} of {len(rows):,}"
+    return Table(caption, ("run", "kind", "why"), rows[:_MOST_ROWS], file=CHECKS)
 
 
 def check_warnings(results: Results) -> list[str]:
@@ -208,11 +250,3 @@ def check_warnings(results: Results) -> list[str]:
         *lines[:_MOST_WARNINGS],
         *([f"{more} more warnings in the table `checks`"] if more > 0 else []),
     ]
-
-
-def _cut(
-    caption: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]], file: str | None = None
-) -> Table:
-    if len(rows) > _MOST_ROWS:
-        caption = f"{caption}: the first {_MOST_ROWS} of {len(rows):,}"
-    return Table(caption, columns, rows[:_MOST_ROWS], file=file)

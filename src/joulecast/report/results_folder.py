@@ -1,6 +1,6 @@
 """What lies in the results folder of a campaign that was fitted."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,9 @@ from joulecast.energy.fitting import CampaignFit, disturbance_notes
 from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.errors import JoulecastError
 from joulecast.runs.files.columns import read_frame
-from joulecast.runs.files.reading import read_json_object
 from joulecast.runs.left_out import used
 from joulecast.runs.observations import is_training
 
-FORECAST = "tables/forecast/scaling_forecast"
-"""The table of the scaling forecast."""
 PAPERS = ("tables/papers/papers", "paper/tables/papers/papers")
 """Where the table of the papers' numbers may lie: a campaign that reproduces them may lie in another."""
 CHECKS = "tables/checks/checks"
@@ -39,38 +36,46 @@ class NothingToShow(JoulecastError):
 
 
 @dataclass(frozen=True)
+class Part:
+    """An answer or a part of the page, or why there is none and what makes what it needs."""
+
+    content: Any
+    why_none: str | None = None
+    target: str | None = None
+    configfile: str | None = None
+
+    @classmethod
+    def of(cls, make: Callable[[], Any]) -> "Part":
+        """What a function makes, or why it cannot."""
+        try:
+            return cls(make())
+        except NothingToShow as nothing:
+            return cls(None, str(nothing), nothing.target, nothing.configfile)
+        except JoulecastError as error:
+            return cls(None, str(error), "all")
+
+    def then(self, make: Callable[[Any], Any]) -> "Part":
+        """What a function makes of an answer; the reason stays where there is none."""
+        return self if self.content is None else Part.of(lambda: make(self.content))
+
+
+@dataclass(frozen=True)
 class Results:
     """A results folder in memory.
 
-    ``tables`` are named by their paths below the folder, without suffix; ``answered`` are what the rule
-    ``advice`` wrote, by name. What a campaign does not make is not in them.
+    ``tables`` are named by their paths below the folder, without suffix; those that a campaign does not make
+    are not in them.
     """
 
     folder: Path
     fit: CampaignFit
     tables: dict[str, pd.DataFrame]
-    answered: dict[str, dict[str, Any]]
-    experiments: list[dict[str, Any]]
-    pipelines: list[dict[str, Any]]
-    live: dict[str, Any] | None
-    replays: dict[str, pd.DataFrame]
     prices: Prices = NO_PRICES
 
     @property
     def observations(self) -> pd.DataFrame:
         """The runs table."""
         return self.fit.observations
-
-    def answer(self, name: str) -> Any:
-        """What the rule ``advice`` answered.
-
-        Raises:
-            NothingToShow: there is no answer, with the reason.
-        """
-        part = self.answered[name]
-        if "why_none" in part:
-            raise NothingToShow(part["why_none"], part["target"])
-        return part["content"]
 
     @property
     def clean(self) -> pd.DataFrame:
@@ -108,29 +113,23 @@ def read_results(folder: Path, prices: Prices = NO_PRICES) -> Results:
     Raises:
         JoulecastError: there are no fits in it, or a file in it cannot be read.
     """
-    names = (FORECAST, METERED, CHECKS, COSTS, SCALING, papers_table(folder))
+    names = (METERED, CHECKS, SCALING, papers_table(folder))
     paths = {name: folder / f"{name}.parquet" for name in names}
     return Results(
         folder,
         CampaignFit.load(folder / "fits"),
         {name: read_frame(path, "table") for name, path in paths.items() if path.exists()},
-        {Path(part["file"]).stem: part for part in _json_files(folder / "tables/advice")},
-        list(_json_files(folder / "partition")),
-        list(_json_files(folder / "pipelines")),
-        next(_json_files(folder / "tuning", "live.json"), None),
-        {
-            path.stem: read_frame(path, "replay")
-            for path in sorted((folder / "tuning/replays").glob("[!.]*.parquet"))
-        },
         prices,
     )
-
-
-def _json_files(folder: Path, pattern: str = "[!.]*.json") -> Iterator[dict[str, Any]]:
-    for path in sorted(folder.glob(pattern)):
-        yield read_json_object(path, "result") | {"file": f"{folder.name}/{path.name}"}
 
 
 def papers_table(folder: Path) -> str:
     """Path below the results, without suffix, of the table of the papers' numbers."""
     return next((name for name in PAPERS if (folder / f"{name}.parquet").is_file()), PAPERS[0])
+
+
+def names_of(networks: Sequence[str], platforms: Sequence[str]) -> list[str]:
+    """What to call trainings: their networks, with their platforms where there are several."""
+    if len(set(platforms)) == 1:
+        return list(networks)
+    return [f"{network}, {platform}" for network, platform in zip(networks, platforms, strict=True)]

@@ -85,14 +85,10 @@ BEYOND = 4
 """Times the most that was run, up to which is forecast and weighed where nothing says how far."""
 
 
-def usual_counts(ran: Iterable[int], last: int | None = None) -> list[int]:
-    """Counts that were run, and the powers of two from the fewest of them.
-
-    Args:
-        last: the end of the powers; by default :data:`BEYOND` times the most that were run.
-    """
+def usual_counts(ran: Iterable[int]) -> list[int]:
+    """Counts that were run, and the powers of two from the fewest to :data:`BEYOND` times the most."""
     found = sorted(set(ran))
-    last = BEYOND * found[-1] if last is None else last
+    last = BEYOND * found[-1]
     doubled = [2**k for k in range(last.bit_length()) if found[0] < 2**k <= last]
     return sorted({*found, *doubled})
 

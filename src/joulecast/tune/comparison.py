@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from joulecast.quantities import steady
-from joulecast.tune.curve import Curve
+from joulecast.tune.curve_policy import Curve
 from joulecast.tune.expectation import (
     best_configuration,
     expected,

@@ -1,7 +1,7 @@
 """What a history says about the next run: the configuration to use, what it saves, whether looking has paid.
 
 An advice exploits: it is the cheapest configuration among those whose batch size has reached the target, by
-what :mod:`joulecast.tune.observed` makes of the trials. A policy's next exploration
+what :mod:`joulecast.tune.configurations` makes of the trials. A policy's next exploration
 is reported next to it.
 """
 
@@ -16,9 +16,7 @@ from scipy.special import stdtrit
 
 from joulecast.errors import JoulecastError
 from joulecast.runs.files.reading import validated
-from joulecast.tune.curve import Curve
-from joulecast.tune.history import History, read_history_file
-from joulecast.tune.observed import (
+from joulecast.tune.configurations import (
     Configuration,
     Size,
     cheapest_configuration,
@@ -26,6 +24,8 @@ from joulecast.tune.observed import (
     log_sd_of_ratio,
     sizes_of,
 )
+from joulecast.tune.curve_policy import Curve
+from joulecast.tune.history import History, read_history_file
 from joulecast.tune.section import DEFAULT_POLICY
 from joulecast.tune.trial import BatchSize, CostModel, SearchSpace, Watts
 
@@ -84,20 +84,6 @@ def space_of(header: Mapping[str, Any], file: Path) -> SearchSpace:
             f"{file}: its first line does not say what could be chosen ({error}); histories that can be "
             "advised on are those of `joulecast tune --history`"
         ) from None
-
-
-def network_of(header: Mapping[str, Any], file: Path) -> str | None:
-    """The network of a live tuning, by the first line of its history file; ``None`` of a replay.
-
-    Raises:
-        JoulecastError: the line does not say.
-    """
-    if header.get("environment") != "live":
-        return None
-    job = validated(TypeAdapter(_Live), header, f"{file}: line 1").job
-    if job.workload is None:
-        raise JoulecastError(f"{file}: line 1: job.workload is missing")
-    return job.workload.network
 
 
 def _savings(

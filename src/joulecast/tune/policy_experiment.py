@@ -13,7 +13,7 @@ import pandas as pd
 
 from joulecast.errors import JoulecastError
 from joulecast.tune.cost_curve import CurvePrior
-from joulecast.tune.curve import Curve, earlier_costs
+from joulecast.tune.curve_policy import Curve, earlier_costs
 from joulecast.tune.expectation import best_configuration, expected_default
 from joulecast.tune.history import History
 from joulecast.tune.policies import Fixed, Policy

@@ -5,8 +5,8 @@ from inspect import signature
 from typing import Any
 
 from joulecast.errors import JoulecastError
-from joulecast.tune.curve import Curve
-from joulecast.tune.outward import OutwardWalk
+from joulecast.tune.curve_policy import Curve
+from joulecast.tune.outward_walk import OutwardWalk
 from joulecast.tune.policies import Default, GridSearch, Policy, PowerLimitOnly
 from joulecast.tune.trial import SearchSpace
 from joulecast.tune.zeus import Zeus

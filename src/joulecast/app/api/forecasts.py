@@ -167,6 +167,6 @@ def advise(request: AdviceRequest) -> dict[str, Any]:
     from joulecast.runs.recorded import run_records
 
     paid, folders = prices_of(request), paths(request.records)
-    named = naming(*folders, request.platform, request.history, request.calibrate)
+    named = naming(*folders, request.platform, request.calibrate)
     with named, run_records(folders) as records:
         return advise_on(records, request, paid)

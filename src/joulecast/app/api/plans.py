@@ -92,8 +92,8 @@ def search(request: SearchRequest) -> dict[str, Any]:
     from joulecast.energy.strategy_energy import fit_in
     from joulecast.graphs.precision import training_of
     from joulecast.graphs.shipped_graphs import network_for
-    from joulecast.report.advice.objective import check_objective
-    from joulecast.report.advice.ranking import ranked, rising_value
+    from joulecast.report.advice.choice import check_objective
+    from joulecast.report.advice.simulated import ranked, rising_value
     from joulecast.simulate.simulate import Assumptions
     from joulecast.simulate.strategy_search import search
 
@@ -135,7 +135,7 @@ def _files(request: OnSimulator) -> tuple[str | Path | None, ...]:
 def _platform_and_costs(
     request: OnSimulator, mode: Literal["default", "proteus"] = "default"
 ) -> tuple[Platform, Costs]:
-    from joulecast.report.advice.simulator_inputs import platform_and_costs
+    from joulecast.report.advice.simulated import platform_and_costs
 
     return platform_and_costs(
         request.platform,

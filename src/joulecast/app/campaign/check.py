@@ -48,12 +48,10 @@ def require_campaign(
         project: folder that contains the configuration's kept measurements; not checked if ``None``.
 
     Raises:
-        JoulecastError: an error of :func:`~joulecast.app.campaign.runs.campaign_runs`; or a platform to
-            forecast on, submissions or kept measurements are missing. Names the key and the way out.
+        JoulecastError: an error of :func:`~joulecast.app.campaign.runs.campaign_runs`; or
+            submissions or kept measurements are missing. Names the key and the way out.
     """
     runs = campaign_runs(config, platforms)
-    for name in config.simulator.platforms:
-        find_platform(name, platforms)
     _require_imports(config)
     if project is not None:
         _require_kept(config, project)

@@ -130,7 +130,7 @@ class CalibrationSection(Section):
     batch_sizes: list[int] = Field(
         [2, 4, 8], min_length=1, description="Batches of one node, at N = 1, for the compute time."
     )
-    idle_s: float = Field(60, gt=0, description="Seconds of idling with the process loaded.")
+    idle_s: float = Field(20, gt=0, description="Seconds of idling with the process loaded.")
     sleeping_rank_s: float = Field(2, gt=0, description="Seconds that ranks wait for one.")
     allreduce_bytes: list[int] = Field(
         [4194304, 16777216, 33554432, 67108864, 134217728, 268435456],

@@ -11,13 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.errors import JoulecastError
-from joulecast.quantities import counted
+from joulecast.quantities import counted, steady
 from joulecast.report.advice.candidate import Candidate, dominates
-from joulecast.report.advice.choice import Choice, check_prices_of, choose
-from joulecast.report.advice.next_steps import measure_next
-from joulecast.report.advice.power_limit import NO_HISTORY, PowerLimit, power_limit_of
+from joulecast.report.advice.choice import (
+    Choice,
+    check_prices_of,
+    choose,
+    nearest,
+    overlaps,
+    verdict_on,
+)
 from joulecast.report.advice.request import AdviceRequest
-from joulecast.report.advice.verdict import verdict_on
 from joulecast.runs.files.shipped import PLATFORMS, find, is_path
 from joulecast.runs.platforms import Platform, find_platform, is_gpu_platform, simulated_platform
 from joulecast.runs.record import RunInfo, read_info
@@ -79,7 +83,7 @@ def advise(
         ``left_out``. Times in s, energies in J and kWh, CO2 in kg, for the whole work.
 
     Raises:
-        JoulecastError: an unknown network or platform, no records, a history of another network, or a limit
+        JoulecastError: an unknown network or platform, no records, or a limit
             that needs a price that is not given.
     """
     check_prices_of(request, prices)
@@ -104,12 +108,9 @@ def advise(
         raise JoulecastError(
             f"nothing can be advised: {'; '.join([*whys][:_MOST]) or 'no setting is known'}"
         )
-    powers = NO_HISTORY
-    if request.history is not None:
-        powers = power_limit_of(request.history, request.network)
-    candidates = [powers.applied(candidate).priced(prices) for candidate in found.candidates]
+    candidates = [candidate.priced(prices) for candidate in found.candidates]
     choice = choose(candidates, request, prices.currency)
-    return _told(request, found, candidates, choice, powers) | {
+    return _told(request, found, candidates, choice) | {
         "prices": prices.as_json(),
         "verdict": verdict_on(candidates, choice, prices.currency),
     }
@@ -246,7 +247,7 @@ def _settings_differ(records: Sequence[Path], network: str, platform: str) -> li
 
 def _from_simulator(platform: str, facts: Platform, request: AdviceRequest) -> _Found:
     # Loads scipy and the simulator, which records do not need.
-    from joulecast.report.advice import from_simulator
+    from joulecast.report.advice import simulated
 
     cluster, samples = facts.require_cluster(), request.samples
     if samples is None:
@@ -255,8 +256,8 @@ def _from_simulator(platform: str, facts: Platform, request: AdviceRequest) -> _
             "train on"
         )
     nodes = request.nodes or whole_nodes(request.gpus, cluster.devices_per_node)
-    candidates, refused = from_simulator.simulated_candidates(
-        request, facts, samples, nodes or from_simulator.usual_nodes(facts)
+    candidates, refused = simulated.simulated_candidates(
+        request, facts, samples, nodes or simulated.usual_nodes(facts)
     )
     bare = "" if any(c.time_low_s for c in candidates) else " and have no interval"
     rests = [f"simulated: {len(candidates)} strategies on {platform}, by {_rates(request)}"]
@@ -286,11 +287,10 @@ def _told(
     found: _Found,
     candidates: list[Candidate],
     choice: Choice,
-    powers: PowerLimit,
 ) -> dict[str, Any]:
     best = None if choice.best is None else candidates[choice.best]
     batches = {candidate.batch_size for candidate in candidates}
-    warnings = [*found.warnings, *powers.notes]
+    warnings = [*found.warnings]
     if len(batches) > 1:
         warnings.append(_BATCHES)
     why_counts = "as asked"
@@ -345,3 +345,75 @@ def _choice_rests_on(best: Candidate | None) -> str:
         where = f", outside of what was run ({'; '.join(best.extrapolation)})"
         return f"the choice is a forecast of MC2{where if best.extrapolation else ''}"
     return "the choice is simulated"
+
+
+def _width(candidate: Candidate, quantity: str) -> float:
+    """Relative width of the interval that the choice hangs on."""
+    for each in (quantity, "time"):
+        value, low, high = candidate.ends(each)
+        if low is not None and high is not None and value:
+            return (high - low) / value
+    return 0.0
+
+
+def measure_next(
+    candidates: Sequence[Candidate],
+    best: Candidate | None,
+    *,
+    most_nodes: int | None,
+    least: str = "energy",
+) -> list[dict[str, str]]:
+    """What to measure, the most telling first, each with ``what`` and ``why``.
+
+    Args:
+        candidates: all of them.
+        best: the choice; without one, what to do about that.
+        most_nodes: that were run; ``None`` where nothing was.
+        least: what the best is the least of.
+    """
+    leading = best or nearest(candidates, {"time": 1.0}) or candidates[0]
+    weighed = "time" if leading.ends(least)[0] is None else least
+    name = "the fastest setting" if best is None else "the choice"
+    steps: list[tuple[str, str]] = []
+    if leading.rests_on == "simulated":
+        steps.append(
+            (
+                "a small campaign on this platform: 1 and 2 nodes, and the calibrations",
+                "nothing was run there: times are simulated"
+                + (" and have no interval" if leading.time_low_s is None else ""),
+            )
+        )
+    elif leading.rests_on == "fitted":
+        steps.append((leading.setting, f"{name} is a forecast; it was not run"))
+        if leading.extrapolation:
+            steps[-1] = (
+                leading.setting,
+                f"it lies outside of what was run ({'; '.join(leading.extrapolation)})",
+            )
+    elif leading.runs == 1:
+        steps.append(
+            (f"a repeat of {leading.setting}", "it was run once: how runs differ is not known")
+        )
+    if leading.energy_j is None or "estimated" in (leading.energy_source or ""):
+        why = "energy is estimated from utilisation and assumed watts, and judges no setting"
+        if leading.energy_j is None:
+            why = f"no energy is known: {leading.why_no_energy}"
+        what = "the same on a machine with a meter (a GPU, RAPL, a wattmeter); `joulecast meters`"
+        steps.append((what, why))
+    rivals = [c for c in candidates if c is not leading and overlaps(c, leading, weighed)]
+    if rivals:
+        # Of equally wide ones, as all are that the model forecasts, the nearest to be chosen instead.
+        widest = min(rivals, key=lambda c: (-steady(_width(c, weighed)), c.cost_order))
+        again = "again " if widest.rests_on == "measured" else ""
+        steps.append(
+            (
+                f"{again}{widest.setting}",
+                f"its interval is the widest (±{50 * _width(widest, weighed):.0f} %) of {len(rivals)} that "
+                "overlap the choice's",
+            )
+        )
+    if most_nodes is not None and leading.nodes == most_nodes:
+        unit = unit_of(leading.nodes_are)
+        larger = scale_in_words(2 * most_nodes, leading.nodes_are)
+        steps.append((larger, f"{name} has the largest {unit} count that was run"))
+    return [{"what": what, "why": why} for what, why in steps]

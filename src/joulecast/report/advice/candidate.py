@@ -46,8 +46,6 @@ class Candidate:
     why_no_interval: str | None = None
     runs: int = 0
     extrapolation: tuple[str, ...] = ()
-    power_limit_w: int | None = None
-    why_no_power_limit: str | None = None
     nodes_are: str = "hosts"
     hosts: float | None = None
     gpus: float | None = None

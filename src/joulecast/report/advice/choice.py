@@ -1,19 +1,28 @@
-"""What a training may take, and the candidate that meets it best.
+"""What a training may take, the candidate that meets it best, and whether that is clearly the best.
 
 A limit is held against the upper end of a candidate's 90 % interval: a deadline that the expected time
 just meets is missed every other time. A candidate without an interval is judged by what is expected of it.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from joulecast.energy.prices import Prices, estimated
-from joulecast.quantities import consumptions, digits, listed, masses, money, steady, times
+from joulecast.errors import JoulecastError
+from joulecast.quantities import (
+    consumptions,
+    counted,
+    digits,
+    listed,
+    masses,
+    money,
+    percent,
+    steady,
+    times,
+)
 from joulecast.report.advice.candidate import Candidate
-from joulecast.report.advice.objective import check_priced
 from joulecast.report.advice.request import Limit
 
 _OPTIONS = {
@@ -38,12 +47,13 @@ IN_WORDS = {
 """What is weighed, in words."""
 
 
+_SAME = 0.005
+"""Relative difference below which a saving is not named."""
+
+
 def kind_of(limit: Limit) -> str:
-    """``deadline``, ``energy budget``, ``cost budget``, ``CO2 budget``, ``weight``, several, or ``none``."""
-    names = [_NAMES[quantity] for quantity in limit.budgets]
-    if limit.energy_weight is not None:
-        names.append("weight")
-    return " and ".join(names) or "none"
+    """``deadline``, ``energy budget``, ``cost budget``, ``CO2 budget``, several, or ``none``."""
+    return " and ".join(_NAMES[quantity] for quantity in limit.budgets) or "none"
 
 
 def check_prices_of(limit: Limit, prices: Prices) -> None:
@@ -52,6 +62,26 @@ def check_prices_of(limit: Limit, prices: Prices) -> None:
     if limit.objective is not None:
         asked[f"--objective {limit.objective}"] = limit.objective
     check_priced(asked, prices)
+
+
+def check_objective(objective: str, prices: Prices) -> None:
+    """Refuse an objective whose prices are not known."""
+    check_priced({f"objective {objective}": objective}, prices)
+
+
+def check_priced(asked: Mapping[str, str], prices: Prices) -> None:
+    """Refuse what asks for money without a price, or for CO2 without an intensity.
+
+    Args:
+        asked: the quantity (``cost``, ``co2``, ...) by the name of what asks for it.
+    """
+    for name, quantity in asked.items():
+        if quantity == "cost" and not prices.known:
+            raise JoulecastError(
+                f"{name}: no price is known; give --price, --price-node-hour or --price-gpu-hour"
+            )
+        if quantity == "co2" and prices.co2 is None:
+            raise JoulecastError(f"{name}: no intensity is known; give --co2 (grams for a kWh)")
 
 
 def within_words(limit: Limit, currency: str) -> str:
@@ -85,36 +115,22 @@ class Choice:
     """All places: what is within the limit comes first, then the least of what is judged."""
     least: str = "energy"
     """What was judged: as the limit has it, or time where no energy is known."""
-    references: tuple[float, float] | None = None
-    """Joules and seconds that a weight relates to."""
     by_energy: int | None = None
     """What estimated energy would choose, where time chooses in its place."""
 
     def as_json(self, limit: Limit) -> dict[str, Any]:
         """The limit and how it was applied."""
-        content: dict[str, Any] = {
-            "kind": kind_of(limit),
-            "objective": self.least,
-            "judged_by": self.judged_by,
-        }
-        if self.references is not None:
-            content |= {"energy_ref_j": self.references[0], "time_ref_s": self.references[1]}
-        return content
-
-
-Order = Callable[[Candidate], tuple[Any, ...]]
+        return {"kind": kind_of(limit), "objective": self.least, "judged_by": self.judged_by}
 
 
 @dataclass(frozen=True)
 class _Aim:
-    """What is to be least: its order, in words, and whether it is known of a candidate."""
+    """What is to be least, in words, and whether it is known of a candidate."""
 
     least: str
-    order: Order
     text: str
     unknown: str | None = None
     """Why nothing can be chosen; ``None`` where something can."""
-    references: tuple[float, float] | None = None
     only_estimated: bool = False
     """Whether time takes the place of an energy that is only estimated."""
 
@@ -122,17 +138,15 @@ class _Aim:
 def choose(candidates: Sequence[Candidate], limit: Limit, currency: str = "EUR") -> Choice:
     """The best of the candidates within all the budgets of a limit: the least of its objective.
 
-    A weight ``w`` asks for the least ``w E/E_ref + (1 - w) T/T_ref``, the cost of Zeus (You et al., NSDI
-    2023, eq. 2) with the least energy and time of the candidates as references. Where no energy is known and
-    no objective is asked for, or it is only estimated, time takes its place. Of equals: the cheaper in
-    energy, the faster, then the one on fewer nodes, with the smaller batch.
+    Where no energy is known and no objective is asked for, or it is only estimated, time takes its place. Of
+    equals: the cheaper in energy, the faster, then the one on fewer nodes, with the smaller batch.
     """
     within = tuple(
         all(_holds(candidate, *budget) for budget in limit.budgets.items())
         for candidate in candidates
     )
     kept = [c for c, fits in zip(candidates, within, strict=True) if fits]
-    aim = _aim(kept or candidates, candidates, limit)
+    aim = _aim(kept or candidates, limit)
     places = range(len(candidates))
     by_energy = None
     if kept and aim.only_estimated:
@@ -140,7 +154,7 @@ def choose(candidates: Sequence[Candidate], limit: Limit, currency: str = "EUR")
             (place for place in places if within[place]),
             key=lambda place: candidates[place].order("energy"),
         )
-    order = sorted(places, key=lambda p: (not within[p], aim.order(candidates[p])))
+    order = sorted(places, key=lambda p: (not within[p], candidates[p].order(aim.least)))
     why = _why_nothing_is_within(candidates, limit, currency) if not kept else aim.unknown
     return Choice(
         best=order[0] if why is None else None,
@@ -150,7 +164,6 @@ def choose(candidates: Sequence[Candidate], limit: Limit, currency: str = "EUR")
         + ("" if by_energy is None else _would_choose(candidates[by_energy], candidates[order[0]])),
         order=tuple(order),
         least=aim.least,
-        references=aim.references,
         by_energy=by_energy,
     )
 
@@ -160,20 +173,18 @@ def _holds(candidate: Candidate, quantity: str, budget: float) -> bool:
     return bound is not None and bound <= budget
 
 
-def _aim(kept: Sequence[Candidate], all_of_them: Sequence[Candidate], limit: Limit) -> _Aim:
+def _aim(kept: Sequence[Candidate], limit: Limit) -> _Aim:
     least = limit.least
-    if least == "weight":
-        return _weighed(all_of_them, float(limit.energy_weight or 0.0))
     known = [c for c in kept if c.ends(least)[0] is not None]
     if limit.objective is None and any("estimated" in (c.source_of(least) or "") for c in known):
-        return _Aim("time", lambda c: c.order("time"), "expected time", only_estimated=True)
+        return _Aim("time", "expected time", only_estimated=True)
     if known:
-        return _Aim(least, lambda c: c.order(least), f"expected {IN_WORDS[least]}")
+        return _Aim(least, f"expected {IN_WORDS[least]}")
     if limit.objective is None:
-        return _Aim("time", lambda c: c.order("time"), "expected time, for no energy is known")
+        return _Aim("time", "expected time, for no energy is known")
     why = kept[0].why_no_cost if least == "cost" else kept[0].why_no_energy
     reason = f"no {IN_WORDS[least]} is known ({why}); --objective time asks for time"
-    return _Aim(least, lambda c: c.order(least), f"expected {IN_WORDS[least]}", reason)
+    return _Aim(least, f"expected {IN_WORDS[least]}", reason)
 
 
 def _would_choose(by_energy: Candidate, best: Candidate) -> str:
@@ -181,33 +192,12 @@ def _would_choose(by_energy: Candidate, best: Candidate) -> str:
     return f". Energy is only estimated and does not choose; it would choose {which}"
 
 
-def _weighed(candidates: Sequence[Candidate], weight: float) -> _Aim:
-    if weight == 0:
-        text = "expected time; energy has no weight"
-        return _Aim("time", lambda c: c.order("time"), text)
-    known = [(c.energy_j, c.time_s) for c in candidates if c.energy_j is not None]
-    text = "w E/E_ref + (1 - w) T/T_ref of what is expected"
-    if not known:
-        why = "no energy is known, so it cannot be weighed against time; --energy-weight 0 asks for time"
-        return _Aim("weight", lambda c: c.order("time"), text, why)
-    joules, seconds = min(e for e, _ in known), min(t for _, t in known)
-
-    def order(candidate: Candidate) -> tuple[Any, ...]:
-        if candidate.energy_j is None:
-            return math.inf, candidate.cost_order
-        energy, time = candidate.energy_j / joules, candidate.time_s / seconds
-        return steady(weight * energy + (1 - weight) * time), candidate.cost_order
-
-    return _Aim("weight", order, text, references=(joules, seconds))
-
-
 def _judged_by(candidates: Sequence[Candidate], limit: Limit, aim: _Aim) -> str:
-    text = aim.text if aim.text.startswith("w ") else f"the {aim.text}"
     if not limit.budgets:
-        return text if limit.least == "weight" else f"{text}; no limit was given"
+        return f"the {aim.text}; no limit was given"
     ends = "; ".join(_upper(quantity, candidates) for quantity in limit.budgets)
     them = "it" if len(limit.budgets) == 1 else "all of them"
-    return f"{ends}; among those within {them}, {text.replace('the ', 'the least ', 1)}"
+    return f"{ends}; among those within {them}, the least {aim.text}"
 
 
 def nearest(candidates: Sequence[Candidate], budgets: Mapping[str, float]) -> Candidate | None:
@@ -259,3 +249,110 @@ def _upper(quantity: str, candidates: Sequence[Candidate]) -> str:
     if any(bounded):
         return f"the upper end of the 90 % interval of the {name}, where there is one"
     return f"the expected {name} (there are no intervals)"
+
+
+def overlaps(rival: Candidate, best: Candidate, quantity: str) -> bool:
+    """Whether a rival's 90 % interval reaches below the upper end of the best's."""
+    low, high = rival.ends(quantity)[1], best.ends(quantity)[2]
+    return low is not None and high is not None and low <= high
+
+
+def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -> dict[str, Any]:
+    """Whether there is a clear winner, as plain data.
+
+    Returns:
+        ``clear_winner`` (``None`` where no interval says so), ``overlapping``: settings within the limit
+        whose interval overlaps that of the best, of these and the best the ``cheapest`` in what people pay
+        (energy without a price) and the ``fastest``, and all ``in_words`` (``None`` where there is no
+        choice), for a clear winner against the fastest of all within the limit.
+    """
+    nothing: dict[str, Any] = {
+        "clear_winner": None,
+        "overlapping": [],
+        "cheapest": None,
+        "fastest": None,
+        "in_words": None,
+    }
+    if choice.best is None:
+        return nothing
+    best, least = candidates[choice.best], choice.least
+    others = [
+        candidates[place] for place in choice.order if choice.within[place] and place != choice.best
+    ]
+    if not others:
+        return nothing | {
+            "clear_winner": True,
+            "cheapest": best.setting,
+            "fastest": best.setting,
+            "in_words": f"no other setting is {'known' if len(candidates) == 1 else 'within the limits'}",
+        }
+    if best.ends(least)[2] is None:
+        return nothing | {
+            "in_words": "whether it is clearly the best is not known: it has no interval"
+        }
+    rivals = [other for other in others if overlaps(other, best, least)]
+    paid = "energy" if best.cost is None else "cost"
+    if not rivals:
+        text = f"a clear winner: its 90 % interval of the {IN_WORDS[least]} overlaps no other's"
+        trade = _won(best, min([best, *others], key=lambda c: c.order("time")), paid)
+        return nothing | {
+            "clear_winner": True,
+            "cheapest": best.setting,
+            "fastest": best.setting,
+            "in_words": f"{text}; {trade}",
+        }
+    alike = [best, *rivals]
+    cheapest = min(alike, key=lambda candidate: candidate.order(paid))
+    fastest = min(alike, key=lambda candidate: candidate.order("time"))
+    overlap = (
+        f"the 90 % intervals of the {IN_WORDS[least]} of {counted(len(alike), 'setting')} overlap"
+    )
+    return {
+        "clear_winner": False,
+        "overlapping": [rival.setting for rival in rivals],
+        "cheapest": cheapest.setting,
+        "fastest": fastest.setting,
+        "in_words": f"no clear winner: {overlap}; {_trade(cheapest, fastest, paid, currency)}",
+    }
+
+
+def _share_saved(one: Candidate, fastest: Candidate, paid: str) -> float | None:
+    """Share that one saves of what the fastest costs; ``None`` where the two cannot be compared."""
+    amount, spent = one.ends(paid)[0], fastest.ends(paid)[0]
+    if amount is None or spent is None or steady(spent) <= 0:
+        return None
+    # What was measured and what was estimated cannot be compared.
+    return 1 - amount / spent if fastest.source_of(paid) == one.source_of(paid) else None
+
+
+def _won(best: Candidate, fastest: Candidate, paid: str) -> str:
+    """What a clear winner saves, and how much longer it takes than the fastest."""
+    if fastest is best:
+        return "it is the fastest, too"
+    longer = f"takes {digits(best.time_s / fastest.time_s)} times as long as the fastest, {fastest.setting}"
+    saved = _share_saved(best, fastest, paid)
+    if saved is None or saved < _SAME:
+        return f"it {longer}"
+    return f"it saves {percent(100 * saved)} of the {IN_WORDS[paid]} and {longer}"
+
+
+def _trade(cheapest: Candidate, fastest: Candidate, paid: str, currency: str) -> str:
+    """What the cheapest of some settings saves, and how much longer it takes than the fastest of them."""
+    amount = cheapest.ends(paid)[0]
+    if amount is None:
+        return "what each costs is not known"
+    source = cheapest.source_of(paid)
+    text = estimated(amounts_of(paid, currency)(amount)[0], source)
+    named = f"the cheapest of them is {cheapest.setting} ({text})"
+    if fastest is cheapest:
+        return f"{named}, and it is the fastest of them"
+    longer = (
+        f"takes {digits(cheapest.time_s / fastest.time_s)} times as long as the fastest of them"
+    )
+    saved = _share_saved(cheapest, fastest, paid)
+    if saved is None:
+        return f"{named}, and it {longer}, {fastest.setting}"
+    if saved < _SAME:
+        return f"{named}, and it {longer}, {fastest.setting}, which costs as much"
+    share = f"{percent(100 * saved)} of the {IN_WORDS[paid]}"
+    return f"{named}, which saves {share} and {longer}, {fastest.setting}"

@@ -25,8 +25,7 @@ Objective = Literal["time", "energy", "cost", "co2", "edp"]
 
 
 class Limit(Request):
-    """What a training may take, each or none, and what is least within that: an objective, or energy and
-    time weighed against each other."""
+    """What a training may take, each or none, and what is to be least within that."""
 
     objective: Objective | None = Field(
         default=None,
@@ -45,18 +44,6 @@ class Limit(Request):
     co2_budget_kg: Annotated[float | None, from_text(mass_kg), Shell("--co2-budget")] = Field(
         default=None, gt=0, description="CO2 equivalent that it may emit: kg, or as 500g, 1t."
     )
-    energy_weight: float | None = Field(
-        default=None,
-        ge=0,
-        le=1,
-        description="Weight of energy against time, in place of an objective.",
-    )
-
-    @model_validator(mode="after")
-    def _one_aim(self) -> Self:
-        if self.energy_weight is not None and self.objective is not None:
-            raise ValueError("--objective and --energy-weight contradict each other; give one")
-        return self
 
     @property
     def budgets(self) -> dict[str, float]:
@@ -71,9 +58,7 @@ class Limit(Request):
 
     @property
     def least(self) -> str:
-        """What is least within the budgets: an objective, or ``weight``."""
-        if self.energy_weight is not None:
-            return "weight"
+        """The objective: what is least within the budgets."""
         has_budget_alone = self.budgets and self.deadline_s is None
         return self.objective or ("time" if has_budget_alone else "energy")
 
@@ -102,9 +87,6 @@ class AdviceRequest(SimulatedTraining, Priced, Limit, Scale, _Training):
 
     command: ClassVar[str] = "advise"
 
-    history: Path | None = Field(
-        default=None, description="History of `tune --history`, for the power limit."
-    )
     platforms: Path = Field(default=PLATFORMS, description="Folder of your platform files.")
     fits: Path | None = Field(
         default=None, description="Fits of a campaign on a simulated platform, for its joules."

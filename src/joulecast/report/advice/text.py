@@ -32,9 +32,7 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _asked(request: Mapping[str, Any], currency: str) -> str:
     given = Limit(**{name: request[name] for name in Limit.model_fields if name in request})
-    weight = given.energy_weight
-    weighed = None if weight is None else f"energy weighs {weight:g}, time {1 - weight:g}"
-    return "; ".join(filter(None, (within_words(given, currency), weighed))) or "no limit given"
+    return within_words(given, currency) or "no limit given"
 
 
 def _paid(row: Mapping[str, Any], prices: Prices) -> list[tuple[str, str]]:
@@ -61,11 +59,6 @@ def _choice(advice: Mapping[str, Any]) -> list[str]:
         f"  {name}    {f'not known: {missing[name]}' if text == NONE else text}"
         for name, text in _paid(best, Prices(**advice["prices"]))
     ]
-    watts, why = best["power_limit_w"], best["why_no_power_limit"]
-    # Elsewhere there is no GPU whose limit could be set.
-    on_metered_gpus = best["gpus"] and best["energy_source"] == "measured"
-    if watts is not None or on_metered_gpus or advice["request"].get("history"):
-        lines.append(f"  power limit  {f'none: {why}' if watts is None else f'{watts} W'}")
     return lines
 
 

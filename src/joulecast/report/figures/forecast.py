@@ -23,6 +23,7 @@ from joulecast.report.figures.look import (
     value_scale,
     values,
 )
+from joulecast.report.results_folder import names_of
 from joulecast.runs.scale import scale_in_words, unit_of
 
 Row = Mapping[str, Any]
@@ -81,13 +82,6 @@ _CO2 = _Quantity(CO2, "co2", "_kg", ((0, 1e-3, "g"), (1.0, 1.0, "kg"), (1e3, 1e3
 def _quantities(currency: str) -> tuple[_Quantity, ...]:
     paid = _Quantity(COST, "cost", "", ((0, 1.0, currency),), partial(money, currency))
     return _ENERGY, paid, _CO2, _TIME
-
-
-def names_of(networks: Sequence[str], platforms: Sequence[str]) -> list[str]:
-    """What to call trainings: their networks, with their platforms where there are several."""
-    if len(set(platforms)) == 1:
-        return list(networks)
-    return [f"{network}, {platform}" for network, platform in zip(networks, platforms, strict=True)]
 
 
 def training_names(rows: Sequence[Row]) -> list[str]:

@@ -1,19 +1,15 @@
-"""What all figures share: their colours, their look, and how they are written as SVG and PDF."""
+"""What all figures share: their colours and their look."""
 
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
 import pandas as pd
-import vl_convert
 
 from joulecast.energy.plain import plain_rows
-from joulecast.report.grid import Table
-from joulecast.runs.files.writing import written_aside
 
 SHADES = {
     "ink": ("#1b1f24", "#e6e9ed"),
@@ -59,23 +55,17 @@ PARTS = {
     "other": "#D9D9D9",
 }
 PHASES = {"training": "#0072B2", "evaluating": "#E69F00", "stalled": "#D9D9D9"}
-STEP = {"computing": "#0072B2", "exposed communication": "#D55E00", "bubble": "#D9D9D9"}
-PIPELINE = {"forward": "#0072B2", "backward": "#E69F00"}
-WHOSE = {"ours": "#0072B2", "a rival": "#8A939D"}
 KNOWN = {"was run": "#0072B2", "forecast": "#E69F00"}
 PALETTES = {
     "series": SERIES,
     "parts": tuple(PARTS.values()),
     "phases": tuple(PHASES.values()),
-    "step": tuple(STEP.values()),
-    "pipeline": tuple(PIPELINE.values()),
     "known": tuple(KNOWN.values()),
-    "whose": tuple(WHOSE.values()),
 }
 """The colours of each chart, by what they tell apart."""
 
 _FONT = "system-ui, -apple-system, 'Segoe UI', 'Liberation Sans', Arial, sans-serif"
-HEIGHT, _WIDTH, _WRAPPED, _TITLE, _HEADING = 300, 420, 80, 330, 800
+HEIGHT, _TITLE = 300, 330
 _BELOW = 54
 """Letters of a line below a title."""
 _WIDE, _LARGE, _FEW_DECADES = 8.0, 1e5, 3.3
@@ -115,25 +105,16 @@ Chart = alt.Chart | alt.LayerChart
 class Figure:
     """A figure of the page: charts side by side, and what they say in words.
 
-    ``finding`` is what a reader should take home; ``how_to_read`` what points and lines are. Without charts
-    ``why_none`` says what is missing and ``target`` what Snakemake makes it with. ``files`` are the tables of
-    the results, without suffix, that its numbers come from.
+    ``finding`` is what a reader should take home; ``how_to_read`` what points and lines are. ``files`` are
+    the tables of the results, without suffix, that its numbers come from.
     """
 
     name: str
     title: str
-    charts: list[Chart] = field(default_factory=list)
-    finding: str = ""
-    how_to_read: str = ""
-    tables: list[Table] = field(default_factory=list)
-    why_none: str | None = None
-    target: str | None = None
-    files: tuple[str, ...] = ()
-
-
-def emulated(runs: pd.DataFrame) -> str:
-    """What a caption must say of runs whose nodes were processes of one machine."""
-    return "; nodes were emulated" if (runs["nodes_are"] == "emulated").any() else ""
+    charts: list[Chart]
+    finding: str
+    how_to_read: str
+    files: tuple[str, ...]
 
 
 def values(frame: pd.DataFrame) -> alt.InlineData:
@@ -233,18 +214,13 @@ def blocks(
     part: str,
     palette: Mapping[str, str],
     hover: Sequence[str],
-    gap: float = 1,
 ) -> alt.LayerChart:
-    """Bars from ``start`` to ``stop`` in the colours of ``part``, each with its ``label`` in the middle.
-
-    Args:
-        gap: pixels between bars, which hide those that are narrower.
-    """
+    """Bars from ``start`` to ``stop`` in the colours of ``part``, each with its ``label`` in the middle."""
     colour = palette_of(f"{part}:N", palette)
     shown = frame.assign(middle=(frame["start"] + frame["stop"]) / 2)
     dark = [name for name in palette if palette[name] == SERIES[0]]
     on_dark = alt.FieldOneOfPredicate(field=part, oneOf=dark)
-    bars = alt.Chart(values(shown)).mark_bar(stroke=WHITE, strokeWidth=gap)
+    bars = alt.Chart(values(shown)).mark_bar(stroke=WHITE, strokeWidth=1)
     labels = alt.Chart(values(shown[shown["label"] != ""])).mark_text(fontSize=11)
     drawn: alt.LayerChart = bars.encode(
         x=x, x2="stop:Q", y=y, color=colour, tooltip=tooltips(*hover)
@@ -257,27 +233,3 @@ def blocks(
         color=alt.condition(on_dark, alt.value(WHITE), alt.value(BLACK)),
     )
     return drawn
-
-
-def nothing(why: str, title: str = "") -> Chart:
-    """A chart that says in words why there is nothing to show."""
-    lines = textwrap.wrap(f"Nothing to show: {why}.", _WRAPPED)
-    text = alt.InlineData(values=[{"line": line, "y": k} for k, line in enumerate(lines)])
-    mark = alt.Chart(text).mark_text(align="left", fontSize=12, color=INK)
-    place = mark.encode(y=alt.Y("y:O", axis=None), text="line:N", x=alt.value(0))
-    return titled(place, title, 20 * len(lines))
-
-
-def save_static(figure: Figure, folder: Path) -> None:
-    """Write ``overview_NAME.svg`` and ``.pdf``, its charts side by side; a figure that is missing says so, so
-    that none of earlier results stays."""
-    charts = figure.charts or [nothing(str(figure.why_none), figure.title)]
-    whole = alt.concat(*(chart.properties(width=_WIDTH) for chart in charts), columns=2)
-    whole = whole.resolve_scale(color="independent", shape="independent")
-    spec = whole.to_dict() | {"config": CONFIG | {"background": "white"}}
-    svg = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE)
-    stem = folder / f"overview_{figure.name}"
-    with written_aside(stem.with_name(f"{stem.name}.svg")) as partial:
-        partial.write_text(svg, encoding="utf-8")
-    with written_aside(stem.with_name(f"{stem.name}.pdf")) as partial:
-        partial.write_bytes(vl_convert.svg_to_pdf(svg))

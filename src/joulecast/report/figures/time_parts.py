@@ -5,8 +5,7 @@ from collections.abc import Mapping
 import altair as alt
 import pandas as pd
 
-from joulecast.quantities import counted, digits, listed, percent
-from joulecast.report import answers
+from joulecast.quantities import counted, listed, percent
 from joulecast.report.figures.look import (
     PARTS,
     PHASES,
@@ -16,7 +15,6 @@ from joulecast.report.figures.look import (
     row_axis,
     titled,
 )
-from joulecast.report.grid import Table
 from joulecast.report.results_folder import SCALING, NothingToShow, Results
 from joulecast.runs.observations import of_usual_batch
 from joulecast.runs.scale import scale_in_words, unit_of
@@ -45,16 +43,15 @@ def stage_shares(results: Results) -> Figure:
     table = results.tables[SCALING]
     # A row a run, so that the batch of most runs counts.
     rows = of_usual_batch(table.loc[table.index.repeat(table["runs"])]).drop_duplicates()
-    charts, tables = [], []
+    charts, shown = [], 0
     for parts in (STAGES, _PHASES):
         of_kind = _shares(rows, parts)
         if len(of_kind):
             unit = unit_of(of_kind["nodes_are"].iloc[0])
             charts.append(_share_bars(of_kind.head(_MOST_BARS), parts, unit))
-            tables.append(_share_table(of_kind, parts, unit))
+            shown += len(of_kind)
     if not charts:
         raise NothingToShow("the records tell no parts of the time", "measure")
-    shown = sum(len(table.rows) for table in tables)
     cut = f" The first {_MOST_BARS} bars of {shown}; all are in the table."
     return Figure(
         "stages",
@@ -64,7 +61,6 @@ def stage_shares(results: Results) -> Figure:
         "Each bar is a whole run. Loading is of samples; waiting is for slower nodes; exchanging is of "
         "gradients, over the network after every step; updating is of weights."
         + (cut if shown > _MOST_BARS else ""),
-        tables,
         files=(SCALING,),
     )
 
@@ -83,16 +79,6 @@ def _share_bars(shares: pd.DataFrame, parts: Mapping[str, str], unit: str) -> Ch
     return _stacked(shares[[*parts]].set_axis(names), PARTS if parts is STAGES else PHASES)
 
 
-def _share_table(shares: pd.DataFrame, parts: Mapping[str, str], unit: str) -> Table:
-    columns = ("network", f"{unit}s", *(f"{part}, %" for part in parts))
-    rows = [
-        (str(row["workload"]), str(row["nodes"]), *(digits(row[part], 2) for part in parts))
-        for row in shares.to_dict("records")
-    ]
-    what = "stages" if parts is STAGES else "phases of imported runs"
-    return Table(f"Parts of the time in percent, {what}", columns, rows, frozenset(columns[1:]))
-
-
 def _share_finding(own: pd.DataFrame, settings: int) -> str:
     """Time of communication on the most nodes, compared with that on the fewest.
 
@@ -104,7 +90,7 @@ def _share_finding(own: pd.DataFrame, settings: int) -> str:
         return "All runs are imported: logs tell how long their phases took, not what nodes waited for."
     are = own["nodes_are"].iloc[0]
     if own["nodes"].nunique() < 2:
-        where = answers.nodes_in_words(own["nodes"].iloc[0], are)
+        where = f"on {scale_in_words(own['nodes'].iloc[0], are)}"
         which = "All runs" if len(own) == settings else "All runs measured here"
         return f"{which} are {where}, so growth cannot be judged."
     parts = []

@@ -3,20 +3,20 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from joulecast.energy.prices import Prices
 from joulecast.quantities import counted, listed
-from joulecast.report.answers import ENERGY_IS
-from joulecast.report.campaign_forecast import CampaignForecast
+from joulecast.report.campaign import CampaignForecast
 from joulecast.report.figures.forecast import (
     TIME,
     batch_in_words,
     forecast_charts,
     training_names,
 )
-from joulecast.report.figures.look import Chart, Figure
+from joulecast.report.figures.look import Chart
 from joulecast.report.forecast_lines import forecast_cells
 from joulecast.report.grid import SHOWS, Amounts, Table
-from joulecast.report.measured_runs import NODES_ARE
-from joulecast.report.results_folder import FORECAST, NothingToShow, Results
+from joulecast.report.measured_runs import ENERGY_IS, NODES_ARE
+from joulecast.report.results_folder import NothingToShow, Results
 from joulecast.runs.observations import is_training
 from joulecast.runs.scale import scale_in_words, unit_of
 
@@ -34,11 +34,12 @@ class Badge:
 
 @dataclass(frozen=True)
 class CostAndTime:
-    """The figure of costs and time; ``charts`` by what they show, with a text for who cannot see them."""
+    """Forecasts as ``charts`` by what they show, each with a text for who cannot see it, and as a table."""
 
-    figure: Figure
     charts: dict[str, Chart]
     spoken: dict[str, str]
+    how_to_read: str
+    table: Table
     trainings: list[str]
     work_is: str
     notes: list[str]
@@ -49,32 +50,27 @@ class CostAndTime:
         return [name for name in self.charts if name != TIME]
 
 
-def cost_and_time(results: Results) -> CostAndTime:
+def cost_and_time(found: CampaignForecast, prices: Prices) -> CostAndTime:
     """The forecast of the campaign as charts of cost and of time.
 
     Raises:
-        JoulecastError: nothing can be forecast.
+        NothingToShow: no forecast has a time.
     """
-    found = CampaignForecast(**results.answer("forecast"))
-    currency = results.prices.currency
-    charts = forecast_charts(found.rows, currency)
+    charts = forecast_charts(found.rows, prices.currency)
     if TIME not in charts:
         raise NothingToShow("no forecast has a time", "measure")
-    cells = forecast_cells({"forecasts": found.rows, "prices": results.prices.as_json()})
-    trainings = list(dict.fromkeys(training_names(found.rows)))
+    cells = forecast_cells({"forecasts": found.rows, "prices": prices.as_json()})
     batch = batch_in_words(found.rows)
     drawn = f" Drawn for {batch}." if batch else ""
-    figure = Figure(
-        "forecast",
-        f"Cost and time for {found.work_is}",
-        list(charts.values()),
-        "",
+    return CostAndTime(
+        charts,
+        {name: _spoken(found, cells, name) for name in charts},
         f"Forecast by MC2, fitted to {found.runs_were}; dashed: beyond what was run.{drawn}",
-        [_table(cells, found)],
-        files=(FORECAST,),
+        _table(cells, found),
+        list(dict.fromkeys(training_names(found.rows))),
+        found.work_is,
+        found.notes,
     )
-    spoken = {name: _spoken(found, cells, name) for name in charts}
-    return CostAndTime(figure, charts, spoken, trainings, found.work_is, found.notes)
 
 
 def _table(cells: Sequence[Mapping[str, str]], found: CampaignForecast) -> Table:
@@ -107,7 +103,7 @@ def _table(cells: Sequence[Mapping[str, str]], found: CampaignForecast) -> Table
         )
         for row in found.rows
     ]
-    return Table(caption, tuple(kept), rows, numeric, FORECAST, amounts, SHOWS)
+    return Table(caption, tuple(kept), rows, numeric, None, amounts, SHOWS)
 
 
 def _spoken(found: CampaignForecast, cells: Sequence[Mapping[str, str]], quantity: str) -> str:

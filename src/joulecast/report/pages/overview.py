@@ -6,81 +6,38 @@ What the campaign did not make has its reason in its place, with the command tha
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.quantities import listed
-from joulecast.report import answers, measured_runs
+from joulecast.report import measured_runs
+from joulecast.report.advice.text import advice_text
+from joulecast.report.campaign import (
+    ADVICE,
+    Advised,
+    CampaignAnswers,
+    campaign_answers,
+    write_answers,
+)
 from joulecast.report.figures.front import energy_time_front
 from joulecast.report.figures.inline import inline_svg, page_colours
-from joulecast.report.figures.look import Figure, save_static
-from joulecast.report.figures.pipelines import pipeline_timelines
-from joulecast.report.figures.policies import policy_costs
 from joulecast.report.figures.predicted import predicted_against_measured
 from joulecast.report.figures.time_parts import stage_shares
-from joulecast.report.pages import cost_and_time, savings
-from joulecast.report.pages.metered import metered_section
-from joulecast.report.pages.papers import verdicts_by_paper
-from joulecast.report.results_folder import NothingToShow, Results, read_results
+from joulecast.report.pages.cost_and_time import badges, cost_and_time
+from joulecast.report.pages.of_others import metered_section, verdicts_by_paper
+from joulecast.report.pages.settings import headline, settings_table, short_table
+from joulecast.report.results_folder import Part, Results, read_results
+from joulecast.report.tables.errors import BEYOND, error_sentences
 from joulecast.runs.files.writing import written_aside
+from joulecast.runs.record import read_info
 
-T = TypeVar("T")
 SNAKEMAKE = "./run snakemake --cores all"
-
-FIGURES = {
-    "forecast": "Cost and time",
-    "front": "Which setting costs least?",
-    "predicted": "Is the forecast right?",
-    "stages": "Where does the time go?",
-    "policies": "Does tuning pay?",
-    "pipelines": "What does a pipeline wait for?",
-    "clusters": "How wrong is the energy model on real clusters?",
-}
-"""The figures by name, with their titles."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """A part of the page: what it shows, or why it shows nothing and the command that changes that."""
-
-    content: Any
-    why_none: str | None = None
-    command: str | None = None
-
-
-@dataclass(frozen=True)
-class _Maker:
-    """Makes parts; knows how this campaign's Snakemake is called."""
-
-    snakemake: str
-
-    def command(self, target: str | None) -> str | None:
-        return None if target is None else f"{self.snakemake} -- {target}"
-
-    def part(self, make: Callable[[], T]) -> Part:
-        try:
-            return Part(make())
-        except NothingToShow as nothing:
-            command = self.command(nothing.target)
-            if nothing.configfile is not None:
-                command = f"{SNAKEMAKE} --configfile {nothing.configfile}"
-            return Part(None, str(nothing), command)
-
-    def figure(self, name: str, part: Part) -> Figure:
-        """The figure of a part, or one that says why there is none."""
-        if isinstance(part.content, Figure):
-            return part.content
-        if part.content is not None:
-            found: Figure = part.content.figure
-            return found
-        return Figure(name, FIGURES[name], why_none=part.why_none, target=part.command)
 
 
 def write_overview(
@@ -89,7 +46,7 @@ def write_overview(
     configfile: str | None = None,
     prices: Prices = NO_PRICES,
 ) -> None:
-    """Write the overview page of a results folder, and its figures as SVG and PDF to ``figures/`` next to it.
+    """Write what a campaign answers to ``tables/advice`` in its results, and the overview page of it.
 
     Args:
         results: the folder of a campaign that was fitted.
@@ -102,8 +59,7 @@ def write_overview(
     """
     page = out or results / "index.html"
     context = page_context(results, configfile, prices, page.parent)
-    for figure in context["figures"].values():
-        save_static(figure, page.parent / "figures")
+    write_answers(context["answers"], results / ADVICE, prices)
     with written_aside(page) as partial:
         partial.write_text(rendered(context), encoding="utf-8")
 
@@ -122,9 +78,9 @@ def page_context(
     Raises:
         JoulecastError: there are no fits, or a file cannot be read.
     """
-    flags = f" --configfile {configfile}" if configfile else ""
-    maker = _Maker(f"{SNAKEMAKE}{flags}")
-    return _context(read_results(results, prices), maker, results, start or results)
+    found = read_results(results, prices)
+    answers = campaign_answers(found, configfile)
+    return _context(found, answers, configfile, start or results)
 
 
 def rendered(context: Mapping[str, Any]) -> str:
@@ -132,53 +88,67 @@ def rendered(context: Mapping[str, Any]) -> str:
     return _environment().get_template("overview.html.j2").render(context)
 
 
-def _context(found: Results, maker: _Maker, folder: Path, start: Path) -> dict[str, Any]:
-    advised = maker.part(lambda: savings.advices(found))
-    advice: list[savings.Advice] = advised.content or []
-    answer, take = savings.headline(advice)
-    points = [point for one in advice for point in one.points]
-    forecast = maker.part(lambda: cost_and_time.cost_and_time(found))
-    metered = maker.part(lambda: metered_section(found))
-    parts = {
-        "forecast": forecast,
-        "front": maker.part(lambda: energy_time_front(found, points, f"{answer}.")),
-        "predicted": maker.part(lambda: predicted_against_measured(found)),
-        "stages": maker.part(lambda: stage_shares(found)),
-        "policies": maker.part(lambda: policy_costs(found)),
-        "pipelines": maker.part(lambda: pipeline_timelines(found)),
-        "clusters": metered,
-    }
-    facts = found.answer("facts")
+def _context(
+    found: Results, answers: CampaignAnswers, configfile: str | None, start: Path
+) -> dict[str, Any]:
+    """The page's parts.
+
+    Args:
+        start: folder that the page's links start from, its own.
+    """
+    snakemake = SNAKEMAKE + (f" --configfile {configfile}" if configfile else "")
+    advice: list[Advised] = answers.advice.content or []
+    answer, take = headline(advice)
+    facts = measured_runs.facts_of(
+        [read_info(Path(record)) for record in found.observations["folder"]], found
+    )
     return {
+        "answers": answers,
         "campaign": listed(facts["campaigns"], 3),
-        "badges": cost_and_time.badges(found, facts["nodes_are"], facts["replayed"]),
-        "folder": str(folder),
+        "badges": badges(found, facts["nodes_are"], facts["replayed"]),
+        "folder": str(found.folder),
         "answer": answer,
         "take": take,
         "prices": found.prices,
-        "forecast": forecast,
-        "short": savings.short_table(advice),
-        "errors": maker.part(lambda: found.answer("errors")),
-        "errors_beyond": maker.part(lambda: found.answer("errors_beyond")),
-        "left_out_line": answers.left_out_sentence(found),
-        "advice": advised,
-        "warnings": [*savings.shared_warnings(advice), *measured_runs.check_warnings(found)],
-        "table": maker.part(lambda: answers.settings_table(found)),
-        "figures": {name: maker.figure(name, part) for name, part in parts.items()},
+        "forecast": answers.forecast.then(lambda rows: cost_and_time(rows, found.prices)),
+        "short": short_table(advice, found.prices),
+        "errors": Part.of(lambda: error_sentences(found.fit)),
+        "errors_beyond": Part.of(lambda: error_sentences(found.fit, BEYOND)),
+        "left_out_line": measured_runs.left_out_sentence(found),
+        "advice": answers.advice,
+        "advice_text": advice_text,
+        "warnings": measured_runs.check_warnings(found),
+        "table": answers.costs.then(lambda costs: settings_table(costs, found.prices)),
+        "front": answers.advice.then(lambda _: energy_time_front(advice, f"{answer}.")),
+        "predicted": Part.of(lambda: predicted_against_measured(found.fit)),
+        "stages": Part.of(lambda: stage_shares(found)),
         "facts": facts,
         "left_out": measured_runs.left_out_table(found),
-        "metered": metered,
-        "papers": maker.part(lambda: verdicts_by_paper(found)),
+        "metered": Part.of(lambda: metered_section(found)),
+        "papers": Part.of(lambda: verdicts_by_paper(found)),
         "recorded_notes": facts["notes"],
         "disturbed": found.disturbed,
         "disturbed_trainings": found.disturbed_trainings,
-        "commands": _commands(maker),
-        "advise_commands": [f"./run {one.asked.in_shell()}" for one in advice if one.asked],
-        "table_links": lambda names: _table_links(names, folder, start),
+        "commands": [
+            ("Everything that is missing, measured and drawn", snakemake),
+            ("This page, and what it is made of", f"{snakemake} -- overview"),
+            ("Which settings there are to change", "./run joulecast config default"),
+            ("What this machine can measure", "./run joulecast meters"),
+        ],
+        "advise_commands": [f"./run {one.request.in_shell()}" for one in advice],
+        "command": lambda part: _command(part, snakemake),
+        "table_links": lambda names: _table_links(names, found.folder, start),
         "svg": inline_svg,
         "style": page_colours() + "\n" + _asset("overview.css"),
         "script": _asset("overview.js"),
     }
+
+
+def _command(part: Part, snakemake: str) -> str | None:
+    """The command that makes what a part needs."""
+    if part.configfile is not None:
+        return f"{SNAKEMAKE} --configfile {part.configfile}"
+    return None if part.target is None else f"{snakemake} -- {part.target}"
 
 
 def _table_links(names: Sequence[str | None], folder: Path, start: Path) -> list[tuple[str, str]]:
@@ -195,15 +165,6 @@ def _table_links(names: Sequence[str | None], folder: Path, start: Path) -> list
     return found
 
 
-def _commands(maker: _Maker) -> list[tuple[str, str]]:
-    return [
-        ("Everything that is missing, measured and drawn", maker.snakemake),
-        ("This page, and what it is made of", f"{maker.snakemake} -- overview"),
-        ("Which settings there are to change", "./run joulecast config default"),
-        ("What this machine can measure", "./run joulecast meters"),
-    ]
-
-
 def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("joulecast.report.pages"),
@@ -213,19 +174,12 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["coded"] = _coded
-    environment.filters["answered"] = _answered
     return environment
 
 
 def _coded(text: str) -> Markup:
     """Text in which what stands between backquotes is code."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
-
-
-def _answered(text: str) -> Markup:
-    """Text whose sentences may begin with an answer, which is strong."""
-    found = re.sub(r"(^|\. )(Yes|No|Not known):", r"\1<strong>\2:</strong>", str(_coded(text)))
-    return Markup(found)
 
 
 def _asset(name: str) -> str:

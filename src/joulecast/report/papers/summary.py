@@ -41,7 +41,6 @@ class Summary:
     Attributes:
         paper: whose it is.
         in_short: how many of the numbers that it prints are reproduced; then, apart, those of its code.
-        verdict: the verdict of most of its rows, for the colour of ``in_short``.
         regenerated: how many numbers, and on what.
         near: sentences on how near ours are.
         why_not: why the rest cannot be compared, the most frequent reason first.
@@ -49,7 +48,6 @@ class Summary:
 
     paper: Paper
     in_short: str
-    verdict: str
     regenerated: str
     near: list[str]
     why_not: list[str]
@@ -94,7 +92,6 @@ def _summary(paper: Paper, rows: pd.DataFrame) -> Summary:
     return Summary(
         paper,
         _came_out(rows),
-        str(rows["verdict"].mode().iloc[0]) if len(rows) else Verdict.MISSING.value,
         f"{int(regenerated.sum())} of {len(rows)} rows ({sources}), on {paper.regenerated_on}.",
         [
             *_judged(rows),

@@ -1,4 +1,4 @@
-"""Writing the papers' table as Parquet, CSV, Markdown, HTML and LaTeX."""
+"""The papers' table from the files of a campaign's results, written as Parquet, CSV, Markdown and HTML."""
 
 from collections.abc import Sequence
 from importlib import metadata
@@ -6,11 +6,16 @@ from pathlib import Path
 
 import pandas as pd
 
-from joulecast.report.papers.page import page
-from joulecast.report.papers.rows import COLUMNS, verdict_counts
+from joulecast.report.papers.antichain import antichain_rows, of_antichain
+from joulecast.report.papers.mc2 import mc2_rows, of_mc2
+from joulecast.report.papers.proteus import of_proteus, proteus_rows
+from joulecast.report.papers.rows import paper_table, verdict_counts
 from joulecast.report.papers.summary import Paper, Summary, in_all, summaries
-from joulecast.report.tables.output import markdown, write_numbers
-from joulecast.runs.files.writing import written_aside
+from joulecast.report.papers.zeus import of_zeus, zeus_rows
+from joulecast.report.tables.output import markdown, write_numbers, write_text
+from joulecast.report.tables.partition import read_published_partitioning
+from joulecast.report.tables.published import read_published, read_published_tuning
+from joulecast.report.tables.simulator import read_published_simulators
 from joulecast.runs.provenance import source_state
 
 _TITLE = "The papers' numbers, and ours"
@@ -25,8 +30,51 @@ as of the authors' public code. Mean error: in percent, without sign (MAPE). Hel
 fit: a node count (`leave-one-node-count-out`), a network (`leave-one-workload-out`), all larger scales
 (`extrapolation`)."""
 _SPELLED_OUT = ("reference_is", "why_not_comparable", "tolerance")
-_NOT_IN_LATEX = ("paper", "reference_is", "ours_from", "comparable", *_SPELLED_OUT)
-_IN_LATEX = [c for c in COLUMNS if c not in _NOT_IN_LATEX]
+
+
+def papers(
+    folder: Path,
+    *,
+    simulator: Path,
+    partition: Path,
+    tuning: Path,
+    metered: Path,
+    published: Path,
+    profile_experiments: Sequence[Path],
+    own_experiments: Sequence[Path],
+) -> tuple[pd.DataFrame, list[Paper]]:
+    """The table of all four papers, and the papers in its order.
+
+    Args:
+        folder: of the table; its links start there.
+        simulator: folder of the simulator's tables.
+        partition: folder of the tables of partitioning.
+        tuning: folder of the tables of the replays.
+        metered: folder of the energy tables of metered runs.
+        published: folder of the papers' numbers.
+        profile_experiments: partitioning of PipeDream's profiles.
+        own_experiments: partitioning of the graphs that this project measured.
+
+    Raises:
+        JoulecastError: a file of published numbers is missing or has wrong keys.
+    """
+    zeus = read_published_tuning(published / "zeus.yaml")
+    mc2 = read_published(published / "mc2.yaml")
+    proteus = read_published_simulators(published / "proteus.yaml")
+    antichain = read_published_partitioning(published / "antichain.yaml")
+    rows = [
+        *zeus_rows(tuning, zeus),
+        *mc2_rows(metered, mc2),
+        *proteus_rows(simulator, proteus),
+        *antichain_rows(profile_experiments, own_experiments, antichain, partition),
+    ]
+    order = (
+        of_zeus(zeus),
+        of_mc2(mc2, metered),
+        of_proteus(proteus),
+        of_antichain(antichain),
+    )
+    return paper_table(rows, folder), list(order)
 
 
 def _made_by() -> str:
@@ -39,7 +87,7 @@ def _made_by() -> str:
 
 
 def write_papers(stem: Path, table: pd.DataFrame, papers: Sequence[Paper]) -> None:
-    """Write ``stem`` as Parquet, CSV, Markdown, HTML and LaTeX: a line a paper, then a section a paper.
+    """Write ``stem`` as Parquet, CSV, Markdown and HTML: a line a paper, then a section a paper.
 
     Args:
         stem: path without its suffix.
@@ -50,13 +98,7 @@ def write_papers(stem: Path, table: pd.DataFrame, papers: Sequence[Paper]) -> No
     # Some are printed as bounds (``>60``): the column is text.
     as_printed = table["published"].map(_as_printed, na_action="ignore")
     rounded = write_numbers(stem, table.assign(published=as_printed))
-    with written_aside(stem.with_suffix(".md")) as partial:
-        partial.write_text(_as_markdown(rounded, lines), encoding="utf-8")
-    with written_aside(stem.with_suffix(".html")) as partial:
-        text = page(_TITLE, stem.name, _SAID, _made_by(), rounded, lines)
-        partial.write_text(text, encoding="utf-8")
-    with written_aside(stem.with_suffix(".tex")) as partial:
-        partial.write_text(_as_latex(rounded), encoding="utf-8")
+    write_text(stem, _TITLE, _as_markdown(rounded, lines))
 
 
 def _as_printed(number: float | str) -> str:
@@ -92,12 +134,16 @@ def _as_markdown(table: pd.DataFrame, lines: Sequence[Summary]) -> str:
     for paper, of_paper in table.groupby("paper", sort=False):
         notes: dict[str, str] = {}
         shown = of_paper.drop(columns=["paper", "comparable", "ours_from", *_SPELLED_OUT])
+        # A verdict leads to the table that ours is from.
+        shown["verdict"] = [
+            f"[{verdict}]({file})" if isinstance(file, str) else verdict
+            for verdict, file in zip(of_paper["verdict"], of_paper["ours_from"], strict=True)
+        ]
         for column in _SPELLED_OUT:
             numbers = [_number(reason, notes) for reason in of_paper[column]]
             shown.insert(len(shown.columns) - 1, column.replace("_", " "), numbers)
         text += [f"## {paper}", "", f"{cited[str(paper)].text}.", "", markdown(shown), ""]
         text += [f"{number} {reason}  " for reason, number in notes.items()] + [""]
-        text += ["```bibtex", cited[str(paper)].bibtex, "```", ""]
     return "\n".join(text)
 
 
@@ -106,37 +152,3 @@ def _number(reason: str | None, notes: dict[str, str]) -> str | None:
     if not reason:
         return None
     return notes.setdefault(reason, f"[{len(notes) + 1}]")
-
-
-def _as_latex(table: pd.DataFrame) -> str:
-    """Long tables for the packages ``booktabs`` and ``longtable``."""
-    text = [f"% {_made_by()} Needs \\usepackage{{booktabs,longtable}}.", ""]
-    for paper, of_paper in table.groupby("paper", sort=False):
-        shown = of_paper[_IN_LATEX].astype(object).where(of_paper[_IN_LATEX].notna(), "--")
-        shown = shown.map(lambda value: f"{value:g}" if isinstance(value, float) else str(value))
-        shown = shown.map(_escaped).rename(columns=_escaped)
-        text.append(
-            shown.to_latex(
-                index=False,
-                longtable=True,
-                escape=False,
-                column_format="p{2cm}p{3cm}p{3cm}lrrrrll",
-                caption=f"{paper}: published numbers and ours",
-                label=f"tab:{paper.lower()}",
-            )
-        )
-    return "\n".join(text)
-
-
-_SPECIAL = {
-    "\\": r"\textbackslash{}",
-    **{character: f"\\{character}" for character in "&%$#_{}"},
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    ">": r"$>$",
-    "<": r"$<$",
-}
-
-
-def _escaped(text: str) -> str:
-    return "".join(_SPECIAL.get(character, character) for character in text)

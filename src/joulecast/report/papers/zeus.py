@@ -7,8 +7,8 @@ import pandas as pd
 
 from joulecast.report.papers.rows import Row
 from joulecast.report.papers.summary import Paper
+from joulecast.report.tables.published import PublishedTuning
 from joulecast.report.tables.tuning import PAPER_ZEUS
-from joulecast.report.tables.tuning_published import PublishedTuning
 from joulecast.runs.files.columns import read_frame
 
 _PAPER = "Zeus"

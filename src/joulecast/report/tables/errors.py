@@ -1,6 +1,7 @@
-"""The tables of a campaign: errors of time and energy, their summary, what MC2 gains and what each of
-its terms is worth, and scaling."""
+"""How wrong predictions are: errors of time and energy, their summary, and what MC2 gains, as tables and in
+sentences; and the table of scaling."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,9 @@ import numpy as np
 import pandas as pd
 
 from joulecast.energy.fitting import CampaignFit, disturbance_notes
+from joulecast.energy.splits import USUAL, usual_time
+from joulecast.quantities import counted, is_number, percent
+from joulecast.report.results_folder import NothingToShow
 from joulecast.report.tables.output import write_table
 from joulecast.report.tables.published import PublishedErrors
 from joulecast.runs.judging import (
@@ -45,6 +49,16 @@ INFORMATION_NOTE = (
     "of them take MC2's."
 )
 _QUESTION = ["energy_source", "split", "time"]
+_SPLITS = (*USUAL, "in-sample")
+BEYOND = ("extrapolation",)
+"""The split that judges forecasts beyond what was run."""
+_SPLIT_SENTENCES = {
+    "leave-one-node-count-out": "The fit had seen no run on the node count that it predicts here.",
+    "extrapolation": "The fit had seen runs on at most a quarter of the nodes.",
+    "leave-one-workload-out": "The fit had seen the network on its smallest node count only, and others.",
+    "in-sample": "The fit had seen these very runs, so this says nothing of settings that are new; more node "
+    "counts are needed for that.",
+}
 
 
 def _judges(source: Any) -> str:
@@ -220,6 +234,97 @@ def _repeats(training: pd.DataFrame) -> str:
     if np.isnan(cv):
         return "No setting was repeated, so it is not known how much repeats vary."
     return f"Repeats of one setting vary by {cv:.2f} % (mean CV); no model can claim less."
+
+
+def split_sentence(split: str) -> str:
+    """What a fit had seen of what it is judged on."""
+    return _SPLIT_SENTENCES.get(split, f"Split: {split}.")
+
+
+def judged_times(fit: CampaignFit, splits: Sequence[str] = _SPLITS) -> pd.DataFrame:
+    """A row a setting and model, in s, of the first of the splits that MC2 was judged on.
+
+    Raises:
+        NothingToShow: nothing was fitted, or judged on these splits.
+    """
+    cells = _first_split(fit.judged("time"), splits, [*SETTING, "split", "model"])
+    if cells is None:
+        raise NothingToShow(f"the fit has no prediction of {OURS}", "energy_tables")
+    return cells
+
+
+def judged_energies(
+    fit: CampaignFit, splits: Sequence[str] = _SPLITS
+) -> list[tuple[str, pd.DataFrame]]:
+    """Rows as of :func:`judged_times` in J, for each energy source; none where there is no energy."""
+    energies = fit.judged("energy")
+    asked = energies[energies["time"] == energies["split"].map(usual_time)]
+    cells = _first_split(asked, splits, [*OF_ENERGY, "split", "model"])
+    if cells is None:
+        return []
+    return [
+        (str(source), of_source)
+        for source, of_source in cells.groupby("energy_source", sort=True)
+        if (of_source["model"] == OURS).any()
+    ]
+
+
+def _first_split(frame: pd.DataFrame, splits: Sequence[str], by: list[str]) -> pd.DataFrame | None:
+    known = frame[frame["measured"].notna() & frame["predicted"].notna()]
+    for split in splits:
+        rows = known[known["split"] == split]
+        if (rows["model"] == OURS).any():
+            return by_setting(rows, by)
+    return None
+
+
+def error_sentences(fit: CampaignFit, splits: Sequence[str] = _SPLITS) -> list[str]:
+    """Sentences on the errors of MC2: one for the time, one for each source of energies.
+
+    Args:
+        splits: the first one that was judged counts; :data:`BEYOND` for forecasts beyond what was run.
+
+    Raises:
+        NothingToShow: nothing was fitted, or judged on these splits.
+    """
+    sentences = [f"Time: {_error(judged_times(fit, splits))}."]
+    for source, cells in judged_energies(fit, splits):
+        if source in MEASURED:
+            sentences.append(f"Energy ({source}): {_error(cells)}.")
+        else:
+            sentences.append(
+                f"Energy: {_error(cells)}; against {source} energy, which no meter measured, so it does not "
+                "say how wrong the model is about measured energy."
+            )
+    return sentences
+
+
+def _error(cells: pd.DataFrame) -> str:
+    """How far MC2 was off, the best rival, and how many runs its interval held; without a dot."""
+    summary = summarise(cells, ["model"])
+    ours = summary[summary["model"] == OURS].iloc[0]
+    seen = cells["split"].iloc[0] == "in-sample"
+    settings, bias = counted(int(ours["settings"]), "setting"), ours["bias_percent"]
+    parts = [
+        f"{percent(ours['mape_percent'])} off on average and {percent(ours['max_percent'])} at worst, over "
+        f"{settings}{'' if seen else ' it had not seen'}"
+    ]
+    # In the sample, what has more parameters is closer.
+    if not seen:
+        parts.append(f"{percent(abs(bias))} too {'high' if bias > 0 else 'low'} on the whole")
+        best = best_rival(summary)
+        if best is not None:
+            better = best["mape_percent"] < ours["mape_percent"]
+            parts.append(
+                f"the best rival, {best['model']}: {percent(best['mape_percent'])}"
+                + (" (better than MC2 here)" if better else "")
+            )
+    if is_number(ours["covered_percent"]):
+        parts.append(
+            f"{ours['covered_percent']:.0f} % of the {'' if seen else 'held-out '}runs lie inside the 90 % "
+            "interval"
+        )
+    return "; ".join(parts)
 
 
 def write_tables(folder: Path, fit: CampaignFit, published: PublishedErrors) -> None:

@@ -29,6 +29,7 @@ _PAGE = Template(
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); }
 a { color: var(--link); }
 main { margin: 1.5rem auto; max-width: 75rem; padding: 0 1rem; }
+p, li, h1 { overflow-wrap: anywhere; }
 .table { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 13px; margin: 1em 0; }
 th, td { border-bottom: 1px solid var(--line); padding: .2em .6em; text-align: left; vertical-align: top; }

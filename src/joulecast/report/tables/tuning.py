@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from joulecast.report.tables.output import write_table
-from joulecast.report.tables.tuning_published import PublishedTuning
+from joulecast.report.tables.published import PublishedTuning
 from joulecast.runs.files.columns import read_frame
 from joulecast.runs.files.reading import read_json_object
 from joulecast.tune.comparison import (
@@ -338,4 +338,23 @@ def _write_tables_of_policies(folder: Path, replays: Replays) -> None:
         ],
         comparison(replays),
         sections="policy",
+    )
+
+
+def write_live_table(folder: Path, record: Mapping[str, Any]) -> None:
+    """Write the table of a training that was tuned live: a row a recurrence."""
+    reached = sum(bool(row["reached"]) for row in record["recurrences"])
+    metered = sum(row["energy_j"] is not None for row in record["recurrences"])
+    write_table(
+        folder / "tuning_live",
+        f"Tuned live: {record['network']} on digits",
+        [
+            f"Measured here: {len(record['recurrences'])} recurrences of a training to an accuracy of "
+            f"{record['target_accuracy']:g} on the test split, policy {record['policy']}; {reached} reached "
+            f"it, in {record['training_s']:.1f} s of training altogether.",
+            f"The cost is in {record['cost_unit']}. The energy of {metered} of the recurrences is known"
+            + (f"; elsewhere: {record['why_no_energy']}." if record["why_no_energy"] else "."),
+            *record["notes"],
+        ],
+        pd.DataFrame(record["recurrences"]),
     )

@@ -130,12 +130,10 @@ if (own) {
     const carbon = energy.map((value) => given.co2 === null || !known(value) ? null : value / 3.6e6 * given.pue * given.co2 / 1e3);
     const [timeWords, energies] = [times(time), energyWords(energy)];
     const run = known(row.run_s) ? [times([row.run_s * by])[0], ...(known(row.run_j) ? energyWords([row.run_j * by]) : [])] : ["not run"];
-    const between = (words) => words.includes(DASH) ? DASH : `${words[1]} to ${words[2]}`;
     const priced = (words) => words[0] === DASH || !row.is_estimated ? withRange(words) : `${withRange(words)}, estimated power`;
     const money = paid.map((value) => known(value) ? `${own.dataset.currency} ${coins(value)}` : DASH);
     return {
-      "time": withRange(timeWords), "time alone": timeWords[0], "time between": between(timeWords),
-      "energy": known(energy[0]) ? withRange(energies) : null, "energy alone": energies[0], "energy between": between(energies),
+      "time": withRange(timeWords), "energy": known(energy[0]) ? withRange(energies) : null,
       "as it was run": run.join(", "), "cost": given.price === null ? withRange(money) : priced(money), "CO2e": priced(masses(carbon)),
     };
   };
@@ -157,7 +155,7 @@ if (own) {
     for (const { table, first, rows } of tables) {
       table.innerHTML = first;
       const least = Math.min(...rows.map((row) => known(row.energy_j[0]) ? row.energy_j[0] * factor(row, given.samples) : Infinity));
-      const much = table.classList.contains("cards") || table.querySelector("[data-shows='energy between']");
+      const much = table.classList.contains("cards");
       const perRow = (values) => Math.max(0, ...values.filter(known)) < 3.6e5 ? joules(values) : wattHours(values);
       const words = much ? perRow : least >= 3.6e5 && known(least) ? wattHours : joules;
       const head = table.querySelector("thead tr");

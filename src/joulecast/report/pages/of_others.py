@@ -1,4 +1,5 @@
-"""Errors of energy on real clusters: MC2 and its rivals on runs that others metered."""
+"""What stands on the page and is not of the campaign: errors of energy on clusters that others metered, and
+how many of the papers' numbers were reproduced."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,10 +7,8 @@ from typing import Any
 import pandas as pd
 
 from joulecast.quantities import NONE, counted, is_number, percent, span, steady
-from joulecast.report.figures.clusters import cluster_errors
-from joulecast.report.figures.look import Figure
 from joulecast.report.grid import Table
-from joulecast.report.results_folder import METERED, NothingToShow, Results
+from joulecast.report.results_folder import METERED, NothingToShow, Results, papers_table
 from joulecast.runs.judging import OURS
 
 _FILE = f"{METERED}.parquet"
@@ -23,11 +22,11 @@ _SPLITS = {
 
 @dataclass(frozen=True)
 class Metered:
-    """A line for the first screen, a sentence a question, and the figure."""
+    """A line for the first screen, what the table is to be read with, and the table."""
 
     in_short: str
-    sentences: list[str]
-    figure: Figure
+    how_to_read: str
+    table: Table
 
 
 def metered_section(results: Results) -> Metered:
@@ -45,20 +44,13 @@ def metered_section(results: Results) -> Metered:
     ours = energies[energies["model"] == OURS]
     if ours.empty:
         raise NothingToShow(f"{_FILE} has no energy that MC2 had not seen", "energy_tables")
-    in_short = _in_short(ours)
-    figure = Figure(
-        "clusters",
-        "How wrong is the energy model on real clusters?",
-        cluster_errors(energies),
-        in_short,
-        "Bar: mean error of the energy; line: its worst setting; shorter is better. Each fit had not seen "
-        "what it is judged on. “Time given”: the run's own time is known; “time forecast”: it is not. The "
-        "paper says "
-        f"{_printed(ours['published_percent'].iloc[0])} for MC2, of other networks on another machine.",
-        [_grid(asked)],
-        files=(METERED,),
+    return Metered(
+        _in_short(ours),
+        "Each fit had not seen what it is judged on. “Time given”: the run's own time is known; “time "
+        f"forecast”: it is not. The paper says {_printed(ours['published_percent'].iloc[0])} for MC2, of "
+        "other networks on another machine.",
+        _grid(asked),
     )
-    return Metered(in_short, [_sentence(row) for row in ours.to_dict("records")], figure)
 
 
 def _in_short(ours: pd.DataFrame) -> str:
@@ -99,16 +91,6 @@ def _question(row: dict[str, Any]) -> str:
     return f"{_SPLITS.get(split, split)}, time {time}"
 
 
-def _sentence(row: dict[str, Any]) -> str:
-    text = (
-        f"{row['question']}: MC2 is {percent(row['mape_percent'])} off on average and "
-        f"{percent(row['max_percent'])} at worst, over {counted(int(row['settings']), 'setting')}"
-    )
-    if is_number(row["best_rival_percent"]):
-        text += f"; its best rival, {row['best_rival']}, {percent(row['best_rival_percent'])}"
-    return f"{text[0].upper()}{text[1:]}."
-
-
 def _grid(asked: pd.DataFrame) -> Table:
     questions = list(asked["question"].unique())
     rows = []
@@ -119,3 +101,23 @@ def _grid(asked: pd.DataFrame) -> Table:
         rows.append((str(model), published, *found))
     columns = ("model", "published, of another machine", *questions)
     return Table("Mean absolute errors of energy", columns, rows, frozenset(columns[1:]), METERED)
+
+
+def verdicts_by_paper(results: Results) -> Table:
+    """Verdicts of the papers' table, counted by paper.
+
+    Raises:
+        NothingToShow: it is not there.
+    """
+    file = papers_table(results.folder)
+    table = results.tables.get(file)
+    if table is None:
+        raise NothingToShow(f"{file}.parquet is not here", configfile="config/paper.yaml")
+    kinds = list(table["verdict"].value_counts().index)
+    counts = pd.crosstab(table["paper"], table["verdict"])[kinds]
+    rows = [
+        (str(p), *(str(n) for n in row))
+        for p, row in zip(counts.index, counts.to_numpy(), strict=True)
+    ]
+    rows.append(("all", *(str(n) for n in counts.sum())))
+    return Table("Verdicts by paper", ("paper", *kinds), rows, frozenset(kinds), file)

@@ -1,0 +1,174 @@
+"""Which setting to take, and what the settings cost that were run: the advice and the costs as tables."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from joulecast.energy.forecast import work_of
+from joulecast.energy.plain import plain_rows
+from joulecast.energy.prices import Prices, co2_text, cost_text
+from joulecast.quantities import (
+    NONE,
+    consumptions,
+    consumptions_of,
+    digits,
+    joules,
+    listed,
+    percent,
+    seconds,
+    times,
+    with_range,
+)
+from joulecast.report.advice.choice import IN_WORDS
+from joulecast.report.campaign import COSTS, Advised, energy_is, work_in_words
+from joulecast.report.grid import SHOWS, Amounts, Table
+from joulecast.runs.scale import hosts_and_gpus, scales_are
+
+_MOST_NAMED = 3
+_HOW_SURE = {
+    True: "Clear winner for",
+    False: "No clear winner, as 90 % intervals overlap, for",
+    None: "Whether it is clearly the best is not known for",
+}
+
+
+def headline(advised: Sequence[Advised]) -> tuple[str, str]:
+    """Which setting to take in a line, and how sure that is."""
+    chosen: dict[str, list[Advised]] = {}
+    for one in advised:
+        if one.answer is not None and one.answer["best"] is not None:
+            chosen.setdefault(one.answer["best"]["setting"], []).append(one)
+    if not chosen:
+        return "No setting can be recommended yet", ""
+    named = [
+        f"{setting} for {listed([one.label for one in ones], _MOST_NAMED)}"
+        for setting, ones in chosen.items()
+    ]
+    more = [f"{len(named) - _MOST_NAMED} more"] if len(named) > _MOST_NAMED else []
+    all_of_them = [one for ones in chosen.values() for one in ones]
+    least = {IN_WORDS[one.answer["limit"]["objective"]] for one in all_of_them if one.answer}
+    said = [
+        f"{words} {listed(names, _MOST_NAMED)}"
+        for clear, words in _HOW_SURE.items()
+        if (names := [one.label for one in all_of_them if _is_clear(one) is clear])
+    ]
+    what = f"Least {listed(sorted(least))} is expected of"
+    return f"{what} {'; '.join([*named[:_MOST_NAMED], *more])}", ". ".join(said) + "."
+
+
+def _is_clear(one: Advised) -> bool | None:
+    clear: bool | None = one.answer["verdict"]["clear_winner"] if one.answer else None
+    return clear
+
+
+def short_table(advised: Sequence[Advised], prices: Prices) -> Table | None:
+    """The setting to take, a row a network; ``None`` where none can be named."""
+    rows, amounts, works, least = [], [], [], []
+    for one in advised:
+        answer = one.answer
+        if answer is None or answer["best"] is None:
+            continue
+        best, unit = answer["best"], answer["work"]["unit"]
+        works.append(work_in_words(unit))
+        least.append(IN_WORDS[answer["limit"]["objective"]])
+        energy = "none"
+        if best["energy_j"] is not None:
+            energy = with_range(*consumptions(*_ends(best, "energy", "j")))
+        rows.append(
+            (
+                *(one.label, best["setting"], energy, energy_is(best)),
+                *paid_cells(best, prices),
+                with_range(*times(*_ends(best, "time", "s"))),
+                answer["verdict"]["in_words"] or "",
+            )
+        )
+        in_steps = one.has_steps and unit == "samples"
+        amounts.append(
+            Amounts.of(
+                best,
+                best["energy_source"],
+                work=work_of(unit),
+                unit=unit,
+                batch=best["batch_size"] if in_steps else None,
+                nodes=best["hosts"],
+                gpus=best["gpus"],
+            )
+        )
+    if not rows:
+        return None
+    columns = ("network", "setting", "energy", "energy is", *paid_names(prices), "time", "verdict")
+    caption = (
+        f"Which setting to take, for {' or '.join(dict.fromkeys(works))}: the one whose "
+        f"{listed(list(dict.fromkeys(least)))} is expected to be least; in brackets: 90 % intervals"
+    )
+    return Table(caption, columns, rows, amounts=amounts, shows=SHOWS)
+
+
+def _ends(row: Mapping[str, Any], quantity: str, unit: str) -> list[Any]:
+    return [row[f"{quantity}{end}_{unit}"] for end in ("", "_low", "_high")]
+
+
+def paid_names(prices: Prices) -> list[str]:
+    """Columns of money and CO2 that there are numbers for."""
+    return ["cost"] * prices.known + ["CO2e"] * (prices.co2 is not None)
+
+
+def paid_cells(row: Mapping[str, Any], prices: Prices, with_interval: bool = True) -> list[str]:
+    """Money and CO2 of a row in words, in the columns of :func:`paid_names`."""
+    texts = {
+        "cost": cost_text(row, prices.currency, with_interval),
+        "CO2e": co2_text(row, with_interval),
+    }
+    return [texts[name] for name in paid_names(prices)]
+
+
+def settings_table(costs: pd.DataFrame, prices: Prices) -> Table:
+    """Networks by node counts: time, energy with its source, joules a sample, and how wrong MC2 was.
+
+    Args:
+        costs: of :func:`joulecast.report.campaign.costs`.
+    """
+    ones = " or ".join(unit.removesuffix("s") for unit in sorted(set(costs["unit"])))
+    works = sorted({work_in_words(unit) for unit in costs["unit"]})
+    # What is the same in all rows stands in the caption alone.
+    shared = works[0] if len(works) == 1 else ""
+    columns = (
+        *("network", scales_are(costs["nodes_are"]), "energy", "energy is", *paid_names(prices)),
+        *("time", *(() if shared else ("for", f"energy per {ones}"))),
+        *("time off by (held out)", "energy off by (held out)", "batch of all nodes", "runs"),
+    )
+    rows, amounts, in_joules = [], [], consumptions_of(costs["energy_j"])
+    for row in plain_rows(costs):
+        source = NONE if row["energy_source"] is None else str(row["energy_source"])
+        why = f"none: {row['why']}" if source == NONE and row["why"] else source
+        per_one = (work_in_words(row["unit"]), joules(_per_one(row)))
+        rows.append(
+            (
+                *(str(row["workload"]), str(row["nodes"]), *in_joules(row["energy_j"]), why),
+                *(*paid_cells(row, prices, with_interval=False), seconds(row["time_s"])),
+                *(() if shared else per_one),
+                percent(row["time_off_percent"], signed=True),
+                percent(row["energy_off_percent"], signed=True),
+                *(digits(row["batch"]), str(row["runs"])),
+            )
+        )
+        amounts.append(
+            Amounts.of(
+                row,
+                row["energy_source"],
+                work=work_of(row["unit"]),
+                unit=row["unit"],
+                batch=row["batch"] if row["has_steps"] else None,
+                **dict(zip(("nodes", "gpus"), hosts_and_gpus(row), strict=True)),
+            )
+        )
+    caption = "What the settings cost that were run" + (f", for {shared}" if shared else "")
+    if paid_by := prices.in_words():
+        caption = f"{caption} (prices: {paid_by})"
+    numeric = frozenset(columns) - {"network", "energy is"}
+    return Table(caption, columns, rows, numeric, COSTS, amounts, SHOWS)
+
+
+def _per_one(row: Mapping[str, Any]) -> float | None:
+    return None if row["energy_j"] is None else row["energy_j"] / work_of(row["unit"])

@@ -1,0 +1,35 @@
+"""Import the shipped power submissions, fit and judge all models on them, and write their error tables."""
+
+from pathlib import Path
+
+from joulecast.app.campaign.scripts import run_script
+from joulecast.energy.fitting import fit_campaign
+from joulecast.logs.mlperf import import_mlperf
+from joulecast.report.tables.errors import write_tables
+from joulecast.report.tables.published import read_published
+from joulecast.runs.folders import record_folders
+
+
+def main(
+    submissions: Path,
+    published: Path,
+    bootstrap: int,
+    series_splits: int,
+    series_period_s: float,
+    records: Path,
+    fits: Path,
+    tables: Path,
+) -> None:
+    print(import_mlperf(submissions, records).text())
+    fit = fit_campaign(
+        record_folders(records),
+        bootstrap=bootstrap,
+        series_splits=series_splits,
+        series_period_s=series_period_s,
+    )
+    fit.save(fits)
+    write_tables(tables, fit, read_published(published))
+
+
+if __name__ == "__main__":
+    run_script(snakemake, main)
