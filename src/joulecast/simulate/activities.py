@@ -199,7 +199,7 @@ class Timeline:
 
 
 @dataclass(frozen=True)
-class Happening:
+class TimedActivity:
     """An activity at its times in the step, or a link of a chain as an activity of its own."""
 
     activity: Activity
@@ -207,12 +207,12 @@ class Happening:
     end_s: float
 
 
-def happenings(graph: ActivityGraph, timeline: Timeline) -> Iterator[Happening]:
+def timed_activities(graph: ActivityGraph, timeline: Timeline) -> Iterator[TimedActivity]:
     """Every activity of a step, and every link of a chain."""
     for number, activity in enumerate(graph.activities):
         chain = activity.chain
         if chain is None:
-            yield Happening(activity, timeline.start_s[number], timeline.end_s[number])
+            yield TimedActivity(activity, timeline.start_s[number], timeline.end_s[number])
             continue
         computes = iter(activity.link_parts)
         for link, start, end in link_times(chain, timeline.passed[number]):
@@ -221,4 +221,4 @@ def happenings(graph: ActivityGraph, timeline: Timeline) -> Iterator[Happening]:
             own = Activity(
                 label, activity.devices, link.work, link.usage, link.latency, parts=parts
             )
-            yield Happening(own, start, end)
+            yield TimedActivity(own, start, end)

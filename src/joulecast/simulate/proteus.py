@@ -18,8 +18,7 @@ from joulecast.graphs.precision import DEFAULT_TRAINING, Training
 from joulecast.runs.platforms import Cluster, Platform, Ring
 from joulecast.simulate.activities import Activity
 from joulecast.simulate.collectives import Kind, hops_of
-from joulecast.simulate.fleet import Fleet
-from joulecast.simulate.folding import Ints
+from joulecast.simulate.device_mesh import DeviceMesh, Ints
 from joulecast.simulate.topology import Hops, Topology
 from joulecast.simulate.transfers import Flow, Transfers
 
@@ -156,7 +155,7 @@ class RingTransfers(Transfers):
 
     def __init__(
         self,
-        fleet: Fleet,
+        device_mesh: DeviceMesh,
         topology: Topology,
         cluster: Cluster,
         kinds: set[tuple[Kind, str]],
@@ -165,7 +164,7 @@ class RingTransfers(Transfers):
     ) -> None:
         self.sharing = sharing
         around_rings = cluster.model_copy(update={"collective_algorithm": "ring"})
-        super().__init__(fleet, topology, around_rings, kinds, cuts)
+        super().__init__(device_mesh, topology, around_rings, kinds, cuts)
 
     def over_lines(self, hops: Hops, groups: Ints, flows: Ints) -> Hops:
         """The hops as they are: the file's rings say what lines carry."""

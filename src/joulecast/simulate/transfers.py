@@ -20,8 +20,7 @@ from joulecast.simulate.collectives import (
     tree_share,
     tree_steps,
 )
-from joulecast.simulate.fleet import Fleet
-from joulecast.simulate.folding import Ints, scrambled, signatures, summed_by
+from joulecast.simulate.device_mesh import DeviceMesh, Ints, scrambled, signatures, summed_by
 from joulecast.simulate.network import Usage, alone
 from joulecast.simulate.topology import Hops, Topology
 
@@ -69,13 +68,13 @@ class Transfers:
 
     def __init__(
         self,
-        fleet: Fleet,
+        device_mesh: DeviceMesh,
         topology: Topology,
         cluster: Cluster,
         kinds: set[tuple[Kind, str]],
         cuts: set[tuple[int, int]],
     ) -> None:
-        self.fleet = fleet
+        self.device_mesh = device_mesh
         self.topology = topology
         self.cluster = cluster
         chosen = cluster.collective_algorithm
@@ -95,7 +94,7 @@ class Transfers:
 
     def _add(self, kind: Kind, name: object, groups: Ints, devices: Ints, signature: Ints) -> None:
         """Flows of groups: one for each signature; ``devices`` look their flow up by class."""
-        class_of = self.fleet.classes.of_device
+        class_of = self.device_mesh.classes.of_device
         _, rows, flow_of_group = np.unique(signature, return_index=True, return_inverse=True)
         base = len(self.specs)
         for members, row in zip(_members(groups, class_of, rows), rows, strict=True):
@@ -124,28 +123,32 @@ class Transfers:
         return Hops(hops.flow, hops.source, hops.target, weight)
 
     def _add_axis(self, kind: Kind, axis: str) -> None:
-        groups = self.fleet.groups(axis)
-        signature = signatures(self.fleet.group_of(axis), self.fleet.classes.of_device)
+        groups = self.device_mesh.groups(axis)
+        signature = signatures(self.device_mesh.group_of(axis), self.device_mesh.classes.of_device)
         self._add(kind, (kind, axis), groups, groups, signature[groups[:, 0]])
 
     def _add_cut(self, source: int, target: int) -> None:
-        pipelines = self.fleet.groups("pipeline")
-        signature = signatures(self.fleet.group_of("pipeline"), self.fleet.classes.of_device)
+        pipelines = self.device_mesh.groups("pipeline")
+        signature = signatures(
+            self.device_mesh.group_of("pipeline"), self.device_mesh.classes.of_device
+        )
         pairs = pipelines[:, [source, target]]
         self._add("send", ("send", source, target), pairs, pairs[:, :1], signature[pipelines[:, 0]])
 
     def partner(self, number: int, stage: int) -> int:
         """The class at another stage of the same pipeline."""
-        place = stage % self.fleet.mesh["pipeline"]
+        place = stage % self.device_mesh.mesh["pipeline"]
         if (number, place) not in self._partners:
             self._partners[number, place] = self._partner(number, place)
         return self._partners[number, place]
 
     def _partner(self, number: int, place: int) -> int:
-        along = list(self.fleet.mesh).index("pipeline")
-        places = [int(p[self.fleet.classes.first[number]]) for p in self.fleet.place.values()]
+        along = list(self.device_mesh.mesh).index("pipeline")
+        places = [
+            int(p[self.device_mesh.classes.first[number]]) for p in self.device_mesh.place.values()
+        ]
         places[along] = place
-        return int(self.fleet.classes.of_device[self.fleet.grid[tuple(places)]])
+        return int(self.device_mesh.classes.of_device[self.device_mesh.grid[tuple(places)]])
 
     def flow(self, kind: Kind, axis: str, number: int) -> Flow:
         """The flow of a class for collectives of a kind along an axis."""
@@ -153,7 +156,7 @@ class Transfers:
 
     def send(self, number: int, source: int, target: int) -> Flow:
         """The flow of what a class at stage ``source`` sends to ``target``."""
-        places = self.fleet.mesh["pipeline"]
+        places = self.device_mesh.mesh["pipeline"]
         return self.flows[self._class_flow[("send", source % places, target % places), number]]
 
     def _latency(self, kind: Kind, group: Ints) -> float:
@@ -209,7 +212,7 @@ class Transfers:
         capacity = self.topology.capacity()
         ports, port = np.unique(load.port, return_inverse=True)
         stands_for = np.arange(len(ports))
-        if self.fleet.classes.count < len(self.fleet.pace):
+        if self.device_mesh.classes.count < len(self.device_mesh.pace):
             # Ports of the same rate that carry the same flows in the same shares are alike.
             loads = scrambled(load.flow) ^ scrambled(np.round(load.times * 2**20).astype(np.int64))
             rates = scrambled(np.unique(capacity[ports], return_inverse=True)[1].reshape(-1))

@@ -119,7 +119,7 @@ def capture(
     ] = None,
 ) -> None:
     """Capture the op graph of a network of your own, for simulate --network FILE.json."""
-    from joulecast.graphs.capture_function import captured_function
+    from joulecast.graphs.network_graphs import captured_function
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)

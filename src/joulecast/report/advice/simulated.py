@@ -19,8 +19,8 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs, roofline_of, roofline_or_refusal
 from joulecast.graphs.database import MeasuredCosts, read_database
 from joulecast.graphs.kernel_costs import kernel_costs_of
+from joulecast.graphs.network_graphs import network_for
 from joulecast.graphs.precision import training_of
-from joulecast.graphs.shipped_graphs import network_for
 from joulecast.quantities import steady
 from joulecast.report.advice.candidate import Candidate
 from joulecast.report.advice.request import AdviceRequest, Objective

@@ -1,10 +1,151 @@
-"""Cutting a stage's program where something is sent or awaited, and gradients into buckets."""
+"""Phases of a micro-batch on one device: steps of compute, and the messages between them."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from joulecast.simulate.phase import Key, Message, Phase, Step, WeightGradient
-from joulecast.simulate.strategy import DDP_BUCKET, DDP_FIRST_BUCKET
+from joulecast.graphs.costs import Direction
+from joulecast.graphs.opgraph import Tensor
+from joulecast.simulate.collectives import Kind, Layout
+from joulecast.simulate.placement import PlacedOp
+from joulecast.simulate.strategy import DDP_BUCKET, DDP_FIRST_BUCKET, shards_state
+
+Key = tuple[str, Direction, Layout, int, int]
+"""What is sent between stages: tensor, direction, layout, from, to."""
+
+
+@dataclass
+class Step:
+    """One op, forward, backward, or forward once more before its backward."""
+
+    item: PlacedOp
+    direction: Direction
+    again: bool = False
+    needs: list[int] = field(default_factory=list)
+    """Messages that it waits for."""
+    receives: list[Key] = field(default_factory=list)
+
+
+@dataclass
+class Message:
+    """A collective along a mesh axis, or a tensor sent to another stage."""
+
+    kind: Kind
+    axis: str
+    bytes: float
+    label: str
+    after: int
+    """The step that makes what it carries; -1: the start of the phase."""
+    behind: list[int] = field(default_factory=list)
+    """Messages that it waits for."""
+    key: Key | None = None
+    weights: bool = False
+    """Whether it gathers weights (ZeRO-3)."""
+
+
+@dataclass
+class Phase:
+    """The forward or backward of one micro-batch."""
+
+    steps: list[Step] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+
+    def send(self, message: Message) -> int:
+        """Add a message; gives its number."""
+        self.messages.append(message)
+        return len(self.messages) - 1
+
+    def copied(self) -> "Phase":
+        """The same, to which messages can be added that its steps wait for."""
+        steps = [replace(step, needs=list(step.needs)) for step in self.steps]
+        return Phase(steps, list(self.messages))
+
+
+@dataclass(frozen=True)
+class WeightGradient:
+    """The gradient of a parameter, and when backward has it."""
+
+    tensor: Tensor
+    axes: tuple[str, ...]
+    """Mesh axes along which it is a partial sum."""
+    after: int
+    unit: str
+    sharding: "Sharding"
+    """Of its weight."""
+    share: float = 1.0
+    """Its bytes over those of the weight."""
+
+    @property
+    def bytes(self) -> float:
+        """Bytes of it."""
+        return self.share * self.sharding.bytes
+
+    @property
+    def zero(self) -> int:
+        """Its level of ZeRO."""
+        return self.sharding.zero
+
+    def at_zero(self, level: int) -> "WeightGradient":
+        """The same at another level of ZeRO."""
+        return replace(self, sharding=self.sharding._replace(zero=level))
+
+    @property
+    def gathered_after_update(self) -> bool:
+        """Whether each device updates a shard of the weight that the others then need at once (ZeRO-1)."""
+        return self.zero == 1 and self.sharding.axis in self.axes
+
+
+@dataclass
+class WrittenPhases:
+    """Phases of all stages without gathers of weights, which strategies share that differ in sharding."""
+
+    forward: dict[int, Phase] = field(default_factory=dict)
+    backward: dict[int, tuple[Phase, list[WeightGradient]]] = field(default_factory=dict)
+
+
+class Sharding(NamedTuple):
+    """How the training state of a weight is divided over replicas."""
+
+    bytes: float
+    """Of the weight that a device computes with."""
+    zero: int
+    axis: str
+    """Mesh axis of the shards, or two joined by ``+``; empty: there are none."""
+    shards: int
+
+
+def reduction(zero: int, axis: str) -> Kind:
+    """The collective that sums gradients along an axis: with ZeRO a device needs but its shard."""
+    return "reduce_scatter" if zero and shards_state(axis) else "all_reduce"
+
+
+def gather_weights(phase: Phase, gathered: Mapping[str, Mapping[str, Sharding]]) -> Phase:
+    """The phase that also gathers each block's weights while the block before it computes.
+
+    A weight that a later block shares, as the output layer does the embedding, is held until then.
+    """
+    if not gathered:
+        return phase
+    phase = phase.copied()
+    starts: list[tuple[str, int]] = []
+    for number, step in enumerate(phase.steps):
+        unit = step.item.unit
+        if unit in gathered and (not starts or starts[-1][0] != unit):
+            starts.append((unit, number))
+    of_unit = dict.fromkeys(unit for unit, _ in starts)
+    held: set[str] = set()
+    for place, (unit, first) in enumerate(starts):
+        after = starts[place - 1][1] - 1 if place else -1
+        sizes: dict[str, float] = {}
+        for tensor, weight in gathered[unit].items():
+            if tensor not in held:
+                sizes[weight.axis] = sizes.get(weight.axis, 0.0) + weight.bytes
+        held |= {t for t in gathered[unit] for u in of_unit if u != unit and t in gathered[u]}
+        for axis, size in sizes.items():
+            label = f"gather weights of {unit}"
+            message = Message("all_gather", axis, size, label, after, weights=True)
+            phase.steps[first].needs.append(phase.send(message))
+    return phase
 
 
 @dataclass

@@ -12,12 +12,22 @@ from typing import TYPE_CHECKING
 
 from joulecast.graphs.schedules import Turn
 from joulecast.simulate.activities import Activity, Chain, ChainLink
-from joulecast.simulate.mesh_axes import size_along
-from joulecast.simulate.phase import Key, Message, Phase, Step, reduction
-from joulecast.simulate.segments import Bucket, Join, Segment, chained
+from joulecast.simulate.phases import (
+    Bucket,
+    Join,
+    Key,
+    Message,
+    Phase,
+    Segment,
+    Step,
+    chained,
+    reduction,
+)
+from joulecast.simulate.strategy import size_along
 
 if TYPE_CHECKING:
     from joulecast.simulate.compiler import Compiler
+
 
 Parts = tuple[tuple[Step, float], ...]
 _AT_THE_END = -1
@@ -44,7 +54,7 @@ class Run:
         return self._chains[place]
 
 
-class Lane:
+class DeviceStreams:
     """The activities of one class, as they are added in order."""
 
     def __init__(self, compiler: "Compiler", number: int, device: int) -> None:
@@ -54,7 +64,7 @@ class Lane:
         self.number = number
         self.device = device
         """Its place in the pipeline."""
-        self.pace = compiler.fleet.pace_of(number)
+        self.pace = compiler.device_mesh.pace_of(number)
         self.last_compute: int | None = None
         self.last_on: dict[object, int] = {}
         """Last message on each stream."""
@@ -158,7 +168,7 @@ class Lane:
             shared = ("gradients", *key, axis)
             after = [self.collective(shared, message, after, stream, gradient=True)]
             if kind == "reduce_scatter":
-                size /= size_along(self.compiler.fleet.mesh, axis)
+                size /= size_along(self.compiler.device_mesh.mesh, axis)
         self.gradient_messages += after
 
     def _runs(
@@ -203,23 +213,23 @@ class Lane:
 
     def run(
         self,
-        piece: Turn,
+        turn: Turn,
         stage: int,
         phase: Phase,
         segments: list[Segment],
         buckets: Sequence[tuple[int, Bucket]] = (),
     ) -> None:
-        """Add the activities of a piece of work: one micro-batch's forward or backward of a stage.
+        """Add the activities of a turn of work: one micro-batch's forward or backward of a stage.
 
         Args:
-            piece: what is done.
+            turn: what is done.
             stage: of the network.
             phase: its program.
             segments: the program cut into pieces that run through, with their costs.
             buckets: gradients that are sent as soon as they are ready, each with its place among all.
         """
         sent: dict[int, int] = {}
-        direction, micro_batch = piece.phase, piece.micro_batch
+        direction, micro_batch = turn.phase, turn.micro_batch
 
         def start(number: int) -> None:
             message = phase.messages[number]
