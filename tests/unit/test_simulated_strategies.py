@@ -1,4 +1,4 @@
-"""What strategies of large networks do: repeated micro-batches, chains, sequence parallelism, sharding."""
+"""What strategies of large networks do: sequence parallelism, sharding."""
 
 from collections import Counter
 from itertools import pairwise

@@ -16,7 +16,7 @@ from joulecast.graphs.schedules import Turn
 from joulecast.simulate.activities import Activity, ActivityGraph
 from joulecast.simulate.cost_cache import cached
 from joulecast.simulate.device_mesh import DeviceMesh, remainder, uneven
-from joulecast.simulate.device_streams import DeviceStreams, Run
+from joulecast.simulate.device_streams import DeviceStreams
 from joulecast.simulate.phases import Bucket, Message, Phase, Segment, Step, buckets_of, segments_of
 from joulecast.simulate.program import StageProgram
 from joulecast.simulate.proteus import BUCKET_BYTES, FIRST_BUCKET_BYTES
@@ -94,9 +94,6 @@ class Compiler:
         self.training = training
         self.blocking = blocking
         """Whether there is but one queue: compute waits for what was sent before it (an ablation)."""
-        self.chains = fuse and not blocking
-        """Whether compute and collectives that strictly follow each other are one activity."""
-        self.chains_of_class: dict[tuple[int, int, bool], list[Run]] = {}
         self.split_backward = strategy.schedule == "zb-h1"
         self.activities = ActivityGraph()
         self.sources: dict[str, int] = {}

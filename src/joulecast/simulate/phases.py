@@ -1,6 +1,6 @@
 """Phases of a micro-batch on one device: steps of compute, and the messages between them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -199,76 +199,6 @@ class Segment:
     parts: tuple[tuple[Step, float], ...] = ()
     """Its steps and their seconds."""
     seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class Join:
-    """A message between two segments of a chain."""
-
-    message: int
-    meanwhile: bool = False
-    """Whether it is under way while the second computes, and not in line between both."""
-
-
-def chained(
-    phase: Phase, segments: list[Segment], ends: set[int], own: Callable[[Message], bool]
-) -> list[tuple[list[Segment], list[Join]]]:
-    """Segments in runs that are chains, with the messages between them.
-
-    Two segments are links of one chain if the first does nothing at its end but start one collective of the
-    device's own class, for which alone the second waits. No bucket is sent in between. Where the second does
-    not wait for it, the collective may be under way meanwhile: then the third must wait for one that the
-    second starts, which queues behind it.
-
-    Args:
-        phase: that the segments are of.
-        segments: in order.
-        ends: steps after which a bucket is sent.
-        own: whether only this class takes part in a collective.
-    """
-    runs: list[tuple[list[Segment], list[Join]]] = []
-
-    def passes_on(segment: Segment, joins: list[Join]) -> bool:
-        """Whether a segment ends with one collective, and nothing else."""
-        if len(segment.starts) != 1 or not ends.isdisjoint(segment.steps):
-            return False
-        return _in_line(phase.messages[segment.starts[0]], joins, own)
-
-    place = 0
-    while place < len(segments):
-        segment, after = segments[place], segments[place + 1 : place + 2]
-        place += 1
-        if not runs or segment.receives or not passes_on(runs[-1][0][-1], runs[-1][1]):
-            runs.append(([segment], []))
-            continue
-        run, joins = runs[-1]
-        message = run[-1].starts[0]
-        if set(segment.needs) == {message}:
-            run.append(segment)
-            joins.append(Join(message))
-        elif (
-            not segment.needs
-            and passes_on(segment, joins)
-            and after
-            and not after[0].receives
-            and segment.starts[0] in after[0].needs
-            and set(after[0].needs) <= {message, segment.starts[0]}
-        ):
-            run += [segment, *after]
-            joins += [Join(message, meanwhile=True), Join(segment.starts[0])]
-            place += 1
-        else:
-            runs.append(([segment], []))
-    return runs
-
-
-def _in_line(message: Message, joins: list[Join], own: Callable[[Message], bool]) -> bool:
-    return (
-        message.key is None
-        and not message.weights
-        and set(message.behind) <= {join.message for join in joins}
-        and own(message)
-    )
 
 
 def segments_of(phase: Phase, buckets: list[Bucket], fuse: bool) -> list[Segment]:

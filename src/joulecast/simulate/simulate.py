@@ -24,7 +24,6 @@ from joulecast.simulate.activities import (
     Slowdown,
     TimedActivity,
     Timeline,
-    timed_activities,
 )
 from joulecast.simulate.breakdown import Breakdown, breakdowns, mean_breakdown
 from joulecast.simulate.collectives import Kind
@@ -91,7 +90,9 @@ class Simulation:
 
     def timed_activities(self) -> Iterator[TimedActivity]:
         """All activities of the step at their times."""
-        return timed_activities(self.activities, self.timeline)
+        times = zip(self.timeline.start_s, self.timeline.end_s, strict=True)
+        for activity, (start, end) in zip(self.activities.activities, times, strict=True):
+            yield TimedActivity(activity, start, end)
 
     def without_timeline(self) -> "Simulation":
         """The same without its activities: a ranking of many needs their times alone."""
