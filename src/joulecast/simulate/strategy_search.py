@@ -23,7 +23,7 @@ from joulecast.graphs.opgraph import OpGraph
 from joulecast.quantities import steady
 from joulecast.runs.platforms import Platform
 from joulecast.runs.provenance import usable_cores
-from joulecast.simulate.bounds import Least, least_time, least_work
+from joulecast.simulate.bounds import least_time
 from joulecast.simulate.compiler import Compiler
 from joulecast.simulate.cost_cache import cached
 from joulecast.simulate.memory import (
@@ -135,6 +135,8 @@ def in_processes(
     return results
 
 
+Outcome = Simulation | float
+"""The simulation of a strategy, or the least seconds of its step if it cannot be among the best."""
 Value = Callable[[float, float], float]
 """What strategies are ranked by, of the seconds of a step and those that a device computes; never falls with
 either."""
@@ -170,12 +172,7 @@ class _Fitting:
     """A strategy that fits in memory."""
 
     strategy: Strategy
-    place: int
-    """In the order in which strategies are tried."""
-    least: Least
     ready: Prepared
-    compiler: Compiler | None = None
-    """Where the least is that of its longest path, and not of its work alone."""
 
 
 @dataclass
@@ -235,7 +232,7 @@ class _Search:
             try:
                 found = self.fewest(tried, candidate.batch)
                 if found is not None:
-                    self._note(*found)
+                    self.fits.append(_Fitting(*found))
             except JoulecastError as error:
                 self.impossible[text_of(tried[-1])] = str(error)
                 return
@@ -245,78 +242,60 @@ class _Search:
                     return
                 strategies = fewer
 
-    def _note(self, strategy: Strategy, ready: Prepared) -> None:
-        least = Least(0.0, 0.0)
-        if self.top is not None and not self.assumed.stragglers:
-            least = least_work(ready, strategy)
-        self.fits.append(_Fitting(strategy, len(self.fits), least, ready))
+    def _compiled(self, each: _Fitting) -> Compiler:
+        return compiler_of(each.ready, self.platform, each.strategy, self.assumed)
 
-    def _followed(self, each: _Fitting) -> _Fitting:
-        """The same with the least time of its longest path."""
-        compiler = compiler_of(each.ready, self.platform, each.strategy, self.assumed)
-        path = least_time(compiler, overlap_slowdown(self.platform, self.assumed))
-        least = Least(
-            max(each.least.step_s, path.step_s), max(each.least.computing_s, path.computing_s)
-        )
-        return replace(each, least=least, compiler=compiler)
-
-    def _simulated(self, each: _Fitting) -> Simulation:
+    def _simulated(self, each: _Fitting, compiler: Compiler) -> Simulation:
         done = run_prepared(
-            each.ready, self.graph, self.platform, each.strategy, self.assumed, each.compiler
+            each.ready, self.graph, self.platform, each.strategy, self.assumed, compiler
         )
-        if each.compiler is not None:
-            each.compiler.forget()
+        compiler.forget()
         return done.without_timeline()
-
-    def _entry(self, fitting: _Fitting) -> tuple[float, int, _Fitting]:
-        least = self.value(fitting.least.step_s, fitting.least.computing_s)
-        return (0.0 if self.top is None else steady(least)), fitting.place, fitting
 
     def of(self, simulation: Simulation) -> float:
         """What a simulation is ranked by."""
         return self.value(simulation.step_s, simulation.breakdown.computing_s)
 
-    def simulated(self, ordered: Sequence[_Fitting], found: Found) -> dict[int, Simulation]:
-        """Simulations of what may be among the best and no other process has taken, by their places.
+    def simulated(self, fits: Sequence[_Fitting], found: Found) -> dict[int, Outcome]:
+        """Outcomes of the strategies that no other process has taken, by their places.
 
-        The strategy of the least bound comes first. Its bound is that of its work, then that of its longest
-        path, then it is simulated: none is looked at closer than is needed to know that it is beaten.
+        All get the least time that they can take. Then they are simulated in its order, until what is left
+        cannot be among the best.
         """
-        done: dict[int, Simulation] = {}
-        waiting: list[tuple[float, int, _Fitting]] = []
-        while True:
-            following = [self._entry(each) for each in ordered[found.taken : found.taken + 1]]
-            if following and (not waiting or following[0] < waiting[0]):
-                if (place := found.take()) < len(ordered):
-                    heapq.heappush(waiting, self._entry(ordered[place]))
-                continue
-            if not waiting:
+        done: dict[int, Outcome] = {}
+        waiting: list[tuple[float, int, Compiler]] = []
+        gamma = overlap_slowdown(self.platform, self.assumed)
+        while (place := found.take()) < len(fits):
+            compiler, value = self._compiled(fits[place]), 0.0
+            if self.top is not None:
+                least = least_time(compiler, gamma)
+                value = steady(self.value(least.step_s, least.computing_s))
+                done[place] = least.step_s
+            heapq.heappush(waiting, (value, place, compiler))
+        while waiting:
+            value, place, compiler = heapq.heappop(waiting)
+            if value > found.limit * (1 + _ROUNDING):
                 break
-            least, place, fitting = heapq.heappop(waiting)
-            if least > found.limit * (1 + _ROUNDING):
-                break
-            if self.top is not None and fitting.compiler is None:
-                heapq.heappush(waiting, self._entry(self._followed(fitting)))
-            else:
-                done[place] = self._simulated(fitting)
-                found.add(self.of(done[place]))
+            simulation = done[place] = self._simulated(fits[place], compiler)
+            found.add(self.of(simulation))
         return done
 
     def best(self) -> tuple[list[Simulation], dict[str, float]]:
         """The best of what fits, and the least seconds of all others."""
         top = self.top
-        ordered = sorted(self.fits, key=lambda fitting: self._entry(fitting)[:2])
-        work = sum(each.strategy.pipeline * each.strategy.micro_batches for each in ordered)
+        work = sum(each.strategy.pipeline * each.strategy.micro_batches for each in self.fits)
         processes = usable_cores() if top is not None and work >= _WORTH_PROCESSES else 1
-        done = in_processes(self.simulated, ordered, processes, top)
+        done = in_processes(self.simulated, self.fits, processes, top)
         # Equals stay in the order in which they were tried: the plainer first.
-        ranked = [(done[place], place) for place in sorted(done)]
+        ranked = [
+            (one, place) for place, one in sorted(done.items()) if isinstance(one, Simulation)
+        ]
         ranked.sort(key=lambda each: steady(self.of(each[0])))
         among = {place for _, place in ranked[:top]}
         beaten = {
-            text_of(each.strategy): each.least.step_s or done[each.place].step_s
-            for each in self.fits
-            if each.place not in among
+            text_of(self.fits[place].strategy): one.step_s if isinstance(one, Simulation) else one
+            for place, one in sorted(done.items())
+            if place not in among
         }
         # A simulation that comes from another process has a copy of the network.
         return [replace(one, graph=self.graph) for one, _ in ranked[:top]], beaten
