@@ -10,8 +10,7 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.network_graphs import load
 from joulecast.graphs.opgraph import DimKind, OpGraph
 from joulecast.runs.platforms import Cluster, Device, Link, Platform
-from joulecast.simulate.activities import Activity, ActivityGraph, Slowdown
-from joulecast.simulate.executor import execute
+from joulecast.simulate.event_loop import Activity, ActivityGraph, Slowdown, execute
 from joulecast.simulate.judged.emulated_network import GivenCosts, TimedLayer, timed_chain
 from joulecast.simulate.network import SharedNetwork, fair_rates
 from joulecast.simulate.pipeline_stages import even_cut

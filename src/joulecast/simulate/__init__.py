@@ -2,7 +2,8 @@
 
 In: an op graph, a platform, a strategy. Out: a step's time and each device's memory. The way is:
 ``placement`` and ``program`` (what each device has), ``schedule`` and ``compiler`` (what it does in which
-order), ``transfers`` (what exchange takes), ``executor`` and ``network`` (the step in time, on shared links).
+order), ``transfers`` (what exchange takes), ``event_loop`` and ``network`` (the step in time, on links that
+are shared).
 ``strategy_search`` compares strategies; ``judged`` holds them against measured steps. Energy is priced
 afterwards, in ``joulecast.energy``.
 """

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.simulate.activities import ActivityGraph, Timeline
+from joulecast.simulate.event_loop import ActivityGraph, Timeline
 
 Intervals = NDArray[np.float64]
 

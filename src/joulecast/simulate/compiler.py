@@ -13,10 +13,10 @@ from joulecast.graphs.costs import Costs, Direction
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, Training
 from joulecast.graphs.schedules import Turn
-from joulecast.simulate.activities import Activity, ActivityGraph
 from joulecast.simulate.cost_cache import cached
 from joulecast.simulate.device_mesh import DeviceMesh, remainder, uneven
 from joulecast.simulate.device_streams import DeviceStreams
+from joulecast.simulate.event_loop import Activity, ActivityGraph
 from joulecast.simulate.phases import Bucket, Message, Phase, Segment, Step, buckets_of, segments_of
 from joulecast.simulate.program import StageProgram
 from joulecast.simulate.proteus import BUCKET_BYTES, FIRST_BUCKET_BYTES

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from joulecast.graphs.schedules import Turn
-from joulecast.simulate.activities import Activity
+from joulecast.simulate.event_loop import Activity
 from joulecast.simulate.phases import (
     Bucket,
     Key,

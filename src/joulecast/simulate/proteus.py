@@ -16,9 +16,9 @@ from joulecast.graphs.costs import Cost, Direction, Parts, Roofline, part_of, ro
 from joulecast.graphs.opgraph import KINDS, Op, OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, Training
 from joulecast.runs.platforms import Cluster, Platform, Ring
-from joulecast.simulate.activities import Activity
 from joulecast.simulate.collectives import Kind, hops_of
 from joulecast.simulate.device_mesh import DeviceMesh, Ints
+from joulecast.simulate.event_loop import Activity
 from joulecast.simulate.topology import Hops, Topology
 from joulecast.simulate.transfers import Flow, Transfers
 

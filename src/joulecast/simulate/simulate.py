@@ -19,19 +19,19 @@ from joulecast.graphs.opgraph import OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, Training
 from joulecast.graphs.transformer import attention_of
 from joulecast.runs.platforms import Platform
-from joulecast.simulate.activities import (
-    ActivityGraph,
-    Slowdown,
-    TimedActivity,
-    Timeline,
-)
 from joulecast.simulate.breakdown import Breakdown, breakdowns, mean_breakdown
 from joulecast.simulate.collectives import Kind
 from joulecast.simulate.compiler import OPTIMIZER, Compiler
 from joulecast.simulate.correction import costs_in_step, rests_on, step_interval
 from joulecast.simulate.cost_cache import cached
 from joulecast.simulate.device_mesh import DeviceMesh, build_device_mesh
-from joulecast.simulate.executor import execute
+from joulecast.simulate.event_loop import (
+    ActivityGraph,
+    Slowdown,
+    TimedActivity,
+    Timeline,
+    execute,
+)
 from joulecast.simulate.memory import Memory, exceeds, memory_of, memory_verdict
 from joulecast.simulate.network import SharedNetwork
 from joulecast.simulate.phases import WrittenPhases, reduction

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from joulecast.runs.platforms import Cluster
-from joulecast.simulate.activities import Activity
 from joulecast.simulate.collectives import (
     Algorithm,
     Kind,
@@ -21,6 +20,7 @@ from joulecast.simulate.collectives import (
     tree_steps,
 )
 from joulecast.simulate.device_mesh import DeviceMesh, Ints, scrambled, signatures, summed_by
+from joulecast.simulate.event_loop import Activity
 from joulecast.simulate.network import Usage, alone
 from joulecast.simulate.topology import Hops, Topology
 
