@@ -37,7 +37,7 @@ from scipy.sparse.csgraph import connected_components
 from threadpoolctl import threadpool_limits
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.readers import read_partitionable
+from joulecast.graphs.task_graph_files import read_partitionable
 from joulecast.graphs.taskgraph import TaskGraph
 from joulecast.partition.baselines import block_cuts
 from joulecast.partition.compat import compat_plan

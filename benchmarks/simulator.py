@@ -19,8 +19,8 @@ from pathlib import Path
 from _output import parser, show
 
 from joulecast.graphs.costs import roofline_of
+from joulecast.graphs.network_graphs import load, network_for
 from joulecast.graphs.precision import training_of
-from joulecast.graphs.shipped_graphs import load, network_for
 from joulecast.measure.workloads.gpt import GPTSize
 from joulecast.report.advice.simulated import platform_and_costs
 from joulecast.report.tables.simulator import read_published_simulators

@@ -28,14 +28,14 @@ from joulecast.report.tables.simulator import (
 from joulecast.runs.files.shipped import recorded_folder
 from joulecast.runs.judging import by_setting, rank, summarise
 from joulecast.runs.platforms import Platform, find_platform
-from joulecast.simulate import interval
+from joulecast.simulate import correction as interval
 from joulecast.simulate.correction import Evidence
 from joulecast.simulate.judged import gpu_steps
-from joulecast.simulate.judged.all_reduces import judge_all_reduces
 from joulecast.simulate.judged.gpu_steps import (
     GpuStep,
     corrected_s,
     judge,
+    judge_all_reduces,
     judged_widths,
     read_gpu_steps,
 )

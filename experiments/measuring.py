@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import pandas as pd
+from jobs import Answer, Job, Row, is_polluted
 from launching import launch_ranks
 
 from joulecast.errors import JoulecastError
@@ -35,12 +36,12 @@ from joulecast.runs.files.writing import (
     written_aside,
 )
 from joulecast.runs.provenance import host_fingerprint, source_state, versions
-from joulecast.simulate.judged.jobs import Answer, Job, Row, StepConfiguration, is_polluted
 from joulecast.simulate.judged.results import (
     CONFIGURATIONS_FILE,
     FORMAT,
     PROVENANCE_FILE,
     Experiment,
+    StepConfiguration,
     Table,
 )
 

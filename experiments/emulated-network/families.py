@@ -6,17 +6,32 @@ than 128 KiB, so that overlap, pipelining and sharing decide how long a step las
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
+
+from jobs import Job
+from pydantic import Field
 
 from joulecast.graphs.schedules import Schedule
-from joulecast.simulate.judged.emulated_step import (
-    Algorithm,
-    Collective,
-    Configuration,
-    EmulatedJob,
-    Layer,
-    Straggler,
-)
+from joulecast.simulate.collectives import Algorithm
+from joulecast.simulate.judged.emulated_network import Configuration, Layer, Straggler
+from joulecast.simulate.judged.results import Frozen
+
+
+class Collective(Frozen):
+    """A communication by itself: ``all_reduce`` of all ranks, ``send`` from rank 0 to 1."""
+
+    kind: Literal["all_reduce", "send"]
+    algorithm: Algorithm = "ring"
+    bytes: int = Field(ge=4, multiple_of=4)
+
+
+class EmulatedJob(Job):
+    """Parts that are measured one after the other, each ``iterations`` times after a warm-up."""
+
+    ranks_per_node: int = Field(1, ge=1)
+    iterations: int = Field(7, ge=1)
+    parts: tuple[Configuration | Collective, ...]
+
 
 _RANKS = (2, 4, 8)
 _BUCKETS_KIB = {2: (512, 1024, 2048), 4: (512, 1024, 2048), 8: (1024, 1536, 3072)}

@@ -10,10 +10,12 @@ from typing import Any
 
 from families import (
     REPEATED,
+    EmulatedJob,
     all_configurations,
     calibration_jobs,
     step_job,
 )
+from jobs import LATE_S, Answer
 from launching import find_launcher, program_command
 from measuring import (
     Measured,
@@ -30,9 +32,7 @@ from measuring import (
 from nodes import Link, commands, node_name, nodes, require_means
 
 from joulecast.errors import JoulecastError
-from joulecast.simulate.judged.emulated_step import Configuration, EmulatedJob
-from joulecast.simulate.judged.jobs import LATE_S, Answer
-from joulecast.simulate.judged.judged_on_emulated import EMULATED
+from joulecast.simulate.judged.emulated_network import EMULATED, Configuration
 
 _MPI_SETTINGS = {
     # Ranks of one machine would otherwise share memory behind the network's back.

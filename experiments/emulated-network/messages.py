@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.measure.training.mpi import MPI
-from joulecast.simulate.judged.emulated_step import Algorithm
+from joulecast.simulate.collectives import Algorithm
 
 Numbers = NDArray[np.float32]
 Steps = Iterator[list[MPI.Request]]

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from joulecast.errors import JoulecastError
-from joulecast.simulate.judged.jobs import Frozen
+from joulecast.simulate.judged.results import Frozen
 
 _BRIDGE = "jc-bridge"
 _PREFIX = "joulecast-node-"

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
+from families import Collective, EmulatedJob
+from jobs import Answer, Row
 from measuring import ForeignLoad, hand_over
 from messages import (
     ALL_REDUCES,
@@ -25,8 +27,7 @@ from messages import (
 )
 
 from joulecast.measure.training.mpi import MPI
-from joulecast.simulate.judged.emulated_step import Collective, Configuration, EmulatedJob
-from joulecast.simulate.judged.jobs import Answer, Row
+from joulecast.simulate.judged.emulated_network import Configuration
 
 _REAL_TIME_PRIORITY = 10
 _HEADSTART_S = 0.03

@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from configurations import REPLICA_BATCHES, TrainingJob, Workload, all_configurations, repeated
+from jobs import FOREIGN, WAITING, Answer
 from measuring import (
     Measured,
     Program,
@@ -28,16 +30,12 @@ from joulecast.graphs.database import Database, read_database
 from joulecast.graphs.measure_ops import measure_database
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.measure.training.ranks import rank_environment
-from joulecast.simulate.judged.jobs import FOREIGN, WAITING, Answer
-from joulecast.simulate.judged.judged_on_real import REAL, Databases, quietest_database
-from joulecast.simulate.judged.real_step import (
+from joulecast.simulate.judged.two_core_training import (
     RANKS,
-    REPLICA_BATCHES,
+    REAL,
+    Databases,
     TrainingConfiguration,
-    TrainingJob,
-    Workload,
-    all_configurations,
-    repeated,
+    quietest_database,
 )
 
 ITERATIONS, PART_ITERATIONS, DATABASE_ITERATIONS = 3, 8, 8
@@ -57,7 +55,7 @@ _WHAT = (
     "share of an iteration in which some rank had no core, `foreign_cores` what other processes used; "
     f"`polluted` that they were above {WAITING} or {FOREIGN}. Stage times are those of rank 0. "
     "Collectives and parts were measured by themselves, operators by joulecast.graphs.measure_ops before "
-    "every part of the steps (the quietest is kept): for replicas with both ranks at work, for pipelines, "
+    "every part of the steps (the quietest are kept): for replicas with both ranks at work, for pipelines, "
     "whose ranks are never at the same operator, with one."
 )
 

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from configurations import TrainingJob
+from jobs import Answer, Row, is_polluted
 from measuring import ForeignLoad, hand_over
 from torch import Tensor, distributed, fx, nn
 
@@ -29,8 +31,7 @@ from joulecast.partition.torch_stages import cut_into_stages, pipeline_of
 from joulecast.runs.platforms import Platform
 from joulecast.runs.spec import RunSpec, Training
 from joulecast.runs.spec import Workload as SpecWorkload
-from joulecast.simulate.judged.jobs import Answer, Row, is_polluted
-from joulecast.simulate.judged.real_step import TrainingConfiguration, TrainingJob
+from joulecast.simulate.judged.two_core_training import TrainingConfiguration
 
 _BYTES = 4
 

@@ -15,8 +15,8 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.capture import capture
 from joulecast.graphs.costs import work_of
 from joulecast.graphs.kernels import product_of
+from joulecast.graphs.network_graphs import op_graph
 from joulecast.graphs.opgraph import read_graph
-from joulecast.graphs.shipped_graphs import op_graph
 from joulecast.runs.platforms import Cluster, Device, Link, Platform
 from joulecast.simulate.simulate import simulate
 from joulecast.simulate.strategy import parse_strategy
@@ -273,7 +273,7 @@ def test_experts_are_products_and_can_be_divided() -> None:
     )
     step = simulate(graph, platform, parse_strategy("dp=4,ep=2"), 2)
     sent = Counter(
-        h.activity.label.split()[0] for h in step.happenings() if 0 in h.activity.devices
+        h.activity.label.split()[0] for h in step.timed_activities() if 0 in h.activity.devices
     )
     # To the experts and back, forward and backward; what stands between their products stays there.
     assert sent["all_to_all"] == 4

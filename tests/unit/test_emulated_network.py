@@ -9,8 +9,7 @@ from conftest import ROOT
 from pydantic import ValidationError
 
 from joulecast.errors import JoulecastError
-from joulecast.simulate.judged.emulated_step import Configuration, Layer
-from joulecast.simulate.judged.judged_on_emulated import read_results
+from joulecast.simulate.judged.emulated_network import Configuration, Layer, read_results
 
 RECORDED = ROOT / "recorded/emulated-network"
 RATE = 25e6 * 1448 / 1514

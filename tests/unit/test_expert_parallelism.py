@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from test_simulator import cluster_of
 
 from joulecast.errors import JoulecastError
+from joulecast.graphs.network_graphs import network_for
 from joulecast.graphs.precision import training_of
-from joulecast.graphs.shipped_graphs import network_for
 from joulecast.simulate.simulate import Assumptions, Simulation, simulate
 from joulecast.simulate.strategy import parse_strategy, text_of
 from joulecast.simulate.strategy_search import search
@@ -33,7 +33,7 @@ def mixture(strategy: str, batch: int = 2, per_node: int = 4, folded: bool = Tru
 
 def sent(simulation: Simulation, word: str) -> float:
     """Bytes that the first device sends in transfers whose label begins with a word."""
-    tasks = [happening.activity for happening in simulation.happenings()]
+    tasks = [timed.activity for timed in simulation.timed_activities()]
     return sum(t.work for t in tasks if t.usage and 0 in t.devices and t.label.startswith(word))
 
 

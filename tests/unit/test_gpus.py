@@ -18,8 +18,8 @@ from joulecast.graphs.kernel_costs import (
 )
 from joulecast.graphs.kernels import Pass, Product, kernels_of
 from joulecast.graphs.measure_device import MeasuredDevice, measure_device, write_device
+from joulecast.graphs.network_graphs import network_for
 from joulecast.graphs.precision import training_of
-from joulecast.graphs.shipped_graphs import network_for
 from joulecast.report.tables.simulator import gpu_error_table
 from joulecast.runs.files.shipped import recorded_folder
 from joulecast.runs.platforms import find_platform, gpu_names, simulated_platform

@@ -8,7 +8,7 @@ import pytest
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs import database as db
-from joulecast.graphs import shipped_graphs as shipped
+from joulecast.graphs import network_graphs as shipped
 from joulecast.graphs.costs import Roofline, work_of
 from joulecast.graphs.database import Database, Entry, Interpolated, Measured
 from joulecast.graphs.opgraph import (

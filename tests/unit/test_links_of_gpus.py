@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from joulecast.graphs.shipped_graphs import op_graph
+from joulecast.graphs.network_graphs import op_graph
 from joulecast.report.tables.simulator import all_reduces_table
 from joulecast.runs.files.shipped import recorded_folder
 from joulecast.runs.platforms import Cluster, find_platform
-from joulecast.simulate.direct_links import rate_share, rings
-from joulecast.simulate.judged.all_reduces import all_reduce_s, judge_all_reduces
+from joulecast.simulate.judged.gpu_steps import all_reduce_s, judge_all_reduces
 from joulecast.simulate.simulate import prepare
 from joulecast.simulate.strategy import parse_strategy
+from joulecast.simulate.topology import rate_share, rings
 
 STEPS = recorded_folder(Path("recorded/training-steps"))
 V100 = find_platform("v100").require_cluster().links[0].pairs

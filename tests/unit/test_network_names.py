@@ -5,9 +5,9 @@ from collections import Counter
 import pytest
 
 from joulecast.errors import JoulecastError
+from joulecast.graphs.network_graphs import attention_of, graph_origin, load, op_graph
 from joulecast.graphs.network_names import PRESETS, parse_network
 from joulecast.graphs.opgraph import DimKind
-from joulecast.graphs.shipped_graphs import attention_of, graph_origin, load, op_graph
 
 PUBLISHED = {
     "gpt2": 124_439_808,

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from joulecast.app.cli.main import app
 from joulecast.errors import JoulecastError
-from joulecast.graphs.readers import read_partitionable
+from joulecast.graphs.task_graph_files import read_partitionable
 from joulecast.graphs.taskgraph import Task, TaskGraph, in_order
 from joulecast.partition import planner
 from joulecast.partition.baselines import BASELINES, baseline_ideals, block_cuts, slowest_work

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from joulecast.graphs.network_graphs import load
 from joulecast.graphs.opgraph import OpGraph
-from joulecast.graphs.shipped_graphs import load
 from joulecast.runs.platforms import Cluster, Device, Link, Platform, Ring, read_platform
-from joulecast.simulate.collectives import nccl_cost
-from joulecast.simulate.proteus import ProteusRoofline
+from joulecast.simulate.proteus import ProteusRoofline, nccl_cost
 from joulecast.simulate.simulate import Assumptions, simulate
 from joulecast.simulate.strategy import parse_strategy
 

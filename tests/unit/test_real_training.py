@@ -9,7 +9,8 @@ import pytest
 from joulecast.errors import JoulecastError
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.runs.judging import by_setting, summarise
-from joulecast.simulate.judged.judged_on_real import (
+from joulecast.simulate.judged.two_core_training import (
+    TrainingConfiguration,
     TrainingResults,
     calibrations,
     fitted_gamma,
@@ -20,7 +21,6 @@ from joulecast.simulate.judged.judged_on_real import (
     strategy_of,
     with_named_ops,
 )
-from joulecast.simulate.judged.real_step import TrainingConfiguration
 
 FOLDER = Path(__file__).resolve().parents[2] / "recorded/two-core-training"
 

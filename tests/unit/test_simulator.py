@@ -7,14 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulecast.errors import JoulecastError
+from joulecast.graphs.network_graphs import load
 from joulecast.graphs.opgraph import DimKind, OpGraph
-from joulecast.graphs.shipped_graphs import load
-from joulecast.graphs.timed import GivenCosts, TimedLayer, timed_chain
 from joulecast.runs.platforms import Cluster, Device, Link, Platform
-from joulecast.simulate.activities import Activity, ActivityGraph, Slowdown
-from joulecast.simulate.cutting import even_cut
-from joulecast.simulate.executor import execute
+from joulecast.simulate.event_loop import Activity, ActivityGraph, Slowdown, execute
+from joulecast.simulate.judged.emulated_network import GivenCosts, TimedLayer, timed_chain
 from joulecast.simulate.network import SharedNetwork, fair_rates
+from joulecast.simulate.pipeline_stages import even_cut
 from joulecast.simulate.simulate import Assumptions, Simulation, simulate
 from joulecast.simulate.strategy import Strategy, parse_strategy
 
@@ -120,7 +119,7 @@ def test_zero_bubble_leaves_a_third_of_the_bubble(stages: int, micro: int) -> No
 
 def _sent(simulation: Simulation, label: str) -> float:
     """Bytes that a device sends in messages of a label."""
-    tasks = [happening.activity for happening in simulation.happenings()]
+    tasks = [timed.activity for timed in simulation.timed_activities()]
     return sum(task.work for task in tasks if task.label.startswith(label))
 
 
@@ -214,7 +213,7 @@ def test_straggler_holds_up_its_group_only_where_they_meet() -> None:
     graph = chain(2, gradient_bytes=MB)
     simulated = run(graph, cluster_of(), "dp=4,no-overlap", stragglers={2: 1.5})
     assert simulated.step_s == pytest.approx(0.06 * 1.5 + 1.5 * 2 * MB / NIC)
-    assert simulated.fleet.classes.count == 2
+    assert simulated.device_mesh.classes.count == 2
     waiting = [part for part in simulated.by_class if part.bubble_s > 1e-9]
     assert len(waiting) == 1 and waiting[0].bubble_s == pytest.approx(0.03)
 
@@ -298,7 +297,7 @@ def test_folded_equals_unfolded(
         for folded in (True, False)
     ]
     folded, unfolded = results
-    for device, number in enumerate(folded.fleet.classes.of_device):
+    for device, number in enumerate(folded.device_mesh.classes.of_device):
         ours, theirs = folded.by_class[number], unfolded.by_class[device]
         assert ours.computing_s == pytest.approx(theirs.computing_s, rel=1e-9)
         assert ours.communication_s == pytest.approx(theirs.communication_s, rel=1e-9, abs=1e-12)
@@ -306,7 +305,9 @@ def test_folded_equals_unfolded(
     for name in ("computing_s", "exposed_communication_s", "bubble_s", "communication_s"):
         ours, theirs = getattr(folded.breakdown, name), getattr(unfolded.breakdown, name)
         assert ours == pytest.approx(theirs, rel=1e-9, abs=1e-12)
-    assert folded.fleet.classes.count <= unfolded.fleet.classes.count == strategy.devices
+    assert (
+        folded.device_mesh.classes.count <= unfolded.device_mesh.classes.count == strategy.devices
+    )
 
 
 @settings(max_examples=25)
@@ -465,7 +466,7 @@ def test_tied_weights_of_two_stages_are_exchanged() -> None:
 def test_megatron_on_gpt2_sums_twice_a_block_and_direction() -> None:
     graph = load("gpt2")
     simulated = simulate(graph, cluster_of(per_node=4), parse_strategy("tp=4"), 2)
-    tasks = [happening.activity for happening in simulated.happenings()]
+    tasks = [timed.activity for timed in simulated.timed_activities()]
     sums = [t for t in tasks if t.label.startswith("all_reduce")]
     # 2 in forward and 2 in backward of each of 12 blocks, the embedding's, and the output layer's.
     assert len(sums) == 12 * 4 + 2

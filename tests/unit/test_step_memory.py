@@ -4,8 +4,8 @@ import pytest
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Roofline, work_of
+from joulecast.graphs.network_graphs import load, op_graph
 from joulecast.graphs.precision import PRECISIONS, at_precision, for_inference, training_of
-from joulecast.graphs.shipped_graphs import load, op_graph
 from joulecast.runs.platforms import Cluster, Device, Link, Platform
 from joulecast.simulate.simulate import Assumptions, prepare, simulate
 from joulecast.simulate.strategy import parse_strategy
@@ -122,7 +122,7 @@ def test_gradients_at_fp32_take_18_bytes_a_parameter_and_twice_the_messages() ->
         step = simulate(graph, a_cluster(), asked, 1, costs, assumed)
         state = step.memory[0].state_bytes / parameters
         assert state == pytest.approx(18 if gradients else 16)
-        tasks = (h.activity for h in step.happenings())
+        tasks = (h.activity for h in step.timed_activities())
         sent[gradients] = sum(t.work for t in tasks if t.label.startswith("gradients"))
     assert sent["fp32"] == pytest.approx(2 * sent[None])
     assert training_of("bf16", "adam", gradients="fp32").update_bytes(2) == 14 + 16

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from joulecast.app.campaign.scripts import run_script
 from joulecast.runs.files.writing import written_aside
-from joulecast.simulate.judged.all_reduces import judge_all_reduces
+from joulecast.simulate.judged.gpu_steps import judge_all_reduces
 from joulecast.simulate.judged.gpu_steps import judge, read_gpu_steps
 
 

@@ -6,13 +6,13 @@ import pandas as pd
 
 from joulecast.app.campaign.scripts import run_script
 from joulecast.runs.files.writing import written_aside
-from joulecast.simulate.judged import judged_on_emulated, judged_on_real
+from joulecast.simulate.judged import emulated_network as emulated_network, two_core_training
 
 
 def main(emulated: Path, judged: Path, training: Path | None = None) -> None:
-    parts = [judged_on_emulated.judge(judged_on_emulated.read_results(emulated))]
+    parts = [emulated_network.judge(emulated_network.read_results(emulated))]
     if training is not None:
-        parts.append(judged_on_real.judge(judged_on_real.read_results(training)))
+        parts.append(two_core_training.judge(two_core_training.read_results(training)))
     with written_aside(judged) as partial:
         pd.concat(parts, ignore_index=True).to_parquet(partial, index=False)
 

@@ -20,7 +20,7 @@ from joulecast.quantities import counted
 from joulecast.runs.judging import MEASURED, OURS
 from joulecast.runs.observations import is_training, metered_units
 from joulecast.runs.platforms import Platform, gpu_in, same_hardware
-from joulecast.simulate.interval import step_interval
+from joulecast.simulate.correction import step_interval
 from joulecast.simulate.simulate import Simulation
 
 _OWN_RUNS = (

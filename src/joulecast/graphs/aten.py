@@ -12,20 +12,29 @@ from dataclasses import replace
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs import views
-from joulecast.graphs.any_operator import any_operator
-from joulecast.graphs.builder import (
+from joulecast.graphs.capture_builder import (
     BATCH,
     OPAQUE,
     OTHER,
     REDUCE,
     Call,
+    any_operator,
     bindings,
     map_groups,
     rows,
 )
-from joulecast.graphs.feature_maps import adaptive_avg_pool, conv1d, conv2d, pool
 from joulecast.graphs.opgraph import Dim
-from joulecast.graphs.products import baddbmm, einsum, grouped, linear, matmul
+from joulecast.graphs.products import (
+    adaptive_avg_pool,
+    baddbmm,
+    conv1d,
+    conv2d,
+    einsum,
+    grouped,
+    linear,
+    matmul,
+    pool,
+)
 from joulecast.graphs.views import View, units
 
 Result = View | list[View]

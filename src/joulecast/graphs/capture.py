@@ -5,7 +5,7 @@ its probability is not 0, Inception's auxiliary classifier), with one ``cross_en
 its end. It is traced with several samples, so that every axis that follows the batch is known to, and scaled
 to one. A weight that two layers share (tied) is one tensor that both read, under the first of its names.
 
-Needs torch, which takes seconds to import; :mod:`joulecast.graphs.shipped_graphs` reads captured graphs
+Needs torch, which takes seconds to import; :mod:`joulecast.graphs.network_graphs` reads captured graphs
 without it.
 """
 
@@ -26,9 +26,15 @@ from torch import nn
 from torch.export import ExportedProgram, export
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.any_operator import TRACED_BATCH, any_operator, constants, is_constant
 from joulecast.graphs.aten import OPERATORS, cross_entropy
-from joulecast.graphs.builder import Builder, Call
+from joulecast.graphs.capture_builder import (
+    TRACED_BATCH,
+    Builder,
+    Call,
+    any_operator,
+    constants,
+    is_constant,
+)
 from joulecast.graphs.opgraph import OpGraph, checked
 from joulecast.graphs.views import View, units
 from joulecast.measure.workloads.gpt import GPTSize, build_gpt

@@ -5,15 +5,21 @@ precision. A shape that was not measured is read off a straight line between two
 from it in one splittable dim alone (an op costs a fixed part and one for each row); beyond the measured
 shapes only as far as :data:`REACH`. Anything else has no answer here, and a caller takes a roofline.
 
+On a rented machine other guests use the same caches and memory, and slow everything by a few or by tens of
+percent, for tenths of a second or for minutes. Nothing in this system tells: the process has its core all
+the time. So what is compared is the mean of the fastest quarter of repetitions (:func:`mean_of_fastest`), of
+what is predicted as of what a prediction is made of; the repetitions have to be spread over the session.
+
 This module needs no torch; :mod:`joulecast.graphs.measure_ops` measures.
 """
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
@@ -336,3 +342,18 @@ class MeasuredCosts:
             parameter_bytes
         )
         return answer if times == 1 else Cost(answer.seconds * times, "interpolated")
+
+
+FEWEST = 3
+"""The quarter of few repetitions has so many, or all."""
+
+
+def fastest_quarter(seconds: Sequence[float]) -> list[int]:
+    """Positions of the fastest quarter, the fastest first."""
+    by_time = sorted(range(len(seconds)), key=seconds.__getitem__)
+    return by_time[: max(FEWEST, len(by_time) // 4)]
+
+
+def mean_of_fastest(seconds: Sequence[float]) -> float:
+    """Mean of the fastest quarter; NaN of nothing."""
+    return fmean(seconds[i] for i in fastest_quarter(seconds)) if len(seconds) else float("nan")

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.any_operator import TRACED_BATCH
 from joulecast.graphs.capture import Capture, exported
+from joulecast.graphs.capture_builder import TRACED_BATCH
 from joulecast.graphs.opgraph import OpGraph
 
 Times = dict[str, float]

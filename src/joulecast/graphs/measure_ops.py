@@ -23,15 +23,17 @@ from typing import TYPE_CHECKING, Any, cast
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Direction
 from joulecast.graphs.database import (
+    FEWEST,
     Database,
     Entry,
     StepCheck,
+    fastest_quarter,
+    mean_of_fastest,
     merged,
     optimizer_signature,
     signature,
 )
 from joulecast.graphs.opgraph import OpGraph
-from joulecast.graphs.quiet import FEWEST, quiet_mean, quietest
 from joulecast.measure.power.foreign_load import Load, load_before
 from joulecast.measure.workloads.networks import build_network, check_size
 from joulecast.runs.provenance import host_fingerprint, usable_cores, versions
@@ -103,7 +105,7 @@ def time_steps(network: "TimedNetwork", iterations: int, barrier: Barrier | None
     """Train for ``iterations`` steps of both sorts, after a warm-up; all ranks start each together.
 
     Steps in which something else had the rank's core for more than :data:`WAITING` of the time are dropped,
-    the worst first, as long as :data:`~joulecast.graphs.quiet.FEWEST` are left.
+    the worst first, as long as :data:`~joulecast.graphs.database.FEWEST` are left.
     """
     for _ in range(WARM_UP):
         _step(network, barrier)
@@ -127,30 +129,30 @@ def tabulated(
 ) -> tuple[tuple[Entry, ...], StepCheck]:
     """Times of a graph's ops, one entry for each signature, and the check of their sum.
 
-    An op's time is its mean over the fastest quarter of the steps (:mod:`joulecast.graphs.quiet`): so the
+    An op's time is its mean over the fastest quarter of the steps (:func:`.mean_of_fastest`): so the
     ops' times add up to such a step, delays that hit one op in this step and another in the next included.
     """
     entries: list[Entry] = []
     total = 0.0
     ops = {op.name: op for op in graph.ops}
-    quiet = quietest(steps.timed)
+    fastest = fastest_quarter(steps.timed)
     for (name, direction), times in steps.ops.items():
         if name not in ops:  # looking at a parameter or an input, counting batches
             continue
-        seconds = fmean(times[step] for step in quiet)
+        seconds = fmean(times[step] for step in fastest)
         total += seconds
         key = signature(graph, ops[name], direction, precision=precision)
-        entries.append(Entry(key, seconds * 1e3, len(quiet)))
-    optimizer = quiet_mean(steps.optimizer)
+        entries.append(Entry(key, seconds * 1e3, len(fastest)))
+    optimizer = mean_of_fastest(steps.optimizer)
     size = sum(tensor.bytes for tensor in graph.parameters)
     key = optimizer_signature(size, precision)
     entries.append(Entry(key, optimizer * 1e3, len(steps.optimizer)))
     check = StepCheck(
         network=graph.name,
         batch=graph.batch,
-        whole_s=quiet_mean(steps.whole),
+        whole_s=mean_of_fastest(steps.whole),
         ops_s=total,
-        timed_s=quiet_mean(steps.timed),
+        timed_s=mean_of_fastest(steps.timed),
         optimizer_s=optimizer,
         kept=len(steps.whole),
         dropped=steps.dropped,

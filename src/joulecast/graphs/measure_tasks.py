@@ -18,7 +18,7 @@ from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_map
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.quiet import quiet_mean
+from joulecast.graphs.database import mean_of_fastest
 from joulecast.graphs.taskgraph import Task, TaskGraph
 from joulecast.graphs.tasks import (
     Captured,
@@ -193,7 +193,7 @@ def measure_module(
     """Measure every task of a module on one thread, whole steps of the module in between.
 
     Both sorts of steps are taken once more than ``passes`` says; the first is dropped. A time is the mean of
-    its fastest quarter (:func:`~joulecast.graphs.quiet.quiet_mean`). The provenance has ``step_s``, the
+    its fastest quarter (:func:`.mean_of_fastest`). The provenance has ``step_s``, the
     time of a whole step as the module has it (in place and all), beside ``tasks_s``, the sum of all tasks.
     Gradients of the module's parameters are dropped.
 
@@ -226,7 +226,7 @@ def measure_module(
             ) from error
 
     def microseconds(of_steps: list[dict[str, float]], task: str) -> int:
-        return round(1e6 * quiet_mean([times.get(task, 0.0) for times in of_steps[1:]]))
+        return round(1e6 * mean_of_fastest([times.get(task, 0.0) for times in of_steps[1:]]))
 
     forward, backward = [step.forward for step in steps], [step.backward for step in steps]
     tasks = tuple(
@@ -246,7 +246,7 @@ def measure_module(
         "threads": 1,
         "passes": passes,
         "tracer": captured.tracer,
-        "step_s": round(quiet_mean(whole[1:]), 6),
+        "step_s": round(mean_of_fastest(whole[1:]), 6),
         "tasks_s": round(sum(task.work_us for task in tasks) / 1e6, 6),
     }
     return TaskGraph(name, tasks, batch=len(inputs[0]), provenance=provenance)

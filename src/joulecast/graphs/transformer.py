@@ -2,15 +2,179 @@
 
 The ops are those that Hugging Face's code of GPT-2, OPT, BERT, Llama and ViT runs. Blocks are ``blocks.0``,
 ``blocks.1``, ...; columns and rows of their products can be split in turn (Megatron, Shoeybi et al. 2019).
-How attention is computed is in :mod:`joulecast.graphs.attention`.
+Attention is one fused kernel, or written out op by op ("eager").
 """
 
-from joulecast.graphs.attention import Attention, attention
+from typing import Literal
+
+from joulecast.graphs.network_builder import (
+    FLOAT_BYTES,
+    MASK_BYTES,
+    TOKEN_BYTES,
+    Axes,
+    NetworkBuilder,
+)
 from joulecast.graphs.network_names import TransformerSize
 from joulecast.graphs.opgraph import Dim, DimKind, OpGraph
-from joulecast.graphs.sheet import TOKEN_BYTES, Sheet
 
 BATCH, OTHER, REDUCE, OPAQUE = DimKind.BATCH, DimKind.OTHER, DimKind.REDUCE, DimKind.OPAQUE
+
+
+Attention = Literal["eager", "fused"]
+ATTENTIONS: tuple[Attention, ...] = ("eager", "fused")
+CORE = "core"
+"""Last part of the module path of what selective recomputation computes again (Korthikanti et al. 2022)."""
+
+
+def attention_of(graph: OpGraph) -> Attention | None:
+    """How a graph computes attention; ``None``: it has none."""
+    kinds = {op.kind for op in graph.ops}
+    return "fused" if "attention" in kinds else "eager" if "matmul" in kinds else None
+
+
+def _products(net: NetworkBuilder, module: str, x: str, size: TransformerSize) -> list[str]:
+    """Queries, keys and values: GPT in one product, the others in three."""
+    narrow = size.hidden // size.heads * size.kv_heads
+    widths = {"query": size.hidden, "key": narrow, "value": narrow}
+    if size.family == "gpt":
+        parts = {f"{module}.{name}": width for name, width in widths.items()}
+        net.linear(f"{module}.qkv", x, sum(widths.values()), bias=size.bias, parts=parts)
+        return list(parts)
+    return [
+        net.linear(f"{module}.{name}", x, width, bias=size.bias) for name, width in widths.items()
+    ]
+
+
+def _rotated(
+    net: NetworkBuilder, module: str, x: str, size: TransformerSize, how: Attention
+) -> str:
+    """Rotary positions (Su et al. 2021): one kernel, or x cos + (x with halves exchanged) sin."""
+    head_dim = size.hidden // size.heads
+    if "cos" not in net.tensors:
+        for table in ("cos", "sin"):
+            net.tensor(table, (size.sequence, head_dim), "buffer", FLOAT_BYTES)
+    cos, sin = (("cos", ("sequence", None)), ("sin", ("sequence", None)))
+    if how == "fused":
+        return net.pointwise("rotary", f"{x}/rotary", x, cos, sin, module=module)
+    along = net.pointwise("multiply", f"{x}/multiply", x, cos, module=module)
+    turned = net.pointwise("copy", f"{x}/turned", x, module=module)
+    across = net.pointwise("multiply", f"{x}/multiply#2", turned, sin, module=module)
+    return net.pointwise("add", f"{x}/add", along, across, module=module)
+
+
+def attention(
+    net: NetworkBuilder, module: str, x: str, size: TransformerSize, how: Attention
+) -> str:
+    """Attention of a block with its products before and after; the name of what it gives."""
+    q, k, v = _products(net, module, x, size)
+    if size.family == "llama":
+        q, k = (_rotated(net, module, part, size, how) for part in (q, k))
+    core = _fused if how == "fused" else _eager
+    context = core(net, module, (q, k, v), size)
+    return net.linear(f"{module}.out", context, size.hidden, bias=size.bias)
+
+
+def _dims(size: TransformerSize) -> dict[str, int]:
+    return {
+        "batch": 1,
+        "heads": size.heads,
+        "query": size.sequence,
+        "key": size.sequence,
+        "head_dim": size.hidden // size.heads,
+    }
+
+
+def _causal(size: TransformerSize) -> bool:
+    return size.family not in ("bert", "vit")
+
+
+def _fused(net: NetworkBuilder, module: str, qkv: tuple[str, ...], size: TransformerSize) -> str:
+    name = f"{module}.{CORE}"
+    rows = ("batch", "query", "heads")
+    columns = ("batch", "key", "heads")
+    shape = {"batch": 1, "sequence": size.sequence, "features": size.hidden}
+    return net.add(
+        "attention",
+        name,
+        dict(_dims(size)),
+        [(qkv[0], rows), (qkv[1], columns), (qkv[2], columns)],
+        [(name, rows, shape)],
+        causal=_causal(size),
+        dropout=size.dropout,
+    )
+
+
+def _contiguous(
+    net: NetworkBuilder, module: str, x: str, axes: tuple[str, ...], size: TransformerSize
+) -> str:
+    """A copy with the heads in front; where keys have fewer heads, each is repeated for its queries."""
+    sizes = _dims(size)
+    place = next(axis for axis in axes if axis in ("query", "key"))
+    read: Axes = ("batch", place, "heads")
+    shape: dict[str, int | Dim] = {axis: sizes[axis] for axis in axes}
+    return net.add("copy", f"{x}/contiguous", shape, [(x, read)], module=module)
+
+
+def _masked(net: NetworkBuilder, core: str, scores: str, size: TransformerSize) -> str:
+    """The scores with what must not be seen set to least: causal, or BERT's padding."""
+    if size.family == "vit":
+        return scores
+    axes: Axes = ("query", "key") if _causal(size) else ("key",)
+    if "mask" not in net.tensors:
+        net.tensor("mask", [size.sequence] * len(axes), "buffer", MASK_BYTES)
+    scores = net.pointwise(
+        "mask", f"{core}/mask", scores, ("mask", axes), module=core, in_next=True
+    )
+    if size.family == "opt":
+        # Its code also limits them from below.
+        scores = net.pointwise("mask", f"{core}/mask#2", scores, module=core, in_next=True)
+    return scores
+
+
+def _eager(net: NetworkBuilder, module: str, qkv: tuple[str, ...], size: TransformerSize) -> str:
+    core, sizes = f"{module}.{CORE}", _dims(size)
+    q, k, v = qkv
+    if size.family == "opt":
+        # OPT scales its queries, the others the scores.
+        q = net.pointwise("scale", f"{module}/scale", q, module=module)
+    q = _contiguous(net, module, q, ("batch", "heads", "query", "head_dim"), size)
+    k = _contiguous(net, module, k, ("batch", "heads", "head_dim", "key"), size)
+    v = _contiguous(net, module, v, ("batch", "heads", "key", "head_dim"), size)
+    front = ("batch", "heads", "query")
+    dims: dict[str, int | Dim] = dict(sizes)
+    dims["head_dim"] = Dim("head_dim", sizes["head_dim"], DimKind.REDUCE)
+    scores = net.add(
+        "matmul",
+        f"{core}/scores",
+        dims,
+        [(q, (*front, "head_dim")), (k, ("batch", "heads", "head_dim", "key"))],
+        module=core,
+    )
+    if size.family != "opt":
+        scores = net.pointwise("scale", f"{core}/scale", scores, module=core, in_next=True)
+    scores = _masked(net, core, scores, size)
+    shares = net.normalised("softmax", f"{core}/softmax", scores, ())
+    if size.dropout:
+        shares = net.pointwise("dropout", f"{core}/dropout", shares, module=core, p=size.dropout)
+    dims = dict(sizes)
+    dims["key"] = Dim("key", sizes["key"], DimKind.REDUCE)
+    context = net.add(
+        "matmul",
+        f"{core}/values",
+        dims,
+        [(shares, (*front, "key")), (v, ("batch", "heads", "key", "head_dim"))],
+        module=core,
+    )
+    rows = ("batch", "query", "heads")
+    shape = {"batch": 1, "sequence": size.sequence, "features": size.hidden}
+    return net.add(
+        "copy",
+        f"{module}/contiguous",
+        {axis: sizes[axis] for axis in (*front, "head_dim")},
+        [(context, (*front, "head_dim"))],
+        [(f"{module}/contiguous", rows, shape)],
+        module=module,
+    )
 
 
 class _Network:
@@ -20,65 +184,65 @@ class _Network:
         self, size: TransformerSize, how: Attention, written_gelu: bool, fuses: bool
     ) -> None:
         self.size, self.how, self.written_gelu = size, how, written_gelu
-        self.sheet = Sheet(fuses=fuses)
+        self.net = NetworkBuilder(fuses=fuses)
 
     def norm(self, name: str, x: str) -> str:
         """LayerNorm, or RMSNorm, with its weights."""
-        sheet, hidden = self.sheet, self.size.hidden
-        vectors = [sheet.tensor(f"{name}.weight", (hidden,))]
+        net, hidden = self.net, self.size.hidden
+        vectors = [net.tensor(f"{name}.weight", (hidden,))]
         if self.size.family == "llama":
-            return sheet.normalised("rms_norm", name, x, vectors)
+            return net.normalised("rms_norm", name, x, vectors)
         if self.size.bias:
-            vectors.append(sheet.tensor(f"{name}.bias", (hidden,)))
-        return sheet.normalised("layer_norm", name, x, vectors)
+            vectors.append(net.tensor(f"{name}.bias", (hidden,)))
+        return net.normalised("layer_norm", name, x, vectors)
 
     def drop(self, name: str, x: str, in_next: bool = False) -> str:
         """Dropout; nothing where its probability is 0."""
         p = self.size.dropout
-        return self.sheet.pointwise("dropout", name, x, p=p, in_next=in_next) if p else x
+        return self.net.pointwise("dropout", name, x, p=p, in_next=in_next) if p else x
 
     def activation(self, module: str, x: str) -> str:
         """The MLP's nonlinearity: ReLU, or GELU in one kernel or in Hugging Face's eight."""
-        sheet = self.sheet
+        net = self.net
         if self.size.mlp == "relu":
-            return sheet.pointwise("relu", f"{module}.relu", x)
+            return net.pointwise("relu", f"{module}.relu", x)
         if not self.written_gelu:
             form = "tanh" if self.size.family == "gpt" else "none"
-            return sheet.pointwise("gelu", f"{module}.gelu", x, approximate=form)
+            return net.pointwise("gelu", f"{module}.gelu", x, approximate=form)
         # 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), an operation at a time.
         act = f"{module}.gelu"
-        half = sheet.pointwise("scale", f"{act}/half", x, module=act)
-        cube = sheet.pointwise("pow", f"{act}/pow", x, module=act)
-        cube = sheet.pointwise("scale", f"{act}/scale", cube, module=act)
-        inner = sheet.pointwise("add", f"{act}/add", x, cube, module=act)
-        inner = sheet.pointwise("scale", f"{act}/scale#2", inner, module=act)
-        inner = sheet.pointwise("tanh", f"{act}/tanh", inner, module=act)
-        inner = sheet.pointwise("scale", f"{act}/plus_one", inner, module=act)
-        return sheet.pointwise("multiply", f"{act}/multiply", half, inner, module=act)
+        half = net.pointwise("scale", f"{act}/half", x, module=act)
+        cube = net.pointwise("pow", f"{act}/pow", x, module=act)
+        cube = net.pointwise("scale", f"{act}/scale", cube, module=act)
+        inner = net.pointwise("add", f"{act}/add", x, cube, module=act)
+        inner = net.pointwise("scale", f"{act}/scale#2", inner, module=act)
+        inner = net.pointwise("tanh", f"{act}/tanh", inner, module=act)
+        inner = net.pointwise("scale", f"{act}/plus_one", inner, module=act)
+        return net.pointwise("multiply", f"{act}/multiply", half, inner, module=act)
 
     def mlp(self, module: str, x: str) -> str:
         """Columns, a nonlinearity, rows."""
         if self.size.experts:
             return self.experts(module, x)
-        sheet, size = self.sheet, self.size
+        net, size = self.net, self.size
         if size.mlp == "swiglu":
-            gate = sheet.linear(f"{module}.gate", x, size.ffn, bias=size.bias)
-            up = sheet.linear(f"{module}.up", x, size.ffn, bias=size.bias)
-            gated = sheet.pointwise("silu", f"{module}.silu", gate)
-            inner = sheet.pointwise("multiply", f"{module}/multiply", gated, up, module=module)
+            gate = net.linear(f"{module}.gate", x, size.ffn, bias=size.bias)
+            up = net.linear(f"{module}.up", x, size.ffn, bias=size.bias)
+            gated = net.pointwise("silu", f"{module}.silu", gate)
+            inner = net.pointwise("multiply", f"{module}/multiply", gated, up, module=module)
         else:
-            up = sheet.linear(f"{module}.up", x, size.ffn, bias=size.bias)
+            up = net.linear(f"{module}.up", x, size.ffn, bias=size.bias)
             inner = self.activation(module, up)
-        return sheet.linear(f"{module}.down", inner, size.hidden, bias=size.bias)
+        return net.linear(f"{module}.down", inner, size.hidden, bias=size.bias)
 
     def experts(self, module: str, x: str) -> str:
         """A mixture of experts: each token goes to ``top_k`` of them, evenly spread (Fedus et al. 2022)."""
-        sheet, size = self.sheet, self.size
-        router = sheet.linear(f"{module}.router", x, size.experts, bias=False)
-        gates = sheet.normalised("softmax", f"{module}.router/softmax", router, ())
+        net, size = self.net, self.size
+        router = net.linear(f"{module}.router", x, size.experts, bias=False)
+        gates = net.normalised("softmax", f"{module}.router/softmax", router, ())
         tokens = -(-size.sequence * size.top_k // size.experts)
         there = {"batch": 1, "experts": size.experts, "sequence": tokens, "features": size.hidden}
-        given = sheet.add(
+        given = net.add(
             "copy",
             f"{module}.dispatch",
             dict(there),
@@ -88,13 +252,13 @@ class _Network:
         if size.mlp == "swiglu":
             gate = self._of_experts(f"{module}.gate", given, size.ffn)
             up = self._of_experts(f"{module}.up", given, size.ffn)
-            gated = sheet.pointwise("silu", f"{module}.silu", gate)
-            inner = sheet.pointwise("multiply", f"{module}/multiply", gated, up, module=module)
+            gated = net.pointwise("silu", f"{module}.silu", gate)
+            inner = net.pointwise("multiply", f"{module}/multiply", gated, up, module=module)
         else:
             inner = self.activation(module, self._of_experts(f"{module}.up", given, size.ffn))
         done = self._of_experts(f"{module}.down", inner, size.hidden)
         shape = {"batch": 1, "sequence": size.sequence, "features": size.hidden}
-        return sheet.add(
+        return net.add(
             "multiply",
             f"{module}.combine",
             {**shape, "experts": Dim("experts", size.experts, OPAQUE)},
@@ -107,13 +271,13 @@ class _Network:
 
     def _of_experts(self, name: str, x: str, out: int) -> str:
         """A linear layer of every expert, on the tokens that came to it; weight (experts, out, in)."""
-        sheet = self.sheet
-        shape = sheet.shape(x)
+        net = self.net
+        shape = net.shape(x)
         inner, experts = shape.pop("features"), shape["experts"]
-        weight = sheet.tensor(f"{name}.weight", (experts, out, inner))
+        weight = net.tensor(f"{name}.weight", (experts, out, inner))
         reads = [(x, ("batch", "experts", "sequence", "in")), (weight, ("experts", "out", "in"))]
         if self.size.bias:
-            reads.append((sheet.tensor(f"{name}.bias", (experts, out)), ("experts", "out")))
+            reads.append((net.tensor(f"{name}.bias", (experts, out)), ("experts", "out")))
         # Columns stand before experts: the tensor axis splits the first dim of the weights.
         dims: dict[str, int | Dim] = {
             "batch": 1,
@@ -124,34 +288,34 @@ class _Network:
         }
         written = {**shape, "features": out}
         writes = [(name, ("batch", "experts", "sequence", "out"), written)]
-        return sheet.add("linear", name, dims, list(reads), writes)
+        return net.add("linear", name, dims, list(reads), writes)
 
     def block(self, module: str, x: str) -> str:
         """One layer: attention and MLP, each added to what it read."""
-        sheet, size = self.sheet, self.size
+        net, size = self.net, self.size
         for place, part in enumerate(("attention", "mlp"), start=1):
             inside = self.norm(f"{module}.ln_{place}", x) if size.prenorm else x
             if part == "attention":
-                done = attention(sheet, f"{module}.attention", inside, size, self.how)
+                done = attention(net, f"{module}.attention", inside, size, self.how)
             else:
                 done = self.mlp(f"{module}.mlp", inside)
             done = self.drop(f"{module}.drop_{place}", done, in_next=True)
-            x = sheet.pointwise("add", f"{module}/add_{place}", x, done, module=module)
+            x = net.pointwise("add", f"{module}/add_{place}", x, done, module=module)
             if not size.prenorm:
                 x = self.norm(f"{module}.ln_{place}", x)
         return x
 
     def tokens(self) -> str:
         """Embeddings of tokens and, but for rotary positions, of places."""
-        sheet, size = self.sheet, self.size
-        ids = sheet.tensor("input", (1, size.sequence), "input", TOKEN_BYTES)
-        x = sheet.embedding("token", ids, size.vocabulary, size.embedding, size.sequence)
+        net, size = self.net, self.size
+        ids = net.tensor("input", (1, size.sequence), "input", TOKEN_BYTES)
+        x = net.embedding("token", ids, size.vocabulary, size.embedding, size.sequence)
         if size.embedding != size.hidden:
-            x = sheet.linear("project_in", x, size.hidden, bias=False)
+            x = net.linear("project_in", x, size.hidden, bias=False)
         if size.family == "bert":
-            kinds = sheet.tensor("kinds", (1, size.sequence), "input", TOKEN_BYTES)
-            kind = sheet.embedding("token_type", kinds, 2, size.hidden, size.sequence)
-            x = sheet.pointwise("add", "token_type/add", x, kind, module="token_type")
+            kinds = net.tensor("kinds", (1, size.sequence), "input", TOKEN_BYTES)
+            kind = net.embedding("token_type", kinds, 2, size.hidden, size.sequence)
+            x = net.pointwise("add", "token_type/add", x, kind, module="token_type")
         if size.family != "llama":
             x = self.positions(x)
         if size.family == "bert":
@@ -161,18 +325,18 @@ class _Network:
 
     def positions(self, x: str) -> str:
         """Learned positions added to every sample."""
-        table = self.sheet.tensor("position.weight", (self.size.positions, self.size.hidden))
-        return self.sheet.pointwise(
+        table = self.net.tensor("position.weight", (self.size.positions, self.size.hidden))
+        return self.net.pointwise(
             "add", "position", x, (table, ("sequence", "features")), module="position"
         )
 
     def patches(self) -> str:
         """An image cut into patches by a convolution, with the class token in front."""
-        sheet, size = self.sheet, self.size
+        net, size = self.net, self.size
         side, hidden = size.image // size.patch, size.hidden
-        image = sheet.tensor("input", (1, 3, size.image, size.image), "input")
-        weight = sheet.tensor("patches.weight", (hidden, 3, size.patch, size.patch))
-        bias = sheet.tensor("patches.bias", (hidden,))
+        image = net.tensor("input", (1, 3, size.image, size.image), "input")
+        weight = net.tensor("patches.weight", (hidden, 3, size.patch, size.patch))
+        bias = net.tensor("patches.bias", (hidden,))
         dims: dict[str, int | Dim] = {
             "n": Dim("n", 1, BATCH),
             "cout": Dim("cout", hidden, OTHER),
@@ -184,7 +348,7 @@ class _Network:
         }
         reads = [(image, ("n", "cin", "h", "w")), (weight, ("cout", "cin", "k1", "k2"))]
         maps = {"n": 1, "features": hidden, "h": side, "w": side}
-        sheet.add(
+        net.add(
             "conv2d",
             "patches",
             dims,
@@ -194,8 +358,8 @@ class _Network:
             stride=[size.patch] * 2,
             groups=1,
         )
-        token = sheet.tensor("class_token", (1, 1, hidden))
-        x = sheet.add(
+        token = net.tensor("class_token", (1, 1, hidden))
+        x = net.add(
             "concat",
             "class",
             {"batch": 1, "sequence": Dim("sequence", size.sequence, OPAQUE), "features": hidden},
@@ -206,27 +370,27 @@ class _Network:
     def first(self, x: str) -> str:
         """The first token of each sample."""
         shape = {"batch": 1, "features": self.size.hidden}
-        return self.sheet.add("copy", "first", shape, [(x, ("batch", None, "features"))])
+        return self.net.add("copy", "first", shape, [(x, ("batch", None, "features"))])
 
     def output(self, x: str) -> str:
         """From the last block's output to logits, as the head says."""
-        sheet, size = self.sheet, self.size
+        net, size = self.net, self.size
         if size.head == "none":
             return x
         if size.head == "classes":
-            return sheet.linear("head", self.first(x), size.classes, bias=True)
+            return net.linear("head", self.first(x), size.classes, bias=True)
         if size.head == "pooler":
-            pooled = sheet.linear("pooler", self.first(x), size.hidden, bias=True)
-            return sheet.pointwise("tanh", "pooler/tanh", pooled, module="pooler")
+            pooled = net.linear("pooler", self.first(x), size.hidden, bias=True)
+            return net.pointwise("tanh", "pooler/tanh", pooled, module="pooler")
         if size.head == "mlm":
-            x = sheet.linear("transform", x, size.hidden, bias=size.bias)
-            x = sheet.pointwise("gelu", "transform/gelu", x, module="transform", approximate="none")
+            x = net.linear("transform", x, size.hidden, bias=size.bias)
+            x = net.pointwise("gelu", "transform/gelu", x, module="transform", approximate="none")
             x = self.norm("ln", x)
         if size.embedding != size.hidden:
-            x = sheet.linear("project_out", x, size.embedding, bias=False)
+            x = net.linear("project_out", x, size.embedding, bias=False)
         tied = "token.weight" if size.tied else None
         # BERT's decoder has a bias of its own.
-        return sheet.linear(
+        return net.linear(
             "head", x, size.vocabulary, bias=size.head == "mlm" and size.bias, weight=tied
         )
 
@@ -256,5 +420,5 @@ def transformer(
     x = network.output(x)
     if size.loss != "no" and size.head in ("lm", "mlm", "classes"):
         how = attention if size.loss == "auto" else size.loss
-        network.sheet.cross_entropy(x, how == "fused")
-    return network.sheet.graph(name)
+        network.net.cross_entropy(x, how == "fused")
+    return network.net.graph(name)

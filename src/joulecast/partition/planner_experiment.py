@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.readers import read_partitionable
 from joulecast.graphs.schedules import makespan
+from joulecast.graphs.task_graph_files import read_partitionable
 from joulecast.graphs.taskgraph import TaskGraph
 from joulecast.partition.baselines import BASELINES, baseline_ideals, slowest_work
 from joulecast.partition.compat import compat_plan

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.simulate.activities import ActivityGraph, Timeline
-from joulecast.simulate.chains import Chain, Passed
-from joulecast.simulate.steady import NONE_LEFT_OUT, Repeats
+from joulecast.simulate.event_loop import ActivityGraph, Timeline
 
 Intervals = NDArray[np.float64]
 
@@ -31,25 +29,12 @@ class Breakdown:
         """The step."""
         return self.computing_s + self.exposed_communication_s + self.bubble_s
 
-    def longer_by(self, period: "Breakdown", times: int) -> "Breakdown":
-        """A step in which that part of it passes so many times more."""
-        return Breakdown(
-            self.computing_s + times * period.computing_s,
-            self.exposed_communication_s + times * period.exposed_communication_s,
-            self.bubble_s + times * period.bubble_s,
-            self.communication_s + times * period.communication_s,
-        )
 
-
-def _clipped(intervals: Intervals, start: float, stop: float) -> Intervals:
-    inside = intervals[(intervals[:, 1] > start) & (intervals[:, 0] < stop)]
-    return np.clip(inside, start, stop)
-
-
-def _merged(starts: Intervals, ends: Intervals) -> Intervals:
+def _merged(intervals: list[tuple[float, float]]) -> Intervals:
     """Intervals without overlaps, in order."""
-    if not len(starts):
+    if not intervals:
         return np.empty((0, 2))
+    starts, ends = np.array(intervals).T
     order = np.argsort(starts, kind="stable")
     starts, latest = starts[order], np.maximum.accumulate(ends[order])
     opens = np.concatenate([[True], starts[1:] > latest[:-1]])
@@ -73,51 +58,6 @@ def _covered(intervals: Intervals, until: Intervals) -> float:
     return float(inside.sum())
 
 
-class _Times:
-    """Starts and ends by class: single ones, and arrays of them."""
-
-    def __init__(self, classes: int) -> None:
-        self.single: list[tuple[list[float], list[float]]] = [([], []) for _ in range(classes)]
-        self.arrays: list[tuple[list[Intervals], list[Intervals]]] = [
-            ([], []) for _ in range(classes)
-        ]
-
-    def add(self, device: int, start: float, end: float) -> None:
-        starts, ends = self.single[device]
-        starts.append(start)
-        ends.append(end)
-
-    def merged(self, device: int) -> Intervals:
-        starts, ends = (
-            np.concatenate([np.array(single), *arrays])
-            for single, arrays in zip(self.single[device], self.arrays[device], strict=True)
-        )
-        return _merged(starts, ends)
-
-
-def _add_links(device: int, chain: Chain, part: Passed, computing: _Times, talking: _Times) -> None:
-    if part.stop == part.first + 1 and (part.ends or part.first not in chain.meanwhile):
-        times = computing if chain.links[part.first].usage is None else talking
-        own_end, other_end = part.ends or (part.end_s, part.end_s)
-        times.add(device, part.start_s, own_end)
-        if part.ends:
-            talking.add(device, part.start_s, other_end)
-        return
-    shift = part.start_s - chain.begins[part.first]
-    begins, ends, computes = chain.arrays
-    for times, chosen in ((computing, computes), (talking, ~computes)):
-        chosen = chosen[part.first : part.stop]
-        starts, stops = times.arrays[device]
-        starts.append(begins[part.first : part.stop][chosen] + shift)
-        stops.append(ends[part.first : part.stop][chosen] + shift)
-    places, seconds = chain.meanwhile_arrays
-    inside = (places >= part.first) & (places < part.stop)
-    if inside.any():
-        starts, stops = talking.arrays[device]
-        starts.append(begins[places[inside]] + shift)
-        stops.append(starts[-1] + seconds[inside])
-
-
 def _breakdown(compute: Intervals, communication: Intervals, step: float) -> Breakdown:
     computing_s = float((compute[:, 1] - compute[:, 0]).sum())
     communication_s = float((communication[:, 1] - communication[:, 0]).sum())
@@ -126,32 +66,19 @@ def _breakdown(compute: Intervals, communication: Intervals, step: float) -> Bre
     return Breakdown(computing_s, exposed, bubble, communication_s)
 
 
-def breakdowns(
-    graph: ActivityGraph, timeline: Timeline, classes: int, repeats: Repeats = NONE_LEFT_OUT
-) -> list[Breakdown]:
+def breakdowns(graph: ActivityGraph, timeline: Timeline, classes: int) -> list[Breakdown]:
     """The breakdown of each class of devices, over the whole step."""
-    computing, talking = _Times(classes), _Times(classes)
-    for number, activity in enumerate(graph.activities):
-        start, end = timeline.start_s[number], timeline.end_s[number]
-        if activity.chain is not None:
-            for part in timeline.passed[number]:
-                _add_links(activity.devices[0], activity.chain, part, computing, talking)
-            continue
-        times = computing if activity.usage is None else talking
+    computing: list[list[tuple[float, float]]] = [[] for _ in range(classes)]
+    talking: list[list[tuple[float, float]]] = [[] for _ in range(classes)]
+    times = zip(timeline.start_s, timeline.end_s, strict=True)
+    for activity, interval in zip(graph.activities, times, strict=True):
+        of_kind = computing if activity.usage is None else talking
         for device in activity.devices:
-            times.add(device, start, end)
-    found = []
-    for device in range(classes):
-        compute, communication = computing.merged(device), talking.merged(device)
-        whole = _breakdown(compute, communication, timeline.duration_s)
-        if repeats.times:
-            window = repeats.start_s, repeats.stop_s
-            period = _breakdown(
-                _clipped(compute, *window), _clipped(communication, *window), repeats.period_s
-            )
-            whole = whole.longer_by(period, repeats.times)
-        found.append(whole)
-    return found
+            of_kind[device].append(interval)
+    return [
+        _breakdown(_merged(computing[device]), _merged(talking[device]), timeline.duration_s)
+        for device in range(classes)
+    ]
 
 
 def mean_breakdown(parts: list[Breakdown], sizes: NDArray[np.int64]) -> Breakdown:

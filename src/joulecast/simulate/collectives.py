@@ -1,18 +1,17 @@
 """What a collective sends over the network: hops, bytes and steps by its algorithm.
 
 ``bytes`` of a collective is the whole buffer, as NCCL counts: what every rank has after an all-gather or
-all-reduce, and before a reduce-scatter. Sources: Thakur, Rabenseifner and Gropp 2005 for the algorithms;
-Duan et al. 2024 for the communication model of ``mode: proteus``.
+all-reduce, and before a reduce-scatter (Thakur, Rabenseifner and Gropp 2005).
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.runs.platforms import Ring
+from joulecast.graphs.opgraph import Access, Op, Tensor
 from joulecast.simulate.topology import Hops
 
 Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
@@ -115,48 +114,67 @@ def hops_of(kind: Kind, algorithm: Algorithm, groups: Ints, flow: Ints) -> Hops:
     )
 
 
-@dataclass(frozen=True)
-class NcclCost:
-    """The communication model of the paper for Ring/Simple (NCCL's own tuning constants).
-
-    ``bandwidth_bytes_per_s`` is bytes of the collective over seconds, without ``latency_s``.
-    """
-
-    bandwidth_bytes_per_s: float
-    latency_s: float
-
-    def seconds(self, size: float) -> float:
-        """Time of a collective of ``size`` bytes."""
-        return self.latency_s + size / self.bandwidth_bytes_per_s
+Place = int | Literal["copies", "partial"]
+"""Sharded over this axis of the tensor, held in copies, or a partial sum."""
+Layout = tuple[tuple[str, Place], ...]
+"""By mesh axis, in the mesh's order; every axis is named."""
 
 
-_LAUNCH_S = 8.4e-6
-_NVLINK_STEP_S = 3.4e-6
-_PCIE_STEP_S = 5.7e-6
-_NODE_STEP_S = 9.6e-6
-_FOUR_RANKS = 0.7
-_LARGE = 1.9
-_LARGE_FROM_BYTES_PER_RANK = 65536 / 16
+def _place(access: Access, dim: str | None, absent: Place) -> Place:
+    if dim is None:
+        return "copies"
+    return access.axes.index(dim) if dim in access.axes else absent
 
 
-def nccl_cost(kind: Kind, ring: Ring, ranks: int, nodes: int, size: float) -> NcclCost:
-    """Bandwidth and latency of a collective in the paper's model.
+def read_layout(access: Access, split: Mapping[str, str], mesh: Mapping[str, int]) -> Layout:
+    """Layout in which an op that splits these dims reads a tensor."""
+    return tuple((axis, _place(access, split.get(axis), "copies")) for axis in mesh)
 
-    Args:
-        kind: of collective; ``send`` as its broadcast.
-        ring: bus bandwidth and kind of the ring that NCCL would build.
-        ranks: in the group.
-        nodes: that they lie on.
-        size: bytes; large all-reduces over several nodes have longer steps.
-    """
-    # A broadcast's bytes count a step for each rank, its latency for each rank but one.
-    passes = 2 if kind == "all_reduce" else 1
-    steps, between = passes * (ranks - 1), passes * (nodes - 1)
-    rate = ring.bytes_per_s
-    if ranks == 4 and nodes == 1:
-        rate *= _FOUR_RANKS
-    step = _NVLINK_STEP_S if ring.nvlink else _PCIE_STEP_S
-    latency = _LAUNCH_S + (steps - between) * step + between * _NODE_STEP_S
-    if kind == "all_reduce" and nodes > 1 and size >= ranks * _LARGE_FROM_BYTES_PER_RANK:
-        latency *= _LARGE
-    return NcclCost(rate if kind == "send" else rate * ranks / steps, latency)
+
+def written_layout(
+    op: Op, access: Access, split: Mapping[str, str], mesh: Mapping[str, int]
+) -> Layout:
+    """Layout in which it writes one: a split dim that the tensor lacks leaves partial sums."""
+    return tuple((axis, _place(access, split.get(axis), "partial")) for axis in mesh)
+
+
+def gradient_layout(access: Access, split: Mapping[str, str], mesh: Mapping[str, int]) -> Layout:
+    """Layout of the gradient that its backward gives of a tensor that it read."""
+    return tuple((axis, _place(access, split.get(axis), "partial")) for axis in mesh)
+
+
+def whole(layout: Layout) -> Layout:
+    """The layout with sums in place of partial sums: that of a written tensor's own gradient."""
+    return tuple((axis, "copies" if place == "partial" else place) for axis, place in layout)
+
+
+def local_bytes(tensor: Tensor, layout: Layout, mesh: Mapping[str, int]) -> float:
+    """Bytes that one device holds."""
+    size = float(tensor.bytes)
+    for axis, place in layout:
+        if isinstance(place, int):
+            size /= mesh[axis]
+    return size
+
+
+def conversion(
+    tensor: Tensor, have: Layout, want: Layout, mesh: Mapping[str, int]
+) -> list[tuple[Kind, str, float]]:
+    """Collectives that turn one layout into another: kind, mesh axis, bytes of the whole buffer."""
+    steps: list[tuple[Kind, str, float]] = []
+    now = dict(have)
+    # Sums come first, and those that leave less behind first of all: what follows moves fewer bytes.
+    changes = [(axis, now[axis], place) for axis, place in want if now[axis] != place]
+    changes.sort(key=lambda c: (c[1] != "partial", c[2] == "copies"))
+    for axis, before, after in changes:
+        size = local_bytes(tensor, tuple(now.items()), mesh)
+        now[axis] = after
+        if mesh[axis] == 1:
+            continue
+        if before == "partial":
+            steps.append(("all_reduce" if after == "copies" else "reduce_scatter", axis, size))
+        elif isinstance(before, int) and after == "copies":
+            steps.append(("all_gather", axis, size * mesh[axis]))
+        elif isinstance(before, int):
+            steps.append(("all_to_all", axis, size))
+    return steps

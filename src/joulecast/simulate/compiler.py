@@ -13,16 +13,14 @@ from joulecast.graphs.costs import Costs, Direction
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, Training
 from joulecast.graphs.schedules import Turn
-from joulecast.simulate.activities import Activity, ActivityGraph
-from joulecast.simulate.alike import remembered
-from joulecast.simulate.device_order import phases
-from joulecast.simulate.fleet import Fleet, remainder, uneven
-from joulecast.simulate.lane import Lane, Run
-from joulecast.simulate.phase import Message, Phase, Step
+from joulecast.simulate.cost_cache import cached
+from joulecast.simulate.device_mesh import DeviceMesh, remainder, uneven
+from joulecast.simulate.device_streams import DeviceStreams
+from joulecast.simulate.event_loop import Activity, ActivityGraph
+from joulecast.simulate.phases import Bucket, Message, Phase, Segment, Step, buckets_of, segments_of
 from joulecast.simulate.program import StageProgram
 from joulecast.simulate.proteus import BUCKET_BYTES, FIRST_BUCKET_BYTES
-from joulecast.simulate.segments import Bucket, Segment, buckets_of, segments_of
-from joulecast.simulate.split_backward import weights_share
+from joulecast.simulate.schedule import phases, weights_share
 from joulecast.simulate.strategy import DDP_BUCKET, DDP_FIRST_BUCKET, Strategy
 from joulecast.simulate.transfers import Transfers
 
@@ -79,7 +77,7 @@ class Compiler:
         graph: OpGraph,
         strategy: Strategy,
         programs: list[StageProgram],
-        fleet: Fleet,
+        device_mesh: DeviceMesh,
         transfers: Transfers,
         costs: Costs,
         fuse: bool,
@@ -88,53 +86,41 @@ class Compiler:
     ) -> None:
         self.graph = graph
         self.strategy = strategy
-        self.micro_batches = strategy.micro_batches
         self.programs = programs
-        self.fleet = fleet
+        self.device_mesh = device_mesh
         self.transfers = transfers
-        self.costs = remembered(costs)
+        self.costs = cached(costs)
         self.fuse = fuse
         self.training = training
         self.blocking = blocking
         """Whether there is but one queue: compute waits for what was sent before it (an ablation)."""
-        self.chains = fuse and not blocking
-        """Whether compute and collectives that strictly follow each other are one activity."""
-        self.chains_of_class: dict[tuple[int, int, bool], list[Run]] = {}
         self.split_backward = strategy.schedule == "zb-h1"
         self.activities = ActivityGraph()
-        self.lanes: list[Lane] = []
         self.sources: dict[str, int] = {}
         """Ops by how their cost is known."""
         self.shared: dict[object, int] = {}
         """Activities that several classes take part in."""
         self._plans: dict[tuple[int, tuple[int, ...]], Plan] = {}
 
-    def compile(self, micro_batches: int | None = None) -> ActivityGraph:
-        """Build the activities of every class, for another number of micro-batches if one is given."""
-        self.micro_batches = micro_batches or self.strategy.micro_batches
-        self.activities, self.lanes, self.shared = ActivityGraph(), [], {}
-        for number in range(self.fleet.classes.count):
+    def compile(self) -> ActivityGraph:
+        """Build the activities of every class."""
+        self.activities, self.shared = ActivityGraph(), {}
+        for number in range(self.device_mesh.classes.count):
             self._compile_class(number)
         return self.activities
 
     def forget(self) -> None:
         """Drop the activities, which take most of the memory."""
-        self.activities, self.lanes, self.shared = ActivityGraph(), [], {}
+        self.activities, self.shared = ActivityGraph(), {}
 
     def _place(self, number: int, axis: str) -> int:
-        device = int(self.fleet.classes.first[number])
-        return int(self.fleet.place[axis][device]) if axis in self.fleet.place else 0
-
-    def work(self, device: int, micro_batches: int) -> tuple[Turn, ...]:
-        """Order of the work of a device of the pipeline."""
-        if micro_batches == self.strategy.micro_batches:
-            return phases(self.strategy, device)
-        return phases(self.strategy.model_copy(update={"micro_batches": micro_batches}), device)
+        device = int(self.device_mesh.classes.first[number])
+        return int(self.device_mesh.place[axis][device]) if axis in self.device_mesh.place else 0
 
     def _plan_of(self, number: int, stage: int) -> Plan:
         program = self.programs[stage]
-        places = {axis: self._place(number, axis) for axis in self.fleet.mesh}
-        more = uneven(program.items, self.fleet.mesh)
+        places = {axis: self._place(number, axis) for axis in self.device_mesh.mesh}
+        more = uneven(program.items, self.device_mesh.mesh)
         larger = tuple(int(places[axis] < amount) for axis, amount in more)
         if (stage, larger) not in self._plans:
             self._plans[stage, larger] = self._plan(program, places)
@@ -150,27 +136,25 @@ class Compiler:
         """The place of a class in the pipeline."""
         return self._place(number, "pipeline")
 
-    def turns(
-        self, device: int, plans: list[Plan], micro_batches: int
-    ) -> Iterator[tuple[Turn, Work]]:
+    def turns(self, device: int, plans: list[Plan]) -> Iterator[tuple[Turn, Work]]:
         """What a device of the pipeline does in a step, in order."""
-        order = self.work(device, micro_batches)
+        order = phases(self.strategy, device)
         gradients_in = "weights" if self.split_backward else "backward"
         # Gradients of all micro-batches are complete with the last one of each chunk.
-        last = {piece.chunk: piece for piece in order if piece.phase == gradients_in}
-        first = {piece.chunk: piece for piece in reversed(order) if piece.phase == "forward"}
-        for piece in order:
-            edge = first if piece.phase == "forward" else last
-            yield piece, self._work_of(plans[piece.chunk], piece, piece is edge[piece.chunk])
+        last = {turn.chunk: turn for turn in order if turn.phase == gradients_in}
+        first = {turn.chunk: turn for turn in reversed(order) if turn.phase == "forward"}
+        for turn in order:
+            edge = first if turn.phase == "forward" else last
+            yield turn, self._work_of(plans[turn.chunk], turn, turn is edge[turn.chunk])
 
-    def _work_of(self, plan: Plan, piece: Turn, at_edge: bool) -> Work:
+    def _work_of(self, plan: Plan, turn: Turn, at_edge: bool) -> Work:
         """The work of a turn; the first forward and the last backward of a chunk are at the edge."""
-        key = (piece.phase, at_edge)
+        key = (turn.phase, at_edge)
         if key not in plan.works:
-            if piece.phase == "forward":
+            if turn.phase == "forward":
                 plan.works[key] = self._forward(plan, at_edge)
             else:
-                plan.works[key] = self._backward(plan, piece, at_edge)
+                plan.works[key] = self._backward(plan, turn, at_edge)
         return plan.works[key]
 
     @staticmethod
@@ -180,15 +164,15 @@ class Compiler:
             return Work(program.stage, program.first_forward, plan.first_forward)
         return Work(program.stage, program.forward, plan.forward)
 
-    def _backward(self, plan: Plan, piece: Turn, last: bool) -> Work:
+    def _backward(self, plan: Plan, turn: Turn, last: bool) -> Work:
         """A backward, or the part of it for the gradients of weights, and what it sends."""
         phase, stage = plan.program.backward, plan.program.stage
-        if piece.phase == "weights":
+        if turn.phase == "weights":
             phase = Phase(phase.steps)
             segments = plan.last_weights if last else plan.weights
         else:
             segments = plan.last_backward if last else plan.backward
-        if self.split_backward and piece.phase != "weights":
+        if self.split_backward and turn.phase != "weights":
             return Work(stage, phase, segments)
         buckets = list(enumerate(plan.buckets)) if last else plan.each
         if self.strategy.overlap:
@@ -197,16 +181,14 @@ class Compiler:
 
     def _compile_class(self, number: int) -> None:
         plans = self.plans_of(number)
-        lane = Lane(self, number, self.device_of(number))
-        self.lanes.append(lane)
-        for piece, work in self.turns(lane.device, plans, self.micro_batches):
-            lane.pieces.append((piece, []))
-            lane.run(piece, work.stage, work.phase, work.segments, work.buckets)
+        streams = DeviceStreams(self, number, self.device_of(number))
+        for turn, work in self.turns(streams.device, plans):
+            streams.run(turn, work.stage, work.phase, work.segments, work.buckets)
             for place, bucket in work.afterwards:
-                lane.send_bucket(bucket, (work.stage, place, piece.micro_batch))
+                streams.send_bucket(bucket, (work.stage, place, turn.micro_batch))
         for plan in plans:
-            lane.exchange(plan.program.tied)
-        self._update(lane, plans)
+            streams.exchange(plan.program.tied)
+        self._update(streams, plans)
 
     def _plan(self, program: StageProgram, places: Mapping[str, int]) -> Plan:
         """Cut a stage's phases into segments, with what they cost a device at these places."""
@@ -267,10 +249,10 @@ class Compiler:
                 segment.seconds = sum(part for _, part in parts)
 
     def _seconds(self, step: Step, places: Mapping[str, int]) -> float:
-        parts = step.item.parts(self.fleet.mesh)
+        parts = step.item.parts(self.device_mesh.mesh)
         for axis, dim in step.item.placement.items():
             # Uneven dims give the first places one more.
-            size, count = step.item.op.dim(dim).size, self.fleet.mesh[axis]
+            size, count = step.item.op.dim(dim).size, self.device_mesh.mesh[axis]
             if size % count:
                 more = remainder(size, count)
                 mine = size // count + (places[axis] < more if more else 1)
@@ -300,12 +282,14 @@ class Compiler:
             if size
         ]
 
-    def _update(self, lane: Lane, plans: list[Plan]) -> None:
+    def _update(self, streams: DeviceStreams, plans: list[Plan]) -> None:
         """The optimizer, and the gather of what it has updated."""
-        seconds = self.update_seconds(plans, lane.pace)
+        seconds = self.update_seconds(plans, streams.pace)
         if seconds > 0:
-            lane.compute(Activity(OPTIMIZER, (lane.number,), seconds), lane.gradient_messages)
+            streams.compute(
+                Activity(OPTIMIZER, (streams.number,), seconds), streams.gradient_messages
+            )
         for message in self.gathered_after_update(plans):
-            after = [lane.last_compute] if lane.last_compute is not None else []
-            key = ("update", lane.device, message.axis)
-            lane.collective(key, message, after + lane.gradient_messages[-1:])
+            after = [streams.last_compute] if streams.last_compute is not None else []
+            key = ("update", streams.device, message.axis)
+            streams.collective(key, message, after + streams.gradient_messages[-1:])

@@ -7,18 +7,20 @@ shares with steps like it, the less the more they differ. So a measured step com
 a step that has little in common with it is corrected by what the GPU's steps share.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
+from importlib import resources
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 from scipy.stats import t as student
 
 from joulecast.graphs.costs import Cost, Costs, Direction, Parts, Scaled
 from joulecast.graphs.opgraph import Op, OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, Training
-from joulecast.simulate.alike import RememberedCosts, remembered
+from joulecast.simulate.cost_cache import CachedCosts, cached
 from joulecast.simulate.strategy import Strategy
 
 _SHARED, _SHARED_TAIL = 0.08, 5
@@ -113,11 +115,11 @@ class Evidence:
 class Corrected:
     """Costs that measured steps correct: by a factor that depends on the step that is asked for."""
 
-    costs: RememberedCosts
+    costs: CachedCosts
     evidence: Evidence
-    _known: dict[tuple[float, Setting], RememberedCosts] = field(default_factory=dict, repr=False)
+    _known: dict[tuple[float, Setting], CachedCosts] = field(default_factory=dict, repr=False)
 
-    def at(self, setting: Setting, passes: float) -> RememberedCosts:
+    def at(self, setting: Setting, passes: float) -> CachedCosts:
         """The costs in a step of a setting, with so many passes over the gradients of weights."""
         if (passes, setting) not in self._known:
             self._known[passes, setting] = self.costs.passing(passes).scaled(
@@ -138,9 +140,42 @@ class Corrected:
 
 def costs_in_step(
     costs: Costs, passes: float, graph: OpGraph, strategy: Strategy, inference: bool
-) -> RememberedCosts:
+) -> CachedCosts:
     """What ops cost in a step: with its passes over gradients, and corrected where steps were measured."""
-    known = remembered(costs)
+    known = cached(costs)
     if isinstance(known.costs, Corrected):
         return known.costs.at(setting_of(graph, strategy, inference), passes)
     return known.passing(passes)
+
+
+_RESTS_ON = {
+    "kernels": "description",
+    "calibrated": "calibrated",
+}
+
+
+@cache
+def _widths() -> dict[str, dict[str, float]]:
+    text = (resources.files("joulecast.simulate") / "judged_errors.yaml").read_text()
+    found: dict[str, dict[str, float]] = yaml.safe_load(text)["widths"]
+    return found
+
+
+def rests_on(cost_sources: Mapping[str, int]) -> str:
+    """What a simulation's costs rest on: description, calibrated, or other."""
+    known = {_RESTS_ON.get(source, "other") for source in cost_sources if source != "given"}
+    if not known or "other" in known:
+        return "other"
+    return "calibrated" if "calibrated" in known else "description"
+
+
+def step_interval(
+    step_s: float, devices: int, cost_sources: Mapping[str, int]
+) -> tuple[float, float] | None:
+    """Ends of the 90 % prediction interval of a step, in seconds; ``None`` where no error was judged."""
+    basis = rests_on(cost_sources)
+    if basis == "other":
+        return None
+    width = _widths()[basis]["one" if devices == 1 else "several"]
+    # An error of -w means that the step takes up to 1 / (1 - w) times as long.
+    return step_s / (1 + width), step_s / (1 - width)

@@ -26,13 +26,13 @@ from scipy.optimize import root_scalar
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs, Scaled
+from joulecast.graphs.network_graphs import network_for
 from joulecast.graphs.precision import Training, training_of
-from joulecast.graphs.shipped_graphs import network_for
 from joulecast.quantities import MOST_SAMPLES
 from joulecast.runs.files.reading import read_yaml, validated
 from joulecast.runs.platforms import Platform
-from joulecast.simulate.alike import remembered
 from joulecast.simulate.correction import Corrected, Evidence, MeasuredError, setting_of
+from joulecast.simulate.cost_cache import cached
 from joulecast.simulate.simulate import Assumptions, Simulation, simulate
 from joulecast.simulate.strategy import parse_strategy
 
@@ -167,4 +167,4 @@ def corrected(
     device = cluster.device.model_copy(update=known)
     described = cluster.model_copy(update={"device": device})
     there = platform.model_copy(update={"cluster": described})
-    return there, Corrected(remembered(costs), Evidence(errors))
+    return there, Corrected(cached(costs), Evidence(errors))

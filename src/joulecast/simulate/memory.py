@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, Training
 from joulecast.runs.platforms import Platform
-from joulecast.simulate.alike import Alike
-from joulecast.simulate.device_order import most_kept, phases
-from joulecast.simulate.phase import Sharding
+from joulecast.simulate.cost_cache import OpCache
+from joulecast.simulate.phases import Sharding
 from joulecast.simulate.program import StageProgram
+from joulecast.simulate.schedule import most_kept, phases
 from joulecast.simulate.stage_activations import shape_of, stage_peaks
 from joulecast.simulate.strategy import Strategy
 
@@ -53,11 +53,11 @@ def _activations(
     programs: list[StageProgram],
     shapes: tuple[Hashable, ...],
     keeps: bool,
-    alike: Alike,
+    op_cache: OpCache,
 ) -> tuple[float, str]:
     """Most bytes of activations on a device, and the op where; without a backward, of one forward."""
     chunks = [
-        stage_peaks(graph, strategy, program, shape, keeps, alike)
+        stage_peaks(graph, strategy, program, shape, keeps, op_cache)
         for program, shape in zip(programs, shapes, strict=True)
     ]
     if not keeps:
@@ -142,7 +142,7 @@ def memory_of(
     strategy: Strategy,
     programs: list[StageProgram],
     training: Training = DEFAULT_TRAINING,
-    alike: Alike | None = None,
+    op_cache: OpCache | None = None,
     communicator_bytes: float = 0.0,
 ) -> Memory:
     """Peak memory of the devices of a pipeline's place (the largest parts, where dims divide unevenly).
@@ -152,17 +152,17 @@ def memory_of(
         strategy: that it is run by.
         programs: of the stages on these devices; several, where the schedule is interleaved.
         training: precision and optimizer, and whether there is a backward.
-        alike: of the stages that were looked at before, to look at those like them no more.
+        op_cache: of the stages that were looked at before, to look at those like them no more.
         communicator_bytes: of the communication library's buffers, for each group of devices.
     """
-    alike = alike or Alike()
-    mesh, numbers = dict(strategy.mesh), alike.numbers(graph)
+    op_cache = op_cache or OpCache()
+    mesh, numbers = dict(strategy.mesh), op_cache.numbers(graph)
     shapes = tuple(shape_of(program, mesh, numbers) for program in programs)
-    peak, where = _activations(graph, strategy, programs, shapes, not training.inference, alike)
+    peak, where = _activations(graph, strategy, programs, shapes, not training.inference, op_cache)
     blocks = tuple(_blocks(program) for program in programs)
     once = strategy.micro_batches > 1 and strategy.scatter == "once"
     key = ("state", shapes, blocks, tuple(mesh.items()), once, training)
-    state = alike.once(graph, key, lambda: _state(strategy, programs, training))
+    state = op_cache.once(graph, key, lambda: _state(strategy, programs, training))
     return Memory(
         programs[0].stage,
         *state,

@@ -88,10 +88,6 @@ class SharedNetwork:
             rate = self._alone[id(usage)] = alone(usage, self.capacity)
         return rate
 
-    def is_used(self, port: int) -> bool:
-        """Whether any flow crosses a port."""
-        return bool(self._on_port.get(port))
-
     def remove(self, flow: int) -> set[int]:
         """A flow ends; gives the flows that met it on some port."""
         met: set[int] = set()

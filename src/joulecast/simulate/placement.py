@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs
 from joulecast.graphs.opgraph import Dim, DimKind, Op, OpGraph
-from joulecast.simulate.alike import remembered
-from joulecast.simulate.attention_cores import attention_cores
-from joulecast.simulate.cutting import cut_stages, unit_of
+from joulecast.simulate.cost_cache import cached
 from joulecast.simulate.inferred_splits import (
     Placements,
     column_dims,
@@ -24,8 +22,9 @@ from joulecast.simulate.inferred_splits import (
     split_products,
     split_sequence,
 )
-from joulecast.simulate.mesh_axes import REPLICAS
-from joulecast.simulate.strategy import Node, Strategy
+from joulecast.simulate.pipeline_stages import cut_stages, unit_of
+from joulecast.simulate.recomputation import attention_cores
+from joulecast.simulate.strategy import REPLICAS, Node, Strategy
 
 Placement = Mapping[str, str]
 """The dim that is split along each mesh axis; axes that are not named hold copies."""
@@ -229,7 +228,7 @@ def place(
     # What a strategy shards and computes again changes nothing here.
     mesh = tuple(strategy.mesh.items())
     key = (mesh, strategy.virtual, strategy.sequence_parallel, send_s_per_byte, id(costs))
-    placements, stages = remembered(costs).alike.once(graph, key, laid_out)
+    placements, stages = cached(costs).op_cache.once(graph, key, laid_out)
     return _placed(graph, stages, placements, settings)
 
 

@@ -12,8 +12,16 @@ from functools import cached_property
 
 from joulecast.graphs.costs import part_of
 from joulecast.graphs.opgraph import Access, DimKind, OpGraph
-from joulecast.simulate.mesh_axes import joined, shards_state, size_along
-from joulecast.simulate.phase import (
+from joulecast.simulate.collectives import (
+    Layout,
+    conversion,
+    gradient_layout,
+    local_bytes,
+    read_layout,
+    whole,
+    written_layout,
+)
+from joulecast.simulate.phases import (
     Key,
     Message,
     Phase,
@@ -24,16 +32,8 @@ from joulecast.simulate.phase import (
     gather_weights,
 )
 from joulecast.simulate.placement import PlacedOp
-from joulecast.simulate.run_again import run_again
-from joulecast.simulate.tensor_layout import (
-    Layout,
-    conversion,
-    gradient_layout,
-    local_bytes,
-    read_layout,
-    whole,
-    written_layout,
-)
+from joulecast.simulate.recomputation import recomputed_ops
+from joulecast.simulate.strategy import joined, shards_state, size_along
 
 Mesh = Mapping[str, int]
 
@@ -263,7 +263,7 @@ class ProgramBuilder:
 
     def _recompute(self, phase: Phase, unit: list[PlacedOp]) -> None:
         """Run a block's forward again, with the collectives inside it; its inputs were kept."""
-        unit = run_again(self.graph, unit)
+        unit = unit[: recomputed_ops(self.graph, [item.op for item in unit])]
         inside = {access.tensor for item in unit for access in item.op.writes}
         converted: dict[tuple[str, Layout], list[int]] = {}
         for item in unit:

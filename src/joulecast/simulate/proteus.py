@@ -1,4 +1,4 @@
-"""The cost conventions of the original simulator, for parity with its outputs (``mode: proteus``).
+"""The conventions of the original simulator, for parity with its outputs (``mode: proteus``): costs, links.
 
 They are conventions, not better knowledge: biases are added in a pass of their own, pooling reads its whole
 window for every value that it gives, attention writes its scores and goes over them op by op, the optimizer
@@ -10,10 +10,17 @@ networks on one device, GPT split by batch and by tensor over the 8 devices of a
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from joulecast.graphs.costs import Cost, Direction, Parts, Roofline, part_of, roofline_of
 from joulecast.graphs.opgraph import KINDS, Op, OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, Training
-from joulecast.runs.platforms import Platform
+from joulecast.runs.platforms import Cluster, Platform, Ring
+from joulecast.simulate.collectives import Kind, hops_of
+from joulecast.simulate.device_mesh import DeviceMesh, Ints
+from joulecast.simulate.event_loop import Activity
+from joulecast.simulate.topology import Hops, Topology
+from joulecast.simulate.transfers import Flow, Transfers
 
 FIRST_BUCKET_BYTES = 1e6
 BUCKET_BYTES = 25e6
@@ -81,3 +88,139 @@ def proteus_costs(platform: Platform, precision: str = "fp32") -> ProteusRooflin
     """
     plain = roofline_of(platform, precision)
     return ProteusRoofline(plain.flops_per_s, plain.bytes_per_s)
+
+
+@dataclass(frozen=True)
+class NcclCost:
+    """The communication model of the paper for Ring/Simple (NCCL's own tuning constants).
+
+    ``bandwidth_bytes_per_s`` is bytes of the collective over seconds, without ``latency_s``.
+    """
+
+    bandwidth_bytes_per_s: float
+    latency_s: float
+
+    def seconds(self, size: float) -> float:
+        """Time of a collective of ``size`` bytes."""
+        return self.latency_s + size / self.bandwidth_bytes_per_s
+
+
+_LAUNCH_S = 8.4e-6
+_NVLINK_STEP_S = 3.4e-6
+_PCIE_STEP_S = 5.7e-6
+_NODE_STEP_S = 9.6e-6
+_FOUR_RANKS = 0.7
+_LARGE = 1.9
+_LARGE_FROM_BYTES_PER_RANK = 65536 / 16
+
+
+def nccl_cost(kind: Kind, ring: Ring, ranks: int, nodes: int, size: float) -> NcclCost:
+    """Bandwidth and latency of a collective in the paper's model.
+
+    Args:
+        kind: of collective; ``send`` as its broadcast.
+        ring: bus bandwidth and kind of the ring that NCCL would build.
+        ranks: in the group.
+        nodes: that they lie on.
+        size: bytes; large all-reduces over several nodes have longer steps.
+    """
+    # A broadcast's bytes count a step for each rank, its latency for each rank but one.
+    passes = 2 if kind == "all_reduce" else 1
+    steps, between = passes * (ranks - 1), passes * (nodes - 1)
+    rate = ring.bytes_per_s
+    if ranks == 4 and nodes == 1:
+        rate *= _FOUR_RANKS
+    step = _NVLINK_STEP_S if ring.nvlink else _PCIE_STEP_S
+    latency = _LAUNCH_S + (steps - between) * step + between * _NODE_STEP_S
+    if kind == "all_reduce" and nodes > 1 and size >= ranks * _LARGE_FROM_BYTES_PER_RANK:
+        latency *= _LARGE
+    return NcclCost(rate if kind == "send" else rate * ranks / steps, latency)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RingFlow(Flow):
+    """A flow around the ring that NCCL would build for its devices."""
+
+    ring: Ring
+    ranks: int
+    nodes: int
+
+    def activity(self, label: str, size: float, gradient: bool) -> Activity:
+        latency = nccl_cost(self.kind, self.ring, self.ranks, self.nodes, size).latency_s
+        return Activity(label, self.members, size, self.usage, latency, gradient)
+
+
+class RingTransfers(Transfers):
+    """All flows of a strategy in the paper's model, which knows rings and no ports."""
+
+    def __init__(
+        self,
+        device_mesh: DeviceMesh,
+        topology: Topology,
+        cluster: Cluster,
+        kinds: set[tuple[Kind, str]],
+        cuts: set[tuple[int, int]],
+        sharing: bool,
+    ) -> None:
+        self.sharing = sharing
+        around_rings = cluster.model_copy(update={"collective_algorithm": "ring"})
+        super().__init__(device_mesh, topology, around_rings, kinds, cuts)
+
+    def over_lines(self, hops: Hops, groups: Ints, flows: Ints) -> Hops:
+        """The hops as they are: the file's rings say what lines carry."""
+        return hops
+
+    def priced(self) -> list[Flow]:
+        """All flows, each with a port of its own."""
+        usage = self._ring_usage()
+        flows: list[Flow] = []
+        for number, (kind, group, members) in enumerate(self.specs):
+            nodes = len(np.unique(self.topology.node_of(group)))
+            ring, ranks = self._ring(group), len(group)
+            own = usage[number]
+            flows.append(
+                RingFlow(
+                    number, kind, members, own, 1.0, 0.0, None, ring=ring, ranks=ranks, nodes=nodes
+                )
+            )
+        return flows
+
+    def _ring(self, group: Ints) -> Ring:
+        """The ring that the platform's file gives for a group, or the slowest port on its way."""
+        per_node = self.topology.devices_per_node
+        nodes = np.unique(self.topology.node_of(group))
+        places = sorted({int(device) % per_node for device in group})
+        name = "-".join(map(str, places)) + ("xN" if len(nodes) > 1 else "")
+        if name in self.cluster.rings:
+            return self.cluster.rings[name]
+        hops = hops_of("all_gather", "ring", group.reshape(1, -1), np.zeros(1, dtype=np.int64))
+        slowest = int(self.topology.levels_crossed(hops).max())
+        rates = self.topology.bytes_per_s[: slowest + 1]
+        return Ring(bytes_per_s=min(rates), nvlink=self.cluster.links[0].name == "nvlink")
+
+    def _ring_usage(self) -> list[dict[int, float]]:
+        """Each flow its own port; groups of a kind that cross a level above the device divide it."""
+        usage: list[dict[int, float]] = []
+        for number, (kind, group, _) in enumerate(self.specs):
+            nodes = len(np.unique(self.topology.node_of(group)))
+            cost = nccl_cost(kind, self._ring(group), len(group), nodes, 0.0)
+            sharers = self._sharers(number) if self.sharing else 1.0
+            usage.append({len(self.capacity): 1.0})
+            self.capacity.append(cost.bandwidth_bytes_per_s / sharers)
+        return usage
+
+    def _sharers(self, number: int) -> float:
+        """Groups of the same kind that cross the same port between units of devices."""
+        kind, group, _ = self.specs[number]
+        mine = [h for h in self.hops if number in h.flow]
+        load = self.topology.load(mine[0])
+        first_shared = 2 * self.topology.devices
+        shared = (load.port >= first_shared) if self.topology.widths[:1] == (1,) else load.port >= 0
+        crossed = self.topology.load(
+            hops_of(kind, "ring", group.reshape(1, -1), np.array([number]))
+            if kind != "send"
+            else Hops(np.array([number]), group[:1], group[1:], np.ones(1))
+        ).port
+        on_my_ports = shared & np.isin(load.port, crossed)
+        totals = np.bincount(load.port[on_my_ports], weights=load.times[on_my_ports])
+        return float(totals.max()) if len(totals) else 1.0

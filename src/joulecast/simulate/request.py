@@ -83,4 +83,3 @@ class SimulateRequest(OnSimulator):
         default=None, ge=0, description="Overlap slowdown in place of the platform's."
     )
     trace: Path | None = Field(default=None, description="Write a Chrome trace here.")
-    explain: bool = Field(default=False, description="Say where the time goes (`explanation`).")

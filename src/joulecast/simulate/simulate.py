@@ -9,48 +9,52 @@ import gc
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.attention import attention_of
 from joulecast.graphs.costs import Costs, roofline_of
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, Training
+from joulecast.graphs.transformer import attention_of
 from joulecast.runs.platforms import Platform
-from joulecast.simulate.activities import ActivityGraph, Slowdown, Timeline
-from joulecast.simulate.alike import remembered
 from joulecast.simulate.breakdown import Breakdown, breakdowns, mean_breakdown
 from joulecast.simulate.collectives import Kind
 from joulecast.simulate.compiler import OPTIMIZER, Compiler
-from joulecast.simulate.correction import costs_in_step
-from joulecast.simulate.executor import execute
-from joulecast.simulate.fleet import Fleet, build_fleet
-from joulecast.simulate.interval import rests_on, step_interval
+from joulecast.simulate.correction import costs_in_step, rests_on, step_interval
+from joulecast.simulate.cost_cache import cached
+from joulecast.simulate.device_mesh import DeviceMesh, build_device_mesh
+from joulecast.simulate.event_loop import (
+    ActivityGraph,
+    Slowdown,
+    TimedActivity,
+    Timeline,
+    execute,
+)
 from joulecast.simulate.memory import Memory, exceeds, memory_of, memory_verdict
 from joulecast.simulate.network import SharedNetwork
-from joulecast.simulate.phase import WrittenPhases, reduction
+from joulecast.simulate.phases import WrittenPhases, reduction
 from joulecast.simulate.placement import PlacedOp, check_heads, place
 from joulecast.simulate.program import ForwardProgram, ProgramBuilder, StageProgram
-from joulecast.simulate.steady import Happening, Repeats, happenings, timed_step
+from joulecast.simulate.proteus import RingTransfers
 from joulecast.simulate.strategy import Strategy, gradient_passes, text_of
 from joulecast.simulate.topology import Topology, topology_of
-from joulecast.simulate.transfers import Mode, Transfers
+from joulecast.simulate.transfers import Transfers
 
 
 @dataclass(frozen=True)
 class Assumptions:
     """What is simulated in addition to the strategy; switches are for ablations."""
 
-    mode: Mode = "default"
+    mode: Literal["default", "proteus"] = "default"
     """``proteus``: the communication model and whole-op overlap of the paper, for parity with it."""
     overlap_slowdown: float | None = None
     """Gamma in place of the platform's."""
     stragglers: Mapping[int, float] = field(default_factory=dict)
     """Devices that compute so many times as long."""
     folded: bool = True
-    """Whether what is alike is simulated once: devices, and micro-batches that repeat each other."""
+    """Whether devices that are alike are simulated once."""
     sharing: bool = True
     """Whether flows divide the ports that they meet on."""
     training: Training = DEFAULT_TRAINING
@@ -74,12 +78,9 @@ class Simulation:
     """Memory of each stage's devices."""
     cost_sources: dict[str, int]
     """Ops by how their cost is known: measured, interpolated, roofline, given."""
-    fleet: Fleet
+    device_mesh: DeviceMesh
     activities: ActivityGraph
-    """With fewer micro-batches than the step has, where they repeat each other."""
     timeline: Timeline
-    repeats: Repeats
-    """The period of the timeline that passes more often in the step."""
     by_class: list[Breakdown]
     training: Training
     optimizer_s: float
@@ -87,9 +88,11 @@ class Simulation:
     capacity: list[float]
     """Bytes/s of the ports that the activities name."""
 
-    def happenings(self) -> Iterator[Happening]:
+    def timed_activities(self) -> Iterator[TimedActivity]:
         """All activities of the step at their times."""
-        return happenings(self.activities, self.timeline, self.repeats)
+        times = zip(self.timeline.start_s, self.timeline.end_s, strict=True)
+        for activity, (start, end) in zip(self.activities.activities, times, strict=True):
+            yield TimedActivity(activity, start, end)
 
     def without_timeline(self) -> "Simulation":
         """The same without its activities: a ranking of many needs their times alone."""
@@ -182,8 +185,8 @@ def no_cycles() -> Iterator[None]:
             gc.enable()
 
 
-def _optimizer_s(graph: ActivityGraph, fleet: Fleet) -> float:
-    sizes = fleet.classes.size
+def _optimizer_s(graph: ActivityGraph, device_mesh: DeviceMesh) -> float:
+    sizes = device_mesh.classes.size
     updates = [activity for activity in graph.activities if activity.label == OPTIMIZER]
     return float(sum(each.work * sizes[each.devices[0]] for each in updates) / sizes.sum())
 
@@ -214,7 +217,7 @@ def placed_programs(
         stages = tuple(item.stage for item in placed)
         settings = (tuple(strategy.mesh.items()), split, strategy.tree.recompute, gradient_share)
         key = ("phases", settings, stages)
-        written = remembered(costs).alike.once(graph, key, WrittenPhases)
+        written = cached(costs).op_cache.once(graph, key, WrittenPhases)
     builder = ProgramBuilder(graph, placed, strategy.mesh, split, gradient_share, written)
     return placed, [kind(builder, stage) for stage in range(strategy.stages)]
 
@@ -242,7 +245,7 @@ class Prepared:
                 strategy,
                 self.programs[place::places],
                 self.training,
-                remembered(self.costs).alike,
+                cached(self.costs).op_cache,
                 self.communicator_bytes,
             )
             for place in range(places)
@@ -320,7 +323,7 @@ def compiler_of(
     """What compiles the activities of a step: its devices, folded, and the flows between them."""
     cluster, topology = platform.require_cluster(), ready.topology
     numbers = np.arange(strategy.devices, dtype=np.int64)
-    fleet = build_fleet(
+    device_mesh = build_device_mesh(
         strategy,
         ready.placed,
         topology.node_of(numbers),
@@ -331,12 +334,18 @@ def compiler_of(
         by_place=cluster.collective_algorithm not in ("ring", "nccl"),
     )
     kinds, cuts = _kinds(ready.programs, strategy.pipeline)
+    if assumed.mode == "proteus":
+        transfers: Transfers = RingTransfers(
+            device_mesh, topology, cluster, kinds, cuts, assumed.sharing
+        )
+    else:
+        transfers = Transfers(device_mesh, topology, cluster, kinds, cuts)
     return Compiler(
         ready.graph,
         strategy,
         ready.programs,
-        fleet,
-        Transfers(fleet, topology, cluster, kinds, cuts, assumed.mode, assumed.sharing),
+        device_mesh,
+        transfers,
         ready.costs,
         fuse=assumed.mode != "proteus",
         training=ready.training,
@@ -361,34 +370,30 @@ def run_prepared(
 ) -> Simulation:
     """Simulate what :func:`prepare` has made of a strategy, and :func:`compiler_of` if that is given."""
     compiler = compiler or compiler_of(ready, platform, strategy, assumed)
-    fleet, capacity = compiler.fleet, compiler.transfers.capacity
+    device_mesh, capacity = compiler.device_mesh, compiler.transfers.capacity
     proteus = assumed.mode == "proteus"
     gamma = overlap_slowdown(platform, assumed)
     slowdown = Slowdown(gamma, gamma, whole_activity=proteus)
 
-    def timed(micro_batches: int) -> Timeline:
-        network = SharedNetwork(capacity, assumed.sharing and not proteus)
-        return execute(compiler.compile(micro_batches), network, slowdown)
-
     with no_cycles():
-        timeline, repeats = timed_step(compiler, timed, assumed.folded)
-        activities = compiler.activities
-        by_class = breakdowns(activities, timeline, fleet.classes.count, repeats)
+        activities = compiler.compile()
+        network = SharedNetwork(capacity, assumed.sharing and not proteus)
+        timeline = execute(activities, network, slowdown)
+        by_class = breakdowns(activities, timeline, device_mesh.classes.count)
     return Simulation(
         graph=graph,
         strategy=strategy,
         platform=platform,
         batch=ready.graph.batch * strategy.micro_batches,
-        step_s=timeline.duration_s + repeats.left_out_s,
-        breakdown=mean_breakdown(by_class, fleet.classes.size),
+        step_s=timeline.duration_s,
+        breakdown=mean_breakdown(by_class, device_mesh.classes.size),
         memory=ready.memory(strategy),
         cost_sources=compiler.sources,
-        fleet=fleet,
+        device_mesh=device_mesh,
         activities=activities,
         timeline=timeline,
-        repeats=repeats,
         by_class=by_class,
         training=ready.training,
-        optimizer_s=_optimizer_s(activities, fleet),
+        optimizer_s=_optimizer_s(activities, device_mesh),
         capacity=capacity,
     )

@@ -9,10 +9,9 @@ import math
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from joulecast.graphs.costs import part_of
+from joulecast.graphs.costs import extra_kept, kept_for_backward, part_of
 from joulecast.graphs.opgraph import Op, OpGraph
-from joulecast.graphs.saved_for_backward import extra_kept, kept_for_backward
-from joulecast.simulate.alike import Alike
+from joulecast.simulate.cost_cache import OpCache
 from joulecast.simulate.placement import PlacedOp
 from joulecast.simulate.program import StageProgram
 from joulecast.simulate.strategy import Strategy
@@ -219,7 +218,7 @@ def stage_peaks(
     program: StageProgram,
     shape: Hashable,
     keeps: bool,
-    alike: Alike,
+    op_cache: OpCache,
 ) -> StagePeaks:
     """Bytes of the activations of a stage.
 
@@ -229,7 +228,7 @@ def stage_peaks(
         program: of the stage.
         shape: of it, as of :func:`shape_of`.
         keeps: whether there is a backward.
-        alike: what is known of other stages.
+        op_cache: what is known of other stages.
     """
     mesh, as_written = dict(strategy.mesh), strategy.sequence_parallel
 
@@ -238,6 +237,6 @@ def stage_peaks(
         backward = stage.backward_peak() if keeps else (0.0, -1)
         return stage.saved_bytes, stage.forward_peak(), backward
 
-    saved, forward, backward = alike.once(graph, (shape, keeps, as_written), looked_at)
+    saved, forward, backward = op_cache.once(graph, (shape, keeps, as_written), looked_at)
     names = [*(item.op.name for item in program.items), ""]
     return StagePeaks(saved, forward[0], names[forward[1]], backward[0], names[backward[1]])

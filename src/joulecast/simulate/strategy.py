@@ -18,11 +18,36 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from joulecast.errors import JoulecastError
 from joulecast.runs.files.reading import read_yaml, validated
-from joulecast.simulate.mesh_axes import REPLICAS
 
 DDP_FIRST_BUCKET = 1 << 20
 DDP_BUCKET = 25 << 20
 _MOST_DEVICES = 1_000_000
+
+
+_SHARDED = ("data", "expert")
+"""Axes along which ZeRO shards, in the mesh's order; ``replica`` holds copies of the shards."""
+REPLICAS = ("replica", *_SHARDED)
+"""Axes along which the batch is split."""
+
+
+def shards_state(axis: str) -> bool:
+    """Whether ZeRO shards along an axis."""
+    return all(part in _SHARDED for part in axis.split("+"))
+
+
+def joined(axes: tuple[str, ...]) -> tuple[str, ...]:
+    """The axes with those along which ZeRO shards joined into one, in front."""
+    sharded = [axis for axis in axes if axis in _SHARDED]
+    others = tuple(axis for axis in axes if axis not in _SHARDED)
+    return ("+".join(sharded), *others) if sharded else others
+
+
+def size_along(mesh: Mapping[str, int], axis: str) -> int:
+    """Devices along an axis, or along two that are joined; 1 along one that the mesh lacks."""
+    size = 1
+    for part in axis.split("+"):
+        size *= mesh.get(part, 1)
+    return size
 
 
 class Node(BaseModel):

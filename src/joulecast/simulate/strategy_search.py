@@ -3,13 +3,19 @@
 Strategies that differ only in what fits are not all timed: recomputation and gradients that add up over
 micro-batches cost time for memory, so that they are tried where the same strategy without them does not fit.
 Where only the best are asked for, strategies are simulated in the order of the least time that they can take
-(:mod:`joulecast.simulate.least_time`), until what is left cannot be among them.
+(:mod:`joulecast.simulate.bounds`), until what is left cannot be among them.
 """
 
+import bisect
 import heapq
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from ctypes import c_double, c_int
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from multiprocessing import get_context
+from typing import Any, TypeVar
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs, roofline_of
@@ -17,11 +23,9 @@ from joulecast.graphs.opgraph import OpGraph
 from joulecast.quantities import steady
 from joulecast.runs.platforms import Platform
 from joulecast.runs.provenance import usable_cores
-from joulecast.simulate.alike import remembered
+from joulecast.simulate.bounds import least_time
 from joulecast.simulate.compiler import Compiler
-from joulecast.simulate.in_processes import Found, in_processes
-from joulecast.simulate.least_time import Least, least_time
-from joulecast.simulate.least_work import least_work
+from joulecast.simulate.cost_cache import cached
 from joulecast.simulate.memory import (
     exceeds,
     least_state_bytes,
@@ -47,6 +51,92 @@ from joulecast.simulate.strategy_space import (
     recomputing,
 )
 
+_FORKING = get_context("fork")
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Found:
+    """What all processes have found and taken so far.
+
+    Args:
+        top: how many of the least values are wanted; ``None``: all, so that no value is too large.
+    """
+
+    def __init__(self, top: int | None) -> None:
+        self._least = None if top is None else _FORKING.Array(c_double, [float("inf")] * top)
+        self._taken = _FORKING.Value(c_int, 0)
+
+    @property
+    def limit(self) -> float:
+        """The largest of the least values: what is above it is not among them."""
+        return float("inf") if self._least is None else float(self._least[-1])
+
+    @property
+    def taken(self) -> int:
+        """How many items, from the first on, have been taken."""
+        return int(self._taken.value)
+
+    def take(self) -> int:
+        """Take the next item; returns its place."""
+        with self._taken.get_lock():
+            self._taken.value += 1
+            return int(self._taken.value) - 1
+
+    def add(self, value: float) -> None:
+        """Note a value."""
+        if self._least is None:
+            return
+        with self._least.get_lock():
+            known = [self._least[place] for place in range(len(self._least))]
+            bisect.insort(known, value)
+            self._least[:] = known[:-1]
+
+
+_SHARED: list[Any] = []
+"""What processes find that are forked next: the function, the items, and what has been found."""
+
+
+def _in_this_process(_: int) -> Any:
+    work, items, found = _SHARED
+    return work(items, found)
+
+
+def in_processes(
+    work: Callable[[Sequence[T], Found], dict[int, R]],
+    items: Sequence[T],
+    processes: int,
+    top: int | None,
+) -> dict[int, R]:
+    """The results of ``work`` in all processes.
+
+    Args:
+        work: gets all items, takes some of them, and returns results by number, which are pickled.
+        items: the most promising first.
+        processes: how many; with one, the work is done here.
+        top: how many of the least values are wanted.
+
+    Raises:
+        JoulecastError: a process was ended from outside, or could not start.
+    """
+    found = Found(top)
+    if processes <= 1:
+        return work(items, found)
+    _SHARED[:] = work, items, found
+    results: dict[int, R] = {}
+    try:
+        with ProcessPoolExecutor(processes, mp_context=_FORKING) as pool:
+            for part in pool.map(_in_this_process, range(processes)):
+                results |= part
+    except (OSError, BrokenProcessPool) as error:
+        raise JoulecastError(f"a process of the search ended before its work: {error}") from None
+    finally:
+        _SHARED.clear()
+    return results
+
+
+Outcome = Simulation | float
+"""The simulation of a strategy, or the least seconds of its step if it cannot be among the best."""
 Value = Callable[[float, float], float]
 """What strategies are ranked by, of the seconds of a step and those that a device computes; never falls with
 either."""
@@ -82,12 +172,7 @@ class _Fitting:
     """A strategy that fits in memory."""
 
     strategy: Strategy
-    place: int
-    """In the order in which strategies are tried."""
-    least: Least
     ready: Prepared
-    compiler: Compiler | None = None
-    """Where the least is that of its longest path, and not of its work alone."""
 
 
 @dataclass
@@ -147,7 +232,7 @@ class _Search:
             try:
                 found = self.fewest(tried, candidate.batch)
                 if found is not None:
-                    self._note(*found)
+                    self.fits.append(_Fitting(*found))
             except JoulecastError as error:
                 self.impossible[text_of(tried[-1])] = str(error)
                 return
@@ -157,78 +242,60 @@ class _Search:
                     return
                 strategies = fewer
 
-    def _note(self, strategy: Strategy, ready: Prepared) -> None:
-        least = Least(0.0, 0.0)
-        if self.top is not None and not self.assumed.stragglers:
-            least = least_work(ready, strategy)
-        self.fits.append(_Fitting(strategy, len(self.fits), least, ready))
+    def _compiled(self, each: _Fitting) -> Compiler:
+        return compiler_of(each.ready, self.platform, each.strategy, self.assumed)
 
-    def _followed(self, each: _Fitting) -> _Fitting:
-        """The same with the least time of its longest path."""
-        compiler = compiler_of(each.ready, self.platform, each.strategy, self.assumed)
-        path = least_time(compiler, overlap_slowdown(self.platform, self.assumed))
-        least = Least(
-            max(each.least.step_s, path.step_s), max(each.least.computing_s, path.computing_s)
-        )
-        return replace(each, least=least, compiler=compiler)
-
-    def _simulated(self, each: _Fitting) -> Simulation:
+    def _simulated(self, each: _Fitting, compiler: Compiler) -> Simulation:
         done = run_prepared(
-            each.ready, self.graph, self.platform, each.strategy, self.assumed, each.compiler
+            each.ready, self.graph, self.platform, each.strategy, self.assumed, compiler
         )
-        if each.compiler is not None:
-            each.compiler.forget()
+        compiler.forget()
         return done.without_timeline()
-
-    def _entry(self, fitting: _Fitting) -> tuple[float, int, _Fitting]:
-        least = self.value(fitting.least.step_s, fitting.least.computing_s)
-        return (0.0 if self.top is None else steady(least)), fitting.place, fitting
 
     def of(self, simulation: Simulation) -> float:
         """What a simulation is ranked by."""
         return self.value(simulation.step_s, simulation.breakdown.computing_s)
 
-    def simulated(self, ordered: Sequence[_Fitting], found: Found) -> dict[int, Simulation]:
-        """Simulations of what may be among the best and no other process has taken, by their places.
+    def simulated(self, fits: Sequence[_Fitting], found: Found) -> dict[int, Outcome]:
+        """Outcomes of the strategies that no other process has taken, by their places.
 
-        The strategy of the least bound comes first. Its bound is that of its work, then that of its longest
-        path, then it is simulated: none is looked at closer than is needed to know that it is beaten.
+        All get the least time that they can take. Then they are simulated in its order, until what is left
+        cannot be among the best.
         """
-        done: dict[int, Simulation] = {}
-        waiting: list[tuple[float, int, _Fitting]] = []
-        while True:
-            following = [self._entry(each) for each in ordered[found.taken : found.taken + 1]]
-            if following and (not waiting or following[0] < waiting[0]):
-                if (place := found.take()) < len(ordered):
-                    heapq.heappush(waiting, self._entry(ordered[place]))
-                continue
-            if not waiting:
+        done: dict[int, Outcome] = {}
+        waiting: list[tuple[float, int, Compiler]] = []
+        gamma = overlap_slowdown(self.platform, self.assumed)
+        while (place := found.take()) < len(fits):
+            compiler, value = self._compiled(fits[place]), 0.0
+            if self.top is not None:
+                least = least_time(compiler, gamma)
+                value = steady(self.value(least.step_s, least.computing_s))
+                done[place] = least.step_s
+            heapq.heappush(waiting, (value, place, compiler))
+        while waiting:
+            value, place, compiler = heapq.heappop(waiting)
+            if value > found.limit * (1 + _ROUNDING):
                 break
-            least, place, fitting = heapq.heappop(waiting)
-            if least > found.limit * (1 + _ROUNDING):
-                break
-            if self.top is not None and fitting.compiler is None:
-                heapq.heappush(waiting, self._entry(self._followed(fitting)))
-            else:
-                done[place] = self._simulated(fitting)
-                found.add(self.of(done[place]))
+            simulation = done[place] = self._simulated(fits[place], compiler)
+            found.add(self.of(simulation))
         return done
 
     def best(self) -> tuple[list[Simulation], dict[str, float]]:
         """The best of what fits, and the least seconds of all others."""
         top = self.top
-        ordered = sorted(self.fits, key=lambda fitting: self._entry(fitting)[:2])
-        work = sum(each.strategy.pipeline * each.strategy.micro_batches for each in ordered)
+        work = sum(each.strategy.pipeline * each.strategy.micro_batches for each in self.fits)
         processes = usable_cores() if top is not None and work >= _WORTH_PROCESSES else 1
-        done = in_processes(self.simulated, ordered, processes, top)
+        done = in_processes(self.simulated, self.fits, processes, top)
         # Equals stay in the order in which they were tried: the plainer first.
-        ranked = [(done[place], place) for place in sorted(done)]
+        ranked = [
+            (one, place) for place, one in sorted(done.items()) if isinstance(one, Simulation)
+        ]
         ranked.sort(key=lambda each: steady(self.of(each[0])))
         among = {place for _, place in ranked[:top]}
         beaten = {
-            text_of(each.strategy): each.least.step_s or done[each.place].step_s
-            for each in self.fits
-            if each.place not in among
+            text_of(self.fits[place].strategy): one.step_s if isinstance(one, Simulation) else one
+            for place, one in sorted(done.items())
+            if place not in among
         }
         # A simulation that comes from another process has a copy of the network.
         return [replace(one, graph=self.graph) for one, _ in ranked[:top]], beaten
@@ -259,7 +326,7 @@ def search(
     Raises:
         JoulecastError: no strategy divides this batch over these devices.
     """
-    known = remembered(costs or roofline_of(platform))
+    known = cached(costs or roofline_of(platform))
     found = _Search(graph, platform, known, assumptions or Assumptions(), top, value)
     with no_cycles():
         inference = found.assumed.training.inference

@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.runs.platforms import Platform
-from joulecast.simulate.attention_cores import attention_cores
-from joulecast.simulate.cutting import block_count
 from joulecast.simulate.inferred_splits import experts_in, has_sequence
+from joulecast.simulate.pipeline_stages import block_count
+from joulecast.simulate.recomputation import attention_cores
 from joulecast.simulate.strategy import Node, Strategy, divided_replicas
 
 _ZERO_LEVELS: tuple[Literal[0, 2, 3], ...] = (0, 2, 3)

@@ -25,7 +25,7 @@ def _event(name: str, process: int, lane: int, start_s: float, seconds: float) -
 def trace_events(simulation: Simulation) -> list[dict[str, Any]]:
     """Events of the trace format, in microseconds; fused activities are shown op by op."""
     events: list[dict[str, Any]] = []
-    classes = simulation.fleet.classes
+    classes = simulation.device_mesh.classes
     for number, (first, size) in enumerate(zip(classes.first, classes.size, strict=True)):
         name = f"device {first}" + (f" and {size - 1} like it" if size > 1 else "")
         events.append({"name": "process_name", "ph": "M", "pid": number, "args": {"name": name}})
@@ -33,8 +33,8 @@ def trace_events(simulation: Simulation) -> list[dict[str, Any]]:
             {"name": "thread_name", "ph": "M", "pid": number, "tid": lane, "args": {"name": text}}
             for lane, text in _LANES.items()
         ]
-    for happening in simulation.happenings():
-        activity, start, end = happening.activity, happening.start_s, happening.end_s
+    for timed in simulation.timed_activities():
+        activity, start, end = timed.activity, timed.start_s, timed.end_s
         if activity.usage is not None:
             lane = _GRADIENTS if activity.gradient else _FEATURES
             events += [

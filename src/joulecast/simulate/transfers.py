@@ -6,28 +6,23 @@ what a class meets in the network is what each of its devices would meet.
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
-from joulecast.runs.platforms import Cluster, Ring
-from joulecast.simulate.activities import Activity
+from joulecast.runs.platforms import Cluster
 from joulecast.simulate.collectives import (
     Algorithm,
     Kind,
     hops_of,
-    nccl_cost,
     sent_share,
     steps_of,
     tree_share,
     tree_steps,
 )
-from joulecast.simulate.fleet import Fleet
-from joulecast.simulate.folding import Ints, scrambled, signatures, summed_by
+from joulecast.simulate.device_mesh import DeviceMesh, Ints, scrambled, signatures, summed_by
+from joulecast.simulate.event_loop import Activity
 from joulecast.simulate.network import Usage, alone
 from joulecast.simulate.topology import Hops, Topology
-
-Mode = Literal["default", "proteus"]
 
 
 @dataclass(frozen=True)
@@ -53,17 +48,11 @@ class Flow:
     launch_s: float
     tree: Tree | None = None
     """Of an all-reduce over several nodes, where the library may take one."""
-    ring: Ring | None = None
-    """For ``mode: proteus``."""
-    ranks: int = 2
-    nodes: int = 1
 
     def activity(self, label: str, size: float, gradient: bool) -> Activity:
         """The transfer of a buffer of ``size`` bytes."""
         latency, sent = self.launch_s, size * self.bytes_per_byte
-        if self.ring is not None:
-            latency = nccl_cost(self.kind, self.ring, self.ranks, self.nodes, size).latency_s
-        elif self.tree is not None:
+        if self.tree is not None:
             by_tree = size * self.tree.bytes_per_byte
             if (by_tree - sent) / self.tree.bytes_per_s < latency - self.tree.launch_s:
                 latency, sent = self.tree.launch_s, by_tree
@@ -79,54 +68,50 @@ class Transfers:
 
     def __init__(
         self,
-        fleet: Fleet,
+        device_mesh: DeviceMesh,
         topology: Topology,
         cluster: Cluster,
         kinds: set[tuple[Kind, str]],
         cuts: set[tuple[int, int]],
-        mode: Mode,
-        sharing: bool,
     ) -> None:
-        self.fleet = fleet
+        self.device_mesh = device_mesh
         self.topology = topology
         self.cluster = cluster
-        self.mode = mode
-        self.sharing = sharing
         chosen = cluster.collective_algorithm
-        self.trees = chosen == "nccl" and mode != "proteus"
-        self.algorithm: Algorithm = "ring" if mode == "proteus" or chosen == "nccl" else chosen
+        self.trees = chosen == "nccl"
+        self.algorithm: Algorithm = "ring" if chosen == "nccl" else chosen
         self._flows: dict[tuple[object, ...], Flow] = {}
         self._class_flow: dict[tuple[object, int], int] = {}
         self._partners: dict[tuple[int, int], int] = {}
-        self._hops: list[Hops] = []
-        self._specs: list[tuple[Kind, Ints, tuple[int, ...]]] = []
+        self.hops: list[Hops] = []
+        self.specs: list[tuple[Kind, Ints, tuple[int, ...]]] = []
         for kind, axis in sorted(kinds):
             self._add_axis(kind, axis)
         for source, target in sorted(cuts):
             self._add_cut(source, target)
         self.capacity: list[float] = []
-        self.flows = self._priced()
+        self.flows = self.priced()
 
     def _add(self, kind: Kind, name: object, groups: Ints, devices: Ints, signature: Ints) -> None:
         """Flows of groups: one for each signature; ``devices`` look their flow up by class."""
-        class_of = self.fleet.classes.of_device
+        class_of = self.device_mesh.classes.of_device
         _, rows, flow_of_group = np.unique(signature, return_index=True, return_inverse=True)
-        base = len(self._specs)
+        base = len(self.specs)
         for members, row in zip(_members(groups, class_of, rows), rows, strict=True):
-            self._specs.append((kind, groups[row], members))
+            self.specs.append((kind, groups[row], members))
         flows = base + flow_of_group.reshape(-1)
         if kind == "send":
             hops = Hops(flows, groups[:, 0], groups[:, 1], np.ones(len(groups)))
         else:
             hops = hops_of(kind, self.algorithm, groups, flows)
-        if self.topology.pairs and self.mode != "proteus":
-            hops = self._over_lines(hops, groups, flows)
-        self._hops.append(hops)
+        if self.topology.pairs:
+            hops = self.over_lines(hops, groups, flows)
+        self.hops.append(hops)
         for row in rows:
             for device in devices[row]:
                 self._class_flow[name, int(class_of[device])] = int(flows[row])
 
-    def _over_lines(self, hops: Hops, groups: Ints, flows: Ints) -> Hops:
+    def over_lines(self, hops: Hops, groups: Ints, flows: Ints) -> Hops:
         """Hops within a node take more of a device's port, where few of its lines lead to the others.
 
         Groups of one flow differ in it; the slowest counts, for which the others wait.
@@ -138,28 +123,32 @@ class Transfers:
         return Hops(hops.flow, hops.source, hops.target, weight)
 
     def _add_axis(self, kind: Kind, axis: str) -> None:
-        groups = self.fleet.groups(axis)
-        signature = signatures(self.fleet.group_of(axis), self.fleet.classes.of_device)
+        groups = self.device_mesh.groups(axis)
+        signature = signatures(self.device_mesh.group_of(axis), self.device_mesh.classes.of_device)
         self._add(kind, (kind, axis), groups, groups, signature[groups[:, 0]])
 
     def _add_cut(self, source: int, target: int) -> None:
-        pipelines = self.fleet.groups("pipeline")
-        signature = signatures(self.fleet.group_of("pipeline"), self.fleet.classes.of_device)
+        pipelines = self.device_mesh.groups("pipeline")
+        signature = signatures(
+            self.device_mesh.group_of("pipeline"), self.device_mesh.classes.of_device
+        )
         pairs = pipelines[:, [source, target]]
         self._add("send", ("send", source, target), pairs, pairs[:, :1], signature[pipelines[:, 0]])
 
     def partner(self, number: int, stage: int) -> int:
         """The class at another stage of the same pipeline."""
-        place = stage % self.fleet.mesh["pipeline"]
+        place = stage % self.device_mesh.mesh["pipeline"]
         if (number, place) not in self._partners:
             self._partners[number, place] = self._partner(number, place)
         return self._partners[number, place]
 
     def _partner(self, number: int, place: int) -> int:
-        along = list(self.fleet.mesh).index("pipeline")
-        places = [int(p[self.fleet.classes.first[number]]) for p in self.fleet.place.values()]
+        along = list(self.device_mesh.mesh).index("pipeline")
+        places = [
+            int(p[self.device_mesh.classes.first[number]]) for p in self.device_mesh.place.values()
+        ]
         places[along] = place
-        return int(self.fleet.classes.of_device[self.fleet.grid[tuple(places)]])
+        return int(self.device_mesh.classes.of_device[self.device_mesh.grid[tuple(places)]])
 
     def flow(self, kind: Kind, axis: str, number: int) -> Flow:
         """The flow of a class for collectives of a kind along an axis."""
@@ -167,7 +156,7 @@ class Transfers:
 
     def send(self, number: int, source: int, target: int) -> Flow:
         """The flow of what a class at stage ``source`` sends to ``target``."""
-        places = self.fleet.mesh["pipeline"]
+        places = self.device_mesh.mesh["pipeline"]
         return self.flows[self._class_flow[("send", source % places, target % places), number]]
 
     def _latency(self, kind: Kind, group: Ints) -> float:
@@ -186,19 +175,14 @@ class Transfers:
         ranks = len(group)
         return float(along.mean()) * steps_of(kind, self.algorithm, ranks)
 
-    def _priced(self) -> list[Flow]:
-        usage = self._ring_usage() if self.mode == "proteus" else self._port_usage()
+    def priced(self) -> list[Flow]:
+        """All flows: their members, ports and prices."""
+        usage = self._port_usage()
         launch = self.cluster.collective_launch_s
         flows = []
-        for number, (kind, group, members) in enumerate(self._specs):
+        for number, (kind, group, members) in enumerate(self.specs):
             ranks = len(group)
             nodes = len(np.unique(self.topology.node_of(group)))
-            if self.mode == "proteus":
-                ring = self._ring(group)
-                flows.append(
-                    Flow(number, kind, members, usage[number], 1.0, 0.0, None, ring, ranks, nodes)
-                )
-                continue
             share = sent_share(kind, self.algorithm, ranks)
             latency = launch + self._latency(kind, group)
             tree = None
@@ -215,12 +199,12 @@ class Transfers:
 
     def _port_usage(self) -> list[dict[int, float]]:
         """What each flow takes of each port; ports that are loaded alike are one."""
-        usage: list[dict[int, float]] = [{} for _ in self._specs]
-        if not self._hops:
+        usage: list[dict[int, float]] = [{} for _ in self.specs]
+        if not self.hops:
             return usage
         hops = Hops(
             *(
-                np.concatenate([getattr(h, name) for h in self._hops])
+                np.concatenate([getattr(h, name) for h in self.hops])
                 for name in ("flow", "source", "target", "weight")
             )
         )
@@ -228,7 +212,7 @@ class Transfers:
         capacity = self.topology.capacity()
         ports, port = np.unique(load.port, return_inverse=True)
         stands_for = np.arange(len(ports))
-        if self.fleet.classes.count < len(self.fleet.pace):
+        if self.device_mesh.classes.count < len(self.device_mesh.pace):
             # Ports of the same rate that carry the same flows in the same shares are alike.
             loads = scrambled(load.flow) ^ scrambled(np.round(load.times * 2**20).astype(np.int64))
             rates = scrambled(np.unique(capacity[ports], return_inverse=True)[1].reshape(-1))
@@ -247,43 +231,3 @@ class Transfers:
         ):
             usage[flow][number] = times
         return usage
-
-    def _ring(self, group: Ints) -> Ring:
-        """The ring that the platform's file gives for a group, or the slowest port on its way."""
-        per_node = self.topology.devices_per_node
-        nodes = np.unique(self.topology.node_of(group))
-        places = sorted({int(device) % per_node for device in group})
-        name = "-".join(map(str, places)) + ("xN" if len(nodes) > 1 else "")
-        if name in self.cluster.rings:
-            return self.cluster.rings[name]
-        hops = hops_of("all_gather", "ring", group.reshape(1, -1), np.zeros(1, dtype=np.int64))
-        slowest = int(self.topology.levels_crossed(hops).max())
-        rates = self.topology.bytes_per_s[: slowest + 1]
-        return Ring(bytes_per_s=min(rates), nvlink=self.cluster.links[0].name == "nvlink")
-
-    def _ring_usage(self) -> list[dict[int, float]]:
-        """Each flow its own port; groups of a kind that cross a level above the device divide it."""
-        usage: list[dict[int, float]] = []
-        for number, (kind, group, _) in enumerate(self._specs):
-            nodes = len(np.unique(self.topology.node_of(group)))
-            cost = nccl_cost(kind, self._ring(group), len(group), nodes, 0.0)
-            sharers = self._sharers(number) if self.sharing else 1.0
-            usage.append({len(self.capacity): 1.0})
-            self.capacity.append(cost.bandwidth_bytes_per_s / sharers)
-        return usage
-
-    def _sharers(self, number: int) -> float:
-        """Groups of the same kind that cross the same port between units of devices."""
-        kind, group, _ = self._specs[number]
-        mine = [h for h in self._hops if number in h.flow]
-        load = self.topology.load(mine[0])
-        first_shared = 2 * self.topology.devices
-        shared = (load.port >= first_shared) if self.topology.widths[:1] == (1,) else load.port >= 0
-        crossed = self.topology.load(
-            hops_of(kind, "ring", group.reshape(1, -1), np.array([number]))
-            if kind != "send"
-            else Hops(np.array([number]), group[:1], group[1:], np.ones(1))
-        ).port
-        on_my_ports = shared & np.isin(load.port, crossed)
-        totals = np.bincount(load.port[on_my_ports], weights=load.times[on_my_ports])
-        return float(totals.max()) if len(totals) else 1.0

@@ -44,9 +44,8 @@ def simulate(request: SimulateRequest) -> dict[str, Any]:
         JoulecastError: an unknown network, platform or strategy, or a fact that the platform's file lacks.
     """
     from joulecast.energy.strategy_energy import fit_in, priced
+    from joulecast.graphs.network_graphs import graph_origin, network_for
     from joulecast.graphs.precision import training_of
-    from joulecast.graphs.shipped_graphs import graph_origin, network_for
-    from joulecast.simulate.explain import explain as in_words
     from joulecast.simulate.simulate import Assumptions, simulate
     from joulecast.simulate.strategy import parse_strategy
     from joulecast.simulate.trace import write_trace
@@ -73,7 +72,7 @@ def simulate(request: SimulateRequest) -> dict[str, Any]:
         result["network_from"] = graph_origin(request.network, request.attention)
     if request.trace is not None:
         write_trace(simulation, request.trace)
-    return result | {"explanation": in_words(simulation)} if request.explain else result
+    return result
 
 
 @asks(SearchRequest)
@@ -91,8 +90,8 @@ def search(request: SearchRequest) -> dict[str, Any]:
             needs is not known.
     """
     from joulecast.energy.strategy_energy import fit_in
+    from joulecast.graphs.network_graphs import network_for
     from joulecast.graphs.precision import training_of
-    from joulecast.graphs.shipped_graphs import network_for
     from joulecast.report.advice.choice import check_objective
     from joulecast.report.advice.simulated import ranked, rising_value
     from joulecast.simulate.simulate import Assumptions
@@ -160,8 +159,8 @@ def partition(request: PartitionRequest) -> dict[str, Any]:
     Raises:
         JoulecastError: no such graph, an unsound one, a useless option, or nothing that fits.
     """
-    from joulecast.graphs.readers import read_partitionable
-    from joulecast.graphs.shipped_graphs import task_graph_file
+    from joulecast.graphs.network_graphs import task_graph_file
+    from joulecast.graphs.task_graph_files import read_partitionable
     from joulecast.partition.plan_report import partition_report
     from joulecast.partition.stages_file import write_stages
 
@@ -179,8 +178,8 @@ def _own_network_in_stages(request: PartitionRequest) -> dict[str, Any]:
     """The plan of what MODULE:FUNCTION gives, measured on one core."""
     import torch
 
-    from joulecast.graphs.capture_function import module_of_function
     from joulecast.graphs.measure_tasks import measure_module
+    from joulecast.graphs.network_graphs import module_of_function
     from joulecast.graphs.tasks import left_as_it_was, tensors_of
     from joulecast.partition.plan_report import partition_report
     from joulecast.partition.stages_file import write_stages

@@ -20,9 +20,6 @@ def simulate(request: SimulateRequest, as_json: AsJson = False) -> None:
     result = simulate_on(request)
     if as_json:
         echo_json(result)
-    elif request.explain:
-        typer.echo(result["explanation"])
-        typer.echo(f"90 % interval of the step{_interval(result) or ': not known'}")
     else:
         typer.echo(
             f"{result['step_s'] * 1e3:.2f} ms a step{_interval(result)}, "
@@ -122,7 +119,7 @@ def capture(
     ] = None,
 ) -> None:
     """Capture the op graph of a network of your own, for simulate --network FILE.json."""
-    from joulecast.graphs.capture_function import captured_function
+    from joulecast.graphs.network_graphs import captured_function
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)

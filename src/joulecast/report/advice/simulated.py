@@ -3,7 +3,7 @@ candidates for a platform that nothing was run on."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from joulecast.energy.fitting import CampaignFit
 from joulecast.energy.forecast import whole_steps
@@ -19,8 +19,8 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs, roofline_of, roofline_or_refusal
 from joulecast.graphs.database import MeasuredCosts, read_database
 from joulecast.graphs.kernel_costs import kernel_costs_of
+from joulecast.graphs.network_graphs import network_for
 from joulecast.graphs.precision import training_of
-from joulecast.graphs.shipped_graphs import network_for
 from joulecast.quantities import steady
 from joulecast.report.advice.candidate import Candidate
 from joulecast.report.advice.request import AdviceRequest, Objective
@@ -32,7 +32,6 @@ from joulecast.simulate.simulate import Assumptions, Simulation
 from joulecast.simulate.strategy import text_of
 from joulecast.simulate.strategy_search import Value, search
 from joulecast.simulate.topology import with_links
-from joulecast.simulate.transfers import Mode
 
 _NODES = (1, 2, 4, 8)
 _BATCH_PER_DEVICE = 32
@@ -56,7 +55,7 @@ def platform_and_costs(
     calibration: Path | None = None,
     database: Path | None = None,
     measured_steps: Path | None = None,
-    mode: Mode = "default",
+    mode: Literal["default", "proteus"] = "default",
 ) -> tuple[Platform, Costs]:
     """A platform with the rates that are given in place of its file's, and what ops cost on it.
 

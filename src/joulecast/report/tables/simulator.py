@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from joulecast.graphs.shipped_graphs import load
+from joulecast.graphs.network_graphs import load
 from joulecast.quantities import steady
 from joulecast.report.tables.output import write_table
 from joulecast.report.tables.published import FromPaper, read_published_file
@@ -176,7 +176,7 @@ def write_simulator_tables(
     Args:
         folder: of the tables.
         judged: predictions joined with measured steps, as of
-            :func:`joulecast.simulate.judged.judged_on_emulated.judge`.
+            :func:`joulecast.simulate.judged.emulated_network.judge`.
         platform: to time the simulator on.
         published: numbers of the papers.
         devices: device counts to time.
@@ -308,7 +308,7 @@ def write_gpu_steps_tables(folder: Path, judged: pd.DataFrame, peers: Mapping[st
 
 
 def write_all_reduces_table(folder: Path, judged: pd.DataFrame) -> None:
-    """Write ``simulator_collectives``, of the rows of ``joulecast.simulate.judged.all_reduces``."""
+    """Write ``simulator_collectives``, of the rows of ``joulecast.simulate.judged.gpu_steps``."""
     write_table(
         folder / "simulator_collectives",
         "The simulator's collectives on real GPUs",
@@ -323,7 +323,7 @@ def all_reduces_table(judged: pd.DataFrame) -> pd.DataFrame:
     """Errors of all-reduces in percent by GPU and number of GPUs.
 
     Args:
-        judged: as of :func:`joulecast.simulate.judged.all_reduces.judge_all_reduces`.
+        judged: as of :func:`joulecast.simulate.judged.gpu_steps.judge_all_reduces`.
     """
     by = ["gpu", "gpus"]
     table = summarise(by_setting(judged, ["all_reduce", *by]), by).sort_values(by)

@@ -1,4 +1,4 @@
-"""Steps of large networks that others measured on GPUs, and the simulator judged on them.
+"""Steps of large networks and all-reduces that others measured on GPUs, and the simulator judged on them.
 
 The rows are in ``recorded/training-steps``: single GPUs (NeuSight), clusters of A100 with tensor and pipeline
 parallelism (vTrain), FSDP on A100 and H100 (llm-foundry). Predictions of each rest on:
@@ -21,13 +21,19 @@ from joulecast.graphs.kernel_costs import KernelCosts
 from joulecast.runs.files.columns import Column, read_csv
 from joulecast.runs.judging import by_setting, join_references
 from joulecast.runs.platforms import Platform, find_platform
+from joulecast.simulate.collectives import Kind
 from joulecast.simulate.correction import Evidence
+from joulecast.simulate.device_mesh import build_device_mesh
 from joulecast.simulate.measured_step import (
     MeasuredStep,
     error_of,
     first_factor,
     simulated_step,
 )
+from joulecast.simulate.network import alone
+from joulecast.simulate.strategy import parse_strategy
+from joulecast.simulate.topology import topology_of
+from joulecast.simulate.transfers import Transfers
 
 LEVEL = 0.9
 """Of the prediction intervals."""
@@ -265,3 +271,57 @@ def judged_widths(judged: pd.DataFrame) -> dict[str, dict[str, float]]:
             reached = rows["mean_absolute_percent"][share >= LEVEL * share.iloc[-1]].iloc[0]
             found[name][str(count)] = round(float(reached) / 100, 3)
     return found
+
+
+_ALL_REDUCE_PLATFORMS = {"a100": "a100-80gb-sxm", "v100": "v100"}
+_ALL_REDUCE_COLUMNS = {
+    "gpu": Column("text"),
+    "gpus": Column("whole"),
+    "bytes": Column("number"),
+    "seconds": Column("number"),
+}
+
+
+def all_reduce_s(platform: Platform, devices: int, size: float) -> float:
+    """Seconds of an all-reduce of ``size`` bytes among the first devices of a platform, alone on it."""
+    topology = topology_of(platform, devices)
+    node_of = topology.node_of(np.arange(devices))
+    strategy = parse_strategy(f"dp={devices}")
+    device_mesh = build_device_mesh(strategy, [], node_of, topology.widths, {}, folded=True)
+    cluster = platform.require_cluster()
+    kinds: set[tuple[Kind, str]] = {("all_reduce", "data")}
+    transfers = Transfers(device_mesh, topology, cluster, kinds, set())
+    sent = transfers.flow("all_reduce", "data", 0).activity("all-reduce", size, gradient=False)
+    return sent.latency + sent.work / alone(sent.usage or {}, transfers.capacity)
+
+
+def judge_all_reduces(folder: Path) -> pd.DataFrame:
+    """Predict measured all-reduces from the GPU's name, and join them with what was measured.
+
+    Args:
+        folder: with ``allreduce_in_node.csv``.
+
+    Returns:
+        A row an all-reduce, as of :func:`joulecast.runs.judging.join_references`: ``gpu``, ``gpus`` and
+        ``bytes``.
+
+    Raises:
+        JoulecastError: the file is missing or has no such columns.
+    """
+    frame = read_csv(folder / "allreduce_in_node.csv", "measured all-reduces", _ALL_REDUCE_COLUMNS)
+    platforms = {gpu: find_platform(name) for gpu, name in _ALL_REDUCE_PLATFORMS.items()}
+    predicted = [
+        all_reduce_s(platforms[gpu], int(count), size)
+        for gpu, count, size in zip(frame["gpu"], frame["gpus"], frame["bytes"], strict=True)
+    ]
+    references = frame.rename_axis("all_reduce").reset_index()
+    predictions = references[["all_reduce"]].assign(
+        split="held out",
+        time="predicted",
+        model="simulator",
+        role="model",
+        basis="description",
+        time_s=predicted,
+    )
+    references = references.rename(columns={"seconds": "time_s"}).assign(source="recorded")
+    return join_references(predictions, references, "all_reduce", "time_s")

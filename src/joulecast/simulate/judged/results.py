@@ -12,20 +12,25 @@ Disturbed iterations are kept and marked ``polluted``. Nothing but ``steps.csv``
 what a prediction is judged on.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
 
+import numpy as np
 import pandas as pd
-from pydantic import AfterValidator, BaseModel, TypeAdapter
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
 
 from joulecast.errors import JoulecastError
 from joulecast.runs.files.columns import Column, read_csv
 from joulecast.runs.files.names import relative_name
 from joulecast.runs.files.reading import read_json, read_json_object, validated
 from joulecast.runs.files.writing import sha256_of
-from joulecast.simulate.judged.jobs import StepConfiguration
+from joulecast.runs.judging import join_references
+from joulecast.runs.platforms import Cluster, Device, Link, Platform
+from joulecast.simulate.network_calibration import NetworkCalibration
 
 FORMAT = 2
 CONFIGURATIONS_FILE = "configurations.json"
@@ -48,6 +53,25 @@ _COLUMNS = {
     "bytes": Column("whole", 0, 1e15),
     "polluted": Column("text", choices=("True", "False")),
 }
+
+
+class Frozen(BaseModel):
+    """A value that JSON can hold and that does not change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def digest(self) -> str:
+        """SHA-256 of everything in it."""
+        return hashlib.sha256(
+            json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()
+        ).hexdigest()
+
+
+class StepConfiguration(Frozen):
+    """A step of training; each experiment adds how it is done."""
+
+    name: str = Field(pattern=r"^[a-z0-9_-]+$")
+    family: str
 
 
 C = TypeVar("C", bound=StepConfiguration)
@@ -195,3 +219,85 @@ def read_folder(folder: Path, experiment: Experiment[C]) -> Results[C]:
         rows=rows,
         provenance=provenance,
     )
+
+
+ROLES = {"simulator": "model", "sum": "rival", "max": "rival", "measured again": "repeat"}
+"""Of the simulator, two rules of thumb, and the A/A repeat. Other models are the simulator without a part."""
+
+
+def platform_of(
+    name: str,
+    device: str,
+    links: Mapping[tuple[str, int | None], NetworkCalibration],
+    devices_per_node: int,
+    overlap_slowdown: float,
+    nodes: int | None = None,
+) -> Platform:
+    """A platform with calibrated links.
+
+    Args:
+        name: of the platform.
+        device: name of what computes.
+        links: from the device outwards, by their name and the devices that they join (``None``: all). The
+            outermost one's launch and algorithm are those of collectives.
+        devices_per_node: how many.
+        overlap_slowdown: gamma.
+        nodes: how many there are; any number if ``None``.
+    """
+    outermost = list(links.values())[-1]
+    return Platform(
+        name=name,
+        cluster=Cluster(
+            nodes=nodes,
+            devices_per_node=devices_per_node,
+            device=Device(name=device),
+            links=tuple(
+                Link(name=link, joins=joins, bytes_per_s=of.bytes_per_s, latency_s=of.latency_s)
+                for (link, joins), of in links.items()
+            ),
+            collective_launch_s=outermost.launch_s,
+            collective_algorithm=outermost.algorithm,
+            overlap_slowdown=overlap_slowdown,
+        ),
+    )
+
+
+def judge_steps(
+    results: Results[Any],
+    experiment: str,
+    seconds: Mapping[str, Mapping[str, float]],
+    basis: str,
+    fitted: Collection[str] = (),
+) -> pd.DataFrame:
+    """Join what models say of an experiment's steps with what was measured.
+
+    Args:
+        results: of the experiment.
+        experiment: its name.
+        seconds: of each configuration, by model.
+        basis: what the models saw.
+        fitted: configurations that they also saw, whose ``split`` is ``in-sample``.
+
+    Returns:
+        a row a configuration and model, as of :func:`joulecast.runs.judging.join_references`; the A/A
+        repeat is a model too. Facts of a configuration are ``experiment``, ``family``, ``ranks``, ``network``
+        (of real training), ``source`` and ``spread_s``.
+    """
+    wide = pd.DataFrame.from_dict(seconds, orient="index").rename_axis("configuration")
+    wide["measured again"] = results.steps["again_s"]
+    rows = wide.reset_index().melt("configuration", var_name="model", value_name="time_s")
+    predictions = rows.assign(
+        split=np.where(rows["configuration"].isin(fitted), "in-sample", "held out"),
+        time="predicted",
+        role=rows["model"].map(ROLES).fillna("ablation"),
+        basis=basis,
+    )
+    known = [
+        (each.name, each.family, each.ranks, getattr(each, "network", None))
+        for each in results.configurations
+    ]
+    references = pd.DataFrame(known, columns=["configuration", "family", "ranks", "network"])
+    references = references.assign(experiment=experiment, source="recorded")
+    measured = results.steps[["seconds", "spread_s"]].rename(columns={"seconds": "time_s"})
+    references = references.join(measured, on="configuration")
+    return join_references(predictions, references, "configuration", "time_s")

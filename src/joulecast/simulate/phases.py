@@ -6,10 +6,9 @@ from typing import NamedTuple
 
 from joulecast.graphs.costs import Direction
 from joulecast.graphs.opgraph import Tensor
-from joulecast.simulate.collectives import Kind
-from joulecast.simulate.mesh_axes import shards_state
+from joulecast.simulate.collectives import Kind, Layout
 from joulecast.simulate.placement import PlacedOp
-from joulecast.simulate.tensor_layout import Layout
+from joulecast.simulate.strategy import DDP_BUCKET, DDP_FIRST_BUCKET, shards_state
 
 Key = tuple[str, Direction, Layout, int, int]
 """What is sent between stages: tensor, direction, layout, from, to."""
@@ -147,3 +146,75 @@ def gather_weights(phase: Phase, gathered: Mapping[str, Mapping[str, Sharding]])
             message = Message("all_gather", axis, size, label, after, weights=True)
             phase.steps[first].needs.append(phase.send(message))
     return phase
+
+
+@dataclass
+class Bucket:
+    """Gradients that are sent together, once the last of them is ready."""
+
+    bytes: float
+    after: int
+    axes: tuple[str, ...]
+    zero: int
+    unit: str = ""
+    """The block that they are of, where each block's are sent by themselves."""
+
+
+def buckets_of(
+    gradients: list[WeightGradient],
+    least: float | None,
+    usual: tuple[float, float] = (DDP_FIRST_BUCKET, DDP_BUCKET),
+) -> list[Bucket]:
+    """Gradients in buckets, in the order in which backward has them ready.
+
+    A bucket closes when it has reached its least size: 1 MiB for the first and 25 MiB for the others, as
+    PyTorch's DistributedDataParallel does (``usual``), or ``least`` bytes for all. Gradients that are kept
+    in shards (ZeRO-2 and 3) are scattered block by block, as FSDP does, unless ``least`` is given.
+    """
+    closed: list[Bucket] = []
+    filling: dict[tuple[tuple[str, ...], int, str], Bucket] = {}
+    for gradient in gradients:
+        if not gradient.axes or not gradient.bytes:
+            continue
+        by_unit = least is None and gradient.zero >= 2
+        kind = (gradient.axes, gradient.zero, gradient.unit if by_unit else "")
+        bucket = filling.setdefault(kind, Bucket(0.0, -1, *kind))
+        bucket.bytes += gradient.bytes
+        bucket.after = max(bucket.after, gradient.after)
+        first = all((b.axes, b.zero, b.unit) != kind for b in closed)
+        if not by_unit and bucket.bytes >= (least or usual[0 if first else 1]):
+            closed.append(filling.pop(kind))
+    return sorted([*closed, *filling.values()], key=lambda bucket: bucket.after)
+
+
+@dataclass
+class Segment:
+    """Steps that run through without a break."""
+
+    steps: list[int]
+    needs: list[int] = field(default_factory=list)
+    receives: list[Key] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    """Messages that start when it ends."""
+    parts: tuple[tuple[Step, float], ...] = ()
+    """Its steps and their seconds."""
+    seconds: float = 0.0
+
+
+def segments_of(phase: Phase, buckets: list[Bucket], fuse: bool) -> list[Segment]:
+    """Cut a phase where steps wait for something or something waits for them."""
+    starts: dict[int, list[int]] = {}
+    for number, message in enumerate(phase.messages):
+        starts.setdefault(message.after, []).append(number)
+    ends = {bucket.after for bucket in buckets} | set(starts)
+    segments: list[Segment] = []
+    open_segment = False
+    for number, step in enumerate(phase.steps):
+        if not (open_segment and fuse) or step.needs or step.receives:
+            segments.append(Segment([]))
+        segments[-1].steps.append(number)
+        segments[-1].needs += step.needs
+        segments[-1].receives += step.receives
+        segments[-1].starts += starts.get(number, [])
+        open_segment = number not in ends
+    return segments

@@ -1,12 +1,12 @@
 """A job of an experiment and its answer, in the one format that both experiments use, and which iterations of
 it do not count, as something disturbed them."""
 
-import hashlib
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from joulecast.simulate.judged.results import Frozen
 
 Row = dict[str, Any]
 """One iteration: what was measured, and its values by column."""
@@ -21,25 +21,6 @@ FOREIGN = 0.2
 """Ranks that compute are disturbed by other processes with more cores than this: their memory traffic."""
 _WAITING_S = 5e-5
 _LONG_S = 0.1
-
-
-class Frozen(BaseModel):
-    """A value that JSON can hold and that does not change."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    def digest(self) -> str:
-        """SHA-256 of everything in it."""
-        return hashlib.sha256(
-            json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()
-        ).hexdigest()
-
-
-class StepConfiguration(Frozen):
-    """A step of training; each experiment adds how it is done."""
-
-    name: str = Field(pattern=r"^[a-z0-9_-]+$")
-    family: str
 
 
 class Job(Frozen):

@@ -21,30 +21,79 @@ Besides its tables the folder of results has
                           work, as in replicas, and with one: stages are never at the same operator
 ``graph-NETWORK.json``    its op graph
 
-Everything was measured in several sessions, and of everything the quiet time is used
-(:mod:`joulecast.graphs.quiet`): that of the fastest quarter, whichever session it is from.
+Everything was measured in several sessions, and of everything the time of the fastest
+quarter is used (:func:`joulecast.graphs.database.mean_of_fastest`), whichever session it is from.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import pandas as pd
+from pydantic import Field, model_validator
 from scipy.optimize import minimize_scalar
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Cost, Direction, part_of
-from joulecast.graphs.database import Database, Measured, read_database, signature
+from joulecast.graphs.database import Database, Measured, mean_of_fastest, read_database, signature
 from joulecast.graphs.opgraph import Op, OpGraph, read_graph
 from joulecast.graphs.precision import DEFAULT_TRAINING, Training
-from joulecast.graphs.quiet import quiet_mean
 from joulecast.runs.platforms import Platform
-from joulecast.simulate.judged.judging import judge_steps, platform_of
-from joulecast.simulate.judged.real_step import RANKS, TrainingConfiguration
-from joulecast.simulate.judged.results import STAGES, Experiment, Results, Table, read_folder
+from joulecast.simulate.judged.results import (
+    STAGES,
+    Experiment,
+    Results,
+    StepConfiguration,
+    Table,
+    judge_steps,
+    platform_of,
+    read_folder,
+)
 from joulecast.simulate.network_calibration import NetworkCalibration, calibrate_network
 from joulecast.simulate.simulate import Simulation, simulate
 from joulecast.simulate.strategy import Node, Strategy
+
+RANKS = 2
+
+
+class TrainingConfiguration(StepConfiguration):
+    """A step of training on two ranks: two replicas, or a pipeline of two stages."""
+
+    family: Literal["data parallel", "overlapped", "gpipe", "1f1b"]
+    network: str
+    batch: int = Field(ge=1, description="Samples of a replica's step.")
+    bucket_mb: float | None = Field(None, gt=0, description="Least size of a gradient bucket.")
+    overlap: bool = False
+    micro_batches: int = Field(1, ge=1)
+    cut: str | None = Field(None, description="Module at which the second stage begins.")
+    fits_gamma: bool = Field(False, description="Whether the overlap slowdown is fitted on it.")
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks."""
+        return RANKS
+
+    @property
+    def is_pipeline(self) -> bool:
+        """Whether it is two stages; otherwise it is two replicas."""
+        return self.cut is not None
+
+    @property
+    def samples(self) -> int:
+        """Samples of one micro-batch."""
+        return self.batch // self.micro_batches
+
+    @model_validator(mode="after")
+    def _is_one_of_both(self) -> "TrainingConfiguration":
+        if self.is_pipeline != (self.family in ("gpipe", "1f1b")):
+            raise ValueError(f"{self.name}: a pipeline needs a cut, and nothing else has one")
+        if self.is_pipeline == (self.bucket_mb is not None):
+            raise ValueError(f"{self.name}: replicas need bucket_mb, and a pipeline has none")
+        if self.batch % self.micro_batches:
+            raise ValueError(f"{self.name}: batch does not divide into micro_batches")
+        return self
+
 
 LARGEST_GAMMA = 4.0
 _OUTCOME = ("seconds", "waited_share", "foreign_cores")
@@ -58,7 +107,7 @@ REAL = Experiment(
         # optimizer, the batch.
         "parts": Table(("part", "network", "rank", "bytes"), _OUTCOME),
     },
-    typical=quiet_mean,
+    typical=mean_of_fastest,
     formats=(2,),
     missing="no measurements of training ({why}); the kept ones are in recorded/two-core-training, "
     "experiments/two-core-training makes new ones",
@@ -291,7 +340,7 @@ def fitted_gamma(results: TrainingResults) -> float:
 
 def judge(results: TrainingResults) -> pd.DataFrame:
     """Predict every measured configuration, also with overlap for free (``no gamma``); rows as of
-    :func:`joulecast.simulate.judged.judging.judge_steps`."""
+    :func:`joulecast.simulate.judged.results.judge_steps`."""
     found, gamma = calibrations(results), fitted_gamma(results)
     seconds = {
         each.name: {

@@ -1,12 +1,31 @@
-"""The core of attention, from the scores to what is summed by them: what selective recomputation does again.
+"""What recomputation runs again before a backward: a block, or the core of its attention alone.
 
-Its activations grow with the square of the sequence and cost little to compute (Korthikanti et al. 2022,
-section 5). A fused kernel is a core by itself; one that is written out has its products, scaling, mask,
-softmax and dropout around the softmax.
+The core goes from the scores to what is summed by them. Its activations grow with the square of the sequence
+and cost little to compute (selective recomputation; Korthikanti et al. 2022, section 5). A fused kernel is a
+core by itself; one that is written out has products, scaling, mask, softmax and dropout around the softmax.
 """
 
+from collections.abc import Sequence
+
+from joulecast.graphs.costs import extra_kept, kept_for_backward
 from joulecast.graphs.opgraph import Op, OpGraph
-from joulecast.simulate.cutting import unit_of
+from joulecast.simulate.pipeline_stages import unit_of
+
+
+def recomputed_ops(graph: OpGraph, block: Sequence[Op]) -> int:
+    """How many ops of a block recomputation runs: those up to the last tensor that a backward needs.
+
+    What follows it gives nothing that is kept, and torch's checkpoints stop there ("early stop").
+    """
+    made = {a.tensor: place for place, op in enumerate(block) for a in op.writes}
+    last = -1
+    for place, op in enumerate(block):
+        if extra_kept(graph, op) is not None:
+            last = place
+        needed = (made[a.tensor] for a in kept_for_backward(graph, op) if a.tensor in made)
+        last = max(last, *needed, -1)
+    return last + 1
+
 
 _SEEDS = ("attention", "softmax")
 _CORE = ("matmul", "scale", "mask", "softmax", "dropout", "attention")

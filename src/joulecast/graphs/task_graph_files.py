@@ -1,23 +1,55 @@
-"""Reads PipeDream's profiles: a line a node, an indented line an edge, in any order.
+"""Reads the two formats of graphs that can be partitioned: our own task graphs, and PipeDream's profiles.
 
-``nodeN -- description -- forward_compute_time=ms, backward_compute_time=ms, activation_size=bytes or [a; b],
-parameter_size=bytes``, sometimes with `` -- stage_id=k`` behind; ``\\tnodeA -- nodeB``. Source nodes called
-``Input`` carry the loading of data, and are dropped as PipeDream's own optimizer drops them.
+A profile has a line a node and an indented line an edge, in any order: ``nodeN -- description --
+forward_compute_time=ms, backward_compute_time=ms, activation_size=bytes or [a; b], parameter_size=bytes``,
+sometimes with `` -- stage_id=k`` behind; ``\\tnodeA -- nodeB``. Source nodes called ``Input`` carry the
+loading of data, and are dropped as PipeDream's own optimizer drops them.
 """
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.taskgraph import (
+    FORMAT,
+    MAX_GRAPH_BYTES,
     Task,
     TaskGraph,
     checked_name,
     checked_number,
     in_order,
     require_few_nodes,
+    task_graph_of,
 )
+from joulecast.runs.files.reading import json_of, read_text
+
+
+def read_partitionable(path: Path) -> TaskGraph:
+    """Read a task graph of our own, or a PipeDream profile.
+
+    Raises:
+        JoulecastError: missing, empty, neither of the two, or not sound; names the file, and line or node.
+    """
+    text = read_text(path, "graph", MAX_GRAPH_BYTES)
+    if not text.strip():
+        raise JoulecastError(f"{path}: the graph is empty")
+    if not text.lstrip().startswith(("{", "[")):
+        return pipedream_graph(path, text)
+    content = json_of(text, str(path))
+    if isinstance(content, dict) and {"ops", "tensors"} <= content.keys():
+        raise JoulecastError(
+            f"{path}: is an op graph of the simulator, which has no times; "
+            "`joulecast profile NETWORK OUT` measures one that can be partitioned"
+        )
+    if isinstance(content, dict) and content.get("format") == FORMAT:
+        return task_graph_of(path, content)
+    raise JoulecastError(
+        f"{path}: neither of the formats that can be partitioned: a `{FORMAT}` or a PipeDream graph.txt (top "
+        f"level: {json.dumps(content)[:60]})"
+    )
+
 
 _INPUT = "Input"
 _FIELDS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")

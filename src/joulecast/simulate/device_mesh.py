@@ -1,20 +1,106 @@
-"""The devices of a strategy: where each stands in the mesh, how fast it is, and which are alike."""
+"""The devices of a strategy: where each stands in the mesh, and which of them do the same at the same time.
+
+Devices that do the same are one class, which is simulated once. They start with the colour of what they do
+themselves: stage, size of their part, pace. Colours are then split until any two devices of a colour meet the
+same colours in every group that they belong to (replicas, shards, pipelines, nodes and units behind a port):
+an equitable partition, so that, step by step, whatever happens to one of them happens to all. A straggler has
+a colour of its own, and splits those that wait for it.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from joulecast.errors import JoulecastError
-from joulecast.simulate.folding import Classes, Ints, fold, unfolded
-from joulecast.simulate.mesh_axes import joined, size_along
 from joulecast.simulate.placement import PlacedOp
-from joulecast.simulate.strategy import Strategy
+from joulecast.simulate.strategy import Strategy, joined, size_along
+
+Ints = NDArray[np.int64]
+
+
+def scrambled(numbers: Ints) -> NDArray[np.uint64]:
+    """Each number as 64 bits that look random, so that sums of them tell multisets apart (splitmix64)."""
+    bits = numbers.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    scrambled_bits: NDArray[np.uint64] = bits ^ (bits >> np.uint64(31))
+    return scrambled_bits
+
+
+def summed_by(group: Ints, values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Sum of the values of each group (modulo 2^64), groups numbered from 0 without gaps."""
+    sums = np.zeros(int(group.max()) + 1, dtype=np.uint64)
+    np.add.at(sums, group, values)
+    return sums
+
+
+def signatures(group: Ints, colour: Ints) -> Ints:
+    """A number for the colours in each device's group: equal where the colours of the groups are."""
+    numbered = np.unique(group, return_inverse=True)[1].reshape(-1)
+    return summed_by(numbered, scrambled(colour))[numbered].astype(np.int64)
+
+
+def _renumbered(columns: list[Ints]) -> Ints:
+    """One number for each distinct row of the columns, in the order in which devices show them."""
+    row = np.zeros(len(columns[0]), dtype=np.uint64)
+    for place, column in enumerate(columns):
+        row += scrambled(column + (place << 40))
+    _, first, inverse = np.unique(row, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    numbers: Ints = rank[inverse.reshape(-1)]
+    return numbers
 
 
 @dataclass(frozen=True)
-class Fleet:
+class Classes:
+    """Classes of devices that have the same timeline."""
+
+    of_device: Ints
+    """The class of each device."""
+    first: Ints
+    """A device of each class, which stands for all of it."""
+    size: Ints
+    """Devices in each class."""
+
+    @property
+    def count(self) -> int:
+        """Number of classes."""
+        return len(self.first)
+
+
+def _classes(colour: Ints) -> Classes:
+    _, first, inverse, size = np.unique(
+        colour, return_index=True, return_inverse=True, return_counts=True
+    )
+    return Classes(inverse.reshape(-1), first, size)
+
+
+def fold(own: list[Ints], groupings: list[Ints]) -> Classes:
+    """Fold devices into classes.
+
+    Args:
+        own: what a device does by itself, each a number for every device.
+        groupings: the group of every device, in each way in which devices depend on each other.
+    """
+    colour = _renumbered(own)
+    while True:
+        finer = _renumbered([colour, *(signatures(group, colour) for group in groupings)])
+        if finer.max() == colour.max():
+            return _classes(colour)
+        colour = finer
+
+
+def unfolded(devices: int) -> Classes:
+    """Every device a class of its own."""
+    return _classes(np.arange(devices, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class DeviceMesh:
     """The devices of a strategy: where each stands in the mesh, and which are alike."""
 
     mesh: dict[str, int]
@@ -67,7 +153,7 @@ def uneven(items: list[PlacedOp], mesh: Mapping[str, int]) -> list[tuple[str, in
     return sorted(found)
 
 
-def build_fleet(
+def build_device_mesh(
     strategy: Strategy,
     items: list[PlacedOp],
     node_of: Ints,
@@ -75,7 +161,7 @@ def build_fleet(
     stragglers: Mapping[int, float],
     folded: bool,
     by_place: bool = False,
-) -> Fleet:
+) -> DeviceMesh:
     """Stand the devices of a strategy in its mesh, and fold those that are alike.
 
     Raises:
@@ -93,9 +179,9 @@ def build_fleet(
     sizes = tuple(mesh.values())
     numbers = np.arange(devices, dtype=np.int64)
     place = dict(zip(mesh, np.unravel_index(numbers, sizes), strict=True)) if mesh else {}
-    fleet = Fleet(mesh, place, pace, unfolded(devices))
+    device_mesh = DeviceMesh(mesh, place, pace, unfolded(devices))
     if not folded:
-        return fleet
+        return device_mesh
     own = [np.unique(pace, return_inverse=True)[1].reshape(-1)]
     if "pipeline" in place:
         own.append(place["pipeline"])
@@ -105,9 +191,9 @@ def build_fleet(
         own += [place[axis] for axis, size in mesh.items() if size & (size - 1)]
     grouped = {axis: None for axis, size in mesh.items() if size > 1}
     grouped |= dict.fromkeys(joined(tuple(grouped)))
-    groupings = [fleet.group_of(axis) for axis in grouped]
+    groupings = [device_mesh.group_of(axis) for axis in grouped]
     groupings += [numbers // width for width in widths if 1 < width < devices]
     groupings.append(node_of)
     # A group across two nodes is unlike one within: what two groups have in common counts too.
     groupings += [first * devices + second for first, second in combinations(groupings, 2)]
-    return Fleet(mesh, place, pace, fold(own, groupings))
+    return DeviceMesh(mesh, place, pace, fold(own, groupings))

@@ -1,7 +1,7 @@
-"""A sheet on which a network is written op by op, for one sample: tensors by name, dims by what they mean.
+"""Writes a network op by op, for one sample: tensors by name, dims by what they mean.
 
 For networks that are made of numbers (:mod:`joulecast.graphs.transformer`); what is captured from torch goes
-through :mod:`joulecast.graphs.builder`, which has views to follow. This module needs no torch.
+through :mod:`joulecast.graphs.capture_builder`, which has views to follow. This module needs no torch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from typing import Any
 from joulecast.graphs.opgraph import Access, Dim, DimKind, Op, OpGraph, Role, Tensor, checked
 
 FLOAT_BYTES = 4
-"""Sheets are written at fp32; :func:`joulecast.graphs.precision.at_precision` gives any other."""
+"""Networks are written at fp32; :func:`joulecast.graphs.precision.at_precision` gives any other."""
 TOKEN_BYTES = 8
 """Token ids and class labels are 64-bit in torch."""
 MASK_BYTES = 1
@@ -32,7 +32,7 @@ Axes = tuple[str | None, ...]
 
 
 @dataclass
-class Sheet:
+class NetworkBuilder:
     """Ops and tensors so far. Methods that add an op give the name of the tensor that it writes."""
 
     fuses: bool = False
@@ -110,7 +110,7 @@ class Sheet:
     ) -> str:
         """An op element by element: the first operand has all axes; others name the axes that they have.
 
-        ``in_next``: where the sheet fuses, it has no kernel of its own.
+        ``in_next``: where the net fuses, it has no kernel of its own.
         """
         if in_next and self.fuses:
             attributes["in_next"] = True

@@ -6,46 +6,30 @@ sharded weights (ZeRO-2 and 3) queue with the gathers of weights, as they are on
 block's weights are gathered before the gradients of this one are scattered.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from joulecast.graphs.schedules import Turn
-from joulecast.simulate.activities import Activity
-from joulecast.simulate.chains import Chain, ChainLink
-from joulecast.simulate.mesh_axes import size_along
-from joulecast.simulate.phase import Key, Message, Phase, Step, reduction
-from joulecast.simulate.segments import Bucket, Join, Segment, chained
+from joulecast.simulate.event_loop import Activity
+from joulecast.simulate.phases import (
+    Bucket,
+    Key,
+    Message,
+    Phase,
+    Segment,
+    reduction,
+)
+from joulecast.simulate.strategy import size_along
 
 if TYPE_CHECKING:
     from joulecast.simulate.compiler import Compiler
 
-Parts = tuple[tuple[Step, float], ...]
+
 _AT_THE_END = -1
 """In place of the micro-batch of what is sent once a step."""
 
 
-@dataclass
-class Run:
-    """Segments one behind the other, the messages between them, and the chains that they are together."""
-
-    segments: list[Segment]
-    joins: list[Join]
-    links: list[ChainLink]
-    capacity: Sequence[float]
-    _chains: dict[int, Chain] = field(default_factory=dict)
-
-    def chain_from(self, place: int) -> Chain | None:
-        """The chain of the segments from one on; ``None`` if it is the last, or something is under way."""
-        if place == len(self.joins) or (place and self.joins[place - 1].meanwhile):
-            return None
-        if place not in self._chains:
-            first = place + sum(not join.meanwhile for join in self.joins[:place])
-            self._chains[place] = Chain(self.links[first:], self.capacity)
-        return self._chains[place]
-
-
-class Lane:
+class DeviceStreams:
     """The activities of one class, as they are added in order."""
 
     def __init__(self, compiler: "Compiler", number: int, device: int) -> None:
@@ -55,33 +39,21 @@ class Lane:
         self.number = number
         self.device = device
         """Its place in the pipeline."""
-        self.pace = compiler.fleet.pace_of(number)
+        self.pace = compiler.device_mesh.pace_of(number)
         self.last_compute: int | None = None
         self.last_on: dict[object, int] = {}
         """Last message on each stream."""
         self.gradient_messages: list[int] = []
-        self.features_done = True
-        """Whether compute has waited for all feature messages so far: a chain then queues behind none."""
-        self._chains = compiler.chains_of_class
-        self.pieces: list[tuple[Turn, list[int]]] = []
-        """Its work in order, and the activities of each piece, in the same order for pieces alike."""
 
     def _now(self) -> list[int]:
         return [] if self.last_compute is None else [self.last_compute]
 
-    def _note(self, activity: int) -> int:
-        if self.pieces:
-            self.pieces[-1][1].append(activity)
-        return activity
-
     def compute(self, activity: Activity, after: list[int]) -> None:
         """Compute once what was computed before is done, and what it waits for is there."""
         before = self._now()
-        if self.last_on.get("feature") in after:
-            self.features_done = True
         if self.compiler.blocking:
             before += list(self.last_on.values())
-        self.last_compute = self._note(self.activities.add(activity, [*before, *after]))
+        self.last_compute = self.activities.add(activity, [*before, *after])
 
     def _queued(self, stream: object, activity: int) -> None:
         """First in, first out: a message waits for the one before it on its stream."""
@@ -111,9 +83,7 @@ class Lane:
             self.activities.wait(number, earlier)
         stream = "weights" if message.weights else stream
         self._queued(stream, number)
-        if stream == "feature":
-            self.features_done = False
-        return self._note(number)
+        return number
 
     def _send(self, message: Message, micro_batch: int, after: list[int]) -> int:
         assert message.key is not None
@@ -136,7 +106,7 @@ class Lane:
             self.activities.activities[number].label = sized.label
             self.activities.activities[number].work = sized.work
             self.activities.activities[number].latency = sized.latency
-        return self._note(number)
+        return number
 
     def exchange(self, tied: list[Message]) -> None:
         """Send gradients of weights that other stages have too, and wait for theirs."""
@@ -166,68 +136,28 @@ class Lane:
             shared = ("gradients", *key, axis)
             after = [self.collective(shared, message, after, stream, gradient=True)]
             if kind == "reduce_scatter":
-                size /= size_along(self.compiler.fleet.mesh, axis)
+                size /= size_along(self.compiler.device_mesh.mesh, axis)
         self.gradient_messages += after
-
-    def _runs(
-        self, phase: Phase, segments: list[Segment], buckets: Sequence[tuple[int, Bucket]]
-    ) -> list[Run]:
-        """Segments of a phase, those that are one chain together; worked out once for each class."""
-        key = (self.number, id(segments), bool(buckets))
-        if key not in self._chains:
-            ends = {bucket.after for _, bucket in buckets}
-            runs = chained(phase, segments, ends, self._is_own)
-            self._chains[key] = [
-                Run(run, joins, self._links(phase, run, joins), self.transfers.capacity)
-                for run, joins in runs
-            ]
-        return self._chains[key]
-
-    def _is_own(self, message: Message) -> bool:
-        """Whether a message is of this class alone, and nothing is in its way on its stream."""
-        if not self.compiler.chains:
-            return False
-        flow = self.transfers.flow(message.kind, message.axis, self.number)
-        return flow.members == (self.number,)
-
-    def _nothing_in_the_way(self, first: Segment, sent: Mapping[int, int]) -> bool:
-        """Whether no feature message is under way once a segment starts: a chain then queues behind none."""
-        last = self.last_on.get("feature")
-        return self.features_done or any(sent[number] == last for number in first.needs)
-
-    def _links(self, phase: Phase, run: list[Segment], joins: list[Join]) -> list[ChainLink]:
-        links = [ChainLink("compute", run[0].seconds * self.pace)]
-        for join, segment in zip(joins, run[1:], strict=True):
-            message = phase.messages[join.message]
-            flow = self.transfers.flow(message.kind, message.axis, self.number)
-            sent = flow.activity(message.label, message.bytes, False)
-            link = ChainLink(sent.label, sent.work, sent.usage, sent.latency)
-            seconds = segment.seconds * self.pace
-            if join.meanwhile:
-                links.append(ChainLink("compute", seconds, meanwhile=link))
-            else:
-                links += [link, ChainLink("compute", seconds)]
-        return links
 
     def run(
         self,
-        piece: Turn,
+        turn: Turn,
         stage: int,
         phase: Phase,
         segments: list[Segment],
         buckets: Sequence[tuple[int, Bucket]] = (),
     ) -> None:
-        """Add the activities of a piece of work: one micro-batch's forward or backward of a stage.
+        """Add the activities of a turn of work: one micro-batch's forward or backward of a stage.
 
         Args:
-            piece: what is done.
+            turn: what is done.
             stage: of the network.
             phase: its program.
             segments: the program cut into pieces that run through, with their costs.
             buckets: gradients that are sent as soon as they are ready, each with its place among all.
         """
         sent: dict[int, int] = {}
-        direction, micro_batch = piece.phase, piece.micro_batch
+        direction, micro_batch = turn.phase, turn.micro_batch
 
         def start(number: int) -> None:
             message = phase.messages[number]
@@ -242,35 +172,16 @@ class Lane:
             if message.after == -1:
                 start(number)
 
-        def wait_and_compute(
-            first: Segment, seconds: float, chain: Chain | None, parts: Parts
-        ) -> None:
-            after = [sent[number] for number in first.needs]
-            for received in first.receives:
+        for segment in segments:
+            arriving = [sent[number] for number in segment.needs]
+            for received in segment.receives:
                 source = self.transfers.partner(self.number, received[3])
-                after.append(self._sent(received, micro_batch, source))
-            label = f"{direction} {micro_batch}"
-            work = Activity(label, (self.number,), seconds, parts=parts, chain=chain)
-            self.compute(work, after)
-
-        def end(segment: Segment) -> None:
+                arriving.append(self._sent(received, micro_batch, source))
+            label, seconds = f"{direction} {micro_batch}", segment.seconds * self.pace
+            work = Activity(label, (self.number,), seconds, parts=segment.parts)
+            self.compute(work, arriving)
             for number in segment.starts:
                 start(number)
             for place, bucket in buckets:
                 if bucket.after in segment.steps:
                     self.send_bucket(bucket, (stage, place, micro_batch))
-
-        for run in self._runs(phase, segments, buckets):
-            for place, segment in enumerate(run.segments):
-                chain = run.chain_from(place) if self._nothing_in_the_way(segment, sent) else None
-                if chain is not None:
-                    wait_and_compute(segment, chain.computing_s, chain, ())
-                    assert self.last_compute is not None
-                    whole = self.activities.activities[self.last_compute]
-                    whole.link_parts = tuple(each.parts for each in run.segments[place:])
-                    messages = (join.message for join in run.joins[place:])
-                    sent |= dict.fromkeys(messages, self.last_compute)
-                    end(run.segments[-1])
-                    break
-                wait_and_compute(segment, segment.seconds * self.pace, None, segment.parts)
-                end(segment)

@@ -1,4 +1,4 @@
-"""Ops that cost the same are priced once: blocks of a network repeat each other, and so do strategies.
+"""What an op costs is asked once: blocks of a network repeat each other, and so do strategies.
 
 What an op costs depends on its kind, dims, attributes and tensors, and not on its name: that is its
 signature. A search asks for the cost of the same few signatures thousands of times.
@@ -43,7 +43,7 @@ def signature_of(graph: OpGraph, op: Op) -> Signature:
     )
 
 
-class Alike:
+class OpCache:
     """What strategies of a network have in common, and is worked out once."""
 
     def __init__(self) -> None:
@@ -73,28 +73,28 @@ class Alike:
         return found
 
 
-class RememberedCosts:
+class CachedCosts:
     """Costs that are asked once for each signature, parts and direction."""
 
-    def __init__(self, costs: Costs, alike: Alike | None = None) -> None:
+    def __init__(self, costs: Costs, op_cache: OpCache | None = None) -> None:
         self.costs = costs
-        self.alike = alike or Alike()
+        self.op_cache = op_cache or OpCache()
         self._known: dict[tuple[object, ...], Cost] = {}
-        self._passing: dict[float, RememberedCosts] = {0.0: self}
+        self._passing: dict[float, CachedCosts] = {0.0: self}
 
-    def passing(self, passes: float) -> "RememberedCosts":
+    def passing(self, passes: float) -> "CachedCosts":
         """The costs with so many passes over the gradients of weights, remembered too."""
         if passes not in self._passing:
             priced = with_gradient_passes(self.costs, passes)
-            self._passing[passes] = RememberedCosts(priced, self.alike)
+            self._passing[passes] = CachedCosts(priced, self.op_cache)
         return self._passing[passes]
 
-    def scaled(self, factor: float, source: Source) -> "RememberedCosts":
+    def scaled(self, factor: float, source: Source) -> "CachedCosts":
         """The costs that are ``factor`` times as long, remembered too."""
-        return RememberedCosts(Scaled(self, factor, source), self.alike)
+        return CachedCosts(Scaled(self, factor, source), self.op_cache)
 
     def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
-        key = (self.alike.numbers(graph)[op.name], direction, *sorted(parts.items()))
+        key = (self.op_cache.numbers(graph)[op.name], direction, *sorted(parts.items()))
         if key not in self._known:
             self._known[key] = self.costs.cost(graph, op, parts, direction)
         return self._known[key]
@@ -103,6 +103,6 @@ class RememberedCosts:
         return self.costs.optimizer(parameter_bytes, training)
 
 
-def remembered(costs: Costs) -> RememberedCosts:
+def cached(costs: Costs) -> CachedCosts:
     """Costs that remember what they were asked; the same object, if they do already."""
-    return costs if isinstance(costs, RememberedCosts) else RememberedCosts(costs)
+    return costs if isinstance(costs, CachedCosts) else CachedCosts(costs)

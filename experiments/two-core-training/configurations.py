@@ -1,75 +1,50 @@
-"""A step of real training on two ranks, and the steps that are measured."""
+"""The steps that are measured, and the jobs that measure them."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from jobs import Job
+from pydantic import Field
 
-from joulecast.simulate.judged.jobs import Frozen, Job, StepConfiguration
+from joulecast.simulate.judged.results import Frozen
+from joulecast.simulate.judged.two_core_training import TrainingConfiguration
 
-RANKS = 2
 REPLICA_BATCHES = {"vgg16": 4, "resnet50": 8, "vit_s": 16}
 """Samples of a replica's step: few, so that what is sent weighs more; a step takes 0.2 to 0.6 s."""
+
+
 BUCKETS_MB = {
     "vgg16": (600.0, 100.0, 16.0, 4.0),
     "resnet50": (100.0, 48.0, 24.0, 10.0),
     "vit_s": (100.0, 44.0, 22.0, 10.0),
 }
 """Least sizes that give 1 to some 8 buckets; the gradients have 537, 94 and 86 MB."""
+
+
 WITHOUT_OVERLAP = 2
 """So many of the bucket sizes are also sent after backward."""
+
+
 CUTS = {
     "vgg16": "features.17",
     "resnet50": "layer3",
     "vit_s": "encoder.layers.encoder_layer_6",
 }
+
+
 PIPELINE_BATCHES = {"vgg16": 8, "resnet50": 16, "vit_s": 32}
+
+
 PIPELINES: tuple[tuple[Literal["gpipe", "1f1b"], int], ...] = (
     ("gpipe", 2),
     ("gpipe", 4),
     ("1f1b", 2),
     ("1f1b", 4),
 )
+
+
 FITTING_GAMMA = ("vgg16-overlap-16mb", "resnet50-overlap-24mb")
 """Configurations that the overlap slowdown is fitted on; it is tested on the others."""
-
-
-class TrainingConfiguration(StepConfiguration):
-    """A step of training on two ranks: two replicas, or a pipeline of two stages."""
-
-    family: Literal["data parallel", "overlapped", "gpipe", "1f1b"]
-    network: str
-    batch: int = Field(ge=1, description="Samples of a replica's step.")
-    bucket_mb: float | None = Field(None, gt=0, description="Least size of a gradient bucket.")
-    overlap: bool = False
-    micro_batches: int = Field(1, ge=1)
-    cut: str | None = Field(None, description="Module at which the second stage begins.")
-    fits_gamma: bool = Field(False, description="Whether the overlap slowdown is fitted on it.")
-
-    @property
-    def ranks(self) -> int:
-        """Number of ranks."""
-        return RANKS
-
-    @property
-    def is_pipeline(self) -> bool:
-        """Whether it is two stages; otherwise it is two replicas."""
-        return self.cut is not None
-
-    @property
-    def samples(self) -> int:
-        """Samples of one micro-batch."""
-        return self.batch // self.micro_batches
-
-    @model_validator(mode="after")
-    def _is_one_of_both(self) -> "TrainingConfiguration":
-        if self.is_pipeline != (self.family in ("gpipe", "1f1b")):
-            raise ValueError(f"{self.name}: a pipeline needs a cut, and nothing else has one")
-        if self.is_pipeline == (self.bucket_mb is not None):
-            raise ValueError(f"{self.name}: replicas need bucket_mb, and a pipeline has none")
-        if self.batch % self.micro_batches:
-            raise ValueError(f"{self.name}: batch does not divide into micro_batches")
-        return self
 
 
 class Workload(Frozen):

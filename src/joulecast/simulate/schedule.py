@@ -1,7 +1,8 @@
-"""The order of a pipeline device's work in a step, and how many micro-batches it holds meanwhile."""
+"""The schedule: the order of a device's work in a step, and the micro-batches that it holds meanwhile."""
 
 from functools import lru_cache
 
+from joulecast.graphs.opgraph import KINDS, Op, OpGraph
 from joulecast.graphs.schedules import Turn, interleaved_order, work_order, zero_bubble_order
 from joulecast.simulate.strategy import Strategy
 
@@ -45,3 +46,19 @@ def _order(
     if kind == "zb-h1":
         return tuple(zero_bubble_order(pipeline, device, micro_batches))
     return tuple(Turn(phase, batch) for phase, batch in work_order(micro_batches, most))
+
+
+def weights_share(graph: OpGraph, op: Op) -> float:
+    """The share of an op's backward that gives the gradients of its weights.
+
+    A matrix product has one product for its weights and one for its input, unless that is data; all that a
+    lookup has is the gradient of its table. What else has weights (norms) gives both in one pass.
+    """
+    if op.kind == "timed":
+        return float(op.attributes.get("weights_share", 0.0))
+    roles = {graph.tensors[access.tensor].role for access in op.reads}
+    if "parameter" not in roles:
+        return 0.0
+    if KINDS[op.kind] == "lookup" or "activation" not in roles:
+        return 1.0
+    return 0.5 if KINDS[op.kind] == "matmul" else 0.0

@@ -1,5 +1,7 @@
 """The least time that a step can take: its longest path, if no two transfers shared a port.
 
+A search does not simulate what takes longer at least than the best so far.
+
 A device computes one thing at a time, a transfer is never faster than alone, and nothing starts before what
 it waits for is done. The longest path through a step at those rates is therefore never above its simulated
 time. What a device does in a turn depends on its state before (when its compute, and its streams of weights
@@ -20,10 +22,9 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from joulecast.simulate.compiler import Compiler, Work
-from joulecast.simulate.mesh_axes import size_along
 from joulecast.simulate.network import alone
-from joulecast.simulate.phase import Key, reduction
-from joulecast.simulate.segments import Bucket, Segment
+from joulecast.simulate.phases import Bucket, Key, Segment, reduction
+from joulecast.simulate.strategy import size_along
 from joulecast.simulate.transfers import Flow
 
 Delays = dict[Hashable, float]
@@ -65,12 +66,12 @@ class _Effect:
 
 
 class _Turn:
-    """One turn while its delays are worked out: as :class:`joulecast.simulate.lane.Lane` runs it."""
+    """One turn while its delays are worked out: as :meth:`DeviceStreams.run` does it."""
 
     def __init__(self, compiler: Compiler, number: int, work: Work) -> None:
-        self.transfers, self.mesh = compiler.transfers, compiler.fleet.mesh
+        self.transfers, self.mesh = compiler.transfers, compiler.device_mesh.mesh
         self.number, self.work = number, work
-        self.pace = compiler.fleet.pace_of(number)
+        self.pace = compiler.device_mesh.pace_of(number)
         self.state: dict[str, Delays] = {name: {name: 0.0} for name in _STATE}
         self.sent: dict[int, Delays] = {}
         self.taken: dict[int, float] = {}
@@ -146,7 +147,7 @@ class _Turn:
         self.flowing_s[stream] = self.flowing_s.get(stream, 0.0) + seconds
 
     def _send_bucket(self, bucket: Bucket) -> None:
-        """Sum a bucket, as :meth:`joulecast.simulate.lane.Lane.send_bucket` does."""
+        """Sum a bucket, as :meth:`DeviceStreams.send_bucket` does."""
         stream = _WEIGHTS if bucket.zero >= 2 else _GRADIENTS
         done, size = self.state[_COMPUTE], bucket.bytes
         for axis in bucket.axes:
@@ -189,11 +190,13 @@ class _Step:
 
     def run(self) -> "Least":
         """Least seconds of the step."""
-        classes = [_Class(self, number) for number in range(self.compiler.fleet.classes.count)]
+        classes = [
+            _Class(self, number) for number in range(self.compiler.device_mesh.classes.count)
+        ]
         self.ready.extend(classes)
         while self.ready:
             self.ready.popleft().advance()
-        sizes = self.compiler.fleet.classes.size
+        sizes = self.compiler.device_mesh.classes.size
         if self.compiler.strategy.schedule != "zb-h1":
             for each in classes:
                 each.tail_s = self._tail_s(classes, each.number)
@@ -248,13 +251,12 @@ class _Class:
         self.step, self.compiler, self.number = step, step.compiler, number
         self.plans = self.compiler.plans_of(number)
         device = self.compiler.device_of(number)
-        micro_batches = self.compiler.strategy.micro_batches
-        self.turns = self.compiler.turns(device, self.plans, micro_batches)
+        self.turns = self.compiler.turns(device, self.plans)
         self.places: dict[Hashable, int] = {name: i for i, name in enumerate(_STATE)}
         self.times = [0.0] * len(_STATE)
         self.effects: dict[int, _Known] = {}
         self.update_s = self.compiler.update_seconds(
-            self.plans, self.compiler.fleet.pace_of(number)
+            self.plans, self.compiler.device_mesh.pace_of(number)
         )
         self.computing_s = self.update_s
         self.idle_s, self.flowing_s = 0.0, {_WEIGHTS: 0.0, _GRADIENTS: 0.0}

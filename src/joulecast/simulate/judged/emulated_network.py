@@ -1,0 +1,393 @@
+"""The simulator judged on the emulated network: what a step is, what was measured, and predictions.
+
+The network is calibrated on stand-alone collectives alone; every configuration is then predicted before it
+is compared with what was measured (``recorded/emulated-network``). This is the whole semantics of a step that
+both the emulated network and a simulator of it follow:
+
+* Rank ``(stage * data_parallel + replica) * tensor_parallel + shard``; consecutive ranks share a node.
+* A stage has an equal count of consecutive layers and computes one thing at a time, in the order of
+  :meth:`Configuration.stage_order`.
+* An activation goes to the same replica and shard of the next stage when the forward is done, its
+  gradient back (same size) when the backward is; the sender computes on, the receiver waits. Every
+  shard sends the whole ``activation_bytes``.
+* A tensor-parallel group all-reduces ``activation_bytes`` after every layer's forward and again after
+  its backward; nothing else is computed meanwhile.
+* Gradients are all-reduced over the data-parallel group of the stage after the last backward only,
+  in the buckets of :meth:`Configuration.buckets`, one after the other. With ``overlap`` a bucket is
+  ready as soon as its last layer's backward (and tensor-parallel all-reduce) is done; without, all
+  are when the rank's last backward is.
+* A straggler's computations take ``factor`` times as long; nothing else about it differs.
+
+The step lasts until the last rank has computed, all-reduced and got rid of everything.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import pandas as pd
+from pydantic import Field, model_validator
+
+from joulecast.graphs.costs import Cost, Direction, Parts
+from joulecast.graphs.opgraph import Access, Dim, DimKind, Op, OpGraph, Tensor, checked
+from joulecast.graphs.precision import DEFAULT_TRAINING, Training
+from joulecast.graphs.schedules import Schedule, Work, stage_order
+from joulecast.runs.platforms import Platform
+from joulecast.simulate.collectives import Algorithm
+from joulecast.simulate.judged.results import (
+    Experiment,
+    Frozen,
+    Results,
+    StepConfiguration,
+    Table,
+    judge_steps,
+    platform_of,
+    read_folder,
+)
+from joulecast.simulate.network import alone
+from joulecast.simulate.network_calibration import NetworkCalibration, calibrate_network
+from joulecast.simulate.simulate import Assumptions, Simulation, simulate
+from joulecast.simulate.strategy import Node, Strategy
+
+
+class Layer(Frozen):
+    """A layer as one rank sees it; times and activations are per micro-batch."""
+
+    name: str
+    forward_s: float = Field(ge=0)
+    backward_s: float = Field(ge=0)
+    gradient_bytes: int = Field(ge=0, multiple_of=4, description="What a rank holds of it.")
+    activation_bytes: int = Field(
+        ge=0,
+        multiple_of=4,
+        description="Crosses a pipeline cut behind the layer; all-reduced by tensor-parallel groups.",
+    )
+
+
+class Straggler(Frozen):
+    """A rank whose computations take ``factor`` times as long."""
+
+    rank: int = Field(ge=0)
+    factor: float = Field(gt=0)
+
+
+class Configuration(StepConfiguration):
+    """A step of training on ``ranks`` ranks; the module's text says what happens in it."""
+
+    name: str = Field(pattern=r"^[a-z0-9-]+$")
+    ranks: int = Field(ge=1)
+    ranks_per_node: int = Field(1, ge=1)
+    data_parallel: int = Field(1, ge=1)
+    tensor_parallel: int = Field(1, ge=1)
+    pipeline: int = Field(1, ge=1)
+    micro_batches: int = Field(1, ge=1)
+    schedule: Schedule = "gpipe"
+    bucket_bytes: int = Field(1 << 20, ge=1, description="A bucket closes when it has this much.")
+    overlap: bool = True
+    algorithm: Algorithm = "ring"
+    layers: tuple[Layer, ...] = Field(min_length=1)
+    straggler: Straggler | None = None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "Configuration":
+        product = self.data_parallel * self.tensor_parallel * self.pipeline
+        if product != self.ranks:
+            raise ValueError(
+                f"{self.name}: data_parallel {self.data_parallel} x tensor_parallel "
+                f"{self.tensor_parallel} x pipeline {self.pipeline} is {product}, "
+                f"not the {self.ranks} ranks"
+            )
+        if self.ranks % self.ranks_per_node:
+            raise ValueError(
+                f"{self.name}: {self.ranks} ranks do not fill nodes of {self.ranks_per_node}"
+            )
+        if len(self.layers) % self.pipeline:
+            raise ValueError(
+                f"{self.name}: {len(self.layers)} layers cannot be cut into {self.pipeline} "
+                "stages of equal count"
+            )
+        if self.straggler is not None and self.straggler.rank >= self.ranks:
+            raise ValueError(
+                f"{self.name}: straggler.rank {self.straggler.rank} is not one of the ranks "
+                f"0 to {self.ranks - 1}"
+            )
+        return self
+
+    @property
+    def nodes(self) -> int:
+        """Nodes, each with one link."""
+        return self.ranks // self.ranks_per_node
+
+    def place(self, rank: int) -> tuple[int, int, int]:
+        """Stage, replica and shard of a rank."""
+        rest, shard = divmod(rank, self.tensor_parallel)
+        stage, replica = divmod(rest, self.data_parallel)
+        return stage, replica, shard
+
+    def rank_at(self, stage: int, replica: int, shard: int) -> int:
+        """The rank at a place."""
+        return (stage * self.data_parallel + replica) * self.tensor_parallel + shard
+
+    def slowdown(self, rank: int) -> float:
+        """The factor of a rank's computing times."""
+        straggler = self.straggler
+        return straggler.factor if straggler is not None and straggler.rank == rank else 1.0
+
+    def stage_layers(self, stage: int) -> tuple[Layer, ...]:
+        """The layers of a stage, in the order of forward."""
+        count = len(self.layers) // self.pipeline
+        return self.layers[stage * count : (stage + 1) * count]
+
+    def stage_order(self, stage: int) -> list[Work]:
+        """A stage's work in a step, in order."""
+        return stage_order(self.schedule, self.pipeline, stage, self.micro_batches)
+
+    def buckets(self, stage: int) -> list[tuple[int, int]]:
+        """The gradient buckets of a stage in the order of backward.
+
+        Returns:
+            for each bucket the index (within the stage) of the layer whose backward completes it,
+            and its bytes. Layers without gradients take part in none.
+        """
+        layers = self.stage_layers(stage)
+        if self.data_parallel == 1:
+            return []
+        closed: list[tuple[int, int]] = []
+        filled, last = 0, 0
+        for index in reversed(range(len(layers))):
+            if layers[index].gradient_bytes == 0:
+                continue
+            filled, last = filled + layers[index].gradient_bytes, index
+            if filled >= self.bucket_bytes:
+                closed.append((index, filled))
+                filled = 0
+        return [*closed, (last, filled)] if filled else closed
+
+
+@dataclass(frozen=True)
+class TimedLayer:
+    """A layer as one device sees it, for one micro-batch of one sample."""
+
+    name: str
+    forward_s: float
+    backward_s: float
+    gradient_bytes: int
+    """Of the weights that a device holds."""
+    activation_bytes: int
+    """Of what the layer reads and writes for a micro-batch of a replica."""
+    weights_share: float = 0.0
+    """Of the backward: the gradients of weights, which a zero-bubble schedule does later."""
+
+
+def timed_chain(name: str, layers: Sequence[TimedLayer], shards: int = 1) -> OpGraph:
+    """A chain of layers; along the dim ``shard`` their work is split and what they write is summed.
+
+    A layer reads its weights first, so that their gradient is complete when its backward is, with the
+    gradient of its input summed over the shards.
+
+    Args:
+        name: of the graph.
+        layers: in order.
+        shards: tensor-parallel group that the layers' bytes are given for.
+    """
+    tensors = [Tensor("input", (1, 1), 1, "input")]
+    ops = []
+
+    def add(
+        module: str,
+        suffix: str,
+        reads: Sequence[Access],
+        size: int,
+        seconds: tuple[float, float] = (0.0, 0.0),
+        shard: Sequence[Dim] = (),
+        weights_share: float = 0.0,
+    ) -> Access:
+        written = Tensor(module + suffix, (1, size), 1, "activation")
+        tensors.append(written)
+        attributes = {"forward_s": seconds[0], "backward_s": seconds[1]}
+        if weights_share:
+            attributes["weights_share"] = weights_share
+        dims = (Dim("batch", 1, DimKind.BATCH), *shard)
+        access = Access(written.name, ("batch", None))
+        ops.append(Op(written.name, "timed", module, dims, tuple(reads), (access,), attributes))
+        return access
+
+    read = Access("input", ("batch", None))
+    shard = Dim("shard", shards, DimKind.REDUCE)
+    for layer in layers:
+        weight = Tensor(f"{layer.name}.weight", (layer.gradient_bytes,), 1, "parameter")
+        tensors.append(weight)
+        size = layer.activation_bytes
+        entered = add(layer.name, "/weights", [read, Access(weight.name, (None,))], size)
+        seconds = (layer.forward_s, layer.backward_s)
+        read = add(layer.name, "", [entered], size, seconds, [shard], layer.weights_share)
+    add(layers[-1].name, "/loss", [read], 1)
+    return checked(OpGraph(name, tuple(ops), {t.name: t for t in tensors}, 1))
+
+
+@dataclass(frozen=True)
+class GivenCosts:
+    """Costs of timed layers: what they say, and nothing for the optimizer."""
+
+    def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
+        return Cost(float(op.attributes[f"{direction}_s"]), "given")
+
+    def optimizer(self, parameter_bytes: float, training: Training = DEFAULT_TRAINING) -> Cost:
+        return Cost(0.0, "given")
+
+
+_STEP = ("configuration", "repeat")
+_COLLECTIVE = ("kind", "algorithm", "ranks", "ranks_per_node", "bytes")
+_OUTCOME = ("seconds", "foreign_cores", "late_s")
+
+EMULATED = Experiment(
+    configuration=Configuration,
+    tables={
+        "steps": Table(_STEP, _OUTCOME),
+        # Seconds after the common start at which each rank began and had finished everything.
+        "ranks": Table((*_STEP, "rank"), ("began_s", "ended_s")),
+        "collectives": Table(_COLLECTIVE, _OUTCOME),
+    },
+    typical=median,
+    # The first has one session, whose facts are the provenance, and no column for it.
+    formats=(1, 2),
+    missing="no measurements of the emulated network ({why}); the kept ones are in "
+    "recorded/emulated-network, experiments/emulated-network makes new ones",
+)
+
+ABLATIONS: dict[str, tuple[Assumptions, bool]] = {
+    "simulator": (Assumptions(), True),
+    "no sharing": (Assumptions(sharing=False), True),
+    "no overlap": (Assumptions(), False),
+    "single queue": (Assumptions(single_queue=True), True),
+}
+"""The simulator, whole and with a part left out, and whether gradients overlap as the configuration says."""
+
+
+def read_results(folder: Path) -> Results[Configuration]:
+    """Read what was measured on the emulated network.
+
+    Raises:
+        JoulecastError: ``folder`` is not such data, or was changed since it was written.
+    """
+    return read_folder(folder, EMULATED)
+
+
+def calibrations(results: Results[Configuration]) -> dict[str, NetworkCalibration]:
+    """Calibration of the link between nodes and of the memory inside one, with ring all-reduces."""
+    points = results.collectives
+    ring = (points.kind == "send") | (points.algorithm == "ring")
+    points = points[ring & (points.clean > 0)]
+    return {
+        "nic": calibrate_network(points[points.ranks_per_node == 1]),
+        "node": calibrate_network(points[points.ranks_per_node == 2]),
+    }
+
+
+def emulated_platform(results: Results[Configuration], ranks_per_node: int) -> Platform:
+    """The emulated network as a platform, with the rates of its calibration."""
+    found = calibrations(results)
+    links: dict[tuple[str, int | None], NetworkCalibration] = {("nic", None): found["nic"]}
+    if ranks_per_node > 1:
+        links = {("node", ranks_per_node): found["node"], **links}
+    return platform_of("emulated-network", "a sleeping rank", links, ranks_per_node, 0.0)
+
+
+def graph_of(configuration: Configuration) -> OpGraph:
+    """The layers of a configuration as an op graph."""
+    layers = [
+        TimedLayer(
+            layer.name,
+            layer.forward_s,
+            layer.backward_s,
+            layer.gradient_bytes,
+            layer.activation_bytes,
+        )
+        for layer in configuration.layers
+    ]
+    return timed_chain(configuration.name, layers, configuration.tensor_parallel)
+
+
+def strategy_of(configuration: Configuration, overlap: bool = True) -> Strategy:
+    """The strategy of a configuration, with its layers on the stages that it says."""
+    each = len(configuration.layers) // configuration.pipeline
+    children = {
+        layer.name: Node(stage=place // each) for place, layer in enumerate(configuration.layers)
+    }
+    mesh = {
+        "pipeline": configuration.pipeline,
+        "data": configuration.data_parallel,
+        "tensor": configuration.tensor_parallel,
+    }
+    split = {"batch": "data", "shard": "tensor"}
+    return Strategy(
+        mesh=mesh,
+        micro_batches=configuration.micro_batches,
+        schedule=configuration.schedule,
+        overlap=configuration.overlap and overlap,
+        bucket_bytes=configuration.bucket_bytes,
+        tree=Node(split=split, children=children),
+    )
+
+
+def predict(
+    configuration: Configuration,
+    platform: Platform,
+    assumptions: Assumptions | None = None,
+    overlap: bool = True,
+) -> Simulation:
+    """Simulate a configuration."""
+    slow: Mapping[int, float] = {}
+    if configuration.straggler is not None:
+        slow = {configuration.straggler.rank: configuration.straggler.factor}
+    assumed = assumptions or Assumptions()
+    return simulate(
+        graph_of(configuration),
+        platform,
+        strategy_of(configuration, overlap),
+        configuration.micro_batches,
+        GivenCosts(),
+        Assumptions(stragglers=slow, sharing=assumed.sharing, single_queue=assumed.single_queue),
+    )
+
+
+def sum_and_max(simulation: Simulation) -> tuple[float, float]:
+    """Two rules of thumb for a step: compute plus communication of the busiest device, and the larger.
+
+    Communication is what each message would take by itself on an idle network.
+    """
+    count = simulation.device_mesh.classes.count
+    computing, talking = [0.0] * count, [0.0] * count
+    capacity = simulation.capacity
+    for timed in simulation.timed_activities():
+        task = timed.activity
+        if task.usage is None:
+            computing[task.devices[0]] += task.work
+            continue
+        crossed = {port: min(times, 1.0) for port, times in task.usage.items()}
+        seconds = task.latency + task.work / alone(crossed, capacity)
+        for device in task.devices:
+            talking[device] += seconds
+    both = list(zip(computing, talking, strict=True))
+    return max(c + t for c, t in both), max(max(c, t) for c, t in both)
+
+
+def judge(results: Results[Configuration]) -> pd.DataFrame:
+    """Predict every measured configuration, by the simulator, whole and without a part, and by two rules of
+    thumb; rows as of :func:`joulecast.simulate.judged.results.judge_steps`."""
+    platforms = {count: emulated_platform(results, count) for count in (1, 2)}
+    seconds = {}
+    for configuration in results.configurations:
+        platform = platforms[configuration.ranks_per_node]
+        simulations = {
+            name: predict(configuration, platform, assumed, overlap)
+            for name, (assumed, overlap) in ABLATIONS.items()
+        }
+        total, larger = sum_and_max(simulations["no sharing"])
+        seconds[configuration.name] = {
+            **{name: simulation.step_s for name, simulation in simulations.items()},
+            "sum": total,
+            "max": larger,
+        }
+    return judge_steps(results, "emulated network", seconds, "stand-alone collectives")
