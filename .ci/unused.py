@@ -5,7 +5,7 @@
 content_version
 kept_task_graph
 package_version
-ending
+closing_lines
 run_table
 
 # tests/reference.py makes pages of these.
@@ -14,7 +14,6 @@ meaning
 
 # Documented in docs/ for users of the library.
 forward_flops
-unpack_run
 
 # A tool for developers: makes the shipped graphs anew.
 write_shipped

@@ -10,7 +10,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from joulecast.energy.plain import plain
+from joulecast.runs.json_values import json_value
 from joulecast.runs.provenance import cpu_model, source_state, usable_cores
 
 MEASURED = Path(__file__).parent / "measured"
@@ -38,7 +38,7 @@ def keep(name: str, command: str, rows: list[dict[str, Any]], **facts: Any) -> P
         "commit": source.get("git_commit"),
         "machine": f"{cpu_model()}, {usable_cores()} cores",
         **facts,
-        "rows": [{key: plain(value) for key, value in row.items()} for row in rows],
+        "rows": [{key: json_value(value) for key, value in row.items()} for row in rows],
     }
     MEASURED.mkdir(exist_ok=True)
     path = MEASURED / f"{name}.json"
@@ -55,7 +55,7 @@ def show(rows: list[dict[str, Any]], asked: argparse.Namespace) -> None:
             script.stem, shlex.join(["./run", "python", f"benchmarks/{script.name}", *words]), rows
         )
     if asked.json:
-        known = [{name: plain(value) for name, value in row.items()} for row in rows]
+        known = [{name: json_value(value) for name, value in row.items()} for row in rows]
         print(json.dumps({"rows": known}, allow_nan=False))
     else:
         print(tabulate(rows, headers="keys", floatfmt=".4g"))

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from _output import parser, show
 
-from joulecast.energy.mc2_without_stages import PhaseMC2
+from joulecast.energy.mc2_phases import PhaseMC2
 from joulecast.runs.frames import ACTIVITY_COLUMNS, PHASE_COLUMNS, STAGE_COLUMNS
 from joulecast.runs.left_out import runs_to_fit, used
 from joulecast.runs.platforms import Platform

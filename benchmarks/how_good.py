@@ -221,7 +221,7 @@ SECTIONS: dict[str, list[Kept]] = {
 
 BRIEFS = [
     Brief(
-        "Energy of a run, its time forecast too: mean error",
+        "Energy of a held-out run, forecast together with its time: mean error",
         "metered runs of MLPerf Training, node count held out",
         "metered_energy",
         {"split": "leave-one-node-count-out", "time": "predicted", "model": "MC2"},
@@ -230,7 +230,7 @@ BRIEFS = [
         peer_is="best rival",
     ),
     Brief(
-        "Energy of a run of a larger scale, its time forecast too: mean error",
+        "Energy of a held-out larger scale, forecast together with its time: mean error",
         "the same runs, the larger scale held out",
         "metered_energy",
         {"split": "extrapolation", "time": "predicted", "model": "MC2"},

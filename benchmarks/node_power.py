@@ -13,7 +13,7 @@ import yaml
 
 from joulecast.energy import node_power
 from joulecast.energy.fitting import KnownRuns
-from joulecast.energy.mc2_without_stages import PhaseMC2
+from joulecast.energy.mc2_phases import PhaseMC2
 from joulecast.energy.node_power import MeteredNode, metered_nodes
 from joulecast.logs.mlperf import import_mlperf
 from joulecast.runs.files.shipped import recorded_folder

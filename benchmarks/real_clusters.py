@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from _output import parser, show
 
-from joulecast.energy import mc2_without_stages, rate, run_time, work_law
+from joulecast.energy import mc2_phases, rate, run_time, work_law
 from joulecast.energy.error_summary import evaluate_records
 from joulecast.energy.evaluation import evaluate
 from joulecast.energy.recorded_times import recorded_times
@@ -148,7 +148,7 @@ def _energy_priors(folders: list[Path]) -> Iterator[dict[str, Any]]:
     """Energies with every prior of kappa halved and doubled."""
     for factor in (0.5, 2.0):
         for name in ("KAPPA_PRIOR", "KAPPA_PRIOR_SD", "KAPPA_SPREAD"):
-            with _changed(mc2_without_stages, name, factor * getattr(mc2_without_stages, name)):
+            with _changed(mc2_phases, name, factor * getattr(mc2_phases, name)):
                 for row in metered(folders, ("summary",)):
                     if row["model"] == "MC2":
                         yield row | {"question": f"{row['question']}, {name} x {factor:g}"}

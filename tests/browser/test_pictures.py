@@ -22,6 +22,7 @@ def _size(png):
     return struct.unpack(">II", head[16:])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("picture", reference.PICTURES, ids=lambda picture: picture.name)
 def test_a_picture_is_the_one_that_the_code_draws(picture, tmp_path):
     if picture.suffix == ".png" and (why := why_not_installed(["chromium"], ["chromium"])):

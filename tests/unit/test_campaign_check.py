@@ -7,7 +7,7 @@ from test_progress import done as kept
 from typer.testing import CliRunner
 
 from joulecast.app.campaign import check as campaign_check
-from joulecast.app.campaign.ending import ending
+from joulecast.app.campaign.closing_lines import closing_lines
 from joulecast.app.cli.main import app
 
 GOOD = "workload: {networks: [resnet18]}\ntraining: {steps: 3}\n"
@@ -105,20 +105,20 @@ def test_another_project_s_snakefile_is_not_run(tmp_path, monkeypatch):
 
 
 def test_a_campaign_ends_with_one_line(tmp_path):
-    assert ending(tmp_path, []) == []
+    assert closing_lines(tmp_path, []) == []
     (tmp_path / "tables").mkdir()
     (tmp_path / "fits").mkdir()
     (tmp_path / "index.html").write_text("")
     rows = {"run": ["a", "b"], "polluted": ["", "x"], "left_out_for": ["", "disturbed"]}
     pd.DataFrame(rows).to_parquet(tmp_path / "fits/observations.parquet")
-    (line,) = ending(tmp_path, [])
+    (line,) = closing_lines(tmp_path, [])
     assert f"page: {tmp_path / 'index.html'}; tables: {tmp_path / 'tables'}" in line
     assert "left out: 1 of 2 runs (disturbed 1)" in line and "\n" not in line
 
 
 def test_one_more_line_says_how_to_repeat_what_was_disturbed(tmp_path):
     kept(tmp_path, make_spec("bad"), ["other programs kept 2.0 cores busy"])
-    line = ending(tmp_path, ["config/mine.yaml"])[-1]
+    line = closing_lines(tmp_path, ["config/mine.yaml"])[-1]
     assert line.startswith("1 run disturbed by other programs; to repeat only these: ")
     assert f"rm -r {tmp_path}/records/bad && " in line
     assert line.endswith("snakemake --cores all --configfile config/mine.yaml")

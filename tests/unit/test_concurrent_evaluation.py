@@ -19,10 +19,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from log_shapes import START_S, Script, imported
 from mlperf_fixtures import line
 
-from joulecast.energy.calibrated import likely_evaluators
 from joulecast.energy.evaluation import evaluate
-from joulecast.energy.mc2_without_stages import PhaseMC2
+from joulecast.energy.mc2_phases import PhaseMC2
 from joulecast.energy.priors import UNSEEN
+from joulecast.energy.smallest_scale import likely_evaluators
 from joulecast.runs.judging import judge
 from joulecast.runs.observations import allreduce_points, observe
 from joulecast.runs.spans import union

@@ -207,7 +207,7 @@ def test_the_page_the_table_and_the_commands_charge_the_same_whole_steps(results
         "time_s",
         "energy_j",
         "energy_high_j",
-        "measured_time_s",
+        "as_run_time_s",
     )
     for mine, theirs in zip(drawn, said["forecasts"], strict=True):
         assert {name: mine[name] for name in names} == {name: theirs[name] for name in names}
@@ -220,10 +220,12 @@ def test_the_page_the_table_and_the_commands_charge_the_same_whole_steps(results
             assert row["time_s"] == pytest.approx(ran[row["nodes"], row["batch_size"]])
     tested = {(row["nodes"], row["batch_size"]): row for row in answer["candidates"]}
     for row in drawn:
-        if row["measured_time_s"] is not None:
+        if row["as_run_time_s"] is not None:
             advised = tested[row["nodes"], row["batch_size"]]
-            assert row["measured_time_s"] == pytest.approx(advised["time_s"])
-            assert row["measured_energy_j"] == pytest.approx(advised["energy_j"])
+            scale = ("nodes", "nodes_are", "hosts", "gpus")
+            assert {name: row[name] for name in scale} == {name: advised[name] for name in scale}
+            assert row["as_run_time_s"] == pytest.approx(advised["time_s"])
+            assert row["as_run_energy_j"] == pytest.approx(advised["energy_j"])
 
 
 @pytest.mark.parametrize(
@@ -287,9 +289,9 @@ def test_a_host_s_meter_counts_once_however_many_ranks_share_the_host(own_traini
     folder, _ = own_training
     records = folder / "records"
     (row,) = _command("forecast", "--records", records, "--gpus", ranks)["forecasts"]
-    assert row["energy_j"] == pytest.approx(row["measured_energy_j"], rel=0.05)
-    assert row["energy_low_j"] <= row["measured_energy_j"] <= row["energy_high_j"]
-    assert row["nodes"] == 1
+    assert row["energy_j"] == pytest.approx(row["as_run_energy_j"], rel=0.05)
+    assert row["energy_low_j"] <= row["as_run_energy_j"] <= row["energy_high_j"]
+    assert (row["nodes"], row["nodes_are"], row["hosts"], row["gpus"]) == (ranks, "ranks", 1, None)
 
 
 def test_strong_scaling_keeps_the_batch_of_all_nodes(tmp_path):
@@ -301,10 +303,8 @@ def test_strong_scaling_keeps_the_batch_of_all_nodes(tmp_path):
         write_record(tmp_path / "records" / spec.run, make_record(spec, _steps(nodes, batch)))
     answer = _command("forecast", "--records", tmp_path / "records", "--nodes", "2,8")
     assert [row["batch_size"] for row in answer["forecasts"]] == [16, 16]
-    assert answer["forecasts"][0]["measured_time_s"] == pytest.approx(
-        2 * sum(_steps(2, 16).values())
-    )
-    assert answer["forecasts"][1]["measured_time_s"] is None
+    assert answer["forecasts"][0]["as_run_time_s"] == pytest.approx(2 * sum(_steps(2, 16).values()))
+    assert answer["forecasts"][1]["as_run_time_s"] is None
 
 
 def test_a_batch_that_is_kept_at_a_larger_scale_is_told(tmp_path):
@@ -387,7 +387,7 @@ def test_what_is_counted_in_another_unit_is_refused_in_the_same_words(metered_ru
     asked = {"records": tmp_path / "epochs", "nodes": [1], "epochs": 5}
     (row,) = joulecast.advise("net", **asked)["candidates"]
     (forecast,) = joulecast.forecast(**asked)["forecasts"]
-    assert row["time_s"] == pytest.approx(forecast["measured_time_s"])
+    assert row["time_s"] == pytest.approx(forecast["as_run_time_s"])
     said = _refusals(metered_runs, "llama2_70b_lora", ("--nodes", 1), ("--epochs", 1))
     for each in said:
         assert "is not forecast: its work is counted in samples, not in epochs" in each
@@ -402,12 +402,14 @@ def test_a_training_whose_steps_are_counted_has_a_forecast_and_an_advice(tmp_pat
     advice = joulecast.advise("loop", records=tmp_path, gpus=[1, 2])
     assert advice["work"]["samples"] == work_of("steps") == 1000
     assert advice["work"]["unit"] == "steps"
+    assert {row["batch_size"] for row in advice["candidates"]} == {None}
     rows = joulecast.forecast(tmp_path, gpus=[1, 2])["forecasts"]
     assert [row["work"] for row in rows] == [4, 4]
+    assert {row["batch_size"] for row in rows} == {None}
     for row, candidate in zip(
         rows, sorted(advice["candidates"], key=lambda c: c["nodes"]), strict=True
     ):
-        assert candidate["time_s"] == pytest.approx(row["measured_time_s"] * 1000 / 4)
+        assert candidate["time_s"] == pytest.approx(row["as_run_time_s"] * 1000 / 4)
 
 
 def test_a_batch_outside_of_the_runs_is_as_far_off_in_the_forecast_as_in_the_advice(results):
@@ -463,7 +465,7 @@ def test_rows_of_a_forecast_do_the_same_work_and_say_where_it_was_recorded(tmp_p
     assert [row["work"] for row in rows] == 3 * [40]
     assert {row["work_is"] for row in rows} == {"as recorded on 2 ranks"}
     # One rank takes ten steps of four samples.
-    assert rows[0]["measured_time_s"] == pytest.approx(10 * sum(_steps(1, 4).values()))
+    assert rows[0]["as_run_time_s"] == pytest.approx(10 * sum(_steps(1, 4).values()))
     for repeat in (3, 4):
         _observed(tmp_path, "tiny", 2, repeat, steps=7)
     (row,) = joulecast.forecast(tmp_path, gpus=[2])["forecasts"]
@@ -500,9 +502,9 @@ def test_the_exchange_of_a_single_rank_is_in_its_forecast(tmp_path):
     step = {"computing": 0.1, "communicating_copy": 0.03, "update": 0.01}
     _own(tmp_path, "tiny-n1-r1", 1, step)
     (row,) = joulecast.forecast(tmp_path / "records", gpus=[1])["forecasts"]
-    assert row["measured_time_s"] == pytest.approx(3 * 0.14)
-    assert row["time_s"] == pytest.approx(row["measured_time_s"], rel=0.01)
-    assert row["energy_j"] == pytest.approx(row["measured_energy_j"], rel=0.01)
+    assert row["as_run_time_s"] == pytest.approx(3 * 0.14)
+    assert row["time_s"] == pytest.approx(row["as_run_time_s"], rel=0.01)
+    assert row["energy_j"] == pytest.approx(row["as_run_energy_j"], rel=0.01)
 
 
 def test_an_exchange_of_one_size_grows_with_its_bytes_and_may_be_latency(tmp_path):
@@ -513,7 +515,7 @@ def test_an_exchange_of_one_size_grows_with_its_bytes_and_may_be_latency(tmp_pat
             _own(tmp_path, f"tiny-n{ranks}-r{repeat}", ranks, step)
     asked = {"gpus": [2, 4, 64], "samples": 1e6}
     rows = joulecast.forecast(tmp_path / "records", **asked)["forecasts"]
-    copies = [row["time_s"] * 4 * row["gpus"] / 1e6 - 0.11 for row in rows]
+    copies = [row["time_s"] * 4 * row["nodes"] / 1e6 - 0.11 for row in rows]
     assert copies[0] == pytest.approx(0.1, rel=0.02)
     # A ring moves 2 (N - 1) / N of the gradients.
     assert copies[1] == pytest.approx(0.15, rel=0.02)

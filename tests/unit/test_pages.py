@@ -312,10 +312,13 @@ def test_a_campaign_answers_the_four_questions(campaign):
 
 def test_errors_on_metered_clusters_are_those_of_what_was_held_out(campaign):
     metered = page_context(campaign)["metered"].content
-    assert metered.in_short.endswith(
-        "2 tests, 3 settings each. MC2 was 1.2 % to 2.5 % off on average, the best rival in each "
-        "3.0 % to 4.0 %; MC2 is better in 2 of 2."
-    )
+    for said in (
+        "2 tests, 3 settings each",
+        "1.2 % to 2.5 % off",
+        "3.0 % to 4.0 % off",
+        "better in 2 of",
+    ):
+        assert said in metered.in_short
     assert "2.84 %" in metered.how_to_read
     errors = metered.table
     assert errors.columns[2:] == (
@@ -427,7 +430,7 @@ def test_the_page_forecasts_what_the_command_forecasts(campaign):
             for row in rows
             if (row["workload"], row["nodes"]) == (one["workload"], one["nodes"])
         )
-        for name in ("time_s", "time_low_s", "energy_j", "energy_high_j", "measured_energy_j"):
+        for name in ("time_s", "time_low_s", "energy_j", "energy_high_j", "as_run_energy_j"):
             expected = None if one[name] is None else pytest.approx(one[name])
             assert mine[name] == expected
     assert {row["nodes"] for row in rows} == {1, 2, 4, 8, 16}

@@ -12,7 +12,9 @@ from typer.testing import CliRunner
 
 import joulecast
 from joulecast.app.cli.main import app
+from joulecast.energy.forecast import forecast as forecast_of
 from joulecast.energy.prices import Prices
+from joulecast.energy.request import Scales
 from joulecast.errors import JoulecastError
 from joulecast.report.advice.advise import measure_next
 from joulecast.report.advice.candidate import Candidate, dominates
@@ -382,6 +384,9 @@ def test_estimates_are_not_mixed_with_measurements(tmp_path):
     assert row["energy_j"] is None and "not mixed" in row["why_no_energy"]
     assert row["time_s"] > 0
     assert {c["energy_source"] for c in advice["candidates"]} == {"measured", None}
+    (forecast,) = forecast_of(folders, Scales(nodes=[4]))["forecasts"]
+    assert forecast["fitted_on"] == "measured" and forecast["as_run_energy_j"] is None
+    assert forecast["as_run_time_s"] > 0 and forecast["energy_j"] > 0
 
 
 def test_more_nodes_than_were_run_are_weighed_unless_counts_are_asked_for(tmp_path):

@@ -24,7 +24,6 @@ from joulecast.runs.recorded import (
     read_campaign,
     recorded_infos,
     unpack_all,
-    unpack_run,
 )
 
 PLATFORMS = ROOT / "config/platforms"
@@ -85,14 +84,6 @@ def test_what_was_packed_comes_back_and_measured_is_called_recorded(records, cam
         same = {"spec", "meters", "source", "frames_sha256"}
         assert after.info.model_dump(exclude=same) == before.info.model_dump(exclude=same)
         assert answers(tmp_path / "out" / run, before.info.spec)
-
-
-def test_one_run_alone(campaign, tmp_path):
-    unpack_run(campaign, "b-n2", tmp_path / "one")
-    assert read_record(tmp_path / "one").info.spec.nodes == 2
-    with pytest.raises(JoulecastError, match=r"has no run `b-n3` \(near names: b-n2"):
-        unpack_run(campaign, "b-n3", tmp_path / "none")
-    assert not (tmp_path / "none").exists()
 
 
 def test_the_campaign_says_where_it_comes_from(campaign):

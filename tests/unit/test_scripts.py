@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from conftest import ROOT
 
-from joulecast.app.campaign.kept import content_version, kept_task_graph
+from joulecast.app.campaign.content_versions import content_version, kept_task_graph
 from joulecast.app.campaign.scripts import run_script, script_arguments
 from joulecast.errors import JoulecastError
 

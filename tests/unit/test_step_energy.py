@@ -9,13 +9,13 @@ import pytest
 from conftest import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_mc2_without_stages import run_row, runs
+from test_mc2_phases import run_row, runs
 from typer.testing import CliRunner
 
 import joulecast
 from joulecast.app.cli.main import app
 from joulecast.energy.fitting import CampaignFit
-from joulecast.energy.mc2_without_stages import PhaseMC2
+from joulecast.energy.mc2_phases import PhaseMC2
 from joulecast.energy.node_power import MeteredNode, shipped_nodes
 from joulecast.energy.strategy_energy import rising_joules
 from joulecast.errors import JoulecastError

@@ -31,12 +31,7 @@ IN_ALL = OF_TRAINING | {"simulator_report", "partition_report"}
     ("targets", "there", "not_there"),
     [
         (["all"], MEASURED | IN_ALL | {"tune_live"}, {"import_mlperf"}),
-        (["measure"], MEASURED | {"measure"}, {"fit", "tables"}),
-        (
-            TARGETS[2:],
-            IN_ALL | {"tuning_report", "partition_profiles", "papers"},
-            {"all"},
-        ),
+        (TARGETS[1:], MEASURED | IN_ALL | {"partition_profiles", "papers"}, {"all"}),
         (["partition_tables"], {"run_pipeline", "partition_networks"}, MEASURED | {"fit"}),
     ],
 )

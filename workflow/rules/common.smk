@@ -9,7 +9,7 @@ from snakemake.logging import logger
 
 from joulecast.app.campaign.check import require_campaign, require_host
 from joulecast.app.campaign.config import parse_config
-from joulecast.app.campaign.kept import (
+from joulecast.app.campaign.content_versions import (
     content_version,
     kept_task_graph,
     package_version,
@@ -152,9 +152,9 @@ def require_this_host():
 
 def tell_end():
     """Say what to open, what was left out, and how to repeat what other programs disturbed."""
-    from joulecast.app.campaign.ending import ending
+    from joulecast.app.campaign.closing_lines import closing_lines
 
-    for line in ending(Path(RESULTS), own_configfiles()):
+    for line in closing_lines(Path(RESULTS), own_configfiles()):
         logger.info(line)
 
 

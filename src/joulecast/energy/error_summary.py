@@ -15,9 +15,9 @@ import pandas as pd
 from joulecast.energy.evaluation import Evaluation, evaluate
 from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.models import Phased
-from joulecast.energy.plain import plain, plain_rows
 from joulecast.energy.splits import NEXT_SCALE, SPLITS, USUAL, usual_time
 from joulecast.errors import JoulecastError
+from joulecast.runs.json_values import json_rows, json_value
 from joulecast.runs.judging import (
     MEASURED,
     OF_ENERGY,
@@ -79,8 +79,8 @@ def evaluate_records(
         "left_out": runs.left_out,
         "refused": _refused(judged),
         "notes": [*runs.notes, *_bounded(judged)],
-        "run_to_run_cv_percent": plain(run_to_run_cv(runs.trained, _judged_quantity(cells))),
-        "settings": plain_rows(_table(cells, energies, timed, time)),
+        "run_to_run_cv_percent": json_value(run_to_run_cv(runs.trained, _judged_quantity(cells))),
+        "settings": json_rows(_table(cells, energies, timed, time)),
         "summary": _summary(cells),
         "time_summary": _time_summary(timed),
         "ablation": _summary(by_setting(ablations, _KEYS)),
@@ -115,7 +115,7 @@ def _refused(judged: Evaluation) -> list[dict[str, Any]]:
     """Settings on platforms that the fit did not see: their power is not that of another platform."""
     reason = "nothing else was metered on its platform, whose power is not that of another"
     named = judged.refused.rename(columns={"network": "workload"})
-    return plain_rows(named.drop(columns="split").assign(reason=reason))
+    return json_rows(named.drop(columns="split").assign(reason=reason))
 
 
 def _bounded(judged: Evaluation) -> list[str]:
@@ -125,13 +125,13 @@ def _bounded(judged: Evaluation) -> list[str]:
 
 def _summary(cells: pd.DataFrame) -> list[dict[str, Any]]:
     sourced = cells.rename(columns={"energy_source": "source"})
-    return plain_rows(summarise(sourced, ["source", "model"]))
+    return json_rows(summarise(sourced, ["source", "model"]))
 
 
 def _time_summary(timed: pd.DataFrame) -> list[dict[str, Any]]:
     if timed.empty:
         return []
-    return plain_rows(summarise(by_setting(timed, _TIMED), ["model"]))
+    return json_rows(summarise(by_setting(timed, _TIMED), ["model"]))
 
 
 def _table(

@@ -127,7 +127,9 @@ def campaigns(
     observations: pd.DataFrame, allreduce: pd.DataFrame, watts: dict[str, Watts]
 ) -> Iterator[tuple[Evidence, bool]]:
     """What is fitted together, and whether it was imported: staged runs by platform, and all imported
-    ones, with the recorded times of others."""
+    ones, with the recorded times of others. Estimated energies of a platform that also has metered ones are
+    left out: the two are never averaged."""
+    observations = _without_mixed_estimates(observations)
     trained = is_training(observations)
     of = observations["platform"].where(observations["kind"] != "imported", "imported")
     for name, of_campaign in observations.groupby(of, sort=False):
@@ -138,6 +140,23 @@ def campaigns(
             points = allreduce[allreduce["platform"] == name] if len(allreduce) else allreduce
             times = times_of_others(training) if imported else pd.DataFrame()
             yield Evidence(training, others, points, watts.get(str(name), {}), times), imported
+
+
+def _without_mixed_estimates(observations: pd.DataFrame) -> pd.DataFrame:
+    """The runs without the estimated energies of a platform of which any training was metered."""
+    has_energy = observations["energy_j"].notna()
+    estimated = has_energy & (observations["energy_source"] == "estimated")
+    metered = has_energy & ~estimated & is_training(observations)
+    mixed = estimated & metered.groupby(observations["platform"]).transform("any")
+    if not mixed.any():
+        return observations
+    return observations.assign(
+        energy_j=observations["energy_j"].mask(mixed),
+        energy_source=observations["energy_source"].mask(mixed),
+        why_no_energy=observations["why_no_energy"].mask(
+            mixed, "other runs on this platform are metered, and estimates are not mixed with them"
+        ),
+    )
 
 
 def _evaluate(

@@ -10,7 +10,6 @@ import pandas as pd
 
 from joulecast.energy.evaluation import evaluate
 from joulecast.energy.models import EnergyModel, Phased, Staged
-from joulecast.energy.plain import plain
 from joulecast.energy.proportional_models import Watts
 from joulecast.energy.splits import is_sweep
 from joulecast.energy.timeseries import forecast_errors, resampled_power
@@ -19,6 +18,7 @@ from joulecast.quantities import counted, listed
 from joulecast.runs.files.columns import read_frame
 from joulecast.runs.files.reading import read_json_object
 from joulecast.runs.files.writing import directory_written_aside
+from joulecast.runs.json_values import json_value
 from joulecast.runs.judging import SETTING, judge
 from joulecast.runs.left_out import left_out, runs_to_fit, used
 from joulecast.runs.observations import allreduce_points, is_training
@@ -99,7 +99,7 @@ def _summary(fits: Sequence[EnergyModel]) -> dict[str, Any]:
         if isinstance(fit, Phased):
             summary["phases"] = fit.mc2.coefficients()
     # Runs of one node count have no finite condition number, and determine no share of duty.
-    return {name: plain(value) for name, value in summary.items()}
+    return {name: json_value(value) for name, value in summary.items()}
 
 
 def disturbance_notes(observations: pd.DataFrame) -> list[str]:

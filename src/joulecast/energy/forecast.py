@@ -17,11 +17,11 @@ import pandas as pd
 from joulecast.energy.evaluation import campaigns
 from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.models import EnergyModel, Phased, Staged, mc2_for
-from joulecast.energy.plain import plain_rows
 from joulecast.energy.prices import NO_PRICES, Prices, cost_columns
 from joulecast.energy.request import Scales, Work
 from joulecast.errors import JoulecastError
 from joulecast.quantities import counted, digits, listed
+from joulecast.runs.json_values import json_rows
 from joulecast.runs.judging import ANSWER
 from joulecast.runs.observations import metered_units, most_frequent
 from joulecast.runs.record import read_info
@@ -38,7 +38,9 @@ from joulecast.runs.scale import (
 _SETTING = {
     "workload": "network",
     "platform": "platform",
-    "nodes": "hosts",
+    "nodes": "nodes",
+    "nodes_are": "nodes_are",
+    "hosts": "hosts",
     "gpus": "gpus",
     "batch_size": "batch",
     "work": "work",
@@ -52,9 +54,6 @@ _DRIFT = 0.05
 intervals add it for doublings beyond its node counts."""
 
 _AMOUNTS = [name for name in ANSWER if name != "work"]
-_SCALE = ("nodes", "ranks_per_host", "accelerators_per_node")
-"""What says how many hosts and GPUs a setting takes."""
-
 
 _PER_WORK = {"samples": 1e6, "epochs": 1.0, "steps": 1e3}
 """The work that costs are given for where no amount is asked for, by what is counted: so many samples that it
@@ -109,10 +108,10 @@ def setting_of(of_workload: pd.DataFrame, nodes: int, batch: float, work: float)
     near = runs[runs["nodes"] == (nodes if (runs["nodes"] == nodes).any() else runs["nodes"].max())]
     example: dict[str, Any] = near.iloc[-1].to_dict()
     ranks = example["ranks"] * nodes / float(example["nodes"])
-    per_node, observed = gpus_per_node(of_workload), is_observed(of_workload)
-    if observed:
-        example["ranks_per_host"] = per_node
-    hosts = read_info(Path(example["folder"])).spec.platform.hosts
+    per_node = "ranks_per_host" if is_observed(of_workload) else "accelerators_per_node"
+    example[per_node] = gpus_per_node(of_workload)
+    of_platform = read_info(Path(example["folder"])).spec.platform.hosts
+    hosts, gpus = hosts_and_gpus(example | {"nodes": nodes})
     return {
         **example,
         "nodes": nodes,
@@ -121,9 +120,9 @@ def setting_of(of_workload: pd.DataFrame, nodes: int, batch: float, work: float)
         "batch_per_rank": math.nan if math.isnan(example["batch_per_rank"]) else batch / ranks,
         "samples": work,
         "steps": whole_steps(work, batch) if example["kind"] == "training" else 0,
-        "metered_units": metered_units(example, nodes, hosts),
-        "hosts": math.ceil(nodes / per_node) if observed and per_node else nodes,
-        "gpus": nodes if observed else nodes * per_node if per_node else math.nan,
+        "metered_units": metered_units(example, nodes, of_platform),
+        "hosts": hosts,
+        "gpus": gpus,
     }
 
 
@@ -220,6 +219,8 @@ def answered(
     widens = pd.Series([by for _, by in outside], index=rows.index)
     answer = _widened(model.predict(rows, "predicted"), widens)
     rows = rows.drop(columns=[*ANSWER], errors="ignore").join(answer)
+    # The work that was asked for, or that the law predicts.
+    rows["work"] = rows["work"].fillna(rows["samples"])
     return rows.assign(extrapolation=[reasons for reasons, _ in outside]), refused
 
 
@@ -303,19 +304,28 @@ def _on_kept_batch(of_workload: pd.DataFrame, rows: pd.DataFrame, asked: Scales)
     ]
 
 
-def _as_run(of_workload: pd.DataFrame, setting: Mapping[str, Any]) -> dict[str, float]:
-    """Mean time and energy of the runs of exactly a setting, for its work; NaN where it was not run."""
+def per_work(runs: pd.DataFrame) -> pd.DataFrame:
+    """``time_s`` and ``energy_j`` of one step; of imported runs, of one unit of their work."""
+    units = runs["steps"].mask(runs["kind"] == "imported", runs["samples"]).astype(float)
+    return pd.DataFrame({"time_s": runs["total_s"] / units, "energy_j": runs["energy_j"] / units})
+
+
+def as_run(
+    of_workload: pd.DataFrame, setting: Mapping[str, Any]
+) -> tuple[pd.DataFrame, dict[str, float]]:
+    """The runs of exactly a setting, and their mean ``time_s`` and ``energy_j`` for its work; NaN where it
+    was not run.
+
+    Args:
+        setting: with the ``work`` that the model predicts where none was asked for.
+    """
     same = of_workload["nodes"] == setting["nodes"]
     if pd.notna(setting["batch"]):
         same &= of_workload["batch"] == setting["batch"]
     own = of_workload[same]
-    # What was measured pays whole steps as the forecast does.
-    trained = setting["kind"] == "training"
-    share = setting["steps"] / own["steps"] if trained else setting["work"] / own["samples"]
-    return {
-        "measured_time_s": float((own["total_s"] * share).mean()),
-        "measured_energy_j": float((own["energy_j"] * share).mean()),
-    }
+    # What was run pays whole steps as the forecast does.
+    units = setting["work"] if setting["kind"] == "imported" else setting["steps"]
+    return own, {name: float(mean) for name, mean in (per_work(own).mean() * units).items()}
 
 
 def _law_in_words(model: Phased, example: pd.Series) -> str:
@@ -366,8 +376,6 @@ def forecast_table(
             if predicted.empty:
                 continue
             notes += _on_kept_batch(of_workload, predicted, asked)
-            # The work that was asked for, or that the law predicts.
-            predicted["work"] = predicted["work"].fillna(predicted["samples"])
             if asked.to_target and isinstance(model, Phased):
                 predicted["work_is"] = _law_in_words(model, of_workload.iloc[0])
             outside = [
@@ -378,22 +386,22 @@ def forecast_table(
                 if not text.startswith(scale_in_words(setting["nodes"], setting["nodes_are"]))
             ]
             notes += _on_scales(workload, "", outside)
-            ran = [_as_run(of_workload, setting) for setting in predicted.to_dict("records")]
+            ran = [as_run(of_workload, setting)[1] for setting in predicted.to_dict("records")]
             setting = {name: predicted[column] for name, column in _SETTING.items()}
+            # Where steps are counted, the samples in one are not known.
+            setting["batch_size"] = predicted["batch"].mask(predicted["work_unit"] == "steps")
             forecasts = (
                 pd.DataFrame(setting)
                 .join(predicted[_AMOUNTS])
                 .assign(
                     fitted_on=predicted["energy_source"],
-                    nodes_are=predicted["nodes_are"],
                     rests_on=rests_on,
                     extrapolation=predicted["extrapolation"],
                 )
             )
-            # Prices are of hosts and GPUs, whichever of them the records count.
-            scale = predicted[[c for c in _SCALE if c in predicted]]
-            paid = cost_columns(forecasts.drop(columns="nodes").join(scale), prices, "fitted_on")
-            parts.append(pd.concat([forecasts, paid, pd.DataFrame(ran)], axis=1))
+            paid = cost_columns(forecasts, prices, "fitted_on")
+            means = pd.DataFrame(ran, index=predicted.index).add_prefix("as_run_")
+            parts.append(pd.concat([forecasts, paid, means], axis=1))
     if not parts:
         raise JoulecastError(f"nothing can be forecast: {'; '.join(notes)}")
     return pd.concat(parts, ignore_index=True), notes
@@ -407,8 +415,9 @@ def forecast(folders: Sequence[Path], asked: Scales, prices: Prices = NO_PRICES)
 
     Returns:
         ``forecasts`` (a list of settings with ``batch_size``, ``work``, its unit and where it is from
-        (``work_is``), ``time_s``, ``energy_j`` and their 90 % intervals, means of the
-        runs of that very setting (``measured_``), what the forecasts rest on, and what the nodes are;
+        (``work_is``), ``nodes`` (what ``nodes_are`` says), the ``hosts`` and ``gpus`` in use, ``time_s``,
+        ``energy_j`` and their 90 % intervals, means of the runs of that very setting (``as_run_``), and what
+        the forecasts rest on;
         energies are ``None`` where the records have none; ``extrapolation``: in what a setting lies outside
         of the runs), with the columns of
         :func:`~joulecast.energy.prices.cost_columns`; ``prices``, ``fitted_runs``,
@@ -420,7 +429,7 @@ def forecast(folders: Sequence[Path], asked: Scales, prices: Prices = NO_PRICES)
     runs = KnownRuns.of_records(folders)
     table, notes = forecast_table(runs, asked, prices)
     return {
-        "forecasts": plain_rows(table),
+        "forecasts": json_rows(table),
         "prices": prices.as_json(),
         "fitted_runs": len(runs.trained),
         "largest_fitted_nodes": int(runs.trained["nodes"].max()),

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from joulecast.energy.mc2 import MC2, SPLIT_POWERS
-from joulecast.energy.mc2_without_stages import PhaseMC2
+from joulecast.energy.mc2_phases import PhaseMC2
 from joulecast.energy.proportional_models import MODELS, Context, Rival, Watts
 from joulecast.energy.run_time import RunTimes
 from joulecast.energy.terms import ABLATIONS, Terms

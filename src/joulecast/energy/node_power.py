@@ -1,6 +1,6 @@
 """The power of a metered node type at any share of computing, for networks that it never ran.
 
-MC2 on phases (:mod:`joulecast.energy.mc2_without_stages`) says what a node draws::
+MC2 on phases (:mod:`joulecast.energy.mc2_phases`) says what a node draws::
 
     P = P_0 + dP f(u),    f(u) = u + kappa (u - u^1.4)
 
@@ -25,9 +25,8 @@ import pandas as pd
 import yaml
 from numpy.typing import NDArray
 
-from joulecast.energy.priors import UNSEEN, Gaussian
+from joulecast.energy.priors import UNSEEN, Gaussian, drawn_kappas, spread_of_unseen
 from joulecast.energy.terms import FAN_EXPONENT, duty
-from joulecast.energy.unseen import drawn_kappas, spread_of_unseen
 from joulecast.quantities import listed
 from joulecast.runs.platforms import gpu_in
 
@@ -160,7 +159,7 @@ def metered_nodes(phases: Mapping[str, Any], observations: pd.DataFrame) -> list
     """The node types of a fit to runs with phases.
 
     Args:
-        phases: of :meth:`joulecast.energy.mc2_without_stages.PhaseMC2.coefficients`.
+        phases: of :meth:`joulecast.energy.mc2_phases.PhaseMC2.coefficients`.
         observations: the runs.
     """
     used = observations[

@@ -9,9 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from joulecast.energy.plain import plain_rows
 from joulecast.energy.section import PricesSection
 from joulecast.quantities import NONE, masses, money, with_range
+from joulecast.runs.json_values import json_rows
 from joulecast.runs.scale import hosts_and_gpus
 
 _J_PER_KWH, _S_PER_HOUR = 3.6e6, 3600.0
@@ -151,7 +151,7 @@ def cost_columns(
         source: the column that says what the joules are.
     """
     rows = []
-    for row in plain_rows(table):
+    for row in json_rows(table):
         seconds = [row.get(f"time{end}_s") for end in _ENDS]
         joules = [row.get(f"energy{end}_j") for end in _ENDS]
         rows.append(costs(prices, seconds, joules, *hosts_and_gpus(row), row.get(source)))

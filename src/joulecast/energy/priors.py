@@ -1,11 +1,12 @@
-"""Beliefs about a number that every workload has its own value of, and that few of them show.
+"""Beliefs about a number of each workload, such as kappa, that the runs of few workloads show.
 
-A workload that shows it is believed itself, one that does not inherits the mean of the others, and a
-prior stands in until they are enough: each weighs by its precision. One that is odd weighs little: it
-moves the mean by less than the spread between workloads.
+A workload whose runs show the number keeps it. Another inherits the mean of those that do. While these are
+few, a prior counts too. All weigh by their precision; an odd workload weighs little, so that it moves the
+mean by less than the spread between workloads.
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +25,16 @@ _TAIL = 3.0
 
 _ODD = 3.0
 """Spreads from the prior beyond which a workload says nothing more of the spread between workloads."""
+
+KAPPA_RANGE = (0.0, 3.0)
+"""What a device can do: at no duty may it draw less than the line to idle says, nor, at 0.7, more than
+at 1."""
+
+_UNSEEN_SPREAD = 0.03
+"""Relative: excess power at full duty between workloads."""
+
+_UNSEEN_DRIFT_PER_DOUBLING = 0.03
+"""Relative half width added for a workload that was not run: it may not be at full duty on more nodes."""
 
 
 @dataclass(frozen=True)
@@ -76,3 +87,23 @@ def beliefs_of(
             of_any if own is None else _combined(of_any, np.array([own.mean]), np.array([own.sd]))
         )
     return beliefs
+
+
+def spread_of_unseen(excess_w: Sequence[float], smallest: float, nodes: float) -> float:
+    """Relative spread of the excess power of a workload that was not run.
+
+    Args:
+        excess_w: excess powers of the workloads that were run.
+        smallest: node count of their calibrations.
+        nodes: of the workload that is asked for.
+    """
+    mean = float(np.mean(excess_w))
+    among = float(np.std(excess_w)) / mean if mean > 0 else 0.0
+    doublings = max(0.0, math.log2(nodes / smallest))
+    return math.hypot(max(among, _UNSEEN_SPREAD), _UNSEEN_DRIFT_PER_DOUBLING * doublings)
+
+
+def drawn_kappas(kappa: Gaussian, random: np.random.Generator, draws: int) -> Floats:
+    """Draws of kappa; few workloads say how workloads differ, so the tails are heavy."""
+    drawn = kappa.mean + kappa.sd * random.standard_t(SPREAD_WORTH, draws)
+    return np.asarray(np.clip(drawn, *KAPPA_RANGE))

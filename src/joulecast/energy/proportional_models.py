@@ -14,7 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from joulecast.energy.calibrated import idle_floors
+from joulecast.energy.smallest_scale import idle_floors
 from joulecast.runs.observations import UTILISATIONS, of_usual_batch
 
 Floats = NDArray[np.float64]

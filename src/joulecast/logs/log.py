@@ -280,7 +280,7 @@ def printable(text: str) -> str:
 
 
 def utc(t_s: float) -> str:
-    """A time in s since the epoch in ISO 8601; as it is where no calendar has it."""
+    """A time in s since the epoch in ISO 8601; in seconds where its year is beyond the calendar."""
     try:
         return datetime.fromtimestamp(t_s, UTC).isoformat(timespec="seconds")
     except (ValueError, OverflowError, OSError):

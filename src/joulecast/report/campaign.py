@@ -13,7 +13,6 @@ import pandas as pd
 
 from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.forecast import forecast_table, whole_steps, work_of
-from joulecast.energy.plain import plain_rows
 from joulecast.energy.prices import Prices, cost_columns
 from joulecast.energy.request import Scales
 from joulecast.errors import JoulecastError
@@ -24,13 +23,14 @@ from joulecast.report.results_folder import NothingToShow, Part, Results, names_
 from joulecast.report.tables.errors import judged_energies, judged_times
 from joulecast.report.tables.output import write_table
 from joulecast.runs.files.writing import written_aside
+from joulecast.runs.json_values import json_rows
 from joulecast.runs.judging import OURS
 from joulecast.runs.scale import is_observed, scale_in_words, unit_of, usual_counts
 
 ADVICE = "tables/advice"
 """Folder of the answers, below the results."""
 COSTS = f"{ADVICE}/costs"
-"""The table of what the settings cost that were run."""
+"""The table of the settings that were run, and their cost."""
 _AS_RUN = "the work that was run"
 _SCALE = ("ranks_per_host", "accelerators_per_node")
 
@@ -39,7 +39,7 @@ _SCALE = ("ranks_per_host", "accelerators_per_node")
 class CampaignForecast:
     """Rows of :func:`joulecast.energy.forecast.forecast`, for the work ``work_is`` in words.
 
-    Money and CO2 of what was run (``measured_cost``, ``measured_co2_kg``) are by the same prices. ``notes``
+    Money and CO2 of what was run (``as_run_cost``, ``as_run_co2_kg``) are by the same prices. ``notes``
     say what is not forecast, and why. ``most_run`` of a row is the largest scale that its training was run
     on, ``has_steps`` whether its work is whole steps of its batch; ``runs_were`` says how long runs lasted,
     and on what.
@@ -115,7 +115,7 @@ def write_answers(answers: CampaignAnswers, out: Path, prices: Prices) -> None:
             f"Prices: {prices.in_words()}. `energy_kwh` is at the building's meter. `cost_rests_on` says "
             "what the energy in the cost is: where that is `estimated`, the money is estimated too."
         )
-    title = "What the settings cost that were run"
+    title = "Cost of the settings that were run"
     write_table(out / Path(COSTS).name, title, notes, answers.costs.content)
 
 
@@ -217,30 +217,29 @@ def _units(trained: pd.DataFrame) -> pd.Series:
 
 def _in_range(table: pd.DataFrame, runs: pd.DataFrame) -> list[dict[str, Any]]:
     """Rows of each workload from the fewest nodes that it was run on to its usual last."""
-    count = "gpus" if is_observed(runs) else "nodes"
     known = {}
     for key, of_workload in runs.groupby(["network", "platform"]):
         ran = of_workload["nodes"]
         has_steps = bool((of_workload["kind"] == "training").all())
         known[key] = (int(ran.min()), max(usual_counts(map(int, ran))), int(ran.max()), has_steps)
     kept = []
-    for row in plain_rows(table):
+    for row in json_rows(table):
         fewest, last, most, has_steps = known.get(
             (row["workload"], row["platform"]), (0, -1, 0, False)
         )
-        if fewest <= row[count] <= last:
+        if fewest <= row["nodes"] <= last:
             kept.append(row | {"most_run": most, "has_steps": has_steps})
     return kept
 
 
 def _with_paid(row: Mapping[str, Any], prices: Prices) -> dict[str, Any]:
     """The row with money and CO2 of what was run."""
-    time_s, joules = row["measured_time_s"], row["measured_energy_j"]
+    time_s, joules = row["as_run_time_s"], row["as_run_energy_j"]
     ran = time_s is not None
     return {
         **row,
-        "measured_cost": prices.money(time_s, joules, row["nodes"], row["gpus"]) if ran else None,
-        "measured_co2_kg": prices.co2_kg(joules),
+        "as_run_cost": prices.money(time_s, joules, row["hosts"], row["gpus"]) if ran else None,
+        "as_run_co2_kg": prices.co2_kg(joules),
     }
 
 

@@ -21,11 +21,11 @@ InWords = Callable[..., list[str]]
 
 def _as_run(row: Mapping[str, Any], in_joules: InWords) -> str:
     """Means of the runs of a forecast setting."""
-    if row["measured_time_s"] is None:
+    if row["as_run_time_s"] is None:
         return "not run"
-    parts = [seconds(row["measured_time_s"])]
-    if row["measured_energy_j"] is not None:
-        parts += in_joules(row["measured_energy_j"])
+    parts = [seconds(row["as_run_time_s"])]
+    if row["as_run_energy_j"] is not None:
+        parts += in_joules(row["as_run_energy_j"])
     return ", ".join(parts)
 
 
@@ -43,7 +43,7 @@ def _cells(row: Mapping[str, Any], currency: str, in_joules: InWords) -> dict[st
     unit = unit_of(row["nodes_are"])
     return {
         **{name: str(row[name]) for name in ("platform", "workload")},
-        f"{unit}s": digits(row["nodes" if unit == "node" else "gpus"]),
+        f"{unit}s": digits(row["nodes"]),
         "batch_size": digits(row["batch_size"]),
         "work": amount(row["work"], row["work_unit"]),
         "work is": str(row["work_is"]),

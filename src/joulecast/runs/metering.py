@@ -187,7 +187,7 @@ def _gaps(
 
 
 def _named(gaps: Mapping[Family, list[Gap]]) -> dict[Family, list[Gap]]:
-    """The gaps, with what is covered in their kind's name where a kind lacks only some of that."""
+    """The gaps; where only a part of what a kind of meter covers is missing, the kind's name says which."""
     of_kind: dict[str, list[list[Gap]]] = defaultdict(list)
     for (kind, _), found in gaps.items():
         of_kind[kind].append(found)
@@ -200,10 +200,9 @@ def _named(gaps: Mapping[Family, list[Gap]]) -> dict[Family, list[Gap]]:
 
 
 def chosen_families(families: Sequence[Family]) -> tuple[list[Family], frozenset[str]]:
-    """Families of which none counts what another one counts, the widest first; and what they cover.
+    """The families of meters to add up, so that no part of a node counts twice; and the parts they cover.
 
-    Args:
-        families: the better one first, of those that are equally wide.
+    A family that covers more parts is taken first; of two that cover as many, the one that stands first.
     """
     chosen = []
     covered: frozenset[str] = frozenset()

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
@@ -317,15 +316,7 @@ def plain_note(note: str) -> str:
 
 
 def recorded_run(campaign: RecordedCampaign, run: str) -> RunRecord:
-    """One run of a campaign, which has the name of the recording; its ``measured`` meters are called
-    ``recorded``.
-
-    Raises:
-        JoulecastError: the campaign has no such run; names near ones.
-    """
-    if run not in campaign.runs:
-        near = ", ".join(get_close_matches(run, campaign.runs, n=3)) or "none"
-        raise JoulecastError(f"{campaign.folder}: has no run `{run}` (near names: {near})")
+    """One run of a campaign; it has the campaign's name, and its ``measured`` meters are ``recorded``."""
     info = campaign.runs[run]
     origin = {"recorded_campaign": campaign.info.name, "recorded_sha256": campaign.sha256}
     if campaign.info.note:
@@ -336,23 +327,6 @@ def recorded_run(campaign: RecordedCampaign, run: str) -> RunRecord:
         "source": {**info.source, **origin},
     }
     return RunRecord(info.model_copy(update=renamed), **frames)
-
-
-def unpack_run(folder: Path, run: str, target: Path) -> None:
-    """Write one run of the recorded campaign ``folder`` to ``target``, as an ordinary run record.
-
-    Raises:
-        JoulecastError: as :func:`read_campaign` and :func:`recorded_run` say.
-    """
-    _unpack(read_campaign(folder), run, target)
-
-
-def _unpack(campaign: RecordedCampaign, run: str, target: Path) -> None:
-    record = recorded_run(campaign, run)
-    try:
-        write_record(target, record)
-    except JoulecastError as error:
-        raise JoulecastError(f"{campaign.folder}: {error}") from None
 
 
 def unpack_all(folder: Path, out: Path) -> list[Path]:
@@ -366,7 +340,11 @@ def unpack_all(folder: Path, out: Path) -> list[Path]:
     campaign = read_campaign(folder)
     with directory_added_to(out) as partial:
         for run in campaign.runs:
-            _unpack(campaign, run, partial / run)
+            record = recorded_run(campaign, run)
+            try:
+                write_record(partial / run, record)
+            except JoulecastError as error:
+                raise JoulecastError(f"{folder}: {error}") from None
     return [out / run for run in campaign.runs]
 
 

@@ -33,18 +33,20 @@ def hosts_and_gpus(row: Mapping[str, Any]) -> tuple[float | None, float | None]:
     """Nodes and GPUs in use of a run that was observed or forecast; ``None`` where they are not known.
 
     Args:
-        row: ``nodes`` with ``nodes_are``, ``ranks_per_host`` and ``accelerators_per_node`` where they are
-            known; or ``gpus``. Ranks without GPUs use none that is known.
+        row: ``hosts`` and ``gpus`` of a forecast; or ``nodes`` with ``nodes_are``, ``ranks_per_host`` and
+            ``accelerators_per_node`` where they are known. Ranks without GPUs use none that is known.
     """
+    if "hosts" in row:
+        return row["hosts"], row["gpus"]
     unit = unit_of(row.get("nodes_are"))
-    nodes, per_node, per_host, gpus = (
+    nodes, per_node, per_host = (
         float(row[name]) if is_number(row.get(name)) else None
-        for name in ("nodes", "accelerators_per_node", "ranks_per_host", "gpus")
+        for name in ("nodes", "accelerators_per_node", "ranks_per_host")
     )
     if nodes is None:
         return None, None
     if unit == "node":
-        return nodes, gpus if per_node is None else nodes * per_node
+        return nodes, None if per_node is None else nodes * per_node
     hosts = None if per_host is None else float(math.ceil(nodes / per_host))
     return hosts, nodes if unit == "GPU" else None
 

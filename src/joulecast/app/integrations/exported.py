@@ -13,6 +13,7 @@ from joulecast.runs.files.reading import read_json_object
 from joulecast.runs.frames import STAGES
 from joulecast.runs.observations import observe
 from joulecast.runs.record import RunRecord
+from joulecast.runs.scale import hosts_and_gpus
 
 _RUN = {
     "energy_joules": ("energy_j", "Energy of the run."),
@@ -28,7 +29,16 @@ _FORECAST = {
     "co2_grams": ("co2", "kg", 1e3, "CO2 equivalent of the training."),
 }
 _ENDS = {"expected": "", "low": "_low", "high": "_high"}
-_FORECAST_LABELS = ("workload", "platform", "nodes", "gpus", "batch_size", "work", "work_unit")
+_FORECAST_LABELS = (
+    "workload",
+    "platform",
+    "nodes",
+    "nodes_are",
+    "gpus",
+    "batch_size",
+    "work",
+    "work_unit",
+)
 
 
 @dataclass(frozen=True)
@@ -89,18 +99,11 @@ def of_record(record: RunRecord) -> Exported:
     named = ["workload", "platform", "nodes", "gpus", "nodes_are"]
     if counts_samples:
         named.append("batch")
-    row = row | _scale(record, row)
+    row["gpus"] = hosts_and_gpus(row)[1]
     labels = {name: _plain(row[name]) for name in named if is_number(row[name]) or row[name]}
     source = row["energy_source"] if is_number(row["energy_j"]) else "unknown"
     labels |= {"run": record.info.spec.run, "energy_source": str(source)}
     return Exported("run", record.info.spec.run, labels, values)
-
-
-def _scale(record: RunRecord, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Nodes, and GPUs (or ranks) where the run is counted in these, as forecasts have them."""
-    if row["nodes_are"] not in ("GPUs", "ranks"):
-        return {"gpus": None}
-    return {"nodes": record.info.spec.nodes, "gpus": row["nodes"]}
 
 
 def of_forecast(forecast: Mapping[str, Any]) -> Iterator[Exported]:
@@ -141,7 +144,7 @@ def exported(source: Records | Mapping[str, Any]) -> list[Exported]:
 def _read_forecast(file: AnyPath) -> dict[str, Any]:
     content: dict[str, Any] = read_json_object(Path(file), "forecast")
     rows = content.get("forecasts")
-    known = {"workload", "fitted_on", "gpus", "nodes"}
+    known = {"workload", "fitted_on", "gpus", "nodes", "nodes_are"}
     if not isinstance(rows, list) or any(
         not isinstance(row, dict) or known - set(row) for row in rows
     ):

@@ -405,13 +405,11 @@ def measure_next(
         # Of equally wide ones, as all are that the model forecasts, the nearest to be chosen instead.
         widest = min(rivals, key=lambda c: (-steady(_width(c, weighed)), c.cost_order))
         again = "again " if widest.rests_on == "measured" else ""
-        steps.append(
-            (
-                f"{again}{widest.setting}",
-                f"its interval is the widest (±{50 * _width(widest, weighed):.0f} %) of {len(rivals)} that "
-                "overlap the choice's",
-            )
-        )
+        wide = f"its 90 % interval, ±{50 * _width(widest, weighed):.0f} %,"
+        why = f"{wide} overlaps the choice's"
+        if len(rivals) > 1:
+            why = f"{wide} is the widest of the {len(rivals)} intervals that overlap the choice's"
+        steps.append((f"{again}{widest.setting}", why))
     if most_nodes is not None and leading.nodes == most_nodes:
         unit = unit_of(leading.nodes_are)
         larger = scale_in_words(2 * most_nodes, leading.nodes_are)

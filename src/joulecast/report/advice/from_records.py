@@ -6,7 +6,7 @@ repeats, and for a setting that was run once from the model. All others are the 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,14 @@ from scipy.special import stdtrit
 
 from joulecast.energy.evaluation import campaigns
 from joulecast.energy.fitting import KnownRuns
-from joulecast.energy.forecast import answered, setting_of
+from joulecast.energy.forecast import answered, as_run, per_work, setting_of
 from joulecast.energy.models import EnergyModel, Evidence, mc2_for
-from joulecast.energy.plain import plain
 from joulecast.errors import JoulecastError
 from joulecast.report.advice.candidate import Candidate
+from joulecast.runs.json_values import json_value
 from joulecast.runs.judging import ANSWER
 from joulecast.runs.scale import (
     counts,
-    hosts_and_gpus,
     scale_in_words,
     unit_of,
     usual_counts,
@@ -32,8 +31,6 @@ from joulecast.runs.scale import (
 
 CELL = ["platform", "workload", "nodes", "batch"]
 """What makes runs repeats of one setting."""
-
-ESTIMATED = "estimated"
 
 
 @dataclass(frozen=True)
@@ -113,16 +110,11 @@ def read_campaign(
         )
     fitted = campaigns(known_runs.clean, known_runs.allreduce, known_runs.watts)
     for evidence, imported in fitted:
-        training = unmixed(evidence.training)
+        training = evidence.training
         own = training[(training["network"] == network) & (training["platform"] == name)]
         if len(own):
-            others = evidence.calibration
-            if len(others) and not (training["energy_source"] == ESTIMATED).any():
-                dark = others["energy_source"] == ESTIMATED
-                others = others.assign(energy_j=others["energy_j"].mask(dark))
-            kept = replace(evidence, training=training, calibration=others)
             return Campaign(
-                network, name, own, kept, imported, known_runs.left_out, known_runs.notes
+                network, name, own, evidence, imported, known_runs.left_out, known_runs.notes
             )
     raise JoulecastError(f"the runs of {network} on {name} carry no energy, so nothing is fitted")
 
@@ -160,44 +152,17 @@ def _strategy(campaign: Campaign, row: dict[str, Any]) -> str:
 
 def _identity(campaign: Campaign, row: dict[str, Any]) -> dict[str, Any]:
     """Fields of a candidate that say which setting it is."""
-    hosts, gpus = hosts_and_gpus(row)
+    # Where steps are counted, the samples in one are not known.
+    batch = np.nan if campaign.unit == "steps" else row["batch"]
     return {
         "nodes": int(row["nodes"]),
         "nodes_are": str(row["nodes_are"]),
-        "hosts": hosts,
-        "gpus": gpus,
-        "batch_size": None if pd.isna(row["batch"]) else int(row["batch"]),
-        "batch_per_rank": plain(row["batch_per_rank"]),
+        "hosts": json_value(row["hosts"]),
+        "gpus": json_value(row["gpus"]),
+        "batch_size": None if pd.isna(batch) else int(batch),
+        "batch_per_rank": None if pd.isna(batch) else json_value(row["batch_per_rank"]),
         "strategy": _strategy(campaign, row),
     }
-
-
-def unmixed(training: pd.DataFrame) -> pd.DataFrame:
-    """Training runs without the estimated energies of a platform that also has others.
-
-    Estimates and measurements are never averaged: where a platform has both, the estimates go.
-    """
-    estimated = training["energy_source"] == ESTIMATED
-    other = training["energy_source"].notna() & ~estimated & training["energy_j"].notna()
-    both = estimated & other.groupby(training["platform"]).transform("any")
-    if not both.any():
-        return training
-    return training.assign(
-        energy_j=training["energy_j"].mask(both),
-        energy_source=training["energy_source"].mask(both),
-        why_no_energy=training["why_no_energy"].mask(
-            both, "other runs on this platform are metered, and estimates are not mixed with them"
-        ),
-    )
-
-
-def per_work(training: pd.DataFrame) -> pd.DataFrame:
-    """``time_s`` and ``energy_j`` of one step; of imported runs, of one unit of their work."""
-    imported = training["kind"] == "imported"
-    divisor = training["steps"].mask(imported, training["samples"]).astype(float)
-    return pd.DataFrame(
-        {"time_s": training["total_s"] / divisor, "energy_j": training["energy_j"] / divisor}
-    )
 
 
 @dataclass(frozen=True)
@@ -240,7 +205,9 @@ def _bounds(value: float | None, sides: Sides | None) -> tuple[float | None, flo
 def _sides(row: dict[str, Any], quantity: str) -> Sides | None:
     """Half widths of the model's interval about its prediction."""
     unit = "s" if quantity == "time" else "j"
-    value, lower, upper = (plain(row[f"{quantity}{end}_{unit}"]) for end in ("", "_low", "_high"))
+    value, lower, upper = (
+        json_value(row[f"{quantity}{end}_{unit}"]) for end in ("", "_low", "_high")
+    )
     if not value or not upper or not lower:
         return None
     # What is drawn may lie to one side of what is expected.
@@ -255,23 +222,19 @@ class _Width:
 
 def _measured(campaign: Campaign, row: dict[str, Any], widths: _Width) -> Candidate | None:
     """The setting as it was run; ``None`` where it was not."""
-    runs = campaign.runs
-    same_batch = (runs["batch"] == row["batch"]) | (runs["batch"].isna() & pd.isna(row["batch"]))
-    own = runs[(runs["nodes"] == row["nodes"]) & same_batch]
+    own, means = as_run(campaign.runs, row)
     if own.empty:
         return None
-    units = row["samples"] if campaign.imported else row["steps"]
-    means = per_work(own).mean() * units
     with_energy = int(own["energy_j"].notna().sum())
-    joules = plain(means["energy_j"])
+    joules = json_value(means["energy_j"])
     time_sides = widths.time.sides(len(own)) or _sides(row, "time")
     energy_sides = widths.energy.sides(with_energy) or _sides(row, "energy")
-    time_low, time_high = _bounds(float(means["time_s"]), time_sides)
+    time_low, time_high = _bounds(means["time_s"], time_sides)
     energy_low, energy_high = _bounds(joules, energy_sides)
     return Candidate(
         **_identity(campaign, row),
         rests_on="measured",
-        time_s=float(means["time_s"]),
+        time_s=means["time_s"],
         time_low_s=time_low,
         time_high_s=time_high,
         energy_j=joules,
@@ -286,7 +249,7 @@ def _measured(campaign: Campaign, row: dict[str, Any], widths: _Width) -> Candid
 
 def _fitted(campaign: Campaign, row: dict[str, Any]) -> Candidate | None:
     """The setting as MC2 forecasts it; ``None`` where it cannot."""
-    answer = {name: plain(row[name]) for name in ANSWER if name != "work"}
+    answer = {name: json_value(row[name]) for name in ANSWER if name != "work"}
     if answer["time_s"] is None:
         return None
     if not campaign.has_energy:

@@ -52,7 +52,7 @@ class _Quantity:
         return value
 
     def as_run(self, row: Row) -> float | None:
-        value: float | None = row.get(f"measured_{self.column}{self.unit}")
+        value: float | None = row.get(f"as_run_{self.column}{self.unit}")
         return value
 
     def shown_in(self, rows: Sequence[Row]) -> tuple[float, str]:
@@ -91,16 +91,15 @@ def training_names(rows: Sequence[Row]) -> list[str]:
 
 def _frame(rows: Sequence[Row], quantity: _Quantity, factor: float) -> pd.DataFrame:
     """A line for each forecast, with :data:`_NUMBERS` in the shown unit."""
-    count = _count(rows)
     as_run = _as_run_name(rows, quantity)
     ends = ("", "_low", "_high")
     frame = pd.DataFrame(
         [
             [
-                row[count],
+                row["nodes"],
                 name,
-                scale_in_words(row[count], row["nodes_are"]),
-                _batch(row, count),
+                scale_in_words(row["nodes"], row["nodes_are"]),
+                _batch(row),
                 *(quantity.of(row, end) for end in ends),
                 quantity.as_run(row),
                 with_range(*quantity.in_words(*(quantity.of(row, end) for end in ends))),
@@ -114,24 +113,18 @@ def _frame(rows: Sequence[Row], quantity: _Quantity, factor: float) -> pd.DataFr
     return frame
 
 
-def _count(rows: Sequence[Row]) -> str:
-    """The column that scales are counted in."""
-    return "nodes" if unit_of(rows[0]["nodes_are"]) == "node" else "gpus"
-
-
-def _batch(row: Row, count: str) -> str:
+def _batch(row: Row) -> str:
     """The batch of a forecast, of all nodes and of one."""
     if row.get("batch_size") is None:
         return "not known"
-    each = digits(row["batch_size"] / row[count])
+    each = digits(row["batch_size"] / row["nodes"])
     return f"{digits(row['batch_size'])} ({each} a {unit_of(row['nodes_are'])})"
 
 
 def batch_in_words(rows: Sequence[Row]) -> str:
     """The batch that forecasts have, ``batch 4 a node``; empty where none is known."""
-    count = _count(rows)
-    known = [row for row in rows if row.get("batch_size") is not None and row[count]]
-    each = sorted({row["batch_size"] / row[count] for row in known})
+    known = [row for row in rows if row.get("batch_size") is not None]
+    each = sorted({row["batch_size"] / row["nodes"] for row in known})
     if len(each) == 1:
         return f"batch {digits(each[0])} a {unit_of(rows[0]['nodes_are'])}"
     whole = sorted({row["batch_size"] for row in known})

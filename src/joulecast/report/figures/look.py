@@ -9,7 +9,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from joulecast.energy.plain import plain_rows
+from joulecast.runs.json_values import json_rows
 
 SHADES = {
     "ink": ("#1b1f24", "#e6e9ed"),
@@ -119,7 +119,7 @@ class Figure:
 
 def values(frame: pd.DataFrame) -> alt.InlineData:
     """A frame as a chart's data."""
-    return alt.InlineData(values=plain_rows(frame))
+    return alt.InlineData(values=json_rows(frame))
 
 
 def tooltips(*titles: str) -> list[alt.Tooltip]:

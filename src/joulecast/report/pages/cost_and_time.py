@@ -18,7 +18,7 @@ from joulecast.report.grid import SHOWS, Amounts, Table
 from joulecast.report.measured_runs import ENERGY_IS, NODES_ARE
 from joulecast.report.results_folder import NothingToShow, Results
 from joulecast.runs.observations import is_training
-from joulecast.runs.scale import scale_in_words, unit_of
+from joulecast.runs.scale import scale_in_words
 
 _MOST_SPOKEN = 4
 
@@ -96,9 +96,9 @@ def _table(cells: Sequence[Mapping[str, str]], found: CampaignForecast) -> Table
             work=row["work"],
             unit=row["work_unit"],
             batch=row["batch_size"] if row["has_steps"] else None,
-            run_s=row["measured_time_s"],
-            run_j=row["measured_energy_j"],
-            nodes=row["nodes"],
+            run_s=row["as_run_time_s"],
+            run_j=row["as_run_energy_j"],
+            nodes=row["hosts"],
             gpus=row["gpus"],
         )
         for row in found.rows
@@ -111,8 +111,7 @@ def _spoken(found: CampaignForecast, cells: Sequence[Mapping[str, str]], quantit
     ends: dict[str, list[str]] = {}
     for row, cell, name in zip(found.rows, cells, training_names(found.rows), strict=True):
         if cell.get(quantity):
-            count = row["nodes"] if unit_of(row["nodes_are"]) == "node" else row["gpus"]
-            text = f"{cell[quantity]} on {scale_in_words(count, row['nodes_are'])}"
+            text = f"{cell[quantity]} on {scale_in_words(row['nodes'], row['nodes_are'])}"
             ends.setdefault(name, []).append(text)
     lines = [
         f"{name} {texts[0]}" + (f", {texts[-1]}" if len(texts) > 1 else "")

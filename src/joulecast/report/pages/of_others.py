@@ -69,8 +69,8 @@ def _in_short(ours: pd.DataFrame) -> str:
     theirs = rivalled["best_rival_percent"]
     better = int((rivalled["mape_percent"].map(steady) < theirs.map(steady)).sum())
     return (
-        f"{text}, the best rival in each {_percents(theirs)}; MC2 is better in {better} of "
-        f"{len(rivalled)}."
+        f"{text}. The best rival of each test was {_percents(theirs)} off. MC2 is better in {better} of "
+        f"the {counted(len(rivalled), 'test')}."
     )
 
 

@@ -1,4 +1,4 @@
-"""Which setting to take, and what the settings cost that were run: the advice and the costs as tables."""
+"""The advised settings, and the cost of the settings that were run, as tables."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 import pandas as pd
 
 from joulecast.energy.forecast import work_of
-from joulecast.energy.plain import plain_rows
 from joulecast.energy.prices import Prices, co2_text, cost_text
 from joulecast.quantities import (
     NONE,
@@ -23,6 +22,7 @@ from joulecast.quantities import (
 from joulecast.report.advice.choice import IN_WORDS
 from joulecast.report.campaign import COSTS, Advised, energy_is, work_in_words
 from joulecast.report.grid import SHOWS, Amounts, Table
+from joulecast.runs.json_values import json_rows
 from joulecast.runs.scale import hosts_and_gpus, scales_are
 
 _MOST_NAMED = 3
@@ -139,7 +139,7 @@ def settings_table(costs: pd.DataFrame, prices: Prices) -> Table:
         *("time off by (held out)", "energy off by (held out)", "batch of all nodes", "runs"),
     )
     rows, amounts, in_joules = [], [], consumptions_of(costs["energy_j"])
-    for row in plain_rows(costs):
+    for row in json_rows(costs):
         source = NONE if row["energy_source"] is None else str(row["energy_source"])
         why = f"none: {row['why']}" if source == NONE and row["why"] else source
         per_one = (work_in_words(row["unit"]), joules(_per_one(row)))
@@ -163,7 +163,7 @@ def settings_table(costs: pd.DataFrame, prices: Prices) -> Table:
                 **dict(zip(("nodes", "gpus"), hosts_and_gpus(row), strict=True)),
             )
         )
-    caption = "What the settings cost that were run" + (f", for {shared}" if shared else "")
+    caption = "Cost of the settings that were run" + (f", for {shared}" if shared else "")
     if paid_by := prices.in_words():
         caption = f"{caption} (prices: {paid_by})"
     numeric = frozenset(columns) - {"network", "energy is"}

@@ -16,7 +16,6 @@ from joulecast.runs.metering import JOB_ACCOUNT
 from joulecast.runs.observations import TIMED
 from joulecast.runs.record import RunRecord, read_record
 
-_LEAST_COVERAGE = 0.9
 _MOST_OVERRUNS = 0.1
 _LEAST_OF_ACCOUNT = 6
 """Renewals of SLURM's account: with fewer, the time of each of them decides."""
@@ -26,12 +25,8 @@ _MOST_OFF_ACCOUNT = 0.2
 def _of_record(record: RunRecord) -> Iterator[tuple[str, str, str]]:
     """``(verdict, check, what was found)`` of one record."""
     info = record.info
-    covered = [m for m in info.meters if m.available]
-    for meter in covered:
-        if meter.coverage is not None and meter.coverage < _LEAST_COVERAGE:
-            found = f"{meter.node} {meter.meter}: {100 * meter.coverage:.0f} % of the run"
-            yield "warning", "power coverage", found
-        if meter.failed_reads:
+    for meter in info.meters:
+        if meter.available and meter.failed_reads:
             yield "warning", "failed reads", f"{meter.node} {meter.meter}: {meter.failed_reads}"
     metering, power = counted_power(record)
     yield from _of_job_account(record, power)

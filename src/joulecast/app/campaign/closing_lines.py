@@ -23,7 +23,7 @@ def _left_out(results: Path) -> str:
     return f"left out: {len(marked):,} of {counted(len(runs), 'run')} ({why})"
 
 
-def ending(results: Path, configfiles: Sequence[str]) -> list[str]:
+def closing_lines(results: Path, configfiles: Sequence[str]) -> list[str]:
     """One line with the results of a campaign, and another if other programs disturbed runs.
 
     Args:

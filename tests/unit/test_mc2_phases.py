@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulecast.energy.evaluation import evaluate
-from joulecast.energy.mc2_without_stages import PhaseMC2
+from joulecast.energy.mc2_phases import PhaseMC2
 from joulecast.energy.terms import ABLATIONS, Terms, duty
 from joulecast.runs.judging import judge
 

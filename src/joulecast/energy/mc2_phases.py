@@ -32,7 +32,16 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from joulecast.energy.calibrated import (
+from joulecast.energy.priors import (
+    KAPPA_RANGE,
+    UNSEEN,
+    Gaussian,
+    beliefs_of,
+    drawn_kappas,
+    spread_of_unseen,
+)
+from joulecast.energy.run_time import RunTimes
+from joulecast.energy.smallest_scale import (
     TIMES,
     Calibrated,
     calibrate,
@@ -42,10 +51,7 @@ from joulecast.energy.calibrated import (
     ramp_seconds,
     spread_between_runs,
 )
-from joulecast.energy.priors import UNSEEN, Gaussian, beliefs_of
-from joulecast.energy.run_time import RunTimes
 from joulecast.energy.terms import Terms, duty
-from joulecast.energy.unseen import KAPPA_RANGE, drawn_kappas, spread_of_unseen
 
 Floats = NDArray[np.float64]
 Row = Mapping[str, Any]

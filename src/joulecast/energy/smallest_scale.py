@@ -93,12 +93,12 @@ def evaluates_apart(run: Any) -> Any:
 
 
 _FAR = 1.7
-"""Times what the evaluations need: further off no number of evaluating nodes is sought."""
+"""A number of evaluating nodes is sought from 1/1.7 to 1.7 times the number that the evaluations need."""
 
 
 def likely_evaluators(needed: float, run: Any) -> float:
-    """Nodes that evaluate apart, from how many the evaluations need at another run's pace: the nearest number
-    with which the batch can be dealt out evenly to the accelerators that train, or they to its samples."""
+    """Nodes that evaluate while the others train: of the numbers that divide the batch evenly over the
+    training accelerators, the nearest to ``needed``, which the pace of another run asks for."""
     nodes, batch = float(run["nodes"]), float(np.nan_to_num(run.get("batch", 0.0)))
     each = float(run.get("ranks", nodes)) / nodes
     even = [

@@ -7,12 +7,12 @@ import numpy as np
 import pandas as pd
 
 
-def plain(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """Python numbers and strings, ``None`` for what is not finite; also inside of dictionaries and lists."""
     if isinstance(value, dict):
-        return {key: plain(inner) for key, inner in value.items()}
+        return {key: json_value(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
+        return [json_value(inner) for inner in value]
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
@@ -20,7 +20,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-def plain_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+def json_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
     """One dictionary a row."""
     rows = table.astype(object).to_dict("records")
-    return [{str(key): plain(value) for key, value in row.items()} for row in rows]
+    return [{str(key): json_value(value) for key, value in row.items()} for row in rows]
