@@ -179,6 +179,7 @@ def _started(tmp_path):
     command = [sys.executable, "-c", STARTER, spec.model_dump_json(), str(tmp_path / "first")]
     starter = subprocess.Popen(command)
     while not list(tmp_path.glob(".first-scratch-*/*.samples")):
+        assert starter.poll() is None, "see its log"
         time.sleep(0.05)
     return starter, spec, _ranks(tmp_path)
 
