@@ -248,16 +248,6 @@ def test_a_slow_counter_may_stand_as_long_as_it_is_not_renewed(stops_at_s, known
     assert known or "stood still for" in row["why_no_energy"]
 
 
-@pytest.mark.parametrize(("job_w", "warned"), [(205.0, 0), (400.0, 1)])
-def test_slurms_account_is_held_against_the_runs_meters(tmp_path, job_w, warned):
-    meters = [(f"node0{n}", "rapl:package-0", 50.0) for n in range(4)]
-    record = hosts_with([*meters, ("node00", "slurm", job_w)])
-    assert observe(record)["energy_j"] == pytest.approx(4 * 50 * RUN_S)
-    write_record(tmp_path / "r", record)
-    found = check_results([tmp_path / "r"], NO_FIT)
-    assert (found["check"] == "SLURM's account").sum() == warned
-
-
 @pytest.mark.parametrize(("renewed_s", "counted"), [(0.3, ["hwmon"]), (0.31, ["nvml:0"])])
 def test_watts_that_are_averages_over_much_of_a_run_do_not_count(renewed_s, counted):
     record = hosts_with([("node00", "hwmon", 10.0), ("node00", "nvml:0", 50.0)], ["node00"])

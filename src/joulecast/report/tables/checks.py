@@ -9,17 +9,12 @@ import pandas as pd
 from joulecast.energy.fitting import CampaignFit
 from joulecast.quantities import counted
 from joulecast.report.tables.output import write_table
-from joulecast.runs.integration import EnergyCurve
 from joulecast.runs.judging import OURS
 from joulecast.runs.metered_power import counted_power
-from joulecast.runs.metering import JOB_ACCOUNT
 from joulecast.runs.observations import TIMED
 from joulecast.runs.record import RunRecord, read_record
 
 _MOST_OVERRUNS = 0.1
-_LEAST_OF_ACCOUNT = 6
-"""Renewals of SLURM's account: with fewer, the time of each of them decides."""
-_MOST_OFF_ACCOUNT = 0.2
 
 
 def _of_record(record: RunRecord) -> Iterator[tuple[str, str, str]]:
@@ -28,8 +23,7 @@ def _of_record(record: RunRecord) -> Iterator[tuple[str, str, str]]:
     for meter in info.meters:
         if meter.available and meter.failed_reads:
             yield "warning", "failed reads", f"{meter.node} {meter.meter}: {meter.failed_reads}"
-    metering, power = counted_power(record)
-    yield from _of_job_account(record, power)
+    metering, _ = counted_power(record)
     for gap in metering.gaps:
         found = (
             f"{gap.node}: {gap.kind} is left out: {gap.reason}; {gap.metered} of {gap.hosts} hosts "
@@ -48,28 +42,6 @@ def _of_record(record: RunRecord) -> Iterator[tuple[str, str, str]]:
     is_ours = info.spec.kind == "training" and info.spec.observed is None
     if is_ours and info.outcome.final_loss is None:
         yield "warning", "loss", "is not finite at the end"
-
-
-def _of_job_account(record: RunRecord, counted: pd.DataFrame) -> Iterator[tuple[str, str, str]]:
-    """A warning where the scheduler's account of a run's energy is far from that of the run's meters."""
-    account = record.power[record.power["meter"] == JOB_ACCOUNT].dropna(subset=["joules"])
-    if counted.empty or len(account) < _LEAST_OF_ACCOUNT:
-        return
-    account = account.sort_values("t_s")
-    # From one renewal to another, as it stands still between them.
-    renewed = account[account["joules"].diff() > 0]
-    if len(renewed) < _LEAST_OF_ACCOUNT:
-        return
-    ends = renewed["t_s"].to_numpy(float)[[0, -1]]
-    job_j = float(renewed["joules"].iloc[-1] - renewed["joules"].iloc[0])
-    curves = [EnergyCurve.of(readings) for _, readings in counted.groupby(["node", "meter"])]
-    own_j = sum(float(curve.between(ends[0], ends[1])) for curve in curves)
-    if abs(job_j - own_j) > _MOST_OFF_ACCOUNT * own_j:
-        found = (
-            f"SLURM accounts for {job_j:.4g} J of all nodes of its step in {ends[1] - ends[0]:.0f} s of the "
-            f"run, the run's meters for {own_j:.4g} J"
-        )
-        yield "warning", "SLURM's account", found
 
 
 def _of_covers(covers: Sequence[str | None]) -> Iterator[tuple[str, str, str]]:
