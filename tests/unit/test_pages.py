@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -50,6 +51,12 @@ def campaign(tmp_path_factory):
     folder = tmp_path_factory.mktemp("results") / "small"
     write_campaign(folder)
     return folder
+
+
+@cache
+def shown(folder):
+    """The page's parts, made once of a folder that no test changes."""
+    return page_context(folder)
 
 
 @pytest.fixture
@@ -100,7 +107,7 @@ def test_front_by_hand():
 
 def test_a_tooltip_names_the_batch_and_where_energy_is_from(results):
     """What was run is not called measured where no meter measured it; times have no source."""
-    found = page_context(results.folder)["forecast"].content
+    found = shown(results.folder)["forecast"].content
     svg = inline_svg(found.charts["energy"], "e")
     assert re.search(
         r"on: 2 nodes · batch: 8 \(4 a node\) · energy: [^·]+ · as it was run \(est", svg
@@ -164,7 +171,7 @@ def test_forecasts_beyond_the_runs_have_the_error_of_extrapolation(results):
     sentence = error_sentences(results.fit, BEYOND)[0]
     assert f"{percent(errors.mean())} off on average" in sentence
     assert f"{len(means)} setting" in sentence
-    page = rendered(page_context(results.folder))
+    page = rendered(shown(results.folder))
     assert sentence in page and error_sentences(results.fit)[0] in page
 
 
@@ -180,7 +187,7 @@ def test_an_estimate_is_no_error_of_the_model(results):
 
 
 def test_sources_of_energy_are_never_in_one_chart(results):
-    advised = copy.deepcopy(campaign_answers(results).advice.content)
+    advised = copy.deepcopy(shown(results.folder)["answers"].advice.content)
     for one in advised:
         for row in one.answer["candidates"]:
             row["energy_source"] = "measured" if row["nodes"] == 4 else "estimated"
@@ -193,7 +200,7 @@ def test_sources_of_energy_are_never_in_one_chart(results):
 
 
 def test_a_forecast_is_not_called_a_measurement(results):
-    figure = energy_time_front(campaign_answers(results).advice.content, "")
+    figure = energy_time_front(shown(results.folder)["answers"].advice.content, "")
     drawn = " ".join(inline_svg(chart, "c") for chart in figure.charts)
     assert "(forecast from estimated energy)" in drawn and "(estimated)" in drawn
 
@@ -215,7 +222,7 @@ def test_no_energy_has_its_reason(campaign, tmp_path):
 
 def advised(results, **changes):
     """Advice on a network of the campaign."""
-    one = campaign_answers(results).advice.content[0]
+    one = shown(results.folder)["answers"].advice.content[0]
     return replace(one, answer=one.answer | changes)
 
 
@@ -311,7 +318,7 @@ def test_a_campaign_answers_the_four_questions(campaign):
 
 
 def test_errors_on_metered_clusters_are_those_of_what_was_held_out(campaign):
-    metered = page_context(campaign)["metered"].content
+    metered = shown(campaign)["metered"].content
     for said in (
         "2 tests, 3 settings each",
         "1.2 % to 2.5 % off",
@@ -395,7 +402,7 @@ def test_the_page_and_its_answers_are_written(campaign, tmp_path):
 
 def test_charts_in_the_page_have_numbers_and_its_colours(results):
     """Each mark has what hovering shows, ids are the chart's own, and no colour lacks its dark twin."""
-    charts = page_context(results.folder)["forecast"].content.charts
+    charts = shown(results.folder)["forecast"].content.charts
     first, second = (inline_svg(charts[name], f"c{k}") for k, name in enumerate(("energy", "time")))
     assert re.search(r'data-tip="training: vit_ti · on: 1 node · batch: [^"]+"', first)
     ids = [set(re.findall(r'id="([^"]+)"', svg)) for svg in (first, second)]
@@ -411,7 +418,7 @@ def test_names_from_outside_are_text_in_charts(results):
 
 
 def test_the_page_forecasts_what_the_command_forecasts(campaign):
-    context = page_context(campaign)
+    context = shown(campaign)
     rows = campaign_answers(read_results(campaign)).forecast.content.rows
     asked = [
         "forecast",
@@ -438,7 +445,7 @@ def test_the_page_forecasts_what_the_command_forecasts(campaign):
 
 
 def test_a_page_links_only_tables_that_are_there(campaign):
-    html = rendered(page_context(campaign))
+    html = rendered(shown(campaign))
     assert 'href="metered/tables/energy_summary.html"' in html
     for href in re.findall(r'href="((?:tables|metered|checks)[^"]*)"', html):
         assert (campaign / href).is_file(), href

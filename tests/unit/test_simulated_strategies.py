@@ -309,7 +309,7 @@ def test_a_search_tries_every_kind_of_strategy() -> None:
     assert not any(word in text for text in kept for word in ("zb-h1", "zero=2", "recompute"))
 
 
-@pytest.mark.parametrize("processes", [2, 3])
+@pytest.mark.parametrize("processes", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_processes_find_what_one_finds(monkeypatch, processes):
     from joulecast.simulate import strategy_search
 
