@@ -324,9 +324,9 @@ def test_a_window_of_a_training_that_runs_on(tmp_path):
     program = program.replace("optimizer.zero_grad()", "optimizer.zero_grad(); time.sleep(0.01)")
     answer = measured(tmp_path, [sys.executable, "-c", program], "--for", "15s")
     assert answer.returncode == 0, answer.stderr
-    info = record_of(tmp_path).info
-    assert info.outcome.steps > 3
-    assert not info.polluted
+    record = record_of(tmp_path)
+    assert record.info.outcome.steps > 3 and not record.info.polluted
+    assert record.stages["stop_s"].max() <= record.power["t_s"].max(), "no step without its power"
 
 
 def test_one_line_in_the_program_does_the_same(tmp_path):

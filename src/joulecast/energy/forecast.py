@@ -16,7 +16,7 @@ import pandas as pd
 
 from joulecast.energy.evaluation import campaigns
 from joulecast.energy.fitting import KnownRuns
-from joulecast.energy.models import EnergyModel, Phased, Staged, mc2_for
+from joulecast.energy.models import DRIFT, EnergyModel, Phased, Staged, mc2_for
 from joulecast.energy.prices import NO_PRICES, Prices, cost_columns
 from joulecast.energy.request import Scales, Work
 from joulecast.errors import JoulecastError
@@ -48,10 +48,6 @@ _SETTING = {
     "work_is": "work_is",
 }
 """What a forecast names of its setting, and the column of the runs table that has it."""
-
-_DRIFT = 0.05
-"""Half width, relative, that each doubling beyond the batches of the runs adds (in quadrature), as MC2's
-intervals add it for doublings beyond its node counts."""
 
 _AMOUNTS = [name for name in ANSWER if name != "work"]
 
@@ -180,7 +176,7 @@ def _outside(
     low, high = of_workload[column].min(), of_workload[column].max()
     if setting[column] > high or setting[column] < low:
         nearest = high if setting[column] > high else low
-        widens = _DRIFT * abs(math.log2(setting[column] / nearest))
+        widens = DRIFT * abs(math.log2(setting[column] / nearest))
         reasons.append(f"batch {setting[column]:,.10g}{of}: run with {_span(low, high)}")
     return tuple(reasons), widens
 

@@ -19,7 +19,7 @@ from joulecast.energy.run_time import RunTimes
 from joulecast.energy.terms import ABLATIONS, Terms
 from joulecast.runs.judging import ANSWER, TIME
 
-_DRIFT = 0.05
+DRIFT = 0.05
 """Half width, relative, that each doubling beyond the node counts of the fit adds (in quadrature)."""
 
 _STRUCTURE = 0.05
@@ -141,7 +141,7 @@ class Staged:
         if self.intervals:
             joules, seconds = self._widths[time][["j", "s"]]
             doublings = np.log2(runs["nodes"] / self._most_nodes).clip(lower=0)
-            joules, seconds = (np.hypot(w, _DRIFT * doublings) for w in (joules, seconds))
+            joules, seconds = (np.hypot(w, DRIFT * doublings) for w in (joules, seconds))
             unseen = self._unseen_exchange(runs, prediction["time_s"], time)
             prediction["energy_low_j"] = prediction["energy_j"] * np.exp(-joules)
             prediction["energy_high_j"] = prediction["energy_j"] * np.exp(joules) * unseen

@@ -20,7 +20,7 @@ def record_folders(above: Path) -> list[Path]:
         JoulecastError: there is none.
     """
     found = (path.parent for path in above.rglob("run.json"))
-    # Hidden ones are half-written, or held next to the journal of attempts.
+    # Hidden ones are half-written.
     folders = sorted(f for f in found if not _is_hidden(f.relative_to(above)))
     if not folders:
         raise JoulecastError(

@@ -49,7 +49,7 @@ COLUMNS: dict[str, Column] = {
     "samples": Column("number", "work, in `work_unit`"),
     "work_unit": Column("text", "what work is counted in: samples, epochs or steps"),
     "total_s": Column("number", "time of the run"),
-    "gradient_bytes": Column("number", "gradients that the ranks exchange in a step"),
+    "gradient_bytes": Column("number", "gradients of a step, in fp32: 4 bytes a parameter"),
     "overlap": Column("flag", "whether gradients were exchanged during the backward pass"),
     "algorithm": Column("text", "all-reduce of the gradients"),
     "energy_j": Column("number", "energy of all nodes"),

@@ -11,6 +11,9 @@ from joulecast.runs.request import Name, Rates, Request, Slow
 PeakPrecision = Literal["fp32", "tf32", "bf16", "fp16", "fp64"]
 """Precision that is simulated, of whose peak rate a platform's file tells."""
 
+BATCH_PER_DEVICE = 32
+"""Samples of a device's step where no batch is asked for."""
+
 
 class SimulatedTraining(Request):
     """How a training that is simulated computes, and what is known of its platform."""

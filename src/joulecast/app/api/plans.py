@@ -14,7 +14,7 @@ from joulecast.app.api.given import asks, naming, prices_of
 from joulecast.partition.request import PartitionRequest
 from joulecast.report.advice.request import SearchRequest
 from joulecast.runs.files.shipped import ZEUS_TRACE, recorded_folder
-from joulecast.simulate.request import OnSimulator, SimulateRequest
+from joulecast.simulate.request import BATCH_PER_DEVICE, OnSimulator, SimulateRequest
 from joulecast.tune.request import TuneRequest
 from joulecast.tune.section import Goals
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from joulecast.graphs.costs import Costs
     from joulecast.runs.platforms import Platform
 
-_BATCH_PER_DEVICE = 32
-"""Default samples of a device's step."""
 _PASSES = 3
 """Timed steps of a network of the user's own."""
 _FUNCTION = re.compile(r"[\w.]+:\w+")
@@ -106,7 +104,7 @@ def search(request: SearchRequest) -> dict[str, Any]:
     with naming(*_files(request)):
         on, costs = _platform_and_costs(request)
         graph = network_for(request.network, training, request.attention)
-        batch = request.global_batch or _BATCH_PER_DEVICE * devices
+        batch = request.global_batch or BATCH_PER_DEVICE * devices
         assumed = Assumptions(training=training)
         fit = fit_in(request.fits)
         value = rising_value(objective, paid, on, devices, fit)

@@ -20,13 +20,12 @@ def simulate(request: SimulateRequest, as_json: AsJson = False) -> None:
     result = simulate_on(request)
     if as_json:
         echo_json(result)
-    else:
-        typer.echo(
-            f"{result['step_s'] * 1e3:.2f} ms a step{_interval(result)}, "
-            f"{result['samples_per_s']:,.1f} samples/s (simulated); {result['verdict']}"
-        )
-    if not as_json:
-        typer.echo(_energy_line(result))
+        return
+    typer.echo(
+        f"{result['step_s'] * 1e3:.2f} ms a step{_interval(result)}, "
+        f"{result['samples_per_s']:,.1f} samples/s (simulated); {result['verdict']}"
+    )
+    typer.echo(_energy_line(result))
 
 
 _RESTS_ON = {

@@ -83,7 +83,8 @@ class JobFiles:
     def is_held(self) -> bool:
         """Whether a process of the launch still measures: each holds a shared lock on one file."""
         try:
-            lock = os.open(self.path / _LOCK, os.O_RDONLY)
+            # NFS locks exclusively only what is open for writing.
+            lock = os.open(self.path / _LOCK, os.O_RDWR)
         except OSError:
             return True  # it has just begun, or just ended
         try:
@@ -105,7 +106,10 @@ class JobFiles:
         first = self.read("process-0")
         if first is not None and first["host"] == host:
             return True
-        signs = [path.stat().st_mtime for path in self.path.rglob("*")]
+        try:
+            signs = [path.stat().st_mtime for path in self.path.rglob("*")]
+        except OSError:
+            return False  # a process at work removes its files
         return time.time() - max(signs, default=0.0) > _SILENT_S
 
     def write(self, name: str, content: dict[str, Any]) -> None:
@@ -130,6 +134,10 @@ class JobFiles:
     def samples_of(self, rank: int) -> Path:
         """File of the sampler that a process starts."""
         return self.path / f"host-{rank}{SAMPLES}"
+
+    def has_samples(self) -> bool:
+        """Whether a sampler has written anything."""
+        return any(self.path.glob(f"host-*{SAMPLES}"))
 
     def ended(self, rank: int) -> bool:
         """Whether a process's command has ended."""
@@ -174,7 +182,7 @@ class JobFolder(JobFiles):
 
     def _arrive(self) -> None:
         """Leave word of this process: its lock, its host and its number."""
-        self._lock = os.open(self.path / _LOCK, os.O_RDONLY | os.O_CREAT, 0o600)
+        self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_SH)
         self.write(f"process-{self.place.rank}", {"host": self.host, "pid": self._pid})
         self.marks.mkdir(exist_ok=True)

@@ -1,7 +1,6 @@
 """The record of a launch, from the files in its folder: after its end, or after it was killed."""
 
 import math
-import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -69,6 +68,8 @@ def write_job(
     out: Path,
     ended_s: float | None,
     faults: Sequence[str] = (),
+    *,
+    runs_on: bool = False,
 ) -> tuple[Path, RunRecord]:
     """Write the record of a launch; returns its folder and the record.
 
@@ -78,6 +79,8 @@ def write_job(
         out: folder of the records; of a run of a campaign the record's own.
         ended_s: end of the observation on the first process's clock; ``None``: when its sampler ended.
         faults: reasons why the run counts as failed.
+        runs_on: whether the training runs on; its steps after the end do not count, as their power was not
+            measured.
 
     Raises:
         JoulecastError: no record can describe it; says why.
@@ -98,7 +101,7 @@ def write_job(
     # The first process is on the host whose clock is the run's.
     first = _part(job, "process-0")["host"]
     every = sorted(hosts.values(), key=lambda host: host.sampled.host != first)
-    until_s = math.inf
+    until_s = ended_s - origin_s if runs_on and ended_s is not None else math.inf
     if ended_s is None:
         spans = [host.sampled.samples.span_s for host in every[:1]]
         if not spans or spans[0] is None:
@@ -144,18 +147,23 @@ def _next_folder(out: Path, name: str, hosts: int) -> Iterator[tuple[Path, int]]
 def assemble_killed(out: Path) -> list[str]:
     """Make records of the measurements in a folder that were killed, of what they had written; a line each.
 
-    Such a record is marked as incomplete, and no model is fitted to it.
+    Such a record is marked as incomplete, and no model is fitted to it. What was measured is deleted once
+    its record is written.
     """
     lines = []
     for folder in sorted(out.glob(f"{PREFIX}*")):
         job = JobFiles(folder)
+        if not job.was_killed(physical_host()):
+            continue
         try:
-            if not job.was_killed(physical_host()):
-                continue
-            asked = validated(_ASKED, _part(job, "asked"), str(folder / "asked.json"))
-            record, _ = write_job(job, asked, out, None, [INCOMPLETE])
-            lines.append(f"{record}: made of what a killed measurement had written; incomplete")
+            if job.has_samples():
+                asked = validated(_ASKED, _part(job, "asked"), str(folder / "asked.json"))
+                record, _ = write_job(job, asked, out, None, [INCOMPLETE])
+                lines.append(f"{record}: made of what a killed measurement had written; incomplete")
         except (JoulecastError, OSError) as error:
-            lines.append(f"no record of a killed measurement: {error}")
-        shutil.rmtree(folder, ignore_errors=True)
+            lines.append(
+                f"{folder}: a killed measurement without a record: {error}; delete the folder"
+            )
+        else:
+            job.remove()
     return lines

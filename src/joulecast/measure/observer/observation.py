@@ -136,6 +136,7 @@ class Observation:
         self._job = JobFolder(meeting, place(environment), asked.attached)
         self.marks = self._job.marks
         """Folder of this process for the marks of the training."""
+        self._keep = False
         self._server = _announce_clock(self._job)
         first = self._job.is_first_of_host()
         self._sampler = _HostSampler(self._job, asked) if first else None
@@ -162,9 +163,15 @@ class Observation:
             return Result()
         try:
             missing = _wait_for_all(job)
-            folder, record = write_job(job, self._asked, self._out, ended_s, [*faults, *missing])
+            all_faults = [*faults, *missing]
+            folder, record = write_job(
+                job, self._asked, self._out, ended_s, all_faults, runs_on=code is None
+            )
         except JoulecastError as error:
-            return Result(why_not=str(error), of_killed=self._of_killed)
+            # A run of a campaign is measured again; of another one, the next measurement tries once more.
+            self._keep = self._asked.spec is None and job.has_samples()
+            kept = f"; what was measured is in {job.path}" if self._keep else ""
+            return Result(why_not=f"{error}{kept}", of_killed=self._of_killed)
         return Result(folder, record, of_killed=self._of_killed)
 
     def close(self) -> None:
@@ -174,7 +181,7 @@ class Observation:
             self._sampler.stop()
         if self._server is not None:
             self._server.close()
-        if self._job.place.rank == 0:
+        if self._job.place.rank == 0 and not self._keep:
             self._job.remove()
 
 

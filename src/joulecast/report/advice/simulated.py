@@ -28,13 +28,13 @@ from joulecast.runs.platforms import Platform, simulated_platform
 from joulecast.simulate.measured_step import corrected, read_steps
 from joulecast.simulate.network_calibration import calibrated, read_calibration
 from joulecast.simulate.proteus import proteus_costs
+from joulecast.simulate.request import BATCH_PER_DEVICE
 from joulecast.simulate.simulate import Assumptions, Simulation
 from joulecast.simulate.strategy import text_of
 from joulecast.simulate.strategy_search import Value, search
 from joulecast.simulate.topology import with_links
 
 _NODES = (1, 2, 4, 8)
-_BATCH_PER_DEVICE = 32
 _STRATEGIES = 3
 
 
@@ -211,7 +211,7 @@ def simulated_candidates(
             why = f"{platform.name} has {cluster.nodes} nodes"
             refused.append({"setting": f"{count} nodes", "why": why})
             continue
-        for batch in request.batch or [_BATCH_PER_DEVICE * devices]:
+        for batch in request.batch or [BATCH_PER_DEVICE * devices]:
             setting = f"{count} nodes, batch {batch}"
             try:
                 ranking = search(graph, platform, devices, batch, costs, assumed, _STRATEGIES)

@@ -159,7 +159,6 @@ class Replicas:
         if stop_ns is None or stop_ns == self._read_ns:
             return
         self._read_ns = stop_ns
-        self._marks.note(gradient_bytes=logged.get("total_parameter_size_bytes"))
         hidden = logged["backward_compute_comm_overlap_time"] / 1e9
         exposed = logged["backward_comm_time"] / 1e9 - hidden
         if replica.device_type != "cpu":

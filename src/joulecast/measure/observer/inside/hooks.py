@@ -65,7 +65,6 @@ def _facts_of_tensors(tensors: list[Any], number: int) -> dict[str, Any]:
     """Facts of the tensors that optimizer ``number`` trains."""
     return {
         f"parameters_{number}": sum(p.numel() for p in tensors),
-        f"parameter_bytes_{number}": sum(p.numel() * p.element_size() for p in tensors),
         "precision": str(tensors[0].dtype).removeprefix("torch."),
         "device": tensors[0].device.type,
     }
