@@ -443,3 +443,11 @@ def test_what_an_import_writes_is_read_again_however_long_the_log(tmp_path, hour
     imported("csv", tmp_path / "log.csv", tmp_path / "out", *MAP, "--covers", "gpu", "--epochs", 1)
     found = row(tmp_path / "out" / "net")
     assert found["energy_j"] == pytest.approx(watts.mean() * 3600 * hours, rel=1e-4)
+
+
+@pytest.mark.parametrize("more", [(), ("--batch-size", 8), ("--batch-size", 256)])
+def test_epochs_that_are_said_are_epochs_whatever_the_batch(tmp_path, more):
+    log = table(tmp_path / "log.csv")
+    imported("csv", log, tmp_path / "out", *MAP, "--covers", "gpu", "--epochs", 10, *more)
+    found = row(tmp_path / "out" / "net")
+    assert (found["work_unit"], found["samples"]) == ("epochs", 10)

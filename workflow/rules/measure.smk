@@ -40,17 +40,17 @@ if RECORDED is None:
 
 else:
     # The first file lists all others with their checksums.
-    CAMPAIGN = kept([RECORDED / name for name in FILES], version_of=RECORDED / FILES[0])
+    REPLAYED = kept([RECORDED / name for name in FILES], version_of=RECORDED / FILES[0])
 
     rule replay:
         input:
-            campaign=CAMPAIGN.files,
+            campaign=REPLAYED.files,
         output:
             records=directory(f"{RESULTS}/records"),
         log:
             f"{RESULTS}/logs/replay.log",
         threads: 1
         params:
-            version=CAMPAIGN.version,
+            version=REPLAYED.version,
         script:
             "../scripts/replay.py"

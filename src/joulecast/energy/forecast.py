@@ -269,6 +269,17 @@ def _settings(
     return settings
 
 
+def on_one_count(fitted: pd.DataFrame, imported: bool) -> list[str]:
+    """A note where all runs have one node count, so that others are an assumption."""
+    if imported or fitted["nodes"].nunique() > 1:
+        return []
+    unit = unit_of(fitted["nodes_are"].iloc[-1])
+    return [
+        f"all runs have one {unit} count: how far forecasts of others may be off is assumed (5 %), "
+        "not measured"
+    ]
+
+
 def _on_scales(
     workload: str, said: str, settings: Sequence[tuple[Mapping[str, Any], str]]
 ) -> list[str]:
@@ -285,8 +296,8 @@ def _on_kept_batch(of_workload: pd.DataFrame, rows: pd.DataFrame, asked: Scales)
     largest = rows.loc[rows["nodes"].idxmax()]
     is_kept = asked.batch is None and asked.scaling == "recorded"
     is_larger = largest["nodes"] > of_workload["nodes"].max()
-    in_steps = largest["work_unit"] == "steps"
-    if not is_kept or not is_larger or in_steps or _scales_weakly(of_workload):
+    has_batch = largest["work_unit"] != "steps" and pd.notna(largest["batch"])
+    if not is_kept or not is_larger or not has_batch or _scales_weakly(of_workload):
         return []
     unit = unit_of(largest["nodes_are"])
     devices = largest["ranks"]
@@ -355,6 +366,7 @@ def forecast_table(
     for everything, imported in campaigns(runs.clean, runs.allreduce, runs.watts):
         model: EnergyModel = mc2_for(imported).fit(everything)
         fitted = everything.training
+        beyond = False
         rests_on = f"MC2, fitted to {counted(len(fitted), 'run')} on {_scales(fitted)}"
         for workload, of_workload in fitted.groupby("workload"):
             why_not = why_not_forecast(of_workload, asked, asked.batch is not None, asked.to_target)
@@ -372,6 +384,7 @@ def forecast_table(
             if predicted.empty:
                 continue
             notes += _on_kept_batch(of_workload, predicted, asked)
+            beyond |= not predicted["nodes"].isin(fitted["nodes"]).all()
             if asked.to_target and isinstance(model, Phased):
                 predicted["work_is"] = _law_in_words(model, of_workload.iloc[0])
             outside = [
@@ -398,6 +411,7 @@ def forecast_table(
             paid = cost_columns(forecasts, prices, "fitted_on")
             means = pd.DataFrame(ran, index=predicted.index).add_prefix("as_run_")
             parts.append(pd.concat([forecasts, paid, means], axis=1))
+        notes += on_one_count(fitted, imported) if beyond else []
     if not parts:
         raise JoulecastError(f"nothing can be forecast: {'; '.join(notes)}")
     return pd.concat(parts, ignore_index=True), notes

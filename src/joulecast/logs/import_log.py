@@ -41,6 +41,7 @@ _MOST_FILES = 10_000
 _MOST_RUNS = 100_000
 
 Amount = Annotated[float, Field(ge=0, le=1e18)]
+Whole = Annotated[int, Field(ge=0, le=10**18)]
 
 
 @pydantic.dataclasses.dataclass(
@@ -58,7 +59,7 @@ class RunFacts:
         batch: samples of a step, of all nodes together.
         start: of the training.
         stop: of the training.
-        epochs: trained between the two; or ``samples``, or ``steps``.
+        epochs: trained between the two, whole ones; or ``samples``, or ``steps``.
         repeat: number of the repeat, from 1.
         accelerators: of a node.
         accelerator: their name.
@@ -73,7 +74,7 @@ class RunFacts:
     batch: PositiveInt | None = None
     start: Times | None = None
     stop: Times | None = None
-    epochs: Amount | None = None
+    epochs: Whole | None = None
     samples: Amount | None = None
     steps: Amount | None = None
     repeat: PositiveInt | None = None

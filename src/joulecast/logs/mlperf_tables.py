@@ -11,7 +11,7 @@ ones. Runs whose unit stays open are left out, and of runs that are there twice 
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -21,7 +21,7 @@ from joulecast.logs.imported_run import ForeignRun
 from joulecast.logs.log import LoggedMeter, sanitised
 from joulecast.logs.log_times import Floats
 from joulecast.logs.mllog import LARGEST, number, whole_number
-from joulecast.logs.run_phases import Interval, work_done
+from joulecast.logs.run_phases import Interval, WorkUnit, work_done
 from joulecast.runs.files.columns import Column, as_numbers, checked_table, csv_in_parts
 
 _TEXT, _NUMBER = Column("text", optional=True), Column("number", optional=True)
@@ -255,5 +255,7 @@ def read_times(folder: Path) -> Iterator[ForeignRun]:
             start_s=0.0,
             stop_s=float(row.total_s),
             status="success",
-            intervals=work_done(str(row.work_unit), float(row.samples), float(row.total_s)),
+            intervals=work_done(
+                cast(WorkUnit, row.work_unit), float(row.samples), float(row.total_s)
+            ),
         )

@@ -36,9 +36,10 @@ _CUT_SHORT = 0.5
 class Interval:
     """One epoch, block or evaluation, in seconds of the run clock.
 
-    ``index`` is what the log counts it with, ``counts_samples`` and ``counts_steps`` whether it says that
-    this is a count of samples or of steps; ``closed`` is false for one whose end the log does not show.
-    ``reached`` is the count that its stop states, ``lasts`` how much of the index it says that it will last.
+    ``index`` is what the log counts it with, ``counts_samples``, ``counts_steps`` and ``counts_epochs``
+    whether it says that this is a count of samples, steps or epochs; ``closed`` is false for one whose end
+    the log does not show. ``reached`` is the count that its stop states, ``lasts`` how much of the index it
+    says that it will last.
     """
 
     phase: str
@@ -48,6 +49,7 @@ class Interval:
     counts_samples: bool = False
     closed: bool = True
     counts_steps: bool = False
+    counts_epochs: bool = False
     reached: float | None = None
     lasts: float | None = None
 
@@ -149,6 +151,8 @@ def _samples_so_far(
     known = [e.index for e in evaluations if e.index is not None]
     if not known:
         return [None] * len(evaluations)
+    if any(e.counts_epochs for e in evaluations):
+        return None
     if any(e.counts_samples for e in evaluations):
         return [e.index if e.counts_samples else None for e in evaluations]
     if batch_size and any(e.counts_steps for e in evaluations):
@@ -345,7 +349,8 @@ def _row(interval: Interval, samples: float = math.nan) -> _Row:
     return (interval.phase, index, interval.start_s, interval.stop_s, samples)
 
 
-def work_done(unit: str, work: float, lasts_s: float) -> list[Interval]:
+def work_done(unit: WorkUnit, work: float, lasts_s: float) -> list[Interval]:
     """What a run of ``lasts_s`` did, where no log says when: an evaluation right before its end counts it."""
     at_s = lasts_s * (1 - 1e-9)
-    return [Interval("evaluation", work, at_s, at_s, counts_samples=unit == "samples")]
+    said = {f"counts_{unit}": True}
+    return [Interval("evaluation", work, at_s, at_s, **said)]

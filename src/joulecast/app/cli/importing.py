@@ -62,7 +62,7 @@ def _add(kind: str) -> None:
         start: Annotated[Text, _run_option("--start", "Begin of the training.")] = None,
         stop: Annotated[Text, _run_option("--stop", "End of the training.")] = None,
         epochs: Annotated[
-            float | None, _run_option("--epochs", "Epochs that the run trained.")
+            int | None, _run_option("--epochs", "Whole epochs that the run trained.")
         ] = None,
         samples: Annotated[
             float | None, _run_option("--samples", "Samples that the run trained on.")

@@ -82,7 +82,9 @@ def of_record(record: RunRecord) -> Exported:
     values = [
         Value(name, float(row[column]), text)
         for name, (column, text) in _RUN.items()
-        if is_number(row[column]) and (name != "samples" or counts_samples)
+        if is_number(row[column])
+        and (name != "samples" or counts_samples)
+        and (name != "steps" or row["steps"] > 0)
     ]
     values += [
         Value(

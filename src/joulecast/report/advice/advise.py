@@ -131,7 +131,7 @@ def _from_records(
     """
     network = request.network
     # Loads pandas and the models, which a simulated platform does not need.
-    from joulecast.energy.forecast import why_not_forecast, work_of
+    from joulecast.energy.forecast import on_one_count, why_not_forecast, work_of
     from joulecast.report.advice import from_records
 
     if platform is not None and not _recorded_on(records, network, platform, simulated):
@@ -173,11 +173,7 @@ def _from_records(
             f"the work is {times:.3g} times that of the longest recorded run; a step is taken to last as "
             "long as it did there"
         )
-    if fitted["nodes"].nunique() == 1 and not campaign.imported:
-        warnings.append(
-            f"all runs have one {unit_of(are)} count: how far forecasts of others may be off is assumed "
-            "(5 %), not measured"
-        )
+    warnings += on_one_count(fitted, campaign.imported)
     if (runs["energy_source"] == "estimated").any():
         warnings.append("energies are estimated from utilisation and assumed watts, not measured")
     return _Weighed(

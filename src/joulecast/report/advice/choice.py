@@ -261,10 +261,10 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
     """Whether there is a clear winner, as plain data.
 
     Returns:
-        ``clear_winner`` (``None`` where no interval says so), ``overlapping``: settings within the limit
-        whose interval overlaps that of the best, of these and the best the ``cheapest`` in what people pay
-        (energy without a price) and the ``fastest``, and all ``in_words`` (``None`` where there is no
-        choice), for a clear winner against the fastest of all within the limit.
+        ``clear_winner`` (``None`` where there is no interval, or no other setting), ``overlapping``: settings
+        within the limit whose interval overlaps that of the best, of these and the best the ``cheapest`` in
+        what people pay (energy without a price) and the ``fastest``, and all ``in_words`` (``None`` where
+        there is no choice), for a clear winner against the fastest of all within the limit.
     """
     nothing: dict[str, Any] = {
         "clear_winner": None,
@@ -281,7 +281,6 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
     ]
     if not others:
         return nothing | {
-            "clear_winner": True,
             "cheapest": best.setting,
             "fastest": best.setting,
             "in_words": f"no other setting is {'known' if len(candidates) == 1 else 'within the limits'}",
