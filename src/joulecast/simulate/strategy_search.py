@@ -135,8 +135,15 @@ def in_processes(
     return results
 
 
-Outcome = Simulation | float
-"""The simulation of a strategy, or the least seconds of its step if it cannot be among the best."""
+@dataclass(frozen=True)
+class Outcome:
+    """The least seconds that a strategy's step can take, and its simulation unless it cannot be among the
+    best. Which of the others are simulated depends on what several processes find first."""
+
+    least_s: float
+    simulation: Simulation | None = None
+
+
 Value = Callable[[float, float], float]
 """What strategies are ranked by, of the seconds of a step and those that a device computes; never falls with
 either."""
@@ -270,13 +277,15 @@ class _Search:
             if self.top is not None:
                 least = least_time(compiler, gamma)
                 value = steady(self.value(least.step_s, least.computing_s))
-                done[place] = least.step_s
+                done[place] = Outcome(least.step_s)
             heapq.heappush(waiting, (value, place, compiler))
         while waiting:
             value, place, compiler = heapq.heappop(waiting)
             if value > found.limit * (1 + _ROUNDING):
                 break
-            simulation = done[place] = self._simulated(fits[place], compiler)
+            simulation = self._simulated(fits[place], compiler)
+            least_s = done[place].least_s if place in done else simulation.step_s
+            done[place] = Outcome(least_s, simulation)
             found.add(self.of(simulation))
         return done
 
@@ -288,12 +297,14 @@ class _Search:
         done = in_processes(self.simulated, self.fits, processes, top)
         # Equals stay in the order in which they were tried: the plainer first.
         ranked = [
-            (one, place) for place, one in sorted(done.items()) if isinstance(one, Simulation)
+            (one.simulation, place)
+            for place, one in sorted(done.items())
+            if one.simulation is not None
         ]
         ranked.sort(key=lambda each: steady(self.of(each[0])))
         among = {place for _, place in ranked[:top]}
         beaten = {
-            text_of(self.fits[place].strategy): one.step_s if isinstance(one, Simulation) else one
+            text_of(self.fits[place].strategy): one.least_s
             for place, one in sorted(done.items())
             if place not in among
         }
