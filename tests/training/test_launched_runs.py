@@ -45,6 +45,7 @@ def test_a_run_that_is_there_is_not_repeated(tmp_path):
     assert (tmp_path / "once/run.json").stat().st_mtime_ns != before
 
 
+@pytest.mark.long
 def test_training_reaches_a_target_accuracy(tmp_path):
     spec = make_spec(
         "target",

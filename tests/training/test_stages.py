@@ -304,6 +304,7 @@ def shown(title):
     return text
 
 
+@pytest.mark.long
 def test_the_exported_file_of_the_page_trains(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("blocks.py").write_text(shown("blocks.py"))

@@ -298,6 +298,7 @@ def reference_rows() -> list[dict]:
     return [json.loads(line) for line in lines]
 
 
+@pytest.mark.long
 def test_compat_reproduces_pipedream_and_exact_is_never_worse():
     for row in reference_rows():
         graph = read_partitionable(PROFILES / f"{row['f']}.txt")

@@ -223,7 +223,9 @@ def test_search_ranks_by_the_objective(objective, key):
         assert row["step_cost"] == pytest.approx(rent + kwh * 1.5 * 0.3)
 
 
-@pytest.mark.parametrize("objective", ["energy", "cost", "edp"])
+@pytest.mark.parametrize(
+    "objective", ["energy", *(pytest.param(o, marks=pytest.mark.long) for o in ("cost", "edp"))]
+)
 def test_the_best_by_an_objective_are_the_first_of_all(objective):
     prices = {"price": 0.3, "price_node_hour": 2.0}
     best, all_of_them = (
