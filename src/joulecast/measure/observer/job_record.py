@@ -162,7 +162,8 @@ def assemble_killed(out: Path) -> list[str]:
                 lines.append(f"{record}: made of what a killed measurement had written; incomplete")
         except (JoulecastError, OSError) as error:
             lines.append(
-                f"{folder}: a killed measurement without a record: {error}; delete the folder"
+                f"{folder}: no record of a killed measurement yet: {error}; the next measurement tries "
+                "again, delete the folder to give it up"
             )
         else:
             job.remove()
