@@ -105,7 +105,7 @@ def test_scaling_by_hand(fit):
 def test_fits_survive_the_disk(fit, tmp_path):
     fit.save(tmp_path / "fits")
     again = CampaignFit.load(tmp_path / "fits")
-    pd.testing.assert_frame_equal(again.predictions, fit.predictions)
+    pd.testing.assert_frame_equal(again.predictions, fit.predictions, check_dtype=False)
 
 
 def test_checks_warn_and_fail(fit, records, tmp_path):

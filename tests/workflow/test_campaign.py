@@ -3,12 +3,16 @@
 import json
 import re
 import shutil
+import statistics
 import subprocess
 
 import pandas as pd
 import pytest
 import yaml
 from conftest import MINIMAL, copy_workflow, judge_less, snakemake
+
+from joulecast.graphs.schedules import makespan
+from joulecast.runs.provenance import usable_cores
 
 
 def fresh_clone(folder):
@@ -72,6 +76,20 @@ def test_networks_are_cut_and_a_pipeline_is_run(campaign):
     pipeline = pd.read_parquet(results / "tables/partition/partition_pipeline.parquet")
     assert list(pipeline["network"]) == ["resnet18"] and list(pipeline["source"]) == ["measured"]
     assert (pipeline[["step_s", "predicted_s", "uncut_s", "capacity"]] > 0).all(axis=None)
+
+
+def test_a_pipeline_s_record_is_of_what_was_measured(campaign):
+    (file,) = (campaign / "results/minimal/pipelines").glob("*.json")
+    record = json.loads(file.read_text())
+    assert (record["label"], record["ranks"]) == ("measured", 2)
+    assert record["oversubscribed"] == (usable_cores() < 2)
+    assert len(record["at_once_s"]) == min(2, usable_cores())
+    summary, median = record["summary"], statistics.median
+    stages = [[median(times) for times in record[phase]] for phase in ("forward_s", "backward_s")]
+    assert summary["predicted_makespan_s"] == makespan(*stages, "1f1b", 2)
+    assert summary["speedup"] == median(record["whole_s"]) / median(record["pipeline_s"])
+    # The stages together do what the whole network does; wide bounds, as machines are noisy.
+    assert 0.2 < 2 * sum(map(sum, stages)) / median(record["whole_s"]) < 5
 
 
 def test_a_training_is_tuned_live(campaign):

@@ -124,7 +124,6 @@ def finished(tmp_path, monkeypatch):
     copy_workflow(tmp_path)
     shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "src"))
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     listed = snakemake(tmp_path, *MINIMAL, "--summary")
     assert listed.returncode == 0, listed.stderr
     for line in listed.stdout.splitlines()[1:]:

@@ -2,8 +2,6 @@
 
 from hashlib import sha256
 
-from joulecast.tune.policy_experiment import COMPARED
-
 TRACES = kept(shipped_folder("zeus-trace"))
 ZEUS = PAPERS["zeus"]
 # A training that is tuned live is a measurement: its history is kept by everything that it depends on.
@@ -11,22 +9,22 @@ LIVE_DIGEST = sha256(CONFIG.tuning.live.model_dump_json().encode()).hexdigest()[
 LIVE_HISTORY = f"{RESULTS}/tuning/live-{LIVE_DIGEST}.jsonl"
 
 
-rule replay_policy:
+rule replay_policies:
     input:
         traces=TRACES.files,
     output:
-        recurrences=f"{RESULTS}/tuning/replays/{{policy}}.parquet",
+        recurrences=f"{RESULTS}/tuning/replays.parquet",
     log:
-        f"{RESULTS}/logs/replay-{{policy}}.log",
+        f"{RESULTS}/logs/replay-policies.log",
     benchmark:
-        f"{RESULTS}/benchmarks/replay-policy-{{policy}}.tsv"
+        f"{RESULTS}/benchmarks/replay-policies.tsv"
     threads: 1
     params:
         source=SOURCE,
         tuning=CONFIG.tuning.model_dump(include={"eta", "seeds", "recurrences"}),
         version=TRACES.version,
     script:
-        "../scripts/replay_policy.py"
+        "../scripts/replay_policies.py"
 
 
 rule hold_out_workloads:
@@ -71,7 +69,7 @@ rule replay_published:
 rule tuning_report:
     input:
         traces=TRACES.files,
-        replays=expand(f"{RESULTS}/tuning/replays/{{policy}}.parquet", policy=COMPARED),
+        replays=rules.replay_policies.output.recurrences,
         held_out=rules.hold_out_workloads.output.recurrences,
         choices=rules.hold_out_workloads.output.choices,
         paper=rules.replay_published.output.paper,

@@ -11,7 +11,7 @@ from joulecast.tune.policy_experiment import read_settings
 
 def main(
     traces: Path,
-    replays: list[Path],
+    replays: Path,
     held_out: Path,
     choices: Path,
     paper: Path,

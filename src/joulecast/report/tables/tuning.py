@@ -63,7 +63,7 @@ def read_replays(
     settings: Sequence[Setting],
     eta: float,
     *,
-    replays: Sequence[Path],
+    replays: Path,
     held_out: Path,
     choices: Path,
     paper: Path,
@@ -71,7 +71,7 @@ def read_replays(
     """Read what was replayed from its files.
 
     Args:
-        replays: recurrences of each policy, in a file of its name.
+        replays: recurrences of the policies that are compared.
         held_out: recurrences of the curve policy on workloads that were held out.
         choices: constants that the other workloads chose for these.
         paper: recurrences of Zeus, as many as its paper has.
@@ -79,7 +79,7 @@ def read_replays(
     Raises:
         JoulecastError: a file is missing or cannot be read.
     """
-    by_policy = {path.stem: read_frame(path, "replay") for path in replays}
+    by_policy = dict(list(read_frame(replays, "replay").groupby("policy", sort=False)))
     by_policy[HELD_OUT] = read_frame(held_out, "replay")
     chosen = read_json_object(choices, "choices of settings held out")
     return Replays(settings, by_policy, read_frame(paper, "replay"), chosen, eta)
