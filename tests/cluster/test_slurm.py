@@ -27,7 +27,7 @@ RUNS = ("vit_ti-n2-b8-r1", "vit_ti-n4-b16-r1")
 # Calibrations that last long enough for something to happen to them.
 LONG = (
     "--config",
-    "calibration={idle_s: 45, sleeping_rank_s: 15}",
+    "calibration={idle_s: 45, sleeping_rank_s: 10}",
     "scale={nodes: [1, 2, 3]}",
     "emulation={nodes_per_core: 2}",
 )
@@ -50,8 +50,8 @@ def slurm(tmp_path_factory):
 @pytest.fixture(scope="module")
 def measured(slurm, tmp_path_factory):
     campaign = Campaign(tmp_path_factory.mktemp("campaign"), *FOUR_NODES)
-    judged = "results/minimal/simulator/judged.parquet"  # a job that measures nothing
-    done = campaign.run(judged, *(f"results/minimal/records/{run}" for run in RUNS))
+    replayed = "results/minimal/tuning/reproduction.parquet"  # a job that measures nothing
+    done = campaign.run(replayed, *(f"results/minimal/records/{run}" for run in RUNS))
     assert done.returncode == 0, done.stdout + done.stderr
     return campaign
 
