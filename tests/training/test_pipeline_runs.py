@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.schedules import makespan
 from joulecast.graphs.tasks import capture_tasks
 from joulecast.measure.workloads.networks import build_network
+from joulecast.partition.makespan import makespan
 from joulecast.partition.pipeline_runs import measure_pipeline
 from joulecast.runs.provenance import usable_cores
 

@@ -1,4 +1,4 @@
-"""Networks as op graphs, what each op costs on a platform, and the order of a pipeline's work.
+"""Networks as op graphs, and what each op costs on a platform.
 
 In: a network by its name, or a module of PyTorch. Out: an op graph (``opgraph``), and the seconds of its ops
 (``costs``). Stored graphs are read without torch.

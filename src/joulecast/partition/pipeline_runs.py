@@ -24,12 +24,12 @@ from torch import Tensor, distributed, nn
 from torch.utils._pytree import tree_leaves
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.schedules import timeline
 from joulecast.measure.power.foreign_load import LoadWatch, disturbances, load_before
 from joulecast.measure.training.loop import keep_freed_memory
 from joulecast.measure.training.machine import held_machine
 from joulecast.measure.training.ranks import opened_log, rank_environment
 from joulecast.measure.workloads.networks import build_network
+from joulecast.partition.makespan import makespan
 from joulecast.partition.torch_stages import cut_into_stages, pipeline_of
 from joulecast.runs.provenance import host_fingerprint, source_state, usable_cores, versions
 
@@ -125,7 +125,7 @@ def _summary(run: dict[str, Any], times: dict[str, Any]) -> dict[str, Any]:
     return {
         "forward_s": stages[0],
         "backward_s": stages[1],
-        "predicted_makespan_s": timeline(*stages, run["schedule"], run["micro_batches"]).makespan_s,
+        "predicted_makespan_s": makespan(*stages, run["schedule"], run["micro_batches"]),
         "step_s": step_s,
         "unpartitioned_s": whole_s,
         "speedup": whole_s / step_s,

@@ -81,7 +81,6 @@ class Simulation:
     device_mesh: DeviceMesh
     activities: ActivityGraph
     timeline: Timeline
-    by_class: list[Breakdown]
     training: Training
     optimizer_s: float
     """Seconds of the optimizer, the mean over devices; part of computing."""
@@ -392,7 +391,6 @@ def run_prepared(
         device_mesh=device_mesh,
         activities=activities,
         timeline=timeline,
-        by_class=by_class,
         training=ready.training,
         optimizer_s=_optimizer_s(activities, device_mesh),
         capacity=capacity,
