@@ -10,11 +10,10 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, get_type_hints
 
-from joulecast.energy.section import Priced, PriceList
 from joulecast.errors import JoulecastError
 from joulecast.quantities import listed
 from joulecast.runs.files.shipped import recorded_folder
-from joulecast.runs.request import Request
+from joulecast.runs.request import Priced, PriceList, Request
 
 if TYPE_CHECKING:
     from joulecast.energy.prices import Prices

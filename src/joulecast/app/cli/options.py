@@ -10,11 +10,10 @@ import typer
 from pydantic import BeforeValidator, ValidationError
 from pydantic.fields import FieldInfo
 
-from joulecast.energy.section import Priced
 from joulecast.errors import JoulecastError
 from joulecast.quantities import MOST_NODES
 from joulecast.report.advice.request import AdviceRequest
-from joulecast.runs.request import Request, in_one_line, shell_name
+from joulecast.runs.request import Priced, Request, in_one_line, shell_name
 
 R = TypeVar("R", bound=Request)
 AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
