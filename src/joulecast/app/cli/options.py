@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, ValidationError
 from pydantic.fields import FieldInfo
 
 from joulecast.errors import JoulecastError
+from joulecast.measure.observer.request import MeasureRequest
 from joulecast.quantities import MOST_NODES
 from joulecast.report.advice.request import AdviceRequest
 from joulecast.runs.request import Priced, Request, in_one_line, shell_name
@@ -20,11 +21,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON."
 Platforms = Annotated[Path, typer.Option(help=AdviceRequest.model_fields["platforms"].description)]
 PricesFile = Annotated[Path | None, typer.Option(help=Priced.model_fields["prices"].description)]
 MeteredPlatform = Annotated[
-    str, typer.Option(help="Platform whose watts an estimate takes: a name, or a FILE.yaml.")
+    str, typer.Option(help=MeasureRequest.model_fields["platform"].description)
 ]
 PowerConfig = Annotated[
-    Path | None,
-    typer.Option(help="Configuration; its power.sysfs_root and power.command are used."),
+    Path | None, typer.Option(help=MeasureRequest.model_fields["config"].description)
 ]
 _NAME = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="Name of a training that `measure` ran.")
