@@ -69,7 +69,7 @@ class ObserveRequest(Request):
         )
     )
     meters: Annotated[tuple[str, ...], BeforeValidator(_words), AfterValidator(_known)] = Field(
-        default=(), description="Meters, best first, as gpu,cpu; all of them by default."
+        default=(), description=f"Meters, best first; by default all: {','.join(METERS)}."
     )
     period_s: Annotated[float, Shell("--period")] = Field(
         default=0.1, ge=0.01, le=60, description="Seconds between two readings."
