@@ -42,7 +42,6 @@ def simulate_request(request: SimulateRequest) -> Simulation:
         costs,
         Assumptions(
             mode=request.mode,
-            overlap_slowdown=request.gamma,
             stragglers=request.stragglers,
             training=training,
         ),

@@ -85,9 +85,6 @@ class SimulateRequest(OnSimulator):
         default="default", description="proteus: the communication model of that paper."
     )
     stragglers: Slow = Field(default={}, description="A slow device, as 3=1.5 (times as long).")
-    gamma: float | None = Field(
-        default=None, ge=0, description="Overlap slowdown in place of the platform's."
-    )
     trace: Path | None = Field(default=None, description="Write a Chrome trace here.")
 
 

@@ -49,8 +49,6 @@ class Assumptions:
 
     mode: Literal["default", "proteus"] = "default"
     """``proteus``: the communication model and whole-op overlap of the paper, for parity with it."""
-    overlap_slowdown: float | None = None
-    """Gamma in place of the platform's."""
     stragglers: Mapping[int, float] = field(default_factory=dict)
     """Devices that compute so many times as long."""
     folded: bool = True
@@ -352,13 +350,6 @@ def compiler_of(
     )
 
 
-def overlap_slowdown(platform: Platform, assumed: Assumptions) -> float:
-    """Gamma: compute and gradients that overlap take ``1 + gamma`` times as long."""
-    if assumed.overlap_slowdown is not None:
-        return assumed.overlap_slowdown
-    return platform.require_cluster().overlap_slowdown or 0.0
-
-
 def run_prepared(
     ready: Prepared,
     graph: OpGraph,
@@ -371,7 +362,7 @@ def run_prepared(
     compiler = compiler or compiler_of(ready, platform, strategy, assumed)
     device_mesh, capacity = compiler.device_mesh, compiler.transfers.capacity
     proteus = assumed.mode == "proteus"
-    gamma = overlap_slowdown(platform, assumed)
+    gamma = platform.require_cluster().overlap_slowdown or 0.0
     slowdown = Slowdown(gamma, gamma, whole_activity=proteus)
 
     with no_cycles():

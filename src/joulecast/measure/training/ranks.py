@@ -28,6 +28,7 @@ CAMPAIGN = "JOULECAST_CAMPAIGN"
 _RUN = "JOULECAST_RUN"
 """Environment variable of the ranks: the process that started their launcher."""
 _PR_SET_PDEATHSIG = 1
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 _LIBC = ctypes.CDLL(None)
 _END_S, _LOOK_S = 5.0, 0.5
 
@@ -122,6 +123,17 @@ def rank_environment(threads: int, *, own_mpi: bool = True) -> dict[str, str]:
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
     }
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep memory that torch frees, instead of returning it to the kernel.
+
+    Each backward pass frees and allocates its gradients again. If the kernel has to map them each time, VGG16
+    spends a fifth of its step on page faults. Peak memory stays the same.
+    """
+    with suppress(AttributeError):  # another C library: only slower
+        _LIBC.mallopt(_M_MMAP_MAX, 0)
+        _LIBC.mallopt(_M_TRIM_THRESHOLD, -1)
 
 
 def _reason_file(job: Path) -> Path:
