@@ -22,9 +22,9 @@ from joulecast.graphs.costs import roofline_of
 from joulecast.graphs.network_graphs import load, network_for
 from joulecast.graphs.precision import training_of
 from joulecast.measure.workloads.gpt import GPTSize
-from joulecast.report.advice.simulated import platform_and_costs
 from joulecast.report.tables.simulator import read_published_simulators
 from joulecast.runs.platforms import read_platform
+from joulecast.simulate.answer import platform_and_costs
 from joulecast.simulate.simulate import Assumptions, simulate
 from joulecast.simulate.strategy import Strategy, parse_strategy
 from joulecast.simulate.strategy_search import search

@@ -11,7 +11,6 @@ from typing import Any, Literal
 from jobs import Job
 from pydantic import Field
 
-from joulecast.graphs.schedules import Schedule
 from joulecast.simulate.collectives import Algorithm
 from joulecast.simulate.judged.emulated_network import Configuration, Layer, Straggler
 from joulecast.simulate.judged.results import Frozen
@@ -33,6 +32,7 @@ class EmulatedJob(Job):
     parts: tuple[Configuration | Collective, ...]
 
 
+Schedule = Literal["gpipe", "1f1b"]
 _RANKS = (2, 4, 8)
 _BUCKETS_KIB = {2: (512, 1024, 2048), 4: (512, 1024, 2048), 8: (1024, 1536, 3072)}
 _WHOLE_KIB = 1 << 16

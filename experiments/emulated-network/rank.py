@@ -27,7 +27,8 @@ from messages import (
 )
 
 from joulecast.measure.training.mpi import MPI
-from joulecast.simulate.judged.emulated_network import Configuration
+from joulecast.simulate.judged.emulated_network import Configuration, strategy_of
+from joulecast.simulate.schedules import device_order
 
 _REAL_TIME_PRIORITY = 10
 _HEADSTART_S = 0.03
@@ -46,23 +47,26 @@ class Step:
 
     def __init__(self, configuration: Configuration, comm: MPI.Intracomm, rank: Rank) -> None:
         self._of, self._rank, self._comm = configuration, rank, comm
-        stage, replica, shard = configuration.place(comm.rank)
+        rest, shard = divmod(comm.rank, configuration.tensor_parallel)
+        stage, replica = divmod(rest, configuration.data_parallel)
+        of_a_stage = configuration.data_parallel * configuration.tensor_parallel
         tensor_group = stage * configuration.data_parallel + replica
         data_group = stage * configuration.tensor_parallel + shard
         self._tensor = cast(MPI.Intracomm, comm.Split(tensor_group, shard))
         self._data = cast(MPI.Intracomm, comm.Split(data_group, replica))
         self._stage, self._is_last = stage, stage == configuration.pipeline - 1
         self._layers = configuration.stage_layers(stage)
-        self._slowdown = configuration.slowdown(comm.rank)
+        slow = configuration.straggler
+        self._slowdown = slow.factor if slow is not None and slow.rank == comm.rank else 1.0
         self._buckets = {layer: _numbers(nbytes) for layer, nbytes in configuration.buckets(stage)}
         self._inline = [_numbers(layer.activation_bytes) for layer in self._layers]
         if stage > 0:
-            self._before = configuration.rank_at(stage - 1, replica, shard)
+            self._before = comm.rank - of_a_stage
             cut_bytes = configuration.stage_layers(stage - 1)[-1].activation_bytes
             self._activations = self._places(cut_bytes)
             self._sent_back = _numbers(cut_bytes)
         if not self._is_last:
-            self._after = configuration.rank_at(stage + 1, replica, shard)
+            self._after = comm.rank + of_a_stage
             self._gradients = self._places(self._layers[-1].activation_bytes)
             self._sent_on = _numbers(self._layers[-1].activation_bytes)
 
@@ -72,10 +76,13 @@ class Step:
     def run(self) -> None:
         """Do it once; when it returns, everything of this rank is computed, sent and received."""
         self._receive_ahead()
-        order = self._of.stage_order(self._stage)
-        for work, micro_batch in order[:-1]:
-            self._forward(micro_batch) if work == "forward" else self._backward(micro_batch, False)
-        self._backward(order[-1][1], True)
+        order = device_order(strategy_of(self._of), self._stage)
+        for turn in order[:-1]:
+            if turn.phase == "forward":
+                self._forward(turn.micro_batch)
+            else:
+                self._backward(turn.micro_batch, False)
+        self._backward(order[-1].micro_batch, True)
         if not self._of.overlap:
             for bucket in self._buckets.values():
                 self._reduce(bucket)

@@ -29,8 +29,8 @@ from joulecast.app.api.plans import partition, search, simulate, tune
 from joulecast.energy.request import EvaluateRequest, ForecastRequest
 from joulecast.errors import JoulecastError
 from joulecast.partition.request import PartitionRequest
-from joulecast.report.advice.request import AdviceRequest, SearchRequest
-from joulecast.simulate.request import SimulateRequest
+from joulecast.report.advice.request import AdviceRequest
+from joulecast.simulate.request import SearchRequest, SimulateRequest
 from joulecast.tune.request import TuneRequest
 
 if TYPE_CHECKING:

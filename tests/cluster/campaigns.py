@@ -15,7 +15,7 @@ from conftest import copy_workflow
 
 from joulecast.runs.progress import RunState, run_state
 
-PROFILE = "slurm-no-accounting"
+PROFILE = "slurm"
 # A node of the cluster for each of a run's, although the platform says that one host has them all.
 ONE_NODE_EACH = 'int(wildcards.run.split("-n")[1].split("-")[0])'
 
@@ -35,6 +35,8 @@ class Campaign:
         profile["set-resources"]["train"]["nodes"] = ONE_NODE_EACH
         profile["set-threads"]["train"] = os.cpu_count()
         profile |= {
+            # It has no accounting.
+            "slurm-status-command": "squeue",
             "slurm-init-seconds-before-status-checks": 1,
             "seconds-between-status-checks": 1,
         }

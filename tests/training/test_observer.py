@@ -351,15 +351,15 @@ def test_one_line_in_the_program_does_the_same(tmp_path):
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (["--name", "a/b"], "--name a/b"),
-        (["--steps", "4"], "--steps 4"),
+        (["--name", "a/b"], "--name 'a/b'"),
+        (["--steps", "4"], "--steps '4'"),
         (["--steps", "9:3"], "in this order"),
         (["--meters", "steam"], "steam is no meter"),
         (["--for", "soon"], "no duration"),
-        (["--for", "0"], "more than 0 s"),
+        (["--for", "0"], "--for 0: must be above 0"),
         (["--name", ""], "letters, digits"),
         (["--attach", "1"], "COMMAND behind `--`, or"),
-        (["--period", "0"], "--period 0"),
+        (["--period", "0"], "--period '0'"),
     ],
 )
 def test_bad_options_end_before_the_command(tmp_path, monkeypatch, options, why):

@@ -148,7 +148,6 @@ ASKED = {
         "links": {"nic": 12.5e9},
         "stragglers": {3: 1.5},
         "inference": True,
-        "gamma": 0.0,
     },
     "search": {"network": "alexnet", "platform": "hc1", "devices": 2, "top": 3},
     "partition": {"graph": "vgg16", "devices": 3, "memory_bytes": 2e10},

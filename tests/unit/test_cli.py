@@ -5,7 +5,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from joulecast.app.cli.main import app
-from joulecast.runs.folders import MEASURED
+from joulecast.runs.files.shipped import MEASURED
 from joulecast.runs.record import write_record
 
 RUN = CliRunner().invoke

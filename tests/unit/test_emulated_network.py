@@ -47,13 +47,6 @@ def test_a_configuration_that_does_not_fit_together_says_why(facts, said):
         configuration(**facts)
 
 
-def test_ranks_have_their_places():
-    of = configuration(ranks=8, tensor_parallel=2, straggler={"rank": 5, "factor": 1.5})
-    assert [of.rank_at(*of.place(rank)) for rank in range(8)] == list(range(8))
-    assert of.place(5) == (1, 0, 1)
-    assert [of.slowdown(rank) for rank in (4, 5)] == [1.0, 1.5]
-
-
 def test_buckets_fill_in_the_order_of_backward():
     sizes = [400, 0, 100, 300, 800]
     of = configuration(
@@ -67,34 +60,6 @@ def test_buckets_fill_in_the_order_of_backward():
     assert remainder.buckets(0) == [(2, 600), (1, 4)]
     alone = configuration(ranks=2, data_parallel=1, layers=[layer(800)] * 2)
     assert alone.buckets(0) == []
-
-
-@pytest.mark.parametrize("pipeline", [1, 2, 4])
-@pytest.mark.parametrize("micro_batches", [1, 2, 4, 7])
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
-def test_a_stage_does_everything_once_and_holds_no_more_than_it_may(
-    pipeline, micro_batches, schedule
-):
-    of = configuration(
-        ranks=pipeline,
-        data_parallel=1,
-        pipeline=pipeline,
-        micro_batches=micro_batches,
-        schedule=schedule,
-    )
-    for stage in range(pipeline):
-        order = of.stage_order(stage)
-        assert len(order) == len(set(order)) == 2 * micro_batches
-        in_flight = np.cumsum([1 if work == "forward" else -1 for work, _ in order])
-        most = micro_batches if schedule == "gpipe" else min(pipeline - stage, micro_batches)
-        assert max(in_flight) == most
-        for index in range(micro_batches):
-            assert order.index(("forward", index)) < order.index(("backward", index))
-
-
-def test_gpipe_goes_back_in_reverse():
-    backwards = configuration(micro_batches=3).stage_order(0)[3:]
-    assert backwards == [("backward", 2), ("backward", 1), ("backward", 0)]
 
 
 @pytest.fixture(scope="module")

@@ -193,6 +193,13 @@ def test_columns_of_watts_are_nodes_or_the_supplies_of_one(tmp_path):
         assert found["nodes"] == nodes
 
 
+def test_watts_that_rise_in_a_saw_tooth_are_watts(tmp_path):
+    rows = [f"{ZERO_S + t:.1f},{100 + 200 * (t % 50) / 49:.1f}" for t in SECONDS]
+    log = table(tmp_path / "log.csv", rows)
+    imported("csv", log, tmp_path / "out", *MAP, *between())
+    assert "counter" not in row(tmp_path / "out" / "net")["polluted"]
+
+
 def test_a_coarse_counter_is_remarked(tmp_path):
     counts = np.floor(np.cumsum(load(SECONDS)) / 36_000) * 0.01
     rows = [f"{ZERO_S + t},{c:.2f}" for t, c in zip(SECONDS, counts, strict=True)]

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecast.energy.prices import Prices
-from joulecast.energy.section import Priced
 from joulecast.errors import JoulecastError
 from joulecast.measure.observer.inside import marks
 from joulecast.measure.observer.inside.exchange import (
@@ -24,6 +23,7 @@ from joulecast.measure.observer.job_folder import place
 from joulecast.measure.observer.observed_record import steps_made
 from joulecast.measure.observer.steps import MARK, Steps, read_processes
 from joulecast.measure.power.host_clocks import ClockServer, offset_from
+from joulecast.runs.request import Priced
 from joulecast.runs.spans import subtract
 
 PARTS = st.floats(1e-3, 1.0)

@@ -501,7 +501,9 @@ def test_the_command_prints_the_plan(tmp_path):
     assert [stage["nodes"] for stage in told["stages"]] == [["n0", "n1"], ["n2", "n3"]]
     assert told["stages"][1]["bytes_in"] == 1 and told["certificate"]["infeasible"] == 14
     shown = run(app, ["partition", str(file), "--devices", "2", "--explain"]).stdout
-    assert "n2 .. n3" in shown and "lower bound" in shown
+    assert "n2 .. n3" in shown and "lower bound" in shown and "--explain" not in shown
+    brief = run(app, ["partition", str(file), "--devices", "2"]).stdout
+    assert "--explain shows the stages" in brief
     theirs = run(app, ["partition", str(file), "--devices", "2", "--mode", "compat", "--json"])
     assert json.loads(theirs.stdout)["bottleneck_us"] == pytest.approx(15)
     wrong = run(app, ["partition", str(tmp_path / "none.json"), "--devices", "2", "--json"])

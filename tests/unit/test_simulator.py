@@ -10,6 +10,7 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.network_graphs import load
 from joulecast.graphs.opgraph import DimKind, OpGraph
 from joulecast.runs.platforms import Cluster, Device, Link, Platform
+from joulecast.simulate.breakdown import Breakdown, breakdowns
 from joulecast.simulate.event_loop import Activity, ActivityGraph, Slowdown, execute
 from joulecast.simulate.judged.emulated_network import GivenCosts, TimedLayer, timed_chain
 from joulecast.simulate.network import SharedNetwork, fair_rates
@@ -200,6 +201,11 @@ def test_groups_that_share_a_nic_halve_it() -> None:
     assert shared == pytest.approx(0.03 + 2 * MB / NIC)
 
 
+def by_class(simulated: Simulation) -> list[Breakdown]:
+    classes = simulated.device_mesh.classes.count
+    return breakdowns(simulated.activities, simulated.timeline, classes)
+
+
 def test_gamma_slows_what_overlaps_for_as_long_as_it_does() -> None:
     # Backward of 20 ms meets a transfer of 4 ms: 4 ms of each take 25 % longer, at 1 / 1.25 of the pace.
     graph = timed_chain(
@@ -214,7 +220,7 @@ def test_straggler_holds_up_its_group_only_where_they_meet() -> None:
     simulated = run(graph, cluster_of(), "dp=4,no-overlap", stragglers={2: 1.5})
     assert simulated.step_s == pytest.approx(0.06 * 1.5 + 1.5 * 2 * MB / NIC)
     assert simulated.device_mesh.classes.count == 2
-    waiting = [part for part in simulated.by_class if part.bubble_s > 1e-9]
+    waiting = [part for part in by_class(simulated) if part.bubble_s > 1e-9]
     assert len(waiting) == 1 and waiting[0].bubble_s == pytest.approx(0.03)
 
 
@@ -297,8 +303,9 @@ def test_folded_equals_unfolded(
         for folded in (True, False)
     ]
     folded, unfolded = results
+    of_folded, of_unfolded = map(by_class, results)
     for device, number in enumerate(folded.device_mesh.classes.of_device):
-        ours, theirs = folded.by_class[number], unfolded.by_class[device]
+        ours, theirs = of_folded[number], of_unfolded[device]
         assert ours.computing_s == pytest.approx(theirs.computing_s, rel=1e-9)
         assert ours.communication_s == pytest.approx(theirs.communication_s, rel=1e-9, abs=1e-12)
     assert folded.step_s == pytest.approx(unfolded.step_s, rel=1e-9)
@@ -315,9 +322,9 @@ def test_folded_equals_unfolded(
 def test_no_step_is_shorter_than_its_work(text: str, nic: float) -> None:
     strategy = parse_strategy(text)
     simulated = simulate(load("alexnet"), cluster_of(2, nic=nic), strategy, 8)
-    busiest = max(part.computing_s for part in simulated.by_class)
+    busiest = max(part.computing_s for part in by_class(simulated))
     assert simulated.step_s >= busiest - 1e-12
-    for part in simulated.by_class:
+    for part in by_class(simulated):
         assert part.step_s == pytest.approx(simulated.step_s)
 
 

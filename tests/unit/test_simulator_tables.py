@@ -144,6 +144,16 @@ def test_search_ranks_what_fits() -> None:
     assert {"dp=4", "tp=4"} <= {row["strategy"] for row in told["feasible"]}
 
 
+def test_what_does_not_fit_in_memory_is_said_and_fails() -> None:
+    asked = ["--network", "llama-70b", "--platform", "h100-sxm", "--precision", "bf16"]
+    code, text = _run("simulate", *asked, "--strategy", "dp=2")
+    assert code == 2 and "out of memory: stage 0 needs" in text and "simulated, bf16" in text
+    code, text = _run("search", *asked, "--devices", "2")
+    assert code == 2 and "no strategy fits in memory at bf16" in text
+    code, text = _run("search", *asked, "--devices", "2", "--json")
+    assert code == 2 and json.loads(text.split("error:")[0])["precision"] == "bf16"
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from conftest import MINIMAL, copy_workflow, judge_less, snakemake
 
-from joulecast.graphs.schedules import makespan
+from joulecast.partition.makespan import makespan
 from joulecast.runs.provenance import usable_cores
 
 

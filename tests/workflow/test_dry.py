@@ -181,16 +181,9 @@ def _profile(name):
     return yaml.safe_load((ROOT / "profiles" / name / "config.yaml").read_text())
 
 
-@pytest.mark.parametrize("name", ["default", "slurm", "slurm-no-accounting"])
+@pytest.mark.parametrize("name", ["default", "slurm"])
 def test_profiles_repeat_no_measurement_for_newer_files(name):
     assert _profile(name)["rerun-triggers"] == ["mtime", "params", "input"]
-
-
-def test_the_cluster_profiles_differ_in_how_jobs_are_looked_up_alone():
-    with_accounting, without = _profile("slurm"), _profile("slurm-no-accounting")
-    assert with_accounting.pop("slurm-status-command") == "sacct"
-    assert without.pop("slurm-status-command") == "squeue"
-    assert with_accounting == without
 
 
 def test_what_is_measured_has_its_nodes_alone_on_a_cluster():

@@ -4,9 +4,8 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from joulecast.energy.section import Priced
 from joulecast.quantities import MOST_SAMPLES
-from joulecast.runs.request import Recorded, Request, Scale, Shell
+from joulecast.runs.request import Priced, Recorded, Request, Scale, Shell
 
 Split = Literal[
     "in-sample",

@@ -5,7 +5,6 @@ bandwidth as in training. Steps that are timed op by op alternate with whole one
 held against the other (:class:`~joulecast.graphs.database.StepCheck`).
 """
 
-import ctypes
 import multiprocessing
 import os
 import time
@@ -35,6 +34,7 @@ from joulecast.graphs.database import (
 )
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.measure.power.foreign_load import Load, load_before
+from joulecast.measure.training.ranks import keep_freed_memory, rank_environment
 from joulecast.measure.workloads.networks import build_network, check_size
 from joulecast.runs.provenance import host_fingerprint, usable_cores, versions
 
@@ -45,7 +45,6 @@ ITERATIONS, WARM_UP = 5, 2
 WAITING = 0.03
 """A step whose wall time exceeds its CPU time by more than this share was held up by other processes."""
 _ARRIVAL_S = 600.0
-_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 
 
 class Steps:
@@ -161,24 +160,12 @@ def tabulated(
     return merged(entries), check
 
 
-def _allocate_as_training_does() -> None:
-    """Keep freed memory, as :func:`measure.training.loop.keep_freed_memory` does, without its MPI."""
-    try:
-        libc = ctypes.CDLL(None)
-        libc.mallopt(_M_MMAP_MAX, 0)
-        libc.mallopt(_M_TRIM_THRESHOLD, -1)
-    except (OSError, AttributeError):
-        pass  # not glibc
-
-
 @contextmanager
 def _environment_of_training() -> Iterator[None]:
     """Huge pages and one thread, as runs of training are launched."""
-    wanted = {
-        "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
-        "OMP_NUM_THREADS": "1",
-        "MKL_NUM_THREADS": "1",
-    }
+    names = ("GLIBC_TUNABLES", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+    environment = rank_environment(threads=1)
+    wanted = {name: environment[name] for name in names}
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:
@@ -208,7 +195,7 @@ def _rank(
         from joulecast.graphs.instrumented import TimedNetwork
 
         torch.set_num_threads(1)
-        _allocate_as_training_does()
+        keep_freed_memory()
         torch.manual_seed(0)
         network = build_network(*size)
         for batch in batches:

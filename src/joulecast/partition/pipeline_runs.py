@@ -5,10 +5,8 @@ alone, the whole network in one process, the pipeline, and whole networks in as 
 cores. The last shows the speed of all cores together, which no pipeline can exceed.
 """
 
-import ctypes
 import json
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -24,18 +22,22 @@ from torch import Tensor, distributed, nn
 from torch.utils._pytree import tree_leaves
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.schedules import timeline
 from joulecast.measure.power.foreign_load import LoadWatch, disturbances, load_before
-from joulecast.measure.training.loop import keep_freed_memory
 from joulecast.measure.training.machine import held_machine
-from joulecast.measure.training.ranks import opened_log, rank_environment
+from joulecast.measure.training.ranks import (
+    end_with_parent,
+    keep_freed_memory,
+    opened_log,
+    rank_environment,
+)
 from joulecast.measure.workloads.networks import build_network
+from joulecast.partition.makespan import makespan
 from joulecast.partition.torch_stages import cut_into_stages, pipeline_of
 from joulecast.runs.provenance import host_fingerprint, source_state, usable_cores, versions
 
 ROUNDS, WARM_UP, ITERATIONS = 2, 1, 4
 """Turns of each part; steps of a turn that are not kept, and that are."""
-_PATCH, _PR_SET_PDEATHSIG = 16, 1
+_PATCH = 16
 _WHAT = (
     "Forward and backward of training steps in fp32 on one machine, one thread a process, each process on a "
     "core of its own unless `oversubscribed`; images are synthetic. `step_s`: a step of the pipeline "
@@ -125,7 +127,7 @@ def _summary(run: dict[str, Any], times: dict[str, Any]) -> dict[str, Any]:
     return {
         "forward_s": stages[0],
         "backward_s": stages[1],
-        "predicted_makespan_s": timeline(*stages, run["schedule"], run["micro_batches"]).makespan_s,
+        "predicted_makespan_s": makespan(*stages, run["schedule"], run["micro_batches"]),
         "step_s": step_s,
         "unpartitioned_s": whole_s,
         "speedup": whole_s / step_s,
@@ -241,7 +243,7 @@ class _Rank:
 
 def main(job: Path, answer: Path) -> None:
     """Do this rank's part; torchrun calls this."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # end with torchrun
+    end_with_parent()  # torchrun
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[int(os.environ["RANK"]) % len(cores)]})
     torch.set_num_threads(1)

@@ -166,7 +166,7 @@ def summary(report: dict[str, Any]) -> str:
     if report["certificate"]:
         bound = f"lower bound {report['lower_bound']:,.10g}{unit}"
         lines.append(f"{bound}: {report['certificate']['proof']}")
-    lines.append(f"planned in {1e3 * report['planning_cpu_s']:.1f} ms; --explain shows the stages")
+    lines.append(f"planned in {1e3 * report['planning_cpu_s']:.1f} ms")
     return "\n".join(lines)
 
 

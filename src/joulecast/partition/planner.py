@@ -29,7 +29,7 @@ from joulecast.partition.dynamic_programme import (
 )
 from joulecast.partition.order import TooManyIdeals, nodes_of
 from joulecast.partition.problem import Problem
-from joulecast.partition.stages import Stage, described_stages
+from joulecast.partition.stage_costs import Stage, described_stages
 
 MOST_IDEALS = 60_000
 """Ideals that are listed at most; with more the answer is not certified."""

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.schedules import makespan
 from joulecast.graphs.task_graph_files import read_partitionable
 from joulecast.graphs.taskgraph import TaskGraph
 from joulecast.partition.baselines import BASELINES, baseline_ideals, slowest_work
 from joulecast.partition.compat import compat_plan
+from joulecast.partition.makespan import makespan
 from joulecast.partition.order import nodes_of
 from joulecast.partition.plan_report import report_of
 from joulecast.partition.planner import Plan, best_plan

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from joulecast.errors import JoulecastError
+from joulecast.runs.files.shipped import MEASURED
 from joulecast.runs.record import read_info, read_record
 from joulecast.runs.spec import RunSpec
 
@@ -29,8 +30,6 @@ def record_folders(above: Path) -> list[Path]:
     return folders
 
 
-MEASURED = Path("results/measured")
-"""Folder of the records of observed trainings, below the working directory."""
 _MEASURED = re.compile(r"(.+)-n(\d+)-r(\d+)")
 
 

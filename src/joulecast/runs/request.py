@@ -14,7 +14,15 @@ from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
@@ -227,3 +235,44 @@ class Scale(Request):
         if self.nodes and self.gpus:
             raise ValueError("nodes and gpus say the scale in different ways; give one")
         return self
+
+
+_MOST_MONEY = 1e12
+
+
+class PriceList(BaseModel):
+    """Prices, all in one currency; what has none costs nothing."""
+
+    price: float | None = Field(
+        default=None, ge=0, le=_MOST_MONEY, description="Price of a kWh at the building's meter."
+    )
+    price_node_hour: float | None = Field(
+        default=None, ge=0, le=_MOST_MONEY, description="Price of an hour of a whole node."
+    )
+    price_gpu_hour: float | None = Field(
+        default=None, ge=0, le=_MOST_MONEY, description="Price of an hour of a GPU in use."
+    )
+    co2: float | None = Field(
+        default=None, ge=0, le=_MOST_MONEY, description="Grams of CO2 equivalent for a kWh."
+    )
+    pue: float = Field(
+        default=1.0,
+        ge=1,
+        le=_MOST_MONEY,
+        description="kWh of the building for each kWh of the nodes.",
+    )
+    currency: Annotated[str, StringConstraints(strip_whitespace=True)] = Field(
+        default="EUR",
+        min_length=1,
+        max_length=12,
+        description="Currency of all prices, as tables print it.",
+    )
+
+
+class Priced(PriceList, Request):
+    """A request whose answer has prices."""
+
+    prices: Path | None = Field(
+        default=None,
+        description="Configuration whose section `prices` counts for prices that are not given.",
+    )

@@ -10,9 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from joulecast.graphs.costs import Costs, Direction
-from joulecast.graphs.opgraph import OpGraph
+from joulecast.graphs.opgraph import KINDS, Op, OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, Training
-from joulecast.graphs.schedules import Turn
 from joulecast.simulate.cost_cache import cached
 from joulecast.simulate.device_mesh import DeviceMesh, remainder, uneven
 from joulecast.simulate.device_streams import DeviceStreams
@@ -20,7 +19,7 @@ from joulecast.simulate.event_loop import Activity, ActivityGraph
 from joulecast.simulate.phases import Bucket, Message, Phase, Segment, Step, buckets_of, segments_of
 from joulecast.simulate.program import StageProgram
 from joulecast.simulate.proteus import BUCKET_BYTES, FIRST_BUCKET_BYTES
-from joulecast.simulate.schedule import phases, weights_share
+from joulecast.simulate.schedules import Turn, device_order
 from joulecast.simulate.strategy import DDP_BUCKET, DDP_FIRST_BUCKET, Strategy
 from joulecast.simulate.transfers import Transfers
 
@@ -67,6 +66,22 @@ class Plan:
         yield self.program.forward, self.forward
         for segments in (self.backward, self.last_backward, self.weights, self.last_weights):
             yield self.program.backward, segments
+
+
+def _weights_share(graph: OpGraph, op: Op) -> float:
+    """The share of an op's backward that gives the gradients of its weights.
+
+    A matrix product has one product for its weights and one for its input, unless that is data; all that a
+    lookup has is the gradient of its table. What else has weights (norms) gives both in one pass.
+    """
+    if op.kind == "timed":
+        return float(op.attributes.get("weights_share", 0.0))
+    roles = {graph.tensors[access.tensor].role for access in op.reads}
+    if "parameter" not in roles:
+        return 0.0
+    if KINDS[op.kind] == "lookup" or "activation" not in roles:
+        return 1.0
+    return 0.5 if KINDS[op.kind] == "matmul" else 0.0
 
 
 class Compiler:
@@ -138,7 +153,7 @@ class Compiler:
 
     def turns(self, device: int, plans: list[Plan]) -> Iterator[tuple[Turn, Work]]:
         """What a device of the pipeline does in a step, in order."""
-        order = phases(self.strategy, device)
+        order = device_order(self.strategy, device)
         gradients_in = "weights" if self.split_backward else "backward"
         # Gradients of all micro-batches are complete with the last one of each chunk.
         last = {turn.chunk: turn for turn in order if turn.phase == gradients_in}
@@ -240,7 +255,7 @@ class Compiler:
                         seconds[key] = self._seconds(step, places)
                     share = 1.0
                     if self.split_backward and step.direction == "backward":
-                        share = weights_share(self.graph, step.item.op)
+                        share = _weights_share(self.graph, step.item.op)
                         share = share if id(segment) in late else 1 - share
                     elif id(segment) in late:
                         share = 0.0

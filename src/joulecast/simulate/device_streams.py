@@ -9,7 +9,6 @@ block's weights are gathered before the gradients of this one are scattered.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from joulecast.graphs.schedules import Turn
 from joulecast.simulate.event_loop import Activity
 from joulecast.simulate.phases import (
     Bucket,
@@ -19,6 +18,7 @@ from joulecast.simulate.phases import (
     Segment,
     reduction,
 )
+from joulecast.simulate.schedules import Turn
 from joulecast.simulate.strategy import size_along
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from joulecast.runs.platforms import Platform
 from joulecast.simulate.cost_cache import OpCache
 from joulecast.simulate.phases import Sharding
 from joulecast.simulate.program import StageProgram
-from joulecast.simulate.schedule import most_kept, phases
+from joulecast.simulate.schedules import device_order, most_kept
 from joulecast.simulate.stage_activations import shape_of, stage_peaks
 from joulecast.simulate.strategy import Strategy
 
@@ -71,7 +71,7 @@ def _activations(
             return behind, chunk.backward_at
         return before, chunk.forward_at
     peak, where, saved = 0.0, "", 0.0
-    for phase, _, number in phases(strategy, programs[0].stage):
+    for phase, _, number in device_order(strategy, programs[0].stage):
         chunk = chunks[number]
         if phase == "forward":
             now, at = saved + chunk.forward, chunk.forward_at

@@ -1,4 +1,4 @@
-"""What can be asked of the simulator: one step of one strategy. Searches and advice share its options."""
+"""What can be asked of the simulator: a step of a strategy, or the best ones. Advice shares its options."""
 
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -6,10 +6,13 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from joulecast.quantities import MOST_NODES, MOST_SAMPLES
-from joulecast.runs.request import Name, Rates, Request, Slow
+from joulecast.runs.request import Name, Priced, Rates, Request, Slow
 
 PeakPrecision = Literal["fp32", "tf32", "bf16", "fp16", "fp64"]
 """Precision that is simulated, of whose peak rate a platform's file tells."""
+
+Objective = Literal["time", "energy", "cost", "co2", "edp"]
+"""What is to be least."""
 
 BATCH_PER_DEVICE = 32
 """Samples of a device's step where no batch is asked for."""
@@ -82,7 +85,29 @@ class SimulateRequest(OnSimulator):
         default="default", description="proteus: the communication model of that paper."
     )
     stragglers: Slow = Field(default={}, description="A slow device, as 3=1.5 (times as long).")
-    gamma: float | None = Field(
-        default=None, ge=0, description="Overlap slowdown in place of the platform's."
-    )
     trace: Path | None = Field(default=None, description="Write a Chrome trace here.")
+
+
+class SearchRequest(Priced, OnSimulator):
+    """Rank the parallel strategies of some devices that fit in memory."""
+
+    command: ClassVar[str] = "search"
+
+    devices: int = Field(ge=1, le=MOST_NODES, description="Devices to use.")
+    global_batch: int | None = Field(
+        default=None,
+        ge=1,
+        le=MOST_SAMPLES,
+        description="Samples of a step over all devices (32 each).",
+    )
+    objective: Objective = Field(
+        default="time",
+        description="time of a step, energy of a sample, cost or co2 of a step, or edp: joules times seconds "
+        "of a step.",
+    )
+    top: int = Field(
+        default=20,
+        ge=1,
+        le=MOST_SAMPLES,
+        description="How many of the best to rank; strategies that cannot be among them are not simulated.",
+    )

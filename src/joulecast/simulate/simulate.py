@@ -49,8 +49,6 @@ class Assumptions:
 
     mode: Literal["default", "proteus"] = "default"
     """``proteus``: the communication model and whole-op overlap of the paper, for parity with it."""
-    overlap_slowdown: float | None = None
-    """Gamma in place of the platform's."""
     stragglers: Mapping[int, float] = field(default_factory=dict)
     """Devices that compute so many times as long."""
     folded: bool = True
@@ -81,7 +79,6 @@ class Simulation:
     device_mesh: DeviceMesh
     activities: ActivityGraph
     timeline: Timeline
-    by_class: list[Breakdown]
     training: Training
     optimizer_s: float
     """Seconds of the optimizer, the mean over devices; part of computing."""
@@ -353,13 +350,6 @@ def compiler_of(
     )
 
 
-def overlap_slowdown(platform: Platform, assumed: Assumptions) -> float:
-    """Gamma: compute and gradients that overlap take ``1 + gamma`` times as long."""
-    if assumed.overlap_slowdown is not None:
-        return assumed.overlap_slowdown
-    return platform.require_cluster().overlap_slowdown or 0.0
-
-
 def run_prepared(
     ready: Prepared,
     graph: OpGraph,
@@ -372,7 +362,7 @@ def run_prepared(
     compiler = compiler or compiler_of(ready, platform, strategy, assumed)
     device_mesh, capacity = compiler.device_mesh, compiler.transfers.capacity
     proteus = assumed.mode == "proteus"
-    gamma = overlap_slowdown(platform, assumed)
+    gamma = platform.require_cluster().overlap_slowdown or 0.0
     slowdown = Slowdown(gamma, gamma, whole_activity=proteus)
 
     with no_cycles():
@@ -392,7 +382,6 @@ def run_prepared(
         device_mesh=device_mesh,
         activities=activities,
         timeline=timeline,
-        by_class=by_class,
         training=ready.training,
         optimizer_s=_optimizer_s(activities, device_mesh),
         capacity=capacity,

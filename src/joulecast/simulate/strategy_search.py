@@ -38,7 +38,6 @@ from joulecast.simulate.simulate import (
     Simulation,
     compiler_of,
     no_cycles,
-    overlap_slowdown,
     prepare,
     run_prepared,
 )
@@ -271,7 +270,7 @@ class _Search:
         """
         done: dict[int, Outcome] = {}
         waiting: list[tuple[float, int, Compiler]] = []
-        gamma = overlap_slowdown(self.platform, self.assumed)
+        gamma = self.platform.require_cluster().overlap_slowdown or 0.0
         while (place := found.take()) < len(fits):
             compiler, value = self._compiled(fits[place]), 0.0
             if self.top is not None:

@@ -10,17 +10,17 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, get_type_hints
 
-from joulecast.energy.section import Priced, PriceList
 from joulecast.errors import JoulecastError
 from joulecast.quantities import listed
-from joulecast.runs.files.shipped import recorded_folder
-from joulecast.runs.request import Request
+from joulecast.runs.files.shipped import MEASURED, recorded_folder
+from joulecast.runs.request import Priced, PriceList, Request
 
 if TYPE_CHECKING:
     from joulecast.energy.prices import Prices
 
 R = TypeVar("R", bound=Request)
 A = TypeVar("A", bound=dict[str, Any])
+T = TypeVar("T")
 P = ParamSpec("P")
 AnyPath = str | PathLike[str]
 Records = AnyPath | Sequence[AnyPath]
@@ -38,7 +38,7 @@ def _folders(given: Path) -> list[Path]:
     """The folder that is given; where it holds no record, those of the observed training of that name."""
     if len(given.parts) != 1 or any(given.rglob("run.json")):
         return [given]
-    from joulecast.runs.folders import MEASURED, measured_names, measured_records
+    from joulecast.runs.folders import measured_names, measured_records
 
     found = measured_records(given.name)
     if found or given.exists() or recorded_folder(given).exists():
@@ -89,16 +89,32 @@ def prices_of(request: Priced) -> Prices:
 def asks(
     model: type[R], *positional: str
 ) -> Callable[[Callable[Concatenate[R, P], A]], Callable[..., A]]:
+    """As :func:`parameters_of`; what the function returns says under ``request`` what was asked."""
+
+    def decorated(function: Callable[Concatenate[R, P], A]) -> Callable[..., A]:
+        @wraps(function)
+        def answering(request: R, /, *args: P.args, **named: P.kwargs) -> A:
+            answer = function(request, *args, **named)
+            answer["request"] = request.asked()
+            return answer
+
+        return parameters_of(model, *positional)(answering)
+
+    return decorated
+
+
+def parameters_of(
+    model: type[R], *positional: str
+) -> Callable[[Callable[Concatenate[R, P], T]], Callable[..., T]]:
     """A decorator that gives a function of a request the request's fields as parameters.
 
     Its caller gives these, or a ready request in place of them. Signature and docstring tell all of them.
-    What it returns says under ``request`` what was asked.
 
     Args:
         positional: fields that may be given without their names, beside those that must be given.
     """
 
-    def decorated(function: Callable[Concatenate[R, P], A]) -> Callable[..., A]:
+    def decorated(function: Callable[Concatenate[R, P], T]) -> Callable[..., T]:
         own = [*inspect.signature(function, eval_str=True).parameters.values()][1:]
         signature = inspect.Signature(
             [*_parameters(model, positional), *own],
@@ -106,15 +122,13 @@ def asks(
         )
 
         @wraps(function)
-        def public(*args: Any, **named: Any) -> A:
+        def public(*args: Any, **named: Any) -> T:
             rest = {each.name: named.pop(each.name) for each in own if each.name in named}
             if len(args) == 1 and isinstance(args[0], model) and not named:
                 request = args[0]
             else:
                 request = model(**signature.bind(*args, **named).arguments)
-            answer = function(request, **rest)  # type: ignore[call-arg]
-            answer["request"] = request.asked()
-            return answer
+            return function(request, **rest)  # type: ignore[call-arg]
 
         public.__signature__ = signature  # type: ignore[attr-defined]
         fields = [f"    {name}: {field.description}" for name, field in model.in_order().items()]

@@ -4,69 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from contextlib import ContextDecorator
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from joulecast.app.api.given import AnyPath
+from joulecast.app.api.given import parameters_of
+from joulecast.measure.observer.request import ObserveRequest
 
 if TYPE_CHECKING:
     from joulecast.measure.observer.observation import Observation
-    from joulecast.measure.observer.request import MeasureRequest
-
-
-def observe(
-    name: str,
-    *,
-    samples_per_step: int | None = None,
-    steps: tuple[int, int] | None = None,
-    out: AnyPath | None = None,
-    platform: AnyPath = "this-machine",
-    meters: Sequence[str] | None = None,
-    period_s: float = 0.1,
-) -> Observing:
-    """Observe the training in a ``with`` block, or of a decorated function, as ``joulecast measure`` does.
-
-    All ranks must enter it; the first one writes the record. Under ``joulecast measure`` it has no effect.
-
-    Args:
-        name: name of the training, for :func:`joulecast.forecast`.
-        samples_per_step: samples of a step on all ranks; by default the batches of the loaders.
-        steps: first and last step that count, from 0; all but the first one by default.
-        out: folder of the records, ``results/measured`` by default; all hosts must see it.
-        platform: platform that it runs on: a name, or a FILE.yaml.
-        meters: kinds of meters, best first; all by default.
-        period_s: seconds between two readings.
-
-    Returns:
-        A context manager and decorator. Afterwards its ``folder`` is the folder of the record, in the process
-        that wrote it.
-
-    Raises:
-        JoulecastError: a name that no folder can have, an unknown platform or meter.
-    """
-    from joulecast.measure.observer.request import measure_request
-    from joulecast.measure.power.meter_registry import ALL_METERS
-    from joulecast.runs.folders import MEASURED
-
-    asked = measure_request(
-        name,
-        tuple(sys.argv),
-        platform=str(platform),
-        samples_per_step=samples_per_step,
-        steps=steps,
-        meters=ALL_METERS if meters is None else tuple(meters),
-        period_s=period_s,
-    )
-    return Observing(asked, MEASURED if out is None else Path(out))
+    from joulecast.measure.observer.observed_training import ObservedTraining
 
 
 class Observing(ContextDecorator):
     """The observation of what a block, or a function, trains; :func:`observe` makes it."""
 
-    def __init__(self, asked: MeasureRequest, out: Path) -> None:
+    def __init__(self, asked: ObservedTraining, out: Path) -> None:
         self._asked, self._out = asked, out
         self._observation: Observation | None = None
         self.folder: Path | None = None
@@ -110,3 +64,21 @@ class Observing(ContextDecorator):
         self.folder = result.folder
         if lines := result_lines(result):
             print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+@parameters_of(ObserveRequest, "name")
+def observe(request: ObserveRequest) -> Observing:
+    """Observe the training in a ``with`` block, or of a decorated function, as ``joulecast measure`` does.
+
+    All ranks must enter it; the first one writes the record. Under ``joulecast measure`` it has no effect.
+
+    Returns:
+        A context manager and decorator. Afterwards its ``folder`` is the folder of the record, in the process
+        that wrote it.
+
+    Raises:
+        JoulecastError: a name that no folder can have, an unknown platform or meter.
+    """
+    from joulecast.measure.observer.observed_training import observed
+
+    return Observing(observed(request, sys.argv), request.out)

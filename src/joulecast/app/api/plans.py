@@ -8,19 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 from joulecast.app.api.given import asks, naming, prices_of
 from joulecast.partition.request import PartitionRequest
-from joulecast.report.advice.request import SearchRequest
 from joulecast.runs.files.shipped import ZEUS_TRACE, recorded_folder
-from joulecast.simulate.request import BATCH_PER_DEVICE, OnSimulator, SimulateRequest
+from joulecast.simulate.request import OnSimulator, SearchRequest, SimulateRequest
 from joulecast.tune.request import TuneRequest
 from joulecast.tune.section import Goals
-
-if TYPE_CHECKING:
-    from joulecast.graphs.costs import Costs
-    from joulecast.runs.platforms import Platform
 
 _PASSES = 3
 """Timed steps of a network of the user's own."""
@@ -42,30 +37,12 @@ def simulate(request: SimulateRequest) -> dict[str, Any]:
         JoulecastError: an unknown network, platform or strategy, or a fact that the platform's file lacks.
     """
     from joulecast.energy.strategy_energy import fit_in, priced
-    from joulecast.graphs.network_graphs import graph_origin, network_for
-    from joulecast.graphs.precision import training_of
-    from joulecast.simulate.simulate import Assumptions, simulate
-    from joulecast.simulate.strategy import parse_strategy
+    from joulecast.graphs.network_graphs import graph_origin
+    from joulecast.simulate.answer import simulate_request
     from joulecast.simulate.trace import write_trace
 
-    training = training_of(
-        request.precision, request.optimizer, request.inference, request.gradients
-    )
     with naming(request.strategy, *_files(request)):
-        on, costs = _platform_and_costs(request, request.mode)
-        simulation = simulate(
-            network_for(request.network, training, request.attention),
-            on,
-            parse_strategy(request.strategy).check(request.devices),
-            request.batch,
-            costs,
-            Assumptions(
-                mode=request.mode,
-                overlap_slowdown=request.gamma,
-                stragglers=request.stragglers,
-                training=training,
-            ),
-        )
+        simulation = simulate_request(request)
         result = simulation.as_json() | priced(simulation, fit_in(request.fits))
         result["network_from"] = graph_origin(request.network, request.attention)
     if request.trace is not None:
@@ -81,41 +58,30 @@ def search(request: SearchRequest) -> dict[str, Any]:
         ``feasible``: the ``top`` best steps as of :func:`simulate`, the best first, with
         ``joules_per_sample``, ``energy_delay_js``, ``step_cost`` and ``step_co2_kg``, each ``None`` where it
         is not known; ``beaten``: by strategy that fits and is not among them, the seconds that its step
-        takes at least; ``out_of_memory`` and ``impossible``: by strategy, why not; ``objective``, ``prices``.
+        takes at least; ``out_of_memory`` and ``impossible``: by strategy, why not; ``objective``,
+        ``precision``, ``prices``.
 
     Raises:
         JoulecastError: an unknown network or platform, no strategy divides this batch, or what the objective
             needs is not known.
     """
     from joulecast.energy.strategy_energy import fit_in
-    from joulecast.graphs.network_graphs import network_for
-    from joulecast.graphs.precision import training_of
     from joulecast.report.advice.choice import check_objective
     from joulecast.report.advice.simulated import ranked, rising_value
-    from joulecast.simulate.simulate import Assumptions
-    from joulecast.simulate.strategy_search import search
+    from joulecast.simulate.answer import search_request
 
-    objective, devices, top = request.objective, request.devices, request.top
-    paid = prices_of(request)
+    objective, top, paid = request.objective, request.top, prices_of(request)
     check_objective(objective, paid)
-    training = training_of(
-        request.precision, request.optimizer, request.inference, request.gradients
-    )
     with naming(*_files(request)):
-        on, costs = _platform_and_costs(request)
-        graph = network_for(request.network, training, request.attention)
-        batch = request.global_batch or BATCH_PER_DEVICE * devices
-        assumed = Assumptions(training=training)
         fit = fit_in(request.fits)
-        value = rising_value(objective, paid, on, devices, fit)
-        if value is None:
-            ranking = search(graph, on, devices, batch, costs, assumed)
-        else:
-            ranking = search(graph, on, devices, batch, costs, assumed, top, value)
+        ranking = search_request(
+            request, lambda on: rising_value(objective, paid, on, request.devices, fit)
+        )
         rows = ranked(ranking.feasible, objective, paid, fit)
     beaten = {row["strategy"]: row["step_s"] for row in rows[top:]}
     return {
         "objective": objective,
+        "precision": request.precision,
         "prices": paid.as_json(),
         "feasible": rows[:top],
         "beaten": ranking.beaten | beaten,
@@ -128,22 +94,6 @@ def _files(request: OnSimulator) -> tuple[str | Path | None, ...]:
     """What may be files that an error has to name."""
     measured = (request.calibration, request.database, request.calibrate)
     return request.network, request.platform, *measured
-
-
-def _platform_and_costs(
-    request: OnSimulator, mode: Literal["default", "proteus"] = "default"
-) -> tuple[Platform, Costs]:
-    from joulecast.report.advice.simulated import platform_and_costs
-
-    return platform_and_costs(
-        request.platform,
-        request.precision,
-        links=request.links,
-        calibration=request.calibration,
-        database=request.database,
-        measured_steps=request.calibrate,
-        mode=mode,
-    )
 
 
 @asks(PartitionRequest, "devices")

@@ -10,22 +10,21 @@ import typer
 from pydantic import BeforeValidator, ValidationError
 from pydantic.fields import FieldInfo
 
-from joulecast.energy.section import Priced
 from joulecast.errors import JoulecastError
+from joulecast.measure.observer.request import MeasureRequest
 from joulecast.quantities import MOST_NODES
 from joulecast.report.advice.request import AdviceRequest
-from joulecast.runs.request import Request, in_one_line, shell_name
+from joulecast.runs.request import Priced, Request, in_one_line, shell_name
 
 R = TypeVar("R", bound=Request)
 AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 Platforms = Annotated[Path, typer.Option(help=AdviceRequest.model_fields["platforms"].description)]
 PricesFile = Annotated[Path | None, typer.Option(help=Priced.model_fields["prices"].description)]
 MeteredPlatform = Annotated[
-    str, typer.Option(help="Platform whose watts an estimate takes: a name, or a FILE.yaml.")
+    str, typer.Option(help=MeasureRequest.model_fields["platform"].description)
 ]
 PowerConfig = Annotated[
-    Path | None,
-    typer.Option(help="Configuration; its power.sysfs_root and power.command are used."),
+    Path | None, typer.Option(help=MeasureRequest.model_fields["config"].description)
 ]
 _NAME = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="Name of a training that `measure` ran.")

@@ -26,7 +26,8 @@ def partition(
     if as_json:
         echo_json(report)
     else:
-        typer.echo(explained(report) if explain else summary(report))
+        text = explained(report) if explain else f"{summary(report)}; --explain shows the stages"
+        typer.echo(text)
         if request.export is not None:
             stages = len(report["stages"])
             typer.echo(f"run it: torchrun --nproc-per-node {stages} {request.export}")

@@ -9,12 +9,11 @@ import typer
 from joulecast.app.api.given import prices_of
 from joulecast.app.cli.options import AsJson, Platforms, PricesFile, echo_json
 from joulecast.energy.prices import Prices
-from joulecast.energy.section import Priced
 from joulecast.errors import JoulecastError
 from joulecast.quantities import digits, joules, lasting
-from joulecast.runs.files.shipped import PLATFORMS
-from joulecast.runs.folders import MEASURED
+from joulecast.runs.files.shipped import MEASURED, PLATFORMS
 from joulecast.runs.progress import progress_of, progress_text
+from joulecast.runs.request import Priced
 
 
 def status(

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from joulecast.app.cli.options import AsJson, asks, echo_json
+from joulecast.errors import JoulecastError
 from joulecast.quantities import digits, energies, with_range
-from joulecast.report.advice.request import SearchRequest
-from joulecast.simulate.request import SimulateRequest
+from joulecast.simulate.request import SearchRequest, SimulateRequest
 
 
 @asks(SimulateRequest)
@@ -20,12 +20,16 @@ def simulate(request: SimulateRequest, as_json: AsJson = False) -> None:
     result = simulate_on(request)
     if as_json:
         echo_json(result)
-        return
-    typer.echo(
-        f"{result['step_s'] * 1e3:.2f} ms a step{_interval(result)}, "
-        f"{result['samples_per_s']:,.1f} samples/s (simulated); {result['verdict']}"
-    )
-    typer.echo(_energy_line(result))
+    else:
+        typer.echo(
+            f"{result['step_s'] * 1e3:.2f} ms a step{_interval(result)}, "
+            f"{result['samples_per_s']:,.1f} samples/s (simulated, {result['precision']})"
+            + ("" if result["out_of_memory"] else f"; {result['verdict']}")
+        )
+        typer.echo(_energy_line(result))
+    if result["out_of_memory"]:
+        # The answer is printed all the same: how long the step would take.
+        raise JoulecastError(result["verdict"])
 
 
 _RESTS_ON = {
@@ -65,6 +69,10 @@ def search(request: SearchRequest, as_json: AsJson = False) -> None:
         echo_json(result)
     else:
         _print_ranking(result)
+    if not result["feasible"]:
+        why = [f"{name}: {each}" for name, each in result["out_of_memory"].items()]
+        none_fits = f"no strategy fits in memory at {result['precision']}"
+        raise JoulecastError(f"{none_fits}; {why[-1]}" if why else "no strategy can be run")
 
 
 def _energy_basis(row: dict[str, Any]) -> str:
@@ -80,10 +88,10 @@ def _print_ranking(result: dict[str, Any]) -> None:
     if rows:
         paid = f"{result['prices']['currency']}/step"
         header = ("step, ms", "samples/s", "memory, GB", "J/sample", paid)
-        typer.echo(" ".join(f"{name:>10}" for name in header) + "  strategy (simulated)")
-    else:
-        why = "; ".join(f"{name}: {each}" for name, each in [*result["out_of_memory"].items()][-1:])
-        typer.echo(f"no strategy fits in memory; {why}" if why else "no strategy can be run")
+        typer.echo(
+            " ".join(f"{name:>10}" for name in header)
+            + f"  strategy (simulated, {result['precision']})"
+        )
     for row in rows:
         joules, cost = row["joules_per_sample"], row["step_cost"]
         typer.echo(

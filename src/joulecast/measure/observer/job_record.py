@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from joulecast.errors import JoulecastError
 from joulecast.measure.observer.job_folder import PREFIX, JobFiles
 from joulecast.measure.observer.observed_record import Host, observed_record
-from joulecast.measure.observer.request import MeasureRequest
+from joulecast.measure.observer.observed_training import ObservedTraining
 from joulecast.measure.observer.steps import Process
 from joulecast.measure.power.foreign_load import Load
 from joulecast.measure.power.host_clocks import ClockOffset, RunClock
@@ -24,13 +24,13 @@ from joulecast.runs.files.reading import validated
 from joulecast.runs.provenance import physical_host
 from joulecast.runs.record import RunRecord, write_record
 
-_ASKED = TypeAdapter(MeasureRequest)
+_ASKED = TypeAdapter(ObservedTraining)
 _LOST_S = 5.0
 """What a killed sampler may have kept to itself."""
 INCOMPLETE = "incomplete: the measurement was killed; made of what its processes had written"
 
 
-def begin(job: JobFiles, asked: MeasureRequest) -> None:
+def begin(job: JobFiles, asked: ObservedTraining) -> None:
     """Keep what is asked for, and when the run's clock begins: now."""
     job.write("asked", _ASKED.dump_python(asked, mode="json"))
     job.write("began", {"utc": datetime.now(UTC).isoformat(), "clock_s": time.monotonic()})
@@ -64,7 +64,7 @@ def _host(job: JobFiles, rank: int, origin_s: float) -> Host:
 
 def write_job(
     job: JobFiles,
-    asked: MeasureRequest,
+    asked: ObservedTraining,
     out: Path,
     ended_s: float | None,
     faults: Sequence[str] = (),

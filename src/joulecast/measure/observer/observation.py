@@ -16,7 +16,7 @@ from joulecast.errors import JoulecastError
 from joulecast.measure.observer.command import Command, Ending, RunningProcess
 from joulecast.measure.observer.job_folder import JobFolder, place
 from joulecast.measure.observer.job_record import assemble_killed, begin, write_job
-from joulecast.measure.observer.request import MeasureRequest
+from joulecast.measure.observer.observed_training import ObservedTraining
 from joulecast.measure.power.foreign_load import load_now
 from joulecast.measure.power.host_clocks import ClockOffset, ClockServer, offset_from
 from joulecast.measure.power.meters import MeteredNodes
@@ -49,7 +49,7 @@ class Result:
 class _HostSampler:
     """The sampler of this host, and its clock against that of the launch's first process."""
 
-    def __init__(self, job: JobFolder, asked: MeasureRequest) -> None:
+    def __init__(self, job: JobFolder, asked: ObservedTraining) -> None:
         self._job = job
         # A process that runs already would be a part of it.
         load = load_now() if asked.attached is None else None
@@ -128,7 +128,7 @@ class Observation:
         environment: of the launch.
     """
 
-    def __init__(self, asked: MeasureRequest, out: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, asked: ObservedTraining, out: Path, environment: Mapping[str, str]) -> None:
         self._asked, self._out = asked, out
         meeting = out if asked.spec is None else out.parent
         # Before this launch has a folder of its own. A run of a campaign is measured again.
@@ -211,7 +211,7 @@ def _environment(environment: Mapping[str, str], folder: Path) -> dict[str, str]
 
 
 def measure_command(
-    asked: MeasureRequest,
+    asked: ObservedTraining,
     out: Path,
     *,
     window_s: float | None = None,
@@ -267,7 +267,7 @@ def command_of(pid: int) -> tuple[str, ...]:
 
 
 def measure_running(
-    asked: MeasureRequest, pid: int, out: Path, window_s: float | None = None
+    asked: ObservedTraining, pid: int, out: Path, window_s: float | None = None
 ) -> Result:
     """Make a run record of a process that runs already, without its steps.
 

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from joulecast.errors import JoulecastError
-from joulecast.measure.observer.request import MeasureRequest
+from joulecast.measure.observer.observed_training import ObservedTraining
 from joulecast.measure.observer.steps import Process, Steps
 from joulecast.measure.power.foreign_load import Load
 from joulecast.measure.run_record import SampledHost, run_record
@@ -85,7 +85,7 @@ def steps_made(ranks: Sequence[Rank], until_s: float) -> int:
 
 
 def _window(
-    ranks: Sequence[Rank], asked: MeasureRequest, until_s: float, polluted: list[str]
+    ranks: Sequence[Rank], asked: ObservedTraining, until_s: float, polluted: list[str]
 ) -> tuple[int, int]:
     """First and last step that count; a run without the steps that were asked for is polluted."""
     made = steps_made(ranks, until_s)
@@ -156,7 +156,7 @@ def _unseen(ranks: Sequence[Rank]) -> dict[str, str]:
     return reasons
 
 
-def _why_no_steps(asked: MeasureRequest, until_s: float) -> str:
+def _why_no_steps(asked: ObservedTraining, until_s: float) -> str:
     if asked.attached is not None:
         return (
             f"process {asked.attached} ran before it was measured, so that its updates are not seen; "
@@ -177,7 +177,9 @@ def _why_no_exchange(ranks: Sequence[Rank]) -> str:
     return f"{hooks}, and {profiler}; the exchange is part of computing"
 
 
-def _batch(ranks: Sequence[Rank], asked: MeasureRequest) -> tuple[int, Literal["samples", "steps"]]:
+def _batch(
+    ranks: Sequence[Rank], asked: ObservedTraining
+) -> tuple[int, Literal["samples", "steps"]]:
     """What a step of all ranks trains on, and the unit."""
     if asked.samples_per_step is not None:
         return asked.samples_per_step, "samples"
@@ -189,7 +191,7 @@ def _batch(ranks: Sequence[Rank], asked: MeasureRequest) -> tuple[int, Literal["
 
 
 def _spec(
-    asked: MeasureRequest, run: str, repeat: int, hosts: Sequence[Host], ranks: Sequence[Rank]
+    asked: ObservedTraining, run: str, repeat: int, hosts: Sequence[Host], ranks: Sequence[Rank]
 ) -> RunSpec:
     if asked.spec is not None:
         if ranks and len(ranks) != asked.spec.ranks:
@@ -250,7 +252,7 @@ def _remarks(ranks: Sequence[Rank]) -> list[str]:
 
 
 def observed_record(
-    asked: MeasureRequest,
+    asked: ObservedTraining,
     run: str,
     repeat: int,
     hosts: Sequence[Host],

@@ -1,93 +1,99 @@
-"""What is to be measured: a training, its name, and what the user knows of it."""
+"""What can be asked of a measurement: of a command, a process, or a block of the user's program."""
 
 import re
-from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
 
-from joulecast.errors import JoulecastError
-from joulecast.measure.power.meter_registry import ALL_METERS, METERS
-from joulecast.runs.files.shipped import PLATFORMS
-from joulecast.runs.meter_settings import AS_USUAL, MeterSettings
-from joulecast.runs.platforms import Platform, find_platform
-from joulecast.runs.spec import RunSpec
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from joulecast.measure.power.meter_registry import METERS
+from joulecast.quantities import duration_s
+from joulecast.runs.files.shipped import MEASURED
+from joulecast.runs.request import Name, Request, Shell, from_text
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-_SHORTEST_S, _LONGEST_S = 0.01, 60.0
+_STEPS = re.compile(r"(\d+):(\d+)")
 
 
-@dataclass(frozen=True)
-class MeasureRequest:
-    """What is to be measured, and what the user knows of it.
-
-    ``samples_per_step`` is of all ranks; ``steps`` are the first and the last one, from 0, of the part that
-    counts; ``meters`` and ``period_s`` are the sampler's; ``attached`` is the process that ran before it was
-    measured; ``metering`` is where meters look and what they call. A run of a campaign has a ``spec``, which
-    its record must answer.
-    """
-
-    name: str
-    command: tuple[str, ...]
-    platform: Platform
-    samples_per_step: int | None = None
-    steps: tuple[int, int] | None = None
-    meters: tuple[str, ...] = ALL_METERS
-    period_s: float = 0.1
-    spec: RunSpec | None = None
-    attached: int | None = None
-    metering: MeterSettings = AS_USUAL
+def _names_a_folder(name: str | None) -> str | None:
+    if name is not None and not _NAME.fullmatch(name):
+        raise ValueError("use letters, digits, '.', '_' and '-', with a letter or digit first")
+    return name
 
 
-def measure_request(
-    name: str,
-    command: tuple[str, ...],
-    *,
-    platform: str = "this-machine",
-    samples_per_step: int | None = None,
-    steps: tuple[int, int] | None = None,
-    meters: tuple[str, ...] = ALL_METERS,
-    period_s: float = 0.1,
-    sysfs_root: str = "/sys",
-    power_command: tuple[str, ...] = (),
-) -> MeasureRequest:
-    """What a user asks for, checked.
+def _steps(given: Any) -> Any:
+    if not isinstance(given, str):
+        return given
+    found = _STEPS.fullmatch(given)
+    if found is None:
+        raise ValueError("give the first and the last one, as 10:200")
+    return int(found[1]), int(found[2])
 
-    Raises:
-        JoulecastError: a name that no folder can have, an unknown platform or meter, a useless period.
-    """
-    if not _NAME.fullmatch(name):
-        raise JoulecastError(
-            f"--name {name}: use letters, digits, '.', '_' and '-', with a letter or digit first"
-        )
+
+def _in_order(steps: tuple[int, int] | None) -> tuple[int, int] | None:
     if steps is not None and not 0 <= steps[0] <= steps[1]:
-        raise JoulecastError(
-            f"--steps {steps[0]}:{steps[1]}: give the first and the last one, in this order"
-        )
-    if not _SHORTEST_S <= period_s <= _LONGEST_S:
-        raise JoulecastError(f"--period {period_s:g}: give {_SHORTEST_S:g} to {_LONGEST_S:g} s")
+        raise ValueError("give the first and the last one, in this order")
+    return steps
+
+
+def _words(given: Any) -> Any:
+    return list(filter(None, given.split(","))) if isinstance(given, str) else given
+
+
+def _known(meters: tuple[str, ...]) -> tuple[str, ...]:
     unknown = [meter for meter in meters if meter not in METERS]
     if unknown or not meters:
-        raise JoulecastError(
-            f"--meters {','.join(meters)}: {', '.join(unknown) or 'nothing'} is no meter; known are "
-            f"{', '.join(METERS)}"
+        raise ValueError(
+            f"{', '.join(unknown) or 'nothing'} is no meter; known are {', '.join(METERS)}"
         )
-    on = find_platform(platform, PLATFORMS)
-    settings = MeterSettings(sysfs_root, power_command)
-    return MeasureRequest(
-        name, command, on, samples_per_step, steps, meters, period_s, metering=settings
+    return meters
+
+
+class ObserveRequest(Request):
+    """Observe a training: its power, its time, and the stages of its steps."""
+
+    name: Annotated[str | None, AfterValidator(_names_a_folder)] = Field(
+        default=None,
+        description="Name of the training, for `forecast NAME`; by default the name of its script.",
+    )
+    out: Path = Field(default=MEASURED, description="Folder of the records; all hosts must see it.")
+    samples_per_step: int | None = Field(
+        default=None,
+        ge=1,
+        description="Samples of a step on all ranks; by default the batches of the loaders.",
+    )
+    steps: Annotated[tuple[int, int] | None, BeforeValidator(_steps), AfterValidator(_in_order)] = (
+        Field(
+            default=None,
+            description="First and last step that count, as 10:200; all but the first one.",
+        )
+    )
+    meters: Annotated[tuple[str, ...], BeforeValidator(_words), AfterValidator(_known)] = Field(
+        default=(), description=f"Meters, best first; by default all: {','.join(METERS)}."
+    )
+    period_s: Annotated[float, Shell("--period")] = Field(
+        default=0.1, ge=0.01, le=60, description="Seconds between two readings."
+    )
+    platform: Name = Field(
+        default="this-machine",
+        description="Platform whose watts an estimate takes: a name, or a FILE.yaml.",
     )
 
 
-def request_of(spec: RunSpec) -> MeasureRequest:
-    """What is asked of a campaign's run that is a command of the user."""
-    observed = spec.observed
-    assert observed is not None
-    return MeasureRequest(
-        observed.name,
-        observed.command,
-        spec.platform,
-        observed.samples_per_step,
-        observed.steps,
-        spec.meters,
-        spec.sample_period_s,
-        spec,
-        metering=spec.metering,
+class MeasureRequest(ObserveRequest):
+    """Run a training and measure it; or measure one that runs already."""
+
+    command: ClassVar[str] = "measure"
+
+    attach: int | None = Field(
+        default=None,
+        ge=1,
+        description="PID of a process that runs already, in place of a COMMAND. Its steps are not seen.",
+    )
+    window_s: Annotated[float | None, from_text(duration_s), Shell("--for")] = Field(
+        default=None, gt=0, description="Time to measure, as 10min; the training runs on."
+    )
+    config: Path | None = Field(
+        default=None,
+        description="Configuration; its power.sysfs_root and power.command are used.",
     )

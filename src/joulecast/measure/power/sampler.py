@@ -205,6 +205,14 @@ def sample(
     hand_over(programs=work.busiest(), ended=True)
 
 
+def outside_mpi() -> dict[str, str]:
+    """The environment without what would make a process part of the current MPI job.
+
+    SLURM and Hydra leave the addresses of a job step there; a process that is no rank would wait for ever.
+    """
+    return {k: v for k, v in os.environ.items() if not k.startswith(("PMI", "HYDI"))}
+
+
 class Sampler:
     """Handle on the sampler process of this host, which writes what it reads to a file.
 
@@ -213,7 +221,6 @@ class Sampler:
     """
 
     def __init__(self, order: SamplerOrder, file: Path) -> None:
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(("PMI", "HYDI"))}
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.touch()
@@ -227,7 +234,7 @@ class Sampler:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=environment,
+            env=outside_mpi(),
             # Zeus has helpers of its own for RAPL and Jetson: the group ends them with the sampler.
             start_new_session=True,
         )

@@ -1,6 +1,5 @@
 """Synchronous SGD with momentum over replicas: the training loop of one rank."""
 
-import ctypes
 import hashlib
 import math
 import time
@@ -19,27 +18,13 @@ from joulecast.measure.training.gradients import GpuGradients, GradientBuckets
 from joulecast.measure.training.loader import Batch, Loader, batch_indices, rank_share
 from joulecast.measure.training.mpi import MPI, Hosts, arrive, arrive_slowly
 from joulecast.measure.training.rank_result import StageClock
+from joulecast.measure.training.ranks import keep_freed_memory
 from joulecast.measure.workloads.datasets import Images, open_dataset
 from joulecast.measure.workloads.networks import build_network
 from joulecast.runs.spec import RunSpec, Workload
 
-_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 _REFERENCE_STEPS = 3
 _INCEPTION_AUXILIARY_WEIGHT = 0.4  # Szegedy et al. 2016, section 4
-
-
-def keep_freed_memory() -> None:
-    """Let the C library keep memory that torch frees, instead of returning it to the kernel.
-
-    Each backward pass frees and allocates its gradients again. If the kernel has to map them each time, VGG16
-    spends a fifth of its step on page faults. Peak memory stays the same.
-    """
-    try:
-        libc = ctypes.CDLL(None)
-        libc.mallopt(_M_MMAP_MAX, 0)
-        libc.mallopt(_M_TRIM_THRESHOLD, -1)
-    except (OSError, AttributeError):
-        pass  # another C library: only slower
 
 
 def loss_sum(outputs: Any, labels: Tensor) -> Tensor:

@@ -1,27 +1,25 @@
-"""What can be asked of advice: the setting to train in, within limits; or the best strategy to simulate."""
+"""What can be asked of advice: the setting to train in, within limits."""
 
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
 from joulecast.energy.request import Work
-from joulecast.energy.section import Priced
-from joulecast.quantities import MOST_NODES, MOST_SAMPLES, duration_s, energy_j, mass_kg
+from joulecast.quantities import duration_s, energy_j, mass_kg
 from joulecast.runs.files.shipped import PLATFORMS
 from joulecast.runs.request import (
     RECORDS,
     Batches,
     Name,
+    Priced,
     RecordFolders,
     Request,
     Scale,
     Shell,
     from_text,
 )
-from joulecast.simulate.request import OnSimulator, SimulatedTraining
-
-Objective = Literal["time", "energy", "cost", "co2", "edp"]
+from joulecast.simulate.request import Objective, SimulatedTraining
 
 
 class Limit(Request):
@@ -99,28 +97,3 @@ class AdviceRequest(SimulatedTraining, Priced, Limit, Scale, _Training):
                 "give --records FOLDER of measured or imported runs, or --platform NAME to simulate"
             )
         return self
-
-
-class SearchRequest(Priced, OnSimulator):
-    """Rank the parallel strategies of some devices that fit in memory."""
-
-    command: ClassVar[str] = "search"
-
-    devices: int = Field(ge=1, le=MOST_NODES, description="Devices to use.")
-    global_batch: int | None = Field(
-        default=None,
-        ge=1,
-        le=MOST_SAMPLES,
-        description="Samples of a step over all devices (32 each).",
-    )
-    objective: Objective = Field(
-        default="time",
-        description="time of a step, energy of a sample, cost or co2 of a step, or edp: joules times seconds "
-        "of a step.",
-    )
-    top: int = Field(
-        default=20,
-        ge=1,
-        le=MOST_SAMPLES,
-        description="How many of the best to rank; strategies that cannot be among them are not simulated.",
-    )

@@ -17,6 +17,9 @@ TASK_GRAPHS = RECORDED / "task-graphs"
 ZEUS_TRACE = RECORDED / "zeus-trace"
 """Folder of the traces of the Zeus authors."""
 
+MEASURED = Path("results/measured")
+"""Folder of the records of observed trainings, below the working directory."""
+
 PACKAGE = Path(__file__).resolve().parents[2]
 """Folder of the package."""
 

@@ -5,8 +5,8 @@ is compared with what was measured (``recorded/emulated-network``). This is the 
 both the emulated network and a simulator of it follow:
 
 * Rank ``(stage * data_parallel + replica) * tensor_parallel + shard``; consecutive ranks share a node.
-* A stage has an equal count of consecutive layers and computes one thing at a time, in the order of
-  :meth:`Configuration.stage_order`.
+* A stage has an equal count of consecutive layers and computes one thing at a time, in the order of its
+  schedule (:mod:`joulecast.simulate.schedules`).
 * An activation goes to the same replica and shard of the next stage when the forward is done, its
   gradient back (same size) when the backward is; the sender computes on, the receiver waits. Every
   shard sends the whole ``activation_bytes``.
@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Literal
 
 import pandas as pd
 from pydantic import Field, model_validator
@@ -32,7 +33,6 @@ from pydantic import Field, model_validator
 from joulecast.graphs.costs import Cost, Direction, Parts
 from joulecast.graphs.opgraph import Access, Dim, DimKind, Op, OpGraph, Tensor, checked
 from joulecast.graphs.precision import DEFAULT_TRAINING, Training
-from joulecast.graphs.schedules import Schedule, Work, stage_order
 from joulecast.runs.platforms import Platform
 from joulecast.simulate.collectives import Algorithm
 from joulecast.simulate.judged.results import (
@@ -82,7 +82,7 @@ class Configuration(StepConfiguration):
     tensor_parallel: int = Field(1, ge=1)
     pipeline: int = Field(1, ge=1)
     micro_batches: int = Field(1, ge=1)
-    schedule: Schedule = "gpipe"
+    schedule: Literal["gpipe", "1f1b"] = "gpipe"
     bucket_bytes: int = Field(1 << 20, ge=1, description="A bucket closes when it has this much.")
     overlap: bool = True
     algorithm: Algorithm = "ring"
@@ -119,29 +119,10 @@ class Configuration(StepConfiguration):
         """Nodes, each with one link."""
         return self.ranks // self.ranks_per_node
 
-    def place(self, rank: int) -> tuple[int, int, int]:
-        """Stage, replica and shard of a rank."""
-        rest, shard = divmod(rank, self.tensor_parallel)
-        stage, replica = divmod(rest, self.data_parallel)
-        return stage, replica, shard
-
-    def rank_at(self, stage: int, replica: int, shard: int) -> int:
-        """The rank at a place."""
-        return (stage * self.data_parallel + replica) * self.tensor_parallel + shard
-
-    def slowdown(self, rank: int) -> float:
-        """The factor of a rank's computing times."""
-        straggler = self.straggler
-        return straggler.factor if straggler is not None and straggler.rank == rank else 1.0
-
     def stage_layers(self, stage: int) -> tuple[Layer, ...]:
         """The layers of a stage, in the order of forward."""
         count = len(self.layers) // self.pipeline
         return self.layers[stage * count : (stage + 1) * count]
-
-    def stage_order(self, stage: int) -> list[Work]:
-        """A stage's work in a step, in order."""
-        return stage_order(self.schedule, self.pipeline, stage, self.micro_batches)
 
     def buckets(self, stage: int) -> list[tuple[int, int]]:
         """The gradient buckets of a stage in the order of backward.

@@ -1,0 +1,79 @@
+"""The training that is observed: of a user's request, or a run of a campaign."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from joulecast.measure.observer.request import ObserveRequest
+from joulecast.measure.power.meter_registry import ALL_METERS
+from joulecast.runs.files.shipped import PLATFORMS
+from joulecast.runs.meter_settings import AS_USUAL, MeterSettings
+from joulecast.runs.platforms import Platform, find_platform
+from joulecast.runs.spec import RunSpec
+
+
+@dataclass(frozen=True)
+class ObservedTraining:
+    """The training that is observed, and what its user knows of it.
+
+    ``samples_per_step`` is of all ranks; ``steps`` are the first and the last one, from 0, of the part that
+    counts; ``meters`` and ``period_s`` are the sampler's; ``attached`` is the process that ran before it was
+    measured; ``metering`` is where meters look and what they call. A run of a campaign has a ``spec``, which
+    its record must answer.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    platform: Platform
+    samples_per_step: int | None = None
+    steps: tuple[int, int] | None = None
+    meters: tuple[str, ...] = ALL_METERS
+    period_s: float = 0.1
+    spec: RunSpec | None = None
+    attached: int | None = None
+    metering: MeterSettings = AS_USUAL
+
+
+def observed(
+    request: ObserveRequest, words: Sequence[str], metering: MeterSettings = AS_USUAL
+) -> ObservedTraining:
+    """The training of a command, in these words, as a user asks for it.
+
+    Raises:
+        JoulecastError: an unknown platform.
+    """
+    return ObservedTraining(
+        request.name or _name_of(words),
+        tuple(words),
+        find_platform(request.platform, PLATFORMS),
+        request.samples_per_step,
+        request.steps,
+        request.meters or ALL_METERS,
+        request.period_s,
+        metering=metering,
+    )
+
+
+def _name_of(words: Sequence[str]) -> str:
+    """Name of the script that a command runs; of the program, where there is none."""
+    scripts = [Path(word).stem for word in words if word.endswith(".py")]
+    name = scripts[0] if scripts else Path(words[0]).name
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).lstrip("._-") or "training"
+
+
+def observed_run(spec: RunSpec) -> ObservedTraining:
+    """The training of a campaign's run that is a command of the user."""
+    asked = spec.observed
+    assert asked is not None
+    return ObservedTraining(
+        asked.name,
+        asked.command,
+        spec.platform,
+        asked.samples_per_step,
+        asked.steps,
+        spec.meters,
+        spec.sample_period_s,
+        spec,
+        metering=spec.metering,
+    )

@@ -1,0 +1,131 @@
+"""Pipeline schedules: in which order a device does its work in a step, and what it holds meanwhile.
+
+A schedule is data: a list of turns. GPipe, 1F1B, interleaved 1F1B and ZB-H1 differ in this list alone.
+
+GPipe: Huang et al. 2019. 1F1B: Narayanan et al. 2019 (PipeDream), here with a flush after every batch.
+Interleaved 1F1B: Narayanan et al. 2021 (Megatron-LM), section 2.2. ZB-H1: Qi et al. 2023, section 2.
+"""
+
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+from joulecast.simulate.strategy import Strategy
+
+Phase = Literal["forward", "backward", "weights"]
+"""``weights``: the gradients of weights, where the backward leaves them for later."""
+
+
+class Turn(NamedTuple):
+    """What a device does next."""
+
+    phase: Phase
+    micro_batch: int
+    chunk: int = 0
+    """Which of the device's parts of the network, where it holds several."""
+
+
+def device_order(strategy: Strategy, device: int) -> tuple[Turn, ...]:
+    """Order of the work of a pipeline's device in a step."""
+    kind = strategy.schedule if isinstance(strategy.schedule, str) else "1f1b"
+    most = strategy.under_way(device) if kind == "1f1b" else None
+    return _order(kind, strategy.pipeline, device, strategy.micro_batches, strategy.virtual, most)
+
+
+# Strategies that differ in their sharding have the same order, which memory and time both ask for.
+@lru_cache(maxsize=1024)
+def _order(
+    kind: str, pipeline: int, device: int, micro_batches: int, chunks: int, most: int | None
+) -> tuple[Turn, ...]:
+    if kind == "interleaved":
+        return tuple(_interleaved(pipeline, device, micro_batches, chunks))
+    if kind == "zb-h1":
+        return tuple(_zero_bubble(pipeline, device, micro_batches))
+    return tuple(_gpipe(micro_batches) if most is None else _1f1b(micro_batches, most))
+
+
+def _gpipe(micro_batches: int) -> list[Turn]:
+    """All forwards come first, then all backwards in the opposite order."""
+    forwards = [Turn("forward", batch) for batch in range(micro_batches)]
+    return forwards + [Turn("backward", batch) for batch in reversed(range(micro_batches))]
+
+
+def _1f1b(micro_batches: int, most_in_flight: int) -> list[Turn]:
+    """A forward while there may be one, else a backward.
+
+    Args:
+        most_in_flight: micro-batches whose forward is done and whose backward is not. Without a choice of
+            one's own, device d of p has p - d at most.
+    """
+    order: list[Turn] = []
+    forward = backward = 0
+    while backward < micro_batches:
+        if forward < micro_batches and forward - backward < most_in_flight:
+            order.append(Turn("forward", forward))
+            forward += 1
+        else:
+            order.append(Turn("backward", backward))
+            backward += 1
+    return order
+
+
+def _interleaved(devices: int, device: int, micro_batches: int, chunks: int) -> list[Turn]:
+    """Order of a device's work when it holds several chunks of the network (Megatron-LM).
+
+    Micro-batches pass in groups of as many as there are devices: a group goes through a device's first chunk,
+    then through its second, and so on; backward the other way. With equal chunks the bubble is that of 1F1B
+    over ``chunks``.
+    """
+    total = micro_batches * chunks
+
+    def piece(phase: Phase, number: int) -> Turn:
+        group, inside = divmod(number, devices * chunks)
+        chunk, place = divmod(inside, devices)
+        chunk = chunk if phase == "forward" else chunks - 1 - chunk
+        return Turn(phase, group * devices + place, chunk)
+
+    ahead = min(total, 2 * (devices - device - 1) + (chunks - 1) * devices)
+    order = [piece("forward", number) for number in range(ahead)]
+    for number in range(total - ahead):
+        order += [piece("forward", ahead + number), piece("backward", number)]
+    return order + [piece("backward", number) for number in range(total - ahead, total)]
+
+
+def _zero_bubble(devices: int, device: int, micro_batches: int) -> list[Turn]:
+    """Order of a device's work when its backward is split in two (ZB-H1).
+
+    Gradients of weights wait until nothing else is to do: device ``i`` keeps those of ``i`` micro-batches
+    back, and fills with them what is the bubble of 1F1B at the end. With equal times of forward and both
+    parts of backward the bubble is a third of that of 1F1B, and no device keeps more than the first does.
+    """
+    ahead = min(micro_batches, devices - device)
+    order = [Turn("forward", batch) for batch in range(ahead)]
+    for batch in range(micro_batches):
+        order.append(Turn("backward", batch))
+        if batch >= device:
+            order.append(Turn("weights", batch - device))
+        if ahead + batch < micro_batches:
+            order.append(Turn("forward", ahead + batch))
+    left = range(max(0, micro_batches - device), micro_batches)
+    return order + [Turn("weights", batch) for batch in left]
+
+
+def most_kept(strategy: Strategy, device: int) -> tuple[int, int]:
+    """Micro-batches that a device holds at most before a forward, and before a backward.
+
+    What is saved for a backward that is split in two is needed until its second half.
+    """
+    done = "weights" if strategy.schedule == "zb-h1" else "backward"
+    return _most_kept(device_order(strategy, device), done)
+
+
+@lru_cache(maxsize=1024)
+def _most_kept(order: tuple[Turn, ...], done: str) -> tuple[int, int]:
+    kept = forward = backward = 0
+    for phase, _, _ in order:
+        if phase == "forward":
+            forward = max(forward, kept)
+            kept += 1
+        else:
+            backward = max(backward, kept)
+            kept -= phase == done
+    return forward, backward
