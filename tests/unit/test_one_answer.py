@@ -507,6 +507,21 @@ def test_the_exchange_of_a_single_rank_is_in_its_forecast(tmp_path):
     assert row["energy_j"] == pytest.approx(row["as_run_energy_j"], rel=0.01)
 
 
+def test_where_the_model_and_the_runs_differ_the_forecast_and_the_advice_say_so(tmp_path):
+    """Two ranks took twice the time of the others: no model of a rank's batch says that."""
+    for ranks, repeat in itertools.product((1, 2, 4), (1, 2)):
+        step = {"computing": (0.2 if ranks == 2 else 0.1) + 0.001 * repeat, "update": 0.01}
+        _own(tmp_path, f"tiny-n{ranks}-r{repeat}", ranks, step)
+    asked = {"records": tmp_path / "records", "gpus": [1, 2, 4], "samples": 1e4}
+    told, advice = joulecast.forecast(**asked), joulecast.advise("tiny", **asked)
+    (said,) = (note for note in told["notes"] if "the time that MC2 says" in note)
+    assert "of 3 of 3 settings that were run is further from the mean" in said
+    assert "most on 2 ranks, batch 8: " in said and "(-42 %)" in said
+    assert said in advice["warnings"]
+    alike = joulecast.forecast(**asked | {"gpus": [8]})["notes"]
+    assert not any("that MC2 says" in note for note in alike)
+
+
 def test_an_exchange_of_one_size_grows_with_its_bytes_and_may_be_latency(tmp_path):
     for ranks in (1, 2):
         step = {"computing": 0.1, "update": 0.01}

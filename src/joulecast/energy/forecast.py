@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from joulecast.energy.as_run import as_run, differences
 from joulecast.energy.evaluation import campaigns
 from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.models import DRIFT, EnergyModel, Phased, Staged, mc2_for
@@ -311,30 +312,6 @@ def _on_kept_batch(of_workload: pd.DataFrame, rows: pd.DataFrame, asked: Scales)
     ]
 
 
-def per_work(runs: pd.DataFrame) -> pd.DataFrame:
-    """``time_s`` and ``energy_j`` of one step; of imported runs, of one unit of their work."""
-    units = runs["steps"].mask(runs["kind"] == "imported", runs["samples"]).astype(float)
-    return pd.DataFrame({"time_s": runs["total_s"] / units, "energy_j": runs["energy_j"] / units})
-
-
-def as_run(
-    of_workload: pd.DataFrame, setting: Mapping[str, Any]
-) -> tuple[pd.DataFrame, dict[str, float]]:
-    """The runs of exactly a setting, and their mean ``time_s`` and ``energy_j`` for its work; NaN where it
-    was not run.
-
-    Args:
-        setting: with the ``work`` that the model predicts where none was asked for.
-    """
-    same = of_workload["nodes"] == setting["nodes"]
-    if pd.notna(setting["batch"]):
-        same &= of_workload["batch"] == setting["batch"]
-    own = of_workload[same]
-    # What was run pays whole steps as the forecast does.
-    units = setting["work"] if setting["kind"] == "imported" else setting["steps"]
-    return own, {name: float(mean) for name, mean in (per_work(own).mean() * units).items()}
-
-
 def _law_in_words(model: Phased, example: pd.Series) -> str:
     """What the work to the target rests on."""
     points = model.mc2.times.law(example["network"], example["work_unit"]).points
@@ -395,6 +372,8 @@ def forecast_table(
                 if not text.startswith(scale_in_words(setting["nodes"], setting["nodes_are"]))
             ]
             notes += _on_scales(workload, "", outside)
+            alike = fitted[fitted["platform"] == of_workload["platform"].iloc[0]]
+            notes += differences(alike, of_workload, predicted)
             ran = [as_run(of_workload, setting)[1] for setting in predicted.to_dict("records")]
             setting = {name: predicted[column] for name, column in _SETTING.items()}
             # Where steps are counted, the samples in one are not known.

@@ -147,7 +147,7 @@ def _from_records(
         work, why = work_of(unit), "to compare by; their samples are not known"
     else:
         work, why = work_of(unit), f"--{unit} asks for another amount"
-    candidates, refused = from_records.campaign_candidates(
+    candidates, refused, differ = from_records.campaign_candidates(
         campaign,
         work,
         from_records.asked_nodes(campaign, request.nodes, request.gpus),
@@ -166,7 +166,7 @@ def _from_records(
         f"{int(fitted['nodes'].max())} {units}",
     ]
     warnings = _settings_differ(records, network, campaign.platform)
-    warnings += campaign.notes
+    warnings += [*campaign.notes, *differ]
     if request.work is not None and work > _LONG * float(runs["samples"].max()):
         times = work / float(runs["samples"].max())
         warnings.append(
