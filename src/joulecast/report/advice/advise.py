@@ -289,6 +289,12 @@ def _as_json(
     warnings = [*found.warnings]
     if len(batches) > 1:
         warnings.append(_BATCHES)
+    beyond = max(candidate.times_beyond for candidate in candidates)
+    if beyond > BEYOND:
+        warnings.append(
+            f"settings up to {beyond:,.3g} times beyond the largest run are weighed, as asked; no error of "
+            "a forecast so far beyond is known"
+        )
     why_counts = "as asked"
     if not request.nodes and not request.gpus:
         up_to = "" if found.most_nodes is None else f"up to {BEYOND} times the most that were run; "

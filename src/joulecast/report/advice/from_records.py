@@ -233,6 +233,8 @@ def _fitted(campaign: Campaign, row: dict[str, Any]) -> Candidate | None:
         why_no_energy=campaign.why_no_energy if dark else None,
         why_no_interval=None if answer["time_high_s"] is not None else "the model has no width",
         extrapolation=row["extrapolation"],
+        times_beyond=row["times_beyond"],
+        beyond_one_count=row["beyond_one_count"],
     )
 
 
