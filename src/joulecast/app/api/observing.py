@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from joulecast.app.api.given import AnyPath
+from joulecast.runs.spec import THIS_MACHINE
 
 if TYPE_CHECKING:
     from joulecast.measure.observer.observation import Observation
@@ -23,7 +24,7 @@ def observe(
     samples_per_step: int | None = None,
     steps: tuple[int, int] | None = None,
     out: AnyPath | None = None,
-    platform: AnyPath = "this-machine",
+    platform: AnyPath = THIS_MACHINE,
     meters: Sequence[str] | None = None,
     period_s: float = 0.1,
 ) -> Observing:

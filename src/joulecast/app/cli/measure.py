@@ -13,6 +13,7 @@ from joulecast.errors import JoulecastError
 from joulecast.measure.power.meter_registry import ALL_METERS
 from joulecast.quantities import duration_s
 from joulecast.runs.folders import MEASURED
+from joulecast.runs.spec import THIS_MACHINE
 
 if TYPE_CHECKING:
     from joulecast.measure.observer.observation import Result
@@ -75,7 +76,7 @@ def measure(
         str, typer.Option(help="Meters, best first; all of them by default.")
     ] = ",".join(ALL_METERS),
     period: Annotated[float, typer.Option(help="Seconds between two readings.")] = 0.1,
-    platform: MeteredPlatform = "this-machine",
+    platform: MeteredPlatform = THIS_MACHINE,
     config: PowerConfig = None,
 ) -> None:
     """Run a training and measure its power, its time, and the stages of its steps."""

@@ -248,19 +248,22 @@ def _why_nothing_is_within(candidates: Sequence[Candidate], limit: Limit, curren
             f"no {IN_WORDS[quantity]} is known, so nothing can be held against {article} "
             f"{_NAMES[quantity]}"
         )
-    ends = [_end(closest, quantity, currency) for quantity in budgets]
+    ends = [_end(closest, *budget, currency) for budget in budgets.items()]
     verb = "ends" if list(budgets) == ["time"] else "stays"
-    asked = within_words(limit, currency)
-    return f"nothing {verb} {asked}; the closest is {closest.setting} with {listed(ends)}"
+    asked = listed([budget for budget, _ in ends])
+    took = listed([end for _, end in ends])
+    return f"nothing {verb} within {asked}; the closest is {closest.setting} with {took}"
 
 
-def _end(candidate: Candidate, quantity: str, currency: str) -> str:
-    """What a candidate takes at most, and what is expected of it."""
+def _end(candidate: Candidate, quantity: str, budget: float, currency: str) -> tuple[str, str]:
+    """A budget, and what a candidate takes at most and what is expected of it, in the same unit."""
     value, _, high = candidate.ends(quantity)
-    bound, expected = amounts_of(quantity, currency)(candidate.bound(quantity), value)
+    allowed, bound, expected = amounts_of(quantity, currency)(
+        budget, candidate.bound(quantity), value
+    )
     source = candidate.source_of(quantity)
     note = f", {source}" if quantity == "energy" else estimated("", source)
-    return f"{'about' if high is None else 'at most'} {bound} ({expected} expected{note})"
+    return allowed, f"{'about' if high is None else 'at most'} {bound} ({expected} expected{note})"
 
 
 def _upper(quantity: str, candidates: Sequence[Candidate]) -> str:
