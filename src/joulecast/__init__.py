@@ -1,6 +1,7 @@
 """Forecast the joules and seconds of distributed training from a few measured runs.
 
-Eleven functions do what the commands do: :func:`measure` runs of a configuration, :func:`observe` a
+Eleven functions do what the commands do: :func:`measure_campaign` the runs of a
+configuration, :func:`observe` a
 training of yours, :func:`read_records`; :func:`fit`,
 :func:`evaluate` and :func:`forecast` from them, :func:`advise` on a setting; :func:`simulate` and
 :func:`search` strategies; :func:`partition` a network; :func:`tune` a training that recurs. What they return
@@ -19,11 +20,17 @@ s, energies in J, powers in W, memory and messages in bytes. Whatever is wrong w
 from typing import TYPE_CHECKING
 
 # Rooms that have the name of a function: loaded first, so that the function keeps the name here.
-import joulecast.measure
 import joulecast.partition
 import joulecast.simulate
 import joulecast.tune  # noqa: F401
-from joulecast.app.api.forecasts import advise, evaluate, fit, forecast, measure, read_records
+from joulecast.app.api.forecasts import (
+    advise,
+    evaluate,
+    fit,
+    forecast,
+    measure_campaign,
+    read_records,
+)
 from joulecast.app.api.observing import observe
 from joulecast.app.api.plans import partition, search, simulate, tune
 from joulecast.energy.request import EvaluateRequest, ForecastRequest
@@ -59,7 +66,7 @@ __all__ = [
     "evaluate",
     "fit",
     "forecast",
-    "measure",
+    "measure_campaign",
     "observe",
     "partition",
     "read_records",

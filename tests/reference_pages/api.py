@@ -15,7 +15,7 @@ from joulecast.runs.record import RunRecord
 from reference_pages.words import markdown, table
 
 FUNCTIONS = (
-    *("measure", "observe", "read_records", "fit", "evaluate", "forecast", "advise"),
+    *("measure_campaign", "observe", "read_records", "fit", "evaluate", "forecast", "advise"),
     *("simulate", "search", "partition", "tune"),
 )
 """In the order of the page: what has runs first."""

@@ -29,7 +29,7 @@ def test_a_campaign_of_a_command_keeps_what_was_measured_and_says_what_failed(tm
 
     def measured():
         with pytest.raises(joulecast.JoulecastError, match="1 of 3 runs failed") as failed:
-            joulecast.measure(configuration, tell=lambda line: None)
+            joulecast.measure_campaign(configuration, tell=lambda line: None)
         assert "letters-n1-b4-r1" in str(failed.value) and "exit code 3" in str(failed.value)
         return sorted((tmp_path / "results/records").iterdir())
 

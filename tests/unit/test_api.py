@@ -123,8 +123,8 @@ def test_functions_return_what_commands_print(call, command):
         (lambda: joulecast.partition("vgg16", 2, cost="no"), "cost 'no': give one of compute"),
         (lambda: joulecast.tune(criterion="no"), "criterion 'no': give one of cost"),
         (lambda: joulecast.simulate("vgg16", "hc9", "dp=2"), "known: dgx-h100, "),
-        (lambda: joulecast.measure({"scal": {}}), "did you mean `scale`"),
-        (lambda: joulecast.read_records("nowhere"), "nowhere: holds no run record"),
+        (lambda: joulecast.measure_campaign({"scal": {}}), "did you mean `scale`"),
+        (lambda: joulecast.read_records("nowhere"), "nowhere: no such folder"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(call, said):

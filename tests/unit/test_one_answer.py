@@ -37,7 +37,7 @@ from joulecast.runs.files.shipped import recorded_folder
 from joulecast.runs.folders import record_folders
 from joulecast.runs.observations import metered_units
 from joulecast.runs.record import write_record
-from joulecast.runs.spec import Observed
+from joulecast.runs.spec import Observed, RunSpec
 from joulecast.tune.request import TuneRequest
 
 NODES = (1, 2, 4)
@@ -477,7 +477,7 @@ def test_a_name_that_no_training_has_is_answered_with_those_that_there_are(tmp_p
     _observed(tmp_path / "results/measured", "tiny", 1, 1)
     done = CliRunner().invoke(app, ["forecast", "other", "--gpus", "2"])
     assert done.exit_code == 2 and len(done.output.splitlines()) == 1
-    assert "other: holds no run record" in done.output and "(tiny)" in done.output
+    assert "other: no such folder" in done.output and "has tiny" in done.output
 
 
 def test_tuning_has_the_same_defaults_as_a_function_a_command_and_in_a_configuration():
@@ -507,6 +507,21 @@ def test_the_exchange_of_a_single_rank_is_in_its_forecast(tmp_path):
     assert row["energy_j"] == pytest.approx(row["as_run_energy_j"], rel=0.01)
 
 
+def test_where_the_model_and_the_runs_differ_the_forecast_and_the_advice_say_so(tmp_path):
+    """Two ranks took twice the time of the others: no model of a rank's batch says that."""
+    for ranks, repeat in itertools.product((1, 2, 4), (1, 2)):
+        step = {"computing": (0.2 if ranks == 2 else 0.1) + 0.001 * repeat, "update": 0.01}
+        _own(tmp_path, f"tiny-n{ranks}-r{repeat}", ranks, step)
+    asked = {"records": tmp_path / "records", "gpus": [1, 2, 4], "samples": 1e4}
+    told, advice = joulecast.forecast(**asked), joulecast.advise("tiny", **asked)
+    (said,) = (note for note in told["notes"] if "the time that MC2 says" in note)
+    assert "of 3 of 3 settings that were run is further from the mean" in said
+    assert "most on 2 ranks, batch 8: " in said and "(-42 %)" in said
+    assert said in advice["warnings"]
+    alike = joulecast.forecast(**asked | {"gpus": [8]})["notes"]
+    assert not any("that MC2 says" in note for note in alike)
+
+
 def test_an_exchange_of_one_size_grows_with_its_bytes_and_may_be_latency(tmp_path):
     for ranks in (1, 2):
         step = {"computing": 0.1, "update": 0.01}
@@ -529,3 +544,34 @@ def test_two_networks_of_one_name_are_refused(tmp_path):
     _own(tmp_path, "tiny-n1-r2", 1, step, parameters=250_000)
     with pytest.raises(joulecast.JoulecastError, match=r"tiny: .*tiny-n1-r2 250,000.*--name"):
         joulecast.forecast(tmp_path / "records", gpus=[1])
+
+
+def test_runs_of_two_machines_that_nobody_named_are_refused(tmp_path):
+    step = {"computing": 0.1, "update": 0.01}
+    for repeat, memory in ((1, 16), (2, 16.02), (3, 64)):
+        host = {"cpu": "Xeon", "cores": 2, "memory_bytes": int(memory * 2**30)}
+        _own(tmp_path, f"tiny-n1-r{repeat}", 1, step, hosts=[host])
+        for path in (tmp_path / "records").glob("*/run.json"):
+            path.write_text(path.read_text().replace('"name": "test"', '"name": "this-machine"'))
+            info = json.loads(path.read_text())
+            info["spec_sha256"] = RunSpec.model_validate(info["spec"]).digest()
+            path.write_text(json.dumps(info))
+        if repeat == 2:
+            joulecast.forecast(tmp_path / "records", gpus=[1])
+    with pytest.raises(joulecast.JoulecastError, match=r"tiny-n1-r3 on Xeon, 64 GiB.*--platform"):
+        joulecast.forecast(tmp_path / "records", gpus=[1])
+
+
+def test_the_name_of_a_training_is_taken_everywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, repeat in itertools.product("abcde", (1, 2)):
+        _observed(tmp_path / "results/measured", name, 1, repeat)
+    assert joulecast.advise("a")["candidates"] == _command("advise", "a")["candidates"]
+    done = CliRunner().invoke(app, ["status", "a"])
+    assert done.exit_code == 0 and done.output == "a: 2 of 2 runs done\n"
+    unknown = CliRunner().invoke(app, ["forecast", "other", "--gpus", "2"])
+    assert "results/measured has a, b, c and 2 more" in unknown.output
+    told = CliRunner().invoke(app, ["forecast", "a", "--gpus", "2", "--epochs", "1"])
+    assert told.exit_code == 2 and "results/measured" not in told.output, told.output
+    missing = CliRunner().invoke(app, ["status", "other"])
+    assert missing.exit_code == 2 and "NAME" in missing.output

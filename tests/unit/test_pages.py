@@ -230,14 +230,15 @@ def test_the_page_takes_the_setting_that_the_advice_chooses(results):
     one = advised(results)
     answer, take = headline([one])
     best = one.answer["best"]
-    assert answer == f"Least time is expected of {best['setting']} for {one.label}"
+    least = "time on scales that were run"
+    assert answer == f"Least {least} is expected of {best['setting']} for {one.label}"
     assert take == f"Clear winner for {one.label}."
     verdict = one.answer["verdict"] | {"clear_winner": False}
     assert headline([advised(results, verdict=verdict)])[1].startswith("No clear winner")
     (row,) = short_table([one], results.prices).rows
     assert row[:2] == (one.label, best["setting"])
     assert row[-1] == one.answer["verdict"]["in_words"]
-    assert "whose time is expected to be least" in short_table([one], results.prices).caption
+    assert f"whose {least} is expected to be least" in short_table([one], results.prices).caption
 
 
 def test_without_a_choice_there_is_a_reason(results):

@@ -1,9 +1,11 @@
 """Which setting to run: chosen within a limit, from records whose truth is known."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import ROOT, make_imported, make_record, make_spec
 from hypothesis import given
@@ -13,7 +15,9 @@ from typer.testing import CliRunner
 import joulecast
 from joulecast.app.cli.main import app
 from joulecast.energy.forecast import forecast as forecast_of
+from joulecast.energy.models import ONE_COUNT
 from joulecast.energy.prices import Prices
+from joulecast.energy.recorded_times import recorded_times
 from joulecast.energy.request import Scales
 from joulecast.errors import JoulecastError
 from joulecast.report.advice.advise import measure_next
@@ -347,6 +351,34 @@ def test_an_exchange_that_no_run_has_shown_is_not_weighed_unless_it_is_asked_for
         assert marked == (row["nodes"] == 2)
 
 
+def test_beyond_one_count_the_intervals_are_as_wide_as_recorded_scales_differ(tmp_path):
+    """And nothing there is a clear winner, however few watts it draws."""
+    folders = keep(tmp_path, a_run(2, 8), a_run(2, 8, repeat=2), a_run(2, 16))
+    advice = advise(folders, "vit_ti", Limit(objective="time"), nodes=[2, 4, 64], batch=[256])
+    best = advice["best"]
+    assert best["nodes"] == 64 and best["beyond_one_count"]
+    assert advice["verdict"]["clear_winner"] is None
+    assert "only one" in advice["verdict"]["in_words"]
+    four = next(c for c in advice["candidates"] if c["nodes"] == 4)
+    assert four["time_high_s"] / four["time_s"] > math.exp(ONE_COUNT)
+    assert best["time_s"] / best["time_low_s"] > math.exp(5 * ONE_COUNT)
+    assert "64 nodes: run on 2, 32 times beyond" in best["extrapolation"]
+    assert any("32 times beyond the largest run" in warning for warning in advice["warnings"])
+
+
+def test_the_width_beyond_one_count_is_what_recorded_scales_differ_by():
+    times = recorded_times()
+    times = times[times["samples"] > 0]
+    times = times.assign(rate=np.log(times["samples"] / times["total_s"] / times["ranks"]))
+    scales = times.groupby(["series", "work_unit", "ranks"])["rate"].mean().reset_index()
+    pairs = scales.merge(scales, on=["series", "work_unit"])
+    doublings = np.log2(pairs["ranks_y"] / pairs["ranks_x"])
+    pairs = pairs[doublings > 0.9]
+    a_doubling = (pairs["rate_y"] - pairs["rate_x"]).abs() / doublings
+    assert len(pairs) > 150 and pairs["series"].nunique() > 50
+    assert a_doubling.quantile(0.9) == pytest.approx(ONE_COUNT, abs=0.005)
+
+
 def test_a_deadline_is_held_against_the_upper_end(campaign):
     everything = advise(campaign, "vit_ti", samples=320)
     row = row_of(everything, 2, 16)
@@ -411,16 +443,21 @@ def test_energy_that_is_only_estimated_does_not_choose(tmp_path):
     runs = [(n, batch) for n in (1, 2) for batch in (4, 8)]
     folders = keep(tmp_path / "a", *(a_run(*run, source="estimated") for run in runs))
     advice = advise(folders, "vit_ti")
-    assert advice["best"]["time_s"] == min(c["time_s"] for c in advice["candidates"])
+    # Nothing that was measured supports a count beyond the runs.
+    ran = [c for c in advice["candidates"] if c["times_beyond"] == 1]
+    assert max(c["nodes"] for c in ran) == 2 < max(c["nodes"] for c in advice["candidates"])
+    assert advice["best"]["time_s"] == min(c["time_s"] for c in ran)
     assert advice["limit"]["objective"] == "time"
+    assert advice["limit"]["in_words"] == "time on scales that were run"
     frugal = min(advice["candidates"], key=lambda c: c["energy_j"])["setting"]
     assert advice["by_energy"] == frugal != advice["best"]["setting"]
     assert frugal in advice_text(advice).split("judged by")[1].split("rests on")[0]
     # Who asks for it is told, and what a meter measured chooses.
     asked = advise(folders, "vit_ti", Limit(objective="energy"))
     assert asked["best"]["setting"] == frugal and asked["by_energy"] is None
-    within = advise(folders, "vit_ti", Limit(deadline_s=asked["best"]["time_high_s"] / 1.5))
-    assert within["best"]["time_s"] == min(c["time_s"] for c in within["candidates"])
+    deadline_s = min(c["time_s"] for c in ran) / 1.2
+    within = advise(folders, "vit_ti", Limit(deadline_s=deadline_s))
+    assert within["best"]["nodes"] > 2, "where nothing that was run is within it"
     metered = advise(keep(tmp_path / "b", *(a_run(*run) for run in runs)), "vit_ti")
     assert metered["limit"]["objective"] == "energy" and metered["by_energy"] is None
 

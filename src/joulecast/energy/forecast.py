@@ -8,15 +8,17 @@ outside of them a setting lies, and what the model says of it.
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from joulecast.energy.as_run import as_run, differences
 from joulecast.energy.evaluation import campaigns
 from joulecast.energy.fitting import KnownRuns
-from joulecast.energy.models import DRIFT, EnergyModel, Phased, Staged, mc2_for
+from joulecast.energy.models import DRIFT, ONE_COUNT, EnergyModel, Phased, Staged, mc2_for
 from joulecast.energy.prices import NO_PRICES, Prices, cost_columns
 from joulecast.energy.request import Scales, Work
 from joulecast.errors import JoulecastError
@@ -26,6 +28,7 @@ from joulecast.runs.judging import ANSWER
 from joulecast.runs.observations import metered_units, most_frequent
 from joulecast.runs.record import read_info
 from joulecast.runs.scale import (
+    BEYOND,
     counts,
     gpus_per_node,
     hosts_and_gpus,
@@ -154,15 +157,54 @@ _NO_EXCHANGE = (
 )
 
 
+@dataclass(frozen=True)
+class _Outside:
+    """In what a setting lies outside of what was run.
+
+    Attributes:
+        scale: that it has another node count, in words.
+        others: all else, in words.
+        times_beyond: how many times its count is the most that was run; 1 up to there.
+        beyond_one_count: whether it has another count than the only one that was run.
+        widens: half width that its intervals gain.
+    """
+
+    scale: str | None
+    others: tuple[str, ...]
+    times_beyond: float
+    beyond_one_count: bool
+    widens: float
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        return self.others if self.scale is None else (self.scale, *self.others)
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """What a forecast has a note for: other scales are what it is for, but not any."""
+        return self.all if self.times_beyond > BEYOND else self.others
+
+
 def _outside(
     of_workload: pd.DataFrame, setting: Mapping[str, Any], knows_exchange: bool
-) -> tuple[tuple[str, ...], float]:
-    """Ways in which a setting lies outside of what was run, and by how much that widens its intervals."""
-    reasons, widens = [], 0.0
+) -> _Outside:
+    """In what a setting lies outside of what was run, and by how much that widens its intervals."""
     least, most = of_workload["nodes"].min(), of_workload["nodes"].max()
+    times, scale = max(1.0, float(setting["nodes"]) / float(most)), None
     if not least <= setting["nodes"] <= most:
-        scale = scale_in_words(setting["nodes"], setting["nodes_are"])
-        reasons.append(f"{scale}: run on {_span(least, most)}")
+        scale = (
+            f"{scale_in_words(setting['nodes'], setting['nodes_are'])}: run on {_span(least, most)}"
+        )
+    if times > BEYOND:
+        scale = f"{scale}, {times:,.3g} times beyond"
+    others, widens = _other_than_scale(of_workload, setting, knows_exchange)
+    return _Outside(scale, others, times, scale is not None and least == most, widens)
+
+
+def _other_than_scale(
+    of_workload: pd.DataFrame, setting: Mapping[str, Any], knows_exchange: bool
+) -> tuple[tuple[str, ...], float]:
+    reasons, widens = [], 0.0
     if setting["ranks"] > 1 and not knows_exchange:
         reasons.append(_NO_EXCHANGE)
     if setting["work_unit"] == "steps":
@@ -201,8 +243,9 @@ def answered(
 
     Returns:
         a row for each setting that can be asked, with the columns of
-        :data:`joulecast.runs.judging.ANSWER` and ``extrapolation``: in what it lies outside of the runs,
-        which widens its intervals; and the settings that cannot be asked, with the reasons.
+        :data:`joulecast.runs.judging.ANSWER`, ``extrapolation`` (in what it lies outside of the runs, which
+        widens its intervals), ``told`` (what of that a forecast has notes for), ``times_beyond`` and
+        ``beyond_one_count``; and the settings that cannot be asked, with the reasons.
     """
     whys = [_why_not_known(of_workload, setting) for setting in settings]
     pairs = list(zip(settings, whys, strict=True))
@@ -212,12 +255,18 @@ def answered(
         return rows, refused
     knows_exchange = model.knows_exchange if isinstance(model, Staged) else True
     outside = [_outside(of_workload, row, knows_exchange) for row in rows.to_dict("records")]
-    widens = pd.Series([by for _, by in outside], index=rows.index)
+    widens = pd.Series([each.widens for each in outside], index=rows.index)
     answer = _widened(model.predict(rows, "predicted"), widens)
     rows = rows.drop(columns=[*ANSWER], errors="ignore").join(answer)
     # The work that was asked for, or that the law predicts.
     rows["work"] = rows["work"].fillna(rows["samples"])
-    return rows.assign(extrapolation=[reasons for reasons, _ in outside]), refused
+    marks = {
+        "extrapolation": [each.all for each in outside],
+        "told": [each.told for each in outside],
+        "times_beyond": [each.times_beyond for each in outside],
+        "beyond_one_count": [each.beyond_one_count for each in outside],
+    }
+    return rows.assign(**marks), refused
 
 
 def _scales_weakly(of_workload: pd.DataFrame) -> bool:
@@ -270,13 +319,14 @@ def _settings(
 
 
 def on_one_count(fitted: pd.DataFrame, imported: bool) -> list[str]:
-    """A note where all runs have one node count, so that others are an assumption."""
+    """A note where all runs have one node count: what the intervals of others are made of."""
     if imported or fitted["nodes"].nunique() > 1:
         return []
     unit = unit_of(fitted["nodes_are"].iloc[-1])
     return [
-        f"all runs have one {unit} count: how far forecasts of others may be off is assumed (5 %), "
-        "not measured"
+        f"all runs have one {unit} count, which does not show how time changes with it: the intervals of "
+        f"others widen by a factor of {math.exp(ONE_COUNT):.3g} for each doubling, as 90 % of recorded "
+        "MLPerf runs do; measure a second count"
     ]
 
 
@@ -309,30 +359,6 @@ def _on_kept_batch(of_workload: pd.DataFrame, rows: pd.DataFrame, asked: Scales)
         f"{largest['workload']} keeps the recorded batch of {digits(largest['batch'])} on {scale}: "
         f"{digits(largest['batch'] / devices)} samples a {unit}; --batch asks for another"
     ]
-
-
-def per_work(runs: pd.DataFrame) -> pd.DataFrame:
-    """``time_s`` and ``energy_j`` of one step; of imported runs, of one unit of their work."""
-    units = runs["steps"].mask(runs["kind"] == "imported", runs["samples"]).astype(float)
-    return pd.DataFrame({"time_s": runs["total_s"] / units, "energy_j": runs["energy_j"] / units})
-
-
-def as_run(
-    of_workload: pd.DataFrame, setting: Mapping[str, Any]
-) -> tuple[pd.DataFrame, dict[str, float]]:
-    """The runs of exactly a setting, and their mean ``time_s`` and ``energy_j`` for its work; NaN where it
-    was not run.
-
-    Args:
-        setting: with the ``work`` that the model predicts where none was asked for.
-    """
-    same = of_workload["nodes"] == setting["nodes"]
-    if pd.notna(setting["batch"]):
-        same &= of_workload["batch"] == setting["batch"]
-    own = of_workload[same]
-    # What was run pays whole steps as the forecast does.
-    units = setting["work"] if setting["kind"] == "imported" else setting["steps"]
-    return own, {name: float(mean) for name, mean in (per_work(own).mean() * units).items()}
 
 
 def _law_in_words(model: Phased, example: pd.Series) -> str:
@@ -390,11 +416,11 @@ def forecast_table(
             outside = [
                 (setting, text)
                 for setting in predicted.to_dict("records")
-                for text in setting["extrapolation"]
-                # What forecasts are for.
-                if not text.startswith(scale_in_words(setting["nodes"], setting["nodes_are"]))
+                for text in setting["told"]
             ]
             notes += _on_scales(workload, "", outside)
+            alike = fitted[fitted["platform"] == of_workload["platform"].iloc[0]]
+            notes += differences(alike, of_workload, predicted)
             ran = [as_run(of_workload, setting)[1] for setting in predicted.to_dict("records")]
             setting = {name: predicted[column] for name, column in _SETTING.items()}
             # Where steps are counted, the samples in one are not known.

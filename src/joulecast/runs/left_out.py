@@ -10,9 +10,11 @@ from pathlib import Path
 import pandas as pd
 
 from joulecast.errors import JoulecastError
-from joulecast.quantities import digits
+from joulecast.quantities import digits, listed
 from joulecast.runs.judging import SETTING
 from joulecast.runs.observations import is_training, observe_all
+from joulecast.runs.record import RunInfo, read_info
+from joulecast.runs.spec import THIS_MACHINE
 
 
 def used(runs: pd.DataFrame) -> pd.DataFrame:
@@ -33,8 +35,8 @@ def runs_to_fit(folders: Sequence[Path]) -> pd.DataFrame:
     """The runs table of some records, in which runs that no fit may see have the reason.
 
     Raises:
-        JoulecastError: no training run is left to fit, with why each was left out; or different trainings
-            have one name.
+        JoulecastError: no training run is left to fit, with why each was left out; or different trainings,
+            or machines, have one name.
     """
     runs = observe_all(folders)
     if runs.empty:
@@ -51,6 +53,7 @@ def runs_to_fit(folders: Sequence[Path]) -> pd.DataFrame:
         reasons = "; ".join(f"{out['run']}: {out['reason']}" for out in left_out(runs))
         raise JoulecastError(f"no training run is left to fit ({reasons})")
     _refuse_two_of_one_name(used(runs))
+    _refuse_two_machines(used(runs))
     return runs
 
 
@@ -80,3 +83,29 @@ def _refuse_two_of_one_name(runs: pd.DataFrame) -> None:
                 f"{name}: its runs trained different networks (parameters: {sizes}); measure each under a "
                 "name of its own (--name), or give the folder of one alone (--records)"
             )
+
+
+def _refuse_two_machines(runs: pd.DataFrame) -> None:
+    """Raise where runs on the platform that nobody named were made on machines with other processors, or
+    other memory: they are no repeats, and no scales of each other."""
+    here = runs.loc[(runs["platform"] == THIS_MACHINE) & (runs["kind"] != "imported"), "folder"]
+    found: dict[str, RunInfo] = {}
+    for info in (read_info(Path(folder)) for folder in here):
+        if info.hosts:
+            found.setdefault(_machine(info), info)
+    if len(found) > 1:
+        named = [f"{info.spec.run} on {machine}" for machine, info in found.items()]
+        raise JoulecastError(
+            f"runs of different machines are all called {THIS_MACHINE}: {listed(named, 3)}; give the folder "
+            "of one machine alone (--records), or measure each with --platform FILE.yaml, which names it"
+        )
+
+
+def _machine(info: RunInfo) -> str:
+    """The processors and the memory of a run's hosts, in words; memory to two digits, of which a kernel takes
+    some."""
+    facts = {
+        f"{host.get('cpu', 'an unknown processor')}, {host.get('memory_bytes', 0) / 2**30:.2g} GiB"
+        for host in info.hosts
+    }
+    return " and ".join(sorted(facts))

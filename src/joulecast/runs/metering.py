@@ -91,8 +91,8 @@ class MeterInfo(BaseModel):
     conversion_eff: float | None = Field(None, gt=0, le=1)
     """Share of AC that becomes DC, where an imported log has it; not applied."""
     covers: Covers | None = None
-    """What draws the power. ``module`` is CPU, memory and GPU; ``socket`` is CPU and memory. Missing in
-    records of the time before meters had it, and where a log does not have it."""
+    """What draws the power. ``module`` is CPU, memory and GPU; ``socket`` is CPU and memory. Missing where
+    a log does not have it."""
     remark: str | None = None
     """What a reader of its figures should know."""
     renewed_s: NonNegativeFloat | None = None

@@ -60,6 +60,13 @@ def platform_family(system: str) -> str:
     return re.sub(r"[-_]x?\d+$", "", without) or system
 
 
+def imported_platform(info: RunInfo) -> str:
+    """What the system of an imported run is called: one cluster may submit its runs twice, metered before and
+    behind the power supplies."""
+    family, campaign = platform_family(info.spec.platform.name), info.spec.campaign
+    return family if campaign == UNNAMED else f"{family} ({campaign})"
+
+
 _MODEL = re.compile(r"(?:[AHVPTL]|B|GB|GH|RTX|MI)\d{2,4}[A-Z]{0,2}")
 """Names of GPUs as their makers give them; other letters count nodes or name machines."""
 
@@ -122,10 +129,7 @@ def _setting(info: RunInfo) -> dict[str, Any]:
     if spec.observed is not None:
         row |= _of_observed(info)
     if foreign is not None:
-        platform = platform_family(spec.platform.name)
-        if spec.campaign != UNNAMED:
-            # One cluster may submit its runs twice, metered before and behind the power supplies.
-            platform = f"{platform} ({spec.campaign})"
+        platform = imported_platform(info)
         row |= {
             "platform": platform,
             "network": foreign.benchmark,

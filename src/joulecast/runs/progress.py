@@ -9,6 +9,8 @@ from typing import Any, Literal
 from joulecast.errors import JoulecastError
 from joulecast.quantities import counted
 from joulecast.runs.files.reading import read_json_object
+from joulecast.runs.files.shipped import MEASURED
+from joulecast.runs.folders import measured_records
 from joulecast.runs.record import read_info
 from joulecast.runs.spec import RunSpec
 
@@ -40,6 +42,8 @@ class Progress:
     results: str
     runs: list[RunState]
     disturbed_pipelines: list[str]
+    training: str | None = None
+    """Name of the training whose records these are, where it is no campaign."""
 
     def of(self, state: State) -> list[RunState]:
         """The runs of one state."""
@@ -114,7 +118,8 @@ def progress_of(results: Path, specs: Iterable[RunSpec] | None = None) -> Progre
     """
     if specs is None and not results.is_dir():
         raise JoulecastError(
-            f"{results}: no such folder; give the folder of a campaign's results, or --config FILE"
+            f"{results}: no such folder; give the folder of a campaign's results, the NAME of a "
+            "training that `joulecast measure` ran, or --config FILE"
         )
     asked: dict[str, RunSpec | None] = (
         dict.fromkeys(
@@ -127,6 +132,18 @@ def progress_of(results: Path, specs: Iterable[RunSpec] | None = None) -> Progre
     )
     runs = [run_state(results, run, spec) for run, spec in asked.items()]
     return Progress(str(results), runs, [file.stem for file in _disturbed_pipelines(results)])
+
+
+def progress_of_training(name: str) -> Progress | None:
+    """The runs of a training that ``joulecast measure`` ran; ``None`` if there is none of that name."""
+    states = []
+    for folder in measured_records(name):
+        try:
+            why = "; ".join(read_info(folder).disturbed) or None
+            states.append(RunState(folder.name, "done", disturbed=why))
+        except JoulecastError as error:
+            states.append(RunState(folder.name, "damaged", str(error)))
+    return Progress(str(MEASURED), states, [], name) if states else None
 
 
 def _disturbed_pipelines(results: Path) -> list[Path]:
@@ -154,7 +171,7 @@ def progress_text(progress: Progress, configfiles: Sequence[str] | None) -> str:
     of = len(progress.runs)
     parts = [f"{len(progress.of('done'))} of {counted(of, 'run')} done"]
     parts += [f"{len(progress.of(state))} {state}" for state in STATES[1:] if progress.of(state)]
-    lines = [f"{progress.results}: {', '.join(parts)}"]
+    lines = [f"{progress.training or progress.results}: {', '.join(parts)}"]
     if not progress.runs:
         lines.append("no run has left a record (records/) in this folder")
     for state in ("failed", "damaged"):
@@ -162,9 +179,11 @@ def progress_text(progress: Progress, configfiles: Sequence[str] | None) -> str:
     lines += [f"disturbed: {run.run}: {run.disturbed}" for run in progress.disturbed]
     lines += [f"disturbed: pipeline {name}" for name in progress.disturbed_pipelines]
     again = [run.run for run in [*progress.disturbed, *progress.of("damaged")]]
-    if again and configfiles is None:
+    if again and progress.training is not None:
+        lines.append(f"to measure again: joulecast measure --name {progress.training} -- COMMAND")
+    elif again and configfiles is None:
         lines.append("give --config FILE of this campaign to see how to measure these again")
-    if again and configfiles is not None:
+    elif again and configfiles is not None:
         command = repeat_command(again, progress.results, configfiles)
         lines.append(f"to measure these again: {command}")
     lines += [f"waiting: {run.run}: {run.why}" for run in progress.of("waiting") if run.why]

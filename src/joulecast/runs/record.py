@@ -146,8 +146,7 @@ class RunInfo(_Part):
     """Of an observed training: stages that it does not show, each with the reason. Their time is in
     another stage, which the reason names."""
     frames_sha256: dict[str, str] = {}
-    """Checksum of each Parquet file of the record. A file that differs is not read. Records of earlier
-    versions have none."""
+    """Checksum of each Parquet file of the record. A file that differs is not read."""
 
     @property
     def global_batch_size(self) -> int | None:

@@ -18,6 +18,8 @@ Kind = Literal["training", "idle", "allreduce", "sleeping_rank", "imported"]
 Algorithm = Literal["mpi", "shared", "two_level"]
 NodesAre = Literal["hosts", "ranks of one host", "emulated"]
 Precision = Literal["fp32", "bf16", "fp64"]
+THIS_MACHINE = "this-machine"
+"""Platform of runs that nobody named one for."""
 
 
 class _Frozen(BaseModel):
@@ -77,8 +79,6 @@ class Training(_Frozen):
     """Gradients that are summed at a time."""
     overlap: bool = False
     """Whether sums run during the backward pass."""
-    cuda_aware_mpi: bool = False
-    """Whether MPI was given device memory, in recordings of before NCCL."""
     loader_workers: int = Field(0, ge=0)
     """Processes that prepare batches."""
     prefetch_batches: int = Field(2, ge=0)
@@ -216,11 +216,7 @@ class RunSpec(_Frozen):
 
     def digest(self) -> str:
         """SHA-256 over everything that decides what is measured; the names are left out."""
-        # Runs that were not observed, or with meters as usual, keep the digest of the time before there were
-        # such.
-        unused = set() if self.observed is not None else {"observed"}
-        unused |= {"metering"} if self.metering == AS_USUAL else set()
-        science = self.model_dump(mode="json", exclude={"run", "campaign", *unused})
+        science = self.model_dump(mode="json", exclude={"run", "campaign"})
         return hashlib.sha256(json.dumps(science, sort_keys=True).encode()).hexdigest()
 
 

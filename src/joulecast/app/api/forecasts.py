@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from joulecast.runs.record import RunRecord
 
 
-def measure(
+def measure_campaign(
     configuration: AnyPath | Mapping[str, Any],
     *,
     launcher: str = "mpiexec",
@@ -43,13 +43,13 @@ def measure(
         JoulecastError: a wrong key, what cannot be measured here, or runs that failed, with their reasons.
     """
     from joulecast.app.campaign.config import parse_config, read_config
-    from joulecast.app.campaign.measuring import measure_campaign
+    from joulecast.app.campaign.measuring import measure_campaign as measure_runs
 
     if isinstance(configuration, str | PathLike):
         config = read_config(Path(configuration))
     else:
         config = parse_config(dict(configuration))
-    return measure_campaign(config, launcher=launcher, tell=tell)
+    return measure_runs(config, launcher=launcher, tell=tell)
 
 
 def read_records(records: Records) -> list[RunRecord]:
@@ -121,7 +121,7 @@ def evaluate(request: EvaluateRequest) -> dict[str, Any]:
     from joulecast.runs.recorded import run_records
 
     folders = paths(request.records)
-    with naming(*folders), run_records(folders) as records:
+    with naming(*request.records), run_records(folders) as records:
         return evaluate_records(records, request.split, request.time)
 
 
@@ -144,7 +144,7 @@ def forecast(request: ForecastRequest) -> Forecast:
     from joulecast.runs.recorded import run_records
 
     paid, folders = prices_of(request), paths(request.records)
-    with naming(*folders), run_records(folders) as records:
+    with naming(*request.records), run_records(folders) as records:
         return Forecast(forecast_records(records, request, paid))
 
 
@@ -167,6 +167,6 @@ def advise(request: AdviceRequest) -> dict[str, Any]:
     from joulecast.runs.recorded import run_records
 
     paid, folders = prices_of(request), paths(request.records)
-    named = naming(*folders, request.platform, request.calibrate)
+    named = naming(*request.records, request.platform, request.calibrate)
     with named, run_records(folders) as records:
         return advise_on(records, request, paid)

@@ -43,23 +43,30 @@ def _folders(given: Path) -> list[Path]:
     found = measured_records(given.name)
     if found or given.exists() or recorded_folder(given).exists():
         return found or [given]
-    known = ", ".join(measured_names()) or f"{MEASURED} has none"
+    names = measured_names()
+    known = f"has {listed(names, 3)}" if names else "has none"
     raise JoulecastError(
-        f"{given}: holds no run record, and is no training that `joulecast measure` has run ({known}); "
-        "give a folder of run records, the name of a recorded campaign, or of such a training"
+        f"{given}: no such folder here, no recorded campaign, and no training that `joulecast measure` has "
+        f"run ({MEASURED} {known})"
     )
 
 
 @contextmanager
 def naming(*given: AnyPath | None) -> Iterator[None]:
-    """Name the files that were given in an error that names none of them, and no option."""
+    """Name what was given, files or trainings, in an error that names none of them, and no option."""
     try:
         yield
     except JoulecastError as error:
-        files = [str(each) for each in given if each is not None and Path(each).exists()]
+        files = [str(each) for each in given if each is not None and _is_there(Path(each))]
         if not files or str(error).startswith("--") or any(file in str(error) for file in files):
             raise
         raise JoulecastError(f"{error} (from {listed(files)})") from None
+
+
+def _is_there(given: Path) -> bool:
+    from joulecast.runs.folders import measured_records
+
+    return given.exists() or bool(measured_records(given.name))
 
 
 def prices_of(request: Priced) -> Prices:

@@ -80,6 +80,8 @@ def evaluate(request: EvaluateRequest, as_json: AsJson = False) -> None:
                 for row in verdict[what]
             ]
         )
+    if any(row["source"] == "estimated" for row in verdict["summary"]):
+        typer.echo("these are differences from an estimated energy, which judges no model")
     best = verdict["against_best_rival"]
     if best:
         low, high = best["lower_points"], best["upper_points"]

@@ -16,6 +16,7 @@ from joulecast.runs.files.shipped import PLATFORMS
 from joulecast.runs.metering import EnergySource, MeterInfo, metered
 from joulecast.runs.platforms import Platform, find_platform
 from joulecast.runs.provenance import physical_host, usable_cores
+from joulecast.runs.spec import THIS_MACHINE
 
 _WIDTH = 20
 _BETWEEN_S = 0.5
@@ -93,7 +94,7 @@ def _total(host: str, found: list[Meter], watts: dict[str, float | str]) -> str:
 
 
 def meters(
-    platform: MeteredPlatform = "this-machine",
+    platform: MeteredPlatform = THIS_MACHINE,
     config: PowerConfig = None,
 ) -> None:
     """Show what each meter of this machine reads now, what is missing, and what a run's energy would be."""

@@ -12,14 +12,17 @@ from joulecast.energy.prices import Prices
 from joulecast.errors import JoulecastError
 from joulecast.quantities import digits, joules, lasting
 from joulecast.runs.files.shipped import MEASURED, PLATFORMS
-from joulecast.runs.progress import progress_of, progress_text
+from joulecast.runs.progress import progress_of, progress_of_training, progress_text
 from joulecast.runs.request import Priced
 
 
 def status(
     results: Annotated[
         Path | None,
-        typer.Argument(help="Folder of a campaign's results (default: the configuration's)."),
+        typer.Argument(
+            help="Folder of a campaign's results (default: the configuration's), or the NAME of a training "
+            "that `measure` ran."
+        ),
     ] = None,
     configuration: Annotated[
         Path | None, typer.Option("--config", "--configfile", help="Configuration of the campaign.")
@@ -55,7 +58,8 @@ def status(
         config = read_config(configuration)
         folder, specs = results or Path(config.results), campaign_runs(config, platforms)
         files = [str(configuration)]
-    progress = progress_of(folder, specs)
+    named = None if folder.exists() or specs is not None else progress_of_training(str(folder))
+    progress = named or progress_of(folder, specs)
     if as_json:
         echo_json(progress.as_json())
     else:

@@ -24,8 +24,8 @@ from joulecast.report.advice.choice import (
 from joulecast.report.advice.request import AdviceRequest
 from joulecast.runs.files.shipped import PLATFORMS, find, is_path
 from joulecast.runs.platforms import Platform, find_platform, is_gpu_platform, simulated_platform
-from joulecast.runs.record import RunInfo, read_info
-from joulecast.runs.scale import BEYOND, scale_in_words, scales_are, unit_of, whole_nodes
+from joulecast.runs.record import read_info
+from joulecast.runs.scale import BEYOND, scale_in_words, unit_of, whole_nodes
 
 if TYPE_CHECKING:
     # Loads pandas and the models, which a simulated platform does not need.
@@ -147,7 +147,7 @@ def _from_records(
         work, why = work_of(unit), "to compare by; their samples are not known"
     else:
         work, why = work_of(unit), f"--{unit} asks for another amount"
-    candidates, refused = from_records.campaign_candidates(
+    candidates, refused, differ = from_records.campaign_candidates(
         campaign,
         work,
         from_records.asked_nodes(campaign, request.nodes, request.gpus),
@@ -155,7 +155,7 @@ def _from_records(
     )
     runs, fitted = campaign.runs, campaign.evidence.training
     most = int(runs["nodes"].max())
-    units, are = scales_are(fitted["nodes_are"]), runs["nodes_are"].iloc[-1]
+    are = runs["nodes_are"].iloc[-1]
     # What one node is does not tell what several are.
     several = runs[runs["nodes"] == most]
     rests = [
@@ -163,10 +163,10 @@ def _from_records(
         f"{scale_in_words(most, are)}",
         f"fitted: MC2 on {counted(len(fitted), 'run')} of "
         f"{counted(fitted['workload'].nunique(), 'workload')}, on up to "
-        f"{int(fitted['nodes'].max())} {units}",
+        f"{scale_in_words(fitted['nodes'].max(), fitted['nodes_are'].iloc[-1])}",
     ]
     warnings = _settings_differ(records, network, campaign.platform)
-    warnings += campaign.notes
+    warnings += [*campaign.notes, *differ]
     if request.work is not None and work > _LONG * float(runs["samples"].max()):
         times = work / float(runs["samples"].max())
         warnings.append(
@@ -194,27 +194,20 @@ def _from_records(
 def _recorded_on(records: Sequence[Path], network: str, platform: str, simulated: bool) -> bool:
     """Whether any record is of this network on this platform; of a platform that cannot be simulated
     imported ones count, too, so that their reader names the systems that there are."""
+    # Loads pandas, which a simulated platform does not need.
+    from joulecast.runs.observations import imported_platform
+
     for folder in records:
         info = read_info(folder)
         spec = info.spec
         if spec.foreign is not None and spec.foreign.benchmark == network:
-            if not simulated or _imported_platform(info) == platform:
+            if not simulated or imported_platform(info) == platform:
                 return True
             continue
         named = spec.network == network
         if named and spec.platform.name == platform:
             return True
     return False
-
-
-def _imported_platform(info: RunInfo) -> str:
-    """What an imported system is called once it is read."""
-    # Loads pandas, which a simulated platform does not need.
-    from joulecast.runs.observations import UNNAMED, platform_family
-
-    spec = info.spec
-    family = platform_family(spec.platform.name)
-    return family if spec.campaign == UNNAMED else f"{family} ({spec.campaign})"
 
 
 def _settings_differ(records: Sequence[Path], network: str, platform: str) -> list[str]:
@@ -289,6 +282,12 @@ def _as_json(
     warnings = [*found.warnings]
     if len(batches) > 1:
         warnings.append(_BATCHES)
+    beyond = max(candidate.times_beyond for candidate in candidates)
+    if beyond > BEYOND:
+        warnings.append(
+            f"settings up to {beyond:,.3g} times beyond the largest run are weighed, as asked; no error of "
+            "a forecast so far beyond is known"
+        )
     why_counts = "as asked"
     if not request.nodes and not request.gpus:
         up_to = "" if found.most_nodes is None else f"up to {BEYOND} times the most that were run; "

@@ -28,6 +28,8 @@ class Candidate:
         energy_source: measured, estimated, recorded, imported, or what a simulation was priced with.
         runs: recorded runs of exactly this setting.
         extrapolation: in what the setting lies outside of what was measured.
+        times_beyond: how many times its node count is the most that was run; 1 up to there.
+        beyond_one_count: whether it has another node count than the only one that was run.
     """
 
     nodes: int
@@ -46,6 +48,8 @@ class Candidate:
     why_no_interval: str | None = None
     runs: int = 0
     extrapolation: tuple[str, ...] = ()
+    times_beyond: float = 1.0
+    beyond_one_count: bool = False
     nodes_are: str = "hosts"
     hosts: float | None = None
     gpus: float | None = None

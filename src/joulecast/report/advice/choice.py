@@ -24,6 +24,7 @@ from joulecast.quantities import (
 )
 from joulecast.report.advice.candidate import Candidate
 from joulecast.report.advice.request import Limit
+from joulecast.runs.scale import unit_of
 
 _OPTIONS = {
     "time": "--deadline",
@@ -46,6 +47,7 @@ IN_WORDS = {
 }
 """What is weighed, in words."""
 
+_ON_RUN = " on scales that were run"
 
 _SAME = 0.005
 """Relative difference below which a saving is not named."""
@@ -117,10 +119,17 @@ class Choice:
     """What was judged: as the limit has it, or time where no energy is known."""
     by_energy: int | None = None
     """What estimated energy would choose, where time chooses in its place."""
+    only_run: bool = False
+    """Whether counts beyond those that were run were not chosen from."""
 
     def as_json(self, limit: Limit) -> dict[str, Any]:
         """The limit and how it was applied."""
-        return {"kind": kind_of(limit), "objective": self.least, "judged_by": self.judged_by}
+        return {
+            "kind": kind_of(limit),
+            "objective": self.least,
+            "in_words": IN_WORDS[self.least] + _ON_RUN * self.only_run,
+            "judged_by": self.judged_by,
+        }
 
 
 @dataclass(frozen=True)
@@ -133,13 +142,17 @@ class _Aim:
     """Why nothing can be chosen; ``None`` where something can."""
     only_estimated: bool = False
     """Whether time takes the place of an energy that is only estimated."""
+    only_run: bool = False
+    """Whether counts beyond those that were run are not chosen from: the fastest is often the largest, and
+    nothing that was measured would have chosen it."""
 
 
 def choose(candidates: Sequence[Candidate], limit: Limit, currency: str = "EUR") -> Choice:
     """The best of the candidates within all the budgets of a limit: the least of its objective.
 
-    Where no energy is known and no objective is asked for, or it is only estimated, time takes its place. Of
-    equals: the cheaper in energy, the faster, then the one on fewer nodes, with the smaller batch.
+    Where no energy is known and no objective is asked for, or it is only estimated, time takes its place; in
+    the place of an estimated energy, counts beyond those that were run come last. Of equals: the cheaper in
+    energy, the faster, then the one on fewer nodes, with the smaller batch.
     """
     within = tuple(
         all(_holds(candidate, *budget) for budget in limit.budgets.items())
@@ -154,7 +167,14 @@ def choose(candidates: Sequence[Candidate], limit: Limit, currency: str = "EUR")
             (place for place in places if within[place]),
             key=lambda place: candidates[place].order("energy"),
         )
-    order = sorted(places, key=lambda p: (not within[p], candidates[p].order(aim.least)))
+    order = sorted(
+        places,
+        key=lambda p: (
+            not within[p],
+            aim.only_run and candidates[p].times_beyond > 1,
+            candidates[p].order(aim.least),
+        ),
+    )
     why = _why_nothing_is_within(candidates, limit, currency) if not kept else aim.unknown
     return Choice(
         best=order[0] if why is None else None,
@@ -165,6 +185,7 @@ def choose(candidates: Sequence[Candidate], limit: Limit, currency: str = "EUR")
         order=tuple(order),
         least=aim.least,
         by_energy=by_energy,
+        only_run=aim.only_run,
     )
 
 
@@ -177,7 +198,8 @@ def _aim(kept: Sequence[Candidate], limit: Limit) -> _Aim:
     least = limit.least
     known = [c for c in kept if c.ends(least)[0] is not None]
     if limit.objective is None and any("estimated" in (c.source_of(least) or "") for c in known):
-        return _Aim("time", "expected time", only_estimated=True)
+        only_run = len({candidate.times_beyond > 1 for candidate in kept}) > 1
+        return _Aim("time", "expected time" + _ON_RUN * only_run, None, True, only_run)
     if known:
         return _Aim(least, f"expected {IN_WORDS[least]}")
     if limit.objective is None:
@@ -226,19 +248,22 @@ def _why_nothing_is_within(candidates: Sequence[Candidate], limit: Limit, curren
             f"no {IN_WORDS[quantity]} is known, so nothing can be held against {article} "
             f"{_NAMES[quantity]}"
         )
-    ends = [_end(closest, quantity, currency) for quantity in budgets]
+    ends = [_end(closest, *budget, currency) for budget in budgets.items()]
     verb = "ends" if list(budgets) == ["time"] else "stays"
-    asked = within_words(limit, currency)
-    return f"nothing {verb} {asked}; the closest is {closest.setting} with {listed(ends)}"
+    asked = listed([budget for budget, _ in ends])
+    took = listed([end for _, end in ends])
+    return f"nothing {verb} within {asked}; the closest is {closest.setting} with {took}"
 
 
-def _end(candidate: Candidate, quantity: str, currency: str) -> str:
-    """What a candidate takes at most, and what is expected of it."""
+def _end(candidate: Candidate, quantity: str, budget: float, currency: str) -> tuple[str, str]:
+    """A budget, and what a candidate takes at most and what is expected of it, in the same unit."""
     value, _, high = candidate.ends(quantity)
-    bound, expected = amounts_of(quantity, currency)(candidate.bound(quantity), value)
+    allowed, bound, expected = amounts_of(quantity, currency)(
+        budget, candidate.bound(quantity), value
+    )
     source = candidate.source_of(quantity)
     note = f", {source}" if quantity == "energy" else estimated("", source)
-    return f"{'about' if high is None else 'at most'} {bound} ({expected} expected{note})"
+    return allowed, f"{'about' if high is None else 'at most'} {bound} ({expected} expected{note})"
 
 
 def _upper(quantity: str, candidates: Sequence[Candidate]) -> str:
@@ -261,7 +286,8 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
     """Whether there is a clear winner, as plain data.
 
     Returns:
-        ``clear_winner`` (``None`` where there is no interval, or no other setting), ``overlapping``: settings
+        ``clear_winner`` (``None`` where there is no interval or no other setting, or the choice has another
+        node count than the only one that was run), ``overlapping``: settings
         within the limit whose interval overlaps that of the best, of these and the best the ``cheapest`` in
         what people pay (energy without a price) and the ``fastest``, and all ``in_words`` (``None`` where
         there is no choice), for a clear winner against the fastest of all within the limit.
@@ -276,8 +302,11 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
     if choice.best is None:
         return nothing
     best, least = candidates[choice.best], choice.least
+    within = [candidates[place] for place in choice.order if choice.within[place]]
     others = [
-        candidates[place] for place in choice.order if choice.within[place] and place != choice.best
+        other
+        for other in within
+        if other is not best and not (choice.only_run and other.times_beyond > 1)
     ]
     if not others:
         return nothing | {
@@ -285,10 +314,13 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
             "fastest": best.setting,
             "in_words": f"no other setting is {'known' if len(candidates) == 1 else 'within the limits'}",
         }
+    why_unknown = None
     if best.ends(least)[2] is None:
-        return nothing | {
-            "in_words": "whether it is clearly the best is not known: it has no interval"
-        }
+        why_unknown = "it has no interval"
+    elif best.beyond_one_count:
+        why_unknown = f"all runs have another {unit_of(best.nodes_are)} count, and only one"
+    if why_unknown is not None:
+        return nothing | {"in_words": f"whether it is clearly the best is not known: {why_unknown}"}
     rivals = [other for other in others if overlaps(other, best, least)]
     paid = "energy" if best.cost is None else "cost"
     if not rivals:

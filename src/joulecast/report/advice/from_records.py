@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit
 
+from joulecast.energy.as_run import Spread, as_run, differences, spread_of
 from joulecast.energy.evaluation import campaigns
 from joulecast.energy.fitting import KnownRuns
-from joulecast.energy.forecast import answered, as_run, per_work, setting_of
+from joulecast.energy.forecast import answered, setting_of
 from joulecast.energy.models import EnergyModel, Evidence, mc2_for
 from joulecast.errors import JoulecastError
 from joulecast.report.advice.candidate import Candidate
@@ -28,9 +28,6 @@ from joulecast.runs.scale import (
     unit_of,
     usual_counts,
 )
-
-CELL = ["platform", "workload", "nodes", "batch"]
-"""What makes runs repeats of one setting."""
 
 
 @dataclass(frozen=True)
@@ -165,33 +162,6 @@ def _identity(campaign: Campaign, row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class Spread:
-    """Standard deviation of the logarithm of a quantity between repeats, pooled over settings."""
-
-    sd: float
-    freedom: int
-
-    def sides(self, runs: int) -> tuple[float, float] | None:
-        """Half widths of the logarithm's 90 % interval for one more run, after the mean of ``runs``;
-        ``None`` for a setting that was not repeated."""
-        if self.freedom < 1 or runs < 2:
-            return None
-        half = float(stdtrit(self.freedom, 0.95)) * self.sd * float(np.sqrt(1 + 1 / runs))
-        return half, half
-
-
-def spread_of(training: pd.DataFrame, quantity: str) -> Spread:
-    """The spread between repeats of ``time_s`` or ``energy_j``, over all settings that have any."""
-    values = np.log(per_work(training)[quantity].where(lambda v: v > 0))
-    cells = values.groupby([training[key] for key in CELL], dropna=False)
-    counts, squares = cells.count(), cells.var(ddof=1) * (cells.count() - 1)
-    freedom = int((counts - 1).clip(lower=0).sum())
-    if freedom < 1:
-        return Spread(float("nan"), 0)
-    return Spread(float(np.sqrt(squares.sum() / freedom)), freedom)
-
-
 Sides = tuple[float, float]
 """Half widths of a logarithm, downwards and upwards."""
 
@@ -263,12 +233,14 @@ def _fitted(campaign: Campaign, row: dict[str, Any]) -> Candidate | None:
         why_no_energy=campaign.why_no_energy if dark else None,
         why_no_interval=None if answer["time_high_s"] is not None else "the model has no width",
         extrapolation=row["extrapolation"],
+        times_beyond=row["times_beyond"],
+        beyond_one_count=row["beyond_one_count"],
     )
 
 
 def campaign_candidates(
     campaign: Campaign, work: float, nodes: Sequence[int], batches: Sequence[int] | None
-) -> tuple[list[Candidate], list[dict[str, str]]]:
+) -> tuple[list[Candidate], list[dict[str, str]], list[str]]:
     """Every setting of these node counts and batches of which something is known.
 
     Args:
@@ -277,7 +249,8 @@ def campaign_candidates(
         batches: batches of all nodes; by default those that were run, of all nodes and of a rank.
 
     Returns:
-        the candidates, and the settings that are none, each with ``setting`` and ``why``.
+        the candidates; the settings that are none, each with ``setting`` and ``why``; and notes where the
+        model and the runs differ.
     """
     ranks_per_node = float(campaign.runs["ranks"].iloc[-1] / campaign.runs["nodes"].iloc[-1])
     settings = [
@@ -294,8 +267,10 @@ def campaign_candidates(
         _measured(campaign, row, widths) or _fitted(campaign, row)
         for row in rows.to_dict("records")
     ]
-    return [each for each in found if each is not None], [
+    why_none = [
         {"setting": f"{scale_in_words(row['nodes'], row['nodes_are'])}, batch {row['batch']:,.10g}"}
         | {"why": why}
         for row, why in refused
     ]
+    notes = [] if rows.empty else differences(on_platform, campaign.runs, rows)
+    return [each for each in found if each is not None], why_none, notes

@@ -1,7 +1,7 @@
 """What can be asked of advice: the setting to train in, within limits."""
 
 from pathlib import Path
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -89,6 +89,18 @@ class AdviceRequest(SimulatedTraining, Priced, Limit, Scale, _Training):
     fits: Path | None = Field(
         default=None, description="Fits of a campaign on a simulated platform, for its joules."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _records_by_name(cls, given: Any) -> Any:
+        """The name of a training that `measure` ran stands for its records, too."""
+        # Loads numpy, which a request does not need.
+        from joulecast.runs.folders import measured_records
+
+        if not isinstance(given, dict) or given.get("records") or given.get("platform"):
+            return given
+        name = str(given.get("network"))
+        return given | {"records": name} if measured_records(name) else given
 
     @model_validator(mode="after")
     def _can_be_answered(self) -> Self:

@@ -19,7 +19,6 @@ from joulecast.quantities import (
     times,
     with_range,
 )
-from joulecast.report.advice.choice import IN_WORDS
 from joulecast.report.campaign import COSTS, Advised, energy_is, work_in_words
 from joulecast.report.grid import SHOWS, Amounts, Table
 from joulecast.runs.json_values import json_rows
@@ -47,7 +46,7 @@ def headline(advised: Sequence[Advised]) -> tuple[str, str]:
     ]
     more = [f"{len(named) - _MOST_NAMED} more"] if len(named) > _MOST_NAMED else []
     all_of_them = [one for ones in chosen.values() for one in ones]
-    least = {IN_WORDS[one.answer["limit"]["objective"]] for one in all_of_them if one.answer}
+    least = {one.answer["limit"]["in_words"] for one in all_of_them if one.answer}
     said = [
         f"{words} {listed(names, _MOST_NAMED)}"
         for clear, words in _HOW_SURE.items()
@@ -71,7 +70,7 @@ def short_table(advised: Sequence[Advised], prices: Prices) -> Table | None:
             continue
         best, unit = answer["best"], answer["work"]["unit"]
         works.append(work_in_words(unit))
-        least.append(IN_WORDS[answer["limit"]["objective"]])
+        least.append(answer["limit"]["in_words"])
         energy = "none"
         if best["energy_j"] is not None:
             energy = with_range(*consumptions(*_ends(best, "energy", "j")))
