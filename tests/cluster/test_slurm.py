@@ -143,12 +143,14 @@ def afflicted(slurm, tmp_path_factory, request):
     return campaign
 
 
+@pytest.mark.long
 def test_a_campaign_survives_what_befalls_its_runs(afflicted):
     said = (afflicted.folder / "said").read_text()
     assert afflicted.code == 1, said
     assert set(afflicted.records()) == {DOWN}, said
 
 
+@pytest.mark.long
 def test_a_run_that_exceeds_its_time_limit_is_told_so(afflicted):
     assert "TIMEOUT" in (afflicted.folder / "said").read_text()
     assert (
@@ -157,21 +159,25 @@ def test_a_run_that_exceeds_its_time_limit_is_told_so(afflicted):
     )
 
 
+@pytest.mark.long
 def test_a_rank_that_is_killed_ends_its_run(afflicted):
     state = afflicted.state(KILLED)
     assert re.search("ended with exit code 1(37|43)", state.why) and state.state == "failed"
     assert "Killed" in (afflicted.results / f"logs/{KILLED}.log").read_text()
 
 
+@pytest.mark.long
 def test_a_run_whose_node_goes_down_is_started_again(afflicted):
     assert afflicted.state(DOWN).state == "done"
     assert len(afflicted.info(DOWN)["scheduler_node_of_rank"]) == 3
 
 
+@pytest.mark.long
 def test_a_controller_that_is_restarted_loses_no_job(afflicted):
     assert afflicted.info(DOWN)["scheduler_job"]
 
 
+@pytest.mark.long
 def test_killed_while_its_jobs_run_it_goes_on_and_repeats_none(afflicted, slurm):
     """Snakemake is killed: its job goes on. Started again, it waits for that job and takes its record."""
     before = afflicted.records()

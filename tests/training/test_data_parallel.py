@@ -11,7 +11,7 @@ def test_every_allreduce_sums(mpi, ranks):
 @pytest.mark.parametrize(
     ("network", "algorithm", "overlap", "hosts", "ranks"),
     [
-        ("vit_ti", "mpi", "0", "1", 2),
+        pytest.param("vit_ti", "mpi", "0", "1", 2, marks=pytest.mark.long),
         pytest.param("vit_ti", "shared", "1", "1", 3, marks=pytest.mark.long),
         ("vit_ti", "two_level", "1", "2", 3),
         pytest.param("squeezenet1_0", "shared", "0", "1", 2, marks=pytest.mark.long),

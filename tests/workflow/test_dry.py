@@ -59,7 +59,6 @@ def test_a_command_of_your_own_is_launched_judged_and_shown(workflow_copy):
     ("change", "said"),
     [
         ("scal={a: 1}", "did you mean `scale`"),
-        ("platform=nowhere", "no such platform file"),
         ("evaluation={imports: [/nowhere]}", "evaluation.imports: /nowhere is no folder"),
     ],
 )

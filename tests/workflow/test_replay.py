@@ -102,6 +102,17 @@ def test_every_table_comes_from_the_recorded_campaign(clone, made):
     assert "recorded" in tables["energy_error"]
 
 
+def test_the_simulator_is_judged(clone, made):
+    tables = clone / "results/lab/tables"
+    error = pd.read_parquet(tables / "simulator/simulator_error.parquet")
+    assert set(error["experiment"]) == {"emulated network", "real training"}
+    assert set(error["source"]) == {"recorded"}
+    mean = error[error["configuration"].str.match(r"\(mean of \d+: all\)")]
+    assert (mean["predicted_error_percent"] < 5).all() and (mean["published_percent"] == 3.0).all()
+    for name in ("simulator_order", "simulator_ablation", "simulator_speed"):
+        assert len(pd.read_parquet(tables / f"simulator/{name}.parquet")) > 0
+
+
 def test_what_takes_longest_says_how_long_it_took(clone, made):
     took = {
         path.stem: pd.read_csv(path, sep="\t")
