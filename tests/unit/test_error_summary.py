@@ -179,7 +179,7 @@ def test_imported_runs_are_forecast_with_intervals(cluster):
     for row in rows.values():
         assert row["energy_low_j"] < row["energy_j"] < row["energy_high_j"]
         assert row["time_low_s"] < row["time_s"] < row["time_high_s"]
-        assert row["batch_size"] == 256 and row["fitted_on"] == "imported"
+        assert row["batch_size"] == 256 and row["energy_source"] == "imported"
     measured = 4 * (5000 - 450) * 1.003 * 33
     assert rows["a", 4]["energy_j"] == pytest.approx(measured, rel=0.03)
     assert rows["a", 16]["energy_high_j"] / rows["a", 16]["energy_j"] > 1.02
@@ -200,7 +200,7 @@ def test_measured_runs_are_forecast_with_the_batch_that_they_keep(tmp_path):
     assert (row["batch_size"], row["work"]) == (16, 24)
     assert row["time_s"] == pytest.approx(2 * 1.07, rel=0.1)
     assert row["energy_j"] == pytest.approx(4 * 20 * row["time_s"], rel=0.05)
-    assert row["fitted_on"] == "estimated"
+    assert row["energy_source"] == "estimated"
 
 
 def test_node_counts_that_are_none_are_refused(cluster):

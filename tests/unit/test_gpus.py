@@ -171,10 +171,10 @@ def test_a_backward_has_twice_the_products_of_its_forward() -> None:
 def test_a_simulated_step_says_what_it_rests_on_and_how_sure_it_is() -> None:
     options = {"batch": 4, "precision": "fp32", "attention": "eager", "optimizer": "none"}
     plain = joulecast.simulate(LARGE_GPT, "h100-sxm", "dp=4", **options)  # type: ignore[arg-type]
-    assert plain["rests_on"] == "description"
+    assert plain["basis"] == "description"
     assert plain["step_low_s"] < plain["step_s"] < plain["step_high_s"]
     paper = joulecast.simulate("resnet50", "hc1", "dp=4", batch=32)
-    assert paper["rests_on"] == "other"
+    assert paper["basis"] == "other"
     assert paper["step_low_s"] is None
 
 
@@ -191,7 +191,7 @@ def _with_steps(folder: Path, *factors: tuple[int, float], strategy: str = "dp=4
     file.write_text(yaml.safe_dump({"steps": steps}))
     plain = joulecast.simulate(small, "h100-sxm", strategy, batch=4, **options)  # type: ignore[arg-type]
     found = joulecast.simulate(small, "h100-sxm", strategy, batch=4, calibrate=file, **options)  # type: ignore[arg-type]
-    assert found["rests_on"] == "calibrated"
+    assert found["basis"] == "calibrated"
     return float(found["step_s"] / plain["step_s"])
 
 
@@ -253,7 +253,7 @@ def test_a_device_is_measured_and_simulated_on(tmp_path: Path) -> None:
     device = find_platform(str(file)).require_cluster().device
     assert plateau(device, "bf16") == 60e12
     own = joulecast.simulate("gpt2-medium", file, "dp=1", batch=2, precision="bf16")
-    assert own["rests_on"] == "description"
+    assert own["basis"] == "description"
     write_device(MeasuredDevice("New GPU", "nvidia", 100, 2e11, {"bf16": 1e15}, 5e12), file)
     new = joulecast.simulate("gpt2-medium", file, "dp=1", batch=2, precision="bf16")
     assert new["step_s"] < own["step_s"]

@@ -95,7 +95,7 @@ def test_a_forecast_of_the_command_and_of_advise_agree(results):
     asked = {"nodes": [8], "batch": [32], "samples": answer["work"]}
     advice = joulecast.advise("vit_ti", records=folder / "records", **asked)
     (candidate,) = advice["candidates"]
-    assert candidate["rests_on"] == "fitted" and answer["batch_size"] == 32
+    assert candidate["basis"] == "fitted" and answer["batch_size"] == 32
     for figure in ("time_s", "time_low_s", "time_high_s", "energy_j", "energy_low_j"):
         assert candidate[figure] == pytest.approx(answer[figure], rel=1e-6)
 
@@ -216,7 +216,7 @@ def test_the_page_the_table_and_the_commands_charge_the_same_whole_steps(results
     assert answer["candidates"] == unasked["candidates"]
     ran = {(row.nodes, row.batch): row.time_s for row in answers.costs.content.itertuples()}
     for row in answer["candidates"]:
-        if row["rests_on"] == "measured":
+        if row["basis"] == "measured":
             assert row["time_s"] == pytest.approx(ran[row["nodes"], row["batch_size"]])
     tested = {(row["nodes"], row["batch_size"]): row for row in answer["candidates"]}
     for row in drawn:

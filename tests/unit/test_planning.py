@@ -95,7 +95,7 @@ def candidates(draw) -> list[Candidate]:
                 batch_size=8,
                 batch_per_rank=8.0,
                 strategy="dp",
-                rests_on="fitted",
+                basis="fitted",
                 time_s=seconds,
                 time_low_s=seconds / wider,
                 time_high_s=seconds * wider,
@@ -284,7 +284,7 @@ def test_money_of_an_estimated_power_says_so(tmp_path):
 def test_a_setting_that_was_run_is_the_mean_of_its_runs(campaign):
     advice = advise(campaign, "vit_ti", samples=320)
     row = row_of(advice, 2, 16)
-    assert (row["rests_on"], row["runs"], row["strategy"]) == ("measured", 3, "dp=2")
+    assert (row["basis"], row["runs"], row["strategy"]) == ("measured", 3, "dp=2")
     seconds = 320 / 16 * sum(step_s(2, 8).values())
     assert row["time_s"] == pytest.approx(seconds)
     # make_record's nodes draw 20 W each.
@@ -298,14 +298,14 @@ def test_node_counts_between_are_forecast_with_the_truth_in_the_interval(campaig
     advice = advise(campaign, "vit_ti", samples=320)
     row = row_of(advice, 4, 32)
     truth_s = 320 / 32 * sum(step_s(4, 8).values())
-    assert row["rests_on"] == "fitted" and row["extrapolation"] == []
+    assert row["basis"] == "fitted" and row["extrapolation"] == []
     assert row["time_low_s"] <= truth_s <= row["time_high_s"]
     assert row["energy_low_j"] <= 4 * 20 * truth_s <= row["energy_high_j"]
 
 
 def test_what_was_run_once_has_the_models_interval(campaign):
     row = row_of(advise(campaign, "vit_ti"), 1, 4)
-    assert row["runs"] == 1 and row["rests_on"] == "measured"
+    assert row["runs"] == 1 and row["basis"] == "measured"
     assert row["time_low_s"] < row["time_s"] < row["time_high_s"]
     assert row["energy_low_j"] < row["energy_j"] < row["energy_high_j"]
 
@@ -417,7 +417,7 @@ def test_estimates_are_not_mixed_with_measurements(tmp_path):
     assert row["time_s"] > 0
     assert {c["energy_source"] for c in advice["candidates"]} == {"measured", None}
     (forecast,) = forecast_of(folders, Scales(nodes=[4]))["forecasts"]
-    assert forecast["fitted_on"] == "measured" and forecast["as_run_energy_j"] is None
+    assert forecast["energy_source"] == "measured" and forecast["as_run_energy_j"] is None
     assert forecast["as_run_time_s"] > 0 and forecast["energy_j"] > 0
 
 
@@ -481,8 +481,8 @@ def test_imported_runs_are_forecast_by_their_work(tmp_path):
     work = runs[0].info.outcome.samples
     advice = advise(keep(tmp_path, *runs), "net", nodes=[1, 2, 4], samples=work)
     rows = {c["nodes"]: c for c in advice["candidates"]}
-    assert rows[1]["time_s"] == pytest.approx(100) and rows[1]["rests_on"] == "measured"
-    assert 25 < rows[2]["time_s"] < 100 and rows[2]["rests_on"] == "fitted"
+    assert rows[1]["time_s"] == pytest.approx(100) and rows[1]["basis"] == "measured"
+    assert 25 < rows[2]["time_s"] < 100 and rows[2]["basis"] == "fitted"
     assert rows[2]["energy_source"] == "imported"
     assert advice["best"]["energy_j"] == min(c["energy_j"] for c in rows.values())
 
@@ -524,7 +524,7 @@ def test_wrong_questions_are_answered_with_what_there_is(campaign, tmp_path):
 
 def test_a_platform_without_records_is_simulated_and_says_so():
     advice = advise([], "alexnet", platform="hc2", samples=1e5, nodes=[1, 2], platforms=PLATFORMS)
-    assert {c["rests_on"] for c in advice["candidates"]} == {"simulated"}
+    assert {c["basis"] for c in advice["candidates"]} == {"simulated"}
     assert all(c["time_low_s"] < c["time_s"] < c["time_high_s"] for c in advice["candidates"])
     unjudged = advise([], "alexnet", platform="hc1", samples=1e5, nodes=[1], platforms=PLATFORMS)
     assert all(c["time_low_s"] is None and c["why_no_interval"] for c in unjudged["candidates"])
@@ -547,7 +547,7 @@ def test_imported_runs_of_another_platform_do_not_stand_in_the_way(tmp_path):
     records = keep(tmp_path, make_imported("box", network="alexnet"))
     options = {"samples": 1e5, "nodes": [1, 2], "platforms": PLATFORMS}
     advice = advise(records, "alexnet", platform="hc2", **options)
-    assert {c["rests_on"] for c in advice["candidates"]} == {"simulated"}
+    assert {c["basis"] for c in advice["candidates"]} == {"simulated"}
     # What can neither be simulated nor was run is told, with what there is.
     with pytest.raises(JoulecastError, match=r"is of the platform nowhere \(there are: box\)"):
         advise(records, "alexnet", platform="nowhere", **options)
@@ -557,7 +557,7 @@ def test_imported_runs_of_another_platform_do_not_stand_in_the_way(tmp_path):
     (tmp_path / "platforms/box.yaml").write_text(hc2)
     options |= {"platforms": tmp_path / "platforms", "nodes": [1]}
     advice = advise(records, "alexnet", platform="box", **options)
-    assert {c["rests_on"] for c in advice["candidates"]} == {"measured"}
+    assert {c["basis"] for c in advice["candidates"]} == {"measured"}
 
 
 # --- the command --------------------------------------------------------------------------------------------

@@ -117,7 +117,7 @@ def test_a_platform_by_its_file_is_advised_on_by_the_name_in_it(elsewhere):
     write(elsewhere / "mine.yaml", hc2)
     advice = joulecast.advise("alexnet", platform="mine.yaml", samples=1e5, nodes=[1])
     assert advice["platform"] == find_platform("hc2").name
-    assert {c["rests_on"] for c in advice["candidates"]} == {"simulated"}
+    assert {c["basis"] for c in advice["candidates"]} == {"simulated"}
 
 
 def test_an_installed_package_names_no_commit_of_the_folder_it_lies_in(tmp_path, monkeypatch):

@@ -294,7 +294,7 @@ def test_advice_for_a_gpu_that_nothing_was_run_on_has_joules_and_intervals():
     best = advice["best"]
     assert best["energy_low_j"] < best["energy_j"] < best["energy_high_j"]
     assert best["time_low_s"] < best["time_s"] < best["time_high_s"]
-    assert best["energy_source"] == "simulated, imported powers" and best["rests_on"] == "simulated"
+    assert best["energy_source"] == "simulated, imported powers" and best["basis"] == "simulated"
     # A budget is held against the upper end.
     budget = joulecast.advise("gpt2", energy_budget_j=best["energy_j"], **options)
     assert budget["best"] is None

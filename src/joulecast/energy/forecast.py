@@ -299,6 +299,7 @@ def _settings(
     weak = asked.scaling == "weak" and one["work_unit"] != "steps"
     if asked.scaling == "recorded":
         weak = _scales_weakly(of_workload)
+    as_recorded = asked.work is None and not asked.to_target
     if asked.to_target:
         work, work_is = math.nan, "to the target"
     elif asked.work is not None:
@@ -311,7 +312,7 @@ def _settings(
     for nodes in scales:
         batch = float(asked.batch or recorded * (nodes / float(one["nodes"]) if weak else 1.0))
         other = one["kind"] == "imported" and batch != recorded and not math.isnan(recorded)
-        but = ", though the batch is not" if other and work_is.startswith("as recorded") else ""
+        but = ", though the batch is not" if other and as_recorded else ""
         settings.append(
             setting_of(of_workload, nodes, batch, work) | {"work_is": f"{work_is}{but}"}
         )
@@ -429,12 +430,12 @@ def forecast_table(
                 pd.DataFrame(setting)
                 .join(predicted[_AMOUNTS])
                 .assign(
-                    fitted_on=predicted["energy_source"],
+                    energy_source=predicted["energy_source"],
                     rests_on=rests_on,
                     extrapolation=predicted["extrapolation"],
                 )
             )
-            paid = cost_columns(forecasts, prices, "fitted_on")
+            paid = cost_columns(forecasts, prices, "energy_source")
             means = pd.DataFrame(ran, index=predicted.index).add_prefix("as_run_")
             parts.append(pd.concat([forecasts, paid, means], axis=1))
         notes += on_one_count(fitted, imported) if beyond else []

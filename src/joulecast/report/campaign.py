@@ -128,10 +128,10 @@ def energy_is(candidate: Mapping[str, Any]) -> str:
     """What to call the energy of a candidate: its source, or that it is a forecast and made from what."""
     if not is_number(candidate["energy_j"]):
         return f"none: {candidate['why_no_energy'] or 'no reason is known'}"
-    if candidate["rests_on"] == "simulated":
+    if candidate["basis"] == "simulated":
         return "simulated"
     source = str(candidate["energy_source"])
-    return source if candidate["rests_on"] == "measured" else f"forecast from {source} energy"
+    return source if candidate["basis"] == "measured" else f"forecast from {source} energy"
 
 
 def advise_campaign(

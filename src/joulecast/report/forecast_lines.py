@@ -50,7 +50,9 @@ def _cells(row: Mapping[str, Any], currency: str, in_joules: InWords) -> dict[st
         **amounts,
         **_costs(row, currency),
         "as it was run": _as_run(row, in_joules),
-        "energy is": f"forecast from {row['fitted_on']}" if row["fitted_on"] else "not known",
+        "energy is": f"forecast from {row['energy_source']}"
+        if row["energy_source"]
+        else "not known",
         "nodes are": str(row["nodes_are"]),
     }
 

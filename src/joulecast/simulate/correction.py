@@ -161,7 +161,7 @@ def _widths() -> dict[str, dict[str, float]]:
     return found
 
 
-def rests_on(cost_sources: Mapping[str, int]) -> str:
+def basis_of(cost_sources: Mapping[str, int]) -> str:
     """What a simulation's costs rest on: description, calibrated, or other."""
     known = {_RESTS_ON.get(source, "other") for source in cost_sources if source != "given"}
     if not known or "other" in known:
@@ -173,7 +173,7 @@ def step_interval(
     step_s: float, devices: int, cost_sources: Mapping[str, int]
 ) -> tuple[float, float] | None:
     """Ends of the 90 % prediction interval of a step, in seconds; ``None`` where no error was judged."""
-    basis = rests_on(cost_sources)
+    basis = basis_of(cost_sources)
     if basis == "other":
         return None
     width = _widths()[basis]["one" if devices == 1 else "several"]

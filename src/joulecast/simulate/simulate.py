@@ -22,7 +22,7 @@ from joulecast.runs.platforms import Platform
 from joulecast.simulate.breakdown import Breakdown, breakdowns, mean_breakdown
 from joulecast.simulate.collectives import Kind
 from joulecast.simulate.compiler import OPTIMIZER, Compiler
-from joulecast.simulate.correction import costs_in_step, rests_on, step_interval
+from joulecast.simulate.correction import basis_of, costs_in_step, step_interval
 from joulecast.simulate.cost_cache import cached
 from joulecast.simulate.device_mesh import DeviceMesh, build_device_mesh
 from joulecast.simulate.event_loop import (
@@ -133,7 +133,7 @@ class Simulation:
             "step_s": self.step_s,
             "step_low_s": interval[0] if interval else None,
             "step_high_s": interval[1] if interval else None,
-            "rests_on": rests_on(self.cost_sources),
+            "basis": basis_of(self.cost_sources),
             "samples_per_s": self.samples_per_s,
             "computing_s": parts.computing_s,
             "exposed_communication_s": parts.exposed_communication_s,

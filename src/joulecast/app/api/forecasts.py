@@ -134,7 +134,7 @@ def forecast(request: ForecastRequest) -> Forecast:
         ``forecasts``, each with ``platform``, ``workload``, ``nodes``, ``batch_size``, ``work`` with its
         ``work_unit`` and where it is from (``work_is``), ``time_s`` and ``energy_j`` with 90 % intervals
         (``time_low_s``, ...), ``energy_kwh``, ``cost`` and ``co2_kg`` likewise, what these rest
-        on (``cost_rests_on``, ``co2_rests_on``) or ``why_no_cost``, and ``fitted_on``, the source of the
+        on (``cost_rests_on``, ``co2_rests_on``) or ``why_no_cost``, and ``energy_source``, the source of the
         energies; ``prices``, ``fitted_runs``, ``largest_fitted_nodes``, ``left_out``.
 
     Raises:

@@ -43,7 +43,7 @@ def _interval(result: dict[str, Any]) -> str:
     if result["step_low_s"] is None:
         return ""
     low, high = (digits(1e3 * result[end]) for end in ("step_low_s", "step_high_s"))
-    return f" ({low} to {high} ms; from {_RESTS_ON[result['rests_on']]})"
+    return f" ({low} to {high} ms; from {_RESTS_ON[result['basis']]})"
 
 
 def _energy_line(result: dict[str, Any]) -> str:

@@ -121,7 +121,7 @@ def of_forecast(forecast: Mapping[str, Any]) -> Iterator[Exported]:
                     values.append(Value(name, amount * factor, text, labels))
         named = {name: row.get(name) for name in _FORECAST_LABELS}
         labels = {name: _plain(value) for name, value in named.items() if value is not None}
-        labels["fitted_on"] = str(row["fitted_on"] or "unknown")
+        labels["energy_source"] = str(row["energy_source"] or "unknown")
         scale = row["gpus"] or row["nodes"]
         yield Exported("forecast", f"{row['workload']}-forecast", labels, values, int(scale))
 
@@ -146,7 +146,7 @@ def exported(source: Records | Mapping[str, Any]) -> list[Exported]:
 def _read_forecast(file: AnyPath) -> dict[str, Any]:
     content: dict[str, Any] = read_json_object(Path(file), "forecast")
     rows = content.get("forecasts")
-    known = {"workload", "fitted_on", "gpus", "nodes", "nodes_are"}
+    known = {"workload", "energy_source", "gpus", "nodes", "nodes_are"}
     if not isinstance(rows, list) or any(
         not isinstance(row, dict) or known - set(row) for row in rows
     ):

@@ -333,10 +333,10 @@ def _as_json(
 def _choice_rests_on(best: Candidate | None) -> str:
     if best is None:
         return "there is no choice"
-    if best.rests_on == "measured":
+    if best.basis == "measured":
         runs = f"the mean of {best.runs} runs" if best.runs > 1 else "one run"
         return f"the choice is {runs} of exactly this setting"
-    if best.rests_on == "fitted":
+    if best.basis == "fitted":
         where = f", outside of what was run ({'; '.join(best.extrapolation)})"
         return f"the choice is a forecast of MC2{where if best.extrapolation else ''}"
     return "the choice is simulated"
@@ -370,7 +370,7 @@ def measure_next(
     weighed = "time" if leading.ends(least)[0] is None else least
     name = "the fastest setting" if best is None else "the choice"
     steps: list[tuple[str, str]] = []
-    if leading.rests_on == "simulated":
+    if leading.basis == "simulated":
         steps.append(
             (
                 "a small campaign on this platform: 1 and 2 nodes, and the calibrations",
@@ -378,7 +378,7 @@ def measure_next(
                 + (" and have no interval" if leading.time_low_s is None else ""),
             )
         )
-    elif leading.rests_on == "fitted":
+    elif leading.basis == "fitted":
         steps.append((leading.setting, f"{name} is a forecast; it was not run"))
         if leading.extrapolation:
             steps[-1] = (
@@ -399,7 +399,7 @@ def measure_next(
     if rivals:
         # Of equally wide ones, as all are that the model forecasts, the nearest to be chosen instead.
         widest = min(rivals, key=lambda c: (-steady(_width(c, weighed)), c.cost_order))
-        again = "again " if widest.rests_on == "measured" else ""
+        again = "again " if widest.basis == "measured" else ""
         wide = f"its 90 % interval, ±{50 * _width(widest, weighed):.0f} %,"
         why = f"{wide} overlaps the choice's"
         if len(rivals) > 1:

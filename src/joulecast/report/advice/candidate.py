@@ -8,7 +8,7 @@ from joulecast.energy.prices import Prices, costs
 from joulecast.quantities import steady
 from joulecast.runs.scale import scale_in_words
 
-RestsOn = Literal["measured", "fitted", "simulated"]
+Basis = Literal["measured", "fitted", "simulated"]
 Ends = tuple[float | None, float | None, float | None]
 """What is expected, and the lower and the upper end of its 90 % interval."""
 
@@ -36,7 +36,7 @@ class Candidate:
     batch_size: int | None
     batch_per_rank: float | None
     strategy: str
-    rests_on: RestsOn
+    basis: Basis
     time_s: float
     time_low_s: float | None = None
     time_high_s: float | None = None
@@ -110,7 +110,7 @@ class Candidate:
         batch = "" if self.batch_size is None else f", batch {self.batch_size:,}"
         # "one node" and "8 nodes" say nothing next to the node count; nor does data parallelism over all of
         # them where nothing else was run. Simulations weigh it against other strategies.
-        plain = self.rests_on != "simulated" and self.strategy == f"dp={self.nodes}"
+        plain = self.basis != "simulated" and self.strategy == f"dp={self.nodes}"
         alone = plain or any(unit in self.strategy for unit in ("node", "GPU", "rank"))
         strategy = "" if alone else f", {self.strategy}"
         return f"{nodes}{batch}{strategy}"

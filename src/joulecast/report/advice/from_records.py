@@ -203,7 +203,7 @@ def _measured(campaign: Campaign, row: dict[str, Any], widths: _Width) -> Candid
     energy_low, energy_high = _bounds(joules, energy_sides)
     return Candidate(
         **_identity(campaign, row),
-        rests_on="measured",
+        basis="measured",
         time_s=means["time_s"],
         time_low_s=time_low,
         time_high_s=time_high,
@@ -228,7 +228,7 @@ def _fitted(campaign: Campaign, row: dict[str, Any]) -> Candidate | None:
     return Candidate(
         **_identity(campaign, row),
         **answer,
-        rests_on="fitted",
+        basis="fitted",
         energy_source=None if dark else campaign.energy_source,
         why_no_energy=campaign.why_no_energy if dark else None,
         why_no_interval=None if answer["time_high_s"] is not None else "the model has no width",

@@ -174,6 +174,6 @@ def _candidate(
         batch_size=batch,
         batch_per_rank=batch / devices,
         strategy=text_of(simulation.strategy),
-        rests_on="simulated",
+        basis="simulated",
         **energy_of_steps(simulation, fit, whole_steps(samples, batch)),
     )

@@ -110,7 +110,7 @@ def advice_text(advice: Mapping[str, Any]) -> str:
             _range(row, "energy", "j", in_joules),
             row["energy_source"] or "-",
             *(text for _, text in _paid(row, prices)),
-            row["rests_on"] + (f", {row['runs']} runs" if row["runs"] > 1 else ""),
+            row["basis"] + (f", {row['runs']} runs" if row["runs"] > 1 else ""),
             "extrapolated" if row["extrapolation"] else "",
         )
         for row in shown

@@ -136,7 +136,7 @@ def batch_in_words(rows: Sequence[Row]) -> str:
 
 def _as_run_name(rows: Sequence[Row], quantity: _Quantity) -> str:
     """What to call what was run: with the source of its energy, unless it is a time."""
-    sources = {str(row["fitted_on"]) for row in rows if row.get("fitted_on")}
+    sources = {str(row["energy_source"]) for row in rows if row.get("energy_source")}
     if quantity is _TIME or not sources:
         return "as it was run"
     return f"as it was run ({', '.join(sorted(sources))})"
@@ -203,7 +203,7 @@ def _drawn(rows: Sequence[Row], quantity: _Quantity, names: Sequence[str]) -> Ch
     if batch := batch_in_words(rows):
         facts.insert(0, batch)
     below = "; ".join(facts)
-    if quantity is not _TIME and {row["fitted_on"] for row in rows} == {"estimated"}:
+    if quantity is not _TIME and {row["energy_source"] for row in rows} == {"estimated"}:
         below = f"power is estimated; {below}"
     return titled(drawn, f"Forecast {quantity.name}", _HEIGHT, below)
 

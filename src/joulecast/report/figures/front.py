@@ -86,8 +86,8 @@ def _points(one: Advised) -> Iterator[dict[str, Any]]:
                 "time": seconds(row["time_s"]),
                 "energy": f"{joules(row['energy_j'])} ({energy_is(row)})",
                 "90 % between": NONE if NONE in (low, high) else f"{low} to {high}",
-                "rests on": "; ".join([_RESTS_ON[row["rests_on"]], *row["extrapolation"]]),
-                "kind": "was run" if row["rests_on"] == "measured" else "forecast",
+                "rests on": "; ".join([_RESTS_ON[row["basis"]], *row["extrapolation"]]),
+                "kind": "was run" if row["basis"] == "measured" else "forecast",
                 "front": "on the front" if row["on_front"] else "beaten",
                 "chosen": best is not None and row["setting"] == best["setting"],
             }
