@@ -1,11 +1,10 @@
 """Forecast the joules and seconds of distributed training from a few measured runs.
 
-Eleven functions do what the commands do: :func:`measure_campaign` the runs of a
-configuration, :func:`observe` a
-training of yours, :func:`read_records`; :func:`fit`,
-:func:`evaluate` and :func:`forecast` from them, :func:`advise` on a setting; :func:`simulate` and
-:func:`search` strategies; :func:`partition` a network; :func:`tune` a training that recurs. What they return
-is plain data, the same that the command of that name prints with ``--json``, unless they say otherwise.
+Eleven functions do what the commands do: :func:`measure_campaign` the runs of a configuration,
+:func:`observe` a training of yours, :func:`read_records`; :func:`fit`, :func:`evaluate` and :func:`forecast`
+from them, :func:`advise` on a setting; :func:`simulate` and :func:`search` strategies; :func:`partition` a
+network; :func:`tune` a training that recurs. What they return is plain data, the same that the command of
+that name prints with ``--json``, unless they say otherwise.
 
 From :func:`evaluate` on, the parameters are the fields of a request (:class:`EvaluateRequest`, ...), which
 may be given in their place. A result says under ``request`` what was asked:
@@ -19,7 +18,8 @@ s, energies in J, powers in W, memory and messages in bytes. Whatever is wrong w
 
 from typing import TYPE_CHECKING
 
-# Rooms that have the name of a function: loaded first, so that the function keeps the name here.
+# Rooms that have the name of a function: loaded first, so that the function keeps the name here. Their modules
+# are imported as `from joulecast.simulate.request import SearchRequest`.
 import joulecast.partition
 import joulecast.simulate
 import joulecast.tune  # noqa: F401
