@@ -18,8 +18,8 @@ s, energies in J, powers in W, memory and messages in bytes. Whatever is wrong w
 
 from typing import TYPE_CHECKING
 
-# Rooms that have the name of a function: loaded first, so that the function keeps the name here. Their modules
-# are imported as `from joulecast.simulate.request import SearchRequest`.
+# Rooms that have the name of a function: loaded first, so that the function keeps the name here. Their
+# modules are imported as `from joulecast.simulate.request import SearchRequest`.
 import joulecast.partition
 import joulecast.simulate
 import joulecast.tune  # noqa: F401

@@ -185,6 +185,28 @@ def test_accumulated_gradients_are_one_step_and_steps_that_were_not_made_are_sai
     assert len(record.power) > 2
 
 
+VARYING = """
+import torch
+network = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
+data = torch.utils.data.TensorDataset(torch.randn(600, 64))
+batches = [list(range(k)) for k in (8, 96, 8, 64, 8, 72, 8, 48, 8, 80)]
+for (rows,) in torch.utils.data.DataLoader(data, batch_sampler=batches):
+    optimizer.zero_grad()
+    network(rows).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_of_batches_that_vary_the_mean_counts(tmp_path):
+    (tmp_path / "varying.py").write_text(VARYING)
+    answer = measured(tmp_path, [sys.executable, "varying.py"])
+    assert answer.returncode == 0, answer.stderr
+    info = record_of(tmp_path).info
+    assert (info.outcome.steps, info.global_batch_size, info.outcome.samples) == (9, 40, 360)
+    assert any("batches vary from 8 to 96" in remark for remark in info.remarks)
+
+
 def test_what_it_prints_and_how_it_ends_are_the_commands_own_and_its_sitecustomize_runs(tmp_path):
     (tmp_path / "site").mkdir()
     (tmp_path / "site/sitecustomize.py").write_text("import builtins\nbuiltins.of_site = 5\n")

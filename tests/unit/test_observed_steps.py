@@ -60,12 +60,12 @@ def test_a_plain_step_has_its_stages():
     assert lengths(steps, 1, 3) == pytest.approx(
         {"materials": 3.0, "computing": 15.0, "update": 3.0}
     )
-    assert steps.samples == 8
+    assert set(steps.samples) == {8}
 
 
 def test_micro_batches_add_up_and_their_samples_too():
     steps = plain_steps(3, micro_batches=4)
-    assert (steps.micro_batches, steps.fetches, steps.samples) == (4, 4, 32)
+    assert (steps.micro_batches, steps.fetches, set(steps.samples)) == (4, 4, {32})
     assert lengths(steps, 1, 2) == pytest.approx(
         {"materials": 8.0, "computing": 40.0, "update": 2.0}
     )
@@ -84,7 +84,7 @@ def test_an_evaluation_between_steps_is_other():
     late["start"][late["start"] > 16.5] += 6
     evaluated = [(marks.FETCH, 17.0 + 2 * k, 1.0, 64.0) for k in range(3)]
     moved = Steps.of(np.concatenate([late, marked(*evaluated)]))
-    assert moved.samples == 8
+    assert set(moved.samples) == {8}
     assert lengths(moved, 2, 2) == pytest.approx(lengths(steps, 2, 2))
 
 

@@ -18,6 +18,7 @@ from joulecast.measure.power.foreign_load import Load
 from joulecast.measure.run_record import SampledHost, run_record
 from joulecast.quantities import counted
 from joulecast.runs.frames import STAGE_COLUMNS, STAGES
+from joulecast.runs.observations import most_frequent
 from joulecast.runs.record import Checks, Outcome, RunRecord
 from joulecast.runs.spec import Observed, RunSpec
 
@@ -177,17 +178,29 @@ def _why_no_exchange(ranks: Sequence[Rank]) -> str:
     return f"{hooks}, and {profiler}; the exchange is part of computing"
 
 
+_BATCHES_VARY = 0.02
+"""Relative difference of the mean batch and the commonest one, from which the mean counts: below it, it is
+the short batch at the end of an epoch, and no repeat should have another batch for it."""
+
+
 def _batch(
-    ranks: Sequence[Rank], asked: ObservedTraining
+    ranks: Sequence[Rank], asked: ObservedTraining, remarks: list[str]
 ) -> tuple[int, Literal["samples", "steps"]]:
     """What a step of all ranks trains on, and the unit."""
     if asked.samples_per_step is not None:
         return asked.samples_per_step, "samples"
     sizes = [rank.steps.samples for rank in ranks]
-    known = [size for size in sizes if size is not None]
-    if not ranks or len(known) < len(sizes):
+    if not ranks or not all(map(len, sizes)):
         return 1, "steps"
-    return max(1, round(sum(known))), "samples"
+    mean = sum(float(size.mean()) for size in sizes)
+    commonest = sum(float(most_frequent(pd.Series(size))) for size in sizes)
+    if abs(mean / commonest - 1) < _BATCHES_VARY:
+        return max(1, round(commonest)), "samples"
+    low, high = sum(size.min() for size in sizes), sum(size.max() for size in sizes)
+    remarks.append(
+        f"batches vary from {low:g} to {high:g} samples of all ranks: a step counts as their mean, {mean:.4g}"
+    )
+    return max(1, round(mean)), "samples"
 
 
 def _spec(
@@ -291,7 +304,7 @@ def observed_record(
         remarks += _remarks(ranks)
     else:
         polluted.append(f"no steps: {_why_no_steps(asked, until_s)}")
-    batch, unit = _batch(ranks, asked)
+    batch, unit = _batch(ranks, asked, remarks)
     outcome = Outcome(
         start_s=start_s,
         stop_s=stop_s,

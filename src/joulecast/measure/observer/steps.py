@@ -154,17 +154,27 @@ class Steps:
         hooked = self._kind(marks.EXCHANGE)["start"] > after
         return self.between_is_exchange or bool(hooked.any() or len(self._kind(marks.HIDDEN)))
 
-    @property
-    def samples(self) -> float | None:
-        """Samples that a step of this process trains on; ``None`` where no batch with tensors was seen."""
+    @cached_property
+    def samples(self) -> Floats:
+        """Samples that each step of this process trains on (steps,), of steps whose batches were seen; empty
+        where no batch with tensors was.
+
+        The last batches before an update, as steps with an evaluation fetch the batches of that too.
+        """
         for kind in (marks.FETCH, marks.PREFETCH):
-            sizes = self._kind(kind)["amount"]
-            sizes = sizes[sizes > 0]
+            fetched = self._kind(kind)
+            fetched = fetched[fetched["amount"] > 0]
             each = round(self._per_step(kind))
-            if len(sizes) and each:
-                values, counts = np.unique(sizes, return_counts=True)
-                return float(values[np.argmax(counts)]) * each
-        return None
+            if len(fetched) and each:
+                until = np.searchsorted(fetched["start"], self.ends)
+                since = np.maximum(np.concatenate([[0], until[:-1]]), until - each)
+                summed = np.concatenate([[0.0], np.cumsum(fetched["amount"], dtype=float)])
+                whole = until - since == each
+                if 2 * whole.sum() > len(whole):
+                    return np.asarray((summed[until] - summed[since])[whole])
+                # Another thread has fetched them long before.
+                return np.asarray(fetched["amount"], dtype=float) * each
+        return np.empty(0)
 
     def of_window(self, first: int, last: int) -> Iterator[Stage]:
         """Stages of the steps ``first`` to ``last`` (with both), numbered from 0; step 0 begins with the
