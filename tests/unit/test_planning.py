@@ -557,7 +557,7 @@ def test_imported_runs_of_another_platform_do_not_stand_in_the_way(tmp_path):
     (tmp_path / "platforms/box.yaml").write_text(hc2)
     options |= {"platforms": tmp_path / "platforms", "nodes": [1]}
     advice = advise(records, "alexnet", platform="box", **options)
-    assert {c["basis"] for c in advice["candidates"]} == {"measured"}
+    assert {c["basis"] for c in advice["candidates"]} == {"fitted"}
 
 
 # --- the command --------------------------------------------------------------------------------------------

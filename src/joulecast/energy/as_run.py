@@ -6,15 +6,20 @@ A forecast has these means beside the model's figures, and an advice takes them 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy.special import stdtrit
 
-from joulecast.quantities import consumptions, percent, times
+from joulecast.quantities import consumptions, counted, listed, percent, times
 from joulecast.runs.judging import SETTING
-from joulecast.runs.scale import scale_in_words
+from joulecast.runs.record import read_info
+from joulecast.runs.scale import hosts_and_gpus, scale_in_words, unit_of
+
+_SAME_WORK = 0.1
+"""Relative difference of work up to which an imported run stands for another amount."""
 
 _IN_WORDS = {"time": ("s", times), "energy": ("j", consumptions)}
 
@@ -29,7 +34,8 @@ def as_run(
     of_workload: pd.DataFrame, setting: Mapping[str, Any]
 ) -> tuple[pd.DataFrame, dict[str, float]]:
     """The runs of exactly a setting, and their mean ``time_s`` and ``energy_j`` for its work; NaN where it
-    was not run.
+    was not run, or an imported run did another amount of work: its start and what stands still do not grow
+    with the work, so that no run shows what that takes.
 
     Args:
         setting: with the ``work`` that the model predicts where none was asked for.
@@ -38,6 +44,8 @@ def as_run(
     if pd.notna(setting["batch"]):
         same &= of_workload["batch"] == setting["batch"]
     own = of_workload[same]
+    if setting["kind"] == "imported":
+        own = own[(own["samples"] / setting["work"] - 1).abs() < _SAME_WORK]
     # What was run pays whole steps as the forecast does.
     units = setting["work"] if setting["kind"] == "imported" else setting["steps"]
     return own, {name: float(mean) for name, mean in (per_work(own).mean() * units).items()}
@@ -108,10 +116,47 @@ def differences(
                 )
         if off:
             notes.append(
-                f"{of_workload['workload'].iloc[0]}: the {quantity} that MC2 says of {off} of {ran} settings "
-                f"that were run is further from the mean of their runs than repeats vary, {worst}; "
-                "`advise` takes the mean"
+                f"{of_workload['workload'].iloc[0]}: in {off} of {ran} settings that were run, MC2's "
+                f"{quantity} and the mean of the runs differ by more than repeats do, {worst}; `advise` "
+                "takes the mean, so it may order settings otherwise than `forecast`"
             )
+    return notes
+
+
+def notes_on(
+    training: pd.DataFrame, of_workload: pd.DataFrame, predicted: pd.DataFrame
+) -> list[str]:
+    """What a reader of predictions should know of the runs behind them: :func:`differences`, which part of a
+    node the energy is of, and how many hosts a scale is taken to have. Args as there."""
+    workload = str(of_workload["workload"].iloc[0])
+    notes = differences(training, of_workload, predicted)
+    if "energy_covers" in of_workload:
+        parts = [str(covers) for covers in of_workload["energy_covers"].dropna().unique()]
+        if parts and not {"node", "module"} & {*parts}:
+            notes.append(
+                f"{workload}: only {' and '.join(parts)} of its nodes were metered; what else draws power is "
+                "in no energy, money or CO2 here"
+            )
+    crowded = [
+        str(run)
+        for run, folder in zip(of_workload["run"], of_workload["folder"], strict=True)
+        if read_info(Path(folder)).oversubscribed
+    ]
+    if crowded:
+        notes.append(
+            f"{workload}: more ranks than cores in {listed(crowded, 3)}: they took longer than ranks with a "
+            "core each, and the fit does not know it"
+        )
+    ran = of_workload.loc[of_workload["nodes"].idxmax()].to_dict()
+    hosts_ran, _ = hosts_and_gpus(ran)
+    largest = predicted.loc[predicted["nodes"].idxmax()].to_dict()
+    hosts, _ = hosts_and_gpus(largest)
+    if unit_of(ran["nodes_are"]) != "node" and hosts_ran and hosts and hosts > hosts_ran:
+        scale = scale_in_words(largest["nodes"], largest["nodes_are"])
+        notes.append(
+            f"{workload}: {scale} are taken to be {counted(round(hosts), 'host')}, each with its power, as "
+            f"no run had more than {ran['ranks_per_host']:g} on a host"
+        )
     return notes
 
 

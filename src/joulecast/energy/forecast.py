@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from joulecast.energy.as_run import as_run, differences
+from joulecast.energy.as_run import as_run, notes_on
 from joulecast.energy.evaluation import campaigns
 from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.models import DRIFT, ONE_COUNT, EnergyModel, Phased, Staged, mc2_for
@@ -421,7 +421,7 @@ def forecast_table(
             ]
             notes += _on_scales(workload, "", outside)
             alike = fitted[fitted["platform"] == of_workload["platform"].iloc[0]]
-            notes += differences(alike, of_workload, predicted)
+            notes += notes_on(alike, of_workload, predicted)
             ran = [as_run(of_workload, setting)[1] for setting in predicted.to_dict("records")]
             setting = {name: predicted[column] for name, column in _SETTING.items()}
             # Where steps are counted, the samples in one are not known.

@@ -31,6 +31,7 @@ from joulecast.logs.log_kinds import KINDS, meter_kind
 from joulecast.logs.log_table import LogTable
 from joulecast.logs.log_times import Clock, Times, in_words
 from joulecast.logs.run_phases import Interval, work_done
+from joulecast.quantities import counted
 from joulecast.runs.files.reading import validated
 
 _AROUND_S = 600.0
@@ -324,6 +325,7 @@ def foreign_run(
         raise JoulecastError(
             f"{source}: has {device} of {twice[0][0]} twice in one run; select one of them"
         )
+    _refuse_missing_gpus(kind, source, facts, [m for m in meters if m.node in hosts])
     # What it reads near the run, up to the runs before and after it.
     shared = _on_its_nodes(window, others)
     start_s, stop_s = window.start_s, window.stop_s
@@ -361,6 +363,21 @@ def foreign_run(
     ]
     _judge(run, log, window, hosts, overlapping)
     return run
+
+
+def _refuse_missing_gpus(
+    kind: str, source: Path, facts: RunFacts, meters: Sequence[LoggedMeter]
+) -> None:
+    """Raise where a log that has a meter for each GPU has too few of a node: its energy would be a part of
+    the node's, and look like all of it."""
+    if kind != "nvidia-smi" or facts.accelerators is None:
+        return
+    for node, count in Counter(m.node for m in meters if m.covers == "gpu").items():
+        if count < facts.accelerators:
+            raise JoulecastError(
+                f"{source}: has readings of {counted(count, 'GPU')} of {node}, and a node has "
+                f"{facts.accelerators} (--accelerators); log all of them, or say how many the run used"
+            )
 
 
 def _readings(log: Log, source: Path) -> list[LoggedMeter]:

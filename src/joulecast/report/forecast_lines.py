@@ -53,8 +53,15 @@ def _cells(row: Mapping[str, Any], currency: str, in_joules: InWords) -> dict[st
         "energy is": f"forecast from {row['energy_source']}"
         if row["energy_source"]
         else "not known",
-        "nodes are": str(row["nodes_are"]),
+        "nodes are": _nodes_are(row, unit),
     }
+
+
+def _nodes_are(row: Mapping[str, Any], unit: str) -> str:
+    on_hosts = (
+        f" on {counted(round(row['hosts']), 'host')}" if unit != "node" and row["hosts"] else ""
+    )
+    return f"{row['nodes_are']}{on_hosts}"
 
 
 def forecast_cells(result: Mapping[str, Any]) -> list[dict[str, str]]:

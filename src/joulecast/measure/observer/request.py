@@ -91,7 +91,9 @@ class MeasureRequest(ObserveRequest):
         description="PID of a process that runs already, in place of a COMMAND. Its steps are not seen.",
     )
     window_s: Annotated[float | None, from_text(duration_s), Shell("--for")] = Field(
-        default=None, gt=0, description="Time to measure, as 10min; the training runs on."
+        default=None,
+        gt=0,
+        description="Time to measure from the start on, as 10min; the training runs on.",
     )
     config: Path | None = Field(
         default=None,

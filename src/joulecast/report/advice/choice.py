@@ -309,10 +309,13 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
         if other is not best and not (choice.only_run and other.times_beyond > 1)
     ]
     if not others:
+        why_alone = "is known" if len(candidates) == 1 else "is within the limits"
+        if len(within) > 1:
+            why_alone = "was run"
         return nothing | {
             "cheapest": best.setting,
             "fastest": best.setting,
-            "in_words": f"no other setting is {'known' if len(candidates) == 1 else 'within the limits'}",
+            "in_words": f"no other setting {why_alone}",
         }
     why_unknown = None
     if best.ends(least)[2] is None:
@@ -324,7 +327,10 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
     rivals = [other for other in others if overlaps(other, best, least)]
     paid = "energy" if best.cost is None else "cost"
     if not rivals:
-        text = f"a clear winner: its 90 % interval of the {IN_WORDS[least]} overlaps no other's"
+        among = _ON_RUN if choice.only_run else ""
+        text = (
+            f"a clear winner{among}: its 90 % interval of the {IN_WORDS[least]} overlaps no other's"
+        )
         trade = _won(best, min([best, *others], key=lambda c: c.order("time")), paid)
         return nothing | {
             "clear_winner": True,

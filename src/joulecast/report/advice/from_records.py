@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from joulecast.energy.as_run import Spread, as_run, differences, spread_of
+from joulecast.energy.as_run import Spread, as_run, notes_on, spread_of
 from joulecast.energy.evaluation import campaigns
 from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.forecast import answered, setting_of
@@ -272,5 +272,5 @@ def campaign_candidates(
         | {"why": why}
         for row, why in refused
     ]
-    notes = [] if rows.empty else differences(on_platform, campaign.runs, rows)
+    notes = [] if rows.empty else notes_on(on_platform, campaign.runs, rows)
     return [each for each in found if each is not None], why_none, notes
