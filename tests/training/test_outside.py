@@ -25,6 +25,7 @@ def test_a_campaign_is_measured_and_recorded(joulecast, tmp_path):
     assert {run["source"]["git_commit"] for run in runs} == {None}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("function", MEASURING)
 def test_the_example_of_the_page(function, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -165,6 +165,7 @@ def test_a_split_never_fits_what_it_judges():
     assert training.loc[extrapolation.fitted, "nodes"].max() <= 8 / 4
 
 
+@pytest.mark.long  # as test_the_judged_runs_energy_never_reaches_a_fit, on staged runs
 def test_the_held_out_calibration_is_not_used():
     observations, points = campaign()
     poisoned = points.copy()

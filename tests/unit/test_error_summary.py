@@ -45,7 +45,7 @@ def cluster(tmp_path_factory) -> Path:
     ("split", "time"),
     [
         ("in-sample", "given"),
-        ("leave-one-node-count-out", "predicted"),
+        pytest.param("leave-one-node-count-out", "predicted", marks=pytest.mark.long),
         ("extrapolation", "given"),
         ("leave-one-workload-out", "predicted"),
     ],
