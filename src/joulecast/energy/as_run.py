@@ -139,8 +139,11 @@ def notes_on(
             )
     crowded = [
         str(run)
-        for run, folder in zip(of_workload["run"], of_workload["folder"], strict=True)
-        if read_info(Path(folder)).oversubscribed
+        for run, folder, nodes_are in of_workload[["run", "folder", "nodes_are"]].itertuples(
+            index=False
+        )
+        # Emulated nodes have the speed of one with a core of its own, whatever their number.
+        if nodes_are != "emulated" and read_info(Path(folder)).oversubscribed
     ]
     if crowded:
         notes.append(
