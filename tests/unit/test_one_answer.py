@@ -514,9 +514,9 @@ def test_where_the_model_and_the_runs_differ_the_forecast_and_the_advice_say_so(
         step = {"computing": (0.2 if ranks == 2 else 0.1) + 0.001 * repeat, "update": 0.01}
         _own(tmp_path, f"tiny-n{ranks}-r{repeat}", ranks, step)
     asked = {"records": tmp_path / "records", "gpus": [1, 2, 4], "samples": 1e4}
-    told, advice = joulecast.forecast(**asked), joulecast.advise("tiny", **asked)
+    forecast, advice = joulecast.forecast(**asked), joulecast.advise("tiny", **asked)
     (said,) = (
-        note for note in told["notes"] if "MC2's time and the mean of the runs differ" in note
+        note for note in forecast["notes"] if "MC2's time and the mean of the runs differ" in note
     )
     assert "in 3 of 3 settings that were run" in said
     assert "most on 2 ranks, batch 8: " in said and "(-42 %)" in said
@@ -574,7 +574,7 @@ def test_the_name_of_a_training_is_taken_everywhere(tmp_path, monkeypatch):
     assert done.exit_code == 0 and done.output == "a: 2 of 2 runs done\n"
     unknown = CliRunner().invoke(app, ["forecast", "other", "--gpus", "2"])
     assert "results/measured has a, b, c and 2 more" in unknown.output
-    told = CliRunner().invoke(app, ["forecast", "a", "--gpus", "2", "--epochs", "1"])
-    assert told.exit_code == 2 and "results/measured" not in told.output, told.output
+    said = CliRunner().invoke(app, ["forecast", "a", "--gpus", "2", "--epochs", "1"])
+    assert said.exit_code == 2 and "results/measured" not in said.output, said.output
     missing = CliRunner().invoke(app, ["status", "other"])
     assert missing.exit_code == 2 and "NAME" in missing.output

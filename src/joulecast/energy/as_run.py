@@ -1,6 +1,6 @@
 """Settings as they were run: the mean of their runs, how repeats vary, and where a model says otherwise.
 
-A forecast has these means beside the model's figures, and an advice takes them in place of them.
+A forecast has these means next to the model's figures. An advice takes them in place of these figures.
 """
 
 import math
@@ -126,8 +126,9 @@ def differences(
 def notes_on(
     training: pd.DataFrame, of_workload: pd.DataFrame, predicted: pd.DataFrame
 ) -> list[str]:
-    """What a reader of predictions should know of the runs behind them: :func:`differences`, which part of a
-    node the energy is of, and how many hosts a scale is taken to have. Args as there."""
+    """What a reader of predictions should know of the runs behind them: :func:`differences` (which has the
+    arguments), which part of a node was metered, which runs had more ranks than cores, and how many hosts a
+    scale is taken to have."""
     workload = str(of_workload["workload"].iloc[0])
     notes = differences(training, of_workload, predicted)
     if "energy_covers" in of_workload:

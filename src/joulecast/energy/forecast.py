@@ -180,7 +180,7 @@ class _Outside:
         return self.others if self.scale is None else (self.scale, *self.others)
 
     @property
-    def told(self) -> tuple[str, ...]:
+    def noted(self) -> tuple[str, ...]:
         """What a forecast has a note for: other scales are what it is for, but not any."""
         return self.all if self.times_beyond > BEYOND else self.others
 
@@ -244,7 +244,7 @@ def answered(
     Returns:
         a row for each setting that can be asked, with the columns of
         :data:`joulecast.runs.judging.ANSWER`, ``extrapolation`` (in what it lies outside of the runs, which
-        widens its intervals), ``told`` (what of that a forecast has notes for), ``times_beyond`` and
+        widens its intervals), ``noted`` (what of that a forecast has notes for), ``times_beyond`` and
         ``beyond_one_count``; and the settings that cannot be asked, with the reasons.
     """
     whys = [_why_not_known(of_workload, setting) for setting in settings]
@@ -262,7 +262,7 @@ def answered(
     rows["work"] = rows["work"].fillna(rows["samples"])
     marks = {
         "extrapolation": [each.all for each in outside],
-        "told": [each.told for each in outside],
+        "noted": [each.noted for each in outside],
         "times_beyond": [each.times_beyond for each in outside],
         "beyond_one_count": [each.beyond_one_count for each in outside],
     }
@@ -417,7 +417,7 @@ def forecast_table(
             outside = [
                 (setting, text)
                 for setting in predicted.to_dict("records")
-                for text in setting["told"]
+                for text in setting["noted"]
             ]
             notes += _on_scales(workload, "", outside)
             alike = fitted[fitted["platform"] == of_workload["platform"].iloc[0]]

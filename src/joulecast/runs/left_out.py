@@ -86,7 +86,7 @@ def _refuse_two_of_one_name(runs: pd.DataFrame) -> None:
 
 
 def _refuse_two_machines(runs: pd.DataFrame) -> None:
-    """Raise where runs on the platform that nobody named were made on machines with other processors, or
+    """Raise where runs on the platform without a name were made on machines with other processors, or
     other memory: they are no repeats, and no scales of each other."""
     here = runs.loc[(runs["platform"] == THIS_MACHINE) & (runs["kind"] != "imported"), "folder"]
     found: dict[str, RunInfo] = {}

@@ -19,7 +19,7 @@ Algorithm = Literal["mpi", "shared", "two_level"]
 NodesAre = Literal["hosts", "ranks of one host", "emulated"]
 Precision = Literal["fp32", "bf16", "fp64"]
 THIS_MACHINE = "this-machine"
-"""Platform of runs that nobody named one for."""
+"""Platform of runs for which no other was given."""
 
 
 class _Frozen(BaseModel):
