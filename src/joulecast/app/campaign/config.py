@@ -23,7 +23,7 @@ from joulecast.runs.files.names import NAME, plain_path, simple_name, without_se
 from joulecast.runs.files.reading import key_and_message, read_yaml, require_few_values
 from joulecast.runs.files.shipped import is_path
 from joulecast.runs.section import Section
-from joulecast.runs.spec import Algorithm, Emulation, Precision
+from joulecast.runs.spec import THIS_MACHINE, Algorithm, Emulation, Precision
 from joulecast.simulate.section import SimulatorSection
 from joulecast.tune.section import TuningSection
 
@@ -187,7 +187,7 @@ class Config(Section):
         "results", min_length=1, description="Folder of all that the campaign makes."
     )
     platform: str = Field(
-        "this-machine",
+        THIS_MACHINE,
         description="A platform by name: a file of config/platforms without .yaml, or one that is "
         "shipped; or the path of a FILE.yaml.",
     )

@@ -32,7 +32,7 @@ def simulate(request: SimulateRequest, as_json: AsJson = False) -> None:
         raise JoulecastError(result["verdict"])
 
 
-_RESTS_ON = {
+_BASIS = {
     "description": "the GPU's description and kernels of other GPUs",
     "calibrated": "a step measured there",
 }
@@ -43,7 +43,7 @@ def _interval(result: dict[str, Any]) -> str:
     if result["step_low_s"] is None:
         return ""
     low, high = (digits(1e3 * result[end]) for end in ("step_low_s", "step_high_s"))
-    return f" ({low} to {high} ms; from {_RESTS_ON[result['basis']]})"
+    return f" ({low} to {high} ms; from {_BASIS[result['basis']]})"
 
 
 def _energy_line(result: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ from joulecast.measure.power.meter_registry import METERS
 from joulecast.quantities import duration_s
 from joulecast.runs.files.shipped import MEASURED
 from joulecast.runs.request import Name, Request, Shell, from_text
+from joulecast.runs.spec import THIS_MACHINE
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _STEPS = re.compile(r"(\d+):(\d+)")
@@ -75,7 +76,7 @@ class ObserveRequest(Request):
         default=0.1, ge=0.01, le=60, description="Seconds between two readings."
     )
     platform: Name = Field(
-        default="this-machine",
+        default=THIS_MACHINE,
         description="Platform whose watts an estimate takes: a name, or a FILE.yaml.",
     )
 

@@ -25,7 +25,7 @@ from joulecast.report.results_folder import NothingToShow
 
 _MOST_FRONTS = 6
 _ENERGIES = ("energy_j", "energy_low_j", "energy_high_j")
-_RESTS_ON = {
+_BASIS = {
     "measured": "was run",
     "fitted": "forecast, fitted model",
     "simulated": "forecast, simulated",
@@ -86,7 +86,7 @@ def _points(one: Advised) -> Iterator[dict[str, Any]]:
                 "time": seconds(row["time_s"]),
                 "energy": f"{joules(row['energy_j'])} ({energy_is(row)})",
                 "90 % between": NONE if NONE in (low, high) else f"{low} to {high}",
-                "rests on": "; ".join([_RESTS_ON[row["basis"]], *row["extrapolation"]]),
+                "rests on": "; ".join([_BASIS[row["basis"]], *row["extrapolation"]]),
                 "kind": "was run" if row["basis"] == "measured" else "forecast",
                 "front": "on the front" if row["on_front"] else "beaten",
                 "chosen": best is not None and row["setting"] == best["setting"],
