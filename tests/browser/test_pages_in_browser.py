@@ -245,7 +245,7 @@ def test_own_work_and_prices_give_what_the_command_forecasts(browser, pages):
     for row in rows:
         shown = dict(zip(names, row, strict=True))
         asked = told[shown["workload"], shown["nodes"]]
-        for name in ("time", "energy", "cost", "CO2e", "as it was run"):
+        for name in ("time", "energy", "cost", "CO2e", "basis"):
             assert shown[name] == asked[name]
     assert all(before[k] != text for k, text in enumerate(tables.all_inner_texts()))
     page.get_by_role("button", name="as it was").click()

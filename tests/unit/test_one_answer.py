@@ -207,7 +207,8 @@ def test_the_page_the_table_and_the_commands_charge_the_same_whole_steps(results
         "time_s",
         "energy_j",
         "energy_high_j",
-        "as_run_time_s",
+        "basis",
+        "runs",
     )
     for mine, theirs in zip(drawn, said["forecasts"], strict=True):
         assert {name: mine[name] for name in names} == {name: theirs[name] for name in names}
@@ -220,12 +221,10 @@ def test_the_page_the_table_and_the_commands_charge_the_same_whole_steps(results
             assert row["time_s"] == pytest.approx(ran[row["nodes"], row["batch_size"]])
     tested = {(row["nodes"], row["batch_size"]): row for row in answer["candidates"]}
     for row in drawn:
-        if row["as_run_time_s"] is not None:
-            advised = tested[row["nodes"], row["batch_size"]]
-            scale = ("nodes", "nodes_are", "hosts", "gpus")
-            assert {name: row[name] for name in scale} == {name: advised[name] for name in scale}
-            assert row["as_run_time_s"] == pytest.approx(advised["time_s"])
-            assert row["as_run_energy_j"] == pytest.approx(advised["energy_j"])
+        advised = tested[row["nodes"], row["batch_size"]]
+        same = ("nodes", "nodes_are", "hosts", "gpus", "basis", "runs", "time_s", "time_high_s")
+        same += ("energy_j", "energy_low_j", "energy_source")
+        assert {name: row[name] for name in same} == {name: advised[name] for name in same}
 
 
 @pytest.mark.parametrize(
@@ -289,8 +288,8 @@ def test_a_host_s_meter_counts_once_however_many_ranks_share_the_host(own_traini
     folder, _ = own_training
     records = folder / "records"
     (row,) = _command("forecast", "--records", records, "--gpus", ranks)["forecasts"]
-    assert row["energy_j"] == pytest.approx(row["as_run_energy_j"], rel=0.05)
-    assert row["energy_low_j"] <= row["as_run_energy_j"] <= row["energy_high_j"]
+    assert row["runs"] == 2
+    assert row["fitted_energy_j"] == pytest.approx(row["energy_j"], rel=0.05)
     assert (row["nodes"], row["nodes_are"], row["hosts"], row["gpus"]) == (ranks, "ranks", 1, None)
 
 
@@ -303,8 +302,8 @@ def test_strong_scaling_keeps_the_batch_of_all_nodes(tmp_path):
         write_record(tmp_path / "records" / spec.run, make_record(spec, _steps(nodes, batch)))
     answer = _command("forecast", "--records", tmp_path / "records", "--nodes", "2,8")
     assert [row["batch_size"] for row in answer["forecasts"]] == [16, 16]
-    assert answer["forecasts"][0]["as_run_time_s"] == pytest.approx(2 * sum(_steps(2, 16).values()))
-    assert answer["forecasts"][1]["as_run_time_s"] is None
+    assert answer["forecasts"][0]["time_s"] == pytest.approx(2 * sum(_steps(2, 16).values()))
+    assert [row["basis"] for row in answer["forecasts"]] == ["measured", "fitted"]
 
 
 def test_a_batch_that_is_kept_at_a_larger_scale_is_told(tmp_path):
@@ -388,7 +387,7 @@ def test_what_is_counted_in_another_unit_is_refused_in_the_same_words(metered_ru
     (row,) = joulecast.advise("net", **asked)["candidates"]
     (forecast,) = joulecast.forecast(**asked)["forecasts"]
     # It ran 10 epochs, which do not show what its start takes of 5.
-    assert forecast["as_run_time_s"] is None and row["time_s"] == forecast["time_s"]
+    assert forecast["basis"] == "fitted" and row["time_s"] == forecast["time_s"]
     said = _refusals(metered_runs, "llama2_70b_lora", ("--nodes", 1), ("--epochs", 1))
     for each in said:
         assert "is not forecast: its work is counted in samples, not in epochs" in each
@@ -410,7 +409,7 @@ def test_a_training_whose_steps_are_counted_has_a_forecast_and_an_advice(tmp_pat
     for row, candidate in zip(
         rows, sorted(advice["candidates"], key=lambda c: c["nodes"]), strict=True
     ):
-        assert candidate["time_s"] == pytest.approx(row["as_run_time_s"] * 1000 / 4)
+        assert candidate["time_s"] == pytest.approx(row["time_s"] * 1000 / 4)
 
 
 def test_a_batch_outside_of_the_runs_is_as_far_off_in_the_forecast_as_in_the_advice(results):
@@ -466,7 +465,7 @@ def test_rows_of_a_forecast_do_the_same_work_and_say_where_it_was_recorded(tmp_p
     assert [row["work"] for row in rows] == 3 * [40]
     assert {row["work_is"] for row in rows} == {"as recorded on 2 ranks"}
     # One rank takes ten steps of four samples.
-    assert rows[0]["as_run_time_s"] == pytest.approx(10 * sum(_steps(1, 4).values()))
+    assert rows[0]["time_s"] == pytest.approx(10 * sum(_steps(1, 4).values()))
     for repeat in (3, 4):
         _observed(tmp_path, "tiny", 2, repeat, steps=7)
     (row,) = joulecast.forecast(tmp_path, gpus=[2])["forecasts"]
@@ -503,9 +502,9 @@ def test_the_exchange_of_a_single_rank_is_in_its_forecast(tmp_path):
     step = {"computing": 0.1, "communicating_copy": 0.03, "update": 0.01}
     _own(tmp_path, "tiny-n1-r1", 1, step)
     (row,) = joulecast.forecast(tmp_path / "records", gpus=[1])["forecasts"]
-    assert row["as_run_time_s"] == pytest.approx(3 * 0.14)
-    assert row["time_s"] == pytest.approx(row["as_run_time_s"], rel=0.01)
-    assert row["energy_j"] == pytest.approx(row["as_run_energy_j"], rel=0.01)
+    assert row["time_s"] == pytest.approx(3 * 0.14)
+    assert row["fitted_time_s"] == pytest.approx(row["time_s"], rel=0.01)
+    assert row["fitted_energy_j"] == pytest.approx(row["energy_j"], rel=0.01)
 
 
 def test_where_the_model_and_the_runs_differ_the_forecast_and_the_advice_say_so(tmp_path):
@@ -515,14 +514,12 @@ def test_where_the_model_and_the_runs_differ_the_forecast_and_the_advice_say_so(
         _own(tmp_path, f"tiny-n{ranks}-r{repeat}", ranks, step)
     asked = {"records": tmp_path / "records", "gpus": [1, 2, 4], "samples": 1e4}
     forecast, advice = joulecast.forecast(**asked), joulecast.advise("tiny", **asked)
-    (said,) = (
-        note for note in forecast["notes"] if "MC2's time and the mean of the runs differ" in note
-    )
+    (said,) = (note for note in forecast["notes"] if "MC2's time lies outside" in note)
     assert "in 3 of 3 settings that were run" in said
     assert "most on 2 ranks, batch 8: " in said and "(-42 %)" in said
     assert said in advice["warnings"]
     alike = joulecast.forecast(**asked | {"gpus": [8]})["notes"]
-    assert not any("the mean of the runs differ" in note for note in alike)
+    assert not any("lies outside" in note for note in alike)
 
 
 def test_an_exchange_of_one_size_grows_with_its_bytes_and_may_be_latency(tmp_path):

@@ -110,7 +110,7 @@ def test_a_tooltip_names_the_batch_and_where_energy_is_from(results):
     found = shown(results.folder)["forecast"].content
     svg = inline_svg(found.charts["energy"], "e")
     assert re.search(
-        r"on: 2 nodes · batch: 8 \(4 a node\) · energy: [^·]+ · as it was run \(est", svg
+        r"on: 2 nodes · batch: 8 \(4 a node\) · energy: [^·]+ · basis: [^·]+ \(est", svg
     )
     assert "measured:" not in svg and "estimated" not in inline_svg(found.charts["time"], "t")
     assert "Drawn for batch 4 a node." in found.how_to_read
@@ -202,7 +202,7 @@ def test_sources_of_energy_are_never_in_one_chart(results):
 def test_a_forecast_is_not_called_a_measurement(results):
     figure = energy_time_front(shown(results.folder)["answers"].advice.content, "")
     drawn = " ".join(inline_svg(chart, "c") for chart in figure.charts)
-    assert "(forecast from estimated energy)" in drawn and "(estimated)" in drawn
+    assert "(forecast from estimated)" in drawn and "(estimated)" in drawn
 
 
 def test_no_energy_has_its_reason(campaign, tmp_path):
@@ -438,7 +438,7 @@ def test_the_page_forecasts_what_the_command_forecasts(campaign):
             for row in rows
             if (row["workload"], row["nodes"]) == (one["workload"], one["nodes"])
         )
-        for name in ("time_s", "time_low_s", "energy_j", "energy_high_j", "as_run_energy_j"):
+        for name in ("time_s", "time_low_s", "energy_j", "energy_high_j", "fitted_energy_j"):
             expected = None if one[name] is None else pytest.approx(one[name])
             assert mine[name] == expected
     assert {row["nodes"] for row in rows} == {1, 2, 4, 8, 16}

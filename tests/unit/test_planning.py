@@ -413,12 +413,13 @@ def test_estimates_are_not_mixed_with_measurements(tmp_path):
     folders = keep(tmp_path, *measured, a_run(4, 8, source="estimated"))
     advice = advise(folders, "vit_ti")
     row = row_of(advice, 4, 32)
-    assert row["energy_j"] is None and "not mixed" in row["why_no_energy"]
-    assert row["time_s"] > 0
-    assert {c["energy_source"] for c in advice["candidates"]} == {"measured", None}
-    (forecast,) = forecast_of(folders, Scales(nodes=[4]))["forecasts"]
-    assert forecast["energy_source"] == "measured" and forecast["as_run_energy_j"] is None
-    assert forecast["as_run_time_s"] > 0 and forecast["energy_j"] > 0
+    assert (row["basis"], row["runs"], row["runs_with_energy"]) == ("measured", 1, 0)
+    assert {c["energy_source"] for c in advice["candidates"]} == {"measured"}
+    assert "one run; energy by MC2" in advice_text(advice)
+    (forecast,) = forecast_of(folders, Scales(nodes=[4], samples=advice["work"]["samples"]))[
+        "forecasts"
+    ]
+    assert forecast["energy_source"] == "measured" and forecast["energy_j"] == row["energy_j"] > 0
 
 
 def test_more_nodes_than_were_run_are_weighed_unless_counts_are_asked_for(tmp_path):

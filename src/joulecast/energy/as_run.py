@@ -1,6 +1,7 @@
 """Settings as they were run: the mean of their runs, how repeats vary, and where a model says otherwise.
 
-A forecast has these means next to the model's figures. An advice takes them in place of these figures.
+Where a setting was run, the mean of its runs stands in a forecast and in an advice, in place of the model's
+figures.
 """
 
 import math
@@ -16,7 +17,7 @@ from scipy.special import stdtrit
 from joulecast.quantities import consumptions, counted, listed, percent, times
 from joulecast.runs.judging import SETTING
 from joulecast.runs.record import read_info
-from joulecast.runs.scale import hosts_and_gpus, scale_in_words, unit_of
+from joulecast.runs.scale import hosts_and_gpus, is_observed, scale_in_words, unit_of
 
 _SAME_WORK = 0.1
 """Relative difference of work up to which an imported run stands for another amount."""
@@ -30,12 +31,9 @@ def per_work(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"time_s": runs["total_s"] / units, "energy_j": runs["energy_j"] / units})
 
 
-def as_run(
-    of_workload: pd.DataFrame, setting: Mapping[str, Any]
-) -> tuple[pd.DataFrame, dict[str, float]]:
-    """The runs of exactly a setting, and their mean ``time_s`` and ``energy_j`` for its work; NaN where it
-    was not run, or an imported run did another amount of work: its start and what stands still do not grow
-    with the work, so that no run shows what that takes.
+def runs_of(of_workload: pd.DataFrame, setting: Mapping[str, Any]) -> pd.DataFrame:
+    """The runs of exactly a setting; none where imported runs did another amount of work: their start and
+    what stands still do not grow with the work, so that no run shows what that takes.
 
     Args:
         setting: with the ``work`` that the model predicts where none was asked for.
@@ -43,12 +41,12 @@ def as_run(
     same = of_workload["nodes"] == setting["nodes"]
     if pd.notna(setting["batch"]):
         same &= of_workload["batch"] == setting["batch"]
-    own = of_workload[same]
+    if is_observed(of_workload):
+        # Four ranks on one host are no repeat of four on two.
+        same &= np.ceil(of_workload["nodes"] / of_workload["ranks_per_host"]) == setting["hosts"]
     if setting["kind"] == "imported":
-        own = own[(own["samples"] / setting["work"] - 1).abs() < _SAME_WORK]
-    # What was run pays whole steps as the forecast does.
-    units = setting["work"] if setting["kind"] == "imported" else setting["steps"]
-    return own, {name: float(mean) for name, mean in (per_work(own).mean() * units).items()}
+        same &= (of_workload["samples"] / setting["work"] - 1).abs() < _SAME_WORK
+    return of_workload[same]
 
 
 @dataclass(frozen=True)
@@ -58,13 +56,12 @@ class Spread:
     sd: float
     freedom: int
 
-    def sides(self, runs: int) -> tuple[float, float] | None:
-        """Half widths of the logarithm's 90 % interval for one more run, after the mean of ``runs``;
-        ``None`` for a setting that was not repeated."""
+    def half(self, runs: int) -> float | None:
+        """Half width of the logarithm's 90 % interval for one more run, after the mean of ``runs``; ``None``
+        for a setting that was not repeated."""
         if self.freedom < 1 or runs < 2:
             return None
-        half = float(stdtrit(self.freedom, 0.95)) * self.sd * float(np.sqrt(1 + 1 / runs))
-        return half, half
+        return float(stdtrit(self.freedom, 0.95)) * self.sd * math.sqrt(1 + 1 / runs)
 
 
 def spread_of(training: pd.DataFrame, quantity: str) -> Spread:
@@ -78,59 +75,108 @@ def spread_of(training: pd.DataFrame, quantity: str) -> Spread:
     return Spread(float(np.sqrt(squares.sum() / freedom)), freedom)
 
 
-def differences(
-    training: pd.DataFrame, of_workload: pd.DataFrame, predicted: pd.DataFrame
-) -> list[str]:
-    """A note for the time and one for the energy, where the model lies further from the mean of a setting's
-    runs than the 90 % interval of one more run: from the repeats, without any from the model.
+def stand_as_run(
+    fitted: pd.DataFrame, of_workload: pd.DataFrame, predicted: pd.DataFrame
+) -> pd.DataFrame:
+    """Settings that a model predicts; where one was run, the mean of its runs takes the place of the model's
+    time, and of its energy where the runs have one.
+
+    The 90 % interval of such a mean is that of one more run: from how repeats vary on the platform, and for a
+    setting that was run once from the model.
 
     Args:
-        training: runs whose repeats tell how runs vary.
-        of_workload: the runs of one workload.
-        predicted: settings of it, with the columns of :data:`joulecast.runs.judging.ANSWER`.
+        fitted: the runs that the model was fitted to.
+        of_workload: those of them that are of the settings' workload.
+        predicted: settings, with the columns of :data:`joulecast.runs.judging.ANSWER`.
+
+    Returns:
+        ``predicted`` with ``basis`` (``measured`` or ``fitted``), ``runs`` and ``runs_with_energy`` of
+        exactly the setting, what the model says, ``fitted_time_s`` and ``fitted_energy_j``, and the
+        ``energy_source`` of the joules.
     """
-    rows = predicted.to_dict("records")
+    on_platform = fitted[fitted["platform"] == of_workload["platform"].iloc[0]]
+    spreads = {name: spread_of(on_platform, name) for name in ("time_s", "energy_j")}
+    rows = []
+    for row in predicted.to_dict("records"):
+        own = runs_of(of_workload, row)
+        done = per_work(own)
+        counts = {name: int(count) for name, count in done.count().items()}
+        # What was run pays whole steps as the forecast does.
+        units = row["work"] if row["kind"] == "imported" else row["steps"]
+        for name, spread in spreads.items():
+            row[f"fitted_{name}"] = row[name]
+            if counts[name]:
+                mean, half = float(done[name].mean()) * units, spread.half(counts[name])
+                row |= _mean(row, name, mean, half)
+        rows.append(
+            row
+            | {
+                "basis": "measured" if counts["time_s"] else "fitted",
+                "runs": counts["time_s"],
+                "runs_with_energy": counts["energy_j"],
+                "energy_source": None
+                if math.isnan(row["energy_j"])
+                else _sources(own if counts["energy_j"] else fitted),
+            }
+        )
+    return pd.DataFrame(rows, index=predicted.index)
+
+
+def _sources(runs: pd.DataFrame) -> str | None:
+    """What the energies of some runs are."""
+    known = runs.loc[runs["energy_j"].notna(), "energy_source"]
+    return ", ".join(sorted(known.dropna().unique())) or None
+
+
+def _mean(row: Mapping[str, Any], name: str, mean: float, half: float | None) -> dict[str, float]:
+    """The mean of a setting's runs, and its interval; as wide as the model's where ``half`` is not known."""
+    quantity, unit = name.split("_")
+    low, high = f"{quantity}_low_{unit}", f"{quantity}_high_{unit}"
+    if half is not None:
+        return {name: mean, low: mean * math.exp(-half), high: mean * math.exp(half)}
+    # What the model draws may lie to one side of what it expects.
+    return {
+        name: mean,
+        low: mean * float(np.minimum(1.0, row[low] / row[name])),
+        high: mean * float(np.maximum(1.0, row[high] / row[name])),
+    }
+
+
+def differences(rows: pd.DataFrame) -> list[str]:
+    """A note for the time and one for the energy, where the model lies outside of the interval of one more
+    run of a setting.
+
+    Args:
+        rows: of one workload, by :func:`stand_as_run`.
+    """
     notes = []
     for quantity, (unit, in_words) in _IN_WORDS.items():
-        name, spread = f"{quantity}_{unit}", spread_of(training, f"{quantity}_{unit}")
-        ran = off = 0
-        worst, size = "", 0.0
-        for row in rows:
-            own, means = as_run(of_workload, row)
-            mean, model = means[name], row[name]
-            if not (mean > 0 and model > 0):
-                continue
-            ran += 1
-            sides = spread.sides(int(per_work(own)[name].notna().sum()))
-            low, high = row[f"{quantity}_low_{unit}"], row[f"{quantity}_high_{unit}"]
-            half = abs(math.log(model / mean))
-            is_near = half <= sides[0] if sides else not (mean < low or mean > high)
-            if is_near:
-                continue
-            off += 1
-            if half > size:
-                size, (said, was) = half, in_words(model, mean)
-                worst = (
-                    f"most on {_setting(row)}: {said} for {was} "
-                    f"({percent(100 * (model / mean - 1), signed=True)})"
-                )
-        if off:
-            notes.append(
-                f"{of_workload['workload'].iloc[0]}: in {off} of {ran} settings that were run, MC2's "
-                f"{quantity} and the mean of the runs differ by more than repeats do, {worst}; `advise` "
-                "takes the mean, so it may order settings otherwise than `forecast`"
-            )
+        name = f"{quantity}_{unit}"
+        ran = rows[(rows["runs"] > 0) & (rows[f"fitted_{name}"] > 0)]
+        ran = ran if quantity == "time" else ran[ran["runs_with_energy"] > 0]
+        model, low, high = (
+            ran[each]
+            for each in (f"fitted_{name}", f"{quantity}_low_{unit}", f"{quantity}_high_{unit}")
+        )
+        off = ran[(model < low) | (model > high)]
+        if off.empty:
+            continue
+        worst = off.loc[np.log(off[f"fitted_{name}"] / off[name]).abs().idxmax()].to_dict()
+        said, was = in_words(worst[f"fitted_{name}"], worst[name])
+        by = percent(100 * (worst[f"fitted_{name}"] / worst[name] - 1), signed=True)
+        notes.append(
+            f"{worst['workload']}: in {len(off)} of {len(ran)} settings that were run, MC2's {quantity} lies "
+            f"outside of the interval of the runs, most on {_setting(worst)}: {said} for {was} ({by}); what "
+            "was not run is MC2's, and may be as far off"
+        )
     return notes
 
 
-def notes_on(
-    training: pd.DataFrame, of_workload: pd.DataFrame, predicted: pd.DataFrame
-) -> list[str]:
-    """What a reader of predictions should know of the runs behind them: :func:`differences` (which has the
-    arguments), which part of a node was metered, which runs had more ranks than cores, and how many hosts a
-    scale is taken to have."""
+def notes_on(of_workload: pd.DataFrame, predicted: pd.DataFrame) -> list[str]:
+    """What a reader of predictions should know of the runs behind them: :func:`differences`, which part of a
+    node was metered, which runs had more ranks than cores, and how many hosts a scale is taken to have."""
     workload = str(of_workload["workload"].iloc[0])
-    notes = differences(training, of_workload, predicted)
+    notes = differences(predicted)
     if "energy_covers" in of_workload:
         parts = [str(covers) for covers in of_workload["energy_covers"].dropna().unique()]
         if parts and not {"node", "module"} & {*parts}:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from joulecast.energy.as_run import as_run, notes_on
+from joulecast.energy.as_run import notes_on, stand_as_run
 from joulecast.energy.evaluation import campaigns
 from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.models import DRIFT, ONE_COUNT, EnergyModel, Phased, Staged, mc2_for
@@ -53,6 +53,7 @@ _SETTING = {
 """What a forecast names of its setting, and the column of the runs table that has it."""
 
 _AMOUNTS = [name for name in ANSWER if name != "work"]
+_BASIS = ["basis", "runs", "runs_with_energy", "fitted_time_s", "fitted_energy_j", "energy_source"]
 
 _PER_WORK = {"samples": 1e6, "epochs": 1.0, "steps": 1e3}
 """The work that costs are given for where no amount is asked for, by what is counted: so many samples that it
@@ -237,15 +238,23 @@ def _widened(answer: pd.DataFrame, by: pd.Series) -> pd.DataFrame:
 
 
 def answered(
-    model: EnergyModel, of_workload: pd.DataFrame, settings: Sequence[dict[str, Any]]
+    model: EnergyModel,
+    fitted: pd.DataFrame,
+    of_workload: pd.DataFrame,
+    settings: Sequence[dict[str, Any]],
 ) -> tuple[pd.DataFrame, list[tuple[dict[str, Any], str]]]:
-    """What a model that was fitted to a workload's runs, and others, says of settings.
+    """What is known of settings: the mean of the runs of a setting that was run, else what a model says.
+
+    Args:
+        model: that was fitted to ``fitted``.
+        of_workload: those of ``fitted`` that are of the settings' workload.
 
     Returns:
         a row for each setting that can be asked, with the columns of
-        :data:`joulecast.runs.judging.ANSWER`, ``extrapolation`` (in what it lies outside of the runs, which
-        widens its intervals), ``noted`` (what of that a forecast has notes for), ``times_beyond`` and
-        ``beyond_one_count``; and the settings that cannot be asked, with the reasons.
+        :data:`joulecast.runs.judging.ANSWER` and of :func:`joulecast.energy.as_run.stand_as_run`,
+        ``extrapolation`` (in what it lies outside of the runs, which widens its intervals), ``noted`` (what
+        of that a forecast has notes for), ``times_beyond`` and ``beyond_one_count``; and the settings that
+        cannot be asked, with the reasons.
     """
     whys = [_why_not_known(of_workload, setting) for setting in settings]
     pairs = list(zip(settings, whys, strict=True))
@@ -260,9 +269,13 @@ def answered(
     rows = rows.drop(columns=[*ANSWER], errors="ignore").join(answer)
     # The work that was asked for, or that the law predicts.
     rows["work"] = rows["work"].fillna(rows["samples"])
+    rows = stand_as_run(fitted, of_workload, rows)
+    was_run = rows["basis"] == "measured"
     marks = {
-        "extrapolation": [each.all for each in outside],
-        "noted": [each.noted for each in outside],
+        "extrapolation": [
+            () if ran else each.all for each, ran in zip(outside, was_run, strict=True)
+        ],
+        "noted": [() if ran else each.noted for each, ran in zip(outside, was_run, strict=True)],
         "times_beyond": [each.times_beyond for each in outside],
         "beyond_one_count": [each.beyond_one_count for each in outside],
     }
@@ -406,7 +419,7 @@ def forecast_table(
                 notes.append(f"{workload} is not forecast: {error}")
                 continue
             settings = _settings(of_workload, wanted, asked)
-            predicted, refused = answered(model, of_workload, settings)
+            predicted, refused = answered(model, fitted, of_workload, settings)
             notes += _on_scales(workload, " is not forecast", refused)
             if predicted.empty:
                 continue
@@ -420,24 +433,17 @@ def forecast_table(
                 for text in setting["noted"]
             ]
             notes += _on_scales(workload, "", outside)
-            alike = fitted[fitted["platform"] == of_workload["platform"].iloc[0]]
-            notes += notes_on(alike, of_workload, predicted)
-            ran = [as_run(of_workload, setting)[1] for setting in predicted.to_dict("records")]
+            notes += notes_on(of_workload, predicted)
             setting = {name: predicted[column] for name, column in _SETTING.items()}
             # Where steps are counted, the samples in one are not known.
             setting["batch_size"] = predicted["batch"].mask(predicted["work_unit"] == "steps")
             forecasts = (
                 pd.DataFrame(setting)
-                .join(predicted[_AMOUNTS])
-                .assign(
-                    energy_source=predicted["energy_source"],
-                    rests_on=rests_on,
-                    extrapolation=predicted["extrapolation"],
-                )
+                .join(predicted[[*_AMOUNTS, *_BASIS, "extrapolation"]])
+                .assign(rests_on=rests_on)
             )
             paid = cost_columns(forecasts, prices, "energy_source")
-            means = pd.DataFrame(ran, index=predicted.index).add_prefix("as_run_")
-            parts.append(pd.concat([forecasts, paid, means], axis=1))
+            parts.append(pd.concat([forecasts, paid], axis=1))
         notes += on_one_count(fitted, imported) if beyond else []
     if not parts:
         raise JoulecastError(f"nothing can be forecast: {'; '.join(notes)}")
@@ -453,10 +459,10 @@ def forecast(folders: Sequence[Path], asked: Scales, prices: Prices = NO_PRICES)
     Returns:
         ``forecasts`` (a list of settings with ``batch_size``, ``work``, its unit and where it is from
         (``work_is``), ``nodes`` (what ``nodes_are`` says), the ``hosts`` and ``gpus`` in use, ``time_s``,
-        ``energy_j`` and their 90 % intervals, means of the runs of that very setting (``as_run_``), and what
-        the forecasts rest on;
+        ``energy_j`` and their 90 % intervals: of a setting that was run, means of its ``runs`` (``basis`` is
+        ``measured``), else MC2's (``fitted``), which ``fitted_time_s`` and ``fitted_energy_j`` have of all;
         energies are ``None`` where the records have none; ``extrapolation``: in what a setting lies outside
-        of the runs), with the columns of
+        of the runs; and what MC2 ``rests_on``), with the columns of
         :func:`~joulecast.energy.prices.cost_columns`; ``prices``, ``fitted_runs``,
         ``largest_fitted_nodes``, ``left_out``, ``notes``.
 

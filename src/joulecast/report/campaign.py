@@ -4,7 +4,6 @@ The page shows these answers, and they stand beside it as tables and JSON.
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from joulecast.energy.forecast import forecast_table, whole_steps, work_of
 from joulecast.energy.prices import Prices, cost_columns
 from joulecast.energy.request import Scales
 from joulecast.errors import JoulecastError
-from joulecast.quantities import counted, is_number, seconds, span
+from joulecast.quantities import counted, seconds, span
 from joulecast.report.advice.advise import advise
 from joulecast.report.advice.request import AdviceRequest
 from joulecast.report.results_folder import NothingToShow, Part, Results, names_of
@@ -39,10 +38,9 @@ _SCALE = ("ranks_per_host", "accelerators_per_node")
 class CampaignForecast:
     """Rows of :func:`joulecast.energy.forecast.forecast`, for the work ``work_is`` in words.
 
-    Money and CO2 of what was run (``as_run_cost``, ``as_run_co2_kg``) are by the same prices. ``notes``
-    say what is not forecast, and why. ``most_run`` of a row is the largest scale that its training was run
-    on, ``has_steps`` whether its work is whole steps of its batch; ``runs_were`` says how long runs lasted,
-    and on what.
+    ``notes`` say what is not forecast, and why. ``most_run`` of a row is the largest scale that its training
+    was run on, ``has_steps`` whether its work is whole steps of its batch; ``runs_were`` says how long runs
+    lasted, and on what.
     """
 
     rows: list[dict[str, Any]]
@@ -124,16 +122,6 @@ def work_in_words(unit: str) -> str:
     return counted(int(work_of(unit)), unit.removesuffix("s"))
 
 
-def energy_is(candidate: Mapping[str, Any]) -> str:
-    """What to call the energy of a candidate: its source, or that it is a forecast and made from what."""
-    if not is_number(candidate["energy_j"]):
-        return f"none: {candidate['why_no_energy'] or 'no reason is known'}"
-    if candidate["basis"] == "simulated":
-        return "simulated"
-    source = str(candidate["energy_source"])
-    return source if candidate["basis"] == "measured" else f"forecast from {source} energy"
-
-
 def advise_campaign(
     results: Results, runs: KnownRuns, priced_by: str | None = None
 ) -> list[Advised]:
@@ -189,7 +177,7 @@ def campaign_forecast(results: Results, runs: KnownRuns) -> CampaignForecast:
             notes.append(str(error))
             continue
         names = {*of_unit["workload"], *of_unit["network"]}
-        rows += [_with_paid(row, results.prices) for row in _in_range(table, of_unit)]
+        rows += _in_range(table, of_unit)
         starts = tuple(f"{name}{end}" for name in names for end in " :")
         notes += [note for note in refused if note.startswith(starts)]
         works.append(_AS_RUN if unit == _AS_RUN else work_in_words(str(unit)))
@@ -230,17 +218,6 @@ def _in_range(table: pd.DataFrame, runs: pd.DataFrame) -> list[dict[str, Any]]:
         if fewest <= row["nodes"] <= last:
             kept.append(row | {"most_run": most, "has_steps": has_steps})
     return kept
-
-
-def _with_paid(row: Mapping[str, Any], prices: Prices) -> dict[str, Any]:
-    """The row with money and CO2 of what was run."""
-    time_s, joules = row["as_run_time_s"], row["as_run_energy_j"]
-    ran = time_s is not None
-    return {
-        **row,
-        "as_run_cost": prices.money(time_s, joules, row["hosts"], row["gpus"]) if ran else None,
-        "as_run_co2_kg": prices.co2_kg(joules),
-    }
 
 
 def costs(results: Results) -> pd.DataFrame:

@@ -10,7 +10,6 @@ from joulecast.quantities import (
     consumptions_of,
     counted,
     digits,
-    seconds,
     times,
     with_range,
 )
@@ -19,14 +18,13 @@ from joulecast.runs.scale import scale_in_words, unit_of
 InWords = Callable[..., list[str]]
 
 
-def _as_run(row: Mapping[str, Any], in_joules: InWords) -> str:
-    """Means of the runs of a forecast setting."""
-    if row["as_run_time_s"] is None:
-        return "not run"
-    parts = [seconds(row["as_run_time_s"])]
-    if row["as_run_energy_j"] is not None:
-        parts += in_joules(row["as_run_energy_j"])
-    return ", ".join(parts)
+def basis_in_words(row: Mapping[str, Any]) -> str:
+    """What a row of a forecast or an advice is: ``mean of 3 runs``, ``one run``, ``MC2``, ``simulated``."""
+    if row["basis"] != "measured":
+        return "MC2" if row["basis"] == "fitted" else "simulated"
+    runs = "one run" if row["runs"] == 1 else f"mean of {row['runs']} runs"
+    by_mc2 = row["energy_j"] is not None and not row["runs_with_energy"]
+    return f"{runs}; energy by MC2" if by_mc2 else runs
 
 
 def _costs(row: Mapping[str, Any], currency: str) -> dict[str, str]:
@@ -49,12 +47,20 @@ def _cells(row: Mapping[str, Any], currency: str, in_joules: InWords) -> dict[st
         "work is": str(row["work_is"]),
         **amounts,
         **_costs(row, currency),
-        "as it was run": _as_run(row, in_joules),
-        "energy is": f"forecast from {row['energy_source']}"
-        if row["energy_source"]
-        else "not known",
+        "basis": basis_in_words(row),
+        "energy is": energy_is(row),
         "nodes are": _nodes_are(row, unit),
     }
+
+
+def energy_is(row: Mapping[str, Any]) -> str:
+    """What to call the energy of a row: its source, or that it is a forecast and made from what; why there is
+    none, if a row says it."""
+    if row["energy_j"] is None:
+        return f"none: {row['why_no_energy']}" if row.get("why_no_energy") else "not known"
+    if row["basis"] == "simulated":
+        return "simulated"
+    return f"{'' if row['runs_with_energy'] else 'forecast from '}{row['energy_source']}"
 
 
 def _nodes_are(row: Mapping[str, Any], unit: str) -> str:
@@ -80,9 +86,10 @@ def forecast_notes(result: Mapping[str, Any]) -> list[str]:
     rows, paid = result["forecasts"], Prices(**result["prices"])
     beyond = scale_in_words(result["largest_fitted_nodes"], rows[0]["nodes_are"])
     lines = [
-        f"fitted to {counted(result['fitted_runs'], 'run')} on up to {beyond}; beyond, the time is an "
+        f"MC2 is fitted to {counted(result['fitted_runs'], 'run')} on up to {beyond}; beyond, the time is an "
         "extrapolation",
-        "in brackets: 90 % intervals; batch_size is of all nodes; what was run is for the row's work",
+        "in brackets: 90 % intervals of one run; batch_size is of all nodes; basis: runs of exactly this "
+        "setting, or what MC2 says",
     ]
     if paid.given:
         lines.append(f"prices: {paid.in_words()}")

@@ -19,7 +19,6 @@ class Amounts:
         work: in ``unit``.
         batch: of all nodes, where the training has whole steps of it; ``None``: time and energy grow in
             proportion to the work.
-        run_s, run_j: of what was run, for the same work.
         nodes, gpus: in use, where they are known.
         is_estimated: whether the energy rests on an estimated power.
     """
@@ -29,8 +28,6 @@ class Amounts:
     work: float
     unit: str
     batch: float | None
-    run_s: float | None = None
-    run_j: float | None = None
     nodes: float | None = None
     gpus: float | None = None
     is_estimated: bool = False
@@ -52,8 +49,7 @@ class Amounts:
     def as_json(self) -> str:
         """All of it as JSON, ``null`` where a number is not known."""
         numbers = {
-            **{"work": self.work, "batch": self.batch, "run_s": self.run_s, "run_j": self.run_j},
-            **{"nodes": self.nodes, "gpus": self.gpus},
+            **{"work": self.work, "batch": self.batch, "nodes": self.nodes, "gpus": self.gpus},
         }
         ends = {"time_s": self.time_s, "energy_j": self.energy_j}
         return json.dumps(
@@ -89,5 +85,5 @@ class Table:
         return [(column, column in self.numeric) for column in self.columns]
 
 
-SHOWS = {name: name for name in ("time", "energy", "cost", "CO2e", "as it was run")}
+SHOWS = {name: name for name in ("time", "energy", "cost", "CO2e")}
 """Columns that show an amount by their own name."""

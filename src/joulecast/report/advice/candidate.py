@@ -27,6 +27,7 @@ class Candidate:
             ``why_no_interval``.
         energy_source: measured, estimated, recorded, imported, or what a simulation was priced with.
         runs: recorded runs of exactly this setting.
+        runs_with_energy: those of them whose energy is known; without any, the energy is MC2's.
         extrapolation: in what the setting lies outside of what was measured.
         times_beyond: how many times its node count is the most that was run; 1 up to there.
         beyond_one_count: whether it has another node count than the only one that was run.
@@ -47,6 +48,7 @@ class Candidate:
     why_no_energy: str | None = None
     why_no_interval: str | None = None
     runs: int = 0
+    runs_with_energy: int = 0
     extrapolation: tuple[str, ...] = ()
     times_beyond: float = 1.0
     beyond_one_count: bool = False

@@ -1,10 +1,8 @@
 """Candidates from run records: settings that were run, and those that MC2, fitted to them, forecasts.
 
-A setting that was run keeps the mean of its runs; how far a further run may lie from it comes from the
-repeats, and for a setting that was run once from the model. All others are the model's, with its intervals.
+They are the rows of a forecast (:func:`joulecast.energy.forecast.answered`).
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from joulecast.energy.as_run import Spread, as_run, notes_on, spread_of
+from joulecast.energy.as_run import notes_on
 from joulecast.energy.evaluation import campaigns
 from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.forecast import answered, setting_of
@@ -53,18 +51,6 @@ class Campaign:
     def knows_exchange(self) -> bool:
         """Whether the runs tell what more nodes cost; imported ones tell what others took on them."""
         return self.imported or self.evidence.shows_exchange
-
-    @property
-    def has_energy(self) -> bool:
-        """Whether any run of the network carries an energy."""
-        return bool(self.runs["energy_j"].notna().any())
-
-    @property
-    def energy_source(self) -> str | None:
-        """What the energies are that the model's energies rest on."""
-        of_fit = self.evidence.training
-        known = of_fit.loc[of_fit["energy_j"].notna(), "energy_source"]
-        return ", ".join(sorted(known.dropna().unique())) or None
 
     @property
     def why_no_energy(self) -> str:
@@ -162,76 +148,20 @@ def _identity(campaign: Campaign, row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-Sides = tuple[float, float]
-"""Half widths of a logarithm, downwards and upwards."""
-
-
-def _bounds(value: float | None, sides: Sides | None) -> tuple[float | None, float | None]:
-    if value is None or sides is None:
-        return None, None
-    return value * math.exp(-sides[0]), value * math.exp(sides[1])
-
-
-def _sides(row: dict[str, Any], quantity: str) -> Sides | None:
-    """Half widths of the model's interval about its prediction."""
-    unit = "s" if quantity == "time" else "j"
-    value, lower, upper = (
-        json_value(row[f"{quantity}{end}_{unit}"]) for end in ("", "_low", "_high")
-    )
-    if not value or not upper or not lower:
-        return None
-    # What is drawn may lie to one side of what is expected.
-    return max(0.0, math.log(value / lower)), max(0.0, math.log(upper / value))
-
-
-@dataclass(frozen=True)
-class _Width:
-    time: Spread
-    energy: Spread
-
-
-def _measured(campaign: Campaign, row: dict[str, Any], widths: _Width) -> Candidate | None:
-    """The setting as it was run; ``None`` where it was not."""
-    own, means = as_run(campaign.runs, row)
-    if own.empty:
-        return None
-    with_energy = int(own["energy_j"].notna().sum())
-    joules = json_value(means["energy_j"])
-    time_sides = widths.time.sides(len(own)) or _sides(row, "time")
-    energy_sides = widths.energy.sides(with_energy) or _sides(row, "energy")
-    time_low, time_high = _bounds(means["time_s"], time_sides)
-    energy_low, energy_high = _bounds(joules, energy_sides)
-    return Candidate(
-        **_identity(campaign, row),
-        basis="measured",
-        time_s=means["time_s"],
-        time_low_s=time_low,
-        time_high_s=time_high,
-        energy_j=joules,
-        energy_low_j=energy_low,
-        energy_high_j=energy_high,
-        energy_source=", ".join(sorted(own["energy_source"].dropna().unique())) or None,
-        why_no_energy=None if joules is not None else campaign.why_no_energy,
-        why_no_interval=None if time_high is not None else "run once, and the model has no width",
-        runs=len(own),
-    )
-
-
-def _fitted(campaign: Campaign, row: dict[str, Any]) -> Candidate | None:
-    """The setting as MC2 forecasts it; ``None`` where it cannot."""
+def _candidate(campaign: Campaign, row: dict[str, Any]) -> Candidate | None:
+    """A setting as it was run, or as MC2 forecasts it; ``None`` where it cannot."""
     answer = {name: json_value(row[name]) for name in ANSWER if name != "work"}
     if answer["time_s"] is None:
         return None
-    if not campaign.has_energy:
-        answer |= dict.fromkeys(("energy_j", "energy_low_j", "energy_high_j"))
-    dark = answer["energy_j"] is None
     return Candidate(
         **_identity(campaign, row),
         **answer,
-        basis="fitted",
-        energy_source=None if dark else campaign.energy_source,
-        why_no_energy=campaign.why_no_energy if dark else None,
+        basis=row["basis"],
+        energy_source=row["energy_source"],
+        why_no_energy=campaign.why_no_energy if answer["energy_j"] is None else None,
         why_no_interval=None if answer["time_high_s"] is not None else "the model has no width",
+        runs=row["runs"],
+        runs_with_energy=row["runs_with_energy"],
         extrapolation=row["extrapolation"],
         times_beyond=row["times_beyond"],
         beyond_one_count=row["beyond_one_count"],
@@ -259,18 +189,12 @@ def campaign_candidates(
         for batch in batches or _batches(campaign, count, count * ranks_per_node)
     ]
     model: EnergyModel = mc2_for(campaign.imported).fit(campaign.evidence)
-    rows, refused = answered(model, campaign.runs, settings)
-    on_platform = campaign.evidence.training
-    on_platform = on_platform[on_platform["platform"] == campaign.platform]
-    widths = _Width(spread_of(on_platform, "time_s"), spread_of(on_platform, "energy_j"))
-    found = [
-        _measured(campaign, row, widths) or _fitted(campaign, row)
-        for row in rows.to_dict("records")
-    ]
+    rows, refused = answered(model, campaign.evidence.training, campaign.runs, settings)
+    found = [_candidate(campaign, row) for row in rows.to_dict("records")]
     why_none = [
         {"setting": f"{scale_in_words(row['nodes'], row['nodes_are'])}, batch {row['batch']:,.10g}"}
         | {"why": why}
         for row, why in refused
     ]
-    notes = [] if rows.empty else notes_on(on_platform, campaign.runs, rows)
+    notes = [] if rows.empty else notes_on(campaign.runs, rows)
     return [each for each in found if each is not None], why_none, notes

@@ -7,6 +7,7 @@ from joulecast.energy.prices import Prices, co2_text, cost_text
 from joulecast.quantities import NONE, amount, consumptions_of, digits, listed, times, with_range
 from joulecast.report.advice.choice import within_words
 from joulecast.report.advice.request import Limit
+from joulecast.report.forecast_lines import basis_in_words, energy_is
 from joulecast.runs.scale import unit_of
 
 _TOP = 8
@@ -97,7 +98,7 @@ def advice_text(advice: Mapping[str, Any]) -> str:
         "energy",
         "energy is",
         *paid,
-        "rests on",
+        "basis",
         "",
     )
     rows = [
@@ -108,9 +109,9 @@ def advice_text(advice: Mapping[str, Any]) -> str:
             row["strategy"],
             _range(row, "time", "s"),
             _range(row, "energy", "j", in_joules),
-            row["energy_source"] or "-",
+            "-" if row["energy_j"] is None else energy_is(row),
             *(text for _, text in _paid(row, prices)),
-            row["basis"] + (f", {row['runs']} runs" if row["runs"] > 1 else ""),
+            basis_in_words(row),
             "extrapolated" if row["extrapolation"] else "",
         )
         for row in shown

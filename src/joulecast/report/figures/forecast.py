@@ -1,4 +1,4 @@
-"""Figures of a forecast: energy, money, CO2 and time against the scale, with intervals and how it was run."""
+"""Figures of a forecast: energy, money, CO2 and time against the scale, with intervals."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from joulecast.quantities import NONE, consumptions, digits, masses, money, times, with_range
+from joulecast.quantities import consumptions, digits, masses, money, times, with_range
 from joulecast.report.figures.look import (
     CONFIG,
     GREY,
@@ -23,6 +23,7 @@ from joulecast.report.figures.look import (
     value_scale,
     values,
 )
+from joulecast.report.forecast_lines import basis_in_words
 from joulecast.report.results_folder import names_of
 from joulecast.runs.scale import scale_in_words, unit_of
 
@@ -30,9 +31,11 @@ Row = Mapping[str, Any]
 _HEIGHT, _WIDTH = 240, 320
 _MOST_LABELS = 14
 """Lines that have their name at their end; more have a legend."""
-_NUMBERS = ("forecast", "low", "high", "run")
+_NUMBERS = ("forecast", "low", "high")
 _DOUBLING = alt.Scale(type="log", base=2, nice=False)
 """As many pixels from 4 to 8 nodes as from 8 to 16."""
+_RUN, _FORECAST = "run", "forecast"
+_SHAPES = alt.Scale(domain=[_RUN, _FORECAST], range=["cross", "circle"])
 ENERGY, TIME, COST, CO2 = "energy", "time", "cost", "CO2e"
 
 
@@ -49,10 +52,6 @@ class _Quantity:
 
     def of(self, row: Row, end: str = "") -> float | None:
         value: float | None = row.get(f"{self.column}{end}{self.unit}")
-        return value
-
-    def as_run(self, row: Row) -> float | None:
-        value: float | None = row.get(f"as_run_{self.column}{self.unit}")
         return value
 
     def shown_in(self, rows: Sequence[Row]) -> tuple[float, str]:
@@ -91,7 +90,6 @@ def training_names(rows: Sequence[Row]) -> list[str]:
 
 def _frame(rows: Sequence[Row], quantity: _Quantity, factor: float) -> pd.DataFrame:
     """A line for each forecast, with :data:`_NUMBERS` in the shown unit."""
-    as_run = _as_run_name(rows, quantity)
     ends = ("", "_low", "_high")
     frame = pd.DataFrame(
         [
@@ -101,13 +99,13 @@ def _frame(rows: Sequence[Row], quantity: _Quantity, factor: float) -> pd.DataFr
                 scale_in_words(row["nodes"], row["nodes_are"]),
                 _batch(row),
                 *(quantity.of(row, end) for end in ends),
-                quantity.as_run(row),
                 with_range(*quantity.in_words(*(quantity.of(row, end) for end in ends))),
-                quantity.in_words(quantity.as_run(row))[0].replace(NONE, "not run"),
+                _RUN if _was_run(row, quantity) else _FORECAST,
+                _basis(row, quantity),
             ]
             for row, name in zip(rows, training_names(rows), strict=True)
         ],
-        columns=["scale", "training", "on", "batch", *_NUMBERS, quantity.name, as_run],
+        columns=["scale", "training", "on", "batch", *_NUMBERS, quantity.name, "point", "basis"],
     )
     frame[list(_NUMBERS)] = frame[list(_NUMBERS)].astype(float) / factor
     return frame
@@ -134,12 +132,15 @@ def batch_in_words(rows: Sequence[Row]) -> str:
     return f"batch {span} of all {unit_of(rows[0]['nodes_are'])}s"
 
 
-def _as_run_name(rows: Sequence[Row], quantity: _Quantity) -> str:
-    """What to call what was run: with the source of its energy, unless it is a time."""
-    sources = {str(row["energy_source"]) for row in rows if row.get("energy_source")}
-    if quantity is _TIME or not sources:
-        return "as it was run"
-    return f"as it was run ({', '.join(sorted(sources))})"
+def _was_run(row: Row, quantity: _Quantity) -> bool:
+    return bool(row["runs"] if quantity is _TIME else row["runs_with_energy"])
+
+
+def _basis(row: Row, quantity: _Quantity) -> str:
+    """What the quantity rests on: with the source of its energy, unless it is a time."""
+    if quantity is _TIME or row["energy_source"] is None:
+        return basis_in_words(row)
+    return f"{basis_in_words(row)} ({row['energy_source']})"
 
 
 def _beyond(quantity: _Quantity, most_run: int, last: float, title: str) -> Chart:
@@ -174,21 +175,19 @@ def _drawn(rows: Sequence[Row], quantity: _Quantity, names: Sequence[str]) -> Ch
     labelled = len(names) <= _MOST_LABELS
     legend = None if labelled else alt.Legend(columns=1, symbolOpacity=1)
     colour = alt.Color("training:N", title=None, scale=colours(names), legend=legend)
-    hover = tooltips("training", "on", "batch", quantity.name, _as_run_name(rows, quantity))
+    hover = tooltips("training", "on", "batch", quantity.name, "basis")
     base = alt.Chart(values(frame)).encode(x=x, color=colour, tooltip=hover)
     y = alt.Y("forecast:Q", title=f"{quantity.name}, {unit}", scale=room, axis=value_axis(room))
     ran = pd.Series([row.get("most_run") or float("inf") for row in rows], index=frame.index)
     parts = [(frame[frame["scale"] <= ran], [1, 0]), (frame[frame["scale"] >= ran], [5, 3])]
-    lines = base.mark_point(size=30, filled=True, opacity=1).encode(y=y)
+    shape = alt.Shape("point:N", legend=None, scale=_SHAPES)
+    lines = base.mark_point(size=60, filled=True, opacity=1).encode(y=y, shape=shape)
     for part, dash in parts:
         if len(part):
             line = alt.Chart(values(part)).mark_line(strokeWidth=2, strokeDash=dash)
             lines += line.encode(x=x, y=y, color=colour, tooltip=hover)
     band = base.mark_area(opacity=0.18).encode(y=alt.Y("low:Q", scale=room), y2="high:Q")
-    runs = base.mark_point(shape="cross", size=90, filled=True, opacity=1).encode(
-        y=alt.Y("run:Q", scale=room)
-    )
-    drawn = band + lines + runs
+    drawn = band + lines
     last = float(frame["scale"].max())
     if ran.max() < last:
         drawn = _beyond(quantity, int(ran.max()), last, title) + drawn
@@ -197,7 +196,7 @@ def _drawn(rows: Sequence[Row], quantity: _Quantity, names: Sequence[str]) -> Ch
         drawn += ends.encode(
             x=x, y=alt.Y("at:Q", scale=room), text="training:N", tooltip=tooltips("training")
         )
-    facts = ["band: 90 % interval; cross: as it was run"]
+    facts = ["band: 90 % interval; cross: mean of runs; dot: MC2"]
     if len(work := {(row["work"], row["work_unit"]) for row in rows}) == 1:
         facts.insert(0, " ".join([digits(min(work)[0]), min(work)[1]]))
     if batch := batch_in_words(rows):

@@ -7,7 +7,7 @@ import altair as alt
 import pandas as pd
 
 from joulecast.quantities import NONE, consumptions, is_number, joules, seconds
-from joulecast.report.campaign import COSTS, Advised, energy_is, work_in_words
+from joulecast.report.campaign import COSTS, Advised, work_in_words
 from joulecast.report.figures.look import (
     INK,
     KNOWN,
@@ -21,15 +21,11 @@ from joulecast.report.figures.look import (
     value_scale,
     values,
 )
+from joulecast.report.forecast_lines import basis_in_words, energy_is
 from joulecast.report.results_folder import NothingToShow
 
 _MOST_FRONTS = 6
 _ENERGIES = ("energy_j", "energy_low_j", "energy_high_j")
-_BASIS = {
-    "measured": "was run",
-    "fitted": "forecast, fitted model",
-    "simulated": "forecast, simulated",
-}
 
 
 def energy_time_front(advised: Sequence[Advised], finding: str) -> Figure:
@@ -86,7 +82,7 @@ def _points(one: Advised) -> Iterator[dict[str, Any]]:
                 "time": seconds(row["time_s"]),
                 "energy": f"{joules(row['energy_j'])} ({energy_is(row)})",
                 "90 % between": NONE if NONE in (low, high) else f"{low} to {high}",
-                "rests on": "; ".join([_BASIS[row["basis"]], *row["extrapolation"]]),
+                "basis": "; ".join([basis_in_words(row), *row["extrapolation"]]),
                 "kind": "was run" if row["basis"] == "measured" else "forecast",
                 "front": "on the front" if row["on_front"] else "beaten",
                 "chosen": best is not None and row["setting"] == best["setting"],
@@ -126,7 +122,7 @@ def _front(points: pd.DataFrame, alike: pd.DataFrame, workload: str, source: str
         color=alt.Color("kind:N", title=None, scale=colours(kinds, [KNOWN[k] for k in kinds])),
         shape=alt.Shape("kind:N", title=None, scale=shapes(kinds)),
         size=alt.condition("datum.front == 'on the front'", alt.value(150), alt.value(60)),
-        tooltip=tooltips("setting", "time", "energy", "90 % between", "rests on"),
+        tooltip=tooltips("setting", "time", "energy", "90 % between", "basis"),
     )
     drawn = line + spans + dots
     chosen = points[points["chosen"]]

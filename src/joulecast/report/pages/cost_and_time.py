@@ -88,7 +88,14 @@ def _table(cells: Sequence[Mapping[str, str]], found: CampaignForecast) -> Table
     facts = "; ".join(f"{name}: {value}" for name, value in same.items() if name != "work is")
     rows = [tuple(row.get(name, "") for name in kept) for row in cells]
     caption = f"Forecasts for {found.work_is}, with 90 % intervals ({facts})"
-    numeric = frozenset(kept) - {"workload", "work is", "energy is", "nodes are", "platform"}
+    numeric = frozenset(kept) - {
+        "workload",
+        "work is",
+        "basis",
+        "energy is",
+        "nodes are",
+        "platform",
+    }
     amounts = [
         Amounts.of(
             row,
@@ -96,8 +103,6 @@ def _table(cells: Sequence[Mapping[str, str]], found: CampaignForecast) -> Table
             work=row["work"],
             unit=row["work_unit"],
             batch=row["batch_size"] if row["has_steps"] else None,
-            run_s=row["as_run_time_s"],
-            run_j=row["as_run_energy_j"],
             nodes=row["hosts"],
             gpus=row["gpus"],
         )

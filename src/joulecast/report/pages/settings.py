@@ -19,7 +19,8 @@ from joulecast.quantities import (
     times,
     with_range,
 )
-from joulecast.report.campaign import COSTS, Advised, energy_is, work_in_words
+from joulecast.report.campaign import COSTS, Advised, work_in_words
+from joulecast.report.forecast_lines import energy_is
 from joulecast.report.grid import SHOWS, Amounts, Table
 from joulecast.runs.json_values import json_rows
 from joulecast.runs.scale import hosts_and_gpus, scales_are

@@ -129,12 +129,11 @@ if (own) {
     const time = scaled(row.time_s), energy = scaled(row.energy_j), paid = costs(row, time, energy, given);
     const carbon = energy.map((value) => given.co2 === null || !known(value) ? null : value / 3.6e6 * given.pue * given.co2 / 1e3);
     const [timeWords, energies] = [times(time), energyWords(energy)];
-    const run = known(row.run_s) ? [times([row.run_s * by])[0], ...(known(row.run_j) ? energyWords([row.run_j * by]) : [])] : ["not run"];
     const priced = (words) => words[0] === DASH || !row.is_estimated ? withRange(words) : `${withRange(words)}, estimated power`;
     const money = paid.map((value) => known(value) ? `${own.dataset.currency} ${coins(value)}` : DASH);
     return {
       "time": withRange(timeWords), "energy": known(energy[0]) ? withRange(energies) : null,
-      "as it was run": run.join(", "), "cost": given.price === null ? withRange(money) : priced(money), "CO2e": priced(masses(carbon)),
+      "cost": given.price === null ? withRange(money) : priced(money), "CO2e": priced(masses(carbon)),
     };
   };
   const add = (row, name, tag, text) => {
