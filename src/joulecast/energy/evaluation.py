@@ -4,19 +4,17 @@ A split (:mod:`joulecast.energy.splits`) holds out runs, the models are fitted t
 predicts those held out. :mod:`joulecast.runs.judging` joins the predictions with the runs.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
-from joulecast.energy.models import EnergyModel, Evidence, ablations, mc2_for, rivals
+from joulecast.energy.models import EnergyModel, Evidence, ablations, campaigns, mc2_for, rivals
 from joulecast.energy.proportional_models import Watts
-from joulecast.energy.recorded_times import times_of_others
 from joulecast.energy.splits import NEXT_SCALE, SPLITS, Split
 from joulecast.energy.time_rivals import TIME_MODELS
 from joulecast.runs.judging import COLUMNS, TIME
-from joulecast.runs.observations import is_training
 
 
 def _evidence(split: Split, everything: Evidence) -> Evidence:
@@ -120,42 +118,6 @@ def evaluate(
         _joined([p.predictions for p in parts]),
         [fit for p in parts for fit in p.full_fits],
         pd.concat([p.refused for p in parts]).drop_duplicates(ignore_index=True),
-    )
-
-
-def campaigns(
-    observations: pd.DataFrame, allreduce: pd.DataFrame, watts: dict[str, Watts]
-) -> Iterator[tuple[Evidence, bool]]:
-    """What is fitted together, and whether it was imported: staged runs by platform, and all imported
-    ones, with the recorded times of others. Estimated energies of a platform that also has metered ones are
-    left out: the two are never averaged."""
-    observations = _without_mixed_estimates(observations)
-    trained = is_training(observations)
-    of = observations["platform"].where(observations["kind"] != "imported", "imported")
-    for name, of_campaign in observations.groupby(of, sort=False):
-        imported = name == "imported"
-        training = of_campaign[trained[of_campaign.index]].reset_index(drop=True)
-        if len(training):
-            others = of_campaign[~trained[of_campaign.index]]
-            points = allreduce[allreduce["platform"] == name] if len(allreduce) else allreduce
-            times = times_of_others(training) if imported else pd.DataFrame()
-            yield Evidence(training, others, points, watts.get(str(name), {}), times), imported
-
-
-def _without_mixed_estimates(observations: pd.DataFrame) -> pd.DataFrame:
-    """The runs without the estimated energies of a platform of which any training was metered."""
-    has_energy = observations["energy_j"].notna()
-    estimated = has_energy & (observations["energy_source"] == "estimated")
-    metered = has_energy & ~estimated & is_training(observations)
-    mixed = estimated & metered.groupby(observations["platform"]).transform("any")
-    if not mixed.any():
-        return observations
-    return observations.assign(
-        energy_j=observations["energy_j"].mask(mixed),
-        energy_source=observations["energy_source"].mask(mixed),
-        why_no_energy=observations["why_no_energy"].mask(
-            mixed, "other runs on this platform are metered, and estimates are not mixed with them"
-        ),
     )
 
 

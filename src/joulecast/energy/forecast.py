@@ -8,17 +8,15 @@ outside of them a setting lies, and what the model says of it.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from joulecast.energy.as_run import notes_on, stand_as_run
-from joulecast.energy.evaluation import campaigns
 from joulecast.energy.fitting import KnownRuns
-from joulecast.energy.models import DRIFT, ONE_COUNT, EnergyModel, Phased, Staged, mc2_for
+from joulecast.energy.models import EnergyModel, Phased, Staged, campaigns, mc2_for
+from joulecast.energy.outside import on_one_count, outside_of, widened
 from joulecast.energy.prices import NO_PRICES, Prices, cost_columns
 from joulecast.energy.request import Scales, Work
 from joulecast.errors import JoulecastError
@@ -28,7 +26,6 @@ from joulecast.runs.judging import ANSWER
 from joulecast.runs.observations import metered_units, most_frequent
 from joulecast.runs.record import read_info
 from joulecast.runs.scale import (
-    BEYOND,
     counts,
     gpus_per_node,
     hosts_and_gpus,
@@ -126,10 +123,6 @@ def setting_of(of_workload: pd.DataFrame, nodes: int, batch: float, work: float)
     }
 
 
-def _span(low: float, high: float) -> str:
-    return f"{low:,.10g}" if low == high else f"{low:,.10g} to {high:,.10g}"
-
-
 def _why_not_known(of_workload: pd.DataFrame, setting: Mapping[str, Any]) -> str | None:
     """Reason why the runs say nothing of a setting; ``None`` if they do. How others divide the network over
     their devices is not known, so of imported runs there is none."""
@@ -150,91 +143,6 @@ def _why_not_known(of_workload: pd.DataFrame, setting: Mapping[str, Any]) -> str
         f"all runs have {seen.pop():g} samples a rank, so how time grows with the batch is not known; "
         "measure a second batch: change it in the training (calibration.batch_sizes in a campaign)"
     )
-
-
-_NO_EXCHANGE = (
-    "no run exchanged gradients, so the forecast has no exchange; the upper end allows for one over a link "
-    "of 1 GB/s. Measure two ranks or more"
-)
-
-
-@dataclass(frozen=True)
-class _Outside:
-    """In what a setting lies outside of what was run.
-
-    Attributes:
-        scale: that it has another node count, in words.
-        others: all else, in words.
-        times_beyond: how many times its count is the most that was run; 1 up to there.
-        beyond_one_count: whether it has another count than the only one that was run.
-        widens: half width that its intervals gain.
-    """
-
-    scale: str | None
-    others: tuple[str, ...]
-    times_beyond: float
-    beyond_one_count: bool
-    widens: float
-
-    @property
-    def all(self) -> tuple[str, ...]:
-        return self.others if self.scale is None else (self.scale, *self.others)
-
-    @property
-    def noted(self) -> tuple[str, ...]:
-        """What a forecast has a note for: other scales are what it is for, but not any."""
-        return self.all if self.times_beyond > BEYOND else self.others
-
-
-def _outside(
-    of_workload: pd.DataFrame, setting: Mapping[str, Any], knows_exchange: bool
-) -> _Outside:
-    """In what a setting lies outside of what was run, and by how much that widens its intervals."""
-    least, most = of_workload["nodes"].min(), of_workload["nodes"].max()
-    times, scale = max(1.0, float(setting["nodes"]) / float(most)), None
-    if not least <= setting["nodes"] <= most:
-        scale = (
-            f"{scale_in_words(setting['nodes'], setting['nodes_are'])}: run on {_span(least, most)}"
-        )
-    if times > BEYOND:
-        scale = f"{scale}, {times:,.3g} times beyond"
-    others, widens = _other_than_scale(of_workload, setting, knows_exchange)
-    return _Outside(scale, others, times, scale is not None and least == most, widens)
-
-
-def _other_than_scale(
-    of_workload: pd.DataFrame, setting: Mapping[str, Any], knows_exchange: bool
-) -> tuple[tuple[str, ...], float]:
-    reasons, widens = [], 0.0
-    if setting["ranks"] > 1 and not knows_exchange:
-        reasons.append(_NO_EXCHANGE)
-    if setting["work_unit"] == "steps":
-        return tuple(reasons), widens
-    devices = hosts_and_gpus(setting)[1] or setting["nodes"]
-    if setting["batch"] < devices:
-        reasons.append(f"batch {setting['batch']:g}: less than one sample each of {devices:g}")
-    column, of = "batch_per_rank", " of a rank"
-    if setting["kind"] == "imported":
-        column, of = "batch", ""
-    low, high = of_workload[column].min(), of_workload[column].max()
-    if setting[column] > high or setting[column] < low:
-        nearest = high if setting[column] > high else low
-        widens = DRIFT * abs(math.log2(setting[column] / nearest))
-        reasons.append(f"batch {setting[column]:,.10g}{of}: run with {_span(low, high)}")
-    return tuple(reasons), widens
-
-
-def _widened(answer: pd.DataFrame, by: pd.Series) -> pd.DataFrame:
-    """The answer with the half widths of its intervals (of logarithms) widened, in quadrature."""
-    wide = answer.copy()
-    for quantity, unit in (("time", "s"), ("energy", "j")):
-        value = answer[f"{quantity}_{unit}"]
-        for end, sign in (("low", -1), ("high", 1)):
-            name = f"{quantity}_{end}_{unit}"
-            # What is drawn may lie to one side of what is expected.
-            side = (sign * np.log(answer[name] / value)).clip(lower=0.0)
-            wide[name] = answer[name].where(by == 0, value * np.exp(sign * np.hypot(side, by)))
-    return wide
 
 
 def answered(
@@ -263,9 +171,9 @@ def answered(
     if rows.empty:
         return rows, refused
     knows_exchange = model.knows_exchange if isinstance(model, Staged) else True
-    outside = [_outside(of_workload, row, knows_exchange) for row in rows.to_dict("records")]
+    outside = [outside_of(of_workload, row, knows_exchange) for row in rows.to_dict("records")]
     widens = pd.Series([each.widens for each in outside], index=rows.index)
-    answer = _widened(model.predict(rows, "predicted"), widens)
+    answer = widened(model.predict(rows, "predicted"), widens)
     rows = rows.drop(columns=[*ANSWER], errors="ignore").join(answer)
     # The work that was asked for, or that the law predicts.
     rows["work"] = rows["work"].fillna(rows["samples"])
@@ -330,18 +238,6 @@ def _settings(
             setting_of(of_workload, nodes, batch, work) | {"work_is": f"{work_is}{but}"}
         )
     return settings
-
-
-def on_one_count(fitted: pd.DataFrame, imported: bool) -> list[str]:
-    """A note where all runs have one node count: what the intervals of others are made of."""
-    if imported or fitted["nodes"].nunique() > 1:
-        return []
-    unit = unit_of(fitted["nodes_are"].iloc[-1])
-    return [
-        f"all runs have one {unit} count, which does not show how time changes with it: the intervals of "
-        f"others widen by a factor of {math.exp(ONE_COUNT):.3g} for each doubling, as 90 % of recorded "
-        "MLPerf runs do; measure a second count"
-    ]
 
 
 def _on_scales(

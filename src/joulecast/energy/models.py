@@ -5,6 +5,7 @@ tells phases only, :class:`Proportional` one of the rivals. Each predicts with t
 the time that MC2 predicts, and gives 90 % intervals where it has them.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
@@ -14,18 +15,13 @@ import pandas as pd
 
 from joulecast.energy.mc2 import MC2, SPLIT_POWERS
 from joulecast.energy.mc2_phases import PhaseMC2
+from joulecast.energy.outside import DRIFT, ONE_COUNT
 from joulecast.energy.proportional_models import MODELS, Context, Rival, Watts
+from joulecast.energy.recorded_times import times_of_others
 from joulecast.energy.run_time import RunTimes
 from joulecast.energy.terms import ABLATIONS, Terms
 from joulecast.runs.judging import ANSWER, TIME
-
-DRIFT = 0.05
-"""Half width, relative, that each doubling beyond the node counts of the fit adds (in quadrature)."""
-
-ONE_COUNT = 0.29
-"""The same for a fit to runs of one node count, which shows no change of time with the count: 90 % of pairs
-of scales of one series in ``recorded/mlperf-times`` differ by less in the rate of a GPU, for each doubling
-between them (of logarithms; a test computes it again)."""
+from joulecast.runs.observations import is_training
 
 _REPEATS = 0.05
 """Relative: what runs of the only node count are taken to differ by at least, however alike they are."""
@@ -73,6 +69,42 @@ class Evidence:
     def metered(self) -> pd.DataFrame:
         """The training runs whose energy is known."""
         return self.training[self.training["energy_j"].notna()]
+
+
+def campaigns(
+    observations: pd.DataFrame, allreduce: pd.DataFrame, watts: dict[str, Watts]
+) -> Iterator[tuple[Evidence, bool]]:
+    """What is fitted together, and whether it was imported: staged runs by platform, and all imported
+    ones, with the recorded times of others. Estimated energies of a platform that also has metered ones are
+    left out: the two are never averaged."""
+    observations = _without_mixed_estimates(observations)
+    trained = is_training(observations)
+    of = observations["platform"].where(observations["kind"] != "imported", "imported")
+    for name, of_campaign in observations.groupby(of, sort=False):
+        imported = name == "imported"
+        training = of_campaign[trained[of_campaign.index]].reset_index(drop=True)
+        if len(training):
+            others = of_campaign[~trained[of_campaign.index]]
+            points = allreduce[allreduce["platform"] == name] if len(allreduce) else allreduce
+            times = times_of_others(training) if imported else pd.DataFrame()
+            yield Evidence(training, others, points, watts.get(str(name), {}), times), imported
+
+
+def _without_mixed_estimates(observations: pd.DataFrame) -> pd.DataFrame:
+    """The runs without the estimated energies of a platform of which any training was metered."""
+    has_energy = observations["energy_j"].notna()
+    estimated = has_energy & (observations["energy_source"] == "estimated")
+    metered = has_energy & ~estimated & is_training(observations)
+    mixed = estimated & metered.groupby(observations["platform"]).transform("any")
+    if not mixed.any():
+        return observations
+    return observations.assign(
+        energy_j=observations["energy_j"].mask(mixed),
+        energy_source=observations["energy_source"].mask(mixed),
+        why_no_energy=observations["why_no_energy"].mask(
+            mixed, "other runs on this platform are metered, and estimates are not mixed with them"
+        ),
+    )
 
 
 class EnergyModel(Protocol):

@@ -12,10 +12,9 @@ import numpy as np
 import pandas as pd
 
 from joulecast.energy.as_run import notes_on
-from joulecast.energy.evaluation import campaigns
 from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.forecast import answered, setting_of
-from joulecast.energy.models import EnergyModel, Evidence, mc2_for
+from joulecast.energy.models import EnergyModel, Evidence, campaigns, mc2_for
 from joulecast.errors import JoulecastError
 from joulecast.report.advice.candidate import Candidate
 from joulecast.runs.json_values import json_value
