@@ -293,6 +293,20 @@ def test_a_host_s_meter_counts_once_however_many_ranks_share_the_host(own_traini
     assert (row["nodes"], row["nodes_are"], row["hosts"], row["gpus"]) == (ranks, "ranks", 1, None)
 
 
+def test_who_knows_how_many_gpus_a_node_has_is_believed(own_training):
+    """At most two ranks ran on a host, so four are taken to be two hosts; unless somebody knows better."""
+    asked = {"records": own_training[0] / "records", "gpus": [4]}
+    (two,) = joulecast.forecast(**asked)["forecasts"]
+    answer = joulecast.forecast(**asked, gpus_per_node=4)
+    (one,) = answer["forecasts"]
+    assert (two["hosts"], one["hosts"]) == (2, 1)
+    assert one["time_s"] == two["time_s"] and one["energy_j"] < 0.6 * two["energy_j"]
+    assert not any("taken to be" in note for note in answer["notes"])
+    nodes = {"nodes": [1], "gpus_per_node": 4, "samples": one["work"]}
+    (advised,) = joulecast.advise("letters", records=asked["records"], **nodes)["candidates"]
+    assert (advised["nodes"], advised["energy_j"]) == (4, one["energy_j"])
+
+
 def test_strong_scaling_keeps_the_batch_of_all_nodes(tmp_path):
     """Also where smaller batches were swept on one node."""
     cells = [*((n, 16, r) for n in NODES for r in (1, 2)), *((1, b, 1) for b in (2, 4, 8))]

@@ -17,7 +17,7 @@ from scipy.special import stdtrit
 from joulecast.quantities import consumptions, counted, listed, percent, times
 from joulecast.runs.judging import SETTING
 from joulecast.runs.record import read_info
-from joulecast.runs.scale import hosts_and_gpus, is_observed, scale_in_words, unit_of
+from joulecast.runs.scale import hosts_and_gpus, is_observed, scale_in_words
 
 _SAME_WORK = 0.1
 """Relative difference of work up to which an imported run stands for another amount."""
@@ -201,11 +201,14 @@ def notes_on(of_workload: pd.DataFrame, predicted: pd.DataFrame) -> list[str]:
     hosts_ran, _ = hosts_and_gpus(ran)
     largest = predicted.loc[predicted["nodes"].idxmax()].to_dict()
     hosts, _ = hosts_and_gpus(largest)
-    if unit_of(ran["nodes_are"]) != "node" and hosts_ran and hosts and hosts > hosts_ran:
+    as_ran = is_observed(of_workload) and (
+        largest["ranks_per_host"] == of_workload["ranks_per_host"].max()
+    )
+    if as_ran and hosts_ran and hosts and hosts > hosts_ran:
         scale = scale_in_words(largest["nodes"], largest["nodes_are"])
         notes.append(
             f"{workload}: {scale} are taken to be {counted(round(hosts), 'host')}, each with its power, as "
-            f"no run had more than {ran['ranks_per_host']:g} on a host"
+            f"no run had more than {largest['ranks_per_host']:g} on a host; --gpus-per-node says otherwise"
         )
     return notes
 

@@ -92,21 +92,24 @@ def why_not_forecast(
     return why and f"{of_workload['workload'].iloc[0]} is not forecast: {why}"
 
 
-def setting_of(of_workload: pd.DataFrame, nodes: int, batch: float, work: float) -> dict[str, Any]:
+def setting_of(
+    of_workload: pd.DataFrame, nodes: int, batch: float, work: float, per_node: int | None = None
+) -> dict[str, Any]:
     """A setting as a row of observations, by the example of a run on as many nodes, or on the most; of runs
     with a known energy, where there are any.
 
     Args:
         batch: of all nodes; NaN where the log of an imported run has none.
         work: in the unit of the runs.
+        per_node: GPUs of a node; by default as in the records.
     """
     metered = of_workload[of_workload["energy_j"].notna()]
     runs = metered if len(metered) else of_workload
     near = runs[runs["nodes"] == (nodes if (runs["nodes"] == nodes).any() else runs["nodes"].max())]
     example: dict[str, Any] = near.iloc[-1].to_dict()
     ranks = example["ranks"] * nodes / float(example["nodes"])
-    per_node = "ranks_per_host" if is_observed(of_workload) else "accelerators_per_node"
-    example[per_node] = gpus_per_node(of_workload)
+    column = "ranks_per_host" if is_observed(of_workload) else "accelerators_per_node"
+    example[column] = gpus_per_node(of_workload, per_node)
     of_platform = read_info(Path(example["folder"])).spec.platform.hosts
     hosts, gpus = hosts_and_gpus(example | {"nodes": nodes})
     return {
@@ -235,7 +238,8 @@ def _settings(
         other = one["kind"] == "imported" and batch != recorded and not math.isnan(recorded)
         but = ", though the batch is not" if other and as_recorded else ""
         settings.append(
-            setting_of(of_workload, nodes, batch, work) | {"work_is": f"{work_is}{but}"}
+            setting_of(of_workload, nodes, batch, work, asked.gpus_per_node)
+            | {"work_is": f"{work_is}{but}"}
         )
     return settings
 
@@ -310,7 +314,7 @@ def forecast_table(
                 notes.append(why_not)
                 continue
             try:
-                wanted = counts(of_workload, asked.nodes, asked.gpus)
+                wanted = counts(of_workload, asked)
             except JoulecastError as error:
                 notes.append(f"{workload} is not forecast: {error}")
                 continue

@@ -229,6 +229,12 @@ class Scale(Request):
         default=(),
         description="Counts of GPUs (ranks without GPUs), as 8,16,64, in place of node counts.",
     )
+    gpus_per_node: int | None = Field(
+        default=None,
+        ge=1,
+        description="GPUs (ranks without GPUs) of a node: by default as many as the records say, or as ran "
+        "on one host.",
+    )
 
     @model_validator(mode="after")
     def _in_one_unit(self) -> Self:

@@ -8,6 +8,7 @@ import pandas as pd
 
 from joulecast.errors import JoulecastError
 from joulecast.quantities import counted, is_number
+from joulecast.runs.request import Scale
 
 _UNITS = {"GPUs": "GPU", "ranks": "rank"}
 """What observed trainings count, by what their nodes are."""
@@ -56,31 +57,33 @@ def is_observed(of_workload: pd.DataFrame) -> bool:
     return bool(of_workload.get("ranks_per_host", pd.Series(dtype=float)).notna().any())
 
 
-def gpus_per_node(of_workload: pd.DataFrame) -> int | None:
-    """GPUs of a node (ranks of an observed training without GPUs); ``None`` if the records do not have it."""
+def gpus_per_node(of_workload: pd.DataFrame, asked: int | None = None) -> int | None:
+    """GPUs of a node (ranks of an observed training without GPUs): as asked for, or as the records have it;
+    ``None`` if they do not."""
+    if asked is not None:
+        return asked
     if is_observed(of_workload):
         return int(of_workload["ranks_per_host"].max())
     known = of_workload.get("accelerators_per_node", pd.Series(dtype=float)).dropna()
     return int(known.max()) if len(known) else None
 
 
-def counts(of_workload: pd.DataFrame, nodes: Sequence[int], gpus: Sequence[int]) -> list[int]:
+def counts(of_workload: pd.DataFrame, asked: Scale) -> list[int]:
     """Counts of nodes, or of GPUs, as the records of a workload count them.
-
-    Args:
-        nodes, gpus: one of them has the counts.
 
     Raises:
         JoulecastError: GPUs that fill no nodes, or whose count of a node is not known.
     """
-    per_node = gpus_per_node(of_workload)
+    per_node = gpus_per_node(of_workload, asked.gpus_per_node)
     if is_observed(of_workload):
-        return list(gpus) or [count * (per_node or 1) for count in nodes]
-    if not gpus:
-        return list(nodes)
+        return list(asked.gpus) or [count * (per_node or 1) for count in asked.nodes]
+    if not asked.gpus:
+        return list(asked.nodes)
     if per_node is None:
-        raise JoulecastError("its records do not have the GPUs of a node; give node counts")
-    return whole_nodes(gpus, per_node)
+        raise JoulecastError(
+            "its records do not have the GPUs of a node; give node counts, or --gpus-per-node"
+        )
+    return whole_nodes(asked.gpus, per_node)
 
 
 BEYOND = 4

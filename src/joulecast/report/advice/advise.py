@@ -151,7 +151,7 @@ def _from_records(
     candidates, refused, differ = from_records.campaign_candidates(
         campaign,
         work,
-        from_records.asked_nodes(campaign, request.nodes, request.gpus),
+        request,
         request.batch,
     )
     runs, fitted = campaign.runs, campaign.evidence.training
@@ -239,6 +239,10 @@ def _from_simulator(platform: str, facts: Platform, request: AdviceRequest) -> _
     # Loads scipy and the simulator, which records do not need.
     from joulecast.report.advice import simulated
 
+    if request.gpus_per_node is not None:
+        raise JoulecastError(
+            f"--gpus-per-node: the description of {platform} says it (cluster.devices_per_node)"
+        )
     cluster, samples = facts.require_cluster(), request.samples
     if samples is None:
         raise JoulecastError(

@@ -19,6 +19,7 @@ from joulecast.errors import JoulecastError
 from joulecast.report.advice.candidate import Candidate
 from joulecast.runs.json_values import json_value
 from joulecast.runs.judging import ANSWER
+from joulecast.runs.request import Scale
 from joulecast.runs.scale import (
     counts,
     scale_in_words,
@@ -101,15 +102,15 @@ def read_campaign(
     raise JoulecastError(f"the runs of {network} on {name} carry no energy, so nothing is fitted")
 
 
-def asked_nodes(campaign: Campaign, nodes: Sequence[int], gpus: Sequence[int]) -> list[int]:
+def asked_nodes(campaign: Campaign, asked: Scale) -> list[int]:
     """Counts as the records have them, of nodes or GPUs as they are asked for; else the usual ones, or where
     nothing shows what an exchange costs, those that were run.
 
     Raises:
         JoulecastError: GPUs that fill no nodes, or whose count of a node is not known.
     """
-    if nodes or gpus:
-        return counts(campaign.runs, nodes, gpus)
+    if asked.nodes or asked.gpus:
+        return counts(campaign.runs, asked)
     ran = {int(count) for count in campaign.runs["nodes"]}
     return usual_counts(ran) if campaign.knows_exchange else sorted(ran)
 
@@ -168,13 +169,13 @@ def _candidate(campaign: Campaign, row: dict[str, Any]) -> Candidate | None:
 
 
 def campaign_candidates(
-    campaign: Campaign, work: float, nodes: Sequence[int], batches: Sequence[int] | None
+    campaign: Campaign, work: float, asked: Scale, batches: Sequence[int] | None
 ) -> tuple[list[Candidate], list[dict[str, str]], list[str]]:
     """Every setting of these node counts and batches of which something is known.
 
     Args:
         work: samples (or epochs) to train on; batches that do not divide it take a whole step more.
-        nodes: node counts.
+        asked: the scales; by default as :func:`asked_nodes` has them.
         batches: batches of all nodes; by default those that were run, of all nodes and of a rank.
 
     Returns:
@@ -183,8 +184,8 @@ def campaign_candidates(
     """
     ranks_per_node = float(campaign.runs["ranks"].iloc[-1] / campaign.runs["nodes"].iloc[-1])
     settings = [
-        setting_of(campaign.runs, count, float(batch), work)
-        for count in nodes
+        setting_of(campaign.runs, count, float(batch), work, asked.gpus_per_node)
+        for count in asked_nodes(campaign, asked)
         for batch in batches or _batches(campaign, count, count * ranks_per_node)
     ]
     model: EnergyModel = mc2_for(campaign.imported).fit(campaign.evidence)
