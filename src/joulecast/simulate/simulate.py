@@ -33,11 +33,11 @@ from joulecast.simulate.event_loop import (
     execute,
 )
 from joulecast.simulate.memory import Memory, exceeds, memory_of, memory_verdict
-from joulecast.simulate.network import SharedNetwork
 from joulecast.simulate.phases import WrittenPhases, reduction
 from joulecast.simulate.placement import PlacedOp, check_heads, place
 from joulecast.simulate.program import ForwardProgram, ProgramBuilder, StageProgram
 from joulecast.simulate.proteus import RingTransfers
+from joulecast.simulate.shared_links import SharedLinks
 from joulecast.simulate.strategy import Strategy, gradient_passes, text_of
 from joulecast.simulate.topology import Topology, topology_of
 from joulecast.simulate.transfers import Transfers
@@ -367,8 +367,8 @@ def run_prepared(
 
     with no_cycles():
         activities = compiler.compile()
-        network = SharedNetwork(capacity, assumed.sharing and not proteus)
-        timeline = execute(activities, network, slowdown)
+        links = SharedLinks(capacity, assumed.sharing and not proteus)
+        timeline = execute(activities, links, slowdown)
         by_class = breakdowns(activities, timeline, device_mesh.classes.count)
     return Simulation(
         graph=graph,
