@@ -32,6 +32,7 @@ from joulecast.simulate.event_loop import (
     Timeline,
     execute,
 )
+from joulecast.simulate.inferred_splits import sequence_length
 from joulecast.simulate.memory import Memory, exceeds, memory_of, memory_verdict
 from joulecast.simulate.phases import WrittenPhases, reduction
 from joulecast.simulate.placement import PlacedOp, check_heads, place
@@ -124,7 +125,9 @@ class Simulation:
             "platform": self.platform.name,
             "strategy": text_of(self.strategy),
             "devices": self.strategy.devices,
-            "batch": self.batch,
+            "batch": self.batch // self.strategy.replicas,
+            "global_batch": self.batch,
+            "sequence": sequence_length(self.graph),
             "precision": self.training.precision.name,
             "optimizer": self.training.optimizer.name,
             "inference": self.training.inference,
