@@ -10,6 +10,7 @@ is the best of three (of one for searches) and leaves out the imports.
 """
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -34,7 +35,7 @@ _FOLDED = (8, 32, 64, 128, 1024, 10000)
 _UNFOLDED = (8, 32, 64, 128, 1024)
 _LARGE = GPTSize(layers=96, hidden=12288, heads=96, vocabulary=51200, positions=2048)
 _LARGE_BATCH = 1536
-_TOP = 20
+_TOP = 10
 _GPUS = ("a100-80gb-sxm", "h100-sxm", "dgx-h100", "b200")
 
 
@@ -85,20 +86,25 @@ def _large(what: str) -> dict[str, float]:
     return told | {"seconds": min(seconds), "peak_mib": peak / 1024}
 
 
+def _cpu_s() -> float:
+    """Of this process and of those that it started: a long search is done in several."""
+    return sum(os.times()[:4])
+
+
 def _search_on(platform_name: str, batch: int) -> dict[str, float]:
     """A search of a 175B GPT on 512 GPUs by name, at bf16 with Adam."""
     platform, costs = platform_and_costs(platform_name, "bf16")
     training = training_of("bf16", "adam")
     graph, assumed = network_for("gpt3-175b", training), Assumptions(training=training)
-    start = time.process_time()
+    start, began = time.perf_counter(), _cpu_s()
     ranking = search(graph, platform, 512, batch, costs, assumed, _TOP)
-    seconds = time.process_time() - start
+    seconds, cpu_s = time.perf_counter() - start, _cpu_s() - began
     best = ranking.feasible[0].strategy
-    start = time.process_time()
+    began = _cpu_s()
     simulate(graph, platform, best, batch // best.replicas, costs, assumed)
-    once = time.process_time() - start
+    once = _cpu_s() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"seconds": seconds, "peak_mib": peak / 1024, "simulations": seconds / once}
+    return {"seconds": seconds, "peak_mib": peak / 1024, "simulations": cpu_s / once}
 
 
 def _measured(kind: str, network: str, size: str) -> dict[str, float]:

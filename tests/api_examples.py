@@ -11,7 +11,7 @@ from conftest import ROOT
 import joulecast
 
 PAGE = ROOT / "docs/how-to/use-from-python.md"
-MEASURING = ("measure_campaign", "observe", "tune")
+MEASURING = ("measure_campaign", "observe", "tune_training")
 
 
 def shown(title: str) -> str:

@@ -2,9 +2,9 @@
 
 Eleven functions do what the commands do: :func:`measure_campaign` the runs of a configuration,
 :func:`observe` a training of yours, :func:`read_records`; :func:`fit`, :func:`evaluate` and :func:`forecast`
-from them, :func:`advise` on a setting; :func:`simulate` and :func:`search` strategies; :func:`partition` a
-network; :func:`tune` a training that recurs. What they return is plain data, the same that the command of
-that name prints with ``--json``, unless they say otherwise.
+from them, :func:`advise` on a setting; :func:`simulate_step` of a strategy, and :func:`search` for the best;
+:func:`partition_network` into stages; :func:`tune_training` that recurs. What they return is plain data, the
+same that the command of that verb prints with ``--json``, unless they say otherwise.
 
 From :func:`evaluate` on, the parameters are the fields of a request (:class:`EvaluateRequest`, ...), which
 may be given in their place. A result says under ``request`` what was asked:
@@ -18,11 +18,6 @@ s, energies in J, powers in W, memory and messages in bytes. Whatever is wrong w
 
 from typing import TYPE_CHECKING
 
-# Rooms that have the name of a function: loaded first, so that the function keeps the name here. Their
-# modules are imported as `from joulecast.simulate.request import SearchRequest`.
-import joulecast.partition
-import joulecast.simulate
-import joulecast.tune  # noqa: F401
 from joulecast.app.api.forecasts import (
     advise,
     evaluate,
@@ -32,7 +27,7 @@ from joulecast.app.api.forecasts import (
     read_records,
 )
 from joulecast.app.api.observing import observe
-from joulecast.app.api.plans import partition, search, simulate, tune
+from joulecast.app.api.plans import partition_network, search, simulate_step, tune_training
 from joulecast.energy.request import EvaluateRequest, ForecastRequest
 from joulecast.errors import JoulecastError
 from joulecast.partition.request import PartitionRequest
@@ -68,9 +63,9 @@ __all__ = [
     "forecast",
     "measure_campaign",
     "observe",
-    "partition",
+    "partition_network",
     "read_records",
     "search",
-    "simulate",
-    "tune",
+    "simulate_step",
+    "tune_training",
 ]

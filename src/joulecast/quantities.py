@@ -72,12 +72,15 @@ def _significant(value: float, count: int = 3) -> str:
     return f"{rounded:,.{max(0, count - 1 - size)}f}"
 
 
-def _together(values: Sequence[Any], units: Sequence[tuple[float, str]]) -> list[str]:
-    """Values in the unit that fits the first of them."""
+def _together(
+    values: Sequence[Any], units: Sequence[tuple[float, str]], count: int = 3
+) -> list[str]:
+    """Values in the unit that fits the first of them, with so many significant digits."""
     first = next((abs(value) for value in values if is_number(value)), 0.0)
     size, unit = next(((s, u) for s, u in units if first >= s), units[-1])
     return [
-        f"{_significant(value / size)} {unit}" if is_number(value) else NONE for value in values
+        f"{_significant(value / size, count)} {unit}" if is_number(value) else NONE
+        for value in values
     ]
 
 
@@ -99,6 +102,11 @@ def times(*values: Any) -> list[str]:
     if max((abs(value) for value in values if is_number(value)), default=0.0) < _LONG:
         return _together(values, _TIMES)
     return [lasting(value) if is_number(value) else NONE for value in values]
+
+
+def step_times(*values: Any) -> list[str]:
+    """Seconds of training steps, as 126.7 s or 12.35 ms; with a digit more, as they are compared."""
+    return _together(values, _TIMES, 4)
 
 
 def energies(*values: Any) -> list[str]:

@@ -16,7 +16,7 @@ from reference_pages.words import markdown, table
 
 FUNCTIONS = (
     *("measure_campaign", "observe", "read_records", "fit", "evaluate", "forecast", "advise"),
-    *("simulate", "search", "partition", "tune"),
+    *("simulate_step", "search", "partition_network", "tune_training"),
 )
 """In the order of the page: what has runs first."""
 CLASSES = (Forecast, Observing, RunRecord, CampaignFit, joulecast.JoulecastError)
@@ -28,7 +28,7 @@ _HEAD = f"""# Python API
 loads what it needs when it is called: simulating needs no torch. [Use joulecast from
 Python]({_EXAMPLES}) has an example of each.
 
-* **Plain data** are dictionaries, lists, numbers and `None`. They are what the command of that name
+* **Plain data** are dictionaries, lists, numbers and `None`. They are what the command of that verb
   prints with `--json`. What is not known is `None`, with a reason.
 * **Units:** times are in s, energies in J, powers in W, rates in bytes/s, memory and messages in bytes.
 * **Records** are a folder of run records, however deep they lie in it; a recorded campaign, its folder

@@ -15,7 +15,6 @@ from reference_pages import api
 from typer.testing import CliRunner
 
 import joulecast
-import joulecast.partition.planner
 from joulecast import JoulecastError
 from joulecast.app.cli.main import app
 
@@ -40,7 +39,7 @@ def test_the_page_has_an_example_of_every_function_and_no_other():
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_signatures_are_typed_and_docstrings_tell_all_of_them(function):
-    # Loading the package of that name does not take the function's place.
+    # No room (a package) of the library has its name.
     told = getattr(joulecast, function)
     assert inspect.isfunction(told)
     signature = inspect.signature(told)
@@ -53,12 +52,18 @@ def test_signatures_are_typed_and_docstrings_tell_all_of_them(function):
     assert "Returns:" in described and "Raises:" in described
 
 
+@pytest.mark.parametrize("room", ["partition", "simulate", "tune"])
+def test_a_rooms_modules_are_imported_as_of_any_package(room):
+    code = f"import joulecast.{room}.request as loaded; assert loaded.__name__.endswith('request')"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_importing_loads_nothing_that_is_not_needed():
     code = (
         "import sys, joulecast\n"
         "heavy = {'torch', 'pandas', 'numpy', 'scipy', 'typer', 'mpi4py'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
-        "joulecast.simulate('alexnet', 'hc2', 'dp=8')\n"
+        "joulecast.simulate_step('alexnet', 'hc2', 'dp=8')\n"
         "assert not {'torch', 'mpi4py', 'typer'} & set(sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -77,7 +82,9 @@ def test_the_library_does_not_use_its_own_public_functions():
     ("call", "command"),
     [
         (
-            lambda: joulecast.simulate("alexnet", "hc2", "dp=8", batch=16, stragglers={1: 1.5}),
+            lambda: joulecast.simulate_step(
+                "alexnet", "hc2", "dp=8", batch=16, stragglers={1: 1.5}
+            ),
             "simulate --network alexnet --platform hc2 --strategy dp=8 --batch 16 --straggler 1=1.5",
         ),
         (
@@ -85,11 +92,11 @@ def test_the_library_does_not_use_its_own_public_functions():
             "search --network alexnet --platform hc1 --devices 2 --global-batch 32",
         ),
         (
-            lambda: joulecast.partition("vgg16", 3, cost="max", bandwidth_bytes_per_s=1e9),
+            lambda: joulecast.partition_network("vgg16", 3, cost="max", bandwidth_bytes_per_s=1e9),
             "partition vgg16 --devices 3 --cost max --bandwidth 1e9",
         ),
         (
-            lambda: joulecast.partition("vgg16", 3, mode="compat"),
+            lambda: joulecast.partition_network("vgg16", 3, mode="compat"),
             "partition vgg16 --devices 3 --mode compat",
         ),
         (
@@ -120,9 +127,12 @@ def test_functions_return_what_commands_print(call, command):
             "split 'no': give one of in-sample",
         ),
         (lambda: joulecast.forecast("two-core-vm", [4], scaling="no"), "scaling 'no': give one of"),
-        (lambda: joulecast.partition("vgg16", 2, cost="no"), "cost 'no': give one of compute"),
-        (lambda: joulecast.tune(criterion="no"), "criterion 'no': give one of cost"),
-        (lambda: joulecast.simulate("vgg16", "hc9", "dp=2"), "known: dgx-h100, "),
+        (
+            lambda: joulecast.partition_network("vgg16", 2, cost="no"),
+            "cost 'no': give one of compute",
+        ),
+        (lambda: joulecast.tune_training(criterion="no"), "criterion 'no': give one of cost"),
+        (lambda: joulecast.simulate_step("vgg16", "hc9", "dp=2"), "known: dgx-h100, "),
         (lambda: joulecast.measure_campaign({"scal": {}}), "did you mean `scale`"),
         (lambda: joulecast.read_records("nowhere"), "nowhere: no such folder"),
     ],
@@ -141,7 +151,7 @@ ASKED = {
         "deadline_s": "30min",
         "batch": "4,8",
     },
-    "simulate": {
+    "simulate_step": {
         "network": "alexnet",
         "platform": "hc2",
         "strategy": "dp=8",
@@ -150,14 +160,14 @@ ASKED = {
         "inference": True,
     },
     "search": {"network": "alexnet", "platform": "hc1", "devices": 2, "top": 3},
-    "partition": {"graph": "vgg16", "devices": 3, "memory_bytes": 2e10},
+    "partition_network": {"graph": "vgg16", "devices": 3, "memory_bytes": 2e10},
 }
 REQUESTS = {
     "forecast": joulecast.ForecastRequest,
     "advise": joulecast.AdviceRequest,
-    "simulate": joulecast.SimulateRequest,
+    "simulate_step": joulecast.SimulateRequest,
     "search": joulecast.SearchRequest,
-    "partition": joulecast.PartitionRequest,
+    "partition_network": joulecast.PartitionRequest,
 }
 
 

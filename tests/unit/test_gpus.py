@@ -115,7 +115,7 @@ def test_the_power_limit_bounds_small_cards_and_not_large_ones() -> None:
 
 def test_a_precision_that_the_gpu_lacks_is_refused() -> None:
     with pytest.raises(JoulecastError, match="bf16"):
-        joulecast.simulate(LARGE_GPT, "v100", "dp=1", batch=1, precision="bf16")
+        joulecast.simulate_step(LARGE_GPT, "v100", "dp=1", batch=1, precision="bf16")
 
 
 _SIZES = st.integers(16, 8192)
@@ -170,10 +170,10 @@ def test_a_backward_has_twice_the_products_of_its_forward() -> None:
 
 def test_a_simulated_step_says_what_it_rests_on_and_how_sure_it_is() -> None:
     options = {"batch": 4, "precision": "fp32", "attention": "eager", "optimizer": "none"}
-    plain = joulecast.simulate(LARGE_GPT, "h100-sxm", "dp=4", **options)  # type: ignore[arg-type]
+    plain = joulecast.simulate_step(LARGE_GPT, "h100-sxm", "dp=4", **options)  # type: ignore[arg-type]
     assert plain["basis"] == "description"
     assert plain["step_low_s"] < plain["step_s"] < plain["step_high_s"]
-    paper = joulecast.simulate("resnet50", "hc1", "dp=4", batch=32)
+    paper = joulecast.simulate_step("resnet50", "hc1", "dp=4", batch=32)
     assert paper["basis"] == "other"
     assert paper["step_low_s"] is None
 
@@ -184,13 +184,13 @@ def _with_steps(folder: Path, *factors: tuple[int, float], strategy: str = "dp=4
     small = LARGE_GPT.replace("layers=36", "layers=4")
     steps = []
     for batch, factor in factors:
-        alone = joulecast.simulate(small, "h100-sxm", "dp=1", batch=batch, **options)  # type: ignore[arg-type]
+        alone = joulecast.simulate_step(small, "h100-sxm", "dp=1", batch=batch, **options)  # type: ignore[arg-type]
         step = {"network": small, "strategy": "dp=1", "batch": batch, **options}
         steps.append(step | {"step_s": factor * alone["step_s"]})
     file = folder / "steps.yaml"
     file.write_text(yaml.safe_dump({"steps": steps}))
-    plain = joulecast.simulate(small, "h100-sxm", strategy, batch=4, **options)  # type: ignore[arg-type]
-    found = joulecast.simulate(small, "h100-sxm", strategy, batch=4, calibrate=file, **options)  # type: ignore[arg-type]
+    plain = joulecast.simulate_step(small, "h100-sxm", strategy, batch=4, **options)  # type: ignore[arg-type]
+    found = joulecast.simulate_step(small, "h100-sxm", strategy, batch=4, calibrate=file, **options)  # type: ignore[arg-type]
     assert found["basis"] == "calibrated"
     return float(found["step_s"] / plain["step_s"])
 
@@ -252,8 +252,8 @@ def test_a_device_is_measured_and_simulated_on(tmp_path: Path) -> None:
     write_device(known, file)
     device = find_platform(str(file)).require_cluster().device
     assert plateau(device, "bf16") == 60e12
-    own = joulecast.simulate("gpt2-medium", file, "dp=1", batch=2, precision="bf16")
+    own = joulecast.simulate_step("gpt2-medium", file, "dp=1", batch=2, precision="bf16")
     assert own["basis"] == "description"
     write_device(MeasuredDevice("New GPU", "nvidia", 100, 2e11, {"bf16": 1e15}, 5e12), file)
-    new = joulecast.simulate("gpt2-medium", file, "dp=1", batch=2, precision="bf16")
+    new = joulecast.simulate_step("gpt2-medium", file, "dp=1", batch=2, precision="bf16")
     assert new["step_s"] < own["step_s"]

@@ -496,7 +496,7 @@ def test_a_name_that_no_training_has_is_answered_with_those_that_there_are(tmp_p
 
 def test_tuning_has_the_same_defaults_as_a_function_a_command_and_in_a_configuration():
     fields = TuneRequest.model_fields
-    for function in (joulecast.tune, command):
+    for function in (joulecast.tune_training, command):
         parameters = inspect.signature(function).parameters
         for name in ("policy", "recurrences", "eta", "criterion", "max_slowdown"):
             assert parameters[name].default == fields[name].default, (function, name)

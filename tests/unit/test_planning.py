@@ -607,7 +607,7 @@ def test_a_simulated_training_computes_as_it_is_asked_to(tmp_path):
     assert mixed < best_s(precision="fp32")
     assert mixed < best_s(precision="bf16", optimizer="adam") < 2 * mixed
     assert mixed < best_s(precision="bf16", links={"nvlink": 1e9})
-    step = joulecast.simulate(small, "h100-sxm", "dp=8", batch=8, precision="bf16")["step_s"]
+    step = joulecast.simulate_step(small, "h100-sxm", "dp=8", batch=8, precision="bf16")["step_s"]
     measured = tmp_path / "step.yaml"
     measured.write_text(
         f"network: {small}\nstrategy: dp=8\nbatch: 8\nprecision: bf16\nstep_s: {2 * step}\n"

@@ -16,6 +16,7 @@ from joulecast.quantities import (
     lasting,
     seconds,
     steady,
+    step_times,
     times,
     with_range,
 )
@@ -36,6 +37,7 @@ def test_counts_have_no_exponent():
 def test_quantities_of_one_sentence_have_one_unit():
     assert times(49.6, 12.0) == ["49.6 s", "12.0 s"]
     assert times(200, 7500) == ["3 min 20 s", "2 h 5 min"]
+    assert step_times(126.668, 0.01) == ["126.7 s", "0.01000 s"]
     assert energies(919, 509, 1660) == ["919 J", "509 J", "1,660 J"]
     assert energies(3.413e7, None) == ["34.1 MJ", NONE]
     assert with_range(*energies(919, 509, 1660)) == "919 J (509 to 1,660 J)"

@@ -13,8 +13,8 @@ from joulecast.runs.platforms import Cluster, Device, Link, Platform
 from joulecast.simulate.breakdown import Breakdown, breakdowns
 from joulecast.simulate.event_loop import Activity, ActivityGraph, Slowdown, execute
 from joulecast.simulate.judged.emulated_network import GivenCosts, TimedLayer, timed_chain
-from joulecast.simulate.network import SharedNetwork, fair_rates
 from joulecast.simulate.pipeline_stages import even_cut
+from joulecast.simulate.shared_links import SharedLinks, fair_rates
 from joulecast.simulate.simulate import Assumptions, Simulation, simulate
 from joulecast.simulate.strategy import Strategy, parse_strategy
 
@@ -183,7 +183,7 @@ def test_a_transfer_speeds_up_when_another_ends() -> None:
     graph = ActivityGraph()
     graph.add(Activity("small", (0,), 10.0, {0: 1.0}))
     graph.add(Activity("large", (1,), 30.0, {0: 1.0}))
-    timeline = execute(graph, SharedNetwork([10.0]))
+    timeline = execute(graph, SharedLinks([10.0]))
     assert timeline.end_s == pytest.approx([2.0, 4.0])
 
 
@@ -362,7 +362,7 @@ def test_an_endless_schedule_is_an_error() -> None:
     second = graph.add(Activity("second", (0,), 1.0), [first])
     graph.wait(first, second)
     with pytest.raises(JoulecastError, match="never ends: 2 of 2 activities"):
-        execute(graph, SharedNetwork([]), Slowdown())
+        execute(graph, SharedLinks([]), Slowdown())
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Tables, forecasts and commands of the simulator, from the user's side."""
 
 import json
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -135,19 +136,32 @@ def test_simulate_prints_and_traces(tmp_path: Path) -> None:
 
 
 def test_search_ranks_what_fits() -> None:
-    code, text = _run(
-        "search", "--network", "vgg16", "--platform", "hc2", "--devices", "4", "--json"
-    )
+    asked = ["--network", "vgg16", "--platform", "hc2", "--devices", "4", "--top", "20"]
+    code, text = _run("search", *asked, "--json")
     told = json.loads(text)
     steps = [row["step_s"] for row in told["feasible"]]
     assert code == 0 and steps == sorted(steps) and len(steps) > 5
     assert {"dp=4", "tp=4"} <= {row["strategy"] for row in told["feasible"]}
 
 
+def test_the_work_that_is_simulated_is_said() -> None:
+    asked = ["--network", "gpt3-6.7b", "--platform", "a100-80gb-sxm", "--precision", "bf16"]
+    code, text = _run("simulate", *asked, "--strategy", "dp=2,tp=4,micro=512", "--batch", "1024")
+    work = "gpt3-6.7b on 8 devices of a100-80gb-sxm, bf16, sequences of 2,048"
+    assert code == 0 and f"{work}, batch 1,024 of a replica, 2,048 of all; dp=2,tp=4" in text
+    assert re.search(r"^[\d.]+ s \([\d.]+ to [\d.]+ s\) a step, ", text, re.M)
+    code, text = _run("search", *asked, "--devices", "8", "--global-batch", "2048", "--top", "1")
+    assert code == 0 and f"{work}, batch 2,048 of all replicas" in text and " ms" not in text
+
+
 def test_what_does_not_fit_in_memory_is_said_and_fails() -> None:
     asked = ["--network", "llama-70b", "--platform", "h100-sxm", "--precision", "bf16"]
     code, text = _run("simulate", *asked, "--strategy", "dp=2")
-    assert code == 2 and "out of memory: stage 0 needs" in text and "simulated, bf16" in text
+    assert (
+        code == 2
+        and "out of memory: stage 0 needs" in text
+        and "2 devices of h100-sxm, bf16" in text
+    )
     code, text = _run("search", *asked, "--devices", "2")
     assert code == 2 and "no strategy fits in memory at bf16" in text
     code, text = _run("search", *asked, "--devices", "2", "--json")

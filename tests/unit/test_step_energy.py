@@ -34,7 +34,7 @@ def _in_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def step(platform="h100-sxm", strategy="dp=8", **options):
-    return joulecast.simulate(NETWORK, platform, strategy, precision="bf16", **options)
+    return joulecast.simulate_step(NETWORK, platform, strategy, precision="bf16", **options)
 
 
 def test_a_node_of_h100_draws_between_idle_and_the_most_that_was_metered():
@@ -218,7 +218,7 @@ def test_search_ranks_by_the_objective(objective, key):
     assert code == 0 and len(rows) > 3
     assert [row[key] for row in rows] == sorted(row[key] for row in rows)
     for row in rows:
-        assert row["joules_per_sample"] * row["batch"] == pytest.approx(row["step_j"])
+        assert row["joules_per_sample"] * row["global_batch"] == pytest.approx(row["step_j"])
         rent, kwh = row["step_s"] / 3600 * 2 * 20, row["step_j"] / 3.6e6
         assert row["step_cost"] == pytest.approx(rent + kwh * 1.5 * 0.3)
 

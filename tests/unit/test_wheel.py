@@ -51,7 +51,7 @@ DP = ("--strategy", "dp=8", "--json")
 
 
 KNOWN = [
-    (("simulate", *HC2, "--strategy", "dp=8"), r"ms a step"),
+    (("simulate", *HC2, "--strategy", "dp=8"), r"ms .*a step"),
     (("search", "--network", "vgg16", "--platform", "hc1", "--devices", "4"), r"\bdp=4\b"),
     (
         ("advise", *HC2, "--samples", "1e5", "--nodes", "1", "--deadline", "600"),
@@ -135,9 +135,9 @@ def test_a_script_that_is_checked_strictly_can_use_it(python, tmp_path):
         "names: list[str] = [r.info.spec.run for r in joulecast.read_records(Path('records'))]\n"
         "fitted = joulecast.fit(['a', Path('b')], bootstrap=20)\n"
         "fitted.save(Path('fits'))\n"
-        "step = joulecast.simulate('resnet50', 'hc2', 'dp=8', links={'nic': 1e9}, fits='fits')\n"
+        "step = joulecast.simulate_step('resnet50', 'hc2', 'dp=8', links={'nic': 1e9}, fits='fits')\n"
         "seconds: float = step['step_s']\n"
-        "stages = joulecast.partition('resnet50', 4)['stages']\n"
+        "stages = joulecast.partition_network('resnet50', 4)['stages']\n"
         "version: str = joulecast.__version__\n"
         "joulecast.EvaluateRequest(records=(Path('records'),), split='no such split')\n"
         "joulecast.nothing\n"

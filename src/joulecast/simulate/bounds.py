@@ -22,8 +22,8 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from joulecast.simulate.compiler import Compiler, Work
-from joulecast.simulate.network import alone
 from joulecast.simulate.phases import Bucket, Key, Segment, reduction
+from joulecast.simulate.shared_links import alone
 from joulecast.simulate.strategy import size_along
 from joulecast.simulate.transfers import Flow
 

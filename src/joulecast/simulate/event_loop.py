@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from joulecast.errors import JoulecastError
-from joulecast.simulate.network import SharedNetwork, Usage
+from joulecast.simulate.shared_links import SharedLinks, Usage
 
 
 @dataclass(slots=True)
@@ -99,9 +99,9 @@ _SAME_TIME = 1e-12
 class _Run:
     """The state of one execution: what is under way, how fast, and what ends when."""
 
-    def __init__(self, graph: ActivityGraph, network: SharedNetwork, slowdown: Slowdown) -> None:
+    def __init__(self, graph: ActivityGraph, links: SharedLinks, slowdown: Slowdown) -> None:
         self.activities = graph.activities
-        self.network = network
+        self.links = links
         self.slowdown = slowdown
         self.overlaps = slowdown.compute > 0 or slowdown.transfer > 0
         count = len(self.activities)
@@ -161,7 +161,7 @@ class _Run:
                     for transfer in self.queued.get(work.devices[0], ()):
                         self._stretch(transfer, self.slowdown.transfer)
             return
-        self.network.add(activity, usage)
+        self.links.add(activity, usage)
         self.changed_flows.add(activity)
         if work.gradient and self.overlaps:
             for device in work.devices:
@@ -195,7 +195,7 @@ class _Run:
                 del self.computing[work.devices[0]]
                 self.met |= self.sending.get(work.devices[0], set())
         else:
-            self.changed_flows |= self.network.remove(activity)
+            self.changed_flows |= self.links.remove(activity)
             if work.gradient and self.overlaps:
                 for device in work.devices:
                     self.sending[device].discard(activity)
@@ -241,7 +241,7 @@ class _Run:
         while self.ready:
             self._begin(self.ready.pop())
         if self.changed_flows:
-            for activity, rate in self.network.rates_around(self.changed_flows).items():
+            for activity, rate in self.links.rates_around(self.changed_flows).items():
                 self.fair[activity] = rate
                 self.met.add(activity)
             self.changed_flows.clear()
@@ -274,15 +274,13 @@ class _Run:
         return Timeline(self.start, self.end)
 
 
-def execute(
-    graph: ActivityGraph, network: SharedNetwork, slowdown: Slowdown | None = None
-) -> Timeline:
+def execute(graph: ActivityGraph, links: SharedLinks, slowdown: Slowdown | None = None) -> Timeline:
     """Run all activities.
 
     Raises:
         JoulecastError: some activities wait for each other; names a few of them.
     """
-    timeline = _Run(graph, network, slowdown or Slowdown()).run()
+    timeline = _Run(graph, links, slowdown or Slowdown()).run()
     stuck = [
         activity.label
         for activity, end in zip(graph.activities, timeline.end_s, strict=True)

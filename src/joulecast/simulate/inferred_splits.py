@@ -132,9 +132,9 @@ def _sequence_of(op: Op) -> Dim | None:
     return dims[0] if dims and op.kind in _BETWEEN else None
 
 
-def has_sequence(graph: OpGraph) -> bool:
-    """Whether sequence parallelism has anything to split."""
-    return any(_sequence_of(op) for op in graph.ops)
+def sequence_length(graph: OpGraph) -> int | None:
+    """The length of the sequence that sequence parallelism splits; ``None``: there is none."""
+    return next((dim.size for op in graph.ops if (dim := _sequence_of(op)) is not None), None)
 
 
 def split_sequence(graph: OpGraph, placements: Placements, axis: str, size: int) -> None:

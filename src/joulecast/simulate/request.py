@@ -98,7 +98,7 @@ class SearchRequest(Priced, OnSimulator):
         default=None,
         ge=1,
         le=MOST_SAMPLES,
-        description="Samples of a step over all devices (32 each).",
+        description="Samples of a step of all replicas; by default 32 a device.",
     )
     objective: Objective = Field(
         default="time",
@@ -106,7 +106,7 @@ class SearchRequest(Priced, OnSimulator):
         "of a step.",
     )
     top: int = Field(
-        default=20,
+        default=10,
         ge=1,
         le=MOST_SAMPLES,
         description="How many of the best to rank; strategies that cannot be among them are not simulated.",

@@ -32,12 +32,13 @@ from joulecast.simulate.event_loop import (
     Timeline,
     execute,
 )
+from joulecast.simulate.inferred_splits import sequence_length
 from joulecast.simulate.memory import Memory, exceeds, memory_of, memory_verdict
-from joulecast.simulate.network import SharedNetwork
 from joulecast.simulate.phases import WrittenPhases, reduction
 from joulecast.simulate.placement import PlacedOp, check_heads, place
 from joulecast.simulate.program import ForwardProgram, ProgramBuilder, StageProgram
 from joulecast.simulate.proteus import RingTransfers
+from joulecast.simulate.shared_links import SharedLinks
 from joulecast.simulate.strategy import Strategy, gradient_passes, text_of
 from joulecast.simulate.topology import Topology, topology_of
 from joulecast.simulate.transfers import Transfers
@@ -124,7 +125,9 @@ class Simulation:
             "platform": self.platform.name,
             "strategy": text_of(self.strategy),
             "devices": self.strategy.devices,
-            "batch": self.batch,
+            "batch": self.batch // self.strategy.replicas,
+            "global_batch": self.batch,
+            "sequence": sequence_length(self.graph),
             "precision": self.training.precision.name,
             "optimizer": self.training.optimizer.name,
             "inference": self.training.inference,
@@ -367,8 +370,8 @@ def run_prepared(
 
     with no_cycles():
         activities = compiler.compile()
-        network = SharedNetwork(capacity, assumed.sharing and not proteus)
-        timeline = execute(activities, network, slowdown)
+        links = SharedLinks(capacity, assumed.sharing and not proteus)
+        timeline = execute(activities, links, slowdown)
         by_class = breakdowns(activities, timeline, device_mesh.classes.count)
     return Simulation(
         graph=graph,

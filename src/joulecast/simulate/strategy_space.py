@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.runs.platforms import Platform
-from joulecast.simulate.inferred_splits import experts_in, has_sequence
+from joulecast.simulate.inferred_splits import experts_in, sequence_length
 from joulecast.simulate.pipeline_stages import block_count
 from joulecast.simulate.recomputation import attention_cores
 from joulecast.simulate.strategy import Node, Strategy, divided_replicas
@@ -98,7 +98,7 @@ def candidates(
     """
     blocks = block_count(graph)
     per_node = platform.require_cluster().devices_per_node
-    splits_sequence, experts = has_sequence(graph), experts_in(graph)
+    splits_sequence, experts = sequence_length(graph) is not None, experts_in(graph)
     for mesh in _meshes(devices, blocks, per_node):
         batch, rest = divmod(global_batch, mesh["data"])
         if rest or not batch:

@@ -21,7 +21,7 @@ from joulecast.simulate.collectives import (
 )
 from joulecast.simulate.device_mesh import DeviceMesh, Ints, scrambled, signatures, summed_by
 from joulecast.simulate.event_loop import Activity
-from joulecast.simulate.network import Usage, alone
+from joulecast.simulate.shared_links import Usage, alone
 from joulecast.simulate.topology import Hops, Topology
 
 

@@ -83,7 +83,7 @@ def fit(
         The fit: ``mc2`` has the coefficients (s, s/sample, s/byte, W), ``observations`` a row a run,
         ``predictions`` what each model predicted of runs that it had not seen, and ``series`` the errors of
         time-series models; ``judged("energy")`` joins the predictions with the runs, and ``save(folder)``
-        keeps it for ``fits`` of :func:`simulate` and :func:`advise`.
+        keeps it for ``fits`` of :func:`simulate_step` and :func:`advise`.
 
     Raises:
         JoulecastError: no training run is left to fit; says why each was left out.

@@ -23,10 +23,11 @@ _FUNCTION = re.compile(r"[\w.]+:\w+")
 
 
 @asks(SimulateRequest)
-def simulate(request: SimulateRequest) -> dict[str, Any]:
+def simulate_step(request: SimulateRequest) -> dict[str, Any]:
     """Simulate one training step of a parallel strategy: its time, memory and energy.
 
     Returns:
+        ``batch`` of a replica and ``global_batch`` of all, ``sequence`` (``None``: the network has none),
         ``step_s``, ``samples_per_s``, ``computing_s``, ``exposed_communication_s``, ``bubble_s``,
         ``peak_memory_bytes``, ``state_bytes``, ``parameters``, ``out_of_memory``, ``step_j`` (``None`` with
         ``why_no_energy``) with its 90 % interval ``step_j_low`` and ``step_j_high``, ``power_w`` of all
@@ -55,7 +56,7 @@ def search(request: SearchRequest) -> dict[str, Any]:
     """Rank the parallel strategies of some devices that fit in memory, by one objective.
 
     Returns:
-        ``feasible``: the ``top`` best steps as of :func:`simulate`, the best first, with
+        ``feasible``: the ``top`` best steps as of :func:`simulate_step`, the best first, with
         ``joules_per_sample``, ``energy_delay_js``, ``step_cost`` and ``step_co2_kg``, each ``None`` where it
         is not known; ``beaten``: by strategy that fits and is not among them, the seconds that its step
         takes at least; ``out_of_memory`` and ``impossible``: by strategy, why not; ``objective``,
@@ -97,7 +98,7 @@ def _files(request: OnSimulator) -> tuple[str | Path | None, ...]:
 
 
 @asks(PartitionRequest, "devices")
-def partition(request: PartitionRequest) -> dict[str, Any]:
+def partition_network(request: PartitionRequest) -> dict[str, Any]:
     """Cut a network into pipeline stages so that the slowest is as fast as can be, and prove it.
 
     Returns:
@@ -144,7 +145,7 @@ def _own_network_in_stages(request: PartitionRequest) -> dict[str, Any]:
 
 
 @asks(TuneRequest)
-def tune(request: TuneRequest, *, tell: Callable[[str], None] = print) -> dict[str, Any]:
+def tune_training(request: TuneRequest, *, tell: Callable[[str], None] = print) -> dict[str, Any]:
     """Tune batch size and power limit over recurrences of a training: replayed traces, or here and now.
 
     ``tell`` is a function that gets the notes of a live tuning.

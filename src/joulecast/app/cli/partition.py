@@ -17,12 +17,12 @@ def partition(
     explain: Annotated[bool, typer.Option("--explain", help="Print a table of stages.")] = False,
 ) -> None:
     """Cut a network into pipeline stages whose slowest one is fast, and prove how fast it can be."""
-    from joulecast.app.api.plans import partition as partition_into
+    from joulecast.app.api.plans import partition_network
     from joulecast.partition.plan_report import explained, summary
 
     if as_json and explain:
         raise JoulecastError("--json and --explain: give one of them")
-    report = partition_into(request)
+    report = partition_network(request)
     if as_json:
         echo_json(report)
     else:

@@ -8,22 +8,23 @@ import typer
 
 from joulecast.app.cli.options import AsJson, asks, echo_json
 from joulecast.errors import JoulecastError
-from joulecast.quantities import digits, energies, with_range
+from joulecast.quantities import counted, digits, energies, step_times, with_range
 from joulecast.simulate.request import SearchRequest, SimulateRequest
 
 
 @asks(SimulateRequest)
 def simulate(request: SimulateRequest, as_json: AsJson = False) -> None:
     """Simulate one training step of a parallel strategy: its time, memory and energy."""
-    from joulecast.app.api.plans import simulate as simulate_on
+    from joulecast.app.api.plans import simulate_step
 
-    result = simulate_on(request)
+    result = simulate_step(request)
     if as_json:
         echo_json(result)
     else:
+        batches = f"batch {result['batch']:,} of a replica, {result['global_batch']:,} of all"
+        typer.echo(f"{_work(result)}, {batches}; {result['strategy']}, simulated:")
         typer.echo(
-            f"{result['step_s'] * 1e3:.2f} ms a step{_interval(result)}, "
-            f"{result['samples_per_s']:,.1f} samples/s (simulated, {result['precision']})"
+            f"{_step(result)}, {result['samples_per_s']:,.1f} samples/s"
             + ("" if result["out_of_memory"] else f"; {result['verdict']}")
         )
         typer.echo(_energy_line(result))
@@ -38,12 +39,23 @@ _BASIS = {
 }
 
 
-def _interval(result: dict[str, Any]) -> str:
-    """The 90 % interval of a step and what it rests on; nothing where no error was judged."""
-    if result["step_low_s"] is None:
-        return ""
-    low, high = (digits(1e3 * result[end]) for end in ("step_low_s", "step_high_s"))
-    return f" ({low} to {high} ms; from {_BASIS[result['basis']]})"
+def _work(result: dict[str, Any]) -> str:
+    """The network and where it trains, as every strategy has it."""
+    length = result["sequence"]
+    sequence = "" if length is None else f", sequences of {length:,}"
+    devices = counted(result["devices"], "device")
+    return (
+        f"{result['network']} on {devices} of {result['platform']}, {result['precision']}{sequence}"
+    )
+
+
+def _step(result: dict[str, Any]) -> str:
+    """The time of a step with its 90 % interval, and what it rests on, where an error was judged."""
+    step, low, high = step_times(
+        *(result[name] for name in ("step_s", "step_low_s", "step_high_s"))
+    )
+    basis = "" if result["step_low_s"] is None else f", from {_BASIS[result['basis']]}"
+    return f"{with_range(step, low, high)} a step{basis}"
 
 
 def _energy_line(result: dict[str, Any]) -> str:
@@ -86,21 +98,24 @@ def _print_ranking(result: dict[str, Any]) -> None:
     """Print the best strategies of a search."""
     rows = result["feasible"]
     if rows:
-        paid = f"{result['prices']['currency']}/step"
-        header = ("step, ms", "samples/s", "memory, GB", "J/sample", paid)
         typer.echo(
-            " ".join(f"{name:>10}" for name in header)
-            + f"  strategy (simulated, {result['precision']})"
+            f"{_work(rows[0])}, batch {rows[0]['global_batch']:,} of all replicas, simulated:"
         )
-    for row in rows:
+        paid = f"{result['prices']['currency']}/step"
+        header = ("step", "samples/s", "memory, GB", "J/sample", paid, "batch")
+        typer.echo(" ".join(f"{name:>10}" for name in header) + " of a replica  strategy")
+    steps = step_times(*(row["step_s"] for row in rows))
+    for row, step in zip(rows, steps, strict=True):
         joules, cost = row["joules_per_sample"], row["step_cost"]
         typer.echo(
-            f"{row['step_s'] * 1e3:10.2f} {row['samples_per_s']:10,.1f} "
-            f"{row['peak_memory_bytes'] / 1e9:10.2f} {'-' if joules is None else digits(joules):>10} "
-            f"{'-' if cost is None else digits(cost):>10}  {row['strategy']}"
+            f"{step:>10} {row['samples_per_s']:10,.1f} {row['peak_memory_bytes'] / 1e9:10.2f} "
+            f"{'-' if joules is None else digits(joules):>10} "
+            f"{'-' if cost is None else digits(cost):>10} {row['batch']:10,}               "
+            f"{row['strategy']}"
         )
     if rows:
-        typer.echo(f"90 % interval of the first{_interval(rows[0]) or ': not known'}")
+        unknown = "" if rows[0]["step_low_s"] is not None else " (its 90 % interval is not known)"
+        typer.echo(f"the first: {_step(rows[0])}{unknown}")
         typer.echo(_energy_basis(rows[0]))
         if "estimated" in (rows[0]["cost_rests_on"] or ""):
             typer.echo("costs rest on estimated power")

@@ -45,8 +45,8 @@ from joulecast.simulate.judged.results import (
     platform_of,
     read_folder,
 )
-from joulecast.simulate.network import alone
 from joulecast.simulate.network_calibration import NetworkCalibration, calibrate_network
+from joulecast.simulate.shared_links import alone
 from joulecast.simulate.simulate import Assumptions, Simulation, simulate
 from joulecast.simulate.strategy import Node, Strategy
 

@@ -30,7 +30,7 @@ from joulecast.simulate.measured_step import (
     first_factor,
     simulated_step,
 )
-from joulecast.simulate.network import alone
+from joulecast.simulate.shared_links import alone
 from joulecast.simulate.strategy import parse_strategy
 from joulecast.simulate.topology import topology_of
 from joulecast.simulate.transfers import Transfers

@@ -1,4 +1,4 @@
-"""Shares of transfers in the ports of a network: max-min fair, as a fluid.
+"""Shares of transfers in the ports of links: max-min fair, as a fluid.
 
 A flow takes ``usage`` times its rate from every port that it crosses. Rates grow together until a port is
 full; the flows that cross it keep what they have, the others keep growing (progressive filling; Bertsekas
@@ -58,7 +58,7 @@ def fair_rates(flows: Mapping[int, Usage], capacity: Sequence[float]) -> dict[in
     return rates
 
 
-class SharedNetwork:
+class SharedLinks:
     """The flows that are under way, and the rates that their ports leave them.
 
     Only flows that share a port, directly or through others, change each other's rates, so that a change
