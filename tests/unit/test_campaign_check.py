@@ -109,7 +109,7 @@ def test_a_campaign_ends_with_one_line(tmp_path):
     (tmp_path / "tables").mkdir()
     (tmp_path / "fits").mkdir()
     (tmp_path / "index.html").write_text("")
-    rows = {"run": ["a", "b"], "polluted": ["", "x"], "left_out_for": ["", "disturbed"]}
+    rows = {"run": ["a", "b"], "left_out": ["", "x"], "left_out_for": ["", "disturbed"]}
     pd.DataFrame(rows).to_parquet(tmp_path / "fits/observations.parquet")
     (line,) = closing_lines(tmp_path, [])
     assert f"page: {tmp_path / 'index.html'}; tables: {tmp_path / 'tables'}" in line

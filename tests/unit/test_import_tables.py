@@ -62,7 +62,7 @@ def test_several_runs_of_one_log_are_cut_out_and_can_be_forecast(tmp_path):
     # Each trace holds the idle watts of the other.
     assert a["energy_j"] == pytest.approx(2 * 300 * (BUSY_W + 210), rel=0.01)
     assert (a["nodes"], a["batch"], b["batch"], a["samples"]) == (2, 256, 512, 10)
-    assert (a["energy_covers"], a["energy_source"], a["polluted"]) == ("node", "imported", "")
+    assert (a["energy_covers"], a["energy_source"], a["left_out"]) == ("node", "imported", "")
     assert info(tmp_path / "out" / "a").started_utc == f"{iso(100, form='%Y-%m-%dT%H:%M:%S')}+00:00"
     done = run("forecast", "--records", tmp_path / "out", "--nodes", 4)
     assert done.exit_code == 0 and "imported" in done.output
@@ -166,7 +166,7 @@ def test_a_clock_that_runs_backwards_and_nodes_of_one_name(tmp_path):
     rows = [f"{ZERO_S + t:.1f},{w:.1f}" for t, w in zip(SECONDS, load(SECONDS), strict=True)]
     table(tmp_path / "log.csv", rows[150:] + rows[:150])
     refused("csv", tmp_path / "log.csv", tmp_path / "out", *MAP)
-    assert "non-monotonic stamps" in row(tmp_path / "out" / "net")["polluted"]
+    assert "non-monotonic stamps" in row(tmp_path / "out" / "net")["left_out"]
     folder = tmp_path / "both"
     folder.mkdir()
     table(folder / "n1.csv", rows)
@@ -197,7 +197,7 @@ def test_watts_that_rise_in_a_saw_tooth_are_watts(tmp_path):
     rows = [f"{ZERO_S + t:.1f},{100 + 200 * (t % 50) / 49:.1f}" for t in SECONDS]
     log = table(tmp_path / "log.csv", rows)
     imported("csv", log, tmp_path / "out", *MAP, *between())
-    assert "counter" not in row(tmp_path / "out" / "net")["polluted"]
+    assert "counter" not in row(tmp_path / "out" / "net")["left_out"]
 
 
 def test_a_coarse_counter_is_remarked(tmp_path):
@@ -224,7 +224,7 @@ def test_the_lag_of_a_clock_is_reported_and_the_user_says_the_shift(tmp_path):
     late = [f"{ZERO_S + t + 25:.1f},{w:.1f}" for t, w in zip(SECONDS, load(SECONDS), strict=True)]
     log = table(tmp_path / "log.csv", late)
     done = run("import", "csv", log, tmp_path / "out", *MAP, *between(), *WHAT)
-    (why,) = info(tmp_path / "out" / "net").polluted
+    (why,) = info(tmp_path / "out" / "net").left_out
     assert done.exit_code == 2 and why in done.output and "say --shift -2" in why
     assert float(why.split()[2]) == pytest.approx(25, abs=1.5)
     said = imported("csv", log, tmp_path / "right", *MAP, *between(), "--shift", "-25")
@@ -412,7 +412,7 @@ def test_cells_of_several_units_are_refused_and_the_user_may_say_one(tmp_path):
     assert "is in another unit than those before" in refused("csv", mixed, tmp_path / "no", *MAP)
     bare = table(tmp_path / "c.csv", [each.removesuffix(" kW") for each in rows])
     refused("csv", bare, tmp_path / "wrong", *MAP)
-    assert "say --unit" in row(tmp_path / "wrong" / "net")["polluted"]
+    assert "say --unit" in row(tmp_path / "wrong" / "net")["left_out"]
     imported("csv", bare, tmp_path / "said", *MAP, "--unit", "kW")
     assert row(tmp_path / "said" / "net")["energy_j"] == pytest.approx(found)
 
