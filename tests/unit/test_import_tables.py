@@ -233,7 +233,7 @@ def test_the_lag_of_a_clock_is_reported_and_the_user_says_the_shift(tmp_path):
     inside = range(55, 246)
     flat = [f"{ZERO_S + t},{w:.1f}" for t, w in zip(inside, load(inside, 0, 999), strict=True)]
     said = imported("csv", table(tmp_path / "flat.csv", flat), tmp_path / "flat", *MAP, *between())
-    assert "clock lag: not known (" in said and "nothing was applied" in said
+    assert "clock lag not known: " in said
 
 
 def test_times_without_a_zone_are_placed_or_remarked(tmp_path):

@@ -167,7 +167,7 @@ def _report_lag(run: ImportedRun) -> None:
             f"{run.source.get('shift_s', 0.0) - lag.lag_s:.1f}",
         )
     elif run.is_of_tool and any(meter.trace for meter in run.meters):
-        run.findings.remark("clock lag", f"{lag.text}; nothing was applied")
+        run.findings.remark(*lag.remark)
 
 
 def record_of(run: ImportedRun) -> tuple[RunRecord, Repeat | None]:
@@ -341,7 +341,7 @@ class ImportSummary:
         lines += [f"  {fact}" for fact in self.facts]
         lines += [f"  left out: {run}: {'; '.join(why)}" for run, why in self.left_out.items()]
         lines += [f"  reason {kind}: {n}" for kind, n in sorted(self.reasons.items())]
-        lines += [f"  found {kind}: {n}" for kind, n in sorted(self.traps.items())]
+        lines += [f"  remark {kind}: {n}" for kind, n in sorted(self.traps.items())]
         lines += [
             f"  not read: {folder}, tables of runs; import that folder itself"
             for folder in self.passed_by
