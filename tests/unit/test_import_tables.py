@@ -200,12 +200,35 @@ def test_watts_that_rise_in_a_saw_tooth_are_watts(tmp_path):
     assert "counter" not in row(tmp_path / "out" / "net")["left_out"]
 
 
-def test_a_coarse_counter_is_remarked(tmp_path):
+@pytest.mark.parametrize("column", ["power_kW", "P kw", "Power [kW]"])
+def test_the_unit_in_the_name_of_a_column_counts(tmp_path, column):
+    watts = 20 * load(SECONDS) + SECONDS % 7
+    rows = [f"{ZERO_S + t},{w / 1000:.4f}" for t, w in zip(SECONDS, watts, strict=True)]
+    log = table(tmp_path / "log.csv", rows, f"t,{column}")
+    imported("csv", log, tmp_path / "out", "--map", f"time=t,watts={column}", *between())
+    assert row(tmp_path / "out" / "net")["energy_j"] == pytest.approx(20 * expected_j(), rel=0.01)
+
+
+def test_kw_without_a_unit_and_three_readings_are_no_measurement(tmp_path):
+    watts = 20 * load(SECONDS) + SECONDS % 7
+    rows = [f"{ZERO_S + t},{w / 1000:.4f}" for t, w in zip(SECONDS, watts, strict=True)]
+    log = table(tmp_path / "kw.csv", rows)
+    assert (
+        "say --unit" in run("import", "csv", log, tmp_path / "kw", *MAP, *between(), *WHAT).output
+    )
+    rows = [f"{ZERO_S + t},{w:.1f}" for t, w in zip(SECONDS, watts, strict=True)][::60]
+    log = table(tmp_path / "few.csv", rows)
+    done = run("import", "csv", log, tmp_path / "few", *MAP, *between(), *WHAT)
+    assert done.exit_code == 2 and "too few readings" in done.output
+
+
+def test_a_coarse_counter_is_left_out(tmp_path):
     counts = np.floor(np.cumsum(load(SECONDS)) / 36_000) * 0.01
     rows = [f"{ZERO_S + t},{c:.2f}" for t, c in zip(SECONDS, counts, strict=True)]
     log = table(tmp_path / "log.csv", rows, "t,E [kWh]")
-    imported("csv", log, tmp_path / "out", "--map", "time=t,joules=E [kWh]", *between())
-    assert any("coarse counter" in remark for remark in info(tmp_path / "out" / "net").remarks)
+    mapped = ("--map", "time=t,joules=E [kWh]")
+    done = run("import", "csv", log, tmp_path / "out", *mapped, *between(), *WHAT)
+    assert done.exit_code == 2 and "coarse counter" in done.output
 
 
 def test_a_counter_that_begins_anew_counts_on(tmp_path):

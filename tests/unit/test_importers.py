@@ -444,7 +444,7 @@ BAD = {
         dict(changed=lambda found: [r for r in found if r[0] < 120]),
         "coverage",
     ),
-    "one reading": (dict(changed=lambda found: found[60:61]), "coverage"),
+    "one reading": (dict(changed=lambda found: found[60:61]), "too few readings"),
     "negative watts": (
         dict(changed=lambda found: [*found[:60], (found[60][0], -34), *found[61:]]),
         "absurd watts",

@@ -22,12 +22,14 @@ _MOST_W = 100e3
 _LOADED_ACCELERATOR_W = (100.0, 2500.0)
 """Of a loaded node, an accelerator: an inference card is limited to 70 W and its host adds as much, 8 B200
 (1 kW each) and their host are supplied with 14 kW. What is outside by a factor is in another unit."""
-_LEAST_NODE_W = 50.0
-"""The same where nobody says how many there are: a small server under load draws 50 W."""
+_LEAST_NODE_W = 20.0
+"""The same where nobody says how many there are: a server draws more, and read in kW for W none so much."""
 _LOADED_PART_W = (0.5, 3e3)
 """A loaded GPU, module, socket or its memory: a DIMM draws 1 W and more, no device is cooled for 3 kW."""
 _LEAST_READINGS = 10
 """Fewer have no quantiles to compare."""
+_LEAST_IN_RUN = 5
+"""Straight lines between fewer readings miss more than a tenth of a run that begins or ends between two."""
 _ONE_WAY = 0.75
 """Share of steps that go one way, from which on readings are a count; of watts (MLPerf v4.0) it is up to
 0.63."""
@@ -113,9 +115,7 @@ def _check_watts(
         return
     (least_w, most_w), of = _LOADED_PART_W, f"a {meter.covers}"
     if meter.covers in (None, "node"):
-        of, most_w = "a node", _MOST_W
-        # A stated unit is believed: there are nodes of 10 W.
-        least_w = least_w if meter.by_unit else _LEAST_NODE_W
+        of, least_w, most_w = "a node", _LEAST_NODE_W, _MOST_W
         if accelerators is not None and not meter.by_unit:
             least_w, most_w = (accelerators * watts for watts in _LOADED_ACCELERATOR_W)
             of = f"a node of {accelerators} accelerators"
@@ -123,7 +123,7 @@ def _check_watts(
         findings.leave_out(
             "implausible watts",
             f"{meter.file}: {load_w:.4g} W for most of the run, {of} under load draws {least_w:g} to "
-            f"{most_w:g} W; if its unit is another, say --unit",
+            f"{most_w:g} W; if its unit is another, say --unit, if it is of a small board, --covers module",
         )
 
 
@@ -232,7 +232,7 @@ def checked(meter: LoggedMeter, run_s: Span | None, findings: Findings) -> Check
         return found
     info.available = True
     if run_s is not None and period_s is None:
-        findings.leave_out("coverage", f"{name} holds a single reading")
+        findings.leave_out("too few readings", f"{name} holds a single one")
     elif run_s is not None and period_s is not None:
         failed = t_s[~good & _within(t_s, run_s)]
         if len(failed):
@@ -296,7 +296,7 @@ def _checked_counter(
         took_j = float(np.diff(np.interp(run_s, t_s, joules))[0])
         unit_j = float(steps[steps > 0].min(initial=np.inf))
         if (steps == 0).any() and math.inf > unit_j > _COARSEST * took_j:
-            findings.remark(
+            findings.leave_out(
                 "coarse counter",
                 f"{meter.file}: it counts by {unit_j:.4g} J, and the run took {took_j:.4g} J",
             )
@@ -414,6 +414,11 @@ def _check_coverage(
         findings.leave_out("clocks do not overlap", _apart(name, t_s, run_s))
         info.coverage = 0.0
         return
+    if run_s[1] - run_s[0] < _LEAST_IN_RUN * period_s:
+        findings.leave_out(
+            "too few readings",
+            f"{name}: one every {period_s:.4g} s, {_LEAST_IN_RUN} of them in the run are needed",
+        )
     info.coverage, info.longest_gap_s = reading_quality(t_s, *run_s, period_s)
     gaps = np.diff([run_s[0], *np.clip(t_s, *run_s), run_s[1]])
     gaps = gaps[gaps > _GAP_PERIODS * period_s]
