@@ -23,7 +23,7 @@ from joulecast.runs.frames import ACTIVITY_COLUMNS, PHASE_COLUMNS, STAGE_COLUMNS
 from joulecast.runs.left_out import runs_to_fit, used
 from joulecast.runs.platforms import Platform
 from joulecast.runs.record import Checks, MeterInfo, Outcome, RunInfo, RunRecord, write_record
-from joulecast.runs.spec import Foreign, RunSpec
+from joulecast.runs.spec import Imported, RunSpec
 
 _COUNTS = (1, 2, 4, 8)
 _WORKLOADS = {"a": (300.0, 4200.0), "b": (500.0, 4400.0), "c": (800.0, 4000.0)}
@@ -42,7 +42,7 @@ def _record(run: int, readings: int, random: np.random.Generator) -> RunRecord:
         kind="imported",
         platform=Platform(name="synthetic"),
         nodes=nodes,
-        foreign=Foreign(
+        imported=Imported(
             benchmark=workload, submission=str(run), global_batch_size=256, work_unit="epochs"
         ),
     )

@@ -17,7 +17,7 @@ LATE_S = 0.005
 WAITING = 0.03
 """A computing rank without a core for more than this share was disturbed, if that is longer than its clock
 of CPU time is off by."""
-FOREIGN = 0.2
+OTHERS = 0.2
 """Ranks that compute are disturbed by other processes with more cores than this: their memory traffic."""
 _WAITING_S = 5e-5
 _LONG_S = 0.1
@@ -36,7 +36,7 @@ class Job(Frozen):
     iterations: int = Field(ge=1)
 
 
-def is_polluted(row: Mapping[str, Any]) -> bool:
+def is_disturbed(row: Mapping[str, Any]) -> bool:
     """Whether an iteration was disturbed.
 
     The load of others is not judged where ranks sleep: they have real-time priority. On two cores of which
@@ -44,7 +44,7 @@ def is_polluted(row: Mapping[str, Any]) -> bool:
     than repeats without them differed (0.8 %).
 
     Args:
-        row: has ``late_s`` where ranks sleep; ``seconds``, ``waited_share`` and ``foreign_cores`` where they
+        row: has ``late_s`` where ranks sleep; ``seconds``, ``waited_share`` and ``other_cores`` where they
             compute.
     """
     if "late_s" in row:
@@ -54,5 +54,5 @@ def is_polluted(row: Mapping[str, Any]) -> bool:
     is_long = row["seconds"] >= _LONG_S
     return bool(
         (waited > WAITING and waited * row["seconds"] > _WAITING_S)
-        or (is_long and row["foreign_cores"] > FOREIGN)
+        or (is_long and row["other_cores"] > OTHERS)
     )

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import pandas as pd
-from jobs import Answer, Job, Row, is_polluted
+from jobs import Answer, Job, Row, is_disturbed
 from launching import launch_ranks
 
 from joulecast.errors import JoulecastError
-from joulecast.measure.power.foreign_load import load_before
+from joulecast.measure.power.other_load import load_before
 from joulecast.measure.training.machine import machine_lock
 from joulecast.measure.training.ranks import ended_by_signals, opened_log
 from joulecast.runs.files.reading import read_json_object
@@ -83,7 +83,7 @@ def fewest_undisturbed(answer: Answer, tables: Mapping[str, Table]) -> int:
     clean: Counter[tuple[Any, ...]] = Counter()
     for name, table in tables.items():
         for row in answer.get(name, []) if table.is_timed else []:
-            clean[name, *(row[column] for column in table.key)] += not is_polluted(row)
+            clean[name, *(row[column] for column in table.key)] += not is_disturbed(row)
     return min(clean.values())
 
 
@@ -229,7 +229,7 @@ def begun_session(
     tell(f"{folder.name} measured in {time.monotonic() - begin:.0f} s")
 
 
-def foreign_cpu_s(ours: Collection[int]) -> float:
+def other_cpu_s(ours: Collection[int]) -> float:
     """CPU seconds, up to now, of all processes but ``ours``, those that take only idle time,
     and the kernel's own threads.
 
@@ -253,7 +253,7 @@ def foreign_cpu_s(ours: Collection[int]) -> float:
     return (ticks + int(stolen)) / _TICKS_PER_S
 
 
-class ForeignLoad:
+class OtherLoad:
     """Measures the cores that other processes use during an iteration.
 
     Args:
@@ -267,13 +267,13 @@ class ForeignLoad:
     def begin(self) -> None:
         """Begin an iteration."""
         self._begun_s = time.monotonic()
-        self._used_s = foreign_cpu_s(self._ours) if self._looks else 0.0
+        self._used_s = other_cpu_s(self._ours) if self._looks else 0.0
 
     def cores(self) -> float:
         """Cores that others have used on average since the beginning; 0 where nothing was looked at."""
         if not self._looks:
             return 0.0
-        used_s = foreign_cpu_s(self._ours) - self._used_s
+        used_s = other_cpu_s(self._ours) - self._used_s
         return round(max(0.0, used_s / (time.monotonic() - self._begun_s)), 3)
 
 
@@ -311,7 +311,7 @@ def _frame(table: Table, rows: Iterable[Row]) -> pd.DataFrame:
     number = frame.groupby(list(table.key), sort=False).cumcount()
     frame.insert(len(table.key), "iteration", number)
     if table.is_timed:
-        frame["polluted"] = [is_polluted(row) for row in frame.to_dict("records")]
+        frame["disturbed"] = [is_disturbed(row) for row in frame.to_dict("records")]
     return frame
 
 

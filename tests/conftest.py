@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, settings
 from joulecast.runs.frames import ACTIVITY_COLUMNS, PHASE_COLUMNS, POWER_COLUMNS, STAGE_COLUMNS
 from joulecast.runs.platforms import Platform
 from joulecast.runs.record import Checks, MeterInfo, Outcome, RunInfo, RunRecord
-from joulecast.runs.spec import Foreign, RunSpec, Training, Workload
+from joulecast.runs.spec import Imported, RunSpec, Training, Workload
 
 # The parser of all commands is built once, not for each command that is tried.
 typer.testing._get_command = cache(typer.main.get_command)
@@ -184,7 +184,7 @@ def make_imported(
     stop_s: float = 120.0,
     work: int = 10,
     platform: str = "8xbox",
-    polluted: list[str] | None = None,
+    left_out: list[str] | None = None,
 ) -> RunRecord:
     """An imported run from 20 s to ``stop_s``, each node read every second from 0 s on."""
     spec = RunSpec(
@@ -193,7 +193,7 @@ def make_imported(
         kind="imported",
         platform=Platform(name=platform),
         nodes=nodes,
-        foreign=Foreign(benchmark=network, submission=run, global_batch_size=256),
+        imported=Imported(benchmark=network, submission=run, global_batch_size=256),
     )
     names = [f"node_{n}" for n in range(nodes)]
     told = phases or [
@@ -212,7 +212,7 @@ def make_imported(
         meters=[
             MeterInfo(node=n, meter="node_power", available=True, source="imported") for n in names
         ],
-        polluted=polluted or [],
+        left_out=left_out or [],
     )
     power = pd.DataFrame(readings, columns=list(POWER_COLUMNS)).astype({"joules": float})
     return RunRecord(

@@ -238,7 +238,7 @@ def _frozen_inside(
 def _idle(
     t_s: Floats, watts: Floats, run_s: tuple[float, float], chance: np.random.Generator
 ) -> Floats:
-    return np.round(watts.min() + chance.normal(0, 15, len(watts)))
+    return np.round(2400 + chance.normal(0, 15, len(watts)))
 
 
 def _some_negative(
@@ -294,8 +294,6 @@ KINDS: dict[str, Corruption] = {
     "one node in kW": _watts(lambda w: np.round(w / 1000, 3), "second"),
     "one node halved": _watts(lambda w: np.round(w / 2), "second"),
     "one node doubled": _watts(lambda w: w * 2, "second"),
-    "one node at 1.5": _watts(lambda w: np.round(1.5 * w), "second"),
-    "register wraps": _watts(lambda w: w % 4096),
     "counter for watts": _counter(lambda joules: joules),
     "small counter for watts": _counter(lambda joules: np.round(joules / 3600)),
     "counter that wraps": _counter(lambda joules: joules % 65536),
@@ -346,7 +344,7 @@ def imported(source: Path, out: Path) -> list[RunRecord]:
 
 def is_found(kind: str, record: RunRecord) -> bool:
     """Whether a corrupted run is left out, or has the remark that says what is odd."""
-    return bool(record.info.polluted) or REMARKED.get(kind) in kinds_of(record.info.remarks)
+    return bool(record.info.left_out) or REMARKED.get(kind) in kinds_of(record.info.remarks)
 
 
 def found_table(folder: Path, **shape: Any) -> list[dict[str, Any]]:
@@ -360,6 +358,6 @@ def found_table(folder: Path, **shape: Any) -> list[dict[str, Any]]:
             write_repeats(place / "in", corruption, faulty, **shape)
             records = imported(place / "in", place / "out")
             row[name] = all(is_found(kind, record) for record in records[:faulty])
-            row["clean_lost"] += sum(bool(r.info.polluted) for r in records[faulty:])
+            row["clean_lost"] += sum(bool(r.info.left_out) for r in records[faulty:])
         rows.append(row)
     return rows

@@ -58,8 +58,8 @@ _WHAT = (
     "sleeps; communication is MPI (isend, irecv) over TCP, of ranks with real-time priority "
     "(SCHED_RR) that look after their messages every 0.1 ms, on cores kept awake by spinners of "
     "SCHED_IDLE. `seconds` is from a start that all ranks agreed on to the end of the last rank. "
-    "`foreign_cores` is what processes that are not ours used meanwhile (recorded, not judged); "
-    "`late_s` the latest that a rank noticed the end of a computation; `polluted` says that it was "
+    "`other_cores` is what processes that are not ours used meanwhile (recorded, not judged); "
+    "`late_s` the latest that a rank noticed the end of a computation; `disturbed` says that it was "
     f"more than {1e3 * LATE_S:g} ms. Two warm-up iterations of every launch are not kept; repeat 1 was "
     "measured at the end of the session, for an A/A comparison."
 )

@@ -16,7 +16,7 @@ from typing import cast
 import numpy as np
 from families import Collective, EmulatedJob
 from jobs import Answer, Row
-from measuring import ForeignLoad, hand_over
+from measuring import OtherLoad, hand_over
 from messages import (
     ALL_REDUCES,
     Numbers,
@@ -152,7 +152,7 @@ class Clock:
 
     def __init__(self, comm: MPI.Intracomm, rank: Rank) -> None:
         self._comm, self._rank = comm, rank
-        self._foreign = ForeignLoad(comm.allgather(os.getpid()), looks=comm.rank == 0)
+        self._other_load = OtherLoad(comm.allgather(os.getpid()), looks=comm.rank == 0)
 
     def _gathered(self, values: list[float]) -> list[list[float]]:
         # Not MPI's blocking call, which would keep a core busy in every rank.
@@ -168,7 +168,7 @@ class Clock:
 
         Times are seconds after the common start.
         """
-        self._foreign.begin()
+        self._other_load.begin()
         start = max(row[0] for row in self._gathered([now()])) + _HEADSTART_S
         self._rank.begin(start)
         began = now()
@@ -177,7 +177,7 @@ class Clock:
         rows = self._gathered([began - start, ended - start, self._rank.late_s])
         outcome = {
             "seconds": max(row[1] for row in rows),
-            "foreign_cores": self._foreign.cores(),
+            "other_cores": self._other_load.cores(),
             "late_s": max(row[2] for row in rows),
         }
         of_ranks = [

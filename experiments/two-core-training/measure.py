@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from configurations import REPLICA_BATCHES, TrainingJob, Workload, all_configurations, repeated
-from jobs import FOREIGN, WAITING, Answer
+from jobs import OTHERS, WAITING, Answer
 from measuring import (
     Measured,
     Program,
@@ -52,8 +52,8 @@ _WHAT = (
     "step). `seconds` is from the first rank's start behind a barrier to the last one's end, optimizer "
     "included. Configurations took turns, forwards and backwards through their list; a warm-up iteration of "
     "every turn is not kept; repeat 1 was measured behind them, for an A/A comparison. `waited_share` is the "
-    "share of an iteration in which some rank had no core, `foreign_cores` what other processes used; "
-    f"`polluted` that they were above {WAITING} or {FOREIGN}. Stage times are those of rank 0. "
+    "share of an iteration in which some rank had no core, `other_cores` what other processes used; "
+    f"`disturbed` that they were above {WAITING} or {OTHERS}. Stage times are those of rank 0. "
     "Collectives and parts were measured by themselves, operators by joulecast.graphs.measure_ops before "
     "every part of the steps (the quietest are kept): for replicas with both ranks at work, for pipelines, "
     "whose ranks are never at the same operator, with one."

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 from configurations import TrainingJob
-from jobs import Answer, Row, is_polluted
-from measuring import ForeignLoad, hand_over
+from jobs import Answer, Row, is_disturbed
+from measuring import OtherLoad, hand_over
 from torch import Tensor, distributed, fx, nn
 
 from joulecast.graphs.tasks import capture_tasks
@@ -41,11 +41,11 @@ class Clocked:
 
     def __init__(self, comm: MPI.Intracomm, job: TrainingJob) -> None:
         self.comm, self.job = comm, job
-        self._foreign = ForeignLoad(comm.allgather(os.getpid()), looks=comm.rank == 0)
+        self._other_load = OtherLoad(comm.allgather(os.getpid()), looks=comm.rank == 0)
 
     def take(self, work: Callable[[], object]) -> Row:
         """One iteration of all ranks, from the first start to the last end."""
-        self._foreign.begin()
+        self._other_load.begin()
         # Behind the look at other processes, which takes one rank some milliseconds.
         self.comm.Barrier()
         began, cpu = time.monotonic(), time.process_time()
@@ -53,12 +53,12 @@ class Clocked:
         ended, used = time.monotonic(), time.process_time() - cpu
         self.comm.Barrier()
         waited = max(0.0, 1 - used / max(ended - began, 1e-9))
-        of_ranks = self.comm.allgather((began, ended, waited, self._foreign.cores()))
+        of_ranks = self.comm.allgather((began, ended, waited, self._other_load.cores()))
         begins, ends, waits, loads = zip(*of_ranks, strict=True)
         return {
             "seconds": max(ends) - min(begins),
             "waited_share": round(max(waits), 4),
-            "foreign_cores": max(loads),
+            "other_cores": max(loads),
         }
 
     def repeat(self, work: Callable[[int], object]) -> Iterator[Row]:
@@ -73,7 +73,7 @@ class Clocked:
         while clean < self.job.iterations and number < self.job.tries:
             row = self.take(partial(work, number))
             yield row
-            clean += not is_polluted(row)
+            clean += not is_disturbed(row)
             number += 1
 
 

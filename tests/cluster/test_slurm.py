@@ -71,7 +71,7 @@ HOST_FACTS |= {
     "load_before",
     "load_during",
     "disturbed",
-    "polluted",
+    "left_out",
     "source",
     "oversubscribed",
     "reference_step_s",

@@ -20,7 +20,7 @@ MODELS: dict[type, str] = {
     spec.Calibration: "run.json: spec.calibration",
     spec.Emulation: "run.json: spec.emulation",
     spec.Observed: "run.json: spec.observed",
-    spec.Foreign: "run.json: spec.foreign",
+    spec.Imported: "run.json: spec.imported",
     MeterSettings: "run.json: spec.metering",
 }
 _HEAD = f"""# The run record

@@ -14,7 +14,7 @@ import pytest
 from conftest import make_spec
 
 from joulecast.errors import JoulecastError
-from joulecast.measure.power.foreign_load import Load
+from joulecast.measure.power.other_load import Load
 from joulecast.measure.training.measure_run import RunLaunch, measure_run
 from joulecast.measure.training.ranks import NotFinished, opened_log, run_ranks
 from joulecast.runs.observations import observe

@@ -129,7 +129,7 @@ def test_ddp_on_two_numbers_of_ranks_has_its_stages_and_is_forecast_by_name(tmp_
         assert (exchange_s > 0) == (ranks > 1)
         stages = [value for name, value in row.items() if re.fullmatch(r"t_\w+_s", name)]
         assert sum(stages) == pytest.approx(row["total_s"] / row["steps"], rel=0.02)
-        assert not record.info.polluted
+        assert not record.info.left_out
     monkeypatch.chdir(tmp_path)
     asked = ("--gpus", "1,2,4", "--samples", "1e6", "--price", "0.3")
     forecast = joulecast("forecast", "mine", *asked)
@@ -181,7 +181,7 @@ def test_accumulated_gradients_are_one_step_and_steps_that_were_not_made_are_sai
     assert record.info.outcome.steps == 9
     assert record.info.global_batch_size == 64
     assert "4 backward passes a step" in record.info.remarks[0]
-    (why,) = record.info.polluted
+    (why,) = record.info.left_out
     assert "5 to 999 were asked for, the training made 10" in why
     assert len(record.power) > 2
 
@@ -217,8 +217,8 @@ def test_what_it_prints_and_how_it_ends_are_the_commands_own_and_its_sitecustomi
     assert (answer.returncode, answer.stdout) == (3, "5\n")
     assert answer.stderr.startswith("err\n")
     info = record_of(tmp_path).info
-    assert any("exit code 3" in reason for reason in info.polluted)
-    assert any("no steps" in reason for reason in info.polluted)
+    assert any("exit code 3" in reason for reason in info.left_out)
+    assert any("no steps" in reason for reason in info.left_out)
 
 
 @pytest.mark.long
@@ -227,7 +227,7 @@ def test_an_abrupt_end_keeps_the_steps_before_it(tmp_path):
     assert answer.returncode == 7
     info = record_of(tmp_path).info
     assert info.outcome.steps == 20
-    assert "exit code 7" in info.polluted[0]
+    assert "exit code 7" in info.left_out[0]
 
 
 def test_a_signal_reaches_the_command_and_leaves_a_record(tmp_path):
@@ -239,7 +239,7 @@ def test_a_signal_reaches_the_command_and_leaves_a_record(tmp_path):
         running.send_signal(signal.SIGTERM)
         assert running.wait(60) == -signal.SIGTERM
     info = record_of(tmp_path).info
-    assert "SIGTERM" in info.polluted[0] and info.unseen["materials"]
+    assert "SIGTERM" in info.left_out[0] and info.unseen["materials"]
     assert info.outcome.steps == 20, "the steps before it are kept"
 
 
@@ -348,7 +348,7 @@ def test_a_window_of_a_training_that_runs_on(tmp_path):
     answer = measured(tmp_path, [sys.executable, "-c", program], "--for", "15s")
     assert answer.returncode == 0, answer.stderr
     record = record_of(tmp_path)
-    assert record.info.outcome.steps > 3 and not record.info.polluted
+    assert record.info.outcome.steps > 3 and not record.info.left_out
     assert record.stages["stop_s"].max() <= record.power["t_s"].max(), "no step without its power"
 
 
@@ -411,7 +411,7 @@ def test_a_process_that_runs_already_is_measured_without_its_steps(tmp_path):
         running.kill()
     record = record_of(tmp_path)
     assert record.info.spec.observed.command == ("sleep", "60")
-    assert "ran before it was measured" in record.info.polluted[0]
+    assert "ran before it was measured" in record.info.left_out[0]
     assert observe(record)["total_s"] == pytest.approx(1.0, abs=0.3)
     assert len(record.power) > 5
 
@@ -454,7 +454,7 @@ def test_a_running_measurement_shows_its_cost_and_a_killed_one_becomes_an_incomp
     assert not job.exists()
     record = read_record(tmp_path / folder)
     assert record.info.outcome.steps >= 90
-    assert "incomplete" in record.info.polluted[0]
+    assert "incomplete" in record.info.left_out[0]
     assert len(record.power) and record.stages["stage"].isin(["computing"]).any()
     # A command without Python has its power alone.
     (other,) = set(out.glob("mine-*")) - {tmp_path / folder}

@@ -135,6 +135,15 @@ def test_functions_return_what_commands_print(call, command):
         (lambda: joulecast.simulate_step("vgg16", "hc9", "dp=2"), "known: dgx-h100, "),
         (lambda: joulecast.measure_campaign({"scal": {}}), "did you mean `scale`"),
         (lambda: joulecast.read_records("nowhere"), "nowhere: no such folder"),
+        (lambda: joulecast.evaluate("no/where"), "no/where: no such folder"),
+        (
+            lambda: joulecast.evaluate("mlperf-power"),
+            "`joulecast import mlperf mlperf-power FOLDER`",
+        ),
+        (
+            lambda: joulecast.measure_campaign({"power": {"command": "ipmitool"}}),
+            "power.command: give a list of words, as [ipmitool, dcmi, power, reading] (given: 'ipmitool')",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(call, said):

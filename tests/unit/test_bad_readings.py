@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from mlperf_fixtures import ZERO_MS, line
 
 from joulecast.logs.checked_meters import checked_meters
-from joulecast.logs.imported_run import ForeignRun, record_of
+from joulecast.logs.imported_run import ImportedRun, record_of
 from joulecast.logs.lags import Course, lag_of
 from joulecast.logs.log import Findings, LoggedMeter
 from joulecast.logs.mlperf import import_mlperf
@@ -52,7 +52,7 @@ def joules_of(run: MeteredRun) -> float:
 def test_clean_runs_are_neither_lost_nor_changed(tmp_path, shape, clipped):
     write_repeats(tmp_path / "in", None, 0, shape=shape, clipped=clipped)
     for number, record in enumerate(imported(tmp_path / "in", tmp_path / "out")):
-        assert record.info.polluted == [] and record.info.remarks == []
+        assert record.info.left_out == [] and record.info.remarks == []
         run = metered_run(number, shape=shape, clipped=clipped, same_course=0)
         assert joules(record) == pytest.approx(joules_of(run), rel=1e-6)
 
@@ -66,7 +66,7 @@ def test_corruptions_are_found_and_harm_no_other_run(tmp_path, kind, faulty):
     records = imported(tmp_path / "in", tmp_path / "out")
     for number, record in enumerate(records):
         if number >= faulty:
-            assert record.info.polluted == [] and record.info.remarks == []
+            assert record.info.left_out == [] and record.info.remarks == []
         else:
             assert is_found(kind, record)
 
@@ -85,7 +85,7 @@ def test_what_the_user_knows_makes_the_readings_right(tmp_path, kind, said):
     import_mlperf(tmp_path / "in", tmp_path / "out", **said)
     for number, folder in enumerate(sorted((tmp_path / "out").iterdir())):
         record = read_record(folder)
-        assert record.info.polluted == []
+        assert record.info.left_out == []
         clean = metered_run(7000 + number, same_course=7)
         assert joules(record) == pytest.approx(joules_of(clean), rel=0.001)
 
@@ -141,7 +141,7 @@ def test_nothing_in_the_readings_makes_the_import_fail(readings, even, stop_s):
         meters.append(
             LoggedMeter(f"node_{node}", None, None, "f", t_s, np.array([w for _, w in pairs]))
         )
-    run = ForeignRun("r", "c", "s", "b", "x", {"path": "p"}, start_s=0.0, stop_s=stop_s)
+    run = ImportedRun("r", "c", "s", "b", "x", {"path": "p"}, start_s=0.0, stop_s=stop_s)
     run.meters = meters
     run.intervals = [Interval("evaluation", 1.0, stop_s / 2, stop_s)]
     record, _ = record_of(run)
@@ -158,7 +158,7 @@ def test_a_job_that_waits_after_the_start_is_no_lag(tmp_path):
         readings[node] = t_s[keep], np.where(waits, watts[0] + t_s % 7, watts)[keep]
     write_metered_run(tmp_path / "in", MeteredRun(run.events, run.run_s, readings))
     (record,) = imported(tmp_path / "in", tmp_path / "out")
-    assert record.info.polluted == [] and "clock lag" not in kinds_of(record.info.remarks)
+    assert record.info.left_out == [] and "clock lag" not in kinds_of(record.info.remarks)
 
 
 def test_a_job_that_warms_up_before_the_start_is_under_load(tmp_path):
@@ -172,7 +172,7 @@ def test_a_job_that_warms_up_before_the_start_is_under_load(tmp_path):
     }
     write_metered_run(tmp_path / "in", MeteredRun(run.events, run.run_s, readings))
     (record,) = imported(tmp_path / "in", tmp_path / "out")
-    assert record.info.polluted == []
+    assert record.info.left_out == []
 
 
 def test_nodes_that_evaluate_while_others_train_are_not_moved_nor_lost(tmp_path):
@@ -188,7 +188,7 @@ def test_nodes_that_evaluate_while_others_train_are_not_moved_nor_lost(tmp_path)
     readings = run.readings | {"node_3": (t_s, of_evaluation)}
     write_metered_run(tmp_path / "in", MeteredRun(run.events, run.run_s, readings))
     (record,) = imported(tmp_path / "in", tmp_path / "out")
-    assert record.info.polluted == [] and record.info.remarks == []
+    assert record.info.left_out == [] and record.info.remarks == []
 
 
 def test_meters_that_read_coarsely_are_not_frozen(tmp_path):
@@ -196,7 +196,7 @@ def test_meters_that_read_coarsely_are_not_frozen(tmp_path):
     readings = {node: (t, np.round(w / 100) * 100) for node, (t, w) in run.readings.items()}
     write_metered_run(tmp_path / "in", MeteredRun(run.events, run.run_s, readings))
     (record,) = imported(tmp_path / "in", tmp_path / "out")
-    assert record.info.polluted == [] and record.info.remarks == []
+    assert record.info.left_out == [] and record.info.remarks == []
 
 
 def test_a_switch_that_was_metered_is_kept_and_never_added(tmp_path):
@@ -208,7 +208,7 @@ def test_a_switch_that_was_metered_is_kept_and_never_added(tmp_path):
     (record,) = imported(tmp_path / "in", tmp_path / "out")
     (switch,) = [meter for meter in record.info.meters if meter.node == "sw_0"]
     assert switch.meter == MEASURED_SWITCH and switch.available and switch.readings == 255
-    assert record.info.polluted == [] and kinds_of(record.info.remarks) == {"switch readings"}
+    assert record.info.left_out == [] and kinds_of(record.info.remarks) == {"switch readings"}
     assert {meter.meter for meter in record.info.metering.meters} == {"node_power"}
     assert joules(record) == pytest.approx(joules_of(run), rel=1e-6)
     assert (record.power["meter"] == MEASURED_SWITCH).sum() == 255
@@ -224,8 +224,8 @@ def test_a_run_metered_before_and_behind_the_supplies_counts_once(tmp_path):
     ac, dc = imported(tmp_path / "in", tmp_path / "out")
     assert [meter.supply for meter in ac.info.meters] == ["AC"] * 4
     assert [meter.supply for meter in dc.info.meters] == ["DC"] * 4
-    assert ac.info.polluted == []
-    (reason,) = dc.info.polluted
+    assert ac.info.left_out == []
+    (reason,) = dc.info.left_out
     assert reason.startswith("there twice: the same run as resnet-4xacme-ac-result_1 (AC)")
 
 
@@ -248,7 +248,7 @@ def test_readings_of_another_run_are_known_by_being_the_same(tmp_path):
         zero_ms = ZERO_MS + 10_000_000 * number
         write_metered_run(tmp_path / "in", run, f"result_{number}", zero_ms=zero_ms)
     records = imported(tmp_path / "in", tmp_path / "out")
-    assert [kinds_of(r.info.polluted) for r in records] == [{"readings of another run"}] * 2 + [
+    assert [kinds_of(r.info.left_out) for r in records] == [{"readings of another run"}] * 2 + [
         set()
     ]
 
@@ -266,8 +266,8 @@ def test_a_setting_that_reads_half_of_its_platform_is_left_out(tmp_path, factor)
                 tmp_path / "in", run, f"result_{number}", benchmark=benchmark, zero_ms=zero_ms
             )
     for record in imported(tmp_path / "in", tmp_path / "out"):
-        bad = record.info.spec.foreign.benchmark == "ssd"
-        assert kinds_of(record.info.polluted) == ({"unlike its platform"} if bad else set())
+        bad = record.info.spec.imported.benchmark == "ssd"
+        assert kinds_of(record.info.left_out) == ({"unlike its platform"} if bad else set())
 
 
 def test_a_node_that_only_evaluates_is_no_implausible_one():
@@ -280,7 +280,7 @@ def test_a_node_that_only_evaluates_is_no_implausible_one():
     ]
     findings = Findings()
     checked_meters(meters, 8, (0.0, 400.0), findings)
-    assert findings.polluted == []
+    assert findings.left_out == []
     idle = replace(meters[7], watts=np.full_like(t_s, 2200.0) + 20 * np.sin(t_s))
     checked_meters([*meters[:7], idle], 8, (0.0, 400.0), findings)
-    assert "idle meter" in kinds_of(findings.polluted)
+    assert "unlike the other nodes" in kinds_of(findings.left_out)

@@ -57,7 +57,7 @@ def test_a_sound_configuration_says_what_it_will_do(check):
         ("workload: [", ["is not YAML", "in line "]),
         ("", ["is empty", "config default"]),
         ("- a\n", ["is no configuration"]),
-        (GOOD + "scale: {nodes: '1,2'}\n", ["scale.nodes", "give a list, as [1, 2]"]),
+        (GOOD + "scale: {nodes: '1,2'}\n", ["scale.nodes", "give a list of numbers, as [1, 2]"]),
         (
             "workload: {networks: [resnet18], dataset: cifar10}\ntraining: {steps: 3}\n",
             ["workload.data_root: is not given", "mine.yaml"],
@@ -109,7 +109,7 @@ def test_a_campaign_ends_with_one_line(tmp_path):
     (tmp_path / "tables").mkdir()
     (tmp_path / "fits").mkdir()
     (tmp_path / "index.html").write_text("")
-    rows = {"run": ["a", "b"], "polluted": ["", "x"], "left_out_for": ["", "disturbed"]}
+    rows = {"run": ["a", "b"], "left_out": ["", "x"], "left_out_for": ["", "disturbed"]}
     pd.DataFrame(rows).to_parquet(tmp_path / "fits/observations.parquet")
     (line,) = closing_lines(tmp_path, [])
     assert f"page: {tmp_path / 'index.html'}; tables: {tmp_path / 'tables'}" in line

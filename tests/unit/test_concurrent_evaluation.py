@@ -157,7 +157,7 @@ def _imported(network, nodes, repeat, script, lit):
         stem=f"result_{repeat}",
         power=lambda node: power_of(*lit(node), f"{network.name} {nodes} {repeat} {node}"),
     )
-    assert record.info.polluted == []
+    assert record.info.left_out == []
     return observe(record) | {"network_bytes_per_s": np.nan}
 
 

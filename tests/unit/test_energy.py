@@ -66,7 +66,7 @@ def run_row(network, nodes, batch, repeat, steps=10, **changes):
         "total_s": total,
         "sigma_computing_s": 0.01,
         "nodes_are": "hosts",
-        "polluted": "",
+        "left_out": "",
         "overlap": False,
         "algorithm": "mpi",
         "energy_source": "measured",

@@ -37,7 +37,7 @@ def cluster(tmp_path_factory) -> Path:
                 stop_s = 120.0 if nodes == 1 else 53.0
                 record = make_imported(name, network, nodes, watts=watts, stop_s=stop_s)
                 write_record(folder / name, record)
-    write_record(folder / "odd", make_imported("odd", "a", 4, polluted=["meter outage: gone"]))
+    write_record(folder / "odd", make_imported("odd", "a", 4, left_out=["meter outage: gone"]))
     return folder
 
 
@@ -163,7 +163,7 @@ def test_what_cannot_be_held_out_is_an_error_that_says_what_there_is(tmp_path):
 
 
 def test_with_nothing_clean_left_the_reasons_are_listed(tmp_path):
-    write_record(tmp_path / "r", make_imported(polluted=["no readings: node_0.txt is empty"]))
+    write_record(tmp_path / "r", make_imported(left_out=["no readings: node_0.txt is empty"]))
     for command in (("evaluate",), ("forecast", "--nodes", "4")):
         done = run(*command, "--records", tmp_path)
         assert done.exit_code == 2 and "node_0.txt is empty" in done.output

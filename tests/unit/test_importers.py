@@ -67,12 +67,12 @@ def test_a_clean_run_says_what_its_files_say(tmp_path):
     write_run(tmp_path / "results")
     record = the_one(tmp_path / "results", tmp_path.with_name(f"{tmp_path.name}-out"))
     info = record.info
-    assert info.polluted == [] and info.remarks == []
+    assert info.left_out == [] and info.remarks == []
     assert info.spec.run == "resnet-2xacme-fast9000-result_1"
     assert info.spec.kind == "imported" and info.spec.nodes == 2 and info.spec.ranks_per_node == 8
     assert info.spec.platform.name == "2xACME-Fast9000"
-    foreign = info.spec.foreign
-    assert foreign.model_dump() == {
+    imported = info.spec.imported
+    assert imported.model_dump() == {
         "benchmark": "resnet",
         "submission": "resnet-2xACME-Fast9000-result_1",
         "global_batch_size": 8,
@@ -106,7 +106,7 @@ def test_a_clean_run_says_what_its_files_say(tmp_path):
 def test_work_in_samples_where_evaluations_count_them(tmp_path):
     write_run(tmp_path / "in", result=result_lines(sample_lines(), nodes=2))
     record = the_one(tmp_path / "in", tmp_path / "out")
-    assert record.info.spec.foreign.work_unit == "samples"
+    assert record.info.spec.imported.work_unit == "samples"
     assert record.info.outcome.samples == 1600 and record.info.outcome.steps == 200
     blocks = record.phases[record.phases["phase"] == "block"]
     assert list(blocks["index"]) == [0, 400, 800, 1200]
@@ -133,7 +133,7 @@ def test_work_of_a_single_epoch_is_in_samples(tmp_path, counted, train_samples, 
     events.append(line("epoch_stop", 229, epoch_num=counted[-1]))
     write_run(tmp_path / "in", result=result_lines(events, nodes=2))
     record = the_one(tmp_path / "in", tmp_path / "out")
-    assert record.info.spec.foreign.work_unit == "samples"
+    assert record.info.spec.imported.work_unit == "samples"
     assert record.info.outcome.samples == total
     (epoch,) = record.phases[record.phases["phase"] == "epoch"].itertuples()
     assert (epoch.start_s, epoch.stop_s, epoch.samples) == (30, 229, total)
@@ -171,9 +171,9 @@ def test_results_may_lie_anywhere(tmp_path, deeper):
     source = tmp_path / "in"
     write_run(source / deeper)
     record = the_one(source, tmp_path / "out")
-    assert record.info.polluted == []
+    assert record.info.left_out == []
     assert record.info.spec.platform.name == "2xACME-Fast9000"
-    assert record.info.spec.foreign.benchmark == "resnet"
+    assert record.info.spec.imported.benchmark == "resnet"
 
 
 @pytest.mark.parametrize("inside", ["2xACME-Fast9000", "2xACME-Fast9000/resnet"])
@@ -181,7 +181,7 @@ def test_the_source_may_be_a_folder_inside_a_submission(tmp_path, inside):
     write_run(tmp_path / "results")
     record = the_one(tmp_path / "results" / inside, tmp_path / "out")
     assert record.info.spec.run == "resnet-2xacme-fast9000-result_1"
-    assert record.info.polluted == []
+    assert record.info.left_out == []
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_the_source_may_be_a_folder_inside_a_submission(tmp_path, inside):
 def test_power_folders_are_found_under_either_numbering(tmp_path, stem, folder):
     write_run(tmp_path / "in", stem, folder=folder)
     record = the_one(tmp_path / "in", tmp_path / "out")
-    assert record.info.polluted == [] and record.info.meters[0].readings == 130
+    assert record.info.left_out == [] and record.info.meters[0].readings == 130
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_power_folders_of_other_runs_are_not_taken(tmp_path, stem, folder):
     write_run(tmp_path / "in", stem, folder=folder)
     record = the_one(tmp_path / "in", tmp_path / "out")
     assert kinds(record.info.remarks) == {"no power folder"} and record.power.empty
-    assert record.info.polluted == [] and record.info.energy_source is None
+    assert record.info.left_out == [] and record.info.energy_source is None
 
 
 def test_a_power_folder_that_two_runs_could_mean_is_taken_for_neither(tmp_path):
@@ -250,7 +250,7 @@ def test_two_submitters_of_the_same_system_are_kept_apart(tmp_path):
 def test_where_the_number_of_nodes_comes_from(tmp_path, system, result, nodes):
     write_run(tmp_path / "in", system=system, result=result)
     record = the_one(tmp_path / "in", tmp_path / "out")
-    assert record.info.spec.nodes == nodes and record.info.polluted == []
+    assert record.info.spec.nodes == nodes and record.info.left_out == []
 
 
 def test_the_description_of_the_system_is_read_where_the_log_has_none(tmp_path):
@@ -258,7 +258,11 @@ def test_the_description_of_the_system_is_read_where_the_log_has_none(tmp_path):
     facts = {"number_of_nodes": 1, "accelerators_per_node": 8, "accelerator_model_name": "F"}
     write_lines(tmp_path / "in/ACME/systems/Box-8xF.json", [json.dumps(facts)])
     spec = the_one(tmp_path / "in", tmp_path / "out").info.spec
-    assert (spec.nodes, spec.foreign.accelerators_per_node, spec.foreign.accelerator) == (1, 8, "F")
+    assert (spec.nodes, spec.imported.accelerators_per_node, spec.imported.accelerator) == (
+        1,
+        8,
+        "F",
+    )
 
 
 def assert_same_records(left: dict[str, RunRecord], right: dict[str, RunRecord]) -> None:
@@ -286,7 +290,7 @@ def test_shared_meters_are_named_and_the_run_is_kept(tmp_path):
     same = power_lines(readings(7))
     write_run(tmp_path / "in", nodes=3, power={"node_0": same, "node_2": same})
     info = the_one(tmp_path / "in", tmp_path / "out").info
-    assert info.polluted == []
+    assert info.left_out == []
     assert [meter.shared_with for meter in info.meters] == [["node_2"], [], ["node_0"]]
     (remark,) = info.remarks
     assert (
@@ -297,7 +301,7 @@ def test_shared_meters_are_named_and_the_run_is_kept(tmp_path):
 def test_gaps_are_remarked_with_their_length(tmp_path):
     write_run(tmp_path / "in", changed=lambda found: [r for r in found if not 101 < r[0] < 119])
     info = the_one(tmp_path / "in", tmp_path / "out").info
-    assert info.polluted == []
+    assert info.left_out == []
     (remark,) = info.remarks
     assert remark.startswith("gaps: node_0.txt: 1 longer than 3 x 2.0") and "20." in remark
     assert info.meters[0].longest_gap_s == pytest.approx(20, abs=0.2)
@@ -310,9 +314,10 @@ def test_a_meter_that_fails_under_load_is_an_outage(tmp_path):
 
     write_run(tmp_path / "in", changed=fails)
     record = the_one(tmp_path / "in", tmp_path / "out")
-    (reason,) = record.info.polluted
-    assert reason.startswith("meter outage: node_0.txt: 35 readings")
-    assert "between 100 and 168 s" in reason and "36 % of the run" in reason
+    (reason,) = record.info.left_out
+    assert reason.startswith("coverage: node_0.txt: 36.0 % of the run is without readings")
+    (failed,) = [text for text in record.info.remarks if text.startswith("failed readings")]
+    assert "node_0.txt: 35 below" in failed and "between 100 and 168 s" in failed
     assert record.info.meters[0].failed_reads == 35
     assert record.power[record.power["node"] == "node_0"]["watts"].min() > 2000
 
@@ -323,7 +328,7 @@ def test_a_single_failed_reading_is_dropped_and_the_run_kept(tmp_path):
 
     write_run(tmp_path / "in", changed=fails)
     record = the_one(tmp_path / "in", tmp_path / "out")
-    assert record.info.polluted == [] and kinds(record.info.remarks) == {"failed readings"}
+    assert record.info.left_out == [] and kinds(record.info.remarks) == {"failed readings"}
     assert record.info.meters[0].failed_reads == 1
     assert node_joules(record) == pytest.approx(6000 * 200, rel=0.01)
 
@@ -333,7 +338,7 @@ def test_switches_are_kept_apart_as_estimates(tmp_path, at_s, dated):
     write_run(tmp_path / "in", power={"sw_0": [line("interconnect_power_est", at_s, 16100)]})
     record = the_one(tmp_path / "in", tmp_path / "out")
     info = record.info
-    assert info.polluted == [] and info.energy_source == "imported"
+    assert info.left_out == [] and info.energy_source == "imported"
     (switch,) = [meter for meter in info.meters if meter.node == "sw_0"]
     assert switch.meter == "interconnect_power_est" and switch.source == "estimated"
     assert kinds(info.remarks) == {"switch estimate"} | (set() if dated else {"wrong date"})
@@ -355,7 +360,7 @@ def test_a_stop_that_is_missing_or_carries_the_start_is_remarked(tmp_path):
         power={"node_0": power_lines(readings(4), stop=False), "node_1": as_start},
     )
     info = the_one(tmp_path / "in", tmp_path / "out").info
-    assert info.polluted == []
+    assert info.left_out == []
     (remark,) = info.remarks
     assert remark.startswith("missing stop: node_0.txt has no power_measurement_stop; node_1.txt: ")
 
@@ -378,7 +383,7 @@ def test_lines_of_other_submitters_are_read(tmp_path):
     power = [line("power_reading", t, float(w), file="p.py", host="node_0") for t, w in found]
     write_run(tmp_path / "in", nodes=2, result=result, power={"node_0": power})
     record = the_one(tmp_path / "in", tmp_path / "out")
-    assert record.info.polluted == [] and record.info.outcome.samples == 4
+    assert record.info.left_out == [] and record.info.outcome.samples == 4
     node = record.power[record.power["node"] == "node_0"]
     assert list(node["watts"]) == [w for _, w in found]
     assert list(node["t_s"]) == pytest.approx([t for t, _ in found], abs=1e-9)
@@ -389,25 +394,25 @@ def test_lines_that_are_there_twice_change_nothing(tmp_path):
     write_run(tmp_path / "twice", changed=lambda found: [r for r in found for _ in range(2)])
     once = the_one(tmp_path / "once", tmp_path / "out-once")
     twice = the_one(tmp_path / "twice", tmp_path / "out-twice")
-    assert twice.info.polluted == [] and twice.info.remarks == []
+    assert twice.info.left_out == [] and twice.info.remarks == []
     assert node_joules(twice) == pytest.approx(node_joules(once), abs=1e-6)
 
 
-def test_stamps_that_jitter_are_sorted_and_a_clock_that_was_set_pollutes(tmp_path):
+def test_stamps_that_jitter_are_sorted_and_a_clock_that_was_set_leaves_a_run_out(tmp_path):
     def swapped(found, by_s):
         watts = found[60][1]
         return [*found[:60], found[61], (found[61][0] - by_s, watts), *found[62:]]
 
     write_run(tmp_path / "jitter", changed=lambda found: swapped(found, 0.2))
     record = the_one(tmp_path / "jitter", tmp_path / "out-jitter")
-    assert record.info.polluted == [] and kinds(record.info.remarks) == {"stamps out of order"}
+    assert record.info.left_out == [] and kinds(record.info.remarks) == {"stamps out of order"}
     node = record.power[record.power["node"] == "node_0"]
     assert node["t_s"].is_monotonic_increasing
 
     write_run(tmp_path / "set", changed=lambda found: swapped(found, 2.0))
     info = the_one(tmp_path / "set", tmp_path / "out-set").info
-    assert kinds(info.polluted) == {"non-monotonic stamps"}
-    assert "node_0.txt: 1 stamps go back, by up to 2.000 s" in info.polluted[0]
+    assert kinds(info.left_out) == {"non-monotonic stamps"}
+    assert "node_0.txt: 1 stamps go back, by up to 2.000 s" in info.left_out[0]
 
 
 BAD = {
@@ -439,7 +444,7 @@ BAD = {
         dict(changed=lambda found: [r for r in found if r[0] < 120]),
         "coverage",
     ),
-    "one reading": (dict(changed=lambda found: found[60:61]), "coverage"),
+    "one reading": (dict(changed=lambda found: found[60:61]), "too few readings"),
     "negative watts": (
         dict(changed=lambda found: [*found[:60], (found[60][0], -34), *found[61:]]),
         "absurd watts",
@@ -468,11 +473,11 @@ def test_bad_input_is_kept_and_marked_and_harms_no_other_run(tmp_path, case):
     assert summary.runs == 2 and list(summary.left_out) == ["resnet-2xacme-fast9000-result_1"]
     assert summary.reasons[kind] == 1
     bad = read_record(tmp_path / "out/resnet-2xacme-fast9000-result_1")
-    assert kind in kinds(bad.info.polluted)
-    assert all(len(text.split(": ", 1)) == 2 for text in bad.info.polluted)
+    assert kind in kinds(bad.info.left_out)
+    assert all(len(text.split(": ", 1)) == 2 for text in bad.info.left_out)
     measured = bad.power[bad.power["meter"] == "node_power"]["watts"]
     assert measured.between(0, 100e3).all()
-    assert read_record(tmp_path / "out/resnet-2xacme-fast9000-result_2").info.polluted == []
+    assert read_record(tmp_path / "out/resnet-2xacme-fast9000-result_2").info.left_out == []
 
 
 def test_the_rest_of_a_truncated_file_is_kept(tmp_path):
@@ -480,7 +485,7 @@ def test_the_rest_of_a_truncated_file_is_kept(tmp_path):
     write_run(tmp_path / "in", power={"node_1": [*whole[:100], whole[100][:80]]})
     record = the_one(tmp_path / "in", tmp_path / "out")
     assert (record.power["node"] == "node_1").sum() == 99
-    assert "node_1.txt: line 101 is no complete" in record.info.polluted[0]
+    assert "node_1.txt: line 101 is no complete" in record.info.left_out[0]
 
 
 def test_an_empty_log_leaves_what_it_says_nothing_of_open(tmp_path):
@@ -488,9 +493,9 @@ def test_an_empty_log_leaves_what_it_says_nothing_of_open(tmp_path):
     record = the_one(tmp_path / "in", tmp_path / "out")
     info = record.info
     assert (info.outcome.start_s, info.outcome.stop_s, info.outcome.samples) == (0, 0, 0)
-    assert info.outcome.reached_target is None and info.spec.foreign.global_batch_size is None
+    assert info.outcome.reached_target is None and info.spec.imported.global_batch_size is None
     assert info.spec.nodes == 2 and record.phases.empty
-    assert kinds(info.polluted) == {"empty log", "no run_start", "no run_stop"}
+    assert kinds(info.left_out) == {"empty log", "no run_start", "no run_stop"}
 
 
 def test_a_benchmark_without_power_is_there_for_its_times(tmp_path):
@@ -501,7 +506,7 @@ def test_a_benchmark_without_power_is_there_for_its_times(tmp_path):
     assert (summary.without_power, summary.clean) == (1, summary.runs)
     assert "1 without power: their times are used" in summary.text()
     record = read_record(tmp_path / "out/gnn-2xacme-fast9000-result_1")
-    assert record.info.polluted == record.info.remarks == []
+    assert record.info.left_out == record.info.remarks == []
     assert record.info.energy_source is None and record.info.outcome.samples == 1600
 
 
@@ -516,7 +521,7 @@ def test_a_run_that_reads_unlike_its_repeats_is_marked_where_it_lies(tmp_path, s
         )
     summary = import_mlperf(tmp_path / "in", tmp_path / "out")
     assert list(summary.left_out) == ["resnet-2xacme-fast9000-result_3"]
-    (reason,) = read_record(tmp_path / "out/resnet-2xacme-fast9000-result_3").info.polluted
+    (reason,) = read_record(tmp_path / "out/resnet-2xacme-fast9000-result_3").info.left_out
     assert f"% {word} the median of its 5 repeats (mean power of a node" in reason
     off = float(reason.split("reads ")[1].split(" %")[0])
     assert off == pytest.approx(10, abs=0.5)
@@ -606,7 +611,7 @@ def test_tables_are_read_run_by_run(tmp_path, monkeypatch):
     write_tables(tmp_path / "in")
     found = imported(tmp_path / "in", tmp_path / "out")
     assert kinds(found["c"].info.remarks) >= {"no power"}
-    assert found["a"].info.polluted == [] and found["b"].info.polluted == []
+    assert found["a"].info.left_out == [] and found["b"].info.left_out == []
     assert found["a"].info.outcome.samples == 2
     assert found["a"].info.meters[0].readings == len(readings(1))
     assert kinds(found["a"].info.remarks) == {"switch estimate"}
@@ -660,12 +665,12 @@ def test_tables_that_are_none_are_refused_by_name(tmp_path, monkeypatch, changes
 def test_the_shipped_tables_have_one_run_that_cannot_be_used(tmp_path):
     summary = import_mlperf(SHIPPED, tmp_path / "out")
     assert summary.runs == 50 and list(summary.left_out) == ["ssd-n8-02"]
-    assert summary.reasons["meter outage"] == 1
+    assert summary.reasons["coverage"] == 1
     assert summary.traps["shared meters"] == 20 and summary.traps["switch estimate"] == 20
     ssd = read_record(tmp_path / "out/ssd-n8-01").info
-    assert (ssd.outcome.samples, ssd.spec.foreign.work_unit) == (4, "epochs")
+    assert (ssd.outcome.samples, ssd.spec.imported.work_unit) == (4, "epochs")
     bert = read_record(tmp_path / "out/bert-n1-01").info
-    assert (bert.outcome.samples, bert.spec.foreign.work_unit) == (2100792, "samples")
+    assert (bert.outcome.samples, bert.spec.imported.work_unit) == (2100792, "samples")
     llm = read_record(tmp_path / "out/llama2_70b_lora-n8-01").info
     assert (llm.outcome.samples, llm.outcome.steps) == (3072, 384)
     assert [meter.node for meter in llm.meters if meter.source == "imported"] == [
@@ -681,9 +686,9 @@ def test_submissions_agree_with_the_shipped_tables(tmp_path):
     tables = pd.read_csv(SHIPPED / "runs.csv.gz").set_index("submission_run")["run"]
     for record in raw.values():
         info = record.info
-        other = read_record(tmp_path / "tables" / tables[info.spec.foreign.submission])
-        assert info.polluted == []
-        assert info.spec.foreign.accelerator == "NVIDIA H100-SXM5-80GB"
+        other = read_record(tmp_path / "tables" / tables[info.spec.imported.submission])
+        assert info.left_out == []
+        assert info.spec.imported.accelerator == "NVIDIA H100-SXM5-80GB"
         assert info.spec.nodes == other.info.spec.nodes
         assert info.outcome == other.info.outcome
         assert [(m.node, m.readings, m.shared_with) for m in info.meters] == [

@@ -28,7 +28,7 @@ def _is_phase(text: str) -> bool:
 def assert_read(shape: Shape, lines: list[str]) -> None:
     record = imported(lines, shape.nodes)
     row = observe_phases(record)
-    assert record.info.spec.foreign.work_unit == shape.unit
+    assert record.info.spec.imported.work_unit == shape.unit
     assert record.info.outcome.samples == shape.work
     for phase in PHASES:
         assert row[phase] == pytest.approx(getattr(shape.script, phase), abs=0.08), phase
@@ -103,7 +103,7 @@ def test_epochs_of_language_models_count_samples():
         script.log("epoch_stop", samples_count=done)
     lines = [line("init_start", 0), line("global_batch_size", 1, 8), line("run_start", START_S)]
     record = imported([*lines, *script.lines, line("run_stop", script.at_s, status="success")])
-    assert (record.info.spec.foreign.work_unit, record.info.outcome.samples) == ("samples", 1200)
+    assert (record.info.spec.imported.work_unit, record.info.outcome.samples) == ("samples", 1200)
     split = split_by_time(record)
     assert sum(b - a for a, b in split.training) == pytest.approx(300)
     assert observe_phases(record)["evaluating_s"] == pytest.approx(60)

@@ -63,7 +63,7 @@ def run_row(network, nodes, kappa=1.0, rho=0.06, excess_w=4200.0, alone_s=1000.0
         "energy_source": "imported",
         "why_no_energy": None,
         "nodes_are": "hosts",
-        "polluted": "",
+        "left_out": "",
     } | changes
 
 

@@ -390,8 +390,8 @@ def _observed(folder, name, ranks, repeat, unit="samples", steps=4):
 
 def test_what_is_counted_in_another_unit_is_refused_in_the_same_words(metered_runs, tmp_path):
     record = make_imported()
-    foreign = record.info.spec.foreign.model_copy(update={"work_unit": "epochs"})
-    spec = record.info.spec.model_copy(update={"foreign": foreign})
+    imported = record.info.spec.imported.model_copy(update={"work_unit": "epochs"})
+    spec = record.info.spec.model_copy(update={"imported": imported})
     info = record.info.model_copy(update={"spec": spec, "spec_sha256": spec.digest()})
     write_record(tmp_path / "epochs/r", replace(record, info=info))
     said = _refusals(tmp_path / "epochs", "net", ("--nodes", 1), ("--samples", 1e6))

@@ -369,7 +369,7 @@ def test_names_from_outside_are_text_on_the_page(campaign, tmp_path):
     shutil.copytree(campaign, tmp_path / "marked")
     path = tmp_path / "marked/fits/observations.parquet"
     runs = pd.read_parquet(path)
-    runs["polluted"] = np.where(runs["nodes"] == 4, "</script><b>out of memory</b>", "")
+    runs["left_out"] = np.where(runs["nodes"] == 4, "</script><b>out of memory</b>", "")
     runs.to_parquet(path)
     html = rendered(page_context(tmp_path / "marked"))
     assert "&lt;/script&gt;&lt;b&gt;out of memory" in html and "<b>out" not in html

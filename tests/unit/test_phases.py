@@ -1,4 +1,4 @@
-"""Splitting a foreign run by its log, and what each part of it cost."""
+"""Splitting a run of others by its log, and what each part of it cost."""
 
 import numpy as np
 import pytest

@@ -17,8 +17,8 @@ from joulecast.energy.fitting import disturbance_notes, fit_campaign
 from joulecast.energy.forecast import forecast
 from joulecast.energy.request import Scales
 from joulecast.errors import JoulecastError
-from joulecast.measure.power import foreign_load
-from joulecast.measure.power.foreign_load import Load, Programs, work_of
+from joulecast.measure.power import other_load
+from joulecast.measure.power.other_load import Load, Programs, work_of
 from joulecast.measure.power.samples import Samples
 from joulecast.measure.run_record import SampledHost, load_during
 from joulecast.measure.training import machine
@@ -61,8 +61,8 @@ def see(monkeypatch, *loads):
 
 
 def test_a_program_that_works_is_named_by_its_script(burner, monkeypatch):
-    monkeypatch.setattr(foreign_load, "_NAMED_CORES", 0.0)
-    monkeypatch.setattr(foreign_load, "_MOST_NAMES", 1000)
+    monkeypatch.setattr(other_load, "_NAMED_CORES", 0.0)
+    monkeypatch.setattr(other_load, "_MOST_NAMES", 1000)
     programs = Programs()
     deadline = time.monotonic() + 60
     while (named := programs.busiest()) is not None and time.monotonic() < deadline:
@@ -111,7 +111,7 @@ def measured(monkeypatch, tmp_path):
             if fate is None:
                 raise JoulecastError("run run0: no luck")
             made = make_record(spec)
-            during = foreign_load.disturbances(load, Load(fate))
+            during = other_load.disturbances(load, Load(fate))
             facts = {"disturbed": during, "load_during": {"busy_cores": fate}}
             write_record(folder, replace(made, info=made.info.model_copy(update=facts)))
             return read_info(folder)
@@ -155,7 +155,7 @@ def _work(machine_cores, own_cores):
     return [[100.0 + k, machine_cores * k, own_cores * k] for k in range(11)]
 
 
-def test_foreign_load_is_the_machine_s_work_without_the_run_s_own():
+def test_other_load_is_the_machine_s_work_without_the_run_s_own():
     outcome = make_record(make_spec()).info.outcome.model_copy(update={"start_s": 2, "stop_s": 8})
     alone = load_during([_host("a:1", _work(2.0, 2.0))], outcome)
     assert alone.is_quiet and alone.busy_cores == pytest.approx(0.0, abs=1e-9)
@@ -209,14 +209,14 @@ def test_a_campaign_of_disturbed_runs_alone_ends_with_marked_tables(tmp_path):
     assert len(answer["forecasts"]) == 1 and "3 of 3 training runs" in answer["notes"][0]
 
 
-def test_own_work_is_no_foreign_load(monkeypatch):
+def test_own_work_is_no_other_load(monkeypatch):
     worked = iter([10.0, 14.0])
-    monkeypatch.setattr(foreign_load, "machine_work_s", lambda: next(worked))
+    monkeypatch.setattr(other_load, "machine_work_s", lambda: next(worked))
     times = iter([(1.0, 0, 0, 0), (2.5, 0, 1.0, 0)])
-    monkeypatch.setattr(foreign_load.os, "times", lambda: (*next(times), 0.0))
+    monkeypatch.setattr(other_load.os, "times", lambda: (*next(times), 0.0))
     clock = iter([0.0, 0.0, 2.0])
-    monkeypatch.setattr(foreign_load.time, "monotonic", lambda: next(clock, 2.0))
-    watch = foreign_load.LoadWatch()
+    monkeypatch.setattr(other_load.time, "monotonic", lambda: next(clock, 2.0))
+    watch = other_load.LoadWatch()
     # The machine worked 4 s in 2 s, this process and its children 2.5 s of that.
     load = watch.load()
     assert load is not None and load.busy_cores == pytest.approx(0.75)
@@ -224,4 +224,4 @@ def test_own_work_is_no_foreign_load(monkeypatch):
 
 def test_few_cores_are_allowed_to_others(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(128)))
-    assert foreign_load.allowed_cores() == pytest.approx(2.56)
+    assert other_load.allowed_cores() == pytest.approx(2.56)

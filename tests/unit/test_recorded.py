@@ -50,7 +50,7 @@ def records(tmp_path):
         record.power["watts"] *= 1 / 3
         if run == "c-n1":
             record = replace(record, power=record.power.iloc[:0])
-            record.info.polluted.append("other programs kept 2.0 cores busy before the run")
+            record.info.left_out.append("other programs kept 2.0 cores busy before the run")
         sources = ("measured", "estimated", "imported", "simulated")
         folders.append(tmp_path / "records" / run)
         write_record(folders[-1], with_sources(record, *sources))

@@ -116,9 +116,9 @@ def test_checks_warn_and_fail(fit, records, tmp_path):
     assert "energy split" in set(found[found["verdict"] == "error"]["check"])
 
 
-def test_polluted_runs_are_left_out_and_all_of_them_is_an_error(records, tmp_path):
+def test_runs_with_a_fault_are_left_out_and_all_of_them_is_an_error(records, tmp_path):
     record = make_record(make_spec("dirty", seed=9))
-    dirty = record.info.model_copy(update={"polluted": ["other programs kept 2 cores busy"]})
+    dirty = record.info.model_copy(update={"left_out": ["other programs kept 2 cores busy"]})
     write_record(tmp_path / "dirty", replace(record, info=dirty))
     mixed = fit_campaign(
         [*records, tmp_path / "dirty"], bootstrap=10, series_splits=1, series_period_s=0.1

@@ -12,7 +12,7 @@ def main(records: list[Path], configuration: dict[str, Any], recorded: Path) -> 
         records, recorded, name=str(configuration["campaign"]), configurations=[configuration]
     )
     size = sum(file.bytes for file in info.files.values())
-    left_out = f"{len(info.left_out)} of them disturbed or polluted"
+    left_out = f"{len(info.left_out)} of them disturbed or left out of fits"
     print(f"{recorded}: {info.runs} runs, {left_out}, {size / 1e6:.2f} MB")
 
 

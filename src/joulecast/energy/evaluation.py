@@ -98,7 +98,7 @@ def evaluate(
     learns of them is carried from one workload and platform to the other.
 
     Args:
-        observations: of all runs, polluted ones left out by the caller.
+        observations: of all runs, those with a fault left out by the caller.
         allreduce: single sums of the all-reduce calibrations.
         watts: of each platform by its name, where they are known.
         bootstrap: resamples behind the intervals of the coefficients of the full fit.

@@ -163,7 +163,7 @@ def metered_nodes(phases: Mapping[str, Any], observations: pd.DataFrame) -> list
         observations: the runs.
     """
     used = observations[
-        (observations["polluted"] == "") & observations["workload"].isin(phases["workloads"])
+        (observations["left_out"] == "") & observations["workload"].isin(phases["workloads"])
     ]
     used = used[used["energy_j"].notna()]
     found = []

@@ -33,7 +33,7 @@ from joulecast.graphs.database import (
     signature,
 )
 from joulecast.graphs.opgraph import OpGraph
-from joulecast.measure.power.foreign_load import Load, load_before
+from joulecast.measure.power.other_load import Load, load_before
 from joulecast.measure.training.ranks import keep_freed_memory, rank_environment
 from joulecast.measure.workloads.networks import build_network, check_size
 from joulecast.runs.provenance import host_fingerprint, usable_cores, versions

@@ -28,7 +28,7 @@ from joulecast.graphs.tasks import (
     reason_of,
     tensors_of,
 )
-from joulecast.measure.power.foreign_load import load_before
+from joulecast.measure.power.other_load import load_before
 from joulecast.measure.workloads.networks import build_network, check_size, network_info
 from joulecast.quantities import check_counts
 from joulecast.runs.provenance import host_fingerprint, versions

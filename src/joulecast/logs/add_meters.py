@@ -117,7 +117,7 @@ def _added(meter: LoggedMeter, record: RunRecord, lag: Lag) -> CheckedMeter:
     period_s = usual_spacing(meter.t_s) or 0.0
     good = np.isfinite(meter.power if meter.joules is None else meter.joules)
     coverage, gap_s = reading_quality(meter.t_s[good], outcome.start_s, outcome.stop_s, period_s)
-    about = f"imported from {meter.file}; clock lag: {lag.text}"
+    about = f"imported from {meter.file}; {': '.join(lag.remark)}"
     info = MeterInfo(
         node=meter.node,
         meter=meter.name,
@@ -161,7 +161,7 @@ def with_meters(
     meters = _placed(log, record)
     _refuse_twice(meters, record)
     if all(not meter.trace for meter in meters):
-        logs, lag = [_account(meters, record, kind)], Lag(None, "not known (a total shows none)")
+        logs, lag = [_account(meters, record, kind)], Lag(None, "a total shows none")
     else:
         logs = [on_clock(meter, kind, 0.0) for meter in meters if meter.trace]
         lag = lag_of(logs, Course((record.info.outcome.start_s, record.info.outcome.stop_s)))
@@ -188,7 +188,7 @@ def with_meters(
             "remarks": [
                 *own.remarks,
                 f"imported meter: {kind}",
-                f"clock lag: {lag.text}; nothing was applied",
+                ": ".join(lag.remark),
             ],
             "source": {**own.source, "imported_meters": [*before, about]},
         }

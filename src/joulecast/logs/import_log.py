@@ -16,7 +16,7 @@ import pydantic.dataclasses
 from pydantic import ConfigDict, Field, PositiveInt, TypeAdapter
 
 from joulecast.errors import JoulecastError
-from joulecast.logs.imported_run import ForeignRun, ImportSummary, imported, require_outside
+from joulecast.logs.imported_run import ImportedRun, ImportSummary, imported, require_outside
 from joulecast.logs.log import (
     Log,
     LoggedMeter,
@@ -291,14 +291,14 @@ def on_clock(meter: LoggedMeter, kind: str, zero_s: float) -> LoggedMeter:
     return replace(found, t_s=t_s, watts=watts, joules=joules, remark=remark)
 
 
-def foreign_run(
+def run_of_window(
     kind: str,
     source: Path,
     log: Log,
     window: Window,
     others: Sequence[Window],
     options: LogOptions,
-) -> ForeignRun:
+) -> ImportedRun:
     """A run of a log, as the judges of imported runs take it.
 
     Raises:
@@ -337,7 +337,7 @@ def foreign_run(
     about: dict[str, Any] = {} if logged is None else dict(logged.about)
     about |= {"unit": options.unit} if options.unit else {}
     about |= {"shift_s": options.shift_s} if options.shift_s else {}
-    run = ForeignRun(
+    run = ImportedRun(
         run=name,
         campaign=kind,
         system=facts.platform,
@@ -397,7 +397,7 @@ def _work(facts: RunFacts, lasts_s: float) -> list[Interval]:
 
 
 def _judge(
-    run: ForeignRun, log: Log, window: Window, hosts: Sequence[str], overlapping: Sequence[str]
+    run: ImportedRun, log: Log, window: Window, hosts: Sequence[str], overlapping: Sequence[str]
 ) -> None:
     """Note what is wrong with the run apart from its readings."""
     for remark in (*log.remarks, *(window.logged.remarks if window.logged else ())):
@@ -412,15 +412,17 @@ def _judge(
             "whole log", "its begin and end were not given: the run is all that was read"
         )
     if run.nodes is not None and hosts and len(hosts) < run.nodes:
-        run.findings.pollute(
+        run.findings.leave_out(
             "node without readings", f"{len(hosts)} of {run.nodes} nodes have some"
         )
     if run.nodes is not None and len(hosts) > run.nodes:
-        run.findings.pollute(
+        run.findings.leave_out(
             "more meters than nodes", f"{len(hosts)} nodes were read, {run.nodes} trained"
         )
     if overlapping:
-        run.findings.pollute("at the same time", f"{named(overlapping)} ran on its nodes meanwhile")
+        run.findings.leave_out(
+            "at the same time", f"{named(overlapping)} ran on its nodes meanwhile"
+        )
 
 
 def import_log(
@@ -449,8 +451,8 @@ def import_log(
     log = read_source(kind, source, options)
     found = windows(log, source, rows, usual)
 
-    def runs() -> Iterator[ForeignRun]:
+    def runs() -> Iterator[ImportedRun]:
         for window in found:
-            yield foreign_run(kind, source, log, window, found, options)
+            yield run_of_window(kind, source, log, window, found, options)
 
     return imported(runs(), source, out)

@@ -2,7 +2,7 @@
 
 The forms that runs are read from differ in what they know: a submission as handed in says what machine it
 ran on, a table of runs does not. What is not known stays ``None``; what the record's model cannot leave open
-gets the least it allows, and the run says why it is polluted.
+gets the least it allows, and the run says why it is left out of fits.
 """
 
 import math
@@ -30,7 +30,7 @@ from joulecast.runs.integration import EnergyCurve
 from joulecast.runs.metering import ESTIMATED_SWITCH, MeterInfo
 from joulecast.runs.platforms import Platform
 from joulecast.runs.record import Checks, Outcome, RunInfo, RunRecord, read_info, write_record
-from joulecast.runs.spec import Foreign, RunSpec
+from joulecast.runs.spec import Imported, RunSpec
 
 _PLATFORM = TypeAdapter(Platform)
 _NEVER_BEGUN = "its energy is not known"
@@ -42,7 +42,7 @@ _LONGEST_S = 1e9
 
 
 @dataclass
-class ForeignRun:
+class ImportedRun:
     """What a log says of a run. Times in seconds of the run clock, which starts with the
     initialisation.
 
@@ -98,7 +98,7 @@ class ForeignRun:
         self.estimates.append((node, t_s, watts))
 
 
-def _leave_out_what_cannot_be(run: ForeignRun) -> None:
+def _leave_out_what_cannot_be(run: ImportedRun) -> None:
     """Take out counts and times that no run has: a garbled one would make lists as long, and no record."""
 
     def garbled(what: str) -> None:
@@ -129,14 +129,14 @@ def _leave_out_what_cannot_be(run: ForeignRun) -> None:
     run.estimates = [e for e in run.estimates if not abs(e[1]) > _LONGEST_S]
 
 
-def _judge_course(run: ForeignRun) -> None:
+def _judge_course(run: ImportedRun) -> None:
     """Note what is wrong with how the run went, apart from its meters."""
     for name, at_s in (("run_start", run.start_s), ("run_stop", run.stop_s)):
         if at_s is None:
-            run.findings.pollute(f"no {name}", f"the log has none; {_NEVER_BEGUN}")
+            run.findings.leave_out(f"no {name}", f"the log has none; {_NEVER_BEGUN}")
     if run.start_s is not None and run.stop_s is not None:
         if run.run_s is None:
-            run.findings.pollute(
+            run.findings.leave_out(
                 "stops before it starts", f"run_stop at {run.stop_s:.1f}, start {run.start_s:.1f} s"
             )
         if run.status is None:
@@ -144,7 +144,7 @@ def _judge_course(run: ForeignRun) -> None:
         elif run.status != "success":
             # The log's own word is no kind of trap: it may be anything.
             kind = run.status if run.status == "aborted" else "not successful"
-            run.findings.pollute(kind, f"run_stop says {run.status!r:.50}, not 'success'")
+            run.findings.leave_out(kind, f"run_stop says {run.status!r:.50}, not 'success'")
     late = [
         i
         for i in run.intervals
@@ -156,22 +156,22 @@ def _judge_course(run: ForeignRun) -> None:
         )
 
 
-def _report_lag(run: ForeignRun) -> None:
+def _report_lag(run: ImportedRun) -> None:
     if run.run_s is None or not run.meters:
         return
     lag = lag_of(run.meters, Course(run.run_s, run.init_s, run.intervals))
     if lag.matters and lag.lag_s is not None:
-        run.findings.pollute(
+        run.findings.leave_out(
             "clock lag",
             f"{lag.text}: the load is not where the run is; if the meters' clock is wrong, say --shift "
             f"{run.source.get('shift_s', 0.0) - lag.lag_s:.1f}",
         )
     elif run.is_of_tool and any(meter.trace for meter in run.meters):
-        run.findings.remark("clock lag", f"{lag.text}; nothing was applied")
+        run.findings.remark(*lag.remark)
 
 
-def record_of(run: ForeignRun) -> tuple[RunRecord, Repeat | None]:
-    """The record of a run, and what is compared with its repeats if it is not polluted already."""
+def record_of(run: ImportedRun) -> tuple[RunRecord, Repeat | None]:
+    """The record of a run, and what is compared with its repeats if it is not left out already."""
     _leave_out_what_cannot_be(run)
     _judge_course(run)
     meters = checked_meters(run.meters, run.accelerators_per_node, run.run_s, run.findings)
@@ -222,7 +222,7 @@ def record_of(run: ForeignRun) -> tuple[RunRecord, Repeat | None]:
         meters=infos,
         versions=run.versions,
         source=run.source,
-        polluted=run.findings.polluted,
+        left_out=run.findings.left_out,
         remarks=run.findings.remarks,
     )
     record = RunRecord(
@@ -232,13 +232,13 @@ def record_of(run: ForeignRun) -> tuple[RunRecord, Repeat | None]:
         activity=pd.DataFrame(columns=list(ACTIVITY_COLUMNS)),
         phases=work.phases,
     )
-    if info.polluted or run.run_s is None:
+    if info.left_out or run.run_s is None:
         return record, None
     setting = run.campaign, run.system, run.benchmark, str(spec.nodes)
     return record, repeat_of(run.run, setting, run.run_s, run.zero_s, meters, work.total)
 
 
-def _spec(run: ForeignRun, unit: Any, nodes: int) -> RunSpec:
+def _spec(run: ImportedRun, unit: Any, nodes: int) -> RunSpec:
     spacings = [usual_spacing(meter.t_s) for meter in run.meters]
     known = [spacing for spacing in spacings if spacing is not None]
     optional: dict[str, Any] = {"seed": run.seed} if run.seed is not None else {}
@@ -252,7 +252,7 @@ def _spec(run: ForeignRun, unit: Any, nodes: int) -> RunSpec:
         nodes=nodes,
         ranks_per_node=run.accelerators_per_node or 1,
         repeat=run.repeat,
-        foreign=Foreign(
+        imported=Imported(
             benchmark=run.benchmark,
             submission=run.submission,
             global_batch_size=run.global_batch_size,
@@ -341,7 +341,7 @@ class ImportSummary:
         lines += [f"  {fact}" for fact in self.facts]
         lines += [f"  left out: {run}: {'; '.join(why)}" for run, why in self.left_out.items()]
         lines += [f"  reason {kind}: {n}" for kind, n in sorted(self.reasons.items())]
-        lines += [f"  found {kind}: {n}" for kind, n in sorted(self.traps.items())]
+        lines += [f"  remark {kind}: {n}" for kind, n in sorted(self.traps.items())]
         lines += [
             f"  not read: {folder}, tables of runs; import that folder itself"
             for folder in self.passed_by
@@ -354,7 +354,7 @@ class Note:
     """What is remembered of a run once its record is written."""
 
     run: str
-    polluted: list[str]
+    left_out: list[str]
     remarks: list[str]
     repeat: Repeat | None
     is_metered: bool
@@ -373,7 +373,7 @@ def require_outside(out: Path, source: Path) -> None:
         )
 
 
-def written(runs: Iterable[ForeignRun], out: Path) -> list[Note]:
+def written(runs: Iterable[ImportedRun], out: Path) -> list[Note]:
     """Write the record of each run to ``out/RUN``; what is remembered of them."""
     notes = []
     for run in runs:
@@ -382,7 +382,7 @@ def written(runs: Iterable[ForeignRun], out: Path) -> list[Note]:
         fact = fact_of(record) if run.is_of_tool else None
         is_metered = bool(run.meters or run.missing_nodes)
         info = record.info
-        notes.append(Note(run.run, info.polluted, info.remarks, repeat, is_metered, fact))
+        notes.append(Note(run.run, info.left_out, info.remarks, repeat, is_metered, fact))
     return notes
 
 
@@ -395,18 +395,18 @@ def summarised(notes: list[Note], partial: Path, out: Path) -> ImportSummary:
     for note in sorted(notes, key=lambda note: note.run):
         if note.run in reasons:
             info = read_info(partial / note.run)
-            info.polluted += reasons[note.run]
+            info.left_out += reasons[note.run]
             with written_aside(partial / note.run / "run.json") as file:
                 file.write_text(info.model_dump_json(indent=1) + "\n")
-        if polluted := [*note.polluted, *reasons.get(note.run, [])]:
-            summary.left_out[note.run] = polluted
+        if left_out := [*note.left_out, *reasons.get(note.run, [])]:
+            summary.left_out[note.run] = left_out
         if note.fact is not None:
             summary.facts.append(note.fact)
         summary.traps.update({_kind(text) for text in note.remarks})
     return summary
 
 
-def imported(runs: Iterable[ForeignRun], source: Path, out: Path) -> ImportSummary:
+def imported(runs: Iterable[ImportedRun], source: Path, out: Path) -> ImportSummary:
     """Write the records of some runs to ``out``, all of them or none if it is new.
 
     Raises:

@@ -91,6 +91,13 @@ class Lag:
     text: str
     matters: bool = False
 
+    @property
+    def remark(self) -> tuple[str, str]:
+        """What a reader should know of it: the kind of remark, and the words."""
+        if self.lag_s is None:
+            return "clock lag not known", self.text
+        return "clock lag", f"{self.text}; nothing was applied"
+
 
 @dataclass(frozen=True)
 class _Trace:
@@ -174,16 +181,16 @@ def lag_of(meters: Sequence[LoggedMeter], course: Course) -> Lag:
             by_node[meter.node].append(meter)
     there = [meter for own in by_node.values() for meter in own]
     if max((len(meter.t_s) for meter in there), default=0) < _LEAST_READINGS:
-        return Lag(None, "not known (too few readings)")
+        return Lag(None, "too few readings")
     span_s = max(float(np.ptp(meter.t_s)) for meter in there)
     period_s = float(np.median([usual_spacing(meter.t_s) or 0.0 for meter in there]))
     edge_s = _SMALL_PERIODS * period_s
     ends_s = [(float(meter.t_s.min()), float(meter.t_s.max())) for meter in there]
     first_s, last_s = np.median(ends_s, axis=0)
     if span_s > _LONGEST_S:
-        return Lag(None, "not known (the log is too long)")
+        return Lag(None, "the log is too long")
     if abs(first_s - start_s) <= edge_s and abs(last_s - stop_s) <= edge_s:
-        return Lag(None, "not known (the readings begin and end with the run)")
+        return Lag(None, "the readings begin and end with the run")
     grid_s = max(_GRID_S, span_s / _MOST_POINTS)
     # A reading stands for the period before it.
     behind_s, has_edge = {}, False
@@ -194,7 +201,7 @@ def lag_of(meters: Sequence[LoggedMeter], course: Course) -> Lag:
             behind_s[node] = lag_s - period_s / 2
     if not behind_s:
         why = "the load shows no edge where the run has one" if has_edge else "the load is flat"
-        return Lag(None, f"not known ({why})")
+        return Lag(None, f"{why}")
     small_s = max(_SMALL_S, edge_s, _SMALL_SHARE * (stop_s - start_s))
     values = list(behind_s.values())
     text = f"{float(np.median(values)):.1f} s"

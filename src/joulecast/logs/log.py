@@ -230,8 +230,8 @@ def counted_up(joules: Floats, what: str) -> tuple[Floats, str | None]:
 class Findings:
     """What is found wrong with a run, by kind, with the files it is found in.
 
-    A **remark** says what a reader should know of a run that stays in fits; a run is **polluted** when its
-    energy cannot be believed. Both begin with the kind and a colon, so that they can be counted.
+    A **remark** says what a reader should know of a run that stays in fits; a run is **left out** of fits
+    when its energy cannot be believed. Both begin with the kind and a colon, so that they can be counted.
     """
 
     _details: dict[tuple[bool, str], list[str]] = field(default_factory=lambda: defaultdict(list))
@@ -240,15 +240,15 @@ class Findings:
         """Note what a reader should know."""
         self._details[False, kind].append(printable(detail))
 
-    def pollute(self, kind: str, detail: str) -> None:
+    def leave_out(self, kind: str, detail: str) -> None:
         """Note why the run is left out of fits."""
         self._details[True, kind].append(printable(detail))
 
-    def _texts(self, polluting: bool) -> list[str]:
+    def _texts(self, left_out: bool) -> list[str]:
         return [
             f"{kind}: {named(details, _SHOWN, '; ')}"
-            for (is_polluting, kind), details in self._details.items()
-            if is_polluting == polluting
+            for (is_left_out, kind), details in self._details.items()
+            if is_left_out == left_out
         ]
 
     @property
@@ -257,7 +257,7 @@ class Findings:
         return self._texts(False)
 
     @property
-    def polluted(self) -> list[str]:
+    def left_out(self) -> list[str]:
         """One text a kind."""
         return self._texts(True)
 

@@ -34,9 +34,19 @@ _NOTHING = (
 )
 _PREFIXES = {"n": 1e-9, "u": 1e-6, "µ": 1e-6, "μ": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6}
 _BASES = {"Wh": ("joules", 3600.0), "W": ("watts", 1.0), "J": ("joules", 1.0)}
-_WORDS = {"watt": "W", "watts": "W", "joule": "J", "joules": "J"}
+_WORDS = {
+    "watt": "W",
+    "watts": "W",
+    "joule": "J",
+    "joules": "J",
+    "kw": "kW",
+    "wh": "Wh",
+    "kwh": "kWh",
+}
 _UNITS = "W, mW, uW, kW, J, mJ, uJ, kJ, Wh, kWh"
 _IN_BRACKETS = re.compile(r"[\[(]\s*([^\])]+?)\s*[\])]\s*$")
+_UNIT_AT_END = re.compile(r"[_ .-]([mku]?(?:W|Wh|J)|kw|wh|kwh)$")
+"""The unit in ``power_kW``; of lower case letters only what cannot be another unit."""
 _OWN_UNIT = r"\d\.?\s*([a-zA-Zµμ]{1,3})$"
 
 
@@ -280,7 +290,7 @@ class LogTable:
             raise self.at(
                 column, line, f"`{texts[line][:_SHOWN]}` is in another unit than those before it"
             )
-        in_name = _IN_BRACKETS.search(column)
+        in_name = _IN_BRACKETS.search(column) or _UNIT_AT_END.search(column)
         of_column = next((unit for unit in units if unit), in_name and in_name[1])
         unit = self._options.unit or of_column
         return values * (_factor(unit, what, where) if unit else 1.0)

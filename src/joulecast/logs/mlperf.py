@@ -26,7 +26,7 @@ import numpy as np
 from joulecast.errors import JoulecastError
 from joulecast.logs.imported_run import (
     MOST_NODES,
-    ForeignRun,
+    ImportedRun,
     ImportSummary,
     Note,
     require_outside,
@@ -111,7 +111,7 @@ class _Said:
             )
         self._unit, self._shift_s = unit, shift_s
 
-    def of(self, run: ForeignRun) -> ForeignRun:
+    def of(self, run: ImportedRun) -> ImportedRun:
         """The run with its readings in W and on its clock."""
         if self._factor == 1.0 and not self._shift_s:
             return run
@@ -265,23 +265,23 @@ def runs_of(source: Path) -> list[RunFiles]:
     return runs
 
 
-def read_run(files: RunFiles) -> ForeignRun:
+def read_run(files: RunFiles) -> ImportedRun:
     """Read one run. Nothing in its files makes this fail; what is wrong is among its findings."""
     findings = Findings()
     log = ResultLog([], [], {}, None)
     try:
         log = read_result(files.read(files.result))
     except JoulecastError as error:
-        findings.pollute("unreadable file", str(error))
+        findings.leave_out("unreadable file", str(error))
     if not log.events:
-        findings.pollute("empty log", f"{files.result} has no :::MLLOG line that can be read")
+        findings.leave_out("empty log", f"{files.result} has no :::MLLOG line that can be read")
     if log.broken_lines:
         shown = ", ".join(map(str, log.broken_lines[:3]))
-        findings.pollute(
+        findings.leave_out(
             "truncated line", f"{files.result}: line {shown} is no complete :::MLLOG line"
         )
     facts = _described(files, findings) | log.system
-    run = ForeignRun(
+    run = ImportedRun(
         run=files.run,
         campaign=files.submitter or "mlperf",
         system=files.system,
@@ -348,7 +348,7 @@ def _versions(facts: dict[str, Any]) -> dict[str, str | None]:
     return {str(name): text for name, value in versions.items() if (text := _text(value))}
 
 
-def _set_course(run: ForeignRun, log: ResultLog) -> None:
+def _set_course(run: ImportedRun, log: ResultLog) -> None:
     """Set when the run did what."""
     init, init_stop = log.first("init_start"), log.first("init_stop")
     start, stop = log.first("run_start"), log.first("run_stop")
@@ -374,7 +374,7 @@ def _set_course(run: ForeignRun, log: ResultLog) -> None:
         run.findings.remark("events missing", text)
 
 
-def _add_meters(run: ForeignRun, files: RunFiles) -> None:
+def _add_meters(run: ImportedRun, files: RunFiles) -> None:
     """Read the power folder into ``run``, node by node."""
     findings = run.findings
     if files.benchmark_has_power and not files.power:
@@ -384,11 +384,11 @@ def _add_meters(run: ForeignRun, files: RunFiles) -> None:
         try:
             log = read_power(files.read(path))
         except JoulecastError as error:
-            findings.pollute("unreadable file", str(error))
+            findings.leave_out("unreadable file", str(error))
             log = PowerLog(np.empty(0), np.empty(0))
         name = path.rsplit("/", 1)[1]
         if log.broken_lines:
-            findings.pollute(
+            findings.leave_out(
                 "truncated line", f"{name}: line {log.broken_lines[0]} is no complete :::MLLOG line"
             )
         if zero_s is None and len(log.time_ms):
@@ -415,7 +415,7 @@ def _add_meters(run: ForeignRun, files: RunFiles) -> None:
         _judge_number_of_files(run, metered)
 
 
-def _supply(log: PowerLog, run: ForeignRun) -> Supply | None:
+def _supply(log: PowerLog, run: ImportedRun) -> Supply | None:
     """What was metered: as the power file says, else as the names of submitter and system do."""
     names = re.split(r"[^A-Z]+", f"{run.campaign} {run.system}".upper())
     kinds: tuple[Supply, ...] = ("AC", "DC")
@@ -426,7 +426,7 @@ def _supply(log: PowerLog, run: ForeignRun) -> Supply | None:
     return None
 
 
-def _add_switch(run: ForeignRun, meter: LoggedMeter, log: PowerLog, zero_s: float | None) -> None:
+def _add_switch(run: ImportedRun, meter: LoggedMeter, log: PowerLog, zero_s: float | None) -> None:
     """Keep what a switch read, and the constant figure that stands for one."""
     if len(meter.t_s):
         run.switches.append(meter)
@@ -447,19 +447,19 @@ def _add_switch(run: ForeignRun, meter: LoggedMeter, log: PowerLog, zero_s: floa
             )
 
 
-def _judge_number_of_files(run: ForeignRun, metered: list[int]) -> None:
+def _judge_number_of_files(run: ImportedRun, metered: list[int]) -> None:
     """Name the nodes without a file. Files are numbered from 0 or from 1."""
     first = 0 if 0 in metered or (run.nodes and max(metered) < run.nodes) else 1
     nodes = run.nodes or max(metered) - first + 1
     missing = [number for number in range(first, first + nodes) if number not in set(metered)]
     if len(metered) < nodes:
         run.missing_nodes = [f"node_{number}" for number in missing]
-        run.findings.pollute(
+        run.findings.leave_out(
             "node without readings",
             f"{len(metered)} power files for {nodes} nodes: "
             f"{', '.join(f'{name}.txt' for name in run.missing_nodes[:3])} missing",
         )
     elif len(metered) > nodes:
-        run.findings.pollute(
+        run.findings.leave_out(
             "more meters than nodes", f"{len(metered)} power files for {nodes} nodes"
         )

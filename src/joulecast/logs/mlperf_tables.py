@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from joulecast.errors import JoulecastError
-from joulecast.logs.imported_run import ForeignRun
+from joulecast.logs.imported_run import ImportedRun
 from joulecast.logs.log import LoggedMeter, sanitised
 from joulecast.logs.log_times import Floats
 from joulecast.logs.mllog import LARGEST, number, whole_number
@@ -99,7 +99,7 @@ def _power_by_run(folder: Path) -> Iterator[tuple[str, pd.DataFrame]]:
         yield name, waiting
 
 
-def read_tables(folder: Path) -> Iterator[ForeignRun]:
+def read_tables(folder: Path) -> Iterator[ImportedRun]:
     """The runs of the tables, those without readings last.
 
     Raises:
@@ -122,12 +122,12 @@ def read_tables(folder: Path) -> Iterator[ForeignRun]:
 
 def _run(
     folder: Path, row: dict[str, Any], events: pd.DataFrame | None, power: pd.DataFrame | None
-) -> ForeignRun:
+) -> ImportedRun:
     system, benchmark = (
         row[name] if isinstance(row[name], str) else "unknown" for name in ("system", "benchmark")
     )
     init_stop_s = number(row.get("init_stop_s"))
-    run = ForeignRun(
+    run = ImportedRun(
         run=sanitised(row["run"]),
         campaign="mlperf",
         system=system,
@@ -150,7 +150,7 @@ def _run(
     if not nodes:
         run.findings.remark("no power", "power.csv has no node's reading of it; its times are used")
     elif run.nodes and nodes < run.nodes:
-        run.findings.pollute(
+        run.findings.leave_out(
             "node without readings", f"power.csv has {nodes} of its {run.nodes} nodes"
         )
     return run
@@ -174,7 +174,7 @@ def _intervals(events: pd.DataFrame) -> list[Interval]:
     return sorted(found, key=lambda interval: (interval.start_s, interval.stop_s))
 
 
-def _add_meter(run: ForeignRun, name: str, t_s: Floats, watts: Floats) -> None:
+def _add_meter(run: ImportedRun, name: str, t_s: Floats, watts: Floats) -> None:
     known = np.isfinite(t_s)
     meter = LoggedMeter(name, None, None, f"power.csv, {name}", t_s[known], watts[known])
     if not name.startswith("sw_"):
@@ -234,14 +234,14 @@ def _in_samples(table: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     return samples, pd.Series(np.where(epochs, "epochs", "samples"), index=table.index)
 
 
-def read_times(folder: Path) -> Iterator[ForeignRun]:
+def read_times(folder: Path) -> Iterator[ImportedRun]:
     """The runs of the table, one by one.
 
     Raises:
         JoulecastError: the table cannot be read; names the row.
     """
     for row in times_table(folder).itertuples():
-        yield ForeignRun(
+        yield ImportedRun(
             run=sanitised(str(row.run)),
             campaign=str(row.submission),
             system=str(row.system),

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from joulecast.measure.power.foreign_load import Load, disturbances
 from joulecast.measure.power.host_clocks import RunClock
+from joulecast.measure.power.other_load import Load, disturbances
 from joulecast.measure.power.samples import Samples
 from joulecast.runs import provenance
 from joulecast.runs.frames import ACTIVITY_COLUMNS, PHASE_COLUMNS, POWER_COLUMNS
@@ -21,9 +21,9 @@ from joulecast.runs.record import Outcome, RunInfo, RunRecord
 from joulecast.runs.spec import RunSpec
 
 _SEEN_S = 1.0
-"""Foreign load is judged over at least this many seconds, as far as the sampler ran that long."""
+"""Other load is judged over at least this many seconds, as far as the sampler ran that long."""
 _SHORTEST_JUDGED_S = 0.2
-"""In less time, foreign load is not judged: the kernel counts work in ticks of 10 ms."""
+"""In less time, it is not judged: the kernel counts work in ticks of 10 ms."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def load_during(hosts: Sequence[SampledHost], outcome: Outcome) -> Load | None:
     around_s = max(0.0, (_SEEN_S - (outcome.stop_s - outcome.start_s)) / 2)
     machines: dict[str, list[SampledHost]] = {}
     for host in hosts:
-        # Containers of one machine see all its work: only together do they know how much is foreign.
+        # Containers of one machine see all its work: only together do they know how much of it is theirs.
         boot = host.host.partition(":")[2]
         machines.setdefault(host.host if boot == "unknown-boot" else boot, []).append(host)
     for of_machine in machines.values():
@@ -159,8 +159,8 @@ def load_during(hosts: Sequence[SampledHost], outcome: Outcome) -> Load | None:
                 span = float(inside[1] - inside[0])
                 programs |= set(host.samples.programs)
         if span > _SHORTEST_JUDGED_S:
-            foreign = max(0.0, worked["machine"] - worked["own"]) / span
-            loads.append(Load(round(foreign, 3), tuple(sorted(programs))))
+            others = max(0.0, worked["machine"] - worked["own"]) / span
+            loads.append(Load(round(others, 3), tuple(sorted(programs))))
     return max(loads, key=lambda load: load.busy_cores, default=None)
 
 

@@ -22,7 +22,7 @@ from torch import Tensor, distributed, nn
 from torch.utils._pytree import tree_leaves
 
 from joulecast.errors import JoulecastError
-from joulecast.measure.power.foreign_load import LoadWatch, disturbances, load_before
+from joulecast.measure.power.other_load import LoadWatch, disturbances, load_before
 from joulecast.measure.training.machine import held_machine
 from joulecast.measure.training.ranks import (
     end_with_parent,

@@ -219,7 +219,7 @@ def left_out_sentence(results: Results) -> str:
     """How many training runs no number rests on; empty where all count."""
     runs = results.observations
     trained = runs[is_training(runs)]
-    without = int((trained["polluted"] != "").sum())
+    without = int((trained["left_out"] != "").sum())
     if not without:
         return ""
     return f"{without} of {counted(len(trained), 'training run')} are left out of all numbers."
@@ -227,10 +227,10 @@ def left_out_sentence(results: Results) -> str:
 
 def left_out_table(results: Results) -> Table | None:
     """Runs that were measured and that no fit and no figure sees, with the reason; or ``None``."""
-    marked = results.observations[results.observations["polluted"] != ""]
+    marked = results.observations[results.observations["left_out"] != ""]
     if marked.empty:
         return None
-    rows = [(str(row.run), str(row.kind), str(row.polluted)) for row in marked.itertuples()]
+    rows = [(str(row.run), str(row.kind), str(row.left_out)) for row in marked.itertuples()]
     caption = "Measured, but left out of fits and figures"
     if len(rows) > _MOST_ROWS:
         caption = f"{caption}: the first {_MOST_ROWS} of {len(rows):,}"

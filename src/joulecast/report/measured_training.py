@@ -60,7 +60,7 @@ def _summary(record: RunRecord, folder: Path) -> list[str]:
         lines.append(f"  no energy: {row['why_no_energy']}")
     lines += [f"  {stage} not seen: {why}" for stage, why in info.unseen.items()]
     lines += [f"  {remark}" for remark in info.remarks if not remark.startswith("observed")]
-    lines += [f"  left out of forecasts: {why}" for why in info.polluted]
+    lines += [f"  left out of forecasts: {why}" for why in info.left_out]
     lines += [f"  disturbed: {why}" for why in info.disturbed]
     return lines
 

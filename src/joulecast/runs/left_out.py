@@ -1,6 +1,6 @@
 """Which runs no fit sees, and why: what disturbed or broke them, and what did no work.
 
-The reasons stand in the columns ``polluted`` and ``left_out_for`` of the runs table; a run without any is
+The reasons stand in the columns ``left_out`` and ``left_out_for`` of the runs table; a run without any is
 used.
 """
 
@@ -19,14 +19,14 @@ from joulecast.runs.spec import THIS_MACHINE
 
 def used(runs: pd.DataFrame) -> pd.DataFrame:
     """The rows of the runs table that nothing leaves out."""
-    return runs[runs["polluted"] == ""]
+    return runs[runs["left_out"] == ""]
 
 
 def left_out(runs: pd.DataFrame) -> list[dict[str, str]]:
     """Runs that no fit sees, each with the kinds of its reasons and the reasons themselves."""
-    marked = runs[runs["polluted"] != ""]
+    marked = runs[runs["left_out"] != ""]
     return [
-        {"run": row.run, "kind": row.left_out_for, "reason": row.polluted}
+        {"run": row.run, "kind": row.left_out_for, "reason": row.left_out}
         for row in marked.itertuples()
     ]
 
@@ -43,7 +43,7 @@ def runs_to_fit(folders: Sequence[Path]) -> pd.DataFrame:
         raise JoulecastError("there are no records to fit")
     runs = _marked(runs, is_training(runs) & ~(runs["samples"] > 0), "no work done")
     disturbed = runs["disturbed"] != ""
-    whole = ~disturbed & (runs["polluted"] == "")
+    whole = ~disturbed & (runs["left_out"] == "")
     # A disturbed run serves where its setting has no other.
     spare = disturbed & whole.groupby(
         [runs[key] for key in ("kind", *SETTING)], dropna=False
@@ -62,9 +62,9 @@ def _marked(
 ) -> pd.DataFrame:
     """The runs, of which some have one more reason to be left out: a kind, and more words on it."""
     reason = kind if more is None else kind + ": " + more
-    reasons, kinds = runs["polluted"] + "; " + reason, runs["left_out_for"] + ", " + kind
+    reasons, kinds = runs["left_out"] + "; " + reason, runs["left_out_for"] + ", " + kind
     return runs.assign(
-        polluted=runs["polluted"].where(~which, reasons.str.removeprefix("; ")),
+        left_out=runs["left_out"].where(~which, reasons.str.removeprefix("; ")),
         left_out_for=runs["left_out_for"].where(~which, kinds.str.removeprefix(", ")),
     )
 

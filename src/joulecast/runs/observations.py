@@ -96,7 +96,7 @@ def identity(submission: str, benchmark: str, accelerator: str | None, platform:
 
 def _setting(info: RunInfo) -> dict[str, Any]:
     """What was run, of any kind of record."""
-    spec, outcome, foreign = info.spec, info.outcome, info.spec.foreign
+    spec, outcome, imported = info.spec, info.outcome, info.spec.imported
     batch = info.global_batch_size or 0
     row: dict[str, Any] = {
         "run": spec.run,
@@ -118,9 +118,9 @@ def _setting(info: RunInfo) -> dict[str, Any]:
         "energy_covers": info.metering.covers,
         "why_no_energy": info.no_energy_reason,
         "nodes_are": info.nodes_are,
-        "polluted": "; ".join(info.polluted),
+        "left_out": "; ".join(info.left_out),
         "disturbed": "; ".join(info.disturbed),
-        "left_out_for": ", ".join(reason.split(":")[0] for reason in info.polluted),
+        "left_out_for": ", ".join(reason.split(":")[0] for reason in info.left_out),
         "overlap": bool(spec.training and spec.training.overlap),
         "algorithm": info.algorithm_used,
     }
@@ -128,20 +128,20 @@ def _setting(info: RunInfo) -> dict[str, Any]:
         row["accelerators_per_node"] = spec.ranks_per_node
     if spec.observed is not None:
         row |= _of_observed(info)
-    if foreign is not None:
+    if imported is not None:
         platform = imported_platform(info)
         row |= {
             "platform": platform,
-            "network": foreign.benchmark,
-            "workload": f"{foreign.benchmark} on {platform}",
-            "batch": float(foreign.global_batch_size or np.nan),
+            "network": imported.benchmark,
+            "workload": f"{imported.benchmark} on {platform}",
+            "batch": float(imported.global_batch_size or np.nan),
             "batch_per_rank": np.nan,
             "metered_units": spec.nodes,
-            "work_unit": foreign.work_unit,
-            "accelerators_per_node": foreign.accelerators_per_node,
+            "work_unit": imported.work_unit,
+            "accelerators_per_node": imported.accelerators_per_node,
         }
-        model = accelerator_model(foreign.accelerator, spec.platform.name)
-        row |= identity(spec.campaign, foreign.benchmark, model, platform)
+        model = accelerator_model(imported.accelerator, spec.platform.name)
+        row |= identity(spec.campaign, imported.benchmark, model, platform)
     return row
 
 

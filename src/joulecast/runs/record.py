@@ -27,7 +27,7 @@ from joulecast.runs.spec import NodesAre, RunSpec
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMAT = 2
+FORMAT = 3
 
 _BESIDE_S, _BESIDE_SHARE = 10.0, 0.1
 """A stage lies in the run, but for what the clocks of several hosts differ by."""
@@ -134,7 +134,7 @@ class RunInfo(_Part):
     disturbed: list[str] = []
     """What other programs did, if they kept more than half a core (or 2 % of many cores) busy. Fits use
     such a run only where its setting has no undisturbed one."""
-    polluted: list[str] = []
+    left_out: list[str] = []
     """Why fits leave the run out; empty: they use it."""
     remarks: list[str] = []
     """What a reader should know of a run that fits use."""
@@ -217,7 +217,7 @@ def validate(record: RunRecord, *, with_stages: bool = True) -> None:
     _validate_joules(run, record.power)
     if with_stages:
         validate_stages(record.info, record.stages)
-    # What others did cannot be held to our launcher; what is wrong with it stands in `polluted`.
+    # What others did cannot be held to our launcher; what is wrong with it stands in `left_out`.
     if spec.kind != "imported":
         _validate_execution(record)
         if with_stages:

@@ -72,7 +72,7 @@ class CampaignInfo(_Part):
 
     ``first_run_utc`` and ``last_run_utc`` say when the runs began, ``recorded_utc`` when they were
     packed; ``source`` is the checkout that packed them. ``left_out`` are the runs that are kept here
-    but marked as polluted, with the reasons, so that fits leave them out.
+    but which fits leave out, with the reasons.
     """
 
     format: int = FORMAT
@@ -208,9 +208,9 @@ def pack(
             configurations=list(configurations),
             runs=len(infos),
             left_out={
-                info.spec.run: [*info.disturbed, *info.polluted]
+                info.spec.run: [*info.disturbed, *info.left_out]
                 for info in infos
-                if info.disturbed or info.polluted
+                if info.disturbed or info.left_out
             },
             meters=_meters(infos),
             files=files,

@@ -98,7 +98,7 @@ class Calibration(_Frozen):
     """All-reduce that is measured."""
 
 
-class Foreign(_Frozen):
+class Imported(_Frozen):
     """Identity of a run that others did and an importer reads: facts of its log, nothing else."""
 
     benchmark: str
@@ -157,7 +157,7 @@ class RunSpec(_Frozen):
     """Parameters of the training; missing where ``workload`` is."""
     calibration: Calibration | None = None
     """What a calibration run needs."""
-    foreign: Foreign | None = None
+    imported: Imported | None = None
     """Identity of an imported run."""
     observed: Observed | None = None
     """Of a training that ran under ``joulecast measure``."""
@@ -170,7 +170,7 @@ class RunSpec(_Frozen):
 
     @model_validator(mode="after")
     def _kind_has_its_parts(self) -> "RunSpec":
-        needed = {"training": ("workload", "training"), "imported": ("foreign",)}
+        needed = {"training": ("workload", "training"), "imported": ("imported",)}
         if self.kind == "training" and self.observed is not None:
             return self
         for part in needed.get(self.kind, ("calibration",)):

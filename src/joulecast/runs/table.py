@@ -61,7 +61,7 @@ COLUMNS: dict[str, Column] = {
     "u_cpu": Column("number", "share of the nodes' cores at work, mean over the run"),
     "memory_bytes": Column("number", "memory of a node, mean over the run"),
     "network_bytes_per_s": Column("number", "traffic of a node, mean over the run"),
-    "polluted": Column("text", "reasons why the run is left out of all fits"),
+    "left_out": Column("text", "reasons why the run is left out of all fits"),
     "left_out_for": Column("text", "the same reasons, in a word each"),
     "disturbed": Column("text", "what other programs did before and during the run"),
     "sigma_computing_s": Column(

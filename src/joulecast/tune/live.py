@@ -26,7 +26,7 @@ from joulecast.measure.power.energy_counter import (
     first_visible_gpu,
     open_energy_counter,
 )
-from joulecast.measure.power.foreign_load import LoadWatch, disturbances
+from joulecast.measure.power.other_load import LoadWatch, disturbances
 from joulecast.measure.power.power_limit import PowerLimit, Preflight, preflight
 from joulecast.measure.power.zeus_devices import gpu_identity
 from joulecast.measure.training.machine import held_machine, machine_lock

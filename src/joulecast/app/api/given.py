@@ -36,12 +36,21 @@ def paths(records: Records) -> list[Path]:
 
 def _folders(given: Path) -> list[Path]:
     """The folder that is given; where it holds no record, those of the observed training of that name."""
-    if len(given.parts) != 1 or any(given.rglob("run.json")):
+    if any(given.rglob("run.json")):
+        return [given]
+    if len(given.parts) != 1:
+        if not given.exists():
+            raise JoulecastError(f"{given}: no such folder; give a folder of run records")
         return [given]
     from joulecast.runs.folders import measured_names, measured_records
 
-    found = measured_records(given.name)
-    if found or given.exists() or recorded_folder(given).exists():
+    found, shipped = measured_records(given.name), recorded_folder(given)
+    if not found and not given.exists() and (shipped / "runs.csv.gz").exists():
+        raise JoulecastError(
+            f"{given}: comes with joulecast as logs of others, not as records; make these with `joulecast "
+            f"import mlperf {given} FOLDER`, and give the FOLDER"
+        )
+    if found or given.exists() or shipped.exists():
         return found or [given]
     names = measured_names()
     known = f"has {listed(names, 3)}" if names else "has none"

@@ -12,10 +12,10 @@ from joulecast.runs.progress import progress_of, repeat_command
 def _left_out(results: Path) -> str:
     observations = results / "fits" / "observations.parquet"
     try:
-        runs = read_frame(observations, "observations", ["run", "polluted", "left_out_for"])
+        runs = read_frame(observations, "observations", ["run", "left_out", "left_out_for"])
     except JoulecastError:
         return ""
-    marked = runs[runs["polluted"] != ""]
+    marked = runs[runs["left_out"] != ""]
     if marked.empty:
         return f"left out: none of {counted(len(runs), 'run')}"
     kinds = marked["left_out_for"].value_counts()

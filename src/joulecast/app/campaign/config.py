@@ -281,7 +281,13 @@ def _explain(error: ValidationError) -> str:
             lines.append(message)
         else:
             if problem["type"] == "list_type":
-                message = "give a list, as [1, 2]"
+                has_words = any(map(str.isalpha, str(problem["input"])))
+                example = (
+                    "words, as [ipmitool, dcmi, power, reading]"
+                    if has_words
+                    else "numbers, as [1, 2]"
+                )
+                message = f"give a list of {example}"
             given = without_secrets(repr(problem["input"]))
             lines.append(f"{key}: {message} (given: {given:.80})")
     return "; ".join(lines)

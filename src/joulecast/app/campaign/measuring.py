@@ -63,7 +63,7 @@ def measure_campaign(
             tell(f"{label}: failed: {error}")
             continue
         info = read_info(record)
-        remarks = "".join(f"; {reason}" for reason in [*info.disturbed, *info.polluted])
+        remarks = "".join(f"; {reason}" for reason in [*info.disturbed, *info.left_out])
         tell(f"{label}: {time.monotonic() - begin:.1f} s{remarks}")
     if failed:
         reasons = "".join(f"\n  {run}: {reason}" for run, reason in failed.items())

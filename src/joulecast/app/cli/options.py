@@ -74,7 +74,15 @@ def _request(model: type[R], given: dict[str, Any], name: str | None) -> R:
     """The request that a command line makes; an error names the option as it is typed."""
     if name is not None:
         if "records" in given:
-            raise JoulecastError("give the NAME of a measured training, or --records FOLDER")
+            network = (
+                f"; for the network of these records, say --network {name}"
+                if "network" in model.model_fields
+                else ""
+            )
+            raise JoulecastError(
+                f"{name} and --records: the NAME of a measured training stands for its records; give one of "
+                f"the two{network}"
+            )
         given = {field: name for field in _FROM_NAME if field in model.model_fields} | given
     for field in _FROM_NAME:
         if (

@@ -16,8 +16,8 @@ from joulecast.measure.observer.job_folder import PREFIX, JobFiles
 from joulecast.measure.observer.observed_record import Host, observed_record
 from joulecast.measure.observer.observed_training import ObservedTraining
 from joulecast.measure.observer.steps import Process
-from joulecast.measure.power.foreign_load import Load
 from joulecast.measure.power.host_clocks import ClockOffset, RunClock
+from joulecast.measure.power.other_load import Load
 from joulecast.measure.power.samples import Left
 from joulecast.measure.run_record import SampledHost
 from joulecast.runs.files.reading import validated

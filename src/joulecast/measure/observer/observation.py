@@ -17,9 +17,9 @@ from joulecast.measure.observer.command import Command, Ending, RunningProcess
 from joulecast.measure.observer.job_folder import JobFolder, place
 from joulecast.measure.observer.job_record import assemble_killed, begin, write_job
 from joulecast.measure.observer.observed_training import ObservedTraining
-from joulecast.measure.power.foreign_load import load_now
 from joulecast.measure.power.host_clocks import ClockOffset, ClockServer, offset_from
 from joulecast.measure.power.meters import MeteredNodes
+from joulecast.measure.power.other_load import load_now
 from joulecast.measure.power.sampler import Sampler, SamplerOrder
 from joulecast.runs import provenance
 from joulecast.runs.record import RunRecord

@@ -14,7 +14,7 @@ import pandas as pd
 from joulecast.errors import JoulecastError
 from joulecast.measure.observer.observed_training import ObservedTraining
 from joulecast.measure.observer.steps import Process, Steps
-from joulecast.measure.power.foreign_load import Load
+from joulecast.measure.power.other_load import Load
 from joulecast.measure.run_record import SampledHost, run_record
 from joulecast.quantities import counted
 from joulecast.runs.frames import STAGE_COLUMNS, STAGES
@@ -86,14 +86,14 @@ def steps_made(ranks: Sequence[Rank], until_s: float) -> int:
 
 
 def _window(
-    ranks: Sequence[Rank], asked: ObservedTraining, until_s: float, polluted: list[str]
+    ranks: Sequence[Rank], asked: ObservedTraining, until_s: float, left_out: list[str]
 ) -> tuple[int, int]:
-    """First and last step that count; a run without the steps that were asked for is polluted."""
+    """First and last step that count; a run without the steps that were asked for is left out of fits."""
     made = steps_made(ranks, until_s)
     usual = (1 if made >= _FEWEST_STEPS else 0), made - 1
     if asked.steps is None or asked.steps[1] < made:
         return asked.steps or usual
-    polluted.append(
+    left_out.append(
         f"other steps: {asked.steps[0]} to {asked.steps[1]} were asked for, the training made {made}, "
         "numbered from 0"
     )
@@ -295,15 +295,15 @@ def observed_record(
     spec = _spec(asked, run, repeat, hosts, ranks)
     stages = _NO_STAGES
     steps, start_s, stop_s = 0, *span
-    polluted = list(faults)
+    left_out = list(faults)
     if ranks:
-        first, last = _window(ranks, asked, until_s, polluted)
+        first, last = _window(ranks, asked, until_s, left_out)
         start_s, stop_s = _edges(ranks, first, last)
         stages = _since(start_s, _stages(ranks, first, last))
         steps = last - first + 1
         remarks += _remarks(ranks)
     else:
-        polluted.append(f"no steps: {_why_no_steps(asked, until_s)}")
+        left_out.append(f"no steps: {_why_no_steps(asked, until_s)}")
     batch, unit = _batch(ranks, asked, remarks)
     outcome = Outcome(
         start_s=start_s,
@@ -330,7 +330,7 @@ def observed_record(
         # A command that failed before its first step is no proof against what was asked.
         checks=Checks(ranks=len(ranks) or spec.ranks, distinct_hosts=len(hosts)),
         oversubscribed=_shares_cores(ranks),
-        polluted=polluted,
+        left_out=left_out,
         remarks=remarks,
         unseen=_unseen(ranks) if ranks else {},
     )

@@ -6,8 +6,8 @@ import time
 import psutil
 
 from joulecast.measure.power.estimated import HostWork, ProcessWork
-from joulecast.measure.power.foreign_load import Programs, machine_work_s, work_of
 from joulecast.measure.power.meters import MeteredNodes, ReadFailed
+from joulecast.measure.power.other_load import Programs, machine_work_s, work_of
 from joulecast.measure.power.zeus_devices import gpu_utilisation
 
 _WORK_PERIOD_S = 0.5

@@ -54,7 +54,7 @@ class SamplerOrder:
     period_s: float
     nodes: MeteredNodes
     ranks: tuple[int, ...] = ()
-    """Processes of the run on this host: the work of all others is foreign load."""
+    """Processes of the run on this host: the work of all others is other load."""
 
 
 def open_all(order: SamplerOrder) -> tuple[list[Meter], list[dict[str, str]]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from joulecast.errors import JoulecastError
-from joulecast.measure.power.foreign_load import Load
+from joulecast.measure.power.other_load import Load
 from joulecast.measure.training.ranks import say_reason
 from joulecast.runs.files.reading import read_json, validated
 from joulecast.runs.spec import RunSpec
@@ -55,7 +55,7 @@ def _observe(spec: RunSpec, out: Path) -> None:
     ending, result = measure_command(observed_run(spec), out)
     why = ending.fault or result.why_not
     if result.record is not None and not why:
-        why = "; ".join(result.record.info.polluted)
+        why = "; ".join(result.record.info.left_out)
     if why:
         raise JoulecastError(f"run {spec.run}: {why}")
 

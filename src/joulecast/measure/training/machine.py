@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TextIO
 
 from joulecast.errors import JoulecastError
-from joulecast.measure.power.foreign_load import Load, load_now
+from joulecast.measure.power.other_load import Load, load_now
 
 LOCK_FILE = Path("/tmp/joulecast.lock")
 """One file of the machine, for all users and checkouts."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TextIO
 
 from joulecast.errors import JoulecastError
-from joulecast.measure.power.foreign_load import Load
+from joulecast.measure.power.other_load import Load
 from joulecast.measure.training.machine import LONGEST_WAIT_S, Machine, held_machine
 from joulecast.measure.training.ranks import (
     NotFinished,
@@ -221,7 +221,7 @@ def _scratch(out: Path) -> Iterator[Path]:
 def _least_disturbed(
     launch: RunLaunch, scratch: Path, machine: Machine, quiet: Quiet, log: TextIO
 ) -> Path:
-    """Folder of the record with the least foreign load; a disturbed run is repeated while the machine is
+    """Folder of the record with the least other load; a disturbed run is repeated while the machine is
     quiet.
 
     Raises:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.measure.power.foreign_load import Load
 from joulecast.measure.power.host_clocks import RunClock
+from joulecast.measure.power.other_load import Load
 from joulecast.measure.power.samples import Left
 from joulecast.runs.frames import STAGE_COLUMNS, STAGES
 from joulecast.runs.spec import RunSpec

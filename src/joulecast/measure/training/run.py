@@ -14,9 +14,9 @@ from pathlib import Path
 from threading import Thread
 
 from joulecast.errors import JoulecastError
-from joulecast.measure.power.foreign_load import Load, load_before, load_now
 from joulecast.measure.power.host_clocks import RunClock
 from joulecast.measure.power.meters import MeteredNodes
+from joulecast.measure.power.other_load import Load, load_before, load_now
 from joulecast.measure.power.sampler import Sampler, SamplerOrder
 from joulecast.measure.power.samples import SAMPLES
 from joulecast.measure.training import calibration_runs
@@ -83,7 +83,7 @@ def measure_this_run(
         JoulecastError: the MPI job does not fit the specification, or cannot be measured on this machine.
     """
     # A slow arrival leaves the cores to ranks that are still setting up. The second one leaves them free
-    # while rank 0 measures the foreign load.
+    # while rank 0 measures the load of other programs.
     arrive_slowly(comm)
     if load is None and comm.rank == 0:
         load = load_now(named=True)

@@ -201,7 +201,7 @@ def _recorded_on(records: Sequence[Path], network: str, platform: str, simulated
     for folder in records:
         info = read_info(folder)
         spec = info.spec
-        if spec.foreign is not None and spec.foreign.benchmark == network:
+        if spec.imported is not None and spec.imported.benchmark == network:
             if not simulated or imported_platform(info) == platform:
                 return True
             continue

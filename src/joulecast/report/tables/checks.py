@@ -36,8 +36,8 @@ def _of_record(record: RunRecord) -> Iterator[tuple[str, str, str]]:
         yield "warning", "emulation", found
     for reason in info.disturbed:
         yield "warning", "disturbed", reason
-    for reason in info.polluted:
-        yield "warning", "polluted", reason
+    for reason in info.left_out:
+        yield "warning", "left out", reason
     # An observed training may log no loss.
     is_ours = info.spec.kind == "training" and info.spec.observed is None
     if is_ours and info.outcome.final_loss is None:

@@ -218,7 +218,7 @@ def _notes(observations: pd.DataFrame) -> list[str]:
     notes = disturbance_notes(observations)
     if (observations["nodes_are"] == "emulated").any():
         notes.append(EMULATED_NOTE)
-    marked = observations[observations["polluted"] != ""]
+    marked = observations[observations["left_out"] != ""]
     if len(marked):
         reasons = "; ".join(
             f"{row.run}: {row.left_out_for}" for row in marked.head(10).itertuples()

@@ -220,7 +220,7 @@ class GivenCosts:
 
 _STEP = ("configuration", "repeat")
 _COLLECTIVE = ("kind", "algorithm", "ranks", "ranks_per_node", "bytes")
-_OUTCOME = ("seconds", "foreign_cores", "late_s")
+_OUTCOME = ("seconds", "other_cores", "late_s")
 
 EMULATED = Experiment(
     configuration=Configuration,

@@ -8,7 +8,7 @@ A folder has
 other tables              of the experiment
 ``provenance.json``       where all this comes from, with the SHA-256 of the others
 
-Disturbed iterations are kept and marked ``polluted``. Nothing but ``steps.csv`` is about steps, which are
+Disturbed iterations are kept and marked ``disturbed``. Nothing but ``steps.csv`` is about steps, which are
 what a prediction is judged on.
 """
 
@@ -48,10 +48,10 @@ _COLUMNS = {
     **dict.fromkeys(("repeat", "iteration", "rank", "ranks"), Column("whole", 0, 1e9)),
     **dict.fromkeys(("ranks_per_node", "buckets"), Column("whole", 0, 1e9)),
     **dict.fromkeys(("seconds", "began_s", "ended_s", "late_s"), Column("number", 0, 1e9)),
-    **dict.fromkeys(("waited_share", "foreign_cores"), Column("number", 0, 1e6)),
+    **dict.fromkeys(("waited_share", "other_cores"), Column("number", 0, 1e6)),
     **dict.fromkeys(STAGES, Column("number", 0, 1e9, optional=True)),
     "bytes": Column("whole", 0, 1e15),
-    "polluted": Column("text", choices=("True", "False")),
+    "disturbed": Column("text", choices=("True", "False")),
 }
 
 
@@ -101,10 +101,10 @@ class Table:
             JoulecastError: it is not such a table.
         """
         names = [*self.key, "iteration", *self.values]
-        names += ["polluted"] if self.is_timed else []
+        names += ["disturbed"] if self.is_timed else []
         columns = {name: _COLUMNS[name] for name in names}
         table = read_csv(path, "table of measurements", columns)
-        return table.assign(polluted=table["polluted"] == "True") if self.is_timed else table
+        return table.assign(disturbed=table["disturbed"] == "True") if self.is_timed else table
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Experiment(Generic[C]):
             a row a group (the index): ``seconds`` and ``spread_s`` (interquartile range), NaN where no
             iteration is ``clean``; how many are, and how many ``iterations`` there are.
         """
-        clean = rows[~rows.polluted].groupby(list(by), sort=False).seconds
+        clean = rows[~rows.disturbed].groupby(list(by), sort=False).seconds
         summary = pd.DataFrame({"iterations": rows.groupby(list(by), sort=False).size()})
         summary["seconds"] = clean.agg(lambda seconds: self.typical(seconds.tolist()))
         summary["spread_s"] = clean.quantile(0.75) - clean.quantile(0.25)

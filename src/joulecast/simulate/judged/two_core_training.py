@@ -96,7 +96,7 @@ class TrainingConfiguration(StepConfiguration):
 
 
 LARGEST_GAMMA = 4.0
-_OUTCOME = ("seconds", "waited_share", "foreign_cores")
+_OUTCOME = ("seconds", "waited_share", "other_cores")
 
 REAL = Experiment(
     configuration=TrainingConfiguration,

@@ -1,4 +1,4 @@
-"""Foreign load: how many cores other programs keep busy, and which programs those are.
+"""Load of other programs: how many cores other programs keep busy, and which programs those are.
 
 A measurement that shares its machine measures the other programs too. Before a run the whole machine should
 be idle; during a run the work of the run's own processes is subtracted from the work of the machine.
@@ -171,10 +171,10 @@ class LoadWatch:
         return time.monotonic(), machine_work_s(), sum(os.times()[:4])
 
     def load(self) -> Load | None:
-        """The foreign load since this watch was made; ``None`` if that is less than a second ago."""
+        """Their load since this watch was made; ``None`` if that is less than a second ago."""
         now = self._seen()
         elapsed, machine, own = (b - a for a, b in zip(self._began, now, strict=True))
         if elapsed < _SHORTEST_S:  # clock ticks of 10 ms say too little
             return None
-        foreign = max(0.0, machine - own) / elapsed
-        return Load(round(foreign, 3), self._programs.busiest())
+        others = max(0.0, machine - own) / elapsed
+        return Load(round(others, 3), self._programs.busiest())
