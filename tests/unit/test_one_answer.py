@@ -589,3 +589,17 @@ def test_the_name_of_a_training_is_taken_everywhere(tmp_path, monkeypatch):
     assert said.exit_code == 2 and "results/measured" not in said.output, said.output
     missing = CliRunner().invoke(app, ["status", "other"])
     assert missing.exit_code == 2 and "NAME" in missing.output
+
+
+def test_steps_and_samples_of_one_training_are_not_mixed(tmp_path):
+    """As after a first run without `--samples-per-step`, whose samples were not seen."""
+    _observed(tmp_path, "loop", 1, 1, "steps")
+    _observed(tmp_path, "loop", 1, 2, "samples")
+    _observed(tmp_path, "loop", 2, 1, "samples")
+    asked = {"records": tmp_path, "samples": 1e5}
+    forecast, advice = joulecast.forecast(**asked), joulecast.advise("loop", **asked)
+    for answer in (forecast, advice):
+        (out,) = answer["left_out"]
+        assert out["kind"] == "another unit of work" and "counted in steps" in out["reason"]
+    times = {row["nodes"]: row["time_s"] for row in advice["candidates"]}
+    assert {row["nodes"]: row["time_s"] for row in forecast["forecasts"]} == times

@@ -22,6 +22,12 @@ from joulecast.runs.scale import hosts_and_gpus, is_observed, scale_in_words
 _SAME_WORK = 0.1
 """Relative difference of work up to which an imported run stands for another amount."""
 
+REPEATS = 0.05
+"""Relative: what runs of one setting are taken to differ by where no setting was repeated. It is assumed: of
+the repeats in ``recorded/mlperf-times``, on machines of their own, 90 % of pairs differ by less than 0.058."""
+
+Z90 = 1.645
+
 _IN_WORDS = {"time": ("s", times), "energy": ("j", consumptions)}
 
 
@@ -56,12 +62,12 @@ class Spread:
     sd: float
     freedom: int
 
-    def half(self, runs: int) -> float | None:
-        """Half width of the logarithm's 90 % interval for one more run, after the mean of ``runs``; ``None``
-        for a setting that was not repeated."""
-        if self.freedom < 1 or runs < 2:
-            return None
-        return float(stdtrit(self.freedom, 0.95)) * self.sd * math.sqrt(1 + 1 / runs)
+    def half(self, runs: int) -> float:
+        """Half width of the logarithm's 90 % interval for one more run, after the mean of ``runs``."""
+        width = Z90 * REPEATS
+        if self.freedom > 0:
+            width = float(stdtrit(self.freedom, 0.95)) * self.sd
+        return width * math.sqrt(1 + 1 / runs)
 
 
 def spread_of(training: pd.DataFrame, quantity: str) -> Spread:
@@ -81,8 +87,7 @@ def stand_as_run(
     """Settings that a model predicts; where one was run, the mean of its runs takes the place of the model's
     time, and of its energy where the runs have one.
 
-    The 90 % interval of such a mean is that of one more run: from how repeats vary on the platform, and for a
-    setting that was run once from the model.
+    The 90 % interval of such a mean is that of one more run, from how repeats vary on the platform.
 
     Args:
         fitted: the runs that the model was fitted to.
@@ -91,7 +96,8 @@ def stand_as_run(
 
     Returns:
         ``predicted`` with ``basis`` (``measured`` or ``fitted``), ``runs`` and ``runs_with_energy`` of
-        exactly the setting, what the model says, ``fitted_time_s`` and ``fitted_energy_j``, and the
+        exactly the setting, ``width_is_assumed`` (no setting was repeated), what the model says,
+        ``fitted_time_s`` and ``fitted_energy_j``, and the
         ``energy_source`` of the joules.
     """
     on_platform = fitted[fitted["platform"] == of_workload["platform"].iloc[0]]
@@ -107,13 +113,19 @@ def stand_as_run(
             row[f"fitted_{name}"] = row[name]
             if counts[name]:
                 mean, half = float(done[name].mean()) * units, spread.half(counts[name])
-                row |= _mean(row, name, mean, half)
+                quantity, unit = name.split("_")
+                row |= {
+                    name: mean,
+                    f"{quantity}_low_{unit}": mean * math.exp(-half),
+                    f"{quantity}_high_{unit}": mean * math.exp(half),
+                }
         rows.append(
             row
             | {
                 "basis": "measured" if counts["time_s"] else "fitted",
                 "runs": counts["time_s"],
                 "runs_with_energy": counts["energy_j"],
+                "width_is_assumed": bool(counts["time_s"]) and spreads["time_s"].freedom < 1,
                 "energy_source": None
                 if math.isnan(row["energy_j"])
                 else _sources(own if counts["energy_j"] else fitted),
@@ -126,20 +138,6 @@ def _sources(runs: pd.DataFrame) -> str | None:
     """What the energies of some runs are."""
     known = runs.loc[runs["energy_j"].notna(), "energy_source"]
     return ", ".join(sorted(known.dropna().unique())) or None
-
-
-def _mean(row: Mapping[str, Any], name: str, mean: float, half: float | None) -> dict[str, float]:
-    """The mean of a setting's runs, and its interval; as wide as the model's where ``half`` is not known."""
-    quantity, unit = name.split("_")
-    low, high = f"{quantity}_low_{unit}", f"{quantity}_high_{unit}"
-    if half is not None:
-        return {name: mean, low: mean * math.exp(-half), high: mean * math.exp(half)}
-    # What the model draws may lie to one side of what it expects.
-    return {
-        name: mean,
-        low: mean * float(np.minimum(1.0, row[low] / row[name])),
-        high: mean * float(np.maximum(1.0, row[high] / row[name])),
-    }
 
 
 def differences(rows: pd.DataFrame) -> list[str]:

@@ -25,6 +25,7 @@ from joulecast.runs.json_values import json_rows
 from joulecast.runs.judging import ANSWER
 from joulecast.runs.observations import metered_units, most_frequent
 from joulecast.runs.record import read_info
+from joulecast.runs.request import Scale
 from joulecast.runs.scale import (
     counts,
     gpus_per_node,
@@ -33,6 +34,7 @@ from joulecast.runs.scale import (
     scale_in_words,
     scales_are,
     unit_of,
+    usual_counts,
 )
 
 _SETTING = {
@@ -146,6 +148,19 @@ def _why_not_known(of_workload: pd.DataFrame, setting: Mapping[str, Any]) -> str
         f"all runs have {seen.pop():g} samples a rank, so how time grows with the batch is not known; "
         "measure a second batch: change it in the training (calibration.batch_sizes in a campaign)"
     )
+
+
+def asked_counts(of_workload: pd.DataFrame, asked: Scale, knows_exchange: bool) -> list[int]:
+    """Counts of nodes, or of GPUs, as the records have them: those that are asked for; else the usual ones,
+    or where nothing shows what an exchange costs, those that were run.
+
+    Raises:
+        JoulecastError: GPUs that fill no nodes, or whose count of a node is not known.
+    """
+    if asked.nodes or asked.gpus:
+        return counts(of_workload, asked)
+    ran = {int(count) for count in of_workload["nodes"]}
+    return usual_counts(ran) if knows_exchange else sorted(ran)
 
 
 def answered(
@@ -314,7 +329,7 @@ def forecast_table(
                 notes.append(why_not)
                 continue
             try:
-                wanted = counts(of_workload, asked)
+                wanted = asked_counts(of_workload, asked, imported or everything.shows_exchange)
             except JoulecastError as error:
                 notes.append(f"{workload} is not forecast: {error}")
                 continue
@@ -346,7 +361,7 @@ def forecast_table(
             parts.append(pd.concat([forecasts, paid], axis=1))
         notes += on_one_count(fitted, imported) if beyond else []
     if not parts:
-        raise JoulecastError(f"nothing can be forecast: {'; '.join(notes)}")
+        raise JoulecastError("; ".join(notes) or "nothing can be forecast")
     return pd.concat(parts, ignore_index=True), notes
 
 

@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 import pandas as pd
 
+from joulecast.energy.as_run import REPEATS, Z90
 from joulecast.energy.mc2 import MC2, SPLIT_POWERS
 from joulecast.energy.mc2_phases import PhaseMC2
 from joulecast.energy.outside import DRIFT, ONE_COUNT
@@ -23,13 +24,8 @@ from joulecast.energy.terms import ABLATIONS, Terms
 from joulecast.runs.judging import ANSWER, TIME
 from joulecast.runs.observations import is_training
 
-_REPEATS = 0.05
-"""Relative: what runs of the only node count are taken to differ by at least, however alike they are."""
-
 _SLOW_LINK_BYTES_PER_S = 1e9
 """Rate of the exchange that the upper ends allow for where no run exchanged anything: 10 Gbit/s Ethernet."""
-
-_Z90 = 1.645
 
 
 @dataclass(frozen=True)
@@ -162,7 +158,7 @@ class Staged:
         if len(counts) > 1:
             return {time: pd.concat(m).abs().quantile(0.9) for time, m in missed.items()}
         spreads = {time: _misses(self._predicted(training, time), training).std() for time in TIME}
-        return {time: _Z90 * np.hypot(s.fillna(0.0), _REPEATS) for time, s in spreads.items()}
+        return {time: Z90 * np.hypot(s.fillna(0.0), REPEATS) for time, s in spreads.items()}
 
     def _predicted(self, runs: pd.DataFrame, time: str) -> pd.DataFrame:
         times = self.mc2.predict_times(runs)

@@ -81,8 +81,6 @@ class Scales(Work, Scale):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        if not self.nodes and not self.gpus:
-            raise ValueError("no scale is given; give --nodes or --gpus, as 4,8,16")
         if self.to_target and self.work is not None:
             raise ValueError("samples, epochs and target say the work in different ways; give one")
         if self.batch is not None and self.scaling != "recorded":

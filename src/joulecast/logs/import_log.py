@@ -308,7 +308,8 @@ def run_of_window(
     if facts.network is None or facts.platform is None:
         lacks = "--network" if facts.network is None else "--platform"
         raise JoulecastError(
-            f"{source}: run {name}: what was trained, and on what? give {lacks}, or its column in --runs"
+            f"{source}: it does not say what run {name} trained, and on what; give {lacks}, or its column in "
+            "--runs"
         )
     if facts.steps is not None and facts.batch is None:
         raise JoulecastError(

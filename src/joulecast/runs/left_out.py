@@ -49,6 +49,7 @@ def runs_to_fit(folders: Sequence[Path]) -> pd.DataFrame:
         [runs[key] for key in ("kind", *SETTING)], dropna=False
     ).transform("any")
     runs = _marked(runs, spare, "disturbed", runs["disturbed"])
+    runs = _of_one_unit(runs)
     if not is_training(used(runs)).any():
         reasons = "; ".join(f"{out['run']}: {out['reason']}" for out in left_out(runs))
         raise JoulecastError(f"no training run is left to fit ({reasons})")
@@ -67,6 +68,20 @@ def _marked(
         left_out=runs["left_out"].where(~which, reasons.str.removeprefix("; ")),
         left_out_for=runs["left_out_for"].where(~which, kinds.str.removeprefix(", ")),
     )
+
+
+def _of_one_unit(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs, of which those are left out that count their work in another unit than others of the same
+    training: a step is no sample. Samples say more than steps or epochs; else most runs decide."""
+    for _, alike in used(runs)[is_training(used(runs))].groupby(["platform", "workload"]):
+        units = alike["work_unit"]
+        if units.nunique() < 2:
+            continue
+        usual = "samples" if (units == "samples").any() else units.mode().iloc[0]
+        other = runs.index.isin(alike.index[units != usual])
+        words = "its work is counted in " + runs["work_unit"] + f", that of other runs in {usual}"
+        runs = _marked(runs, pd.Series(other, index=runs.index), "another unit of work", words)
+    return runs
 
 
 def _refuse_two_of_one_name(runs: pd.DataFrame) -> None:

@@ -222,8 +222,7 @@ class Scale(Request):
 
     nodes: Counts = Field(
         default=(),
-        description="Node counts, as 16,32,64; advice weighs up to four times the most that were run by "
-        "default.",
+        description="Node counts, as 16,32,64; by default up to four times the most that were run.",
     )
     gpus: Counts = Field(
         default=(),

@@ -329,6 +329,7 @@ def _as_json(
             candidates,
             best,
             most_nodes=found.most_nodes,
+            others=choice.others(candidates),
             least=choice.least,
         ),
         "left_out": found.left_out,
@@ -362,6 +363,7 @@ def measure_next(
     best: Candidate | None,
     *,
     most_nodes: int | None,
+    others: Sequence[Candidate] = (),
     least: str = "energy",
 ) -> list[dict[str, str]]:
     """What to measure, the most telling first, each with ``what`` and ``why``.
@@ -370,6 +372,7 @@ def measure_next(
         candidates: all of them.
         best: the choice; without one, what to do about that.
         most_nodes: that were run; ``None`` where nothing was.
+        others: what the best was chosen from.
         least: what the best is the least of.
     """
     leading = best or nearest(candidates, {"time": 1.0}) or candidates[0]
@@ -401,7 +404,7 @@ def measure_next(
             why = f"no energy is known: {leading.why_no_energy}"
         what = "the same on a machine with a meter (a GPU, RAPL, a wattmeter); `joulecast meters`"
         steps.append((what, why))
-    rivals = [c for c in candidates if c is not leading and overlaps(c, leading, weighed)]
+    rivals = [other for other in others if overlaps(other, leading, weighed)]
     if rivals:
         # Of equally wide ones, as all are that the model forecasts, the nearest to be chosen instead.
         widest = min(rivals, key=lambda c: (-steady(_width(c, weighed)), c.cost_order))

@@ -28,6 +28,7 @@ class Candidate:
         energy_source: measured, estimated, recorded, imported, or what a simulation was priced with.
         runs: recorded runs of exactly this setting.
         runs_with_energy: those of them whose energy is known; without any, the energy is MC2's.
+        width_is_assumed: whether no setting was repeated, so that how runs differ is assumed.
         extrapolation: in what the setting lies outside of what was measured.
         times_beyond: how many times its node count is the most that was run; 1 up to there.
         beyond_one_count: whether it has another node count than the only one that was run.
@@ -49,6 +50,7 @@ class Candidate:
     why_no_interval: str | None = None
     runs: int = 0
     runs_with_energy: int = 0
+    width_is_assumed: bool = False
     extrapolation: tuple[str, ...] = ()
     times_beyond: float = 1.0
     beyond_one_count: bool = False

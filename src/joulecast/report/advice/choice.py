@@ -122,6 +122,16 @@ class Choice:
     only_run: bool = False
     """Whether counts beyond those that were run were not chosen from."""
 
+    def others(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """What the best was chosen from, in order, but for itself."""
+        return [
+            candidates[place]
+            for place in self.order
+            if self.within[place]
+            and place != self.best
+            and not (self.only_run and candidates[place].times_beyond > 1)
+        ]
+
     def as_json(self, limit: Limit) -> dict[str, Any]:
         """The limit and how it was applied."""
         return {
@@ -302,32 +312,27 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
     if choice.best is None:
         return nothing
     best, least = candidates[choice.best], choice.least
-    within = [candidates[place] for place in choice.order if choice.within[place]]
-    others = [
-        other
-        for other in within
-        if other is not best and not (choice.only_run and other.times_beyond > 1)
-    ]
+    others = choice.others(candidates)
     if not others:
         why_alone = "is known" if len(candidates) == 1 else "is within the limits"
-        if len(within) > 1:
-            why_alone = "was run"
         return nothing | {
             "cheapest": best.setting,
             "fastest": best.setting,
-            "in_words": f"no other setting {why_alone}",
+            "in_words": f"no other setting{_ON_RUN * choice.only_run} {why_alone}",
         }
     why_unknown = None
     if best.ends(least)[2] is None:
         why_unknown = "it has no interval"
     elif best.beyond_one_count:
         why_unknown = f"all runs have another {unit_of(best.nodes_are)} count, and only one"
+    rivals = [other for other in others if overlaps(other, best, least)]
+    if not rivals and best.width_is_assumed:
+        why_unknown = "no setting was repeated, so how much runs differ is assumed"
     if why_unknown is not None:
         return nothing | {"in_words": f"whether it is clearly the best is not known: {why_unknown}"}
-    rivals = [other for other in others if overlaps(other, best, least)]
     paid = "energy" if best.cost is None else "cost"
     if not rivals:
-        among = _ON_RUN if choice.only_run else ""
+        among = _ON_RUN * choice.only_run
         text = (
             f"a clear winner{among}: its 90 % interval of the {IN_WORDS[least]} overlaps no other's"
         )
@@ -342,7 +347,8 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
     cheapest = min(alike, key=lambda candidate: candidate.order(paid))
     fastest = min(alike, key=lambda candidate: candidate.order("time"))
     overlap = (
-        f"the 90 % intervals of the {IN_WORDS[least]} of {counted(len(alike), 'setting')} overlap"
+        f"the 90 % intervals of the {IN_WORDS[least]} of {counted(len(alike), 'setting')}"
+        f"{_ON_RUN * choice.only_run} overlap"
     )
     return {
         "clear_winner": False,

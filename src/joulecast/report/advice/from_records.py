@@ -13,7 +13,7 @@ import pandas as pd
 
 from joulecast.energy.as_run import notes_on
 from joulecast.energy.fitting import KnownRuns
-from joulecast.energy.forecast import answered, setting_of
+from joulecast.energy.forecast import answered, asked_counts, setting_of
 from joulecast.energy.models import EnergyModel, Evidence, campaigns, mc2_for
 from joulecast.errors import JoulecastError
 from joulecast.report.advice.candidate import Candidate
@@ -21,10 +21,8 @@ from joulecast.runs.json_values import json_value
 from joulecast.runs.judging import ANSWER
 from joulecast.runs.request import Scale
 from joulecast.runs.scale import (
-    counts,
     scale_in_words,
     unit_of,
-    usual_counts,
 )
 
 
@@ -102,19 +100,6 @@ def read_campaign(
     raise JoulecastError(f"the runs of {network} on {name} carry no energy, so nothing is fitted")
 
 
-def asked_nodes(campaign: Campaign, asked: Scale) -> list[int]:
-    """Counts as the records have them, of nodes or GPUs as they are asked for; else the usual ones, or where
-    nothing shows what an exchange costs, those that were run.
-
-    Raises:
-        JoulecastError: GPUs that fill no nodes, or whose count of a node is not known.
-    """
-    if asked.nodes or asked.gpus:
-        return counts(campaign.runs, asked)
-    ran = {int(count) for count in campaign.runs["nodes"]}
-    return usual_counts(ran) if campaign.knows_exchange else sorted(ran)
-
-
 def _batches(campaign: Campaign, nodes: int, ranks: float) -> list[float]:
     """Batches that were run, of all nodes or of a rank, as far as a rank's was not smaller or larger."""
     if campaign.imported or campaign.unit == "steps":
@@ -162,6 +147,7 @@ def _candidate(campaign: Campaign, row: dict[str, Any]) -> Candidate | None:
         why_no_interval=None if answer["time_high_s"] is not None else "the model has no width",
         runs=row["runs"],
         runs_with_energy=row["runs_with_energy"],
+        width_is_assumed=row["width_is_assumed"],
         extrapolation=row["extrapolation"],
         times_beyond=row["times_beyond"],
         beyond_one_count=row["beyond_one_count"],
@@ -175,7 +161,7 @@ def campaign_candidates(
 
     Args:
         work: samples (or epochs) to train on; batches that do not divide it take a whole step more.
-        asked: the scales; by default as :func:`asked_nodes` has them.
+        asked: the scales; by default as :func:`joulecast.energy.forecast.asked_counts` has them.
         batches: batches of all nodes; by default those that were run, of all nodes and of a rank.
 
     Returns:
@@ -185,7 +171,7 @@ def campaign_candidates(
     ranks_per_node = float(campaign.runs["ranks"].iloc[-1] / campaign.runs["nodes"].iloc[-1])
     settings = [
         setting_of(campaign.runs, count, float(batch), work, asked.gpus_per_node)
-        for count in asked_nodes(campaign, asked)
+        for count in asked_counts(campaign.runs, asked, campaign.knows_exchange)
         for batch in batches or _batches(campaign, count, count * ranks_per_node)
     ]
     model: EnergyModel = mc2_for(campaign.imported).fit(campaign.evidence)
