@@ -1,6 +1,6 @@
 """The simulator on real GPUs: its error on measured steps, by data and GPU; writes the intervals' widths.
 
-    ./run python benchmarks/simulator_gpus.py [--held-out] [--write] [--rows] [--choice]
+    ./run python benchmarks/simulator_gpus.py [--held-out] [--write] [--rows] [--choice] [--held-shares]
 
 Three constants were chosen with these steps in sight: the joules of an operation (from P4, T4 and L4, which
 their power limits), the share of AMD's peak (MI100, MI210) and the share that fused attention reaches
@@ -28,6 +28,7 @@ from joulecast.report.tables.simulator import (
 from joulecast.runs.files.shipped import recorded_folder
 from joulecast.runs.judging import by_setting, rank, summarise
 from joulecast.runs.platforms import Platform, find_platform
+from joulecast.runs.platforms.gpus import catalogue
 from joulecast.simulate import correction as interval
 from joulecast.simulate.correction import Evidence
 from joulecast.simulate.judged import gpu_steps
@@ -104,6 +105,46 @@ def held_out(steps: list[GpuStep]) -> pd.DataFrame:
     return pd.concat([*parts, judge(rest)], ignore_index=True)
 
 
+def held_shares(steps: list[GpuStep]) -> None:
+    """Print what steps say of the share of the best shape's rate that a training holds, by data and GPU.
+
+    Every network counts the same; the error is that of each with the share that the others say.
+    """
+    tried, fine = np.linspace(0.6, 0.9, 7), np.linspace(0.6, 0.9, 61)
+    parts = []
+    for share in tried:
+
+        def with_share(name: str, share: float = share) -> Platform:
+            found = find_platform(name)
+            cluster = found.require_cluster()
+            best = catalogue().gpus[found.name].measured
+            measured = {precision: share * rate * 1e12 for precision, rate in best.items()}
+            device = cluster.device.model_copy(update={"measured_flops": measured})
+            return found.model_copy(
+                update={"cluster": cluster.model_copy(update={"device": device})}
+            )
+
+        gpu_steps.find_platform = with_share
+        parts.append(gpu_steps.simulate_steps(steps).assign(share=share))
+    gpu_steps.find_platform = find_platform
+    frame = pd.concat(parts)
+    frame["error"] = frame["predicted_s"] / frame["measured_s"] - 1
+    frame["network"] = frame["network"].str.partition(":sequence")[0]
+    for (data, gpu), rows in frame.groupby(["data", "gpu"]):
+        errors = rows.pivot(index=["network", "step"], columns="share", values="error")
+        off = errors.apply(lambda row: np.abs(np.interp(fine, tried, row)), axis=1)
+        off = pd.DataFrame(off.tolist(), index=errors.index, columns=fine)
+        by_network = off.groupby("network").mean()
+        own = by_network.mean().idxmin()
+        others = {name: by_network.drop(name).mean().idxmin() for name in by_network.index}
+        left_out = np.mean([off.loc[place, others[place[0]]] for place in off.index])
+        print(
+            f"{data}, {gpu}: {own:.3f} ({min(others.values()):.3f} to {max(others.values()):.3f} without a "
+            f"network); off by {off[own].mean():.1%}, networks left out {left_out:.1%}; at 0.85 "
+            f"{off.iloc[:, 50].mean():.1%}"
+        )
+
+
 def choice_after_one_step(steps: list[GpuStep]) -> pd.DataFrame:
     """Mean regret (%) and Kendall's tau of the order of the others, each configuration measured in turn."""
     parts = []
@@ -130,9 +171,13 @@ def main() -> None:
     parser.add_argument("--held-out", action="store_true", help="constants from other GPUs")
     parser.add_argument("--write", action="store_true", help="write simulator/judged_errors.yaml")
     parser.add_argument("--rows", action="store_true", help="print every row")
+    parser.add_argument("--held-shares", action="store_true", help="what trainings hold of a rate")
     parser.add_argument("--choice", action="store_true", help="rank after one measured step")
     given = parser.parse_args()
     steps = read_gpu_steps(recorded_folder(Path("recorded/training-steps")))
+    if given.held_shares:
+        held_shares([step for step in steps if step.source in ("llm_foundry", "vtrain")])
+        return
     if given.choice:
         vtrain = [step for step in steps if step.source == "vtrain"]
         print(choice_after_one_step(vtrain).round(3).to_string())

@@ -470,6 +470,23 @@ def test_tied_weights_of_two_stages_are_exchanged() -> None:
     assert [t.work for t in tied] == [50257 * 768 * 4] * 2
 
 
+@pytest.mark.parametrize(("per_node", "parts"), [(4, 2), (1, 1)])
+def test_tensor_ranks_of_a_node_send_a_part_each_to_the_next_stage(
+    per_node: int, parts: int
+) -> None:
+    graph = load("gpt2")
+    strategy = parse_strategy("tp=2,pp=2,micro=2")
+    simulated = simulate(graph, cluster_of(per_node=per_node), strategy, 2)
+    # Once forward, of both micro-batches; 1,024 positions of 768 features at fp32.
+    whole = 1024 * 768 * 4
+    tasks = [timed.activity for timed in simulated.timed_activities()]
+    sends = [t for t in tasks if t.label.startswith("send ") and "gradient" not in t.label]
+    assert {task.work for task in sends} == {whole / parts}
+    gathers = [t.work for t in tasks if t.label.startswith("gather ")]
+    # The gradient of what was sent comes back likewise.
+    assert gathers == [whole / 2] * (4 if parts == 2 else 0)
+
+
 def test_megatron_on_gpt2_sums_twice_a_block_and_direction() -> None:
     graph = load("gpt2")
     simulated = simulate(graph, cluster_of(per_node=4), parse_strategy("tp=4"), 2)

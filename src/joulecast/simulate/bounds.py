@@ -61,6 +61,7 @@ class _Effect:
     last_sends: dict[Key, float]
     """What it sends when all its compute is done, and the least seconds of that."""
     receives: list[Key]
+    starts_by_receiving: bool
     state: dict[str, Delays]
     sends: dict[Key, Delays]
 
@@ -85,6 +86,7 @@ class _Turn:
         for number, message in enumerate(self.work.phase.messages):
             if message.after == -1:
                 self._start(number)
+        waiting = bool(self.receives or (self.work.segments and self.work.segments[0].receives))
         early, ended = sum(self.flowing_s.values()), list[int]()
         for segment in self.work.segments:
             self._compute(segment)
@@ -111,6 +113,7 @@ class _Turn:
             early,
             {key: seconds for key, seconds in last.items() if key is not None},
             receives,
+            waiting,
             changed,
             self.sends,
         )
@@ -130,6 +133,9 @@ class _Turn:
             self.taken[number] = least_seconds(flow, message.bytes, self.transfers.capacity)
             self.sends[message.key] = self.sent[number]
             return
+        if message.received is not None:
+            after.append({message.received: 0.0})
+            self.receives.append(message.received)
         flow = self.transfers.flow(message.kind, message.axis, self.number)
         if message.weights:
             after.append(self.state[_WEIGHTS])
@@ -278,7 +284,7 @@ class _Class:
                     self.step.waiting.setdefault(id(channel), []).append(self)
                     return
                 times[place] = channel[micro_batch]
-            if self.last is None and work.segments and work.segments[0].receives:
+            if self.last is None and effect.effect.starts_by_receiving:
                 self.head_s = times[effect.receives[0][1]]
                 self.early_s = effect.effect.early_s
             self.last = effect.effect

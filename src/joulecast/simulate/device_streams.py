@@ -162,6 +162,9 @@ class DeviceStreams:
         def start(number: int) -> None:
             message = phase.messages[number]
             after = [sent[earlier] for earlier in message.behind] + self._now()
+            if message.received is not None:
+                source = self.transfers.partner(self.number, message.received[3])
+                after.append(self._sent(message.received, micro_batch, source))
             if message.key is not None:
                 sent[number] = self._send(message, micro_batch, after)
             else:

@@ -41,6 +41,8 @@ class Message:
     key: Key | None = None
     weights: bool = False
     """Whether it gathers weights (ZeRO-3)."""
+    received: Key | None = None
+    """What it gathers of another stage, of which each tensor rank has received its part."""
 
 
 @dataclass

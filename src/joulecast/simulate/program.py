@@ -119,6 +119,7 @@ class ProgramBuilder:
         shards_kept: bool = False,
         gradient_share: float = 1.0,
         written: WrittenPhases | None = None,
+        parts_sent: int = 1,
     ) -> None:
         self.graph = graph
         self._phases = WrittenPhases() if written is None else written
@@ -126,6 +127,8 @@ class ProgramBuilder:
         """Bytes of a gradient over those of its weight."""
         self.shards_kept = shards_kept
         """Whether of what is gathered for a product only the shard is kept for backward (Megatron)."""
+        self.parts_sent = parts_sent
+        """In how many parts tensor ranks send to another stage what all of them have (Megatron)."""
         self.placed = placed
         # Collectives along the pipeline axis do not exist: stages send to each other.
         self.mesh = {axis: size for axis, size in mesh.items() if axis != "pipeline"}
@@ -165,6 +168,22 @@ class ProgramBuilder:
             last = [phase.send(message)]
         return last
 
+    def _parts_sent(self, layout: Layout) -> int:
+        return self.parts_sent if dict(layout).get("tensor") == "copies" else 1
+
+    def _receive(self, phase: Phase, step: Step, key: Key) -> None:
+        """Let the next step of a phase wait for another stage, and for its parts to be gathered."""
+        if self._parts_sent(key[2]) == 1:
+            step.receives.append(key)
+            return
+        known = [number for number, message in enumerate(phase.messages) if message.received == key]
+        if not known:
+            size = local_bytes(self.graph.tensors[key[0]], key[2], self.mesh)
+            after = len(phase.steps) - 1
+            gather = Message("all_gather", "tensor", size, f"gather {key[0]}", after, received=key)
+            known = [phase.send(gather)]
+        step.needs += known
+
     def _read(self, access: Access, item: PlacedOp) -> Layout:
         return read_layout(access, item.placement, self.mesh)
 
@@ -185,7 +204,8 @@ class ProgramBuilder:
                 producer, _ = self.written[access.tensor]
                 want = self._read(access, item)
                 if producer.stage != stage:
-                    step.receives.append((access.tensor, "forward", want, producer.stage, stage))
+                    key: Key = (access.tensor, "forward", want, producer.stage, stage)
+                    self._receive(phase, step, key)
                 else:
                     step.needs += converted[access.tensor, want]
             phase.steps.append(step)
@@ -208,6 +228,7 @@ class ProgramBuilder:
             if reader.stage != producer.stage and key not in sent:
                 sent.add(key)
                 size = local_bytes(self.graph.tensors[tensor], want, self.mesh)
+                size /= self._parts_sent(want)
                 last = converted[tensor, want]
                 phase.send(Message("send", "", size, f"send {tensor}", after, last, key))
 
@@ -237,7 +258,8 @@ class ProgramBuilder:
             for access in item.op.writes:
                 needs, receives = self._gradient_of(phase, access.tensor, stage, done)
                 step.needs += needs
-                step.receives += receives
+                for key in receives:
+                    self._receive(phase, step, key)
             phase.steps.append(step)
             done[item.op.name] = len(phase.steps) - 1
             self._collect(item, done[item.op.name], gradients)
@@ -359,6 +381,7 @@ class ProgramBuilder:
             if any(message.key == key for message in phase.messages):
                 continue
             size = local_bytes(self.graph.tensors[access.tensor], want, self.mesh)
+            size /= self._parts_sent(want)
             label = f"send gradient of {access.tensor}"
             phase.send(Message("send", "", size, label, done[item.op.name], behind, key))
 

@@ -208,6 +208,7 @@ def placed_programs(
     send_s_per_byte: float = 0.0,
     kind: type[StageProgram] = StageProgram,
     gradient_share: float = 1.0,
+    parts_sent: int = 1,
 ) -> tuple[list[PlacedOp], list[StageProgram]]:
     """Place a graph (at the batch of one micro-batch) and write the program of every stage."""
     placed = place(graph, strategy, costs, send_s_per_byte)
@@ -215,10 +216,13 @@ def placed_programs(
     if strategy.is_inferred:
         # What a strategy shards changes no phase but by its gathers of weights.
         stages = tuple(item.stage for item in placed)
-        settings = (tuple(strategy.mesh.items()), split, strategy.tree.recompute, gradient_share)
+        mesh = tuple(strategy.mesh.items())
+        settings = (mesh, split, strategy.tree.recompute, gradient_share, parts_sent)
         key = ("phases", settings, stages)
         written = cached(costs).op_cache.once(graph, key, WrittenPhases)
-    builder = ProgramBuilder(graph, placed, strategy.mesh, split, gradient_share, written)
+    builder = ProgramBuilder(
+        graph, placed, strategy.mesh, split, gradient_share, written, parts_sent
+    )
     return placed, [kind(builder, stage) for stage in range(strategy.stages)]
 
 
@@ -280,10 +284,12 @@ def prepare(
     topology = topology_of(platform, strategy.devices)
     slowest = 1 / min(topology.bytes_per_s) if topology.bytes_per_s else 0.0
     kind = ForwardProgram if training.inference else StageProgram
-    share = training.gradient_share
-    placed, programs = placed_programs(at_batch, strategy, costs, slowest, kind, share)
-    if not uneven_heads and strategy.mesh.get("tensor", 1) > 1 and not strategy.tree.split:
-        check_heads(placed, strategy.mesh["tensor"])
+    share, tensor = training.gradient_share, strategy.mesh.get("tensor", 1)
+    # Megatron sends a part from each tensor rank, and gathers the parts where a node's link is fast.
+    parts_sent = 1 if platform.require_cluster().devices_per_node % tensor else tensor
+    placed, programs = placed_programs(at_batch, strategy, costs, slowest, kind, share, parts_sent)
+    if not uneven_heads and tensor > 1 and not strategy.tree.split:
+        check_heads(placed, tensor)
     buffers = platform.require_cluster().communicator_bytes
     return Prepared(at_batch, placed, programs, topology, costs, training, buffers)
 
