@@ -189,6 +189,19 @@ def llama2_70b_lora() -> Shape:
     return _file(script, "samples", done, 8, 3901)
 
 
+def llama31_8b() -> Shape:
+    """Blocks that state their own length at both ends, and evaluations with the samples so far."""
+    script, each = Script(), 12_288
+    for number in range(1, 6):
+        script.log("block_start", samples_count=each)
+        script.spend("training", 16.6)
+        script.log("block_stop", samples_count=each)
+        script.log("eval_start", samples_count=number * each)
+        script.spend("evaluating", 0.4)
+        script.log("eval_stop", samples_count=number * each)
+    return _file(script, "samples", 5 * each, 64, 1_574_207_408, 32)
+
+
 def maskrcnn() -> Shape:
     """Epochs in blocks; training waits for the first part of an evaluation only."""
     script = Script()
@@ -365,6 +378,7 @@ SHAPES = {
             gnn_of_several_epochs,
             gpt3,
             llama2_70b_lora,
+            llama31_8b,
             maskrcnn,
             resnet,
             rnnt,

@@ -87,6 +87,21 @@ def test_evaluations_that_all_have_one_index_are_told_apart():
     assert record.info.outcome.samples == 4
 
 
+def test_the_accuracy_that_an_evaluation_finds_may_state_the_work():
+    script, done = Script(), 0
+    for _ in range(4):
+        script.spend("training", 20.0)
+        done += 640
+        script.log("eval_start")
+        script.spend("evaluating", 5.0)
+        script.log("eval_accuracy", -0.01, samples_count=done)
+        script.log("eval_stop")
+    lines = [line("init_start", 0), line("run_start", START_S), *script.lines]
+    record = imported([*lines, line("run_stop", script.at_s, status="success")])
+    assert record.info.outcome.samples == done and not record.info.remarks
+    assert observe_phases(record)["evaluating_s"] == pytest.approx(20.0)
+
+
 def test_epochs_of_language_models_count_samples():
     # Each pass over the data is an epoch, with several blocks and evaluations.
     script, done = Script(), 0

@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import accumulate, islice
 from statistics import median
 from typing import Literal
 
@@ -110,6 +110,18 @@ class _Pairs:
         elif index is not None:
             self.missing += 1
 
+    def count(self, event: Event) -> None:
+        """Give the open interval the index that an event in it states, or the last one, where it has none."""
+        index, name = _index(event)
+        place = self.running or self.done
+        if index is not None and place and place[-1].index is None:
+            place[-1] = replace(
+                place[-1],
+                index=index,
+                counts_samples=name == "samples_count",
+                counts_steps=name in _STEPS,
+            )
+
     def ended(self, run_stop_s: float) -> list[Interval]:
         """All intervals; one that lacks its stop lasts to the next start of its phase, else to the end of the
         run."""
@@ -139,6 +151,8 @@ def intervals_of(
             pairs[phase].start(event, at_s)
         elif phase := _STOPS.get(event.key):
             pairs[phase].stop(event, at_s)
+        elif event.key == "eval_accuracy":
+            pairs["evaluation"].count(event)
     found = [interval for pair in pairs.values() for interval in pair.ended(run_stop_s)]
     found.sort(key=lambda interval: (interval.start_s, interval.stop_s))
     return found, sum(pair.missing for pair in pairs.values())
@@ -186,6 +200,9 @@ def _begun(blocks: list[Interval], known: set[float], batch_size: int | None) ->
     What an index counts need not be stated (the tables never do); one that evaluations share counts what
     they do.
     """
+    if _are_lengths(blocks):
+        lengths = [block.index or 0.0 for block in blocks]
+        return [0.0, *accumulate(lengths[:-1])]
     shared = any(block.index in known for block in blocks)
     begun: list[float | None] = []
     for block in blocks:
@@ -195,6 +212,18 @@ def _begun(blocks: list[Interval], known: set[float], batch_size: int | None) ->
             counts = block.counts_samples or shared or block.index == 0
             begun.append(block.index if counts else None)
     return begun
+
+
+def _are_lengths(blocks: list[Interval]) -> bool:
+    """Whether each block counts the samples of its own, as NeMo does since v5.1: a first block that begins
+    and stops at one count above 0 has trained so many, else it had trained none."""
+    first = blocks[0] if blocks else None
+    return (
+        first is not None
+        and first.counts_samples
+        and bool(first.index)
+        and (first.reached == first.index)
+    )
 
 
 def _block_work(
@@ -216,6 +245,8 @@ def _block_work(
     for place, (block, count) in enumerate(zip(blocks, begun, strict=True)):
         if count is None or not block.closed:
             work.append(math.nan)
+        elif _are_lengths(blocks):
+            work.append(block.index or math.nan)
         elif says and block.lasts is not None:
             work.append(block.lasts)
         else:
