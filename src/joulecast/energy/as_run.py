@@ -24,7 +24,7 @@ _SAME_WORK = 0.1
 
 REPEATS = 0.05
 """Relative: what runs of one setting are taken to differ by where no setting was repeated. It is assumed: of
-the repeats in ``recorded/mlperf-times``, on machines of their own, 90 % of pairs differ by less than 0.058."""
+the repeats in ``recorded/mlperf-times``, on machines of their own, 90 % of pairs differ by less than 0.06."""
 
 Z90 = 1.645
 
