@@ -159,7 +159,7 @@ def test_what_cannot_be_held_out_is_an_error_that_says_what_there_is(tmp_path):
     done = run("evaluate", "--records", tmp_path, "--split", "leave-one-node-count-out")
     assert done.exit_code == 2 and "node counts: 1" in done.output
     done = run("evaluate", "--records", tmp_path / "nothing")
-    assert done.exit_code == 2 and "holds no run record" in done.output
+    assert done.exit_code == 2 and "no such folder" in done.output
 
 
 def test_with_nothing_clean_left_the_reasons_are_listed(tmp_path):

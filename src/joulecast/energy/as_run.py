@@ -65,7 +65,8 @@ class Spread:
     def half(self, runs: int) -> float:
         """Half width of the logarithm's 90 % interval for one more run, after the mean of ``runs``."""
         width = Z90 * REPEATS
-        if self.freedom > 0:
+        # Repeats that are equal to the last bit come from a log with coarse times.
+        if self.freedom > 0 and self.sd > 0:
             width = float(stdtrit(self.freedom, 0.95)) * self.sd
         return width * math.sqrt(1 + 1 / runs)
 

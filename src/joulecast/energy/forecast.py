@@ -8,8 +8,9 @@ outside of them a setting lies, and what the model says of it.
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -50,6 +51,14 @@ _SETTING = {
     "work_is": "work_is",
 }
 """What a forecast names of its setting, and the column of the runs table that has it."""
+
+
+class Note(NamedTuple):
+    """What a reader must know of a workload's forecast, or of all where it names none."""
+
+    workload: str | None
+    text: str
+
 
 _AMOUNTS = [name for name in ANSWER if name != "work"]
 _BASIS = ["basis", "runs", "runs_with_energy", "fitted_time_s", "fitted_energy_j", "energy_source"]
@@ -310,35 +319,36 @@ def _scales(fitted: pd.DataFrame) -> str:
 
 def forecast_table(
     runs: KnownRuns, asked: Scales, prices: Prices = NO_PRICES
-) -> tuple[pd.DataFrame, list[str]]:
-    """A row a workload, platform and node count: the columns of :func:`forecast`, unrounded; and notes on
-    workloads: why one was left out, or what its forecast does not know.
+) -> tuple[pd.DataFrame, list[Note]]:
+    """A row a workload, platform and node count: the columns of :func:`forecast`, unrounded; and notes: why a
+    workload was left out, or what its forecast does not know.
 
     Raises:
         JoulecastError: what is asked cannot be, or not of any workload.
     """
-    parts, notes = [], []
+    parts, notes = [], list[Note]()
     for everything, imported in campaigns(runs.clean, runs.allreduce, runs.watts):
         model: EnergyModel = mc2_for(imported).fit(everything)
         fitted = everything.training
         beyond = False
         rests_on = f"MC2, fitted to {counted(len(fitted), 'run')} on {_scales(fitted)}"
         for workload, of_workload in fitted.groupby("workload"):
+            about = partial(Note, str(workload))
             why_not = why_not_forecast(of_workload, asked, asked.batch is not None, asked.to_target)
             if why_not:
-                notes.append(why_not)
+                notes.append(about(why_not))
                 continue
             try:
                 wanted = asked_counts(of_workload, asked, imported or everything.shows_exchange)
             except JoulecastError as error:
-                notes.append(f"{workload} is not forecast: {error}")
+                notes.append(about(f"{workload} is not forecast: {error}"))
                 continue
             settings = _settings(of_workload, wanted, asked)
             predicted, refused = answered(model, fitted, of_workload, settings)
-            notes += _on_scales(workload, " is not forecast", refused)
+            notes += map(about, _on_scales(workload, " is not forecast", refused))
             if predicted.empty:
                 continue
-            notes += _on_kept_batch(of_workload, predicted, asked)
+            notes += map(about, _on_kept_batch(of_workload, predicted, asked))
             beyond |= not predicted["nodes"].isin(fitted["nodes"]).all()
             if asked.to_target and isinstance(model, Phased):
                 predicted["work_is"] = _law_in_words(model, of_workload.iloc[0])
@@ -347,8 +357,8 @@ def forecast_table(
                 for setting in predicted.to_dict("records")
                 for text in setting["noted"]
             ]
-            notes += _on_scales(workload, "", outside)
-            notes += notes_on(of_workload, predicted)
+            notes += map(about, _on_scales(workload, "", outside))
+            notes += map(about, notes_on(of_workload, predicted))
             setting = {name: predicted[column] for name, column in _SETTING.items()}
             # Where steps are counted, the samples in one are not known.
             setting["batch_size"] = predicted["batch"].mask(predicted["work_unit"] == "steps")
@@ -359,9 +369,9 @@ def forecast_table(
             )
             paid = cost_columns(forecasts, prices, "energy_source")
             parts.append(pd.concat([forecasts, paid], axis=1))
-        notes += on_one_count(fitted, imported) if beyond else []
+        notes += [Note(None, text) for text in on_one_count(fitted, imported) if beyond]
     if not parts:
-        raise JoulecastError("; ".join(notes) or "nothing can be forecast")
+        raise JoulecastError("; ".join(note.text for note in notes) or "nothing can be forecast")
     return pd.concat(parts, ignore_index=True), notes
 
 
@@ -392,5 +402,5 @@ def forecast(folders: Sequence[Path], asked: Scales, prices: Prices = NO_PRICES)
         "fitted_runs": len(runs.trained),
         "largest_fitted_nodes": int(runs.trained["nodes"].max()),
         "left_out": runs.left_out,
-        "notes": [*runs.notes, *notes],
+        "notes": [*runs.notes, *(note.text for note in notes)],
     }

@@ -172,14 +172,13 @@ def campaign_forecast(results: Results, runs: KnownRuns) -> CampaignForecast:
             "gpus" if is_observed(of_unit) else "nodes": usual_counts(map(int, of_unit["nodes"]))
         }
         try:
-            table, refused = forecast_table(runs, Scales(**scale, **work), results.prices)
+            table, found = forecast_table(runs, Scales(**scale, **work), results.prices)
         except JoulecastError as error:
             notes.append(str(error))
             continue
-        names = {*of_unit["workload"], *of_unit["network"]}
+        names = {*of_unit["workload"], None}
         rows += _in_range(table, of_unit)
-        starts = tuple(f"{name}{end}" for name in names for end in " :")
-        notes += [note for note in refused if note.startswith(starts)]
+        notes += [note.text for note in found if note.workload in names]
         works.append(_AS_RUN if unit == _AS_RUN else work_in_words(str(unit)))
     if not rows:
         raise NothingToShow("; ".join(notes) or "no training can be forecast", "measure")

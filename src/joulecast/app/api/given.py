@@ -39,7 +39,7 @@ def _folders(given: Path) -> list[Path]:
     if any(given.rglob("run.json")):
         return [given]
     if len(given.parts) != 1:
-        if not given.exists():
+        if not given.exists() and not recorded_folder(given).exists():
             raise JoulecastError(f"{given}: no such folder; give a folder of run records")
         return [given]
     from joulecast.runs.folders import measured_names, measured_records
