@@ -62,12 +62,14 @@ class Spread:
     sd: float
     freedom: int
 
+    @property
+    def is_assumed(self) -> bool:
+        """Whether no repeats tell it: there are none, or a log with coarse times makes them equal."""
+        return self.freedom < 1 or self.sd <= 0
+
     def half(self, runs: int) -> float:
         """Half width of the logarithm's 90 % interval for one more run, after the mean of ``runs``."""
-        width = Z90 * REPEATS
-        # Repeats that are equal to the last bit come from a log with coarse times.
-        if self.freedom > 0 and self.sd > 0:
-            width = float(stdtrit(self.freedom, 0.95)) * self.sd
+        width = Z90 * REPEATS if self.is_assumed else float(stdtrit(self.freedom, 0.95)) * self.sd
         return width * math.sqrt(1 + 1 / runs)
 
 
@@ -97,9 +99,8 @@ def stand_as_run(
 
     Returns:
         ``predicted`` with ``basis`` (``measured`` or ``fitted``), ``runs`` and ``runs_with_energy`` of
-        exactly the setting, ``width_is_assumed`` (no setting was repeated), what the model says,
-        ``fitted_time_s`` and ``fitted_energy_j``, and the
-        ``energy_source`` of the joules.
+        exactly the setting, ``width_is_assumed`` (no repeats tell how runs differ), what the model says,
+        ``fitted_time_s`` and ``fitted_energy_j``, and the ``energy_source`` of the joules.
     """
     on_platform = fitted[fitted["platform"] == of_workload["platform"].iloc[0]]
     spreads = {name: spread_of(on_platform, name) for name in ("time_s", "energy_j")}
@@ -126,7 +127,9 @@ def stand_as_run(
                 "basis": "measured" if counts["time_s"] else "fitted",
                 "runs": counts["time_s"],
                 "runs_with_energy": counts["energy_j"],
-                "width_is_assumed": bool(counts["time_s"]) and spreads["time_s"].freedom < 1,
+                "width_is_assumed": any(
+                    counts[name] and spread.is_assumed for name, spread in spreads.items()
+                ),
                 "energy_source": None
                 if math.isnan(row["energy_j"])
                 else _sources(own if counts["energy_j"] else fitted),

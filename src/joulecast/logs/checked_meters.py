@@ -23,7 +23,7 @@ _LOADED_ACCELERATOR_W = (100.0, 2500.0)
 """Of a loaded node, an accelerator: an inference card is limited to 70 W and its host adds as much, 8 B200
 (1 kW each) and their host are supplied with 14 kW. What is outside by a factor is in another unit."""
 _LEAST_NODE_W = 20.0
-"""The same where nobody says how many there are: a server draws more, and read in kW for W none so much."""
+"""The same where their number is not known: a server draws more, and in kW read as W it draws less."""
 _LOADED_PART_W = (0.5, 3e3)
 """A loaded GPU, module, socket or its memory: a DIMM draws 1 W and more, no device is cooled for 3 kW."""
 _LEAST_READINGS = 10

@@ -201,7 +201,7 @@ def lag_of(meters: Sequence[LoggedMeter], course: Course) -> Lag:
             behind_s[node] = lag_s - period_s / 2
     if not behind_s:
         why = "the load shows no edge where the run has one" if has_edge else "the load is flat"
-        return Lag(None, f"{why}")
+        return Lag(None, why)
     small_s = max(_SMALL_S, edge_s, _SMALL_SHARE * (stop_s - start_s))
     values = list(behind_s.values())
     text = f"{float(np.median(values)):.1f} s"

@@ -24,7 +24,7 @@ from joulecast.report.tables.output import write_table
 from joulecast.runs.files.writing import written_aside
 from joulecast.runs.json_values import json_rows
 from joulecast.runs.judging import OURS
-from joulecast.runs.scale import is_observed, scale_in_words, unit_of, usual_counts
+from joulecast.runs.scale import scale_in_words, unit_of, usual_counts
 
 ADVICE = "tables/advice"
 """Folder of the answers, below the results."""
@@ -168,11 +168,8 @@ def campaign_forecast(results: Results, runs: KnownRuns) -> CampaignForecast:
     rows, notes, works = [], [], []
     for unit, of_unit in trained.groupby(_units(trained), sort=False):
         work: dict[str, Any] = {} if unit == _AS_RUN else {unit: work_of(str(unit))}
-        scale = {
-            "gpus" if is_observed(of_unit) else "nodes": usual_counts(map(int, of_unit["nodes"]))
-        }
         try:
-            table, found = forecast_table(runs, Scales(**scale, **work), results.prices)
+            table, found = forecast_table(runs, Scales(**work), results.prices)
         except JoulecastError as error:
             notes.append(str(error))
             continue

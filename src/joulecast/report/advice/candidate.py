@@ -28,7 +28,7 @@ class Candidate:
         energy_source: measured, estimated, recorded, imported, or what a simulation was priced with.
         runs: recorded runs of exactly this setting.
         runs_with_energy: those of them whose energy is known; without any, the energy is MC2's.
-        width_is_assumed: whether no setting was repeated, so that how runs differ is assumed.
+        width_is_assumed: whether no repeats tell how runs differ, so that it is assumed.
         extrapolation: in what the setting lies outside of what was measured.
         times_beyond: how many times its node count is the most that was run; 1 up to there.
         beyond_one_count: whether it has another node count than the only one that was run.

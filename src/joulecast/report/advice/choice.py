@@ -327,7 +327,7 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
         why_unknown = f"all runs have another {unit_of(best.nodes_are)} count, and only one"
     rivals = [other for other in others if overlaps(other, best, least)]
     if not rivals and best.width_is_assumed:
-        why_unknown = "no setting was repeated, so how much runs differ is assumed"
+        why_unknown = "no repeats tell how much runs differ, so it is assumed"
     if why_unknown is not None:
         return nothing | {"in_words": f"whether it is clearly the best is not known: {why_unknown}"}
     paid = "energy" if best.cost is None else "cost"
