@@ -146,7 +146,7 @@ def _sources(runs: pd.DataFrame) -> str | None:
 
 def differences(rows: pd.DataFrame) -> list[str]:
     """A note for the time and one for the energy, where the model lies outside of the interval of one more
-    run of a setting.
+    run of a setting, by more than :data:`REPEATS`.
 
     Args:
         rows: of one workload, by :func:`stand_as_run`.
@@ -160,10 +160,12 @@ def differences(rows: pd.DataFrame) -> list[str]:
             ran[each]
             for each in (f"fitted_{name}", f"{quantity}_low_{unit}", f"{quantity}_high_{unit}")
         )
-        off = ran[(model < low) | (model > high)]
+        far = np.log(model / ran[name]).abs()
+        # Repeats may be so alike that any model lies outside, by what decides nothing.
+        off = ran[((model < low) | (model > high)) & (far > REPEATS)]
         if off.empty:
             continue
-        worst = off.loc[np.log(off[f"fitted_{name}"] / off[name]).abs().idxmax()].to_dict()
+        worst = off.loc[far[off.index].idxmax()].to_dict()
         said, was = in_words(worst[f"fitted_{name}"], worst[name])
         by = percent(100 * (worst[f"fitted_{name}"] / worst[name] - 1), signed=True)
         notes.append(
