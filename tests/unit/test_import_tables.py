@@ -160,6 +160,10 @@ def test_files_that_are_no_text_or_are_cut_short(tmp_path):
     imported("csv", tmp_path / "killed.csv", tmp_path / "out", *MAP)
     assert any("truncated line" in remark for remark in info(tmp_path / "out" / "net").remarks)
     assert "no such table" in refused("csv", tmp_path / "absent.csv", tmp_path / "out", *MAP)
+    # Another log would replace the run of this one.
+    (tmp_path / "second.csv").write_bytes(whole)
+    assert "--run" in refused("csv", tmp_path / "second.csv", tmp_path / "out", *MAP)
+    imported("csv", tmp_path / "second.csv", tmp_path / "out", *MAP, "--run", "second")
 
 
 def test_a_clock_that_runs_backwards_and_nodes_of_one_name(tmp_path):

@@ -123,6 +123,21 @@ def test_two_optimizers_may_have_a_backward_pass_each(second):
     assert found == pytest.approx({"materials": 3.0, "computing": 18.0, "update": 6.0})
 
 
+def test_a_training_that_changes_its_optimizer_has_the_steps_of_both():
+    rows = [
+        row
+        for step in range(5)
+        for row in (
+            (marks.FETCH, 10.0 * step + 1, 1.0, 8.0),
+            (marks.BACKWARD, 10.0 * step + 3, 4.0, 0.0),
+            (marks.UPDATE, 10.0 * step + 8, 1.0, float(step > 1)),
+        )
+    ]
+    steps = Steps.of(marked(*rows))
+    assert len(steps.ends) == 5
+    assert lengths(steps, 1, 4)["update"] == pytest.approx(4.0)
+
+
 def test_optimizers_that_run_inside_the_backward_pass_are_no_computing():
     rows = []
     for step in range(4):

@@ -120,6 +120,43 @@ def test_advice_weighs_runs_of_others_as_the_forecast_does(metered_runs):
         assert candidate[figure] == pytest.approx(forecast[figure], rel=1e-6)
 
 
+def test_advice_weighs_the_batch_that_the_forecast_has(metered_runs):
+    (forecast,) = joulecast.forecast(metered_runs, nodes=[16], samples=1e6)["forecasts"]
+    advice = joulecast.advise("llama2_70b_lora", records=metered_runs, nodes=[16], samples=1e6)
+    assert forecast["batch_size"] in {row["batch_size"] for row in advice["candidates"]}
+
+
+def test_a_setting_that_was_not_run_is_not_better_known_than_one_that_was(tmp_path):
+    for nodes, samples in ((1, 1000), (2, 1900)):
+        log = tmp_path / f"n{nodes}.csv"
+        rows = [f"{t},n{k},{500 + t % 7}" for t in range(0, 601, 2) for k in range(nodes)]
+        log.write_text("t,node,w\n" + "\n".join(rows) + "\n")
+        options = [
+            "--map",
+            "time=t,watts=w,node=node",
+            "--covers",
+            "node",
+            "--time-unit",
+            "s",
+            "--timezone",
+            "UTC",
+        ]
+        said = [*options, "--network", "net", "--platform", "box", "--batch-size", "10"]
+        asked = ["import", "csv", log, tmp_path / "out", *said, "--samples", samples]
+        done = CliRunner().invoke(app, [str(a) for a in [*asked, "--run", f"n{nodes}"]])
+        assert done.exit_code == 0, done.output
+    upper = 0.0
+    for samples in range(1500, 2501, 100):
+        answer = joulecast.forecast(tmp_path / "out", nodes=[2], samples=samples)
+        (row,) = answer["forecasts"]
+        # More work is not done earlier, whether a run or the model says it.
+        assert row["time_high_s"] > upper
+        upper = row["time_high_s"]
+        if row["basis"] == "measured":
+            assert row["width_is_assumed"] and row["rests_on"] == "1 run of this setting"
+            assert any("no repeats tell" in note for note in answer["notes"])
+
+
 @pytest.fixture(scope="module")
 def partly_dark(tmp_path_factory):
     """A campaign of which one repeat has no energy; the others are measured, and repeats differ."""

@@ -469,7 +469,7 @@ def test_the_work_is_an_amount_also_where_none_is_asked_for(campaign):
     asked = advise(campaign, "vit_ti", samples=advice["work"]["samples"])
     assert asked["candidates"] == advice["candidates"]
     assert asked["work"]["why"] == "as asked"
-    assert any("times that of the longest recorded run" in w for w in asked["warnings"])
+    assert any("times that of the longest run" in w for w in asked["warnings"])
     assert any("batch size" in warning for warning in asked["warnings"])
 
 
@@ -613,5 +613,5 @@ def test_a_simulated_training_computes_as_it_is_asked_to(tmp_path):
         f"network: {small}\nstrategy: dp=8\nbatch: 8\nprecision: bf16\nstep_s: {2 * step}\n"
     )
     advice = joulecast.advise(small, **asked, precision="bf16", calibrate=measured)
-    assert advice["best"]["time_s"] > 1.5 * mixed
+    assert advice["best"]["time_s"] > 1.3 * mixed
     assert f"corrected by {measured}" in advice["rests_on"]

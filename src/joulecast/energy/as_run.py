@@ -22,11 +22,14 @@ from joulecast.runs.scale import hosts_and_gpus, is_observed, scale_in_words
 _SAME_WORK = 0.1
 """Relative difference of work up to which an imported run stands for another amount."""
 
-REPEATS = 0.05
-"""Relative: what runs of one setting are taken to differ by where no setting was repeated. It is assumed: of
-the repeats in ``recorded/mlperf-times``, on machines of their own, 90 % of pairs differ by less than 0.06."""
+REPEATS = 0.06
+"""Relative: what two runs of one setting are taken to differ by at most, in 90 % of pairs, where no setting
+was repeated. So do the repeats in ``recorded/mlperf-times``, on machines of their own."""
 
 Z90 = 1.645
+
+_LONG = 10.0
+"""Times the work of the longest run from which that is worth a note."""
 
 _IN_WORDS = {"time": ("s", times), "energy": ("j", consumptions)}
 
@@ -69,8 +72,9 @@ class Spread:
 
     def half(self, runs: int) -> float:
         """Half width of the logarithm's 90 % interval for one more run, after the mean of ``runs``."""
-        width = Z90 * REPEATS if self.is_assumed else float(stdtrit(self.freedom, 0.95)) * self.sd
-        return width * math.sqrt(1 + 1 / runs)
+        if self.is_assumed:
+            return REPEATS * math.sqrt((1 + 1 / runs) / 2)
+        return float(stdtrit(self.freedom, 0.95)) * self.sd * math.sqrt(1 + 1 / runs)
 
 
 def spread_of(training: pd.DataFrame, quantity: str) -> Spread:
@@ -82,6 +86,18 @@ def spread_of(training: pd.DataFrame, quantity: str) -> Spread:
     if freedom < 1:
         return Spread(float("nan"), 0)
     return Spread(float(np.sqrt(squares.sum() / freedom)), freedom)
+
+
+def spreads_on(fitted: pd.DataFrame, of_workload: pd.DataFrame) -> dict[str, Spread]:
+    """How repeats on a workload's platform differ in ``time_s`` and ``energy_j``."""
+    on_platform = fitted[fitted["platform"] == of_workload["platform"].iloc[0]]
+    return {name: spread_of(on_platform, name) for name in ("time_s", "energy_j")}
+
+
+def least_half(spread: Spread, of_workload: pd.DataFrame) -> float:
+    """Half width (of logarithms) below which no interval of a workload is: that of one more run of the
+    setting that was run least often. A setting that was not run is not better known than one that was."""
+    return spread.half(int(of_workload.groupby([*SETTING], dropna=False).size().min()))
 
 
 def stand_as_run(
@@ -102,8 +118,7 @@ def stand_as_run(
         exactly the setting, ``width_is_assumed`` (no repeats tell how runs differ), what the model says,
         ``fitted_time_s`` and ``fitted_energy_j``, and the ``energy_source`` of the joules.
     """
-    on_platform = fitted[fitted["platform"] == of_workload["platform"].iloc[0]]
-    spreads = {name: spread_of(on_platform, name) for name in ("time_s", "energy_j")}
+    spreads = spreads_on(fitted, of_workload)
     rows = []
     for row in predicted.to_dict("records"):
         own = runs_of(of_workload, row)
@@ -177,10 +192,22 @@ def differences(rows: pd.DataFrame) -> list[str]:
 
 
 def notes_on(of_workload: pd.DataFrame, predicted: pd.DataFrame) -> list[str]:
-    """What a reader of predictions should know of the runs behind them: :func:`differences`, which part of a
-    node was metered, which runs had more ranks than cores, and how many hosts a scale is taken to have."""
+    """What a reader of predictions should know of the runs behind them: :func:`differences`, whether the
+    width of their repeats is assumed, how much longer than any run they are, which part of a node was
+    metered, which runs had more ranks than cores, and how many hosts a scale is taken to have."""
     workload = str(of_workload["workload"].iloc[0])
     notes = differences(predicted)
+    if predicted["width_is_assumed"].any():
+        notes.append(
+            f"{workload}: no repeats tell how much its runs differ; two are taken to differ by less than "
+            f"{100 * REPEATS:g} % nine times in ten, as repeats in MLPerf do"
+        )
+    times_longer = float(predicted["work"].max()) / float(of_workload["samples"].max())
+    if times_longer > _LONG:
+        notes.append(
+            f"{workload}: the work is {times_longer:,.3g} times that of the longest run; a step is taken to "
+            "last as long as it did there"
+        )
     if "energy_covers" in of_workload:
         parts = [str(covers) for covers in of_workload["energy_covers"].dropna().unique()]
         if parts and not {"node", "module"} & {*parts}:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from joulecast.energy.as_run import notes_on, stand_as_run
+from joulecast.energy.as_run import least_half, notes_on, spreads_on, stand_as_run
 from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.models import EnergyModel, Phased, Staged, campaigns, mc2_for
 from joulecast.energy.outside import on_one_count, outside_of, widened
@@ -61,7 +61,10 @@ class Note(NamedTuple):
 
 
 _AMOUNTS = [name for name in ANSWER if name != "work"]
-_BASIS = ["basis", "runs", "runs_with_energy", "fitted_time_s", "fitted_energy_j", "energy_source"]
+_BASIS = [
+    *("basis", "runs", "runs_with_energy", "width_is_assumed"),
+    *("fitted_time_s", "fitted_energy_j", "energy_source"),
+]
 
 _PER_WORK = {"samples": 1e6, "epochs": 1.0, "steps": 1e3}
 """The work that costs are given for where no amount is asked for, by what is counted: so many samples that it
@@ -200,7 +203,9 @@ def answered(
     knows_exchange = model.knows_exchange if isinstance(model, Staged) else True
     outside = [outside_of(of_workload, row, knows_exchange) for row in rows.to_dict("records")]
     widens = pd.Series([each.widens for each in outside], index=rows.index)
-    answer = widened(model.predict(rows, "predicted"), widens)
+    spreads = spreads_on(fitted, of_workload)
+    at_least = {name: least_half(spread, of_workload) for name, spread in spreads.items()}
+    answer = widened(model.predict(rows, "predicted"), widens, at_least)
     rows = rows.drop(columns=[*ANSWER], errors="ignore").join(answer)
     # The work that was asked for, or that the law predicts.
     rows["work"] = rows["work"].fillna(rows["samples"])
@@ -235,18 +240,33 @@ def _scales_weakly(of_workload: pd.DataFrame) -> bool:
     return bool(sizes.iloc[-1] > sizes.iloc[0])
 
 
+def _usual(of_workload: pd.DataFrame) -> tuple[pd.DataFrame, float]:
+    """The runs on the most nodes with their most frequent batch, and that batch (NaN if none is known)."""
+    largest = of_workload[of_workload["nodes"] == of_workload["nodes"].max()]
+    recorded = most_frequent(largest["batch"])
+    return largest if math.isnan(recorded) else largest[largest["batch"] == recorded], recorded
+
+
+def usual_batch(of_workload: pd.DataFrame, nodes: int, scaling: str = "recorded") -> float:
+    """Batch of all nodes where none is asked for; NaN where none is known.
+
+    Args:
+        scaling: as of :class:`joulecast.energy.request.Scales`.
+    """
+    usual, recorded = _usual(of_workload)
+    weak = scaling == "weak" and of_workload["work_unit"].iloc[0] != "steps"
+    if scaling == "recorded":
+        weak = _scales_weakly(of_workload)
+    return recorded * (nodes / float(usual["nodes"].iloc[0]) if weak else 1.0)
+
+
 def _settings(
     of_workload: pd.DataFrame, scales: Sequence[int], asked: Scales
 ) -> list[dict[str, Any]]:
     """The training that is asked for, on each scale: the same work, by default that of the largest recorded
     one."""
-    largest = of_workload[of_workload["nodes"] == of_workload["nodes"].max()]
-    recorded = most_frequent(largest["batch"])
-    usual = largest if math.isnan(recorded) else largest[largest["batch"] == recorded]
+    usual, recorded = _usual(of_workload)
     one = usual.iloc[0]
-    weak = asked.scaling == "weak" and one["work_unit"] != "steps"
-    if asked.scaling == "recorded":
-        weak = _scales_weakly(of_workload)
     as_recorded = asked.work is None and not asked.to_target
     if asked.to_target:
         work, work_is = math.nan, "to the target"
@@ -258,7 +278,7 @@ def _settings(
         work_is = f"as recorded on {scale_in_words(one['nodes'], one['nodes_are'])}{mean}"
     settings = []
     for nodes in scales:
-        batch = float(asked.batch or recorded * (nodes / float(one["nodes"]) if weak else 1.0))
+        batch = float(asked.batch or usual_batch(of_workload, nodes, asked.scaling))
         other = one["kind"] == "imported" and batch != recorded and not math.isnan(recorded)
         but = ", though the batch is not" if other and as_recorded else ""
         settings.append(
@@ -365,7 +385,14 @@ def forecast_table(
             forecasts = (
                 pd.DataFrame(setting)
                 .join(predicted[[*_AMOUNTS, *_BASIS, "extrapolation"]])
-                .assign(rests_on=rests_on)
+                .assign(
+                    rests_on=[
+                        f"{counted(row['runs'], 'run')} of this setting"
+                        if row["runs"]
+                        else rests_on
+                        for row in predicted.to_dict("records")
+                    ]
+                )
             )
             paid = cost_columns(forecasts, prices, "energy_source")
             parts.append(pd.concat([forecasts, paid], axis=1))
@@ -386,8 +413,9 @@ def forecast(folders: Sequence[Path], asked: Scales, prices: Prices = NO_PRICES)
         (``work_is``), ``nodes`` (what ``nodes_are`` says), the ``hosts`` and ``gpus`` in use, ``time_s``,
         ``energy_j`` and their 90 % intervals: of a setting that was run, means of its ``runs`` (``basis`` is
         ``measured``), else MC2's (``fitted``), which ``fitted_time_s`` and ``fitted_energy_j`` have of all;
-        energies are ``None`` where the records have none; ``extrapolation``: in what a setting lies outside
-        of the runs; and what MC2 ``rests_on``), with the columns of
+        ``width_is_assumed``: no repeats tell how runs differ; energies are ``None`` where the records have
+        none; ``extrapolation``: in what a setting lies outside of the runs; and what it ``rests_on``), with
+        the columns of
         :func:`~joulecast.energy.prices.cost_columns`; ``prices``, ``fitted_runs``,
         ``largest_fitted_nodes``, ``left_out``, ``notes``.
 

@@ -158,7 +158,9 @@ class Staged:
         if len(counts) > 1:
             return {time: pd.concat(m).abs().quantile(0.9) for time, m in missed.items()}
         spreads = {time: _misses(self._predicted(training, time), training).std() for time in TIME}
-        return {time: Z90 * np.hypot(s.fillna(0.0), REPEATS) for time, s in spreads.items()}
+        # Of one run, about the mean of many.
+        repeats = REPEATS / np.sqrt(2)
+        return {time: np.hypot(Z90 * s.fillna(0.0), repeats) for time, s in spreads.items()}
 
     def _predicted(self, runs: pd.DataFrame, time: str) -> pd.DataFrame:
         times = self.mc2.predict_times(runs)

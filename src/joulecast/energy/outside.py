@@ -94,16 +94,20 @@ def _other_than_scale(
     return tuple(reasons), widens
 
 
-def widened(answer: pd.DataFrame, by: pd.Series) -> pd.DataFrame:
-    """The answer with the half widths of its intervals (of logarithms) widened, in quadrature."""
+def widened(answer: pd.DataFrame, by: pd.Series, at_least: Mapping[str, float]) -> pd.DataFrame:
+    """The answer with the half widths of its intervals (of logarithms) widened, in quadrature.
+
+    Args:
+        at_least: half widths of ``time_s`` and ``energy_j`` that are widened where they are smaller.
+    """
     wide = answer.copy()
     for quantity, unit in (("time", "s"), ("energy", "j")):
         value = answer[f"{quantity}_{unit}"]
         for end, sign in (("low", -1), ("high", 1)):
             name = f"{quantity}_{end}_{unit}"
             # What is drawn may lie to one side of what is expected.
-            side = (sign * np.log(answer[name] / value)).clip(lower=0.0)
-            wide[name] = answer[name].where(by == 0, value * np.exp(sign * np.hypot(side, by)))
+            side = (sign * np.log(answer[name] / value)).clip(lower=at_least[f"{quantity}_{unit}"])
+            wide[name] = value * np.exp(sign * np.hypot(side, by))
     return wide
 
 

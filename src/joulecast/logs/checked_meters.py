@@ -199,8 +199,8 @@ def checked(meter: LoggedMeter, run_s: Span | None, findings: Findings) -> Check
     name, info = meter.file, _about(meter)
     t_s, watts = meter.t_s, meter.power
     if not len(t_s):
-        info.reason = f"{name} holds no reading"
-        findings.leave_out("node without readings", f"{name} holds none")
+        info.reason = f"{name} holds none of the run"
+        findings.leave_out("node without readings", info.reason)
         return CheckedMeter(t_s, watts, info)
     if meter.joules is not None:
         return _checked_counter(meter, meter.joules, info, run_s, findings)

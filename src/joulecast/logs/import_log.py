@@ -26,6 +26,7 @@ from joulecast.logs.log import (
     expanded,
     named,
     sanitised,
+    utc,
 )
 from joulecast.logs.log_kinds import KINDS, meter_kind
 from joulecast.logs.log_table import LogTable
@@ -33,6 +34,7 @@ from joulecast.logs.log_times import Clock, Times, in_words
 from joulecast.logs.run_phases import Interval, work_done
 from joulecast.quantities import counted
 from joulecast.runs.files.reading import validated
+from joulecast.runs.record import read_info
 
 _AROUND_S = 600.0
 """What a meter reads so long before and after a run shows its clock, and what the node draws idle."""
@@ -359,11 +361,37 @@ def run_of_window(
         meters=[on_clock(meter, kind, start_s) for meter in own],
         is_of_tool=True,
     )
+    read = [meter for meter in meters if meter.node in hosts and len(meter.t_s)]
+    if read and not any(len(meter.t_s) for meter in run.meters):
+        run.findings.leave_out(
+            "clocks do not overlap",
+            f"{source} was read from {_moment(log, min(float(m.t_s.min()) for m in read))} to "
+            f"{_moment(log, max(float(m.t_s.max()) for m in read))}, the run lasts from "
+            f"{_moment(log, start_s)} to {_moment(log, stop_s)}; look at --timezone and --shift",
+        )
     overlapping = [
         o.name for o in shared if o.start_s + _TOUCH_S < stop_s and start_s + _TOUCH_S < o.stop_s
     ]
     _judge(run, log, window, hosts, overlapping)
     return run
+
+
+def _moment(log: Log, t_s: float) -> str:
+    return utc(t_s) if log.form == "placed" else f"{t_s:.10g} s"
+
+
+def _refuse_another_run(out: Path, source: Path, runs: Sequence[Window]) -> None:
+    """Raise where a record of this name is of another log: it would be lost."""
+    for window in runs:
+        there = out / window.name
+        if not (there / "run.json").is_file():
+            continue
+        before = read_info(there).source.get("path", "another source")
+        if before != str(source.resolve()):
+            raise JoulecastError(
+                f"{there}: holds a run imported from {before}; name this one with --run, or delete that "
+                "folder"
+            )
 
 
 def _refuse_missing_gpus(
@@ -451,6 +479,7 @@ def import_log(
         require_outside(out, source)
     log = read_source(kind, source, options)
     found = windows(log, source, rows, usual)
+    _refuse_another_run(out, source, found)
 
     def runs() -> Iterator[ImportedRun]:
         for window in found:

@@ -10,6 +10,7 @@ from joulecast.partition.order import nodes_of
 from joulecast.partition.planner import MOST_IDEALS, Plan, best_plan
 from joulecast.partition.problem import CostModel, Problem, pipeline_problem
 from joulecast.partition.request import PartitionRequest
+from joulecast.quantities import counted
 
 _US_PER = {"us": 1.0, "ms": 1e3}
 
@@ -152,8 +153,22 @@ def partition_report(graph: TaskGraph, request: PartitionRequest) -> dict[str, A
         request.memory_bytes,
     )
     if request.mode == "compat":
-        return compat_report(graph, *options)
-    return plan_report(graph, *options, request.ideals)
+        report = compat_report(graph, *options)
+    else:
+        report = plan_report(graph, *options, request.ideals)
+    return report | {"times_are": _times_are(graph)}
+
+
+def _times_are(graph: TaskGraph) -> str:
+    """Where the times of a graph's tasks are from, as far as its file says it."""
+    known = graph.provenance
+    parts = [str(known.get("source") or "given by its file")]
+    host = known.get("host")
+    if isinstance(host, dict) and host.get("cpu"):
+        parts.append(f"on {counted(int(known.get('threads') or 1), 'core')} of {host['cpu']}")
+    if graph.batch is not None:
+        parts.append(f"with batch {graph.batch}")
+    return " ".join(parts)
 
 
 def summary(report: dict[str, Any]) -> str:
@@ -166,6 +181,7 @@ def summary(report: dict[str, Any]) -> str:
     if report["certificate"]:
         bound = f"lower bound {report['lower_bound']:,.10g}{unit}"
         lines.append(f"{bound}: {report['certificate']['proof']}")
+    lines.append(f"times: {report['times_are']}")
     lines.append(f"planned in {1e3 * report['planning_cpu_s']:.1f} ms")
     return "\n".join(lines)
 

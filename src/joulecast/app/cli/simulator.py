@@ -44,9 +44,8 @@ def _work(result: dict[str, Any]) -> str:
     length = result["sequence"]
     sequence = "" if length is None else f", sequences of {length:,}"
     devices = counted(result["devices"], "device")
-    return (
-        f"{result['network']} on {devices} of {result['platform']}, {result['precision']}{sequence}"
-    )
+    how = f"{result['precision']}, optimizer {result['optimizer']}"
+    return f"{result['network']} on {devices} of {result['platform']}, {how}{sequence}"
 
 
 def _step(result: dict[str, Any]) -> str:
@@ -94,6 +93,16 @@ def _energy_basis(row: dict[str, Any]) -> str:
     return f"energy of the first: {row['energy_source']}; {row['energy_rests_on']}"
 
 
+def _paid_columns(given: dict[str, Any]) -> dict[str, str]:
+    """Columns of money and CO2, as far as they are asked for, with their titles."""
+    # Loads pandas, which `simulate` does not need.
+    from joulecast.energy.prices import Prices
+
+    prices = Prices(**given)
+    money = {"step_cost": f"{prices.currency}/step"} if prices.known else {}
+    return money | ({"step_co2_kg": "kg CO2e"} if prices.co2 is not None else {})
+
+
 def _print_ranking(result: dict[str, Any]) -> None:
     """Print the best strategies of a search."""
     rows = result["feasible"]
@@ -101,17 +110,16 @@ def _print_ranking(result: dict[str, Any]) -> None:
         typer.echo(
             f"{_work(rows[0])}, batch {rows[0]['global_batch']:,} of all replicas, simulated:"
         )
-        paid = f"{result['prices']['currency']}/step"
-        header = ("step", "samples/s", "memory, GB", "J/sample", paid, "batch")
+        paid = _paid_columns(result["prices"])
+        header = ("step", "samples/s", "memory, GB", "J/sample", *paid.values(), "batch")
         typer.echo(" ".join(f"{name:>10}" for name in header) + " of a replica  strategy")
     steps = step_times(*(row["step_s"] for row in rows))
     for row, step in zip(rows, steps, strict=True):
-        joules, cost = row["joules_per_sample"], row["step_cost"]
+        amounts = (row[name] for name in ("joules_per_sample", *paid))
+        cells = " ".join(f"{'-' if each is None else digits(each):>10}" for each in amounts)
         typer.echo(
-            f"{step:>10} {row['samples_per_s']:10,.1f} {row['peak_memory_bytes'] / 1e9:10.2f} "
-            f"{'-' if joules is None else digits(joules):>10} "
-            f"{'-' if cost is None else digits(cost):>10} {row['batch']:10,}               "
-            f"{row['strategy']}"
+            f"{step:>10} {row['samples_per_s']:10,.1f} {row['peak_memory_bytes'] / 1e9:10.2f} {cells} "
+            f"{row['batch']:10,}               {row['strategy']}"
         )
     if rows:
         unknown = "" if rows[0]["step_low_s"] is not None else " (its 90 % interval is not known)"

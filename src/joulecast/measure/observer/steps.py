@@ -41,13 +41,27 @@ def _updates(marked: Marked) -> NDArray[np.int64]:
     return counted
 
 
-def main_optimizer(marked: Marked) -> int:
-    """Number of the optimizer whose updates end the steps: that with the most updates; of several with as
-    many the last one of a step, after which the next batch is fetched or the next backward pass begins.
+def main_optimizers(marked: Marked) -> list[int]:
+    """Numbers of the optimizers whose updates end the steps: the main one, and those that ended before its
+    first update or began after its last, as in a training that changes its optimizer.
 
     Args:
         marked: marks in the order of their starts.
     """
+    main = _main_optimizer(marked)
+    updates = marked[(marked["kind"] == marks.UPDATE) & (marked["amount"] != marks.PART)]
+    own = updates["start"][updates["amount"] == main]
+    found = [main]
+    for number in np.unique(updates["amount"]).astype(int).tolist():
+        times = updates["start"][updates["amount"] == number]
+        if number != main and (times[-1] < own[0] or times[0] > own[-1]):
+            found.append(number)
+    return found
+
+
+def _main_optimizer(marked: Marked) -> int:
+    """Number of the optimizer with the most updates; of several with as many the last one of a step, after
+    which the next batch is fetched or the next backward pass begins."""
     counts = _updates(marked)
     if not len(counts):
         return 0
@@ -112,7 +126,7 @@ class Steps:
         """The steps that some marks show."""
         ordered = marked[np.argsort(marked["start"], kind="stable")]
         updates = ordered[ordered["kind"] == marks.UPDATE]
-        main = updates[updates["amount"] == main_optimizer(ordered)]
+        main = updates[np.isin(updates["amount"], main_optimizers(ordered))]
         return cls(ordered, main["start"] + main["length"], between_is_exchange)
 
     def _kind(self, kind: int) -> Marked:

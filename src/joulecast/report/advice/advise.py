@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 _MOST = 3
 """Settings that an error names with their reasons."""
 
-_LONG = 10.0
-"""Times the work of the longest recorded run from which that is worth a warning."""
-
 _BATCHES = (
     "candidates differ in batch size: training to an accuracy may need more samples with a larger batch of "
     "all nodes, which these runs do not tell; hold the batch with --batch"
@@ -168,12 +165,6 @@ def _from_records(
     ]
     warnings = _settings_differ(records, network, campaign.platform)
     warnings += [*campaign.notes, *differ]
-    if request.work is not None and work > _LONG * float(runs["samples"].max()):
-        times = work / float(runs["samples"].max())
-        warnings.append(
-            f"the work is {times:.3g} times that of the longest recorded run; a step is taken to last as "
-            "long as it did there"
-        )
     warnings += on_one_count(fitted, campaign.imported)
     if (runs["energy_source"] == "estimated").any():
         warnings.append("energies are estimated from utilisation and assumed watts, not measured")
@@ -254,7 +245,10 @@ def _from_simulator(platform: str, facts: Platform, request: AdviceRequest) -> _
         request, facts, samples, nodes or simulated.usual_nodes(facts)
     )
     bare = "" if any(c.time_low_s for c in candidates) else " and have no interval"
-    rests = [f"simulated: {len(candidates)} strategies on {platform}, by {_rates(request)}"]
+    rests = [
+        f"simulated: {len(candidates)} strategies on {platform}, {request.precision}, {request.optimizer}, "
+        f"by {_rates(request)}"
+    ]
     return _Weighed(
         platform,
         "simulated",

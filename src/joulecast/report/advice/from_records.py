@@ -13,7 +13,7 @@ import pandas as pd
 
 from joulecast.energy.as_run import notes_on
 from joulecast.energy.fitting import KnownRuns
-from joulecast.energy.forecast import answered, asked_counts, setting_of
+from joulecast.energy.forecast import answered, asked_counts, setting_of, usual_batch
 from joulecast.energy.models import EnergyModel, Evidence, campaigns, mc2_for
 from joulecast.errors import JoulecastError
 from joulecast.report.advice.candidate import Candidate
@@ -101,9 +101,12 @@ def read_campaign(
 
 
 def _batches(campaign: Campaign, nodes: int, ranks: float) -> list[float]:
-    """Batches that were run, of all nodes or of a rank, as far as a rank's was not smaller or larger."""
+    """Batches that were run, of all nodes or of a rank, as far as a rank's was not smaller or larger; and the
+    one that a forecast has."""
     if campaign.imported or campaign.unit == "steps":
-        return sorted(set(campaign.runs["batch"].dropna())) or [np.nan]
+        usual = usual_batch(campaign.runs, nodes)
+        known = {*campaign.runs["batch"].dropna(), *([] if np.isnan(usual) else [usual])}
+        return sorted(known) or [np.nan]
     of_a_rank = campaign.runs["batch_per_rank"]
     known = {float(batch) for batch in campaign.runs["batch"]}
     known |= {float(each) * ranks for each in of_a_rank}
