@@ -16,7 +16,7 @@ import pandas as pd
 from joulecast.energy.as_run import REPEATS, Z90
 from joulecast.energy.mc2 import MC2, SPLIT_POWERS
 from joulecast.energy.mc2_phases import PhaseMC2
-from joulecast.energy.outside import DRIFT, ONE_COUNT
+from joulecast.energy.outside import width_of_counts
 from joulecast.energy.proportional_models import MODELS, Context, Rival, Watts
 from joulecast.energy.recorded_times import times_of_others
 from joulecast.energy.run_time import RunTimes
@@ -136,8 +136,7 @@ class Staged:
             evidence.training, evidence.allreduce, evidence.calibration, self.bootstrap
         )
         self._networks = set(evidence.training["network"])
-        self._most_nodes = float(evidence.training["nodes"].max())
-        self._has_one_count = evidence.training["nodes"].nunique() == 1
+        self._counts = set(evidence.training["nodes"])
         self.knows_exchange = evidence.shows_exchange
         if self.intervals:
             self._widths = self._half_widths(evidence)
@@ -176,10 +175,7 @@ class Staged:
         prediction[~runs["network"].isin(self._networks)] = np.nan
         if self.intervals:
             joules, seconds = self._widths[time][["j", "s"]]
-            doublings = np.log2(runs["nodes"] / self._most_nodes)
-            beyond = DRIFT * doublings.clip(lower=0)
-            if self._has_one_count:
-                beyond = ONE_COUNT * doublings.abs()
+            beyond = width_of_counts(runs["nodes"], self._counts)
             joules, seconds = (np.hypot(w, beyond) for w in (joules, seconds))
             unseen = self._unseen_exchange(runs, prediction["time_s"], time)
             prediction["energy_low_j"] = prediction["energy_j"] * np.exp(-joules)
