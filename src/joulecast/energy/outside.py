@@ -1,7 +1,7 @@
 """Settings outside of what was run: in what they lie outside, and how much that widens their intervals."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,6 +92,13 @@ def _other_than_scale(
         widens = DRIFT * abs(math.log2(setting[column] / nearest))
         reasons.append(f"batch {setting[column]:,.10g}{of}: run with {_span(low, high)}")
     return tuple(reasons), widens
+
+
+def width_of_counts(nodes: pd.Series, fitted: Collection[float]) -> pd.Series:
+    """Half width (of logarithms) that other node counts than those of a fit add to MC2 with stages. On the
+    phases of imported runs, MC2 draws it instead, from how others scaled (``energy/mc2_phases.py``)."""
+    doublings = np.log2(nodes / max(fitted))
+    return ONE_COUNT * doublings.abs() if len(fitted) == 1 else DRIFT * doublings.clip(lower=0)
 
 
 def widened(answer: pd.DataFrame, by: pd.Series, at_least: Mapping[str, float]) -> pd.DataFrame:
