@@ -292,6 +292,7 @@ def test_the_four_linear_models_by_hand():
     assert got["Fan"] == pytest.approx(2 * 10 * (100 + 100 * (1 - 0.5**1.4)))
     assert got["node-hours"] == pytest.approx(2 * 10 * 130)
     assert got["work"] == got["mean-J/sample"] == pytest.approx(2 * 10 * 130)
+    assert got["energy power law"] == pytest.approx(2 * 10 * 130)
 
 
 def test_series_models_on_traces_that_they_know():

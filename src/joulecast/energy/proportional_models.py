@@ -160,6 +160,22 @@ def mean_joules(context: Context, runs: pd.DataFrame, total_s: pd.Series) -> pd.
     return runs["samples"] * runs["workload"].map(per_sample)
 
 
+def power_law(context: Context, runs: pd.DataFrame, total_s: pd.Series) -> pd.Series:
+    """Joules per sample of the smallest node count of the fit, for each network, times a power of the nodes:
+    the network's own exponent where it ran on several counts, else the mean of the others."""
+    training = of_usual_batch(context.training)
+    joules = np.log(training["energy_j"] / training["samples"])
+    exponents = {
+        name: float(np.polyfit(np.log(of["nodes"].astype(float)), joules[of.index], 1)[0])
+        for name, of in training.groupby("workload")
+        if of["nodes"].nunique() > 1
+    }
+    usual = float(np.mean([*exponents.values()] or [0.0]))
+    fewest = runs["workload"].map(training.groupby("workload")["nodes"].min())
+    times = (runs["nodes"] / fewest) ** runs["workload"].map(exponents).fillna(usual)
+    return work(context, runs, total_s) * times
+
+
 def _of_smallest(context: Context, quantity: pd.Series) -> pd.Series:
     training = context.training
     smallest = training.groupby("workload")["nodes"].transform("min") == training["nodes"]
@@ -178,5 +194,6 @@ MODELS: dict[str, Rival] = {
     "node-hours": node_hours,
     "work": work,
     "mean-J/sample": mean_joules,
+    "energy power law": power_law,
 }
 """Rivals by name: (context, runs to predict, their times) -> energy in J."""
