@@ -69,7 +69,7 @@ ENERGY = {
     "time": "time of the judged run",
     "settings": "settings",
 }
-MODELS = ["MC2", "LP1", "LP2", "LP3", "LP4", "Fan"]
+MODELS = ["MC2", "LP1", "LP2", "LP3", "LP4", "Fan", "energy power law"]
 TIME_MODELS = ["perfect-scaling", "power-law", "Amdahl", "Ernest", "Gaussian-process"]
 HELD_OUT = ["leave-one-node-count-out", "leave-one-workload-out", "extrapolation"]
 SECTIONS: dict[str, list[Kept]] = {
