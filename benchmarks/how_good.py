@@ -245,7 +245,7 @@ BRIEFS = [
         {"question": "time, leave-one-node-count-out, time predicted", "model": "MC2"},
         "mean_percent",
         rivals=("model", TIME_MODELS),
-        peer_is="best rival",
+        peer_is="best rival, which has one count left and assumes perfect scaling",
     ),
     Brief(
         "Time to quality at a submitter's next larger scale: mean error",

@@ -244,7 +244,22 @@ def test_a_counter_that_begins_anew_counts_on(tmp_path):
     # What it counted while it began anew, a reading, is missing.
     assert row(tmp_path / "out" / "net")["energy_j"] == pytest.approx(expected_j(), rel=0.01)
     (meter,) = info(tmp_path / "out" / "net").meters
-    assert meter.counter and "began anew 1 times" in meter.remark
+    assert meter.counter
+    assert any("counter began anew" in remark for remark in info(tmp_path / "out" / "net").remarks)
+    # Nobody knows what it had counted while nobody read it.
+    log = table(tmp_path / "gap.csv", rows[:80] + rows[130:], "t,energy (Wh)")
+    asked = ("--map", "time=t,joules=energy (Wh)", *between())
+    assert "error" in refused("csv", log, tmp_path / "gap", *asked)
+    assert "counter began anew" in info(tmp_path / "gap" / "net").left_out[0]
+
+
+def test_a_small_node_that_draws_nothing_was_not_read(tmp_path):
+    watts = load(SECONDS)
+    watts[100:120] = 0.0
+    log = table(tmp_path / "log.csv", [f"{ZERO_S + t},{w:.1f}" for t, w in enumerate(watts)])
+    imported("csv", log, tmp_path / "out", *MAP, *between())
+    assert row(tmp_path / "out" / "net")["energy_j"] == pytest.approx(expected_j(), rel=0.01)
+    assert any("failed readings" in remark for remark in info(tmp_path / "out" / "net").remarks)
 
 
 def test_the_lag_of_a_clock_is_reported_and_the_user_says_the_shift(tmp_path):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from joulecast.energy.evaluation import evaluate
 from joulecast.energy.mc2_phases import PhaseMC2
+from joulecast.energy.models import Evidence, Phased
 from joulecast.energy.terms import ABLATIONS, Terms, duty
 from joulecast.runs.judging import judge
 
@@ -281,3 +282,28 @@ def test_times_are_predicted_where_no_run_has_energy():
         asked["total_s"].iloc[0], rel=0.1
     )
     assert model.predict_energy(asked).isna().all()
+
+
+def test_an_interval_is_not_narrower_than_mc2_is_off_on_its_own_runs():
+    """Nodes that draw more the more they wait: no device of MC2's does, and a reader must know it."""
+    rows = [run_row("a", n, kappa=1.0) for n in (1, 2, 4)]
+    odd = [
+        row
+        | {
+            name: row[name] * row["nodes"] ** 0.15
+            for name in ("energy_j", "training_j", "evaluating_j")
+        }
+        for row in rows
+    ]
+    nodes = runs(run_row("a", 8))
+    halves = []
+    for own in (rows, odd):
+        model = Phased().fit(Evidence(runs(*own), pd.DataFrame(), pd.DataFrame(), {}))
+        answer = model.predict(nodes, "given").iloc[0]
+        halves.append(np.log(answer["energy_high_j"] / answer["energy_j"]))
+        off = np.log(
+            model.predict(runs(own[-1]), "given")["energy_j"].iloc[0] / own[-1]["energy_j"]
+        )
+        assert halves[-1] >= abs(off)
+    assert halves[1] > 1.2 * halves[0]
+    assert any("more power" in remark for remark in model.remarks)

@@ -14,7 +14,6 @@ import pandas as pd
 
 from joulecast.energy.evaluation import Evaluation, evaluate
 from joulecast.energy.fitting import KnownRuns
-from joulecast.energy.models import Phased
 from joulecast.energy.splits import NEXT_SCALE, SPLITS, USUAL, usual_time
 from joulecast.errors import JoulecastError
 from joulecast.runs.json_values import json_rows, json_value
@@ -120,7 +119,7 @@ def _refused(judged: Evaluation) -> list[dict[str, Any]]:
 
 def _bounded(judged: Evaluation) -> list[str]:
     """What a fit took in place of what no device can do."""
-    return [text for fit in judged.full_fits if isinstance(fit, Phased) for text in fit.mc2.bounded]
+    return [text for fit in judged.full_fits for text in fit.remarks]
 
 
 def _summary(cells: pd.DataFrame) -> list[dict[str, Any]]:

@@ -349,6 +349,7 @@ def forecast_table(
     parts, notes = [], list[Note]()
     for everything, imported in campaigns(runs.clean, runs.allreduce, runs.watts):
         model: EnergyModel = mc2_for(imported).fit(everything)
+        notes += [Note(None, text) for text in model.remarks]
         fitted = everything.training
         beyond = False
         rests_on = f"MC2, fitted to {counted(len(fitted), 'run')} on {_scales(fitted)}"

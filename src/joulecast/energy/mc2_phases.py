@@ -227,8 +227,8 @@ class PhaseMC2:
         kappa = float(np.clip(met, *KAPPA_RANGE))
         if kappa != met:
             self.bounded.append(
-                f"{workload}: its larger runs draw what kappa = {met:.2f} would, which no device does; "
-                f"{kappa:g} is taken"
+                f"{workload}: its larger runs draw {'more' if met > kappa else 'less'} power than MC2 allows "
+                f"for devices that wait (kappa = {met:.2f}, taken as {kappa:g}), and so may what was not run"
             )
         return Gaussian(kappa, _POWER_NOISE / steep**0.5)
 

@@ -16,7 +16,7 @@ import pandas as pd
 from joulecast.energy.as_run import REPEATS, Z90
 from joulecast.energy.mc2 import MC2, SPLIT_POWERS
 from joulecast.energy.mc2_phases import PhaseMC2
-from joulecast.energy.outside import width_of_counts
+from joulecast.energy.outside import widened, width_of_counts
 from joulecast.energy.proportional_models import MODELS, Context, Rival, Watts
 from joulecast.energy.recorded_times import times_of_others
 from joulecast.energy.run_time import RunTimes
@@ -109,6 +109,11 @@ class EnergyModel(Protocol):
 
     name: str
 
+    @property
+    def remarks(self) -> list[str]:
+        """What a reader of its answers must know, each beginning with its workload."""
+        ...
+
     def fit(self, evidence: Evidence) -> "EnergyModel": ...
 
     def predict(self, runs: pd.DataFrame, time: str) -> pd.DataFrame: ...
@@ -129,6 +134,7 @@ class Staged:
     intervals: bool = True
     bootstrap: int = 0
     mc2: MC2 = field(default_factory=MC2)
+    remarks: list[str] = field(default_factory=list)
 
     def fit(self, evidence: Evidence) -> "Staged":
         """Fit to the evidence; the width of the intervals comes from node counts left out of it."""
@@ -216,24 +222,57 @@ class Phased:
     intervals: bool = True
     mc2: PhaseMC2 = field(default_factory=PhaseMC2)
 
+    @property
+    def remarks(self) -> list[str]:
+        """What the runs show that MC2 has no power for."""
+        return self.mc2.bounded
+
     def fit(self, evidence: Evidence) -> "Phased":
         """Fit to the training runs; imported campaigns have no calibration runs."""
         times = evidence.run_times if self.terms.others else evidence.own_times
         self.mc2 = PhaseMC2(self.terms).fit(evidence.training, times)
+        self._training = evidence.training
         return self
 
     def predict(self, runs: pd.DataFrame, time: str) -> pd.DataFrame:
-        """Joules and seconds of ``runs`` with intervals."""
+        """Joules and seconds of ``runs`` with intervals, no narrower than MC2 is off on the workload's own
+        runs; beyond the largest of them, this grows with each doubling."""
+        prediction = self._predicted(runs, time)
+        if self.intervals:
+            bounds = self.mc2.intervals(runs, time)
+            bounds = bounds[["energy_low_j", "energy_high_j"]] if time == "given" else bounds
+            prediction[list(bounds.columns)] = bounds
+            prediction = widened(prediction, self._misses(runs, time))
+        return prediction
+
+    def _misses(self, runs: pd.DataFrame, time: str) -> pd.Series:
+        """How far off MC2 is on a workload's own runs at the nearest node count, as a logarithm of joules,
+        times one for each doubling beyond the largest; 0 of a workload without metered runs."""
+        names = set(runs["workload"])
+        own = self._training[self._training["workload"].isin(names)].dropna(subset=["energy_j"])
+        if own.empty:
+            return pd.Series(0.0, index=runs.index)
+        ratios = np.log(self._predicted(own, time)["energy_j"] / own["energy_j"])
+        found = ratios.groupby([own["workload"], own["nodes"]]).mean().abs().fillna(0.0)
+        misses = []
+        for workload, nodes in zip(runs["workload"], runs["nodes"], strict=True):
+            if workload not in found.index.get_level_values(0):
+                misses.append(0.0)
+                continue
+            of = found[workload]
+            doublings = np.log2(nodes / of.index.to_numpy(float))
+            misses.append(
+                float(of.iloc[np.abs(doublings).argmin()]) * (1 + max(0.0, doublings.min()))
+            )
+        return pd.Series(misses, index=runs.index)
+
+    def _predicted(self, runs: pd.DataFrame, time: str) -> pd.DataFrame:
         known = runs
         if time == "predicted":
             times = self.mc2.predict_times(runs)
             known = runs.drop(columns=list(times.columns), errors="ignore").join(times)
         prediction = _prediction(self.mc2.predict_energy(known), known["total_s"])
         prediction["work"] = known["samples"]
-        if self.intervals:
-            bounds = self.mc2.intervals(runs, time)
-            bounds = bounds[["energy_low_j", "energy_high_j"]] if time == "given" else bounds
-            prediction[list(bounds.columns)] = bounds
         return prediction
 
 

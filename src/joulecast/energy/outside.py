@@ -101,7 +101,9 @@ def width_of_counts(nodes: pd.Series, fitted: Collection[float]) -> pd.Series:
     return ONE_COUNT * doublings.abs() if len(fitted) == 1 else DRIFT * doublings.clip(lower=0)
 
 
-def widened(answer: pd.DataFrame, by: pd.Series, at_least: Mapping[str, float]) -> pd.DataFrame:
+def widened(
+    answer: pd.DataFrame, by: pd.Series, at_least: Mapping[str, float] | None = None
+) -> pd.DataFrame:
     """The answer with the half widths of its intervals (of logarithms) widened, in quadrature.
 
     Args:
@@ -113,7 +115,8 @@ def widened(answer: pd.DataFrame, by: pd.Series, at_least: Mapping[str, float]) 
         for end, sign in (("low", -1), ("high", 1)):
             name = f"{quantity}_{end}_{unit}"
             # What is drawn may lie to one side of what is expected.
-            side = (sign * np.log(answer[name] / value)).clip(lower=at_least[f"{quantity}_{unit}"])
+            least = (at_least or {}).get(f"{quantity}_{unit}", 0.0)
+            side = (sign * np.log(answer[name] / value)).clip(lower=least)
             wide[name] = value * np.exp(sign * np.hypot(side, by))
     return wide
 

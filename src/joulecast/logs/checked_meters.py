@@ -221,8 +221,9 @@ def checked(meter: LoggedMeter, run_s: Span | None, findings: Findings) -> Check
         inside = _within(t_s, run_s)
         loaded = watts[inside & possible]
         usual_w = float(np.median(loaded)) if len(loaded) else 0.0
-        if usual_w > _FAILED_ABOVE_W:
-            good &= ~(inside & (watts < _FAILED_SHARE * usual_w))
+        # No node that trains draws nothing.
+        least_w = _FAILED_SHARE * usual_w if usual_w > _FAILED_ABOVE_W else np.finfo(float).tiny
+        good &= ~(inside & (usual_w > 0) & (watts < least_w))
     info.readings, info.failed_reads = int(good.sum()), int((~good).sum())
     found = CheckedMeter(t_s[good], watts[good], info)
     if not info.readings:
@@ -287,6 +288,13 @@ def _checked_counter(
         )
     if run_s is None:
         return found
+    lost_s = sum(max(0.0, min(b, run_s[1]) - max(a, run_s[0])) for a, b in meter.lost)
+    if lost_s > 0:
+        text = (
+            f"{meter.file}: what it counted in {lost_s:.4g} s, in which it began anew, is missing"
+        )
+        far = lost_s > _COARSEST * (run_s[1] - run_s[0])
+        (findings.leave_out if far else findings.remark)("counter began anew", text)
     read_s = min(t_s[-1], run_s[1]) - max(t_s[0], run_s[0])
     info.coverage = max(0.0, float(read_s)) / (run_s[1] - run_s[0])
     info.longest_gap_s = float(np.diff(t_s).max())

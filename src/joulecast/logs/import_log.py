@@ -289,8 +289,8 @@ def on_clock(meter: LoggedMeter, kind: str, zero_s: float) -> LoggedMeter:
     watts = np.full(len(t_s), np.nan)
     watts[1:] = np.diff(joules) / np.diff(t_s)
     watts[:1] = watts[1:2] if len(t_s) > 1 else np.nan
-    remark = "; ".join(filter(None, (found.remark, restarts))) or None
-    return replace(found, t_s=t_s, watts=watts, joules=joules, remark=remark)
+    lost = tuple((float(t_s[place - 1]), float(t_s[place])) for place in restarts)
+    return replace(found, t_s=t_s, watts=watts, joules=joules, lost=lost)
 
 
 def run_of_window(

@@ -82,6 +82,7 @@ class LoggedMeter:
         name: of the meter in records.
         supply: before (AC) or behind (DC) the power supplies, and ``conversion_eff`` of these.
         by_unit: whether a unit is stated, so that only what is impossible in it is refused.
+        lost: spans in which a counter began anew; what it had counted in them is not known.
     """
 
     node: str
@@ -98,6 +99,7 @@ class LoggedMeter:
     supply: Supply | None = None
     conversion_eff: float | None = None
     by_unit: bool = False
+    lost: tuple[tuple[float, float], ...] = ()
 
     @property
     def power(self) -> Floats:
@@ -204,8 +206,8 @@ def _joined(one: LoggedMeter, other: LoggedMeter) -> LoggedMeter:
     return replace(one, **both)
 
 
-def counted_up(joules: Floats, what: str) -> tuple[Floats, str | None]:
-    """Counts as they would be had the counter never begun anew, and a remark where it has.
+def counted_up(joules: Floats, what: str) -> tuple[Floats, NDArray[np.intp]]:
+    """Counts as they would be had the counter never begun anew, and the readings before which it has.
 
     Raises:
         JoulecastError: it falls so often that it is no counter.
@@ -215,7 +217,7 @@ def counted_up(joules: Floats, what: str) -> tuple[Floats, str | None]:
     steps = np.diff(counts, prepend=counts[:1])
     falls = int((steps < 0).sum())
     if not falls:
-        return joules, None
+        return joules, np.empty(0, np.intp)
     if falls > max(2, _MOST_RESTARTS * len(counts)):
         raise JoulecastError(
             f"{what}: falls {falls} times in {len(counts)} readings, and a counter counts up; if "
@@ -223,7 +225,7 @@ def counted_up(joules: Floats, what: str) -> tuple[Floats, str | None]:
         )
     found = joules.copy()
     found[known] = counts[0] + np.cumsum(np.where(steps < 0, counts, steps))
-    return found, f"the counter began anew {falls} times; what it counted in between is missing"
+    return found, np.flatnonzero(known)[steps < 0]
 
 
 @dataclass

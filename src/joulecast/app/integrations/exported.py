@@ -38,6 +38,7 @@ _FORECAST_LABELS = (
     "batch_size",
     "work",
     "work_unit",
+    "basis",
 )
 
 
@@ -102,6 +103,8 @@ def of_record(record: RunRecord) -> Exported:
     if counts_samples:
         named.append("batch")
     row["gpus"] = hosts_and_gpus(row)[1]
+    # As forecasts name it; two platforms are told apart by their own label.
+    row["workload"] = row["network"]
     labels = {name: _plain(row[name]) for name in named if is_number(row[name]) or row[name]}
     source = row["energy_source"] if is_number(row["energy_j"]) else "unknown"
     labels |= {"run": record.info.spec.run, "energy_source": str(source)}

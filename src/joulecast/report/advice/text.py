@@ -53,7 +53,7 @@ def _choice(advice: Mapping[str, Any], in_joules: InWords) -> list[str]:
     lines += [f"  {verdict}"] if verdict else []
     lines += [f"  extrapolated: {outside}" for outside in best["extrapolation"]]
     lines.append(f"  time    {_range(best, 'time', 's')}")
-    joules = f"  energy  {_range(best, 'energy', 'j', in_joules)}, {best['energy_source']}"
+    joules = f"  energy  {_range(best, 'energy', 'j', in_joules)}, {energy_is(best)}"
     lines.append(
         joules if best["energy_j"] is not None else f"  energy  not known: {best['why_no_energy']}"
     )
