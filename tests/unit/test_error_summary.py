@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from conftest import ROOT, make_imported, make_record, make_spec
 from typer.testing import CliRunner
