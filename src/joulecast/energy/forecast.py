@@ -16,7 +16,7 @@ import pandas as pd
 
 from joulecast.energy.as_run import least_half, notes_on, spreads_on, stand_as_run
 from joulecast.energy.fitting import KnownRuns
-from joulecast.energy.models import EnergyModel, Phased, Staged, campaigns, mc2_for
+from joulecast.energy.models import EnergyModel, Evidence, Phased, Staged, campaigns, mc2_for
 from joulecast.energy.outside import on_one_count, outside_of, widened
 from joulecast.energy.prices import NO_PRICES, Prices, cost_columns
 from joulecast.energy.request import Scales, Work
@@ -97,8 +97,10 @@ def why_not_forecast(
         why = "its logs do not show their batch"
     elif has_batch and unit == "steps":
         why = f"its batch is not known{counts_samples}"
-    elif to_target and of_workload["kind"].iloc[0] != "imported":
-        why = "its runs did not train to a target"
+    elif to_target and not any(
+        read_info(Path(folder)).outcome.reached_target for folder in of_workload["folder"]
+    ):
+        why = "its runs did not train to a target, or their logs do not say it"
     elif asked.samples is not None and unit != "samples":
         why = f"its work is counted in {unit}, not in samples{counts_samples}"
     elif asked.epochs is not None and unit != "epochs":
@@ -319,6 +321,20 @@ def _on_kept_batch(of_workload: pd.DataFrame, rows: pd.DataFrame, asked: Scales)
     ]
 
 
+def _on_times_of_others(evidence: Evidence, of_workload: pd.DataFrame) -> list[str]:
+    """A note where recorded times of others bear on a forecast: they are found by the network's name."""
+    network, workload = (str(of_workload[name].iloc[0]) for name in ("network", "workload"))
+    if evidence.times.empty:
+        return []
+    others = evidence.times[evidence.times["network"] == network]["submitter"].nunique()
+    if not others:
+        return []
+    return [
+        f"{workload}: recorded MLPerf times of {network}, of {counted(others, 'other submitter')}, count "
+        "too; a network of another name has none"
+    ]
+
+
 def _law_in_words(model: Phased, example: pd.Series) -> str:
     """What the work to the target rests on."""
     points = model.mc2.times.law(example["network"], example["work_unit"]).points
@@ -380,6 +396,7 @@ def forecast_table(
             ]
             notes += map(about, _on_scales(workload, "", outside))
             notes += map(about, notes_on(of_workload, predicted))
+            notes += map(about, _on_times_of_others(everything, of_workload))
             setting = {name: predicted[column] for name, column in _SETTING.items()}
             # Where steps are counted, the samples in one are not known.
             setting["batch_size"] = predicted["batch"].mask(predicted["work_unit"] == "steps")

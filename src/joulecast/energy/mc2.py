@@ -31,6 +31,8 @@ from joulecast.runs.observations import TIMED
 Floats = NDArray[np.float64]
 
 _BYTES_TOUCHED_PER_GRADIENT_BYTE = 5.0  # 20 bytes for each 4-byte parameter
+_TIE = 0.01
+"""Relative weight by which the powers of two stages are taken to be the same."""
 _LEAST_SHARE = 0.01  # a stage below this share of its step weighs as if it had it
 
 
@@ -297,8 +299,21 @@ class MC2:
         self._short = _too_short(runs)
         energy_j = _floats(runs, "energy_j")
         place = np.arange(len(runs), dtype=float)
-        system.add(self._power_terms(runs), _networks(runs), energy_j, energy_j, place)
+        terms = self._power_terms(runs)
+        system.add(terms, _networks(runs), energy_j, energy_j, place)
+        self._tie_powers(system, terms, energy_j)
         return system.solve(conditioned)
+
+    def _tie_powers(self, system: _System, terms: Terms, energy_j: Floats) -> None:
+        """Let stages that few runs cannot tell apart draw the same: a pull so weak that it decides nothing
+        else."""
+        usual_j = float(np.nanmean(energy_j)) if np.isfinite(energy_j).any() else 0.0
+        for name in terms if self._powers == "stages" else ():
+            if name in ("P0", "dP:computing"):
+                continue
+            pull = np.array([_TIE * float(terms[name].mean())])
+            tied = {name: pull, "dP:computing": -pull}
+            system.add(tied, np.array([""]), np.zeros(1), np.array([usual_j]), np.array([np.inf]))
 
     def _add_intervals(
         self,

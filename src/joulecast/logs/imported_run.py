@@ -201,7 +201,8 @@ def record_of(run: ImportedRun) -> tuple[RunRecord, Repeat | None]:
         stop_s=stop_s,
         samples=work.total,
         steps=round(work.total / batch) if batch else 0,
-        reached_target=None if run.status is None else run.status == "success",
+        # A log of power tells of no quality.
+        reached_target=None if run.status is None or run.is_of_tool else run.status == "success",
     )
     names = metered or [f"node_{n}" for n in range(spec.nodes)]
     switches = [checked_switch(meter, run.findings) for meter in run.switches]

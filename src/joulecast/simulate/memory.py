@@ -7,7 +7,7 @@ et al. 2020).
 
 import math
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 
 from joulecast.graphs.opgraph import OpGraph
@@ -84,11 +84,13 @@ def _activations(
     return peak, where
 
 
-def _largest_block(programs: list[StageProgram]) -> float:
-    """Bytes of the whole weights of the largest block that is gathered from its shards (ZeRO-3)."""
+def _largest_block(programs: list[StageProgram], without: Collection[str] = ()) -> float:
+    """Bytes of the whole weights of the largest block that is gathered from its shards (ZeRO-3), some
+    weights left out."""
     blocks = [weights for program in programs for weights in program.gathered.values()]
     return max(
-        (sum(weight.bytes for weight in weights.values()) for weights in blocks), default=0.0
+        (sum(w.bytes for name, w in weights.items() if name not in without) for weights in blocks),
+        default=0.0,
     )
 
 
@@ -110,7 +112,7 @@ def _gathered(programs: list[StageProgram]) -> float:
         for name, weight in weights.items()
         if blocks[program.stage, name] > 1
     }
-    return 2 * _largest_block(programs) + sum(shared.values())
+    return 2 * _largest_block(programs, shared) + sum(shared.values())
 
 
 def _gradients_bytes(

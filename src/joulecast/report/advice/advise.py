@@ -258,7 +258,11 @@ def _from_simulator(platform: str, facts: Platform, request: AdviceRequest) -> _
         candidates,
         refused,
         rests,
-        [f"nothing was run on this platform: times are simulated{bare}"],
+        [
+            f"nothing was run on this platform: times are simulated{bare}",
+            f"a step is simulated at {request.precision}, with the optimizer {request.optimizer}; "
+            "--precision and --optimizer ask for others",
+        ],
         [],
         None,
     )
