@@ -246,7 +246,7 @@ def test_a_counter_that_begins_anew_counts_on(tmp_path):
     (meter,) = info(tmp_path / "out" / "net").meters
     assert meter.counter
     assert any("counter began anew" in remark for remark in info(tmp_path / "out" / "net").remarks)
-    # Nobody knows what it had counted while nobody read it.
+    # What it had counted in the gap is not known.
     log = table(tmp_path / "gap.csv", rows[:80] + rows[130:], "t,energy (Wh)")
     asked = ("--map", "time=t,joules=energy (Wh)", *between())
     assert "error" in refused("csv", log, tmp_path / "gap", *asked)

@@ -5,7 +5,7 @@ figures.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -192,23 +192,43 @@ def differences(rows: pd.DataFrame) -> list[str]:
     return notes
 
 
-def notes_on(of_workload: pd.DataFrame, predicted: pd.DataFrame) -> list[str]:
+def notes_on(
+    of_workload: pd.DataFrame,
+    predicted: pd.DataFrame,
+    remarks: Sequence[str],
+    times_of_others: pd.DataFrame,
+) -> list[str]:
     """What a reader of predictions should know of the runs behind them: :func:`differences`, whether the
-    width of their repeats is assumed, how much longer than any run they are, which part of a node was
-    metered, which runs had more ranks than cores, and how many hosts a scale is taken to have."""
+    width of their repeats is assumed, how much longer than any run they are, whose times count too, which
+    part of a node was metered, which runs had more ranks than cores, and how many hosts a scale is taken to
+    have.
+
+    Args:
+        remarks: of the model that predicts; those that begin with the workload are of it.
+        times_of_others: that the model has seen beside the runs; may be empty.
+    """
     workload = str(of_workload["workload"].iloc[0])
-    notes = differences(predicted)
+    notes = [text for text in remarks if text.startswith(f"{workload}:")]
+    notes += differences(predicted)
     if predicted["width_is_assumed"].any():
         notes.append(
             f"{workload}: no repeats tell how much its runs differ; two are taken to differ by less than "
             f"{100 * REPEATS:g} % nine times in ten, as repeats in MLPerf do"
         )
-    times_longer = float(predicted["work"].max()) / float(of_workload["samples"].max())
-    if times_longer > _LONG:
+    asked, longest = float(predicted["work"].max()), float(of_workload["samples"].max())
+    if asked > _LONG * longest:
         notes.append(
-            f"{workload}: the work is {times_longer:,.3g} times that of the longest run; a step is taken to "
-            "last as long as it did there"
+            f"{workload}: the work is {asked / longest:,.3g} times that of the longest run; a step is taken "
+            "to last as long as it did there"
         )
+    if len(times_of_others):
+        same = times_of_others["network"] == of_workload["network"].iloc[0]
+        submitters = times_of_others.loc[same, "submitter"].nunique()
+        if submitters:
+            notes.append(
+                f"{workload}: MLPerf times of {counted(submitters, 'other submitter')} count too, found by "
+                "this name"
+            )
     if "energy_covers" in of_workload:
         parts = [str(covers) for covers in of_workload["energy_covers"].dropna().unique()]
         if parts and not {"node", "module"} & {*parts}:

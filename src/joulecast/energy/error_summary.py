@@ -77,7 +77,7 @@ def evaluate_records(
         "training_runs": len(runs.trained),
         "left_out": runs.left_out,
         "refused": _refused(judged),
-        "notes": [*runs.notes, *_bounded(judged)],
+        "notes": [*runs.notes, *(text for fit in judged.full_fits for text in fit.remarks)],
         "run_to_run_cv_percent": json_value(run_to_run_cv(runs.trained, _judged_quantity(cells))),
         "settings": json_rows(_table(cells, energies, timed, time)),
         "summary": _summary(cells),
@@ -115,11 +115,6 @@ def _refused(judged: Evaluation) -> list[dict[str, Any]]:
     reason = "nothing else was metered on its platform, whose power is not that of another"
     named = judged.refused.rename(columns={"network": "workload"})
     return json_rows(named.drop(columns="split").assign(reason=reason))
-
-
-def _bounded(judged: Evaluation) -> list[str]:
-    """What a fit took in place of what no device can do."""
-    return [text for fit in judged.full_fits for text in fit.remarks]
 
 
 def _summary(cells: pd.DataFrame) -> list[dict[str, Any]]:

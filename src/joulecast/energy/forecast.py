@@ -16,7 +16,7 @@ import pandas as pd
 
 from joulecast.energy.as_run import least_half, notes_on, spreads_on, stand_as_run
 from joulecast.energy.fitting import KnownRuns
-from joulecast.energy.models import EnergyModel, Evidence, Phased, Staged, campaigns, mc2_for
+from joulecast.energy.models import EnergyModel, Phased, Staged, campaigns, mc2_for
 from joulecast.energy.outside import on_one_count, outside_of, widened
 from joulecast.energy.prices import NO_PRICES, Prices, cost_columns
 from joulecast.energy.request import Scales, Work
@@ -321,17 +321,6 @@ def _on_kept_batch(of_workload: pd.DataFrame, rows: pd.DataFrame, asked: Scales)
     ]
 
 
-def _on_times_of_others(evidence: Evidence, of_workload: pd.DataFrame) -> list[str]:
-    """A note where recorded times of others bear on a forecast: they are found by the network's name."""
-    network, workload = (str(of_workload[name].iloc[0]) for name in ("network", "workload"))
-    if evidence.times.empty or network not in set(evidence.times["network"]):
-        return []
-    others = evidence.times[evidence.times["network"] == network]["submitter"].nunique()
-    return [
-        f"{workload}: MLPerf times of {counted(others, 'other submitter')} count too, found by this name"
-    ]
-
-
 def _law_in_words(model: Phased, example: pd.Series) -> str:
     """What the work to the target rests on."""
     points = model.mc2.times.law(example["network"], example["work_unit"]).points
@@ -362,7 +351,6 @@ def forecast_table(
     parts, notes = [], list[Note]()
     for everything, imported in campaigns(runs.clean, runs.allreduce, runs.watts):
         model: EnergyModel = mc2_for(imported).fit(everything)
-        notes += [Note(None, text) for text in model.remarks]
         fitted = everything.training
         beyond = False
         rests_on = f"MC2, fitted to {counted(len(fitted), 'run')} on {_scales(fitted)}"
@@ -392,8 +380,7 @@ def forecast_table(
                 for text in setting["noted"]
             ]
             notes += map(about, _on_scales(workload, "", outside))
-            notes += map(about, notes_on(of_workload, predicted))
-            notes += map(about, _on_times_of_others(everything, of_workload))
+            notes += map(about, notes_on(of_workload, predicted, model.remarks, everything.times))
             setting = {name: predicted[column] for name, column in _SETTING.items()}
             # Where steps are counted, the samples in one are not known.
             setting["batch_size"] = predicted["batch"].mask(predicted["work_unit"] == "steps")

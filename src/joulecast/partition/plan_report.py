@@ -10,7 +10,6 @@ from joulecast.partition.order import nodes_of
 from joulecast.partition.planner import MOST_IDEALS, Plan, best_plan
 from joulecast.partition.problem import CostModel, Problem, pipeline_problem
 from joulecast.partition.request import PartitionRequest
-from joulecast.quantities import counted
 
 _US_PER = {"us": 1.0, "ms": 1e3}
 
@@ -165,7 +164,7 @@ def _times_are(graph: TaskGraph) -> str:
     parts = [str(known.get("source") or "given by its file")]
     host = known.get("host")
     if isinstance(host, dict) and host.get("cpu"):
-        parts.append(f"on {counted(int(known.get('threads') or 1), 'core')} of {host['cpu']}")
+        parts.append(f"on {host['cpu']}")
     if graph.batch is not None:
         parts.append(f"with batch {graph.batch}")
     return " ".join(parts)

@@ -36,7 +36,7 @@ def _add(kind: str) -> None:
     def import_kind(
         source: Annotated[Path, typer.Argument(help="The log, or a folder of them.")],
         out: Annotated[
-            Path, typer.Argument(help="Folder for the records; existing ones are replaced.")
+            Path, typer.Argument(help="Folder for the records; those of the same log are replaced.")
         ],
         runs: Annotated[
             Path | None,

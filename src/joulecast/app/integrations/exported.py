@@ -103,7 +103,7 @@ def of_record(record: RunRecord) -> Exported:
     if counts_samples:
         named.append("batch")
     row["gpus"] = hosts_and_gpus(row)[1]
-    # As forecasts name it; two platforms are told apart by their own label.
+    # As forecasts name it; the platform is a label of its own.
     row["workload"] = row["network"]
     labels = {name: _plain(row[name]) for name in named if is_number(row[name]) or row[name]}
     source = row["energy_source"] if is_number(row["energy_j"]) else "unknown"

@@ -245,10 +245,7 @@ def _from_simulator(platform: str, facts: Platform, request: AdviceRequest) -> _
         request, facts, samples, nodes or simulated.usual_nodes(facts)
     )
     bare = "" if any(c.time_low_s for c in candidates) else " and have no interval"
-    rests = [
-        f"simulated: {len(candidates)} strategies on {platform}, {request.precision}, {request.optimizer}, "
-        f"by {_rates(request)}"
-    ]
+    rests = [f"simulated: {len(candidates)} strategies on {platform}, by {_rates(request)}"]
     return _Weighed(
         platform,
         "simulated",

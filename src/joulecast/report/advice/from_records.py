@@ -185,7 +185,7 @@ def campaign_candidates(
         | {"why": why}
         for row, why in refused
     ]
-    own = f"{campaign.runs['workload'].iloc[0]}:"
-    notes = [text for text in model.remarks if text.startswith(own)]
-    notes += [] if rows.empty else notes_on(campaign.runs, rows)
+    notes = (
+        [] if rows.empty else notes_on(campaign.runs, rows, model.remarks, campaign.evidence.times)
+    )
     return [each for each in found if each is not None], why_none, notes
