@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from joulecast.energy.allreduce_cost import FORMS, choose_form
 from joulecast.energy.evaluation import evaluate
-from joulecast.energy.mc2 import MC2
+from joulecast.energy.mc2_stages import StageMC2
 from joulecast.energy.proportional_models import MODELS, Context
 from joulecast.energy.splits import SPLITS
 from joulecast.energy.timeseries import forecast_errors, resampled_power, series_models
@@ -111,7 +111,7 @@ def test_mc2_finds_the_truth_back():
     observations, points = campaign()
     training = observations[observations["kind"] == "training"]
     calibration = observations[observations["kind"] == "idle"]
-    model = MC2().fit(training, points, calibration, bootstrap=20)
+    model = StageMC2().fit(training, points, calibration, bootstrap=20)
     assert model.time.copy_form == "ring"
     values = model.time.values
     assert values["c:big"] == pytest.approx(0.02) and values["tau:big"] == pytest.approx(0.2)
@@ -228,7 +228,7 @@ def test_repeats_that_do_different_work_vary_by_their_pace():
 def test_one_node_neither_waits_nor_copies():
     observations, points = campaign()
     training = observations[observations["kind"] == "training"]
-    model = MC2().fit(training, points, observations[observations["kind"] == "idle"])
+    model = StageMC2().fit(training, points, observations[observations["kind"] == "idle"])
     alone = model.predict_times(training[training["nodes"] == 1])
     assert (alone[["t_communicating_wait_s", "t_communicating_copy_s"]] == 0).all(axis=None)
 
@@ -237,7 +237,7 @@ def test_strong_scaling_keeps_the_energy_of_computing():
     """With c alone (flat eta) N nodes with b/N samples each compute as many joules as one."""
     observations, points = campaign()
     training = observations[observations["kind"] == "training"]
-    model = MC2().fit(training, points, observations[observations["kind"] == "idle"])
+    model = StageMC2().fit(training, points, observations[observations["kind"] == "idle"])
     model.time.values["tau:big"] = 0.0
     settings_ = pd.DataFrame([run_row("big", n, 16 // n, 1) for n in (1, 2, 4)])
     computing = settings_["nodes"] * model.predict_times(settings_)["t_computing_s"]
@@ -326,7 +326,7 @@ def test_what_overlap_hides_is_fitted():
     training = training.assign(
         t_communicating_copy_s=shorter, total_s=training["total_s"] - saved * training["steps"]
     )
-    model = MC2().fit(training, points, observations[observations["kind"] == "idle"])
+    model = StageMC2().fit(training, points, observations[observations["kind"] == "idle"])
     assert model.time.values["phi"] == pytest.approx(0.1, abs=0.005)
     predicted = model.predict_times(training)["total_s"]
     assert predicted.to_numpy() == pytest.approx(training["total_s"].to_numpy(), rel=0.01)
@@ -355,5 +355,5 @@ def test_resampling_does_not_change_what_a_fit_knows_of_the_exchange():
     points = points.assign(copy_s=1e-4 + 1e-9 * points["bytes"])
     more = training.assign(ranks=64, nodes=64, gradient_bytes=1e3)
     for bootstrap in range(8):
-        fit = MC2().fit(training, points, training.iloc[:0], bootstrap)
+        fit = StageMC2().fit(training, points, training.iloc[:0], bootstrap)
         assert (fit.latency_s(more) == 0).all()

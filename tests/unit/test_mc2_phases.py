@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from joulecast.energy.evaluation import evaluate
 from joulecast.energy.mc2_phases import PhaseMC2
-from joulecast.energy.models import Evidence, Phased
+from joulecast.energy.models import Evidence, MC2OnPhases
 from joulecast.energy.terms import ABLATIONS, Terms, duty
 from joulecast.runs.judging import judge
 
@@ -298,7 +298,7 @@ def test_an_interval_is_not_narrower_than_mc2_is_off_on_its_own_runs():
     nodes = runs(run_row("a", 8))
     halves = []
     for own in (rows, odd):
-        model = Phased().fit(Evidence(runs(*own), pd.DataFrame(), pd.DataFrame(), {}))
+        model = MC2OnPhases().fit(Evidence(runs(*own), pd.DataFrame(), pd.DataFrame(), {}))
         answer = model.predict(nodes, "given").iloc[0]
         halves.append(np.log(answer["energy_high_j"] / answer["energy_j"]))
         off = np.log(

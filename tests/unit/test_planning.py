@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import joulecast
 from joulecast.app.cli.main import app
 from joulecast.energy.forecast import forecast as forecast_of
-from joulecast.energy.outside import ONE_COUNT
+from joulecast.energy.intervals import ONE_COUNT
 from joulecast.energy.prices import Prices
 from joulecast.energy.recorded_times import recorded_times
 from joulecast.energy.request import Scales

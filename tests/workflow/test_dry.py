@@ -142,7 +142,7 @@ def test_an_edit_of_a_model_fits_again_and_measures_nothing(finished):
     for file in package.rglob("*"):
         os.utime(file)  # as a checkout leaves them
     assert _jobs(snakemake(finished, *MINIMAL, "-n")) == set()
-    with open(package / "energy/mc2.py", "a") as model:
+    with open(package / "energy/mc2_stages.py", "a") as model:
         model.write("# Another model.\n")
     again = _jobs(snakemake(finished, *MINIMAL, "-n"))
     assert again >= IN_ALL

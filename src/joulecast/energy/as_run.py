@@ -1,4 +1,4 @@
-"""Settings as they were run: the mean of their runs, how repeats vary, and where a model says otherwise.
+"""Settings as they were run: the mean of their runs, and where a model says otherwise.
 
 Where a setting was run, the mean of its runs stands in a forecast and in an advice, in place of the model's
 figures.
@@ -6,42 +6,24 @@ figures.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit
 
+from joulecast.energy.intervals import REPEATS, per_work, spreads_on
 from joulecast.quantities import consumptions, counted, listed, percent, times
-from joulecast.runs.judging import SETTING
 from joulecast.runs.record import read_info
 from joulecast.runs.scale import hosts_and_gpus, is_observed, scale_in_words
 
 _SAME_WORK = 0.1
 """Relative difference of work up to which an imported run stands for another amount."""
 
-REPEATS = 0.06
-"""Relative: what two runs of one setting are taken to differ by at most, in 90 % of pairs, where no setting
-was repeated. So do the repeats in ``recorded/mlperf-times``, on machines of their own."""
-
-_WORTH = 2.0
-"""How many degrees of freedom of own repeats that assumption is worth: a single odd repeat neither makes an
-interval useless nor goes unseen. A guess."""
-
-Z90 = 1.645
-
 _LONG = 10.0
 """Times the work of the longest run from which that is worth a note."""
 
 _IN_WORDS = {"time": ("s", times), "energy": ("j", consumptions)}
-
-
-def per_work(runs: pd.DataFrame) -> pd.DataFrame:
-    """``time_s`` and ``energy_j`` of one step; of imported runs, of one unit of their work."""
-    units = runs["steps"].mask(runs["kind"] == "imported", runs["samples"]).astype(float)
-    return pd.DataFrame({"time_s": runs["total_s"] / units, "energy_j": runs["energy_j"] / units})
 
 
 def runs_of(of_workload: pd.DataFrame, setting: Mapping[str, Any]) -> pd.DataFrame:
@@ -60,50 +42,6 @@ def runs_of(of_workload: pd.DataFrame, setting: Mapping[str, Any]) -> pd.DataFra
     if setting["kind"] == "imported":
         same &= (of_workload["samples"] / setting["work"] - 1).abs() < _SAME_WORK
     return of_workload[same]
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Standard deviation of the logarithm of a quantity between repeats, pooled over settings."""
-
-    sd: float
-    freedom: int
-
-    @property
-    def is_assumed(self) -> bool:
-        """Whether no repeats tell it: there are none, or a log with coarse times makes them equal."""
-        return self.freedom < 1 or self.sd <= 0
-
-    def half(self, runs: int) -> float:
-        """Half width of the logarithm's 90 % interval for one more run, after the mean of ``runs``."""
-        assumed = (REPEATS / (float(stdtrit(_WORTH, 0.95)) * math.sqrt(2))) ** 2
-        seen = self.freedom * self.sd**2 if self.freedom else 0.0
-        freedom = _WORTH + self.freedom
-        sd = math.sqrt((_WORTH * assumed + seen) / freedom)
-        return float(stdtrit(freedom, 0.95)) * sd * math.sqrt(1 + 1 / runs)
-
-
-def spread_of(training: pd.DataFrame, quantity: str) -> Spread:
-    """The spread between repeats of ``time_s`` or ``energy_j``, over all settings that have any."""
-    values = np.log(per_work(training)[quantity].where(lambda v: v > 0))
-    cells = values.groupby([training[key] for key in SETTING], dropna=False)
-    counts, squares = cells.count(), cells.var(ddof=1) * (cells.count() - 1)
-    freedom = int((counts - 1).clip(lower=0).sum())
-    if freedom < 1:
-        return Spread(float("nan"), 0)
-    return Spread(float(np.sqrt(squares.sum() / freedom)), freedom)
-
-
-def spreads_on(fitted: pd.DataFrame, of_workload: pd.DataFrame) -> dict[str, Spread]:
-    """How repeats on a workload's platform differ in ``time_s`` and ``energy_j``."""
-    on_platform = fitted[fitted["platform"] == of_workload["platform"].iloc[0]]
-    return {name: spread_of(on_platform, name) for name in ("time_s", "energy_j")}
-
-
-def least_half(spread: Spread, of_workload: pd.DataFrame) -> float:
-    """Half width (of logarithms) below which no interval of a workload is: that of one more run of the
-    setting that was run least often. A setting that was not run is not better known than one that was."""
-    return spread.half(int(of_workload.groupby([*SETTING], dropna=False).size().min()))
 
 
 def stand_as_run(

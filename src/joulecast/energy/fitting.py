@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from joulecast.energy.evaluation import evaluate
-from joulecast.energy.models import EnergyModel, Phased, Staged
+from joulecast.energy.models import EnergyModel, MC2OnPhases, MC2OnStages
 from joulecast.energy.proportional_models import Watts
 from joulecast.energy.splits import is_sweep
 from joulecast.energy.timeseries import forecast_errors, resampled_power
@@ -90,13 +90,13 @@ def _series(folders: Sequence[Path], period_s: float, splits: int) -> pd.DataFra
 def _summary(fits: Sequence[EnergyModel]) -> dict[str, Any]:
     summary: dict[str, Any] = {}
     for fit in fits:
-        if isinstance(fit, Staged):
+        if isinstance(fit, MC2OnStages):
             summary |= {
                 "time": asdict(fit.mc2.time),
                 "power": None if fit.mc2.power is None else asdict(fit.mc2.power),
                 "units": "s, s/sample, s/byte, W; tau, c, m and o by network",
             }
-        if isinstance(fit, Phased):
+        if isinstance(fit, MC2OnPhases):
             summary["phases"] = fit.mc2.coefficients()
     # Runs of one node count have no finite condition number, and determine no share of duty.
     return {name: json_value(value) for name, value in summary.items()}

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from joulecast.energy.as_run import least_half, notes_on, spreads_on, stand_as_run
+from joulecast.energy.as_run import notes_on, stand_as_run
 from joulecast.energy.fitting import KnownRuns
-from joulecast.energy.models import EnergyModel, Phased, Staged, campaigns, mc2_for
-from joulecast.energy.outside import on_one_count, outside_of, widened
+from joulecast.energy.intervals import least_half, on_one_count, outside_of, spreads_on, widened
+from joulecast.energy.models import EnergyModel, MC2OnPhases, MC2OnStages, campaigns, mc2_for
 from joulecast.energy.prices import NO_PRICES, Prices, cost_columns
 from joulecast.energy.request import Scales, Work
 from joulecast.errors import JoulecastError
@@ -202,7 +202,7 @@ def answered(
     rows = pd.DataFrame([setting for setting, why in pairs if why is None])
     if rows.empty:
         return rows, refused
-    knows_exchange = model.knows_exchange if isinstance(model, Staged) else True
+    knows_exchange = model.knows_exchange if isinstance(model, MC2OnStages) else True
     outside = [outside_of(of_workload, row, knows_exchange) for row in rows.to_dict("records")]
     widens = pd.Series([each.widens for each in outside], index=rows.index)
     spreads = spreads_on(fitted, of_workload)
@@ -321,7 +321,7 @@ def _on_kept_batch(of_workload: pd.DataFrame, rows: pd.DataFrame, asked: Scales)
     ]
 
 
-def _law_in_words(model: Phased, example: pd.Series) -> str:
+def _law_in_words(model: MC2OnPhases, example: pd.Series) -> str:
     """What the work to the target rests on."""
     points = model.mc2.times.law(example["network"], example["work_unit"]).points
     batches, submitters = points["batch"].nunique(), points["submitter"].nunique()
@@ -372,7 +372,7 @@ def forecast_table(
                 continue
             notes += map(about, _on_kept_batch(of_workload, predicted, asked))
             beyond |= not predicted["nodes"].isin(fitted["nodes"]).all()
-            if asked.to_target and isinstance(model, Phased):
+            if asked.to_target and isinstance(model, MC2OnPhases):
                 predicted["work_is"] = _law_in_words(model, of_workload.iloc[0])
             outside = [
                 (setting, text)

@@ -1,27 +1,32 @@
 """The energy models behind one face: fitted to the same evidence, asked for the same runs.
 
-:class:`Staged` is MC2 on runs whose ranks timed their stages, :class:`Phased` MC2 on runs whose log
+:class:`MC2OnStages` is MC2 on runs whose ranks timed their stages, :class:`MC2OnPhases` MC2 on runs whose log
 tells phases only, :class:`Proportional` one of the rivals. Each predicts with the time given or with
 the time that MC2 predicts, and gives 90 % intervals where it has them.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Protocol
 
 import numpy as np
 import pandas as pd
 
-from joulecast.energy.as_run import REPEATS, Z90
-from joulecast.energy.mc2 import MC2, SPLIT_POWERS
+from joulecast.energy.intervals import (
+    Predict,
+    left_out_widths,
+    own_misses,
+    widened,
+    width_of_counts,
+)
 from joulecast.energy.mc2_phases import PhaseMC2
-from joulecast.energy.outside import widened, width_of_counts
+from joulecast.energy.mc2_stages import SPLIT_POWERS, StageMC2
 from joulecast.energy.proportional_models import MODELS, Context, Rival, Watts
 from joulecast.energy.recorded_times import times_of_others
 from joulecast.energy.run_time import RunTimes
 from joulecast.energy.terms import ABLATIONS, Terms
-from joulecast.runs.judging import ANSWER, TIME
+from joulecast.runs.judging import ANSWER
 from joulecast.runs.observations import is_training
 
 _SLOW_LINK_BYTES_PER_S = 1e9
@@ -125,7 +130,7 @@ def _prediction(joules: pd.Series | float, seconds: pd.Series) -> pd.DataFrame:
 
 
 @dataclass
-class Staged:
+class MC2OnStages:
     """MC2 fitted to stage times and energies."""
 
     name: str = "MC2"
@@ -133,39 +138,26 @@ class Staged:
     overlap: bool = True
     intervals: bool = True
     bootstrap: int = 0
-    mc2: MC2 = field(default_factory=MC2)
+    mc2: StageMC2 = field(default_factory=StageMC2)
     remarks: list[str] = field(default_factory=list)
 
-    def fit(self, evidence: Evidence) -> "Staged":
+    def fit(self, evidence: Evidence) -> "MC2OnStages":
         """Fit to the evidence; the width of the intervals comes from node counts left out of it."""
-        self.mc2 = MC2(self.powers, overlap=self.overlap).fit(
+        self.mc2 = StageMC2(self.powers, overlap=self.overlap).fit(
             evidence.training, evidence.allreduce, evidence.calibration, self.bootstrap
         )
         self._networks = set(evidence.training["network"])
         self._counts = set(evidence.training["nodes"])
         self.knows_exchange = evidence.shows_exchange
         if self.intervals:
-            self._widths = self._half_widths(evidence)
+            self._widths = left_out_widths(
+                evidence.training, self._predicted, partial(self._fitted_without, evidence)
+            )
         return self
 
-    def _half_widths(self, evidence: Evidence) -> dict[str, pd.Series]:
-        """Half widths of the logarithms of joules (``j``) and seconds (``s``), for the time given and
-        predicted: what 90 % of the runs at left-out counts miss by."""
-        training = evidence.training
-        counts = sorted(training["nodes"].unique())
-        missed: dict[str, list[pd.DataFrame]] = {time: [] for time in TIME}
-        for count in counts if len(counts) > 1 else []:
-            out = training["nodes"] == count
-            inner = Staged(self.name, self.powers, self.overlap, intervals=False)
-            inner.fit(evidence.without(out))
-            for time, misses in missed.items():
-                misses.append(_misses(inner.predict(training[out], time), training[out]))
-        if len(counts) > 1:
-            return {time: pd.concat(m).abs().quantile(0.9) for time, m in missed.items()}
-        spreads = {time: _misses(self._predicted(training, time), training).std() for time in TIME}
-        # Of one run, about the mean of many.
-        repeats = REPEATS / np.sqrt(2)
-        return {time: np.hypot(Z90 * s.fillna(0.0), repeats) for time, s in spreads.items()}
+    def _fitted_without(self, evidence: Evidence, left_out: pd.Series) -> Predict:
+        without = MC2OnStages(self.name, self.powers, self.overlap, intervals=False)
+        return without.fit(evidence.without(left_out)).predict
 
     def _predicted(self, runs: pd.DataFrame, time: str) -> pd.DataFrame:
         times = self.mc2.predict_times(runs)
@@ -201,20 +193,8 @@ class Staged:
         return 1.0 + (moved_s / seconds).where(runs["ranks"] > 1, 0.0)
 
 
-def _misses(prediction: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Logarithms of predicted over measured joules (``j``) and seconds (``s``)."""
-    ratios = pd.DataFrame(
-        {
-            "j": prediction["energy_j"] / runs["energy_j"],
-            "s": prediction["time_s"] / runs["total_s"],
-        }
-    )
-    # What is off by more than ten times is off by ten: a width must stay a number.
-    return np.log(ratios.clip(0.1, 10.0))
-
-
 @dataclass
-class Phased:
+class MC2OnPhases:
     """MC2 fitted to the phases of imported runs."""
 
     name: str = "MC2"
@@ -227,7 +207,7 @@ class Phased:
         """What the runs show that MC2 has no power for."""
         return self.mc2.bounded
 
-    def fit(self, evidence: Evidence) -> "Phased":
+    def fit(self, evidence: Evidence) -> "MC2OnPhases":
         """Fit to the training runs; imported campaigns have no calibration runs."""
         times = evidence.run_times if self.terms.others else evidence.own_times
         self.mc2 = PhaseMC2(self.terms).fit(evidence.training, times)
@@ -242,31 +222,9 @@ class Phased:
             bounds = self.mc2.intervals(runs, time)
             bounds = bounds[["energy_low_j", "energy_high_j"]] if time == "given" else bounds
             prediction[list(bounds.columns)] = bounds
-            prediction = widened(prediction, self._misses(runs, time))
+            off = own_misses(runs, self._training, self._predicted, time)
+            prediction = widened(prediction, off)
         return prediction
-
-    def _misses(self, runs: pd.DataFrame, time: str) -> pd.Series:
-        """How far off MC2 is on a workload's own runs at the nearest node count, as a logarithm of joules,
-        times one for each doubling beyond the largest; 0 of a workload without metered runs."""
-        names = set(runs["workload"])
-        own = self._training[self._training["workload"].isin(names)].dropna(subset=["energy_j"])
-        # A few repeats of each count say it.
-        own = own.groupby(["workload", "nodes"]).head(3)
-        if own.empty:
-            return pd.Series(0.0, index=runs.index)
-        ratios = np.log(self._predicted(own, time)["energy_j"] / own["energy_j"])
-        found = ratios.groupby([own["workload"], own["nodes"]]).mean().abs().fillna(0.0)
-        misses = []
-        for workload, nodes in zip(runs["workload"], runs["nodes"], strict=True):
-            if workload not in found.index.get_level_values(0):
-                misses.append(0.0)
-                continue
-            of = found[workload]
-            doublings = np.log2(nodes / of.index.to_numpy(float))
-            misses.append(
-                float(of.iloc[np.abs(doublings).argmin()]) * (1 + max(0.0, doublings.min()))
-            )
-        return pd.Series(misses, index=runs.index)
 
     def _predicted(self, runs: pd.DataFrame, time: str) -> pd.DataFrame:
         known = runs
@@ -316,9 +274,9 @@ class Proportional:
         return _prediction(self.rival(context, known, seconds), seconds)
 
 
-def mc2_for(imported: bool, bootstrap: int = 0) -> Staged | Phased:
+def mc2_for(imported: bool, bootstrap: int = 0) -> MC2OnStages | MC2OnPhases:
     """The full model for runs of one kind."""
-    return Phased() if imported else Staged(bootstrap=bootstrap)
+    return MC2OnPhases() if imported else MC2OnStages(bootstrap=bootstrap)
 
 
 def rivals(evidence: Evidence) -> list[Proportional]:
@@ -329,6 +287,6 @@ def rivals(evidence: Evidence) -> list[Proportional]:
 def ablations(imported: bool) -> list[EnergyModel]:
     """MC2 with one thing taken away at a time, named by what is missing."""
     if imported:
-        return [Phased(name, terms, intervals=False) for name, terms in ABLATIONS.items()]
-    without = [Staged(name, powers, intervals=False) for name, powers in SPLIT_POWERS.items()]
-    return [*without, Staged("no overlap", overlap=False, intervals=False)]
+        return [MC2OnPhases(name, terms, intervals=False) for name, terms in ABLATIONS.items()]
+    without = [MC2OnStages(name, powers, intervals=False) for name, powers in SPLIT_POWERS.items()]
+    return [*without, MC2OnStages("no overlap", overlap=False, intervals=False)]

@@ -129,7 +129,7 @@ def _from_records(
     network = request.network
     # Loads pandas and the models, which a simulated platform does not need.
     from joulecast.energy.forecast import why_not_forecast, work_of
-    from joulecast.energy.outside import on_one_count
+    from joulecast.energy.intervals import on_one_count
     from joulecast.report.advice import from_records
 
     if platform is not None and not _recorded_on(records, network, platform, simulated):

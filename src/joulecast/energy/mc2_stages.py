@@ -162,7 +162,7 @@ def _stage_terms(runs: pd.DataFrame, form: str) -> dict[str, Terms]:
     }
 
 
-class MC2:
+class StageMC2:
     """The time and power model; :meth:`fit` it, then ask for settings as rows of observations.
 
     Attributes:
@@ -189,7 +189,7 @@ class MC2:
         calibration: pd.DataFrame,
         bootstrap: int = 0,
         seed: int = 0,
-    ) -> "MC2":
+    ) -> "StageMC2":
         """Fit times and powers.
 
         Args:

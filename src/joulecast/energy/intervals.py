@@ -1,0 +1,276 @@
+"""How wide 90 % intervals are, as half widths of the logarithm of a time or an energy.
+
+A setting that was run has the interval of one more run, from how repeats differ (:class:`Spread`). One that
+was not run has the interval of its model: what MC2 misses node counts by that were left out of its fit
+(:func:`left_out_widths`), or, on phases, draws of what it does not know, and its misses on the workload's
+own runs (:func:`own_misses`). What lies outside of the runs widens it, in quadrature: node counts beyond them
+(:func:`width_of_counts`) and all else (:func:`outside_of`). None is narrower than the interval of one more
+run (:func:`least_half`).
+"""
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.special import stdtrit
+
+from joulecast.energy.splits import is_sweep
+from joulecast.runs.judging import SETTING, TIME
+from joulecast.runs.scale import BEYOND, hosts_and_gpus, scale_in_words, unit_of
+
+REPEATS = 0.06
+"""Relative: what two runs of one setting are taken to differ by at most, in 90 % of pairs, where no setting
+was repeated. So do the repeats in ``recorded/mlperf-times``, on machines of their own."""
+
+_WORTH = 2.0
+"""How many degrees of freedom of own repeats that assumption is worth: a single odd repeat neither makes an
+interval useless nor goes unseen. A guess."""
+
+_Z90 = 1.645
+
+DRIFT = 0.05
+"""Half width, relative, that each doubling beyond the node counts of the fit adds (in quadrature)."""
+
+ONE_COUNT = 0.29
+"""The same for a fit to runs of one node count, which shows no change of time with the count: 90 % of pairs
+of scales of one series in ``recorded/mlperf-times`` differ by less in the rate of a GPU, for each doubling
+between them (of logarithms; a test computes it again)."""
+
+_NO_EXCHANGE = (
+    "no run exchanged gradients, so the forecast has no exchange; the upper end allows for one over a link "
+    "of 1 GB/s. Measure two ranks or more"
+)
+
+
+def _span(low: float, high: float) -> str:
+    return f"{low:,.10g}" if low == high else f"{low:,.10g} to {high:,.10g}"
+
+
+def per_work(runs: pd.DataFrame) -> pd.DataFrame:
+    """``time_s`` and ``energy_j`` of one step; of imported runs, of one unit of their work."""
+    units = runs["steps"].mask(runs["kind"] == "imported", runs["samples"]).astype(float)
+    return pd.DataFrame({"time_s": runs["total_s"] / units, "energy_j": runs["energy_j"] / units})
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Standard deviation of the logarithm of a quantity between repeats, pooled over settings."""
+
+    sd: float
+    freedom: int
+
+    @property
+    def is_assumed(self) -> bool:
+        """Whether no repeats tell it: there are none, or a log with coarse times makes them equal."""
+        return self.freedom < 1 or self.sd <= 0
+
+    def half(self, runs: int) -> float:
+        """Half width of the logarithm's 90 % interval for one more run, after the mean of ``runs``."""
+        assumed = (REPEATS / (float(stdtrit(_WORTH, 0.95)) * math.sqrt(2))) ** 2
+        seen = self.freedom * self.sd**2 if self.freedom else 0.0
+        freedom = _WORTH + self.freedom
+        sd = math.sqrt((_WORTH * assumed + seen) / freedom)
+        return float(stdtrit(freedom, 0.95)) * sd * math.sqrt(1 + 1 / runs)
+
+
+def spread_of(training: pd.DataFrame, quantity: str) -> Spread:
+    """The spread between repeats of ``time_s`` or ``energy_j``, over all settings that have any."""
+    values = np.log(per_work(training)[quantity].where(lambda v: v > 0))
+    cells = values.groupby([training[key] for key in SETTING], dropna=False)
+    counts, squares = cells.count(), cells.var(ddof=1) * (cells.count() - 1)
+    freedom = int((counts - 1).clip(lower=0).sum())
+    if freedom < 1:
+        return Spread(float("nan"), 0)
+    return Spread(float(np.sqrt(squares.sum() / freedom)), freedom)
+
+
+def spreads_on(fitted: pd.DataFrame, of_workload: pd.DataFrame) -> dict[str, Spread]:
+    """How repeats on a workload's platform differ in ``time_s`` and ``energy_j``."""
+    on_platform = fitted[fitted["platform"] == of_workload["platform"].iloc[0]]
+    return {name: spread_of(on_platform, name) for name in ("time_s", "energy_j")}
+
+
+def least_half(spread: Spread, of_workload: pd.DataFrame) -> float:
+    """Half width (of logarithms) below which no interval of a workload is: that of one more run of the
+    setting that was run least often. A setting that was not run is not better known than one that was."""
+    return spread.half(int(of_workload.groupby([*SETTING], dropna=False).size().min()))
+
+
+def misses(prediction: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """Logarithms of predicted over measured joules (``j``) and seconds (``s``)."""
+    ratios = pd.DataFrame(
+        {
+            "j": prediction["energy_j"] / runs["energy_j"],
+            "s": prediction["time_s"] / runs["total_s"],
+        }
+    )
+    # What is off by more than ten times is off by ten: a width must stay a number.
+    return np.log(ratios.clip(0.1, 10.0))
+
+
+Predict = Callable[[pd.DataFrame, str], pd.DataFrame]
+"""Answers to runs with their time ``given`` or ``predicted``."""
+
+
+def left_out_widths(
+    training: pd.DataFrame, full: Predict, without: Callable[[pd.Series], Predict]
+) -> dict[str, pd.Series]:
+    """Half widths for joules (``j``) and seconds (``s``), with the time given and predicted: what 90 % of the
+    runs at left-out node counts miss by. Where there is one count, they are what its own runs miss by.
+
+    Args:
+        training: the runs of the fit.
+        full: the model that was fitted to all of them.
+        without: fits the model to the others than some runs.
+    """
+    missed: dict[str, list[pd.DataFrame]] = {time: [] for time in TIME}
+    # A fit without the node count of a sweep has not seen its batches: a forecast has.
+    usual = ~is_sweep(training)
+    counts = sorted(training.loc[usual, "nodes"].unique())
+    for count in counts if len(counts) > 1 else []:
+        out = training["nodes"] == count
+        predict, judged = without(out), training[out & usual]
+        for time, of_time in missed.items():
+            of_time.append(misses(predict(judged, time), judged))
+    if len(counts) > 1:
+        return {time: pd.concat(m).abs().quantile(0.9) for time, m in missed.items()}
+    spreads = {time: misses(full(training, time), training).std() for time in TIME}
+    # Of one run, about the mean of many.
+    repeats = REPEATS / math.sqrt(2)
+    return {time: np.hypot(_Z90 * s.fillna(0.0), repeats) for time, s in spreads.items()}
+
+
+def own_misses(asked: pd.DataFrame, own: pd.DataFrame, predict: Predict, time: str) -> pd.Series:
+    """How far off a model is on a workload's own runs at the nearest node count, times one for each doubling
+    beyond the largest; 0 of a workload without metered runs.
+
+    Args:
+        asked: settings with ``workload`` and ``nodes``.
+        own: the runs of the fit.
+    """
+    own = own[own["workload"].isin(set(asked["workload"]))].dropna(subset=["energy_j"])
+    # A few repeats of each count say it.
+    own = own.groupby(["workload", "nodes"]).head(3)
+    if own.empty:
+        return pd.Series(0.0, index=asked.index)
+    ratios = np.log(predict(own, time)["energy_j"] / own["energy_j"])
+    found = ratios.groupby([own["workload"], own["nodes"]]).mean().abs().fillna(0.0)
+    known = set(own["workload"])
+    widths = []
+    for workload, nodes in zip(asked["workload"], asked["nodes"], strict=True):
+        if workload not in known:
+            widths.append(0.0)
+            continue
+        of = found[workload]
+        doublings = np.log2(nodes / of.index.to_numpy(float))
+        nearest = float(of.iloc[np.abs(doublings).argmin()])
+        widths.append(nearest * (1 + max(0.0, doublings.min())))
+    return pd.Series(widths, index=asked.index)
+
+
+@dataclass(frozen=True)
+class Outside:
+    """In what a setting lies outside of what was run.
+
+    Attributes:
+        scale: that it has another node count, in words.
+        others: all else, in words.
+        times_beyond: how many times its count is the most that was run; 1 up to there.
+        beyond_one_count: whether it has another count than the only one that was run.
+        widens: half width that its intervals gain.
+    """
+
+    scale: str | None
+    others: tuple[str, ...]
+    times_beyond: float
+    beyond_one_count: bool
+    widens: float
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        return self.others if self.scale is None else (self.scale, *self.others)
+
+    @property
+    def noted(self) -> tuple[str, ...]:
+        """What a forecast has a note for: other scales are what it is for, but not any."""
+        return self.all if self.times_beyond > BEYOND else self.others
+
+
+def outside_of(
+    of_workload: pd.DataFrame, setting: Mapping[str, Any], knows_exchange: bool
+) -> Outside:
+    """In what a setting lies outside of what was run, and by how much that widens its intervals."""
+    least, most = of_workload["nodes"].min(), of_workload["nodes"].max()
+    times, scale = max(1.0, float(setting["nodes"]) / float(most)), None
+    if not least <= setting["nodes"] <= most:
+        scale = (
+            f"{scale_in_words(setting['nodes'], setting['nodes_are'])}: run on {_span(least, most)}"
+        )
+    if times > BEYOND:
+        scale = f"{scale}, {times:,.3g} times beyond"
+    others, widens = _other_than_scale(of_workload, setting, knows_exchange)
+    return Outside(scale, others, times, scale is not None and least == most, widens)
+
+
+def _other_than_scale(
+    of_workload: pd.DataFrame, setting: Mapping[str, Any], knows_exchange: bool
+) -> tuple[tuple[str, ...], float]:
+    reasons, widens = [], 0.0
+    if setting["ranks"] > 1 and not knows_exchange:
+        reasons.append(_NO_EXCHANGE)
+    if setting["work_unit"] == "steps":
+        return tuple(reasons), widens
+    devices = hosts_and_gpus(setting)[1] or setting["nodes"]
+    if setting["batch"] < devices:
+        reasons.append(f"batch {setting['batch']:g}: less than one sample each of {devices:g}")
+    column, of = "batch_per_rank", " of a rank"
+    if setting["kind"] == "imported":
+        column, of = "batch", ""
+    low, high = of_workload[column].min(), of_workload[column].max()
+    if setting[column] > high or setting[column] < low:
+        nearest = high if setting[column] > high else low
+        widens = DRIFT * abs(math.log2(setting[column] / nearest))
+        reasons.append(f"batch {setting[column]:,.10g}{of}: run with {_span(low, high)}")
+    return tuple(reasons), widens
+
+
+def width_of_counts(nodes: pd.Series, fitted: Collection[float]) -> pd.Series:
+    """Half width (of logarithms) that other node counts than those of a fit add to MC2 with stages. On the
+    phases of imported runs, MC2 draws it instead, from how others scaled (``energy/mc2_phases.py``)."""
+    doublings = np.log2(nodes / max(fitted))
+    return ONE_COUNT * doublings.abs() if len(fitted) == 1 else DRIFT * doublings.clip(lower=0)
+
+
+def widened(
+    answer: pd.DataFrame, by: pd.Series, at_least: Mapping[str, float] | None = None
+) -> pd.DataFrame:
+    """The answer with the half widths of its intervals (of logarithms) widened, in quadrature.
+
+    Args:
+        at_least: half widths of ``time_s`` and ``energy_j`` that are widened where they are smaller.
+    """
+    wide = answer.copy()
+    for quantity, unit in (("time", "s"), ("energy", "j")):
+        value = answer[f"{quantity}_{unit}"]
+        for end, sign in (("low", -1), ("high", 1)):
+            name = f"{quantity}_{end}_{unit}"
+            # What is drawn may lie to one side of what is expected.
+            least = (at_least or {}).get(f"{quantity}_{unit}", 0.0)
+            side = (sign * np.log(answer[name] / value)).clip(lower=least)
+            wide[name] = value * np.exp(sign * np.hypot(side, by))
+    return wide
+
+
+def on_one_count(fitted: pd.DataFrame, imported: bool) -> list[str]:
+    """A note where all runs have one node count: what the intervals of others are made of."""
+    if imported or fitted["nodes"].nunique() > 1:
+        return []
+    unit = unit_of(fitted["nodes_are"].iloc[-1])
+    return [
+        f"all runs have one {unit} count, which does not show how time changes with it: the intervals of "
+        f"others widen by a factor of {math.exp(ONE_COUNT):.3g} for each doubling, as 90 % of recorded "
+        "MLPerf runs do; measure a second count"
+    ]
