@@ -30,7 +30,7 @@ from joulecast.runs.judging import by_setting, rank, summarise
 from joulecast.runs.platforms import Platform, find_platform
 from joulecast.runs.platforms.gpus import catalogue
 from joulecast.simulate import correction as interval
-from joulecast.simulate.correction import Evidence
+from joulecast.simulate.correction import MeasuredSteps
 from joulecast.simulate.judged import gpu_steps
 from joulecast.simulate.judged.gpu_steps import (
     GpuStep,
@@ -151,7 +151,7 @@ def choice_after_one_step(steps: list[GpuStep]) -> pd.DataFrame:
     found = gpu_steps.simulate_steps(steps)
     for _, group in found.groupby(["network", "devices", "global_batch"]):
         for place in range(len(group) if len(group) > 4 else 0):
-            known = Evidence((group["error"].iloc[place],))
+            known = MeasuredSteps((group["error"].iloc[place],))
             others = group.drop(group.index[place])
             ops_s = others["predicted_s"] - others["exposed_s"]
             for way, seconds in (

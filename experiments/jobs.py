@@ -11,7 +11,7 @@ from joulecast.simulate.judged.results import Frozen
 Row = dict[str, Any]
 """One iteration: what was measured, and its values by column."""
 Answer = dict[str, list[Row]]
-"""The rows that a job has measured, by table (:class:`joulecast.simulate.judged.results.Table`)."""
+"""The rows that a job has measured, by table (:class:`joulecast.simulate.judged.results.IterationTable`)."""
 LATE_S = 0.005
 """A sleeping rank that notices the end of its computing later than this was disturbed."""
 WAITING = 0.03

@@ -42,7 +42,7 @@ from joulecast.simulate.judged.results import (
     PROVENANCE_FILE,
     Experiment,
     StepConfiguration,
-    Table,
+    IterationTable,
 )
 
 _KERNEL_THREADS = 2
@@ -78,7 +78,7 @@ def facts_of_now(what: str) -> dict[str, Any]:
     }
 
 
-def fewest_undisturbed(answer: Answer, tables: Mapping[str, Table]) -> int:
+def fewest_undisturbed(answer: Answer, tables: Mapping[str, IterationTable]) -> int:
     """Number of undisturbed iterations of the part of an answer that has the fewest."""
     clean: Counter[tuple[Any, ...]] = Counter()
     for name, table in tables.items():
@@ -101,7 +101,7 @@ class Program:
     """
 
     module: str
-    tables: Mapping[str, Table]
+    tables: Mapping[str, IterationTable]
     timeout_s: float
     settings: Mapping[str, str] = field(default_factory=dict)
     attempts: int = 1
@@ -305,7 +305,7 @@ def awake_cores() -> Iterator[None]:
             spinner.wait()
 
 
-def _frame(table: Table, rows: Iterable[Row]) -> pd.DataFrame:
+def _frame(table: IterationTable, rows: Iterable[Row]) -> pd.DataFrame:
     """The rows of a session, numbered and judged."""
     frame = pd.DataFrame(rows).reindex(columns=[*table.key, *table.values])
     number = frame.groupby(list(table.key), sort=False).cumcount()

@@ -12,7 +12,7 @@ from jobs import Job
 from pydantic import Field
 
 from joulecast.simulate.collectives import Algorithm
-from joulecast.simulate.judged.emulated_network import Configuration, Layer, Straggler
+from joulecast.simulate.judged.emulated_network import EmulatedStep, Layer, Straggler
 from joulecast.simulate.judged.results import Frozen
 
 
@@ -29,7 +29,7 @@ class EmulatedJob(Job):
 
     ranks_per_node: int = Field(1, ge=1)
     iterations: int = Field(7, ge=1)
-    parts: tuple[Configuration | Collective, ...]
+    parts: tuple[EmulatedStep | Collective, ...]
 
 
 Schedule = Literal["gpipe", "1f1b"]
@@ -97,7 +97,7 @@ def _step(
     after: str = "",
     overlap: bool = True,
     **facts: Any,
-) -> Configuration:
+) -> EmulatedStep:
     """A configuration whose name has its groups of ranks, with words ``before`` and ``after`` them.
 
     ``pipeline`` is stages, their schedule, and micro-batches; of ``layers`` it has equal shares.
@@ -105,7 +105,7 @@ def _step(
     stages, schedule, micro_batches = pipeline
     groups = {f"dp{data}": data, f"tp{tensor}": tensor, f"pp{stages}-{schedule}": stages}
     name = before + "-".join(words for words, size in groups.items() if size > 1) + after
-    return Configuration(
+    return EmulatedStep(
         name=name if overlap else f"{name}-after",
         family=family,
         ranks=data * tensor * stages,
@@ -124,7 +124,7 @@ def _size(kib: int) -> str:
     return "whole" if kib >= _WHOLE_KIB else f"{kib}k"
 
 
-def _data_parallel() -> Iterator[Configuration]:
+def _data_parallel() -> Iterator[EmulatedStep]:
     for ranks in _RANKS:
         small, middle, large = _BUCKETS_KIB[ranks]
         cases = [
@@ -162,7 +162,7 @@ def _stages(ranks: int, activation_kib: int = 256, uneven: bool = False) -> tupl
     return _layers(forward, 0, activation_kib)
 
 
-def _pipeline() -> Iterator[Configuration]:
+def _pipeline() -> Iterator[EmulatedStep]:
     cases: list[tuple[str, Schedule, int, bool, int]] = [
         ("", "gpipe", 2, False, 256),
         ("", "gpipe", 4, False, 256),
@@ -179,7 +179,7 @@ def _pipeline() -> Iterator[Configuration]:
             yield _step("pipeline", layers, pipeline=pipeline, after=f"-m{count}{suffix}")
 
 
-def _tensor_parallel() -> Iterator[Configuration]:
+def _tensor_parallel() -> Iterator[EmulatedStep]:
     family = "tensor parallel"
     for ranks in _RANKS:
         for kib in (1024, 1536):
@@ -190,7 +190,7 @@ def _tensor_parallel() -> Iterator[Configuration]:
         yield _step(family, layers, tensor=ranks, pipeline=(1, "gpipe", 2), after=f"-{kib}k-m2")
 
 
-def _data_and_pipeline() -> Iterator[Configuration]:
+def _data_and_pipeline() -> Iterator[EmulatedStep]:
     cases: list[tuple[Schedule, bool]] = [("gpipe", True), ("1f1b", True), ("1f1b", False)]
     for data, stages in ((2, 2), (2, 4), (4, 2)):
         layers = _layers([6.0 * stages] * 8, 512, 256)
@@ -203,7 +203,7 @@ def _sharded() -> tuple[Layer, ...]:
     return _layers([25.0] * 4, 1024, 512)
 
 
-def _with_shards() -> Iterator[Configuration]:
+def _with_shards() -> Iterator[EmulatedStep]:
     for data, shards in ((2, 2), (4, 2), (2, 4)):
         for overlap in (True, False):
             yield _step("data x tensor", _sharded(), data=data, tensor=shards, overlap=overlap)
@@ -212,7 +212,7 @@ def _with_shards() -> Iterator[Configuration]:
     yield _step(family, _sharded(), data=2, tensor=2, pipeline=(2, "gpipe", 2), overlap=False)
 
 
-def _shared_links() -> Iterator[Configuration]:
+def _shared_links() -> Iterator[EmulatedStep]:
     shared = partial(_step, "shared link", before="shared-", ranks_per_node=2)
     for data in (2, 4):
         for overlap in (True, False):
@@ -229,8 +229,8 @@ def _shared_links() -> Iterator[Configuration]:
             yield shared(even, data=data, after="-even", overlap=overlap, bucket_bytes=buckets)
 
 
-def _stragglers() -> Iterator[Configuration]:
-    def slow(rank: int, factor: float, layers: tuple[Layer, ...], **facts: Any) -> Configuration:
+def _stragglers() -> Iterator[EmulatedStep]:
+    def slow(rank: int, factor: float, layers: tuple[Layer, ...], **facts: Any) -> EmulatedStep:
         straggler = Straggler(rank=rank, factor=factor)
         return _step("straggler", layers, before="straggler-", straggler=straggler, **facts)
 
@@ -245,7 +245,7 @@ def _stragglers() -> Iterator[Configuration]:
     yield slow(2, 1.5, _sharded(), data=2, tensor=2)
 
 
-def all_configurations() -> list[Configuration]:
+def all_configurations() -> list[EmulatedStep]:
     """All configurations, every name once."""
     families = (
         _data_parallel,
@@ -259,7 +259,7 @@ def all_configurations() -> list[Configuration]:
     return [configuration for family in families for configuration in family()]
 
 
-def step_job(configuration: Configuration, repeat: int = 0) -> EmulatedJob:
+def step_job(configuration: EmulatedStep, repeat: int = 0) -> EmulatedJob:
     """The measurement of one configuration."""
     suffix = f".again{repeat}" if repeat else ""
     return EmulatedJob(

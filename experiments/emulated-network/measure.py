@@ -32,7 +32,7 @@ from measuring import (
 from nodes import Link, commands, node_name, nodes, require_means
 
 from joulecast.errors import JoulecastError
-from joulecast.simulate.judged.emulated_network import EMULATED, Configuration
+from joulecast.simulate.judged.emulated_network import EMULATED, EmulatedStep
 
 _MPI_SETTINGS = {
     # Ranks of one machine would otherwise share memory behind the network's back.
@@ -153,7 +153,7 @@ def measure(out: Path, tell: Tell = print, only: Sequence[str] | None = None) ->
         with begun_session(work / "session-0", facts, same, tell) as session:
             answers = _answers(session, jobs, link, tell)
         parts = [part for job in jobs for part in job.parts]
-        steps = {part.name: part for part in parts if isinstance(part, Configuration)}
+        steps = {part.name: part for part in parts if isinstance(part, EmulatedStep)}
         write_results(out, EMULATED, list(steps.values()), [Measured(answers, session.facts)])
 
 

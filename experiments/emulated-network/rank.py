@@ -27,7 +27,7 @@ from messages import (
 )
 
 from joulecast.measure.training.mpi import MPI
-from joulecast.simulate.judged.emulated_network import Configuration, strategy_of
+from joulecast.simulate.judged.emulated_network import EmulatedStep, strategy_of
 from joulecast.simulate.schedules import device_order
 
 _REAL_TIME_PRIORITY = 10
@@ -45,7 +45,7 @@ def _numbers(nbytes: int) -> Numbers:
 class Step:
     """One rank's part of a step of training."""
 
-    def __init__(self, configuration: Configuration, comm: MPI.Intracomm, rank: Rank) -> None:
+    def __init__(self, configuration: EmulatedStep, comm: MPI.Intracomm, rank: Rank) -> None:
         self._of, self._rank, self._comm = configuration, rank, comm
         rest, shard = divmod(comm.rank, configuration.tensor_parallel)
         stage, replica = divmod(rest, configuration.data_parallel)
@@ -186,7 +186,7 @@ class Clock:
         return outcome, of_ranks
 
 
-def _rows(job: EmulatedJob, part: Configuration | Collective, timed: Timed) -> Answer:
+def _rows(job: EmulatedJob, part: EmulatedStep | Collective, timed: Timed) -> Answer:
     """The rows that an iteration of a part is in the tables."""
     outcome, of_ranks = timed
     if isinstance(part, Collective):
@@ -202,7 +202,7 @@ def _measured(job: EmulatedJob, comm: MPI.Intracomm) -> Answer:
     clock = Clock(comm, rank)
     runs = [
         Step(part, comm, rank).run
-        if isinstance(part, Configuration)
+        if isinstance(part, EmulatedStep)
         else _collective(part, comm, rank)
         for part in job.parts
     ]

@@ -29,7 +29,7 @@ from joulecast.runs.spec import Workload
 from joulecast.tune import live
 from joulecast.tune.history import History, begun_of, read_history_file
 from joulecast.tune.limit_choice import selector
-from joulecast.tune.limit_measurement import LimitProfile, Window
+from joulecast.tune.limit_measurement import LimitProfile, LimitWindow
 from joulecast.tune.live import LiveJob, LiveTraining, live_job, tune_live
 from joulecast.tune.live_record import live_record
 from joulecast.tune.policies import Default, PowerLimitOnly
@@ -172,7 +172,7 @@ def test_windows_go_on_over_the_ends_of_epochs(steps_per_epoch):
         lambda: bench.used_j,
         selector("energy", CostModel(1.0, 400)),
         steps_per_epoch,
-        Window(10, 40, 5.0),
+        LimitWindow(10, 40, 5.0),
     )
     steps = 0
     while not profile.is_over:
@@ -201,7 +201,7 @@ def test_without_a_reading_a_window_has_no_energy():
     args = (bench.set_limit, lambda: bench.now_s)
     for joules in (lambda: None, lambda: 17.0):
         select = selector("cost", CostModel(0.5, 400))
-        profile = LimitProfile((300, 400), *args, joules, select, 10, Window(1, 2, 0.0))
+        profile = LimitProfile((300, 400), *args, joules, select, 10, LimitWindow(1, 2, 0.0))
         assert profile.chosen_w == 400, "before any is measured: the one in force"
         for _ in range(6):
             bench.step()
@@ -292,7 +292,7 @@ ON_GPU = replace(
     gpu=0,
     allow_power_limit=True,
     limit_step_w=100,
-    window=Window(1, 3, 0.1),
+    window=LimitWindow(1, 3, 0.1),
 )
 
 
@@ -386,7 +386,7 @@ def test_a_profile_is_of_the_limits_that_are_proposed():
             profile.stepped()
         profile.paused()
 
-    profile = LimitProfile((400, 300), bench.set_limit, *measures, 10, Window(1, 3, 0.0))
+    profile = LimitProfile((400, 300), bench.set_limit, *measures, 10, LimitWindow(1, 3, 0.0))
     train(profile, 6)
     assert set(profile.limits) == {400}, "of 300 W a step is measured"
     profile.again((400, 200), bench.set_limit)
@@ -662,13 +662,13 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from joulecast.runs.spec import Workload
-from joulecast.tune.limit_measurement import Window
+from joulecast.tune.limit_measurement import LimitWindow
 from joulecast.tune.live import LiveTraining, _open_training, live_job, tune_live
 from joulecast.tune.policies import PowerLimitOnly
 
 job = live_job(
     batch_sizes=(64,), default_batch_size=64, target_accuracy=0.7, device="cuda", gpu=0,
-    allow_power_limit=True, limit_step_w=100, window=Window(2, 5, 0.0),
+    allow_power_limit=True, limit_step_w=100, window=LimitWindow(2, 5, 0.0),
 )
 on_cpu = job.model_copy(update={"device": "cpu"})
 environment = LiveTraining(job, open_training=lambda _: _open_training(on_cpu))

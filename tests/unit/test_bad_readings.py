@@ -20,7 +20,7 @@ from mlperf_fixtures import ZERO_MS, line
 
 from joulecast.logs.checked_meters import checked_meters
 from joulecast.logs.imported_run import ImportedRun, record_of
-from joulecast.logs.lags import Course, lag_of
+from joulecast.logs.lags import LoggedActivity, lag_of
 from joulecast.logs.log import Findings, LoggedMeter
 from joulecast.logs.mlperf import import_mlperf
 from joulecast.logs.run_phases import Interval
@@ -117,7 +117,7 @@ def test_the_lag_of_a_clock_shows_in_what_the_run_did(seed, nodes, lag_s):
         for node, (t_s, watts) in run.readings.items()
     ]
     evaluations = [Interval("evaluation", None, *stop) for stop in evaluations_of(run)]
-    lag = lag_of(meters, Course(run.run_s, (0.0, run.run_s[0]), evaluations))
+    lag = lag_of(meters, LoggedActivity(run.run_s, (0.0, run.run_s[0]), evaluations))
     # Full power is reached seconds after the log's word, which no meter knows.
     assert lag.lag_s == pytest.approx(lag_s, abs=4.0) and lag.matters == bool(lag_s)
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from joulecast.app.cli.main import app
 from joulecast.errors import JoulecastError
 from joulecast.graphs.capture import capture
-from joulecast.graphs.costs import work_of
+from joulecast.graphs.costs import op_work
 from joulecast.graphs.kernels import product_of
 from joulecast.graphs.network_graphs import op_graph
 from joulecast.graphs.opgraph import read_graph
@@ -162,7 +162,7 @@ def on_meta(kind, *arguments):
 
 def products(graph):
     return sum(
-        work_of(graph, op, {}, "forward").flops
+        op_work(graph, op, {}, "forward").flops
         for op in graph.ops
         if op.kind in ("linear", "matmul", "attention")
     )
@@ -230,7 +230,7 @@ class Sound(nn.Module):
 def test_convolutions_along_time(recwarn) -> None:
     graph = capture(Sound(), [torch.zeros(1, 8, 30)], "sound")
     assert not [w for w in recwarn if issubclass(w.category, UserWarning)]
-    flops = [work_of(graph, op, {}, "forward").flops for op in graph.ops if op.kind == "conv2d"]
+    flops = [op_work(graph, op, {}, "forward").flops for op in graph.ops if op.kind == "conv2d"]
     assert flops == [2 * 30 * 16 * 8 * 3, 2 * 14 * 16 * 4 * 4]
 
 
@@ -261,7 +261,7 @@ def test_experts_are_products_and_can_be_divided() -> None:
     found = [op for op in graph.ops if any(d.name == "experts" for d in op.dims)]
     assert [op.kind for op in found] == ["linear", "linear"]
     flops = 2 * (8 * 2) * 16 * 32
-    assert work_of(graph, found[0], {}, "forward").flops == flops
+    assert op_work(graph, found[0], {}, "forward").flops == flops
     platform = Platform(
         name="test",
         cluster=Cluster(

@@ -9,7 +9,7 @@ from conftest import ROOT
 from pydantic import ValidationError
 
 from joulecast.errors import JoulecastError
-from joulecast.simulate.judged.emulated_network import Configuration, Layer, read_results
+from joulecast.simulate.judged.emulated_network import EmulatedStep, Layer, read_results
 
 RECORDED = ROOT / "recorded/emulated-network"
 RATE = 25e6 * 1448 / 1514
@@ -28,7 +28,7 @@ def layer(gradient_bytes=0):
 
 def configuration(**facts):
     facts = {"ranks": 4, "data_parallel": 2, "pipeline": 2, "layers": (layer(),) * 4} | facts
-    return Configuration(name="of-a-test", family="test", **facts)
+    return EmulatedStep(name="of-a-test", family="test", **facts)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 from joulecast.errors import JoulecastError
 from joulecast.graphs import database as db
 from joulecast.graphs import network_graphs as shipped
-from joulecast.graphs.costs import Roofline, work_of
-from joulecast.graphs.database import Database, Entry, Interpolated, Measured
+from joulecast.graphs.costs import Roofline, op_work
+from joulecast.graphs.database import Database, Entry, Interpolated, MeasuredShape
 from joulecast.graphs.opgraph import (
     KINDS,
     Access,
@@ -148,7 +148,7 @@ class TestShipped:
 def graph_flops(graph) -> int:
     """FLOPs of the forward pass as torch's ``FlopCounterMode`` counts them: the matmul family alone."""
     products = [op for op in graph.ops if KINDS[op.kind] == "matmul"]
-    return sum(int(work_of(graph, op, {}, "forward").flops) for op in products)
+    return sum(int(op_work(graph, op, {}, "forward").flops) for op in products)
 
 
 class TestCapture:
@@ -273,7 +273,7 @@ class TestCapture:
         with pytest.warns(UserWarning, match=r"odd: only the memory traffic .* softplus.default"):
             graph = capture(module, [torch.zeros(1, 4)], "odd")
         assert [op.kind for op in graph.ops] == ["linear", "other", "cross_entropy"]
-        assert work_of(graph, graph.ops[1], {}, "forward").bytes == 2 * 4 * 4
+        assert op_work(graph, graph.ops[1], {}, "forward").bytes == 2 * 4 * 4
 
 
 def entries_of(graph, batches, milliseconds):
@@ -303,8 +303,10 @@ class TestDatabase:
         return db.signature(graph.with_batch(samples), op_at(graph, samples), "forward", parts)
 
     def test_a_measured_shape_is_exact_and_a_part_of_one_is_its_size(self, graph, database):
-        assert database.lookup(self.wanted(graph, 8)) == Measured(pytest.approx(1.4e-3))
-        assert database.lookup(self.wanted(graph, 16, batch=2)) == Measured(pytest.approx(1.4e-3))
+        assert database.lookup(self.wanted(graph, 8)) == MeasuredShape(pytest.approx(1.4e-3))
+        assert database.lookup(self.wanted(graph, 16, batch=2)) == MeasuredShape(
+            pytest.approx(1.4e-3)
+        )
 
     def test_between_and_a_little_beyond_it_is_a_line_and_says_so(self, graph, database):
         answer = database.lookup(self.wanted(graph, 12))
@@ -320,7 +322,7 @@ class TestDatabase:
         assert database.lookup(backward) is None
 
     def test_the_optimizer_is_by_the_byte(self, database):
-        assert database.optimizer(1000) == Measured(pytest.approx(0.5e-3))
+        assert database.optimizer(1000) == MeasuredShape(pytest.approx(0.5e-3))
         assert database.optimizer(4000) == Interpolated(pytest.approx(2e-3), "bytes", (1000, 1000))
         assert Database({}, ()).optimizer(1000) is None
 
@@ -388,4 +390,4 @@ class TestProfile:
         answer = Database({}, entries).lookup(
             db.signature(network.graph, network.graph.ops[0], "backward")
         )
-        assert isinstance(answer, Measured)
+        assert isinstance(answer, MeasuredShape)

@@ -22,7 +22,13 @@ from joulecast.graphs.taskgraph import Task, TaskGraph, in_order
 from joulecast.partition import planner
 from joulecast.partition.baselines import BASELINES, baseline_ideals, block_cuts, slowest_work
 from joulecast.partition.compat import compat_plan
-from joulecast.partition.order import PartialOrder, TooManyIdeals, WeighedOrder, Window, nodes_of
+from joulecast.partition.order import (
+    PartialOrder,
+    TooManyIdeals,
+    WeighedOrder,
+    WeightRange,
+    nodes_of,
+)
 from joulecast.partition.planner import best_plan
 from joulecast.partition.problem import (
     PARAMETER_COPIES,
@@ -249,16 +255,16 @@ def test_ideals_of_parallel_chains_are_the_product_of_their_prefixes(lengths):
     expected = math.prod(length + 1 for length in lengths)
     order = WeighedOrder(before, [1.0] * first)
     assert len(order.ideals_from(0, 10**6)) == expected
-    listed = [ideal for _, ideal in order.ideals_within([Window(0, first)], 10**6)]
+    listed = [ideal for _, ideal in order.ideals_within([WeightRange(0, first)], 10**6)]
     assert len(set(listed)) == len(listed) == expected
     with pytest.raises(TooManyIdeals):
-        order.ideals_within([Window(0, first)], expected - 1)
+        order.ideals_within([WeightRange(0, first)], expected - 1)
 
 
 @given(graphs(), st.lists(st.tuples(st.integers(0, 80), st.integers(0, 40)), max_size=3))
 def test_ideals_within_windows_are_those_of_such_a_weight(graph, spans):
     problem = pipeline_problem(graph, 1)
-    windows = [Window(least, least + width) for least, width in spans]
+    windows = [WeightRange(least, least + width) for least, width in spans]
     expected = {
         ideal
         for ideal in all_ideals(problem)

@@ -3,7 +3,7 @@
 import pytest
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.costs import Roofline, work_of
+from joulecast.graphs.costs import Roofline, op_work
 from joulecast.graphs.network_graphs import load, op_graph
 from joulecast.graphs.precision import PRECISIONS, at_precision, for_inference, training_of
 from joulecast.runs.platforms import Cluster, Device, Link, Platform
@@ -179,7 +179,7 @@ def test_inference_keeps_nothing() -> None:
 def test_two_activations_have_two_backward_products() -> None:
     graph = op_graph("gpt:layers=1,hidden=64,heads=4,sequence=32,vocabulary=100", "eager")
     scores = next(op for op in graph.ops if op.name.endswith("/scores"))
-    forward, backward = (work_of(graph, scores, {}, d) for d in ("forward", "backward"))
+    forward, backward = (op_work(graph, scores, {}, d) for d in ("forward", "backward"))
     assert forward.flops == 2 * 32 * 32 * 64
     assert backward.flops == 2 * forward.flops
 
@@ -187,7 +187,7 @@ def test_two_activations_have_two_backward_products() -> None:
 def test_a_first_layer_has_one_backward_product() -> None:
     graph = load("vgg16")
     first = graph.ops[0]
-    assert work_of(graph, first, {}, "backward").flops == work_of(graph, first, {}, "forward").flops
+    assert op_work(graph, first, {}, "backward").flops == op_work(graph, first, {}, "forward").flops
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from joulecast.energy.models import EnergyModel, Evidence, ablations, campaigns, mc2_for, rivals
+from joulecast.energy.models import EnergyModel, Evidence, ablations, fit_groups, mc2_for, rivals
 from joulecast.energy.proportional_models import Watts
 from joulecast.energy.splits import NEXT_SCALE, SPLITS, Split
 from joulecast.energy.time_rivals import TIME_MODELS
@@ -110,7 +110,7 @@ def evaluate(
     """
     parts = [
         _evaluate(everything, imported, bootstrap, splits, times)
-        for everything, imported in campaigns(observations, allreduce, watts)
+        for everything, imported in fit_groups(observations, allreduce, watts)
     ]
     if not parts:
         raise ValueError("no training run to fit")

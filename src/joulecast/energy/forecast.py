@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from joulecast.energy.as_run import notes_on, stand_as_run
 from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.intervals import least_half, on_one_count, outside_of, spreads_on, widened
-from joulecast.energy.models import EnergyModel, MC2OnPhases, MC2OnStages, campaigns, mc2_for
+from joulecast.energy.measured_settings import notes_on, put_in_measured
+from joulecast.energy.models import EnergyModel, MC2OnPhases, MC2OnStages, fit_groups, mc2_for
 from joulecast.energy.prices import NO_PRICES, Prices, cost_columns
 from joulecast.energy.request import Scales, Work
 from joulecast.errors import JoulecastError
@@ -177,7 +177,7 @@ def asked_counts(of_workload: pd.DataFrame, asked: Scale, knows_exchange: bool) 
     return usual_counts(ran) if knows_exchange else sorted(ran)
 
 
-def answered(
+def answer_settings(
     model: EnergyModel,
     fitted: pd.DataFrame,
     of_workload: pd.DataFrame,
@@ -191,7 +191,8 @@ def answered(
 
     Returns:
         a row for each setting that can be asked, with the columns of
-        :data:`joulecast.runs.judging.ANSWER` and of :func:`joulecast.energy.as_run.stand_as_run`,
+        :data:`joulecast.runs.judging.ANSWER` and of
+        :func:`joulecast.energy.measured_settings.put_in_measured`,
         ``extrapolation`` (in what it lies outside of the runs, which widens its intervals), ``noted`` (what
         of that a forecast has notes for), ``times_beyond`` and ``beyond_one_count``; and the settings that
         cannot be asked, with the reasons.
@@ -211,7 +212,7 @@ def answered(
     rows = rows.drop(columns=[*ANSWER], errors="ignore").join(answer)
     # The work that was asked for, or that the law predicts.
     rows["work"] = rows["work"].fillna(rows["samples"])
-    rows = stand_as_run(fitted, of_workload, rows)
+    rows = put_in_measured(fitted, of_workload, rows)
     was_run = rows["basis"] == "measured"
     marks = {
         "extrapolation": [
@@ -349,7 +350,7 @@ def forecast_table(
         JoulecastError: what is asked cannot be, or not of any workload.
     """
     parts, notes = [], list[Note]()
-    for everything, imported in campaigns(runs.clean, runs.allreduce, runs.watts):
+    for everything, imported in fit_groups(runs.clean, runs.allreduce, runs.watts):
         model: EnergyModel = mc2_for(imported).fit(everything)
         fitted = everything.training
         beyond = False
@@ -366,7 +367,7 @@ def forecast_table(
                 notes.append(about(f"{workload} is not forecast: {error}"))
                 continue
             settings = _settings(of_workload, wanted, asked)
-            predicted, refused = answered(model, fitted, of_workload, settings)
+            predicted, refused = answer_settings(model, fitted, of_workload, settings)
             notes += map(about, _on_scales(workload, " is not forecast", refused))
             if predicted.empty:
                 continue

@@ -164,17 +164,17 @@ class PhaseMC2:
     ) -> Floats:
         """Energy of a run with known times; ``rise`` scales the calibrated excess powers."""
         base = self._calibration(row)
-        apart = self._evaluators(base, row)
-        trains = row["nodes"] - apart
+        evaluators = self._evaluators(base, row)
+        trains = row["nodes"] - evaluators
         training_s = trains * np.asarray(row["training_s"])
         evaluating_s = row["nodes"] * np.asarray(row["evaluating_s"])
-        evaluating_s = evaluating_s + apart * np.asarray(row["both_s"])
-        lit_s = training_s - trains * self._lost_s(row)
+        evaluating_s = evaluating_s + evaluators * np.asarray(row["both_s"])
+        powered_s = training_s - trains * self._lost_s(row)
         fall = evaluating_fall = self._fall(base.pace, base.computes, row, training_s, kappa)
         if base.evaluating_pace > 0:
             pace = base.evaluating_pace
             evaluating_fall = self._fall(pace, base.computes, row, evaluating_s, kappa)
-        excess_j = base.training_w * lit_s * fall
+        excess_j = base.training_w * powered_s * fall
         excess_j = excess_j + base.evaluating_w * evaluating_s * evaluating_fall
         floor_j = row["nodes"] * floor_w * np.asarray(row["total_s"])
         return np.asarray(floor_j + rise * excess_j)
@@ -186,8 +186,8 @@ class PhaseMC2:
         needed = base.evaluators * row["nodes"]
         if base.evaluators == 0 and base.evaluating_pace > 0:
             needed = np.median(base.evaluating_pace * row["samples"] / np.maximum(in_force_s, 1e-9))
-        apart = likely_evaluators(max(1.0, float(needed)), row)
-        return np.where(evaluates_apart(row), apart, 0.0)
+        evaluators = likely_evaluators(max(1.0, float(needed)), row)
+        return np.where(evaluates_apart(row), evaluators, 0.0)
 
     def _lost_s(self, row: Row) -> Floats:
         """Seconds of a node's excess power that the climbs take: no more than the training between two
@@ -271,8 +271,8 @@ class PhaseMC2:
         for (_, row), answer in zip(rows.iterrows(), predicted.to_dict("records"), strict=True):
             seconds = {"total_s": answer["time_s"], "samples": answer["work"]}
             if self.knows(row["workload"]):
-                course = self.workloads[row["workload"]].course
-                seconds |= course.at(row["nodes"], np.asarray(answer["time_s"]))
+                time_shares = self.workloads[row["workload"]].time_shares
+                seconds |= time_shares.at(row["nodes"], np.asarray(answer["time_s"]))
             divided.append({name: float(value) for name, value in seconds.items()})
         return pd.DataFrame(divided, index=rows.index, columns=columns).astype(float)
 
@@ -322,7 +322,7 @@ class PhaseMC2:
             evaluating_pace=row["evaluating_s"] * per_work,
             computes=computes,
             evaluators=0.0,
-            course=others[0].course,
+            time_shares=others[0].time_shares,
             floor_w=float(np.mean([base.floor_w for base in others])),
             training_w=float(np.mean([base.training_w for base in others])),
             evaluating_w=float(np.mean(evaluating_w or [base.training_w for base in others])),
@@ -366,8 +366,8 @@ class PhaseMC2:
             seconds, work = self.times.draws(pd.Series(row), draws)
             if not self.knows(row["workload"]):
                 return nothing, seconds
-            course = self.workloads[row["workload"]].course.at(row["nodes"], seconds)
-            row = {**row, **course, "samples": work}
+            time_shares = self.workloads[row["workload"]].time_shares.at(row["nodes"], seconds)
+            row = {**row, **time_shares, "samples": work}
         if not self.knows_platform(row["platform"]):
             return nothing, seconds
         base, kappa = self._calibration(row), self._belief(self.kappa, row)

@@ -72,7 +72,7 @@ class Evidence:
         return self.training[self.training["energy_j"].notna()]
 
 
-def campaigns(
+def fit_groups(
     observations: pd.DataFrame, allreduce: pd.DataFrame, watts: dict[str, Watts]
 ) -> Iterator[tuple[Evidence, bool]]:
     """What is fitted together, and whether it was imported: staged runs by platform, and all imported

@@ -17,7 +17,7 @@ TIMES = ("training_s", "evaluating_s", "both_s", "stalled_s", "starts")
 
 
 @dataclass(frozen=True)
-class Course:
+class TimeShares:
     """How the runs of a workload divide their time, at the node counts that they ran on: shares of the time
     that does not stand still (``training``, ``evaluating``, ``both`` a part of the training), seconds of
     standing still, and starts."""
@@ -28,7 +28,7 @@ class Course:
     starts: tuple[float, ...]
 
     @classmethod
-    def of(cls, runs: pd.DataFrame) -> "Course":
+    def of(cls, runs: pd.DataFrame) -> "TimeShares":
         """Means over the runs of each node count."""
         means = runs.groupby("nodes")[list(TIMES)].mean().fillna(0.0).sort_index()
         works_s = means["training_s"] + means["evaluating_s"]
@@ -72,7 +72,7 @@ class Calibrated:
     evaluating_pace: float
     computes: float
     evaluators: float
-    course: Course
+    time_shares: TimeShares
     floor_w: float
     training_w: float
     evaluating_w: float
@@ -139,7 +139,7 @@ def calibrate(of_workload: pd.DataFrame, ramp_s: float, computes: float) -> Cali
         evaluating_pace=float((evaluating_s / base["samples"]).mean()),
         computes=computes,
         evaluators=float((apart / nodes).mean()),
-        course=Course.of(of_workload),
+        time_shares=TimeShares.of(of_workload),
         floor_w=float(base["floor_w"].mean()),
         training_w=training_w,
         # A workload that does not evaluate alone is taken to draw then what training does.

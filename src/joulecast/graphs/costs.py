@@ -17,7 +17,7 @@ from typing import Literal, Protocol
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.opgraph import KINDS, Access, Op, OpGraph
-from joulecast.graphs.precision import DEFAULT_TRAINING, Training
+from joulecast.graphs.precision import DEFAULT_TRAINING, TrainingSetup
 from joulecast.runs.platforms import Device, Platform
 
 Direction = Literal["forward", "backward"]
@@ -26,7 +26,7 @@ Parts = Mapping[str, float]
 
 
 @dataclass(frozen=True)
-class Work:
+class OpWork:
     """FLOPs and bytes of memory traffic of an op's part."""
 
     flops: float
@@ -50,28 +50,28 @@ def _volume(op: Op, parts: Parts) -> float:
     return math.prod(dim.size / parts.get(dim.name, 1) for dim in op.dims)
 
 
-def _attention_work(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Work:
+def _attention_work(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> OpWork:
     """Of fused attention (Dao et al. 2022): no scores in memory, which backward computes again."""
     touched = _bytes(graph, op.reads, parts) + _bytes(graph, op.writes, parts)
     # Causal or not: products are counted whole, as torch's counter does.
     product = 2.0 * _volume(op, parts)
     if direction == "forward":
-        return Work(2.0 * product, touched)
-    return Work(5.0 * product, 2.0 * touched)
+        return OpWork(2.0 * product, touched)
+    return OpWork(5.0 * product, 2.0 * touched)
 
 
-def _matmul_work(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Work:
+def _matmul_work(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> OpWork:
     touched = _bytes(graph, op.reads, parts) + _bytes(graph, op.writes, parts)
     flops = 2.0 * _volume(op, parts) / op.attributes.get("groups", 1)
     if direction == "forward":
-        return Work(flops, touched)
+        return OpWork(flops, touched)
     # One product for each gradient: of the weights, and of each activation; data have none.
     roles = [graph.tensors[a.tensor].role for a in op.reads]
     products = ("parameter" in roles) + roles.count("activation")
-    return Work(products * flops, products * touched)
+    return OpWork(products * flops, products * touched)
 
 
-def work_of(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Work:
+def op_work(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> OpWork:
     """FLOPs and bytes of a part of an op.
 
     Args:
@@ -83,30 +83,30 @@ def work_of(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Work:
     family = KINDS[op.kind]
     if op.attributes.get("in_next"):
         # It runs inside the kernel behind it.
-        return Work(0.0, 0.0)
+        return OpWork(0.0, 0.0)
     if op.kind == "attention":
         return _attention_work(graph, op, parts, direction)
     if family == "matmul":
         return _matmul_work(graph, op, parts, direction)
     reads, writes = _bytes(graph, op.reads, parts), _bytes(graph, op.writes, parts)
     if family == "timed":
-        return Work(0.0, 0.0)
+        return OpWork(0.0, 0.0)
     if family == "lookup":
         # Only the rows that are looked up are touched, whatever the size of the table.
-        return Work(0.0, 2.0 * writes)
+        return OpWork(0.0, 2.0 * writes)
     elements = writes / graph.tensors[op.writes[0].tensor].itemsize if op.writes else 0.0
     extra = extra_kept(graph, op)
     also = extra.bytes * part_of(extra.access, parts) if extra else 0.0
     if direction == "forward":
         passes = 2.0 if family == "normalise" else 1.0
-        return Work(passes * elements, passes * reads + writes + also)
+        return OpWork(passes * elements, passes * reads + writes + also)
     # The gradient of what was written, what was kept, and the gradient of what was read.
     activations = tuple(
         a for a in op.reads if graph.tensors[a.tensor].role in ("input", "activation")
     )
     into = _bytes(graph, activations, parts)
     kept = _bytes(graph, tuple(kept_for_backward(graph, op)), parts)
-    return Work(2.0 * elements, writes + kept + also + into)
+    return OpWork(2.0 * elements, writes + kept + also + into)
 
 
 Source = Literal["measured", "interpolated", "kernels", "calibrated", "roofline", "given"]
@@ -127,7 +127,7 @@ class Costs(Protocol):
     def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
         """Seconds of a part of an op."""
 
-    def optimizer(self, parameter_bytes: float, training: Training = DEFAULT_TRAINING) -> Cost:
+    def optimizer(self, parameter_bytes: float, training: TrainingSetup = DEFAULT_TRAINING) -> Cost:
         """Seconds of the optimizer on parameters of so many bytes."""
 
 
@@ -142,11 +142,11 @@ class Roofline:
     def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
         if op.kind == "timed":
             return Cost(float(op.attributes[f"{direction}_s"]), "given")
-        work = work_of(graph, op, parts, direction)
+        work = op_work(graph, op, parts, direction)
         longer = max(work.flops / self.flops_per_s, work.bytes / self.bytes_per_s)
         return Cost(longer + self.launch_s, "roofline")
 
-    def optimizer(self, parameter_bytes: float, training: Training = DEFAULT_TRAINING) -> Cost:
+    def optimizer(self, parameter_bytes: float, training: TrainingSetup = DEFAULT_TRAINING) -> Cost:
         return Cost(training.update_bytes(parameter_bytes) / self.bytes_per_s, "roofline")
 
 
@@ -163,7 +163,7 @@ class Scaled:
         known = self.costs.cost(graph, op, parts, direction)
         return known if known.source == "given" else self._scaled(known)
 
-    def optimizer(self, parameter_bytes: float, training: Training = DEFAULT_TRAINING) -> Cost:
+    def optimizer(self, parameter_bytes: float, training: TrainingSetup = DEFAULT_TRAINING) -> Cost:
         return self._scaled(self.costs.optimizer(parameter_bytes, training))
 
     def _scaled(self, known: Cost) -> Cost:
@@ -204,7 +204,7 @@ class Refusal:
             f"database, and there is no roofline to fall back to: {self.reason}"
         )
 
-    def optimizer(self, parameter_bytes: float, training: Training = DEFAULT_TRAINING) -> Cost:
+    def optimizer(self, parameter_bytes: float, training: TrainingSetup = DEFAULT_TRAINING) -> Cost:
         raise JoulecastError(
             f"the optimizer on {parameter_bytes:.0f} bytes is not in the op database, and there is no "
             f"roofline to fall back to: {self.reason}"

@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Cost, Costs, Direction
 from joulecast.graphs.opgraph import DimKind, Op, OpGraph
-from joulecast.graphs.precision import DEFAULT_TRAINING, Training
+from joulecast.graphs.precision import DEFAULT_TRAINING, TrainingSetup
 from joulecast.runs.files.reading import read_json_object, validated
 from joulecast.runs.files.writing import written_aside
 
@@ -112,7 +112,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredShape:
     """The time of exactly this shape."""
 
     seconds: float
@@ -181,13 +181,13 @@ class Database:
                 lines.setdefault(key, {})[size] = entry.milliseconds / 1e3
         return {key: sorted(points.items()) for key, points in lines.items() if len(points) > 1}
 
-    def lookup(self, wanted: Signature) -> Measured | Interpolated | None:
+    def lookup(self, wanted: Signature) -> MeasuredShape | Interpolated | None:
         """Seconds of an op: measured, between two measured shapes, or not known.
 
         Of several dims along which it could be read, the one whose nearest measured size is closest.
         """
         if wanted in self._exact:
-            return Measured(self._exact[wanted].milliseconds / 1e3)
+            return MeasuredShape(self._exact[wanted].milliseconds / 1e3)
         found: list[tuple[float, Interpolated]] = []
         for name, size in wanted.dims:
             points = self._lines.get((name, wanted.but(name)))
@@ -215,7 +215,7 @@ class Database:
 
     def optimizer(
         self, parameter_bytes: float, precision: str = "fp32"
-    ) -> Measured | Interpolated | None:
+    ) -> MeasuredShape | Interpolated | None:
         """Seconds of SGD with momentum: the measured seconds a byte of the nearest size."""
         known = [
             (e.signature.dims[0][1], e.milliseconds / 1e3)
@@ -226,7 +226,7 @@ class Database:
             return None
         size, seconds = min(known, key=lambda pair: abs(math.log(pair[0] / parameter_bytes)))
         if size == parameter_bytes:
-            return Measured(seconds)
+            return MeasuredShape(seconds)
         return Interpolated(seconds * parameter_bytes / size, "bytes", (size, size))
 
     def write(self, path: Path) -> None:
@@ -321,10 +321,12 @@ class MeasuredCosts:
     fallback: Costs
     precision: str = "fp32"
 
-    def _known(self, answer: Measured | Interpolated | None) -> Cost | None:
+    def _known(self, answer: MeasuredShape | Interpolated | None) -> Cost | None:
         if answer is None:
             return None
-        return Cost(answer.seconds, "measured" if isinstance(answer, Measured) else "interpolated")
+        return Cost(
+            answer.seconds, "measured" if isinstance(answer, MeasuredShape) else "interpolated"
+        )
 
     def cost(
         self, graph: OpGraph, op: Op, parts: Mapping[str, float], direction: Direction
@@ -333,7 +335,7 @@ class MeasuredCosts:
         answer = self._known(self.database.lookup(wanted))
         return answer or self.fallback.cost(graph, op, parts, direction)
 
-    def optimizer(self, parameter_bytes: float, training: Training = DEFAULT_TRAINING) -> Cost:
+    def optimizer(self, parameter_bytes: float, training: TrainingSetup = DEFAULT_TRAINING) -> Cost:
         answer = self._known(self.database.optimizer(parameter_bytes, self.precision))
         if answer is None:
             return self.fallback.optimizer(parameter_bytes, training)

@@ -20,7 +20,7 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Cost, Costs, Direction, Parts, Scaled, part_of
 from joulecast.graphs.kernels import Attention, Kernel, Pass, Product, kernels_of
 from joulecast.graphs.opgraph import Op, OpGraph
-from joulecast.graphs.precision import DEFAULT_TRAINING, Training
+from joulecast.graphs.precision import DEFAULT_TRAINING, TrainingSetup
 from joulecast.runs.platforms import Architecture, Device, Platform, as_catalogued
 
 Engine = Literal["vector", "matrix"]
@@ -184,7 +184,7 @@ class KernelCosts:
             known[kernel] = self.seconds(kernel)
         return known[kernel]
 
-    def optimizer(self, parameter_bytes: float, training: Training = DEFAULT_TRAINING) -> Cost:
+    def optimizer(self, parameter_bytes: float, training: TrainingSetup = DEFAULT_TRAINING) -> Cost:
         """Seconds of the optimizer on parameters of so many bytes."""
         moved = training.update_bytes(parameter_bytes)
         return Cost(moved / self.bytes_per_s, "kernels")

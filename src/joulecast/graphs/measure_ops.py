@@ -47,7 +47,7 @@ WAITING = 0.03
 _ARRIVAL_S = 600.0
 
 
-class Steps:
+class StepTimes:
     """Times of the steps of one or several ranks, in seconds; lists have one entry for each kept step."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Steps:
         self.waited: list[float] = []
         self.dropped = 0
 
-    def add(self, other: "Steps") -> None:
+    def add(self, other: "StepTimes") -> None:
         """Put another rank's times beside these."""
         self.whole += other.whole
         self.timed += other.timed
@@ -100,7 +100,9 @@ def _step(network: "TimedNetwork", barrier: Barrier | None) -> _Step:
     return _Step(whole, by_op, optimizer, 1 - cpu_s / wall_s)
 
 
-def time_steps(network: "TimedNetwork", iterations: int, barrier: Barrier | None = None) -> Steps:
+def time_steps(
+    network: "TimedNetwork", iterations: int, barrier: Barrier | None = None
+) -> StepTimes:
     """Train for ``iterations`` steps of both sorts, after a warm-up; all ranks start each together.
 
     Steps in which something else had the rank's core for more than :data:`WAITING` of the time are dropped,
@@ -109,7 +111,7 @@ def time_steps(network: "TimedNetwork", iterations: int, barrier: Barrier | None
     for _ in range(WARM_UP):
         _step(network, barrier)
     taken = [_step(network, barrier) for _ in range(iterations)]
-    steps = Steps()
+    steps = StepTimes()
     for index, step in enumerate(sorted(taken, key=lambda step: step.waited)):
         if index >= FEWEST and step.waited > WAITING:
             steps.dropped += 1
@@ -124,7 +126,7 @@ def time_steps(network: "TimedNetwork", iterations: int, barrier: Barrier | None
 
 
 def tabulated(
-    graph: OpGraph, steps: Steps, precision: str = "fp32"
+    graph: OpGraph, steps: StepTimes, precision: str = "fp32"
 ) -> tuple[tuple[Entry, ...], StepCheck]:
     """Times of a graph's ops, one entry for each signature, and the check of their sum.
 
@@ -232,13 +234,13 @@ def _failure(
 
 def _collect(
     pipes: list[Connection], processes: list[Any], count: int, network: str
-) -> list[tuple[OpGraph, Steps]]:
+) -> list[tuple[OpGraph, StepTimes]]:
     """Graph and times of all ranks for each batch size.
 
     Raises:
         JoulecastError: a rank failed; with its message.
     """
-    received: list[list[tuple[OpGraph, Steps]]] = [[] for _ in pipes]
+    received: list[list[tuple[OpGraph, StepTimes]]] = [[] for _ in pipes]
     while any(len(of_rank) < count for of_rank in received):
         open_pipes = [p for p, of_rank in zip(pipes, received, strict=True) if len(of_rank) < count]
         for ready in wait(open_pipes):

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from joulecast.errors import JoulecastError
 from joulecast.graphs.network_names import is_by_numbers, parse_network
 from joulecast.graphs.opgraph import OpGraph, read_graph
-from joulecast.graphs.precision import Training, at_precision, for_inference
+from joulecast.graphs.precision import TrainingSetup, at_precision, for_inference
 from joulecast.graphs.transformer import ATTENTIONS, Attention, attention_of, transformer
 from joulecast.runs.files.shipped import RECORDED, TASK_GRAPHS, find, is_path, known
 
@@ -95,7 +95,7 @@ def op_graph(graph: str, attention: Attention | None = None, half: bool = False)
     return load(graph, attention, half)
 
 
-def network_for(name: str, training: Training, attention: Attention | None = None) -> OpGraph:
+def network_for(name: str, training: TrainingSetup, attention: Attention | None = None) -> OpGraph:
     """The op graph of a network as a step runs it: at its precision, and for inference without the loss.
 
     Raises:

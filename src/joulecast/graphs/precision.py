@@ -52,7 +52,7 @@ OPTIMIZERS = {
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingSetup:
     """What a step does with the weights; by default SGD with momentum at fp32."""
 
     precision: Precision = PRECISIONS["fp32"]
@@ -107,7 +107,7 @@ class Training:
         return (read + written) * weight_bytes / self.precision.tensor_bytes
 
 
-DEFAULT_TRAINING = Training()
+DEFAULT_TRAINING = TrainingSetup()
 
 
 def training_of(
@@ -115,7 +115,7 @@ def training_of(
     optimizer: str = "momentum",
     inference: bool = False,
     gradients: str | None = None,
-) -> Training:
+) -> TrainingSetup:
     """What a step does with the weights, by the names of precision and optimizer.
 
     Args:
@@ -137,7 +137,9 @@ def training_of(
             )
     if gradients not in (None, "fp32"):
         raise JoulecastError(f"gradients={gradients} is not known (known: fp32; or leave it out)")
-    return Training(PRECISIONS[precision], OPTIMIZERS[optimizer], inference, gradients is not None)
+    return TrainingSetup(
+        PRECISIONS[precision], OPTIMIZERS[optimizer], inference, gradients is not None
+    )
 
 
 def at_precision(graph: OpGraph, precision: Precision) -> OpGraph:

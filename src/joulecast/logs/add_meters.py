@@ -17,7 +17,7 @@ from joulecast.errors import JoulecastError
 from joulecast.logs.checked_meters import CheckedMeter
 from joulecast.logs.import_log import near, on_clock, read_source
 from joulecast.logs.imported_run import fact_of, power_frame, require_outside
-from joulecast.logs.lags import Course, Lag, lag_of
+from joulecast.logs.lags import Lag, LoggedActivity, lag_of
 from joulecast.logs.log import Log, LoggedMeter, LogOptions, named, usual_spacing, utc
 from joulecast.logs.log_times import in_words
 from joulecast.runs.files.writing import directory_added_to
@@ -164,7 +164,9 @@ def with_meters(
         logs, lag = [_account(meters, record, kind)], Lag(None, "a total shows none")
     else:
         logs = [on_clock(meter, kind, 0.0) for meter in meters if meter.trace]
-        lag = lag_of(logs, Course((record.info.outcome.start_s, record.info.outcome.stop_s)))
+        lag = lag_of(
+            logs, LoggedActivity((record.info.outcome.start_s, record.info.outcome.stop_s))
+        )
         if lag.matters and lag.lag_s is not None:
             raise _LeftOut(
                 f"the load of the log is {lag.text} behind the training; if that is its clock, say --shift "

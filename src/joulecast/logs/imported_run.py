@@ -18,10 +18,10 @@ from pydantic import TypeAdapter
 
 from joulecast.errors import JoulecastError
 from joulecast.logs.checked_meters import CheckedMeter, checked_meters, checked_switch
-from joulecast.logs.lags import Course, lag_of
+from joulecast.logs.lags import LoggedActivity, lag_of
 from joulecast.logs.log import NODE_METER, Findings, LoggedMeter, usual_spacing, utc
 from joulecast.logs.repeats import Repeat, compared, repeat_of
-from joulecast.logs.run_phases import Interval, work_of
+from joulecast.logs.run_phases import Interval, logged_work
 from joulecast.quantities import counted
 from joulecast.runs.files.reading import validated
 from joulecast.runs.files.writing import directory_added_to, written_aside
@@ -159,7 +159,7 @@ def _judge_course(run: ImportedRun) -> None:
 def _report_lag(run: ImportedRun) -> None:
     if run.run_s is None or not run.meters:
         return
-    lag = lag_of(run.meters, Course(run.run_s, run.init_s, run.intervals))
+    lag = lag_of(run.meters, LoggedActivity(run.run_s, run.init_s, run.intervals))
     if lag.matters and lag.lag_s is not None:
         run.findings.leave_out(
             "clock lag",
@@ -187,7 +187,9 @@ def record_of(run: ImportedRun) -> tuple[RunRecord, Repeat | None]:
         )
         for node in run.missing_nodes
     ]
-    work = work_of(run.intervals, run.init_s, run.run_s, run.global_batch_size, run.train_samples)
+    work = logged_work(
+        run.intervals, run.init_s, run.run_s, run.global_batch_size, run.train_samples
+    )
     if run.run_s is not None and not work.total:
         run.findings.remark(
             "work unknown", "no epoch was finished and no evaluation counts samples"
@@ -351,7 +353,7 @@ class ImportSummary:
 
 
 @dataclass(frozen=True)
-class Note:
+class RunNote:
     """What is remembered of a run once its record is written."""
 
     run: str
@@ -374,7 +376,7 @@ def require_outside(out: Path, source: Path) -> None:
         )
 
 
-def written(runs: Iterable[ImportedRun], out: Path) -> list[Note]:
+def written(runs: Iterable[ImportedRun], out: Path) -> list[RunNote]:
     """Write the record of each run to ``out/RUN``; what is remembered of them."""
     notes = []
     for run in runs:
@@ -383,11 +385,11 @@ def written(runs: Iterable[ImportedRun], out: Path) -> list[Note]:
         fact = fact_of(record) if run.is_of_tool else None
         is_metered = bool(run.meters or run.missing_nodes)
         info = record.info
-        notes.append(Note(run.run, info.left_out, info.remarks, repeat, is_metered, fact))
+        notes.append(RunNote(run.run, info.left_out, info.remarks, repeat, is_metered, fact))
     return notes
 
 
-def summarised(notes: list[Note], partial: Path, out: Path) -> ImportSummary:
+def summarised(notes: list[RunNote], partial: Path, out: Path) -> ImportSummary:
     """Compare the runs that lie in ``partial``, which becomes ``out``, and mark those that read unlike the
     others."""
     reasons = compared([note.repeat for note in notes if note.repeat is not None])

@@ -39,7 +39,7 @@ _SMALL_S, _SMALL_PERIODS, _SMALL_SHARE = 2.0, 3.0, 0.01
 
 
 @dataclass(frozen=True)
-class Course:
+class LoggedActivity:
     """What a run's log says of its activities, in seconds of the run clock."""
 
     run_s: tuple[float, float]
@@ -139,7 +139,7 @@ def _lagged_sums(indicators: Sequence[Floats], values: Sequence[Floats], lags: i
     return sums
 
 
-def _behind(course: Course, traces: Sequence[_Trace], grid_s: float) -> float | None:
+def _behind(course: LoggedActivity, traces: Sequence[_Trace], grid_s: float) -> float | None:
     """Lag of meters with one clock behind the run's; ``None`` where no lag is believed.
 
     The unexplained share at a lag is the variance within the activities over the whole. An activity
@@ -172,7 +172,7 @@ def _behind(course: Course, traces: Sequence[_Trace], grid_s: float) -> float | 
     return float(lags_s[best])
 
 
-def lag_of(meters: Sequence[LoggedMeter], course: Course) -> Lag:
+def lag_of(meters: Sequence[LoggedMeter], course: LoggedActivity) -> Lag:
     """How far the nodes' clocks are behind the run's, as far as the readings show it."""
     start_s, stop_s = course.run_s
     by_node: dict[str, list[LoggedMeter]] = defaultdict(list)

@@ -28,7 +28,7 @@ from joulecast.logs.imported_run import (
     MOST_NODES,
     ImportedRun,
     ImportSummary,
-    Note,
+    RunNote,
     require_outside,
     summarised,
     written,
@@ -123,7 +123,7 @@ class _Said:
         return run
 
 
-def _part(source: Path, out: Path, said: _Said, first: int, step: int) -> list[Note]:
+def _part(source: Path, out: Path, said: _Said, first: int, step: int) -> list[RunNote]:
     """Import every ``step``-th run from number ``first`` on."""
     return written((said.of(read_run(files)) for files in runs_of(source)[first::step]), out)
 

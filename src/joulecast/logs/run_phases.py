@@ -55,7 +55,7 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Work:
+class LoggedWork:
     """The phases of a run (columns of ``phases.parquet``) and its work: unit and total (0 if the log
     does not tell)."""
 
@@ -301,13 +301,13 @@ def _epoch_work(
     ]
 
 
-def work_of(
+def logged_work(
     intervals: list[Interval],
     init_s: tuple[float, float] | None,
     run_s: tuple[float, float] | None,
     batch_size: int | None,
     train_samples: int | None,
-) -> Work:
+) -> LoggedWork:
     """Phases and work of one run.
 
     Args:
@@ -358,7 +358,7 @@ def work_of(
     phases = pd.DataFrame(rows, columns=list(PHASE_COLUMNS)).astype(
         {"phase": "object", **dict.fromkeys(PHASE_COLUMNS[1:], "float64")}
     )
-    return Work(phases, unit, int(total))
+    return LoggedWork(phases, unit, int(total))
 
 
 _Row = tuple[str, float, float, float, float]

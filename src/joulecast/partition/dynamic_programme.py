@@ -18,7 +18,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from joulecast.partition.order import PartialOrder, Window, membership, nodes_of
+from joulecast.partition.order import PartialOrder, WeightRange, membership, nodes_of
 from joulecast.partition.problem import Problem
 from joulecast.partition.stage_costs import StageCosts
 
@@ -154,28 +154,28 @@ def _least_done(gaps: tuple[list[float], list[float]], weight: float) -> float:
     return above[place] if place >= 0 and below[place] < weight < above[place] else weight
 
 
-def state_windows(problem: Problem, bottleneck: float) -> list[Window]:
+def state_windows(problem: Problem, bottleneck: float) -> list[WeightRange]:
     """What is done once 0, 1, ... devices are used, by weight, if no stage takes longer than this."""
     total, devices = problem.order.total, problem.devices
     if math.isinf(bottleneck):
-        return [Window(-math.inf, math.inf) for _ in range(devices + 1)]
+        return [WeightRange(-math.inf, math.inf) for _ in range(devices + 1)]
     slack = problem.rounding
     gaps = weightless_gaps(problem)
     if problem.is_straight:
         windows = _straight_windows(problem, bottleneck + slack, gaps)
-        return [Window(w.least - slack, w.most + slack) for w in windows]
+        return [WeightRange(w.least - slack, w.most + slack) for w in windows]
     each = bottleneck + slack
     windows = []
     for used in range(devices + 1):
         least = _least_done(gaps, max(0.0, total - each * (devices - used)) - slack)
         most = _most_done(gaps, min(total, each * used) + slack)
-        windows.append(Window(least - slack, most + slack))
+        windows.append(WeightRange(least - slack, most + slack))
     return windows
 
 
 def _straight_windows(
     problem: Problem, bottleneck: float, gaps: tuple[list[float], list[float]]
-) -> list[Window]:
+) -> list[WeightRange]:
     """One stage a device: every border is the end of a stage, and in no gap."""
     total, devices = problem.order.total, problem.devices
     least, most = [0.0] * (devices + 1), [total] * (devices + 1)
@@ -184,7 +184,7 @@ def _straight_windows(
         most[used] = _most_done(gaps, min(total, most[used - 1] + bottleneck))
     for used in reversed(range(devices)):
         least[used] = _least_done(gaps, max(0.0, least[used + 1] - bottleneck))
-    return [Window(*each) for each in zip(least, most, strict=True)]
+    return [WeightRange(*each) for each in zip(least, most, strict=True)]
 
 
 def lower_bound(problem: Problem) -> float:

@@ -43,21 +43,21 @@ def bits_of(nodes: Iterable[int]) -> int:
 
 
 @dataclass(frozen=True)
-class Window:
+class WeightRange:
     """Weights from ``least`` to ``most``, both included."""
 
     least: float
     most: float
 
 
-def merged_windows(windows: Iterable[Window]) -> list[Window]:
+def merged_windows(windows: Iterable[WeightRange]) -> list[WeightRange]:
     """Windows that cover the same weights, in order and apart."""
-    found: list[Window] = []
+    found: list[WeightRange] = []
     for window in sorted(windows, key=lambda w: w.least):
         if window.most < window.least:
             continue
         if found and window.least <= found[-1].most:
-            found[-1] = Window(found[-1].least, max(found[-1].most, window.most))
+            found[-1] = WeightRange(found[-1].least, max(found[-1].most, window.most))
         else:
             found.append(window)
     return found
@@ -165,7 +165,7 @@ class WeighedOrder(PartialOrder):
                 total += place[byte]
         return total
 
-    def ideals_within(self, windows: Sequence[Window], limit: int) -> list[tuple[float, int]]:
+    def ideals_within(self, windows: Sequence[WeightRange], limit: int) -> list[tuple[float, int]]:
         """All ideals whose weight is in one of the windows, with their weights, in no order.
 
         Halves an interval of ideals (all those between two) at one node, in or out, and leaves intervals

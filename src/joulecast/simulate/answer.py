@@ -13,7 +13,7 @@ from joulecast.graphs.costs import Costs, roofline_of, roofline_or_refusal
 from joulecast.graphs.database import MeasuredCosts, read_database
 from joulecast.graphs.kernel_costs import kernel_costs_of
 from joulecast.graphs.network_graphs import network_for
-from joulecast.graphs.precision import Training, training_of
+from joulecast.graphs.precision import TrainingSetup, training_of
 from joulecast.runs.platforms import Platform, simulated_platform
 from joulecast.simulate.measured_step import corrected, read_steps
 from joulecast.simulate.network_calibration import calibrated, read_calibration
@@ -65,7 +65,7 @@ def search_request(request: SearchRequest, value_on: Callable[[Platform], Value 
     return search(graph, platform, request.devices, batch, costs, assumed, request.top, value)
 
 
-def _training_of(request: OnSimulator) -> Training:
+def _training_of(request: OnSimulator) -> TrainingSetup:
     return training_of(request.precision, request.optimizer, request.inference, request.gradients)
 
 

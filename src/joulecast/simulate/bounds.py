@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
-from joulecast.simulate.compiler import Compiler, Work
+from joulecast.simulate.compiler import Compiler, TurnWork
 from joulecast.simulate.phases import Bucket, Key, Segment, reduction
 from joulecast.simulate.shared_links import alone
 from joulecast.simulate.strategy import size_along
@@ -69,7 +69,7 @@ class _Effect:
 class _Turn:
     """One turn while its delays are worked out: as :meth:`DeviceStreams.run` does it."""
 
-    def __init__(self, compiler: Compiler, number: int, work: Work) -> None:
+    def __init__(self, compiler: Compiler, number: int, work: TurnWork) -> None:
         self.transfers, self.mesh = compiler.transfers, compiler.device_mesh.mesh
         self.number, self.work = number, work
         self.pace = compiler.device_mesh.pace_of(number)
@@ -301,7 +301,7 @@ class _Class:
                 self.flowing_s[name] += seconds
             self.upcoming = next(self.turns, None)
 
-    def _learnt(self, work: Work) -> _Known:
+    def _learnt(self, work: TurnWork) -> _Known:
         effect = _Turn(self.compiler, self.number, work).effect()
         for key in effect.receives:
             if key not in self.places:

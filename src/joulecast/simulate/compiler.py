@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from joulecast.graphs.costs import Costs, Direction
 from joulecast.graphs.opgraph import KINDS, Op, OpGraph
-from joulecast.graphs.precision import DEFAULT_TRAINING, Training
+from joulecast.graphs.precision import DEFAULT_TRAINING, TrainingSetup
 from joulecast.simulate.cost_cache import cached
 from joulecast.simulate.device_mesh import DeviceMesh, remainder, uneven
 from joulecast.simulate.device_streams import DeviceStreams
@@ -29,7 +29,7 @@ PROTEUS_BUCKETS = (FIRST_BUCKET_BYTES, BUCKET_BYTES)
 
 
 @dataclass(frozen=True)
-class Work:
+class TurnWork:
     """What a device does in a turn: a phase of a stage, cut into segments, and the gradients it sends."""
 
     stage: int
@@ -42,7 +42,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Plan:
+class StagePlan:
     """A stage's program cut into segments, for devices whose parts are of one size."""
 
     program: StageProgram
@@ -56,7 +56,7 @@ class Plan:
     weights: list[Segment]
     """The gradients of weights, where the schedule leaves them for later."""
     last_weights: list[Segment]
-    works: dict[tuple[str, bool], Work] = field(default_factory=dict)
+    works: dict[tuple[str, bool], TurnWork] = field(default_factory=dict)
     """Work of its turns, by phase and whether it is the first forward or last backward of the step."""
 
     @property
@@ -96,7 +96,7 @@ class Compiler:
         transfers: Transfers,
         costs: Costs,
         fuse: bool,
-        training: Training = DEFAULT_TRAINING,
+        training: TrainingSetup = DEFAULT_TRAINING,
         blocking: bool = False,
     ) -> None:
         self.graph = graph
@@ -115,7 +115,7 @@ class Compiler:
         """Ops by how their cost is known."""
         self.shared: dict[object, int] = {}
         """Activities that several classes take part in."""
-        self._plans: dict[tuple[int, tuple[int, ...]], Plan] = {}
+        self._plans: dict[tuple[int, tuple[int, ...]], StagePlan] = {}
 
     def compile(self) -> ActivityGraph:
         """Build the activities of every class."""
@@ -132,7 +132,7 @@ class Compiler:
         device = int(self.device_mesh.classes.first[number])
         return int(self.device_mesh.place[axis][device]) if axis in self.device_mesh.place else 0
 
-    def _plan_of(self, number: int, stage: int) -> Plan:
+    def _plan_of(self, number: int, stage: int) -> StagePlan:
         program = self.programs[stage]
         places = {axis: self._place(number, axis) for axis in self.device_mesh.mesh}
         more = uneven(program.items, self.device_mesh.mesh)
@@ -141,7 +141,7 @@ class Compiler:
             self._plans[stage, larger] = self._plan(program, places)
         return self._plans[stage, larger]
 
-    def plans_of(self, number: int) -> list[Plan]:
+    def plans_of(self, number: int) -> list[StagePlan]:
         """Plans of the chunks of the network that a class holds."""
         device = self.device_of(number)
         stages = range(device, len(self.programs), self.strategy.pipeline)
@@ -151,7 +151,7 @@ class Compiler:
         """The place of a class in the pipeline."""
         return self._place(number, "pipeline")
 
-    def turns(self, device: int, plans: list[Plan]) -> Iterator[tuple[Turn, Work]]:
+    def turns(self, device: int, plans: list[StagePlan]) -> Iterator[tuple[Turn, TurnWork]]:
         """What a device of the pipeline does in a step, in order."""
         order = device_order(self.strategy, device)
         gradients_in = "weights" if self.split_backward else "backward"
@@ -162,7 +162,7 @@ class Compiler:
             edge = first if turn.phase == "forward" else last
             yield turn, self._work_of(plans[turn.chunk], turn, turn is edge[turn.chunk])
 
-    def _work_of(self, plan: Plan, turn: Turn, at_edge: bool) -> Work:
+    def _work_of(self, plan: StagePlan, turn: Turn, at_edge: bool) -> TurnWork:
         """The work of a turn; the first forward and the last backward of a chunk are at the edge."""
         key = (turn.phase, at_edge)
         if key not in plan.works:
@@ -173,13 +173,13 @@ class Compiler:
         return plan.works[key]
 
     @staticmethod
-    def _forward(plan: Plan, first: bool) -> Work:
+    def _forward(plan: StagePlan, first: bool) -> TurnWork:
         program = plan.program
         if first:
-            return Work(program.stage, program.first_forward, plan.first_forward)
-        return Work(program.stage, program.forward, plan.forward)
+            return TurnWork(program.stage, program.first_forward, plan.first_forward)
+        return TurnWork(program.stage, program.forward, plan.forward)
 
-    def _backward(self, plan: Plan, turn: Turn, last: bool) -> Work:
+    def _backward(self, plan: StagePlan, turn: Turn, last: bool) -> TurnWork:
         """A backward, or the part of it for the gradients of weights, and what it sends."""
         phase, stage = plan.program.backward, plan.program.stage
         if turn.phase == "weights":
@@ -188,11 +188,11 @@ class Compiler:
         else:
             segments = plan.last_backward if last else plan.backward
         if self.split_backward and turn.phase != "weights":
-            return Work(stage, phase, segments)
+            return TurnWork(stage, phase, segments)
         buckets = list(enumerate(plan.buckets)) if last else plan.each
         if self.strategy.overlap:
-            return Work(stage, phase, segments, buckets)
-        return Work(stage, phase, segments, [], buckets)
+            return TurnWork(stage, phase, segments, buckets)
+        return TurnWork(stage, phase, segments, [], buckets)
 
     def _compile_class(self, number: int) -> None:
         plans = self.plans_of(number)
@@ -205,7 +205,7 @@ class Compiler:
             streams.exchange(plan.program.tied)
         self._update(streams, plans)
 
-    def _plan(self, program: StageProgram, places: Mapping[str, int]) -> Plan:
+    def _plan(self, program: StageProgram, places: Mapping[str, int]) -> StagePlan:
         """Cut a stage's phases into segments, with what they cost a device at these places."""
         usual = (DDP_FIRST_BUCKET, DDP_BUCKET) if self.fuse else PROTEUS_BUCKETS
         if not self.strategy.overlap:
@@ -223,7 +223,7 @@ class Compiler:
         at_each = [bucket for _, bucket in each] if self.strategy.overlap else []
         later = Phase([replace(s, needs=[], receives=[]) for s in program.backward.steps])
         split = self.split_backward
-        plan = Plan(
+        plan = StagePlan(
             program,
             buckets,
             each,
@@ -237,7 +237,7 @@ class Compiler:
         self._cost(plan, places)
         return plan
 
-    def _cost(self, plan: Plan, places: Mapping[str, int]) -> None:
+    def _cost(self, plan: StagePlan, places: Mapping[str, int]) -> None:
         """Fill in the seconds of a plan's segments."""
         seconds: dict[tuple[str, Direction], float] = {}
         late = {id(segment) for segment in (*plan.weights, *plan.last_weights)}
@@ -276,7 +276,7 @@ class Compiler:
         self.sources[cost.source] = self.sources.get(cost.source, 0) + 1
         return cost.seconds
 
-    def update_seconds(self, plans: list[Plan], pace: float) -> float:
+    def update_seconds(self, plans: list[StagePlan], pace: float) -> float:
         """Seconds of the optimizer, on the shard of the weights whose state a device keeps."""
         gradients = [gradient for plan in plans for gradient in plan.program.gradients]
         kept = sum(g.sharding.bytes / (g.sharding.shards if g.zero else 1) for g in gradients)
@@ -284,7 +284,7 @@ class Compiler:
         return self.costs.optimizer(kept, self.training).seconds * pace if updated else 0.0
 
     @staticmethod
-    def gathered_after_update(plans: list[Plan]) -> list[Message]:
+    def gathered_after_update(plans: list[StagePlan]) -> list[Message]:
         """Gathers of the weights of which each device has updated its shard (ZeRO-1)."""
         sizes: dict[str, float] = {}
         for gradient in (gradient for plan in plans for gradient in plan.program.gradients):
@@ -297,7 +297,7 @@ class Compiler:
             if size
         ]
 
-    def _update(self, streams: DeviceStreams, plans: list[Plan]) -> None:
+    def _update(self, streams: DeviceStreams, plans: list[StagePlan]) -> None:
         """The optimizer, and the gather of what it has updated."""
         seconds = self.update_seconds(plans, streams.pace)
         if seconds > 0:

@@ -19,7 +19,7 @@ from scipy.stats import t as student
 
 from joulecast.graphs.costs import Cost, Costs, Direction, Parts, Scaled
 from joulecast.graphs.opgraph import Op, OpGraph
-from joulecast.graphs.precision import DEFAULT_TRAINING, Training
+from joulecast.graphs.precision import DEFAULT_TRAINING, TrainingSetup
 from joulecast.simulate.cost_cache import CachedCosts, cached
 from joulecast.simulate.strategy import Strategy
 
@@ -43,7 +43,7 @@ Setting = tuple[float, ...]
 """Numbers that steps are compared by, as powers of two."""
 
 
-def setting_of(graph: OpGraph, strategy: Strategy, inference: bool) -> Setting:
+def step_setting(graph: OpGraph, strategy: Strategy, inference: bool) -> Setting:
     """What a step is compared by: the network's size, the work of a micro-batch, and how it is split.
 
     Args:
@@ -81,7 +81,7 @@ class MeasuredError:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class MeasuredSteps:
     """Measured steps of a GPU, and what they say of others."""
 
     errors: tuple[MeasuredError, ...]
@@ -118,7 +118,7 @@ class Corrected:
     """Costs that measured steps correct: by a factor that depends on the step that is asked for."""
 
     costs: CachedCosts
-    evidence: Evidence
+    evidence: MeasuredSteps
     _known: dict[tuple[float, Setting], CachedCosts] = field(default_factory=dict, repr=False)
 
     def at(self, setting: Setting, passes: float) -> CachedCosts:
@@ -136,7 +136,7 @@ class Corrected:
     def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
         return self._shared.cost(graph, op, parts, direction)
 
-    def optimizer(self, parameter_bytes: float, training: Training = DEFAULT_TRAINING) -> Cost:
+    def optimizer(self, parameter_bytes: float, training: TrainingSetup = DEFAULT_TRAINING) -> Cost:
         return self._shared.optimizer(parameter_bytes, training)
 
 
@@ -146,7 +146,7 @@ def costs_in_step(
     """What ops cost in a step: with its passes over gradients, and corrected where steps were measured."""
     known = cached(costs)
     if isinstance(known.costs, Corrected):
-        return known.costs.at(setting_of(graph, strategy, inference), passes)
+        return known.costs.at(step_setting(graph, strategy, inference), passes)
     return known.passing(passes)
 
 

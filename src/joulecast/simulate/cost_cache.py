@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from joulecast.graphs.costs import Cost, Costs, Direction, Parts, Scaled, Source
 from joulecast.graphs.kernel_costs import with_gradient_passes
 from joulecast.graphs.opgraph import Access, Op, OpGraph
-from joulecast.graphs.precision import DEFAULT_TRAINING, Training
+from joulecast.graphs.precision import DEFAULT_TRAINING, TrainingSetup
 
 Signature = tuple[object, ...]
 T = TypeVar("T")
@@ -99,7 +99,7 @@ class CachedCosts:
             self._known[key] = self.costs.cost(graph, op, parts, direction)
         return self._known[key]
 
-    def optimizer(self, parameter_bytes: float, training: Training = DEFAULT_TRAINING) -> Cost:
+    def optimizer(self, parameter_bytes: float, training: TrainingSetup = DEFAULT_TRAINING) -> Cost:
         return self.costs.optimizer(parameter_bytes, training)
 
 

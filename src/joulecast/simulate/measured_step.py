@@ -27,11 +27,11 @@ from scipy.optimize import root_scalar
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs, Scaled
 from joulecast.graphs.network_graphs import network_for
-from joulecast.graphs.precision import Training, training_of
+from joulecast.graphs.precision import TrainingSetup, training_of
 from joulecast.quantities import MOST_SAMPLES
 from joulecast.runs.files.reading import read_yaml, validated
 from joulecast.runs.platforms import Platform
-from joulecast.simulate.correction import Corrected, Evidence, MeasuredError, setting_of
+from joulecast.simulate.correction import Corrected, MeasuredError, MeasuredSteps, step_setting
 from joulecast.simulate.cost_cache import cached
 from joulecast.simulate.simulate import Assumptions, Simulation, simulate
 from joulecast.simulate.strategy import parse_strategy
@@ -63,7 +63,7 @@ class MeasuredStep(BaseModel):
     source: str = Field("", max_length=1000, description="Who measured it, and where.")
 
     @property
-    def training(self) -> Training:
+    def training(self) -> TrainingSetup:
         """What the step does with the weights."""
         return training_of(self.precision, self.optimizer, self.inference)
 
@@ -137,7 +137,7 @@ def error_of(step: MeasuredStep, simulation: Simulation, ops_factor: float) -> M
     strategy = simulation.strategy
     micro_batch = simulation.graph.with_batch(round(simulation.batch / strategy.micro_batches))
     return MeasuredError(
-        setting_of(micro_batch, strategy, step.inference),
+        step_setting(micro_batch, strategy, step.inference),
         math.log(step.step_s / simulation.step_s),
         math.log(ops_factor),
     )
@@ -167,4 +167,4 @@ def corrected(
     device = cluster.device.model_copy(update=known)
     described = cluster.model_copy(update={"device": device})
     there = platform.model_copy(update={"cluster": described})
-    return there, Corrected(cached(costs), Evidence(errors))
+    return there, Corrected(cached(costs), MeasuredSteps(errors))

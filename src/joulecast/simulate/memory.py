@@ -11,7 +11,7 @@ from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 
 from joulecast.graphs.opgraph import OpGraph
-from joulecast.graphs.precision import DEFAULT_TRAINING, Training
+from joulecast.graphs.precision import DEFAULT_TRAINING, TrainingSetup
 from joulecast.runs.platforms import Platform
 from joulecast.simulate.cost_cache import OpCache
 from joulecast.simulate.phases import Sharding
@@ -143,7 +143,7 @@ def memory_of(
     graph: OpGraph,
     strategy: Strategy,
     programs: list[StageProgram],
-    training: Training = DEFAULT_TRAINING,
+    training: TrainingSetup = DEFAULT_TRAINING,
     op_cache: OpCache | None = None,
     communicator_bytes: float = 0.0,
 ) -> Memory:
@@ -181,7 +181,7 @@ def _blocks(program: StageProgram) -> Hashable:
 
 
 def _state(
-    strategy: Strategy, programs: list[StageProgram], training: Training
+    strategy: Strategy, programs: list[StageProgram], training: TrainingSetup
 ) -> tuple[float, float, float]:
     """Bytes of weights, gradients and optimizer state."""
     weights = [weight for program in programs for weight in program.weights.values()]
@@ -192,7 +192,7 @@ def _state(
     )
 
 
-def least_state_bytes(graph: OpGraph, strategy: Strategy, training: Training) -> float:
+def least_state_bytes(graph: OpGraph, strategy: Strategy, training: TrainingSetup) -> float:
     """Bytes of weights, gradients and optimizer state that some device holds at least.
 
     As if all were divided over pipeline, tensor and expert axes, and evenly: no op has to be placed.

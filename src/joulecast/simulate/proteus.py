@@ -14,7 +14,7 @@ import numpy as np
 
 from joulecast.graphs.costs import Cost, Direction, Parts, Roofline, part_of, roofline_of
 from joulecast.graphs.opgraph import KINDS, Op, OpGraph
-from joulecast.graphs.precision import DEFAULT_TRAINING, Training
+from joulecast.graphs.precision import DEFAULT_TRAINING, TrainingSetup
 from joulecast.runs.platforms import Cluster, Platform, Ring
 from joulecast.simulate.collectives import Kind, hops_of
 from joulecast.simulate.device_mesh import DeviceMesh, Ints
@@ -75,7 +75,7 @@ class ProteusRoofline(Roofline):
             return plain + written
         return None
 
-    def optimizer(self, parameter_bytes: float, training: Training = DEFAULT_TRAINING) -> Cost:
+    def optimizer(self, parameter_bytes: float, training: TrainingSetup = DEFAULT_TRAINING) -> Cost:
         passes = _OPTIMIZER_PASSES if training.updates else 0
         return Cost(passes * parameter_bytes / self.bytes_per_s, "roofline")
 

@@ -16,7 +16,7 @@ import numpy as np
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs, roofline_of
 from joulecast.graphs.opgraph import OpGraph
-from joulecast.graphs.precision import DEFAULT_TRAINING, Training
+from joulecast.graphs.precision import DEFAULT_TRAINING, TrainingSetup
 from joulecast.graphs.transformer import attention_of
 from joulecast.runs.platforms import Platform
 from joulecast.simulate.breakdown import Breakdown, breakdowns, mean_breakdown
@@ -56,7 +56,7 @@ class Assumptions:
     """Whether devices that are alike are simulated once."""
     sharing: bool = True
     """Whether flows divide the ports that they meet on."""
-    training: Training = DEFAULT_TRAINING
+    training: TrainingSetup = DEFAULT_TRAINING
     """Precision, optimizer, and whether a step is a forward pass alone."""
     single_queue: bool = False
     """Whether compute waits for every message that it has sent (an ablation)."""
@@ -80,7 +80,7 @@ class Simulation:
     device_mesh: DeviceMesh
     activities: ActivityGraph
     timeline: Timeline
-    training: Training
+    training: TrainingSetup
     optimizer_s: float
     """Seconds of the optimizer, the mean over devices; part of computing."""
     capacity: list[float]
@@ -237,7 +237,7 @@ class Prepared:
     topology: Topology
     costs: Costs
 
-    training: Training = DEFAULT_TRAINING
+    training: TrainingSetup = DEFAULT_TRAINING
     communicator_bytes: float = 0.0
 
     def memory(self, strategy: Strategy) -> list[Memory]:
@@ -262,7 +262,7 @@ def prepare(
     strategy: Strategy,
     batch: int,
     costs: Costs | None = None,
-    training: Training = DEFAULT_TRAINING,
+    training: TrainingSetup = DEFAULT_TRAINING,
     uneven_heads: bool = False,
 ) -> Prepared:
     """Place a strategy and write its programs: all that memory depends on.

@@ -43,8 +43,8 @@ from joulecast.simulate.simulate import (
 )
 from joulecast.simulate.strategy import Strategy, text_of
 from joulecast.simulate.strategy_space import (
-    Candidate,
     Recompute,
+    StrategyAlternatives,
     candidates,
     recomputations,
     recomputing,
@@ -135,7 +135,7 @@ def in_processes(
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SearchedStrategy:
     """The least seconds that a strategy's step can take, and its simulation unless it cannot be among the
     best. Which of the others are simulated depends on what several processes find first."""
 
@@ -221,7 +221,7 @@ class _Search:
                 found, below = (below[place], ready), below[:place]
         return found
 
-    def look_at(self, candidate: Candidate) -> None:
+    def look_at(self, candidate: StrategyAlternatives) -> None:
         """Note the strategy that fits with the fewest micro-batches.
 
         Where that takes several for want of memory, or none fits, the same with recomputation is looked at
@@ -262,13 +262,13 @@ class _Search:
         """What a simulation is ranked by."""
         return self.value(simulation.step_s, simulation.breakdown.computing_s)
 
-    def simulated(self, fits: Sequence[_Fitting], found: Found) -> dict[int, Outcome]:
+    def simulated(self, fits: Sequence[_Fitting], found: Found) -> dict[int, SearchedStrategy]:
         """Outcomes of the strategies that no other process has taken, by their places.
 
         All get the least time that they can take. Then they are simulated in its order, until what is left
         cannot be among the best.
         """
-        done: dict[int, Outcome] = {}
+        done: dict[int, SearchedStrategy] = {}
         waiting: list[tuple[float, int, Compiler]] = []
         gamma = self.platform.require_cluster().overlap_slowdown or 0.0
         while (place := found.take()) < len(fits):
@@ -276,7 +276,7 @@ class _Search:
             if self.top is not None:
                 least = least_time(compiler, gamma)
                 value = steady(self.value(least.step_s, least.computing_s))
-                done[place] = Outcome(least.step_s)
+                done[place] = SearchedStrategy(least.step_s)
             heapq.heappush(waiting, (value, place, compiler))
         while waiting:
             value, place, compiler = heapq.heappop(waiting)
@@ -284,7 +284,7 @@ class _Search:
                 break
             simulation = self._simulated(fits[place], compiler)
             least_s = done[place].least_s if place in done else simulation.step_s
-            done[place] = Outcome(least_s, simulation)
+            done[place] = SearchedStrategy(least_s, simulation)
             found.add(self.of(simulation))
         return done
 

@@ -23,7 +23,7 @@ Recompute = bool | Literal["selective"] | None
 
 
 @dataclass(frozen=True)
-class Candidate:
+class StrategyAlternatives:
     """Strategies of which the first that fits in memory is the one to take."""
 
     by_micro_batches: tuple[Strategy, ...]
@@ -91,7 +91,7 @@ def _schedules(
 
 def candidates(
     graph: OpGraph, platform: Platform, devices: int, global_batch: int, inference: bool = False
-) -> Iterator[Candidate]:
+) -> Iterator[StrategyAlternatives]:
     """All that a search tries, the plainer first, without recomputation (see :func:`recomputations`).
 
     A pipeline whose weights are sharded (ZeRO-3) is tried with 1F1B alone: every micro-batch gathers them.
@@ -120,7 +120,7 @@ def candidates(
                         )
                         for count in counts
                     )
-                    yield Candidate(tried, batch)
+                    yield StrategyAlternatives(tried, batch)
 
 
 def recomputations(graph: OpGraph, inference: bool = False) -> list[Recompute]:

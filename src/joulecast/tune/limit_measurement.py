@@ -22,7 +22,7 @@ from joulecast.tune.trial import EpochAtLimit
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class LimitWindow:
     """Length of the measurement of a limit: all three conditions have to be met.
 
     Attributes:
@@ -85,12 +85,12 @@ class LimitProfile:
         joules: Callable[[], float | None],
         select: Selector,
         steps_per_epoch: int,
-        window: Window | None = None,
+        window: LimitWindow | None = None,
         measured: Mapping[int, EpochAtLimit] | None = None,
     ) -> None:
         self._seconds, self._joules = seconds, joules
         self._select, self._steps_per_epoch = select, steps_per_epoch
-        self._window = Window() if window is None else window
+        self._window = LimitWindow() if window is None else window
         self.limits = dict(measured or {})
         self._pieces: dict[int, _Measured] = {}
         # Of the window that is open, if any: steps since the limit was set, and the piece that is measured

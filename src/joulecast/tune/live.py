@@ -35,16 +35,16 @@ from joulecast.runs import provenance
 from joulecast.tune.history import History, add_to_history_file, begin_history_file
 from joulecast.tune.limit_choice import selector_of
 from joulecast.tune.limit_measurement import LimitProfile
-from joulecast.tune.live_job import LiveJob, Training, live_job, live_provenance, stopped_by
+from joulecast.tune.live_job import LiveJob, TunedTraining, live_job, live_provenance, stopped_by
 from joulecast.tune.policies import Policy, SeededByTrial
 from joulecast.tune.recurrences import TRIES, Recurrence, recur
-from joulecast.tune.training_monitor import Watch
+from joulecast.tune.training_monitor import TrainingWatch
 from joulecast.tune.trial import CostModel, EpochAtLimit, Proposal, SearchSpace, Trial
 
 __all__ = ["LiveJob", "LiveTraining", "live_job", "tune_live"]
 
 
-def _open_training(job: LiveJob) -> Training:
+def _open_training(job: LiveJob) -> TunedTraining:
     leave_mpi_job()
     # torch and MPI are loaded when something is trained, and not before.
     from joulecast.measure.training.to_target import TrainingToTarget
@@ -87,13 +87,13 @@ class LiveTraining:
         self,
         job: LiveJob,
         *,
-        open_training: Callable[[LiveJob], Training] = _open_training,
+        open_training: Callable[[LiveJob], TunedTraining] = _open_training,
         counter: EnergyCounter | None = None,
         seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self.job, self.notes = job, list[str]()
         self._open_training, self._seconds = open_training, seconds
-        self._training: Training | None = None
+        self._training: TunedTraining | None = None
         on_gpu = job.device == "cuda"
         self._gpu = (first_visible_gpu() if job.gpu is None else job.gpu) if on_gpu else 0
         self._counter = counter or open_energy_counter(job.device, self._gpu)
@@ -223,7 +223,7 @@ class LiveTraining:
         size = proposal.batch_size
         steps = training.steps_per_epoch(size)
         profile_of = partial(self._profile, proposal, steps)
-        watch = Watch(
+        watch = TrainingWatch(
             proposal, self.space.cost, self._counter, self._seconds, steps, limits, profile_of
         )
         trained = training.train(
@@ -288,7 +288,7 @@ class LiveTraining:
         if note not in self.notes:
             self.notes.append(note)
 
-    def _opened(self) -> Training:
+    def _opened(self) -> TunedTraining:
         if self._training is None:
             if self.job.device == "cuda":
                 # CUDA then numbers devices as NVML does.

@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field, TypeAdapter
 from joulecast.runs.files.reading import validated
 from joulecast.runs.provenance import host_fingerprint, source_state, versions
 from joulecast.runs.spec import Workload
-from joulecast.tune.limit_measurement import Window
+from joulecast.tune.limit_measurement import LimitWindow
 from joulecast.tune.section import RecurringTraining
 from joulecast.tune.trial import StoppedBy
 
@@ -30,7 +30,7 @@ class LiveJob(RecurringTraining):
     threads: int = Field(1, ge=1)
     prefetch_batches: int = Field(0, ge=0)
     limit_step_w: int = Field(25, ge=1)
-    window: Window = Window()
+    window: LimitWindow = LimitWindow()
 
     @property
     def workload(self) -> Workload:
@@ -52,7 +52,7 @@ def live_job(**keys: Any) -> LiveJob:
     return validated(TypeAdapter(LiveJob), keys, "live tuning")
 
 
-class Trained(Protocol):
+class TunedResult(Protocol):
     """The end of a training; :class:`joulecast.measure.training.to_target.TrainedToTarget` is one."""
 
     @property
@@ -69,7 +69,7 @@ class Trained(Protocol):
     def failed(self) -> str | None: ...
 
 
-class Training(Protocol):
+class TunedTraining(Protocol):
     """What trains; :class:`joulecast.measure.training.to_target.TrainingToTarget` is one."""
 
     def steps_per_epoch(self, batch_size: int) -> int: ...
@@ -85,10 +85,10 @@ class Training(Protocol):
         stepped: Callable[[int], None],
         ended: Callable[[], None],
         go_on: Callable[[int, float], bool],
-    ) -> Trained: ...
+    ) -> TunedResult: ...
 
 
-def stopped_by(trained: Trained) -> StoppedBy:
+def stopped_by(trained: TunedResult) -> StoppedBy:
     """Reason why a training ended, in the terms of a trial."""
     if trained.failed is not None:
         return "interrupted"

@@ -9,7 +9,7 @@ from joulecast.tune.limit_measurement import LimitProfile
 from joulecast.tune.trial import CostModel, Proposal
 
 
-class Watch:
+class TrainingWatch:
     """The monitor of one training.
 
     Args:

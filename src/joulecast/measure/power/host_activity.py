@@ -41,7 +41,7 @@ class _Pace:
         return True
 
 
-class Work:
+class CpuWork:
     """CPU seconds of the machine and of the run's own processes, every so often."""
 
     def __init__(self, ranks: tuple[int, ...]) -> None:
@@ -67,7 +67,7 @@ class Work:
         return self._programs.busiest(self._ours)
 
 
-class Activity:
+class HostActivity:
     """Utilisation, memory and network traffic of every node of this host."""
 
     def __init__(self, nodes: MeteredNodes, has_gpu: bool) -> None:

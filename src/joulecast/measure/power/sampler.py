@@ -24,7 +24,7 @@ from typing import Any
 
 from joulecast.errors import JoulecastError
 from joulecast.measure.power.command_meter import finish_all
-from joulecast.measure.power.host_activity import Activity, Columns, Work
+from joulecast.measure.power.host_activity import Columns, CpuWork, HostActivity
 from joulecast.measure.power.meter_registry import METERS
 from joulecast.measure.power.meters import (
     READING,
@@ -159,8 +159,8 @@ def sample(
         begun: is called when the meters have been read for the first time.
     """
     meters, absent = open_all(order)
-    activity = Activity(order.nodes, any(meter.name.startswith("gpu") for meter in meters))
-    readings, work = _Readings(meters), Work(order.ranks)
+    activity = HostActivity(order.nodes, any(meter.name.startswith("gpu") for meter in meters))
+    readings, work = _Readings(meters), CpuWork(order.ranks)
     tables = {f"power.{index}": columns for index, columns in enumerate(readings.columns)}
     tables |= {f"activity.{index}": columns for index, columns in enumerate(activity.columns)}
     tables["work"] = work.columns

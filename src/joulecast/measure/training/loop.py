@@ -137,7 +137,7 @@ class NodeSpeed:
 
 
 @dataclass
-class Trained:
+class LoopResult:
     """Result of the loop; its times are on this host's monotonic clock."""
 
     start: float
@@ -343,7 +343,7 @@ class Trainer:
         self,
         progress: Callable[[int, float], None],
         go_on: Callable[[int, float], bool] | None = None,
-    ) -> Trained:
+    ) -> LoopResult:
         """Warm up, then train for the given steps or to the target accuracy.
 
         Args:
@@ -380,7 +380,7 @@ class Trainer:
         stop = time.monotonic()
         total = comm.allreduce(loss) / training.global_batch_size
         samples = done * training.global_batch_size
-        return Trained(start, stop, done, samples, total, accuracy, reached)
+        return LoopResult(start, stop, done, samples, total, accuracy, reached)
 
     def close(self) -> None:
         """Stop threads and free shared memory (collective)."""

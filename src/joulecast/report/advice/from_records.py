@@ -1,6 +1,6 @@
 """Candidates from run records: settings that were run, and those that MC2, fitted to them, forecasts.
 
-They are the rows of a forecast (:func:`joulecast.energy.forecast.answered`).
+They are the rows of a forecast (:func:`joulecast.energy.forecast.answer_settings`).
 """
 
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from joulecast.energy.as_run import notes_on
 from joulecast.energy.fitting import KnownRuns
-from joulecast.energy.forecast import answered, asked_counts, setting_of, usual_batch
-from joulecast.energy.models import EnergyModel, Evidence, campaigns, mc2_for
+from joulecast.energy.forecast import answer_settings, asked_counts, setting_of, usual_batch
+from joulecast.energy.measured_settings import notes_on
+from joulecast.energy.models import EnergyModel, Evidence, fit_groups, mc2_for
 from joulecast.errors import JoulecastError
 from joulecast.report.advice.candidate import Candidate
 from joulecast.runs.json_values import json_value
@@ -89,7 +89,7 @@ def read_campaign(
         raise JoulecastError(
             f"no record of {network} is of the platform {name} (there are: {', '.join(found)})"
         )
-    fitted = campaigns(known_runs.clean, known_runs.allreduce, known_runs.watts)
+    fitted = fit_groups(known_runs.clean, known_runs.allreduce, known_runs.watts)
     for evidence, imported in fitted:
         training = evidence.training
         own = training[(training["network"] == network) & (training["platform"] == name)]
@@ -178,7 +178,7 @@ def campaign_candidates(
         for batch in batches or _batches(campaign, count, count * ranks_per_node)
     ]
     model: EnergyModel = mc2_for(campaign.imported).fit(campaign.evidence)
-    rows, refused = answered(model, campaign.evidence.training, campaign.runs, settings)
+    rows, refused = answer_settings(model, campaign.evidence.training, campaign.runs, settings)
     found = [_candidate(campaign, row) for row in rows.to_dict("records")]
     why_none = [
         {"setting": f"{scale_in_words(row['nodes'], row['nodes_are'])}, batch {row['batch']:,.10g}"}

@@ -13,7 +13,7 @@ both the emulated network and a simulator of it follow:
 * A tensor-parallel group all-reduces ``activation_bytes`` after every layer's forward and again after
   its backward; nothing else is computed meanwhile.
 * Gradients are all-reduced over the data-parallel group of the stage after the last backward only,
-  in the buckets of :meth:`Configuration.buckets`, one after the other. With ``overlap`` a bucket is
+  in the buckets of :meth:`EmulatedStep.buckets`, one after the other. With ``overlap`` a bucket is
   ready as soon as its last layer's backward (and tensor-parallel all-reduce) is done; without, all
   are when the rank's last backward is.
 * A straggler's computations take ``factor`` times as long; nothing else about it differs.
@@ -32,15 +32,15 @@ from pydantic import Field, model_validator
 
 from joulecast.graphs.costs import Cost, Direction, Parts
 from joulecast.graphs.opgraph import Access, Dim, DimKind, Op, OpGraph, Tensor, checked
-from joulecast.graphs.precision import DEFAULT_TRAINING, Training
+from joulecast.graphs.precision import DEFAULT_TRAINING, TrainingSetup
 from joulecast.runs.platforms import Platform
 from joulecast.simulate.collectives import Algorithm
 from joulecast.simulate.judged.results import (
     Experiment,
     Frozen,
-    Results,
+    IterationTable,
+    Measurements,
     StepConfiguration,
-    Table,
     judge_steps,
     platform_of,
     read_folder,
@@ -72,7 +72,7 @@ class Straggler(Frozen):
     factor: float = Field(gt=0)
 
 
-class Configuration(StepConfiguration):
+class EmulatedStep(StepConfiguration):
     """A step of training on ``ranks`` ranks; the module's text says what happens in it."""
 
     name: str = Field(pattern=r"^[a-z0-9-]+$")
@@ -90,7 +90,7 @@ class Configuration(StepConfiguration):
     straggler: Straggler | None = None
 
     @model_validator(mode="after")
-    def _fits_together(self) -> "Configuration":
+    def _fits_together(self) -> "EmulatedStep":
         product = self.data_parallel * self.tensor_parallel * self.pipeline
         if product != self.ranks:
             raise ValueError(
@@ -214,7 +214,7 @@ class GivenCosts:
     def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
         return Cost(float(op.attributes[f"{direction}_s"]), "given")
 
-    def optimizer(self, parameter_bytes: float, training: Training = DEFAULT_TRAINING) -> Cost:
+    def optimizer(self, parameter_bytes: float, training: TrainingSetup = DEFAULT_TRAINING) -> Cost:
         return Cost(0.0, "given")
 
 
@@ -223,12 +223,12 @@ _COLLECTIVE = ("kind", "algorithm", "ranks", "ranks_per_node", "bytes")
 _OUTCOME = ("seconds", "other_cores", "late_s")
 
 EMULATED = Experiment(
-    configuration=Configuration,
+    configuration=EmulatedStep,
     tables={
-        "steps": Table(_STEP, _OUTCOME),
+        "steps": IterationTable(_STEP, _OUTCOME),
         # Seconds after the common start at which each rank began and had finished everything.
-        "ranks": Table((*_STEP, "rank"), ("began_s", "ended_s")),
-        "collectives": Table(_COLLECTIVE, _OUTCOME),
+        "ranks": IterationTable((*_STEP, "rank"), ("began_s", "ended_s")),
+        "collectives": IterationTable(_COLLECTIVE, _OUTCOME),
     },
     typical=median,
     # The first has one session, whose facts are the provenance, and no column for it.
@@ -246,7 +246,7 @@ ABLATIONS: dict[str, tuple[Assumptions, bool]] = {
 """The simulator, whole and with a part left out, and whether gradients overlap as the configuration says."""
 
 
-def read_results(folder: Path) -> Results[Configuration]:
+def read_results(folder: Path) -> Measurements[EmulatedStep]:
     """Read what was measured on the emulated network.
 
     Raises:
@@ -255,7 +255,7 @@ def read_results(folder: Path) -> Results[Configuration]:
     return read_folder(folder, EMULATED)
 
 
-def calibrations(results: Results[Configuration]) -> dict[str, NetworkCalibration]:
+def calibrations(results: Measurements[EmulatedStep]) -> dict[str, NetworkCalibration]:
     """Calibration of the link between nodes and of the memory inside one, with ring all-reduces."""
     points = results.collectives
     ring = (points.kind == "send") | (points.algorithm == "ring")
@@ -266,7 +266,7 @@ def calibrations(results: Results[Configuration]) -> dict[str, NetworkCalibratio
     }
 
 
-def emulated_platform(results: Results[Configuration], ranks_per_node: int) -> Platform:
+def emulated_platform(results: Measurements[EmulatedStep], ranks_per_node: int) -> Platform:
     """The emulated network as a platform, with the rates of its calibration."""
     found = calibrations(results)
     links: dict[tuple[str, int | None], NetworkCalibration] = {("nic", None): found["nic"]}
@@ -275,7 +275,7 @@ def emulated_platform(results: Results[Configuration], ranks_per_node: int) -> P
     return platform_of("emulated-network", "a sleeping rank", links, ranks_per_node, 0.0)
 
 
-def graph_of(configuration: Configuration) -> OpGraph:
+def graph_of(configuration: EmulatedStep) -> OpGraph:
     """The layers of a configuration as an op graph."""
     layers = [
         TimedLayer(
@@ -290,7 +290,7 @@ def graph_of(configuration: Configuration) -> OpGraph:
     return timed_chain(configuration.name, layers, configuration.tensor_parallel)
 
 
-def strategy_of(configuration: Configuration, overlap: bool = True) -> Strategy:
+def strategy_of(configuration: EmulatedStep, overlap: bool = True) -> Strategy:
     """The strategy of a configuration, with its layers on the stages that it says."""
     each = len(configuration.layers) // configuration.pipeline
     children = {
@@ -313,7 +313,7 @@ def strategy_of(configuration: Configuration, overlap: bool = True) -> Strategy:
 
 
 def predict(
-    configuration: Configuration,
+    configuration: EmulatedStep,
     platform: Platform,
     assumptions: Assumptions | None = None,
     overlap: bool = True,
@@ -354,7 +354,7 @@ def sum_and_max(simulation: Simulation) -> tuple[float, float]:
     return max(c + t for c, t in both), max(max(c, t) for c, t in both)
 
 
-def judge(results: Results[Configuration]) -> pd.DataFrame:
+def judge(results: Measurements[EmulatedStep]) -> pd.DataFrame:
     """Predict every measured configuration, by the simulator, whole and without a part, and by two rules of
     thumb; rows as of :func:`joulecast.simulate.judged.results.judge_steps`."""
     platforms = {count: emulated_platform(results, count) for count in (1, 2)}

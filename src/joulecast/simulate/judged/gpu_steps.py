@@ -22,7 +22,7 @@ from joulecast.runs.files.columns import Column, read_csv
 from joulecast.runs.judging import by_setting, join_references
 from joulecast.runs.platforms import Platform, find_platform
 from joulecast.simulate.collectives import Kind
-from joulecast.simulate.correction import Evidence
+from joulecast.simulate.correction import MeasuredSteps
 from joulecast.simulate.device_mesh import build_device_mesh
 from joulecast.simulate.measured_step import (
     MeasuredStep,
@@ -204,7 +204,7 @@ def simulate_steps(steps: Iterable[GpuStep]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def corrected_s(row: Mapping[str, Any], evidence: Evidence) -> float:
+def corrected_s(row: Mapping[str, Any], evidence: MeasuredSteps) -> float:
     """Seconds of a row of :func:`simulate_steps`, its ops corrected by measured steps."""
     exposed = row["exposed_s"]
     factor = evidence.factor(row["error"].setting)
@@ -213,7 +213,7 @@ def corrected_s(row: Mapping[str, Any], evidence: Evidence) -> float:
 
 def _after_others(group: pd.DataFrame) -> pd.DataFrame:
     """Predictions of the steps of a group, each after others of it were measured."""
-    alone = [Evidence((error,)) for error in group["error"]]
+    alone = [MeasuredSteps((error,)) for error in group["error"]]
     chance = np.random.default_rng(0)
     rows = []
     for place, row in enumerate(group.to_dict("records")):
@@ -222,7 +222,7 @@ def _after_others(group: pd.DataFrame) -> pd.DataFrame:
         draws = [chance.choice(others, taken, replace=False) for _ in range(_DRAWS)]
         after = {
             "one step": [alone[other] for other in others],
-            "three steps": [Evidence(tuple(group["error"].iloc[drawn])) for drawn in draws],
+            "three steps": [MeasuredSteps(tuple(group["error"].iloc[drawn])) for drawn in draws],
         }
         rows += [
             (row["step"], basis, corrected_s(row, evidence), row["out_of_memory"])

@@ -78,7 +78,7 @@ C = TypeVar("C", bound=StepConfiguration)
 
 
 @dataclass(frozen=True)
-class Table:
+class IterationTable:
     """A table of iterations.
 
     Attributes:
@@ -120,7 +120,7 @@ class Experiment(Generic[C]):
     """
 
     configuration: type[C]
-    tables: Mapping[str, Table]
+    tables: Mapping[str, IterationTable]
     typical: Callable[[list[float]], float]
     formats: tuple[int, ...]
     missing: str
@@ -145,7 +145,7 @@ class Experiment(Generic[C]):
 
 
 @dataclass(frozen=True)
-class Results(Generic[C]):
+class Measurements(Generic[C]):
     """Measurements that were read.
 
     Attributes:
@@ -195,7 +195,7 @@ def _checked_provenance(folder: Path, experiment: Experiment[Any]) -> dict[str, 
     return provenance
 
 
-def read_folder(folder: Path, experiment: Experiment[C]) -> Results[C]:
+def read_folder(folder: Path, experiment: Experiment[C]) -> Measurements[C]:
     """Read what was measured.
 
     Raises:
@@ -212,7 +212,7 @@ def read_folder(folder: Path, experiment: Experiment[C]) -> Results[C]:
     steps, by = rows["steps"], ["configuration"]
     summary = experiment.summary(steps[steps.repeat == 0], by)
     again = experiment.summary(steps[steps.repeat > 0], by)
-    return Results(
+    return Measurements(
         configurations=configurations,
         steps=summary.reindex([each.name for each in configurations]).assign(again_s=again.seconds),
         collectives=experiment.apart_from_steps("collectives", rows["collectives"]),
@@ -263,7 +263,7 @@ def platform_of(
 
 
 def judge_steps(
-    results: Results[Any],
+    results: Measurements[Any],
     experiment: str,
     seconds: Mapping[str, Mapping[str, float]],
     basis: str,

@@ -36,16 +36,22 @@ from scipy.optimize import minimize_scalar
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Cost, Direction, part_of
-from joulecast.graphs.database import Database, Measured, mean_of_fastest, read_database, signature
+from joulecast.graphs.database import (
+    Database,
+    MeasuredShape,
+    mean_of_fastest,
+    read_database,
+    signature,
+)
 from joulecast.graphs.opgraph import Op, OpGraph, read_graph
-from joulecast.graphs.precision import DEFAULT_TRAINING, Training
+from joulecast.graphs.precision import DEFAULT_TRAINING, TrainingSetup
 from joulecast.runs.platforms import Platform
 from joulecast.simulate.judged.results import (
     STAGES,
     Experiment,
-    Results,
+    IterationTable,
+    Measurements,
     StepConfiguration,
-    Table,
     judge_steps,
     platform_of,
     read_folder,
@@ -101,11 +107,11 @@ _OUTCOME = ("seconds", "waited_share", "other_cores")
 REAL = Experiment(
     configuration=TrainingConfiguration,
     tables={
-        "steps": Table(("configuration", "repeat"), (*_OUTCOME, "buckets", *STAGES)),
-        "collectives": Table(("kind", "network", "bytes"), _OUTCOME),
+        "steps": IterationTable(("configuration", "repeat"), (*_OUTCOME, "buckets", *STAGES)),
+        "collectives": IterationTable(("kind", "network", "bytes"), _OUTCOME),
         # Stand-alone pieces of a step that no operator is: copying gradients, adding them up, the
         # optimizer, the batch.
-        "parts": Table(("part", "network", "rank", "bytes"), _OUTCOME),
+        "parts": IterationTable(("part", "network", "rank", "bytes"), _OUTCOME),
     },
     typical=mean_of_fastest,
     formats=(2,),
@@ -123,7 +129,7 @@ def quietest_database(databases: Sequence[Database]) -> Database:
 
 
 @dataclass(frozen=True)
-class TrainingResults(Results[TrainingConfiguration]):
+class TrainingResults(Measurements[TrainingConfiguration]):
     """Measured real training; ``steps`` has the ``buckets`` that the gradients went in.
 
     Attributes:
@@ -196,9 +202,9 @@ class TrainingCosts:
                 for access in op.reads
                 if graph.tensors[access.tensor].role == "parameter"
             )
-        return Cost(seconds, "measured" if isinstance(found, Measured) else "interpolated")
+        return Cost(seconds, "measured" if isinstance(found, MeasuredShape) else "interpolated")
 
-    def optimizer(self, parameter_bytes: float, training: Training = DEFAULT_TRAINING) -> Cost:
+    def optimizer(self, parameter_bytes: float, training: TrainingSetup = DEFAULT_TRAINING) -> Cost:
         updates = _parts(self.results, "update", self.network)
         same = updates[(updates.bytes / parameter_bytes - 1).abs() < 1e-6]
         if same.empty:

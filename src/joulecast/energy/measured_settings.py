@@ -44,7 +44,7 @@ def runs_of(of_workload: pd.DataFrame, setting: Mapping[str, Any]) -> pd.DataFra
     return of_workload[same]
 
 
-def stand_as_run(
+def put_in_measured(
     fitted: pd.DataFrame, of_workload: pd.DataFrame, predicted: pd.DataFrame
 ) -> pd.DataFrame:
     """Settings that a model predicts; where one was run, the mean of its runs takes the place of the model's
