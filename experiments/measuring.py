@@ -41,8 +41,8 @@ from joulecast.simulate.judged.results import (
     FORMAT,
     PROVENANCE_FILE,
     Experiment,
-    StepConfiguration,
     IterationTable,
+    StepConfiguration,
 )
 
 _KERNEL_THREADS = 2
