@@ -75,7 +75,7 @@ def test_models_are_fitted_to_columns_and_asked_once_a_setting(observations):
         )
         for times in (2, 20)
     )
-    assert few["MC2.fit"] and few == many
+    assert few["StageMC2.fit"] and few == many
 
 
 def test_time_models_look_a_setting_up_once_however_often_it_was_repeated(observations):

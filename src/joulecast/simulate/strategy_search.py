@@ -270,11 +270,10 @@ class _Search:
         """
         done: dict[int, SearchedStrategy] = {}
         waiting: list[tuple[float, int, Compiler]] = []
-        gamma = self.platform.require_cluster().overlap_slowdown or 0.0
         while (place := found.take()) < len(fits):
             compiler, value = self._compiled(fits[place]), 0.0
             if self.top is not None:
-                least = least_time(compiler, gamma)
+                least = least_time(compiler)
                 value = steady(self.value(least.step_s, least.computing_s))
                 done[place] = SearchedStrategy(least.step_s)
             heapq.heappush(waiting, (value, place, compiler))
