@@ -7,13 +7,13 @@ Where only the best are asked for, strategies are simulated in the order of the 
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from multiprocessing import get_context
-from typing import Protocol, TypeVar
+from typing import Any
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs, roofline_of
@@ -48,14 +48,8 @@ from joulecast.simulate.strategy_space import (
     recomputing,
 )
 
-T = TypeVar("T")
-
-
-class InOrder(Protocol):
-    """``map``, of this process or of several."""
-
-    def __call__(self, function: Callable[[int], T], places: Iterable[int], /) -> Iterator[T]: ...
-
+InOrder = Callable[..., Iterator[Any]]
+"""``map``, of this process or of several."""
 
 Value = Callable[[float, float], float]
 """What strategies are ranked by, of the seconds of a step and those that a device computes; never falls with
