@@ -7,7 +7,7 @@ outside of them a setting lies, and what the model says of it.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,6 +58,15 @@ class Note(NamedTuple):
 
     workload: str | None
     text: str
+
+
+def texts_of(notes: Iterable[Note]) -> list[str]:
+    """The texts of notes; what is true of several workloads is said once, of all of them."""
+    workloads: dict[str, list[str]] = {}
+    for workload, text in notes:
+        said = text.removeprefix(f"{workload}: ")
+        workloads.setdefault(said, []).extend([str(workload)] if said != text else [])
+    return [f"{listed(named)}: {said}" if named else said for said, named in workloads.items()]
 
 
 _AMOUNTS = [name for name in ANSWER if name != "work"]
@@ -433,5 +442,5 @@ def forecast(folders: Sequence[Path], asked: Scales, prices: Prices = NO_PRICES)
         "fitted_runs": len(runs.trained),
         "largest_fitted_nodes": int(runs.trained["nodes"].max()),
         "left_out": runs.left_out,
-        "notes": [*runs.notes, *(note.text for note in notes)],
+        "notes": [*runs.notes, *texts_of(notes)],
     }

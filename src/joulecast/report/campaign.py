@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from joulecast.energy.fitting import KnownRuns
-from joulecast.energy.forecast import forecast_table, whole_steps, work_of
+from joulecast.energy.forecast import forecast_table, texts_of, whole_steps, work_of
 from joulecast.energy.prices import Prices, cost_columns
 from joulecast.energy.request import Scales
 from joulecast.errors import JoulecastError
@@ -175,7 +175,7 @@ def campaign_forecast(results: Results, runs: KnownRuns) -> CampaignForecast:
             continue
         names = {*of_unit["workload"], None}
         rows += _in_range(table, of_unit)
-        notes += [note.text for note in found if note.workload in names]
+        notes += texts_of(note for note in found if note.workload in names)
         works.append(_AS_RUN if unit == _AS_RUN else work_in_words(str(unit)))
     if not rows:
         raise NothingToShow("; ".join(notes) or "no training can be forecast", "measure")
