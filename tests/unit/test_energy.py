@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from joulecast.energy.allreduce_cost import FORMS, choose_form
 from joulecast.energy.evaluation import evaluate
+from joulecast.energy.intervals import outside_of, width_of_counts
 from joulecast.energy.mc2_stages import StageMC2
 from joulecast.energy.proportional_models import MODELS, Context
 from joulecast.energy.splits import SPLITS
@@ -123,6 +124,30 @@ def test_mc2_finds_the_truth_back():
     low, high = model.time.intervals["c:big"]
     assert low <= 0.02 + 1e-9 and high >= 0.02 - 1e-9
     assert np.isfinite(model.time.condition) and model.time.condition > 1
+
+
+def test_stages_that_few_runs_cannot_tell_apart_draw_alike():
+    observations, points = campaign()
+    is_few = (observations["network"] == "big") & (observations["nodes"] <= 2)
+    few = observations[is_few & (observations["batch_per_rank"] == 8)]
+    powers = StageMC2().fit(few, points, few.iloc[:0]).power.values
+    assert powers["dP:update"] == pytest.approx(powers["dP:computing"], rel=0.1)
+    assert powers["P0"] == pytest.approx(IDLE_W, rel=0.2)
+
+
+def test_intervals_widen_with_each_doubling_beyond_what_was_run():
+    counts = width_of_counts(pd.Series([4.0, 8.0, 16.0]), [1, 2, 4])
+    assert counts.tolist() == pytest.approx([0.0, 0.05, 0.1])
+    one = pd.DataFrame([run_row("big", 2, 8, 1)])
+    asked = run_row("big", 2, 8, 1) | {
+        "work_unit": "samples",
+        "nodes": 2,
+        "hosts": 2.0,
+        "gpus": None,
+    }
+    for times, widens in ((1, 0.0), (2, 0.05), (4, 0.1)):
+        setting = asked | {"batch": 16 * times, "batch_per_rank": 8.0 * times}
+        assert outside_of(one, setting, True).widens == pytest.approx(widens)
 
 
 def test_unseen_node_counts_are_predicted_and_beat_the_rivals():

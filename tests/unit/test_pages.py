@@ -30,7 +30,7 @@ from joulecast.report.figures.look import PALETTES, SHADES
 from joulecast.report.pages.overview import page_context, rendered, write_overview
 from joulecast.report.pages.settings import headline, settings_table, short_table
 from joulecast.report.results_folder import NothingToShow, read_results
-from joulecast.report.tables.errors import BEYOND, error_sentences, judged_times
+from joulecast.report.tables.errors import EXTRAPOLATION, error_sentences, judged_times
 from joulecast.runs.record import write_record
 
 PARTS = (
@@ -168,7 +168,7 @@ def test_forecasts_beyond_the_runs_have_the_error_of_extrapolation(results):
     beyond = times[(times["model"] == "MC2") & (times["split"] == "extrapolation")]
     means = beyond.groupby(["network", "nodes", "batch"])[["measured", "predicted"]].mean()
     errors = 100 * (means["predicted"] / means["measured"] - 1).abs()
-    sentence = error_sentences(results.fit, BEYOND)[0]
+    sentence = error_sentences(results.fit, EXTRAPOLATION)[0]
     assert f"{percent(errors.mean())} off on average" in sentence
     assert f"{len(means)} setting" in sentence
     page = rendered(shown(results.folder))

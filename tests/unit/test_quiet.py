@@ -186,16 +186,6 @@ def test_disturbed_runs_count_only_where_nothing_better_is_there(tmp_path):
     assert disturbance_notes(runs_to_fit(folders[:2])) == []
 
 
-def test_disturbed_runs_of_the_command_measure_are_measured_by_it_again(tmp_path):
-    observations = runs_to_fit(
-        [keep(tmp_path, make_spec(f"tiny-n{n}", n), [WHY]) for n in (1, 2, 4)]
-    )
-    measured = observations.assign(nodes_are="ranks", workload="tiny", folder="results/measured/n1")
-    (note,) = disturbance_notes(measured)
-    assert note.endswith("measure again: `joulecast measure --name tiny -- COMMAND`.")
-    assert "status" not in note and len(note) <= 220
-
-
 def test_a_campaign_of_disturbed_runs_alone_ends_with_marked_tables(tmp_path):
     folders = [
         keep(tmp_path, make_spec(f"n{n}", n, training={"steps": 5}), [WHY]) for n in (1, 2, 4)

@@ -114,13 +114,7 @@ def disturbance_notes(observations: pd.DataFrame) -> list[str]:
         ("calibration run", int((~trainings).sum()), int((~trained).sum())),
     )
     counts = " and ".join(f"{some} of {counted(of, kind)}" for kind, some, of in kinds if some)
-    again = "`joulecast status` says how to measure them again"
-    # The runs of a campaign, which status knows, are in its folder records.
-    in_campaign = disturbed["folder"].str.contains("/records/")
-    alone = disturbed[disturbed["nodes_are"].isin(("ranks", "GPUs")) & ~in_campaign]
-    if len(alone):
-        name = alone["workload"].iloc[0]
-        again = f"measure again: `joulecast measure --name {name} -- COMMAND`"
+    again = "measure them again on a quiet machine (in a campaign, `joulecast status` says how)"
     return [
         f"Disturbed: other programs were at work during {counts} ({listed(sorted(disturbed['run']), 2)}), "
         f"which took more time and energy; {again}."

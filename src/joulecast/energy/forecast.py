@@ -111,7 +111,8 @@ def why_not_forecast(
     ):
         why = "its runs did not train to a target, or their logs do not say it"
     elif asked.samples is not None and unit != "samples":
-        why = f"its work is counted in {unit}, not in samples{counts_samples}"
+        way_out = "; ask with --epochs" if unit == "epochs" else counts_samples
+        why = f"its work is counted in {unit}, not in samples{way_out}"
     elif asked.epochs is not None and unit != "epochs":
         why = f"its work is counted in {unit}, not in epochs"
     return why and f"{of_workload['workload'].iloc[0]} is not forecast: {why}"
@@ -259,6 +260,15 @@ def _usual(of_workload: pd.DataFrame) -> tuple[pd.DataFrame, float]:
     return largest if math.isnan(recorded) else largest[largest["batch"] == recorded], recorded
 
 
+def recorded_work(of_workload: pd.DataFrame) -> tuple[float, str]:
+    """The work of the runs on the most nodes, and where it is from in words."""
+    usual, _ = _usual(of_workload)
+    one = usual.iloc[0]
+    mean = " (mean)" if usual["samples"].nunique() > 1 else ""
+    scale = scale_in_words(one["nodes"], one["nodes_are"])
+    return float(usual["samples"].mean()), f"as recorded on {scale}{mean}"
+
+
 def usual_batch(of_workload: pd.DataFrame, nodes: int, scaling: str = "recorded") -> float:
     """Batch of all nodes where none is asked for; NaN where none is known.
 
@@ -285,9 +295,7 @@ def _settings(
     elif asked.work is not None:
         work, work_is = asked.work, "asked for"
     else:
-        work = float(usual["samples"].mean())
-        mean = " (mean)" if usual["samples"].nunique() > 1 else ""
-        work_is = f"as recorded on {scale_in_words(one['nodes'], one['nodes_are'])}{mean}"
+        work, work_is = recorded_work(of_workload)
     settings = []
     for nodes in scales:
         batch = float(asked.batch or usual_batch(of_workload, nodes, asked.scaling))

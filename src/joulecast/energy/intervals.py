@@ -32,7 +32,8 @@ interval useless nor goes unseen. A guess."""
 _Z90 = 1.645
 
 DRIFT = 0.05
-"""Half width, relative, that each doubling beyond the node counts of the fit adds (in quadrature)."""
+"""Half width, relative, that each doubling beyond the node counts of the fit adds (in quadrature), and each
+beyond its batches."""
 
 ONE_COUNT = 0.29
 """The same for a fit to runs of one node count, which shows no change of time with the count: 90 % of pairs

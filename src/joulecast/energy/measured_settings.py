@@ -17,8 +17,8 @@ from joulecast.quantities import consumptions, counted, listed, percent, times
 from joulecast.runs.record import read_info
 from joulecast.runs.scale import hosts_and_gpus, is_observed, scale_in_words
 
-_SAME_WORK = 0.1
-"""Relative difference of work up to which an imported run stands for another amount."""
+_SAME_WORK = 0.02
+"""Relative difference of work up to which imported runs stand for another amount."""
 
 _LONG = 10.0
 """Times the work of the longest run from which that is worth a note."""
@@ -27,11 +27,11 @@ _IN_WORDS = {"time": ("s", times), "energy": ("j", consumptions)}
 
 
 def runs_of(of_workload: pd.DataFrame, setting: Mapping[str, Any]) -> pd.DataFrame:
-    """The runs of exactly a setting; none where imported runs did another amount of work: their start and
-    what stands still do not grow with the work, so that no run shows what that takes.
+    """The runs of exactly a setting; none where imported runs did another amount of work than is asked for:
+    their start and what stands still do not grow with the work, so that no run shows what that takes.
 
     Args:
-        setting: with the ``work`` that the model predicts where none was asked for.
+        setting: its ``samples`` are NaN where as much work is asked for as the setting needs to its target.
     """
     same = of_workload["nodes"] == setting["nodes"]
     if pd.notna(setting["batch"]):
@@ -39,9 +39,11 @@ def runs_of(of_workload: pd.DataFrame, setting: Mapping[str, Any]) -> pd.DataFra
     if is_observed(of_workload):
         # Four ranks on one host are no repeat of four on two.
         same &= np.ceil(of_workload["nodes"] / of_workload["ranks_per_host"]) == setting["hosts"]
-    if setting["kind"] == "imported":
-        same &= (of_workload["samples"] / setting["work"] - 1).abs() < _SAME_WORK
-    return of_workload[same]
+    runs = of_workload[same]
+    is_other = setting["kind"] == "imported" and pd.notna(setting["samples"])
+    if is_other and abs(runs["samples"].mean() / setting["samples"] - 1) > _SAME_WORK:
+        return runs.iloc[:0]
+    return runs
 
 
 def put_in_measured(
@@ -68,6 +70,9 @@ def put_in_measured(
         own = runs_of(of_workload, row)
         done = per_work(own)
         counts = {name: int(count) for name, count in done.count().items()}
+        if row["kind"] == "imported" and len(own):
+            # To a target, a setting needs what its runs needed.
+            row["work"] = row["samples"] if pd.notna(row["samples"]) else own["samples"].mean()
         # What was run pays whole steps as the forecast does.
         units = row["work"] if row["kind"] == "imported" else row["steps"]
         for name, spread in spreads.items():
@@ -159,14 +164,8 @@ def notes_on(
             f"{workload}: the work is {asked / longest:,.3g} times that of the longest run; a step is taken "
             "to last as long as it did there"
         )
-    if len(times_of_others):
-        same = times_of_others["network"] == of_workload["network"].iloc[0]
-        submitters = times_of_others.loc[same, "submitter"].nunique()
-        if submitters:
-            notes.append(
-                f"{workload}: MLPerf times of {counted(submitters, 'other submitter')} count too, found by "
-                "this name"
-            )
+    if (of_workload["kind"] == "imported").all():
+        notes += _on_other_scales(workload, of_workload, times_of_others)
     if "energy_covers" in of_workload:
         parts = [str(covers) for covers in of_workload["energy_covers"].dropna().unique()]
         if parts and not {"node", "module"} & {*parts}:
@@ -201,6 +200,24 @@ def notes_on(
             f"no run had more than {largest['ranks_per_host']:g} on a host; --gpus-per-node says otherwise"
         )
     return notes
+
+
+def _on_other_scales(workload: str, of_workload: pd.DataFrame, others: pd.DataFrame) -> list[str]:
+    """What tells how imported runs scale: times of others, found by the name, or a guess."""
+    network = of_workload["network"].iloc[0]
+    known = set(others["network"]) if len(others) else set()
+    if network in known:
+        submitters = others.loc[others["network"] == network, "submitter"].nunique()
+        others_are = counted(submitters, "other submitter")
+        return [f"{workload}: MLPerf times of {others_are} count too, found by this name"]
+    if of_workload["nodes"].nunique() > 1:
+        return []
+    ran = scale_in_words(of_workload["nodes"].iloc[0], of_workload["nodes_are"].iloc[0])
+    return [
+        f"{workload}: all runs are on {ran}, so how time grows with nodes is a guess, with a wide interval; "
+        "measure a second count, or import it under the name that recorded MLPerf times have"
+        + (f" ({', '.join(sorted(known))})" if known else "")
+    ]
 
 
 def _setting(row: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulecast.app.api.forecast_result import Forecast
-from joulecast.app.api.given import AnyPath, Records, asks, naming, paths, prices_of
+from joulecast.app.api.given import AnyPath, Records, naming, paths, prices_of, takes_request
 from joulecast.energy.request import EvaluateRequest, ForecastRequest
 from joulecast.report.advice.request import AdviceRequest
 
@@ -104,7 +104,7 @@ def fit(
         )
 
 
-@asks(EvaluateRequest)
+@takes_request(EvaluateRequest)
 def evaluate(request: EvaluateRequest) -> dict[str, Any]:
     """Judge MC2 and its rivals on the runs that one split leaves out of the fit.
 
@@ -125,7 +125,7 @@ def evaluate(request: EvaluateRequest) -> dict[str, Any]:
         return evaluate_records(records, request.split, request.time)
 
 
-@asks(ForecastRequest, "nodes")
+@takes_request(ForecastRequest, "nodes")
 def forecast(request: ForecastRequest) -> Forecast:
     """Forecast time, energy, money and CO2 of node counts not yet run, from MC2 fitted to run records.
 
@@ -148,7 +148,7 @@ def forecast(request: ForecastRequest) -> Forecast:
         return Forecast(forecast_records(records, request, paid))
 
 
-@asks(AdviceRequest)
+@takes_request(AdviceRequest)
 def advise(request: AdviceRequest) -> dict[str, Any]:
     """Choose node count, batch size and strategy of a training within limits, by one objective.
 

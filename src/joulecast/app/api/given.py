@@ -102,7 +102,7 @@ def prices_of(request: Priced) -> Prices:
     return kept.model_copy(update=given)
 
 
-def asks(
+def takes_request(
     model: type[R], *positional: str
 ) -> Callable[[Callable[Concatenate[R, P], A]], Callable[..., A]]:
     """As :func:`parameters_of`; what the function returns says under ``request`` what was asked."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from joulecast.app.api.given import asks, naming, prices_of
+from joulecast.app.api.given import naming, prices_of, takes_request
 from joulecast.partition.request import PartitionRequest
 from joulecast.runs.files.shipped import ZEUS_TRACE, recorded_folder
 from joulecast.simulate.request import OnSimulator, SearchRequest, SimulateRequest
@@ -22,7 +22,7 @@ _PASSES = 3
 _FUNCTION = re.compile(r"[\w.]+:\w+")
 
 
-@asks(SimulateRequest)
+@takes_request(SimulateRequest)
 def simulate_step(request: SimulateRequest) -> dict[str, Any]:
     """Simulate one training step of a parallel strategy: its time, memory and energy.
 
@@ -51,7 +51,7 @@ def simulate_step(request: SimulateRequest) -> dict[str, Any]:
     return result
 
 
-@asks(SearchRequest)
+@takes_request(SearchRequest)
 def search(request: SearchRequest) -> dict[str, Any]:
     """Rank the parallel strategies of some devices that fit in memory, by one objective.
 
@@ -97,7 +97,7 @@ def _files(request: OnSimulator) -> tuple[str | Path | None, ...]:
     return request.network, request.platform, *measured
 
 
-@asks(PartitionRequest, "devices")
+@takes_request(PartitionRequest, "devices")
 def partition_network(request: PartitionRequest) -> dict[str, Any]:
     """Cut a network into pipeline stages so that the slowest is as fast as can be, and prove it.
 
@@ -144,7 +144,7 @@ def _own_network_in_stages(request: PartitionRequest) -> dict[str, Any]:
     return report
 
 
-@asks(TuneRequest)
+@takes_request(TuneRequest)
 def tune_training(request: TuneRequest, *, tell: Callable[[str], None] = print) -> dict[str, Any]:
     """Tune batch size and power limit over recurrences of a training: replayed traces, or here and now.
 

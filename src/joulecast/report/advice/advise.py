@@ -128,7 +128,7 @@ def _from_records(
     """
     network = request.network
     # Loads pandas and the models, which a simulated platform does not need.
-    from joulecast.energy.forecast import why_not_forecast, work_of
+    from joulecast.energy.forecast import recorded_work, why_not_forecast, work_of
     from joulecast.energy.intervals import on_one_count
     from joulecast.report.advice import from_records
 
@@ -141,6 +141,8 @@ def _from_records(
     unit = campaign.unit
     if request.work is not None:
         work, why = request.work, "as asked"
+    elif campaign.imported:
+        work, why = recorded_work(campaign.runs)
     elif unit == "steps":
         work, why = work_of(unit), "to compare by; their samples are not known"
     else:
@@ -290,8 +292,12 @@ def _as_json(
         )
     why_counts = "as asked"
     if not request.nodes and not request.gpus:
-        up_to = "" if found.most_nodes is None else f"up to {BEYOND} times the most that were run; "
-        why_counts = f"{up_to}--nodes or --gpus asks for others"
+        counts = ""
+        if found.most_nodes is not None:
+            is_beyond = any(candidate.nodes > found.most_nodes for candidate in candidates)
+            up_to = f"up to {BEYOND} times the most that were run"
+            counts = f"{up_to if is_beyond else 'as they were run'}; "
+        why_counts = f"{counts}--nodes or --gpus asks for others"
     rows = [
         candidate.as_json()
         | {

@@ -314,7 +314,8 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
     best, least = candidates[choice.best], choice.least
     others = choice.others(candidates)
     if not others:
-        why_alone = "is known" if len(candidates) == 1 else "is within the limits"
+        has_others = sum(choice.within) > 1
+        why_alone = "is known" if len(candidates) == 1 or has_others else "is within the limits"
         return nothing | {
             "cheapest": best.setting,
             "fastest": best.setting,

@@ -118,7 +118,8 @@ def advice_text(advice: Mapping[str, Any]) -> str:
     ]
     hidden = len(advice["candidates"]) - len(shown)
     lines += ["", *_table(header, rows)]
-    legend = "* the choice; x not within the limit"
+    all_within = all(row["within_limit"] for row in advice["candidates"])
+    legend = "* the choice" + ("" if all_within else "; x not within the limit")
     lines.append(f"{legend}; {hidden} more with --json" if hidden else legend)
     lines += [f"not a candidate: {r['setting']}: {r['why']}" for r in advice["refused"][:_TOP]]
     if advice["measure_next"]:

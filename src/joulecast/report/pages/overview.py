@@ -33,7 +33,7 @@ from joulecast.report.pages.cost_and_time import badges, cost_and_time
 from joulecast.report.pages.of_others import metered_section, verdicts_by_paper
 from joulecast.report.pages.settings import headline, settings_table, short_table
 from joulecast.report.results_folder import Part, Results, read_results
-from joulecast.report.tables.errors import BEYOND, error_sentences
+from joulecast.report.tables.errors import EXTRAPOLATION, error_sentences
 from joulecast.runs.files.writing import written_aside
 from joulecast.runs.record import read_info
 
@@ -113,7 +113,7 @@ def _context(
         "forecast": answers.forecast.then(lambda rows: cost_and_time(rows, found.prices)),
         "short": short_table(advice, found.prices),
         "errors": Part.of(lambda: error_sentences(found.fit)),
-        "errors_beyond": Part.of(lambda: error_sentences(found.fit, BEYOND)),
+        "errors_beyond": Part.of(lambda: error_sentences(found.fit, EXTRAPOLATION)),
         "left_out_line": measured_runs.left_out_sentence(found),
         "advice": answers.advice,
         "advice_text": advice_text,

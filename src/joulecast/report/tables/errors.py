@@ -50,7 +50,7 @@ INFORMATION_NOTE = (
 )
 _QUESTION = ["energy_source", "split", "time"]
 _SPLITS = (*USUAL, "in-sample")
-BEYOND = ("extrapolation",)
+EXTRAPOLATION = ("extrapolation",)
 """The split that judges forecasts beyond what was run."""
 _SPLIT_SENTENCES = {
     "leave-one-node-count-out": "The fit had seen no run on the node count that it predicts here.",
@@ -282,7 +282,7 @@ def error_sentences(fit: CampaignFit, splits: Sequence[str] = _SPLITS) -> list[s
     """Sentences on the errors of MC2: one for the time, one for each source of energies.
 
     Args:
-        splits: the first one that was judged counts; :data:`BEYOND` for forecasts beyond what was run.
+        splits: the first one that was judged counts; :data:`EXTRAPOLATION` for forecasts beyond what was run.
 
     Raises:
         NothingToShow: nothing was fitted, or judged on these splits.
