@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import joulecast
 from joulecast.app.cli.main import app
-from joulecast.app.cli.tuning import tune as command
+from joulecast.app.cli.planning import tune as command
 from joulecast.energy.fitting import fit_campaign
 from joulecast.energy.forecast import work_of
 from joulecast.logs.mlperf import import_mlperf

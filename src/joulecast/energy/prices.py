@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from joulecast.energy.section import PricesSection
+from joulecast.energy.request import PricesSection
 from joulecast.quantities import NONE, masses, money, with_range
 from joulecast.runs.json_values import json_rows
 from joulecast.runs.scale import hosts_and_gpus

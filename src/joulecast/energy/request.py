@@ -1,11 +1,23 @@
-"""What can be asked of the energy models: judge them on run records, forecast from these."""
+"""What can be asked of the energy models: judge them on run records, forecast from these; and the prices of a
+configuration."""
 
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from joulecast.quantities import MOST_SAMPLES
-from joulecast.runs.request import Priced, Recorded, Request, Scale, Shell
+from joulecast.runs.request import Priced, PriceList, Recorded, Request, Scale, Section, Shell
+
+
+class PricesSection(PriceList, Section):
+    """What energy, time and CO2 cost, for tables and page; all in one currency, none by default."""
+
+    source: str | None = Field(
+        default=None,
+        max_length=250,
+        description="Where these numbers come from; tables and page print it with the money.",
+    )
+
 
 Split = Literal[
     "in-sample",

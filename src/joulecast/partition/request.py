@@ -1,11 +1,94 @@
-"""What can be asked of the partitioner."""
+"""What can be asked of the partitioner, by a command or in the configuration."""
 
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
-from joulecast.runs.request import Name, Request, Shell
+from joulecast.errors import JoulecastError
+from joulecast.measure.workloads.networks import check_size, known_networks
+from joulecast.runs.files.names import plain_path
+from joulecast.runs.request import Name, Request, Section, Shell
+
+
+class PipelineRun(Section):
+    """A pipeline that is run with a rank for each stage."""
+
+    network: str = Field("resnet18", description="A network of the campaign's list.")
+    stages: int = Field(2, ge=1, description="Ranks, at most one for each core.")
+    planner: Literal["exact", "uniform", "parameters", "cudasize", "hashrate"] = Field(
+        "exact", description="Planner that cuts the network."
+    )
+    schedule: Literal["gpipe", "1f1b"] = Field("1f1b", description="Order of the micro-batches.")
+    micro_batches: int = Field(4, ge=1, description="Parts of a batch.")
+    batch_size: int = Field(16, ge=1, description="Samples of a step.")
+    image_size: int = Field(32, ge=8, description="Pixels of a side; the images are synthetic.")
+
+    @model_validator(mode="after")
+    def _fits(self) -> "PipelineRun":
+        try:
+            check_size(self.network, self.image_size, 16)
+        except JoulecastError as error:
+            raise ValueError(str(error)) from None
+        if self.batch_size % self.micro_batches:
+            raise ValueError(
+                f"batch_size {self.batch_size} does not divide into {self.micro_batches} micro-batches"
+            )
+        return self
+
+    @property
+    def name(self) -> str:
+        """Name of its files."""
+        return (
+            f"{self.network}-s{self.stages}-{self.planner}-{self.schedule}-m{self.micro_batches}"
+            f"-b{self.batch_size}-i{self.image_size}"
+        )
+
+
+class PartitionSection(Section):
+    """Networks that are cut into pipeline stages, and pipelines that are run."""
+
+    graphs: str | None = Field(
+        "recorded/task-graphs",
+        description="Measured task graphs (NETWORK.json) or PipeDream profiles (NETWORK.txt), from the "
+        "project's folder; null: measure the networks here.",
+    )
+    networks: list[str] = Field(
+        [
+            *("vgg16", "resnet18", "resnet50", "resnet101", "alexnet", "resnext50", "resnext101"),
+            *("inception_v3", "densenet121", "squeezenet1_0", "vit_s"),
+        ],
+        min_length=1,
+        description="Networks to cut: those of the paper's Table 1, and the campaign's ViT.",
+    )
+    devices: list[int] = Field([4, 8], min_length=1, description="Numbers of stages.")
+    micro_batches: int = Field(16, ge=1, description="Micro-batches of the predicted pipelines.")
+    batch_size: int = Field(4, ge=1, description="Samples of a step where graphs are measured.")
+    image_size: int | None = Field(
+        None,
+        description="Pixels of a side where graphs are measured; null: 224 (Inception 299), as in the paper.",
+    )
+    pipelines: list[PipelineRun] = Field(
+        [PipelineRun(), PipelineRun(planner="parameters")],
+        description="Pipelines to run on this machine.",
+    )
+
+    @field_validator("graphs")
+    @classmethod
+    def _plain(cls, path: str | None) -> str | None:
+        return path if path is None else plain_path(path)
+
+    @field_validator("networks")
+    @classmethod
+    def _known(cls, networks: list[str]) -> list[str]:
+        return known_networks(networks)
+
+    @field_validator("devices")
+    @classmethod
+    def _stage_counts(cls, counts: list[int]) -> list[int]:
+        if min(counts) < 1:
+            raise ValueError(f"{min(counts)} devices are below 1")
+        return sorted(set(counts))
 
 
 class PartitionRequest(Request):

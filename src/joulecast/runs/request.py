@@ -1,13 +1,14 @@
-"""What a request is: the options of a command and of the Python function of that name, each defined once.
+"""What a request is: the options of a command and of the Python function of that name, each defined once; and
+what a section of the configuration is.
 
-A room's own requests lie in that room (``<room>/request.py``). Defaults are written ``default=...``, which a
-user's type checker understands. Of a field come the command's option, the
-function's parameter, the key in a result's ``request``, and the one line that says what is wrong with it.
+A room's own requests and sections lie in that room (``<room>/request.py``). Defaults are written
+``default=...``, which a user's type checker understands. Of a field come the command's option, the function's
+parameter, the key in a result's ``request``, and the one line that says what is wrong with it.
 """
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, ValuesView
 from dataclasses import dataclass
 from numbers import Integral
 from os import PathLike
@@ -21,6 +22,7 @@ from pydantic import (
     Field,
     StringConstraints,
     ValidationError,
+    field_validator,
     model_validator,
 )
 from pydantic.fields import FieldInfo
@@ -28,6 +30,27 @@ from pydantic_core import ErrorDetails
 
 from joulecast.errors import JoulecastError
 from joulecast.quantities import MOST_NODES, MOST_SAMPLES
+
+_LONGEST_NAME = 255
+_LARGEST = 10**12
+"""Largest number in a configuration, as needed for sizes in bytes."""
+
+
+class Section(BaseModel):
+    """A section of keys; others are refused."""
+
+    model_config = ConfigDict(extra="forbid", validate_default=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _possible(cls, value: Any) -> Any:
+        values = value.values() if isinstance(value, dict) else value
+        for each in values if isinstance(values, list | tuple | ValuesView) else [values]:
+            if isinstance(each, int | float) and abs(each) > _LARGEST:
+                raise ValueError(f"{str(each)[:20]} is more than any campaign can have")
+            if isinstance(each, str) and max(map(len, each.split("/"))) > _LONGEST_NAME:
+                raise ValueError("is too long for the name of a file")
+        return value
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,28 @@ tells whether a record on disk answers the question that is asked now.
 
 import hashlib
 import json
-from typing import Literal
+from dataclasses import field
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.dataclasses import dataclass
 
 from joulecast.errors import JoulecastError
-from joulecast.runs.meter_settings import AS_USUAL, MeterSettings
 from joulecast.runs.platforms import Platform
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class MeterSettings:
+    """Where meters look, and what they call."""
+
+    sysfs_root: str = "/sys"
+    """Folder of the kernel's files."""
+    command: tuple[Annotated[str, Field(max_length=4000)], ...] = field(default=())
+    """Words of the site's command, which prints watts or joules of a node."""
+
+
+AS_USUAL = MeterSettings()
+"""The settings of a machine whose meters need none."""
 
 Kind = Literal["training", "idle", "allreduce", "sleeping_rank", "imported"]
 Algorithm = Literal["mpi", "shared", "two_level"]

@@ -11,8 +11,7 @@ from typing import Protocol
 
 from joulecast.errors import JoulecastError
 from joulecast.quantities import steady
-from joulecast.tune.section import Criterion
-from joulecast.tune.trial import CostModel, EpochAtLimit, SearchSpace
+from joulecast.tune.trial import CostModel, Criterion, EpochAtLimit, SearchSpace
 
 
 class Selector(Protocol):

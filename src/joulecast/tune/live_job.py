@@ -9,7 +9,7 @@ from joulecast.runs.files.reading import validated
 from joulecast.runs.provenance import host_fingerprint, source_state, versions
 from joulecast.runs.spec import Workload
 from joulecast.tune.limit_measurement import LimitWindow
-from joulecast.tune.section import RecurringTraining
+from joulecast.tune.request import RecurringTraining
 from joulecast.tune.trial import StoppedBy
 
 

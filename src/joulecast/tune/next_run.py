@@ -26,7 +26,7 @@ from joulecast.tune.configurations import (
 )
 from joulecast.tune.curve_policy import Curve
 from joulecast.tune.history import History, read_history_file
-from joulecast.tune.section import DEFAULT_POLICY
+from joulecast.tune.request import DEFAULT_POLICY
 from joulecast.tune.trial import BatchSize, CostModel, SearchSpace, Watts
 
 

@@ -1,13 +1,117 @@
-"""What can be asked of tuning: replay a policy on traces, or let it tune a training of this machine."""
+"""What can be asked of tuning, by a command or in the configuration: replay a policy on traces, or let it tune
+a training of this machine."""
 
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
-from joulecast.runs.request import Request
-from joulecast.tune.section import DEFAULT_POLICY, Goals
-from joulecast.tune.trial import Goal
+from joulecast.errors import JoulecastError
+from joulecast.measure.workloads.networks import check_size
+from joulecast.runs.request import Request, Section
+from joulecast.tune.trial import Criterion, Goal
+
+DEFAULT_POLICY: Literal["curve"] = "curve"
+"""Policy of a tuning, live or replayed, when none is named."""
+
+
+class Goals(BaseModel):
+    """What is asked of a training that recurs, in a section of the configuration and in a request."""
+
+    target_accuracy: float = Field(
+        default=0.9,
+        gt=0,
+        le=1,
+        description="Accuracy on the test split that a live training must reach.",
+    )
+    device: Literal["cpu", "cuda"] = Field(default="cpu", description="Device of a live training.")
+    eta: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="Weight of energy in the cost of a GPU; on a CPU the cost is seconds.",
+    )
+    allow_power_limit: bool = Field(
+        default=False,
+        description="Let the tuner set the GPU's power limit; it is put back after every training.",
+    )
+    criterion: Criterion = Field(
+        default="cost", description="How a power limit is chosen among those that were measured."
+    )
+    max_slowdown: float = Field(
+        default=1.1,
+        ge=1,
+        description="With max-slowdown: most time, relative to the highest limit.",
+    )
+
+
+class _Trained(Section):
+    """The training, and the batch sizes to choose from."""
+
+    network: str = Field("lenet5", description="Network, trained on scikit-learn's digits.")
+    image_size: int = Field(8, ge=8, description="Digits are enlarged to this side.")
+    max_epochs: int = Field(
+        100, ge=1, description="Most epochs; a training that needs more has failed."
+    )
+    batch_sizes: list[int] = Field(
+        [8, 16, 32, 64, 128, 256, 512], min_length=1, description="Batch sizes to choose from."
+    )
+    default_batch_size: int = Field(256, ge=1, description="Batch size without tuning.")
+    learning_rate: float = Field(
+        0.05,
+        gt=0,
+        description="Learning rate at the default batch size; it is scaled linearly with the batch.",
+    )
+    max_learning_rate: float | None = Field(
+        None, gt=0, description="Highest scaled learning rate; null: no limit."
+    )
+    seed: int = Field(1, description="Seeds the policy, the weights and the order of batches.")
+    gpu: int | None = Field(
+        None, ge=0, description="GPU, as nvidia-smi numbers it; null: the first that CUDA shows."
+    )
+
+    @field_validator("batch_sizes")
+    @classmethod
+    def _ascending(cls, sizes: list[int]) -> list[int]:
+        if min(sizes) < 1:
+            raise ValueError(f"batch size {min(sizes)} is below 1")
+        return sorted(set(sizes))
+
+    @model_validator(mode="after")
+    def _fits(self) -> "_Trained":
+        try:
+            check_size(self.network, self.image_size, 16)
+        except JoulecastError as error:
+            raise ValueError(str(error)) from None
+        if self.default_batch_size not in self.batch_sizes:
+            raise ValueError(
+                f"default_batch_size {self.default_batch_size} is none of batch_sizes "
+                f"{', '.join(map(str, self.batch_sizes))}"
+            )
+        return self
+
+
+class RecurringTraining(Goals, _Trained):
+    """A training that recurs on this machine, and the choices of a tuner."""
+
+
+class LiveTuningSection(RecurringTraining):
+    """A training that recurs on this machine, tuned from one recurrence to the next."""
+
+    policy: Literal[
+        "default", "power-limit-only", "zeus", "grid-search", "outward-walk", "curve"
+    ] = Field(DEFAULT_POLICY, description="Policy that proposes batch sizes and power limits.")
+    recurrences: int = Field(50, ge=1, le=10_000, description="Trainings to the target.")
+
+
+class TuningSection(Section):
+    """Replays of the Zeus authors' traces (recorded/zeus-trace), and a training tuned live."""
+
+    eta: float = Field(0.5, ge=0, le=1, description="Weight of energy, against time, in the cost.")
+    seeds: int = Field(20, ge=2, le=10_000, description="Replays of every policy in every setting.")
+    recurrences: int = Field(50, ge=10, le=10_000, description="Trainings of every replay.")
+    live: LiveTuningSection = LiveTuningSection()
+
 
 _REPLAYED = ("traces", "workload", "gpu", "target", "seeds")
 _LIVE = ("target_accuracy", "device", "allow_power_limit")

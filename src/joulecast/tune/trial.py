@@ -11,7 +11,6 @@ from typing import Annotated, Literal, Protocol
 from pydantic import Field, Strict
 
 from joulecast.errors import JoulecastError
-from joulecast.tune.section import Criterion
 
 Phase = Literal["fixed", "prune", "sample", "walk", "sweep", "best", "unbounded"]
 StoppedBy = Literal["target", "max_epochs", "cost_bound", "not_started", "interrupted"]
@@ -22,6 +21,10 @@ Watts = Annotated[int, Field(ge=1, le=1_000_000)]
 BatchSize = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Spent = Annotated[float, Strict(), Field(ge=0, le=1e18, allow_inf_nan=False)]
 _Measured = Annotated[float, Strict(), Field(ge=1e-9, le=1e18, allow_inf_nan=False)]
+
+Criterion = Literal["cost", "energy", "time", "max-slowdown"]
+"""Choice among the measured power limits: the one of least cost, energy or time, or the lowest under which a
+training takes at most ``max_slowdown`` times as long as under the highest."""
 
 
 @dataclass(frozen=True, slots=True)

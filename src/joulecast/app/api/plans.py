@@ -14,8 +14,7 @@ from joulecast.app.api.given import naming, prices_of, takes_request
 from joulecast.partition.request import PartitionRequest
 from joulecast.runs.files.shipped import ZEUS_TRACE, recorded_folder
 from joulecast.simulate.request import OnSimulator, SearchRequest, SimulateRequest
-from joulecast.tune.request import TuneRequest
-from joulecast.tune.section import Goals
+from joulecast.tune.request import Goals, TuneRequest
 
 _PASSES = 3
 """Timed steps of a network of the user's own."""

@@ -15,17 +15,17 @@ import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from joulecast.app.campaign.workload_section import WorkloadSection
-from joulecast.energy.section import PricesSection
+from joulecast.energy.request import PricesSection
 from joulecast.errors import JoulecastError
 from joulecast.measure.power.meter_registry import ALL_METERS, METERS
-from joulecast.partition.section import PartitionSection
+from joulecast.partition.request import PartitionSection
 from joulecast.runs.files.names import NAME, plain_path, simple_name, without_secrets
 from joulecast.runs.files.reading import key_and_message, read_yaml, require_few_values
 from joulecast.runs.files.shipped import is_path
-from joulecast.runs.section import Section
+from joulecast.runs.request import Section
 from joulecast.runs.spec import THIS_MACHINE, Algorithm, Emulation, Precision
-from joulecast.simulate.section import SimulatorSection
-from joulecast.tune.section import TuningSection
+from joulecast.simulate.request import SimulatorSection
+from joulecast.tune.request import TuningSection
 
 
 class ScaleSection(Section):

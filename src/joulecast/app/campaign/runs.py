@@ -16,10 +16,9 @@ from joulecast.errors import JoulecastError
 from joulecast.measure.workloads.datasets import ROOT_LAYOUT
 from joulecast.runs.files.reading import validated
 from joulecast.runs.files.shipped import PLATFORMS
-from joulecast.runs.meter_settings import MeterSettings
 from joulecast.runs.platforms import Platform, find_platform, recorded_for
 from joulecast.runs.recorded import recorded_infos
-from joulecast.runs.spec import Calibration, Observed, RunSpec, Training, Workload
+from joulecast.runs.spec import Calibration, MeterSettings, Observed, RunSpec, Training, Workload
 
 _MOST_RUNS = 100_000
 

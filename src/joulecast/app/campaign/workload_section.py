@@ -6,7 +6,7 @@ from pydantic import Field, field_validator, model_validator
 
 from joulecast.errors import JoulecastError
 from joulecast.measure.workloads.networks import check_size, known_networks
-from joulecast.runs.section import Section
+from joulecast.runs.request import Section
 
 _BLANKS = ("nodes", "gpus", "ranks", "batch_per_rank", "batch", "steps")
 """What a command may leave blank, and each run fills in."""

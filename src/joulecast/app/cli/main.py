@@ -21,10 +21,9 @@ from joulecast.app.cli.importing import import_app
 from joulecast.app.cli.measure import measure
 from joulecast.app.cli.meters import meters
 from joulecast.app.cli.partition import partition, profile
-from joulecast.app.cli.planning import advise
+from joulecast.app.cli.planning import advise, tune
 from joulecast.app.cli.progress import status
 from joulecast.app.cli.simulator import capture, search, simulate
-from joulecast.app.cli.tuning import tune
 from joulecast.errors import JoulecastError
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, help=__doc__)

@@ -26,7 +26,7 @@ def measure(
     from joulecast.measure.observer.command import end_as
     from joulecast.measure.observer.observation import command_of, measure_command, measure_running
     from joulecast.measure.observer.observed_training import observed
-    from joulecast.runs.meter_settings import MeterSettings
+    from joulecast.runs.spec import MeterSettings
 
     if (not command) == (request.attach is None):
         raise JoulecastError("give the training as a COMMAND behind `--`, or by --attach PID")

@@ -8,9 +8,8 @@ from pathlib import Path
 from joulecast.measure.observer.request import ObserveRequest
 from joulecast.measure.power.meter_registry import ALL_METERS
 from joulecast.runs.files.shipped import PLATFORMS
-from joulecast.runs.meter_settings import AS_USUAL, MeterSettings
 from joulecast.runs.platforms import Platform, find_platform
-from joulecast.runs.spec import RunSpec
+from joulecast.runs.spec import AS_USUAL, MeterSettings, RunSpec
 
 
 @dataclass(frozen=True)
