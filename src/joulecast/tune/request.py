@@ -1,5 +1,4 @@
-"""What can be asked of tuning, by a command or in the configuration: replay a policy on traces, or let it tune
-a training of this machine."""
+"""What can be asked of tuning, by a command or in the configuration: replay a policy on traces, or tune live."""
 
 from pathlib import Path
 from typing import ClassVar, Literal, Self
