@@ -284,3 +284,13 @@ def test_a_node_that_only_evaluates_is_no_implausible_one():
     idle = replace(meters[7], watts=np.full_like(t_s, 2200.0) + 20 * np.sin(t_s))
     checked_meters([*meters[:7], idle], 8, (0.0, 400.0), findings)
     assert "unlike the other nodes" in kinds_of(findings.left_out)
+
+
+def test_a_stall_at_little_power_is_read_and_10_watts_under_load_are_not():
+    t_s = np.arange(-40.0, 400.0, 2.0)
+    load = 2000.0 + 20 * np.sin(t_s)
+    for low, failed in ((350.0, 0), (10.0, 26)):
+        watts = np.where((t_s >= 100) & (t_s <= 150), low, load)
+        meter = LoggedMeter("node_0", None, None, "node_0.txt", t_s, watts)
+        (found,) = checked_meters([meter], None, (0.0, 400.0), Findings())
+        assert found.info.failed_reads == failed

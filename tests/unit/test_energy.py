@@ -235,13 +235,15 @@ def test_the_best_rival_comes_first_and_a_tie_is_no_gain():
             **{"platform": "c", "network": w, "nodes": n, "batch": 1, "nodes_are": "hosts"},
             **{"model": m, "difference_percent": d},
         }
-        for w, n in (("a", 2), ("a", 4), ("b", 2))
+        for w, n in (("a", 2), ("a", 4), ("b", 2), ("b", 4), ("c", 2))
         for m, d in (("MC2", 1.0), ("same", -1.0), ("worse", 3.0))
     ]
     best, worst = compare(pd.DataFrame(rows))
     assert (best.rival, best.better_by_points) == ("same", 0) and best.better_share == 0
     assert (worst.rival, worst.better_by_points) == ("worse", 2) and worst.lower_points == 2
     assert compare(pd.DataFrame(rows).query("model != 'MC2'")) == []
+    few = compare(pd.DataFrame(rows[:6]))
+    assert few[1].better_by_points == 2 and few[1].lower_points is None, "two settings tell no interval"
 
 
 def test_repeats_that_do_different_work_vary_by_their_pace():

@@ -94,7 +94,7 @@ def evaluate(
 ) -> Evaluation:
     """Fit all models to what each split leaves, and predict what it holds out.
 
-    MC2OnStages runs of each platform are a campaign of their own; imported runs are one, since what MC2
+    Staged runs of each platform are a campaign of their own; imported runs are one, since what MC2
     learns of them is carried from one workload and platform to the other.
 
     Args:

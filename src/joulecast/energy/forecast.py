@@ -319,6 +319,13 @@ def _on_scales(
     return [f"{workload}{said} on {listed(on)}: {text}" for text, on in scales.items()]
 
 
+def outside_notes(predicted: pd.DataFrame) -> list[str]:
+    """In what the settings of a workload lie outside of its runs, as far as a reader must know it."""
+    rows = predicted.to_dict("records")
+    noted = [(row, text) for row in rows for text in row["noted"]]
+    return _on_scales(str(rows[0]["workload"]), "", noted)
+
+
 def _on_kept_batch(of_workload: pd.DataFrame, rows: pd.DataFrame, asked: Scales) -> list[str]:
     """A note where the largest scale keeps the batch of smaller ones."""
     largest = rows.loc[rows["nodes"].idxmax()]
@@ -392,12 +399,7 @@ def forecast_table(
             beyond |= not predicted["nodes"].isin(fitted["nodes"]).all()
             if asked.to_target and isinstance(model, MC2OnPhases):
                 predicted["work_is"] = _law_in_words(model, of_workload.iloc[0])
-            outside = [
-                (setting, text)
-                for setting in predicted.to_dict("records")
-                for text in setting["noted"]
-            ]
-            notes += map(about, _on_scales(workload, "", outside))
+            notes += map(about, outside_notes(predicted))
             notes += map(about, notes_on(of_workload, predicted, model.remarks, everything.times))
             setting = {name: predicted[column] for name, column in _SETTING.items()}
             # Where steps are counted, the samples in one are not known.

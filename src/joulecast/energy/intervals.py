@@ -18,6 +18,7 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from joulecast.energy.splits import is_sweep
+from joulecast.quantities import counted
 from joulecast.runs.judging import SETTING, TIME
 from joulecast.runs.scale import BEYOND, hosts_and_gpus, scale_in_words, unit_of
 
@@ -224,9 +225,11 @@ def _other_than_scale(
         reasons.append(_NO_EXCHANGE)
     if setting["work_unit"] == "steps":
         return tuple(reasons), widens
-    devices = hosts_and_gpus(setting)[1] or setting["nodes"]
+    gpus = hosts_and_gpus(setting)[1]
+    devices = gpus or setting["nodes"]
     if setting["batch"] < devices:
-        reasons.append(f"batch {setting['batch']:g}: less than one sample each of {devices:g}")
+        each_of = counted(int(devices), "GPU" if gpus else unit_of(setting["nodes_are"]))
+        reasons.append(f"batch {setting['batch']:g}: less than one sample each of {each_of}")
     column, of = "batch_per_rank", " of a rank"
     if setting["kind"] == "imported":
         column, of = "batch", ""

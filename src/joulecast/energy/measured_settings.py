@@ -113,7 +113,7 @@ def differences(rows: pd.DataFrame) -> list[str]:
     than :data:`REPEATS`.
 
     Args:
-        rows: of one workload, by :func:`stand_as_run`.
+        rows: of one workload, by :func:`put_in_measured`.
     """
     notes = []
     for quantity, (unit, in_words) in _IN_WORDS.items():

@@ -36,11 +36,11 @@ _ONE_WAY = 0.75
 _UNLIKE = 1.6
 """A node of which one of two supplies is metered reads half; equal nodes differ by 2 % (MLPerf v4.0), and
 one of them that only evaluates by 1.35."""
-_FAILED_SHARE = 0.25
-"""A node in training does not fall below this share of its own median: idle with the job loaded is
-0.3 to 0.45 of it on 8-GPU nodes."""
+_FAILED_SHARE = 0.05
+"""A node in training does not fall below this share of its own median: idle is 0.3 to 0.45 of it on 8-GPU
+nodes, and a tenth on workstations. Meters that failed (MLPerf v4.0) read less than 0.01 of it."""
 _FAILED_ABOVE_W = 1000.0
-"""That is known of large nodes alone: a workstation that waits for data may fall to a tenth."""
+"""That is known of large nodes alone."""
 _MOST_UNREAD = 0.2
 """Share of a run without readings: the worst of the clean runs of MLPerf v4.0 has 0.17, one whose meters
 failed 0.204."""

@@ -49,6 +49,8 @@ OF_ENERGY = ["energy_source", *SETTING]
 """The same where joules are compared: those of different sources are not."""
 _RUN = ["run", "repeat", *OF_ENERGY]
 _RESAMPLES = 2000
+FEWEST = 5
+"""Settings from which resamples give an interval; those of fewer give little but the least and the most."""
 _ROLES = {
     "time": ("model", "time rival"),
     "energy": ("model", "rival"),
@@ -193,15 +195,16 @@ def rank(rows: pd.DataFrame, by: Sequence[str], fewest: int) -> pd.DataFrame:
 @dataclass(frozen=True)
 class Comparison:
     """MC2 against one rival on the settings of one split: whether it is the best rival, percentage points
-    of MAPE that MC2 is better by, their 90 % interval, and the share of the resamples in which it is."""
+    of MAPE that MC2 is better by, their 90 % interval, and the share of the resamples in which it is; these
+    are ``None`` on fewer than :data:`FEWEST` settings."""
 
     rival: str
     best_rival: bool
     settings: int
     better_by_points: float
-    lower_points: float
-    upper_points: float
-    better_share: float
+    lower_points: float | None
+    upper_points: float | None
+    better_share: float | None
 
 
 def _error_by_model(cells: pd.DataFrame) -> pd.DataFrame:
@@ -240,9 +243,11 @@ def compare(cells: pd.DataFrame) -> list[Comparison]:
         if both.empty:
             continue
         gained = (both[rival] - both[OURS]).to_numpy(float)
-        drawn = gained[random.integers(0, len(gained), (_RESAMPLES, len(gained)))].mean(axis=1)
-        lower, upper = (float(b) for b in np.percentile(drawn, (5, 95)))
-        share = float((drawn > 0).mean())
+        lower, upper, share = None, None, None
+        if len(gained) >= FEWEST:
+            drawn = gained[random.integers(0, len(gained), (_RESAMPLES, len(gained)))].mean(axis=1)
+            lower, upper = (float(b) for b in np.percentile(drawn, (5, 95)))
+            share = float((drawn > 0).mean())
         is_best = best is not None and best["model"] == rival
         gain = float(gained.mean())
         compared.append(Comparison(str(rival), is_best, len(gained), gain, lower, upper, share))

@@ -1,6 +1,6 @@
 """Outward walk: from the default batch size, one step down, one step up, as long as it gets cheaper.
 
-Section 4 of the project's notes on tuning; afterwards Thompson sampling among those within 1.5 times the
+A policy of this project; afterwards Thompson sampling among those within 1.5 times the
 cheapest, with one coefficient of variation for all batch sizes.
 """
 

@@ -1,4 +1,4 @@
-"""What can be asked of tuning, by a command or in the configuration: replay a policy on traces, or tune live."""
+"""What can be asked of tuning, by a command or in the configuration: replay a policy, or tune live."""
 
 from pathlib import Path
 from typing import ClassVar, Literal, Self

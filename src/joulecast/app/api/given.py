@@ -38,6 +38,7 @@ def _folders(given: Path) -> list[Path]:
     """The folder that is given; where it holds no record, those of the observed training of that name."""
     if any(given.rglob("run.json")):
         return [given]
+    _check_is_no_log(given)
     if len(given.parts) != 1:
         if not given.exists() and not recorded_folder(given).exists():
             raise JoulecastError(f"{given}: no such folder; give a folder of run records")
@@ -45,11 +46,8 @@ def _folders(given: Path) -> list[Path]:
     from joulecast.runs.folders import measured_names, measured_records
 
     found, shipped = measured_records(given.name), recorded_folder(given)
-    if not found and not given.exists() and (shipped / "runs.csv.gz").exists():
-        raise JoulecastError(
-            f"{given}: comes with joulecast as logs of others, not as records; make these with `joulecast "
-            f"import mlperf {given} FOLDER`, and give the FOLDER"
-        )
+    if not found and not given.exists():
+        _check_is_no_log(shipped)
     if found or given.exists() or shipped.exists():
         return found or [given]
     names = measured_names()
@@ -58,6 +56,14 @@ def _folders(given: Path) -> list[Path]:
         f"{given}: no such folder here, no recorded campaign, and no training that `joulecast measure` has "
         f"run ({MEASURED} {known})"
     )
+
+
+def _check_is_no_log(folder: Path) -> None:
+    if (folder / "runs.csv.gz").exists():
+        raise JoulecastError(
+            f"{folder}: comes with joulecast as logs of others, not as records; make these with `joulecast "
+            f"import mlperf {folder.name} FOLDER`, and give the FOLDER"
+        )
 
 
 @contextmanager

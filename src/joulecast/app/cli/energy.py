@@ -8,6 +8,7 @@ from joulecast.app.cli.options import AsJson, asks, echo_json
 from joulecast.energy.request import EvaluateRequest, ForecastRequest
 from joulecast.quantities import (
     NONE,
+    counted,
     digits,
     energies,
     percent,
@@ -86,10 +87,13 @@ def evaluate(request: EvaluateRequest, as_json: AsJson = False) -> None:
     if best:
         low, high = best["lower_points"], best["upper_points"]
         ahead = best["better_by_points"]
+        interval = "too few settings for an interval of the gain"
+        if low is not None:
+            interval = f"90 % interval of the gain {low:.2f} to {high:.2f}"
         typer.echo(
             f"\nMC2 is {abs(ahead):.2f} points {'better' if ahead >= 0 else 'worse'} than the best rival, "
             f"{best['rival']} "
-            f"(90 % interval of the gain {low:.2f} to {high:.2f}, {best['settings']} settings)"
+            f"({interval}; {counted(best['settings'], 'setting')})"
         )
     noise = verdict["run_to_run_cv_percent"]
     varies = "were not repeated" if noise is None else f"vary by {noise:.2f} % between repeats"

@@ -247,7 +247,10 @@ def _from_simulator(platform: str, facts: Platform, request: AdviceRequest) -> _
         request, facts, samples, nodes or simulated.usual_nodes(facts)
     )
     bare = "" if any(c.time_low_s for c in candidates) else " and have no interval"
-    rests = [f"simulated: {len(candidates)} strategies on {platform}, by {_rates(request)}"]
+    rests = [
+        f"simulated: {counted(len(candidates), 'strategy', 'strategies')} on {platform}, the fastest "
+        f"{simulated.STRATEGIES} of each count and batch, by {_rates(request)}"
+    ]
     return _Weighed(
         platform,
         "simulated",

@@ -12,7 +12,13 @@ import numpy as np
 import pandas as pd
 
 from joulecast.energy.fitting import KnownRuns
-from joulecast.energy.forecast import answer_settings, asked_counts, setting_of, usual_batch
+from joulecast.energy.forecast import (
+    answer_settings,
+    asked_counts,
+    outside_notes,
+    setting_of,
+    usual_batch,
+)
 from joulecast.energy.measured_settings import notes_on
 from joulecast.energy.models import EnergyModel, Evidence, fit_groups, mc2_for
 from joulecast.errors import JoulecastError
@@ -185,7 +191,8 @@ def campaign_candidates(
         | {"why": why}
         for row, why in refused
     ]
-    notes = (
-        [] if rows.empty else notes_on(campaign.runs, rows, model.remarks, campaign.evidence.times)
-    )
+    notes = []
+    if not rows.empty:
+        notes = outside_notes(rows)
+        notes += notes_on(campaign.runs, rows, model.remarks, campaign.evidence.times)
     return [each for each in found if each is not None], why_none, notes

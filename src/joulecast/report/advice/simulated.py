@@ -28,7 +28,7 @@ from joulecast.simulate.strategy import text_of
 from joulecast.simulate.strategy_search import Value, search
 
 _NODES = (1, 2, 4, 8)
-_STRATEGIES = 3
+STRATEGIES = 3
 
 
 def _row(simulation: Simulation, prices: Prices, fit: CampaignFit | None) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def simulated_candidates(
         for batch in request.batch or [BATCH_PER_DEVICE * devices]:
             setting = f"{count} nodes, batch {batch}"
             try:
-                ranking = search(graph, platform, devices, batch, costs, assumed, _STRATEGIES)
+                ranking = search(graph, platform, devices, batch, costs, assumed, STRATEGIES)
             except JoulecastError as error:
                 refused.append({"setting": setting, "why": str(error)})
                 continue
