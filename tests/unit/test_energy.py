@@ -243,7 +243,9 @@ def test_the_best_rival_comes_first_and_a_tie_is_no_gain():
     assert (worst.rival, worst.better_by_points) == ("worse", 2) and worst.lower_points == 2
     assert compare(pd.DataFrame(rows).query("model != 'MC2'")) == []
     few = compare(pd.DataFrame(rows[:6]))
-    assert few[1].better_by_points == 2 and few[1].lower_points is None, "two settings tell no interval"
+    assert few[1].better_by_points == 2 and few[1].lower_points is None, (
+        "two settings tell no interval"
+    )
 
 
 def test_repeats_that_do_different_work_vary_by_their_pace():
