@@ -615,3 +615,19 @@ def test_a_simulated_training_computes_as_it_is_asked_to(tmp_path):
     advice = joulecast.advise(small, **asked, precision="bf16", calibrate=measured)
     assert advice["best"]["time_s"] > 1.3 * mixed
     assert f"corrected by {measured}" in advice["rests_on"]
+
+
+def test_repeats_that_trained_otherwise_are_named_by_forecast_and_advice(tmp_path):
+    runs = [a_run(nodes, 8, repeat) for nodes in (1, 2) for repeat in (1, 2)]
+    spec = runs[0].info.spec
+    other = spec.model_copy(
+        update={"training": spec.training.model_copy(update={"precision": "bf16"})}
+    )
+    changed = {"spec": other, "spec_sha256": other.digest()}
+    runs[0] = replace(runs[0], info=runs[0].info.model_copy(update=changed))
+    folders = keep(tmp_path, *runs)
+    notes = forecast_of(folders, Scales())["notes"]
+    assert any("differ in precision" in note for note in notes)
+    warnings = advise(tmp_path, "vit_ti")["warnings"]
+    assert any("differ in precision" in note for note in warnings)
+    assert not any("differ in" in note for note in forecast_of(folders[1:], Scales())["notes"])

@@ -34,7 +34,7 @@ _Z90 = 1.645
 
 DRIFT = 0.05
 """Half width, relative, that each doubling beyond the node counts of the fit adds (in quadrature), and each
-beyond its batches."""
+beyond its batches, or beyond the work of imported runs."""
 
 ONE_COUNT = 0.29
 """The same for a fit to runs of one node count, which shows no change of time with the count: 90 % of pairs
@@ -221,6 +221,10 @@ def _other_than_scale(
     of_workload: pd.DataFrame, setting: Mapping[str, Any], knows_exchange: bool
 ) -> tuple[tuple[str, ...], float]:
     reasons, widens = [], 0.0
+    if setting["kind"] == "imported" and pd.notna(setting["samples"]):
+        done = of_workload["samples"]
+        nearest = min(max(setting["samples"], done.min()), done.max())
+        widens = DRIFT * abs(math.log2(setting["samples"] / nearest))
     if setting["ranks"] > 1 and not knows_exchange:
         reasons.append(_NO_EXCHANGE)
     if setting["work_unit"] == "steps":
@@ -236,7 +240,7 @@ def _other_than_scale(
     low, high = of_workload[column].min(), of_workload[column].max()
     if setting[column] > high or setting[column] < low:
         nearest = high if setting[column] > high else low
-        widens = DRIFT * abs(math.log2(setting[column] / nearest))
+        widens = math.hypot(widens, DRIFT * abs(math.log2(setting[column] / nearest)))
         reasons.append(f"batch {setting[column]:,.10g}{of}: run with {_span(low, high)}")
     return tuple(reasons), widens
 

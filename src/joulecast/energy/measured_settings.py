@@ -141,7 +141,8 @@ def notes_on(
     remarks: Sequence[str],
     times_of_others: pd.DataFrame,
 ) -> list[str]:
-    """What a reader of predictions should know of the runs behind them: :func:`differences`, whether the
+    """What a reader of predictions should know of the runs behind them: :func:`differences`, whether they
+    trained in different ways, whether the
     width of their repeats is assumed, how much longer than any run they are, whose times count too, which
     part of a node was metered, which runs had more ranks than cores, and how many hosts a scale is taken to
     have.
@@ -152,6 +153,7 @@ def notes_on(
     """
     workload = str(of_workload["workload"].iloc[0])
     notes = [text for text in remarks if text.startswith(f"{workload}:")]
+    notes += _of_several_trainings(workload, of_workload)
     notes += differences(predicted)
     if predicted["width_is_assumed"].any():
         notes.append(
@@ -190,16 +192,42 @@ def notes_on(
     hosts_ran, _ = hosts_and_gpus(ran)
     largest = predicted.loc[predicted["nodes"].idxmax()].to_dict()
     hosts, _ = hosts_and_gpus(largest)
-    as_ran = is_observed(of_workload) and (
-        largest["ranks_per_host"] == of_workload["ranks_per_host"].max()
-    )
-    if as_ran and hosts_ran and hosts and hosts > hosts_ran:
+    if is_observed(of_workload) and hosts_ran and hosts and hosts > hosts_ran:
         scale = scale_in_words(largest["nodes"], largest["nodes_are"])
         notes.append(
-            f"{workload}: {scale} are taken to be {counted(round(hosts), 'host')}, each with its power, as "
-            f"no run had more than {largest['ranks_per_host']:g} on a host; --gpus-per-node says otherwise"
+            f"{workload}: {scale} are taken to be {counted(round(hosts), 'host')} of up to "
+            f"{largest['ranks_per_host']:g} (--gpus-per-node), each with its power, that exchange as fast as "
+            f"the runs did on {counted(round(hosts_ran), 'host')}; over a slower link they take longer"
         )
     return notes
+
+
+def _of_several_trainings(workload: str, of_workload: pd.DataFrame) -> list[str]:
+    """A note where runs that count as repeats did not train in the same way."""
+    seen: dict[str, set[str]] = {}
+    for folder in of_workload["folder"]:
+        info = read_info(Path(folder))
+        spec, fields = info.spec, dict[str, object]()
+        if spec.workload is not None and spec.training is not None:
+            fields = {
+                "image size": spec.workload.image_size,
+                "data": spec.workload.dataset,
+                "precision": spec.training.precision,
+                "threads of a rank": spec.threads_per_rank,
+                "emulation": spec.emulation,
+            }
+        elif spec.observed is not None:
+            said = next((text for text in info.remarks if text.startswith("observed: ")), "")
+            fields = {"optimizer and precision": said.split(", ")[:2]}
+        for name, value in fields.items():
+            seen.setdefault(name, set()).add(str(value))
+    mixed = [name for name, values in seen.items() if len(values) > 1]
+    if not mixed:
+        return []
+    return [
+        f"{workload}: its runs differ in {listed(mixed)}, which is not told apart; measure each training "
+        "under a name of its own (--name), or give the records of one (--records)"
+    ]
 
 
 def _on_other_scales(workload: str, of_workload: pd.DataFrame, others: pd.DataFrame) -> list[str]:

@@ -165,8 +165,7 @@ def _from_records(
         f"{counted(fitted['workload'].nunique(), 'workload')}, on up to "
         f"{scale_in_words(fitted['nodes'].max(), fitted['nodes_are'].iloc[-1])}",
     ]
-    warnings = _settings_differ(records, network, campaign.platform)
-    warnings += [*campaign.notes, *differ]
+    warnings = [*campaign.notes, *differ]
     warnings += on_one_count(fitted, campaign.imported)
     if (runs["energy_source"] == "estimated").any():
         warnings.append("energies are estimated from utilisation and assumed watts, not measured")
@@ -202,30 +201,6 @@ def _recorded_on(records: Sequence[Path], network: str, platform: str, simulated
         if named and spec.platform.name == platform:
             return True
     return False
-
-
-def _settings_differ(records: Sequence[Path], network: str, platform: str) -> list[str]:
-    """A warning where runs that count as repeats were not of the same training."""
-    seen: dict[str, set[str]] = {}
-    for folder in records:
-        spec = read_info(folder).spec
-        if spec.workload is None or spec.training is None or spec.workload.network != network:
-            continue
-        if spec.platform.name != platform:
-            continue
-        fields = {
-            "image_size": spec.workload.image_size,
-            "dataset": spec.workload.dataset,
-            "precision": spec.training.precision,
-            "threads_per_rank": spec.threads_per_rank,
-            "emulation": spec.emulation,
-        }
-        for key, value in fields.items():
-            seen.setdefault(key, set()).add(str(value))
-    mixed = [key for key, values in seen.items() if len(values) > 1]
-    if not mixed:
-        return []
-    return [f"the runs differ in {', '.join(mixed)}, which the candidates do not tell apart"]
 
 
 def _from_simulator(platform: str, facts: Platform, request: AdviceRequest) -> _Weighed:
