@@ -18,7 +18,7 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from joulecast.energy.splits import is_sweep
-from joulecast.quantities import counted
+from joulecast.quantities import counted, digits
 from joulecast.runs.judging import SETTING, TIME
 from joulecast.runs.scale import BEYOND, hosts_and_gpus, scale_in_words, unit_of
 
@@ -212,7 +212,7 @@ def outside_of(
             f"{scale_in_words(setting['nodes'], setting['nodes_are'])}: run on {_span(least, most)}"
         )
     if times > BEYOND:
-        scale = f"{scale}, {times:,.3g} times beyond"
+        scale = f"{scale}, {digits(times)} times beyond"
     others, widens = _other_than_scale(of_workload, setting, knows_exchange)
     return Outside(scale, others, times, scale is not None and least == most, widens)
 

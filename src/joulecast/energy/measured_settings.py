@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from joulecast.energy.intervals import REPEATS, per_work, spreads_on
-from joulecast.quantities import consumptions, counted, listed, percent, times
+from joulecast.quantities import consumptions, counted, digits, listed, percent, times
 from joulecast.runs.record import read_info
 from joulecast.runs.scale import hosts_and_gpus, is_observed, scale_in_words
 
@@ -163,7 +163,7 @@ def notes_on(
     asked, longest = float(predicted["work"].max()), float(of_workload["samples"].max())
     if asked > _LONG * longest:
         notes.append(
-            f"{workload}: the work is {asked / longest:,.3g} times that of the longest run; a step is taken "
+            f"{workload}: the work is {digits(asked / longest)} times that of the longest run; a step is taken "
             "to last as long as it did there"
         )
     if (of_workload["kind"] == "imported").all():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.errors import JoulecastError
-from joulecast.quantities import counted, steady
+from joulecast.quantities import counted, digits, steady
 from joulecast.report.advice.candidate import Candidate, dominates
 from joulecast.report.advice.choice import (
     Choice,
@@ -265,7 +265,7 @@ def _as_json(
     beyond = max(candidate.times_beyond for candidate in candidates)
     if beyond > BEYOND:
         warnings.append(
-            f"settings up to {beyond:,.3g} times beyond the largest run are weighed, as asked; no error of "
+            f"settings up to {digits(beyond)} times beyond the largest run are weighed, as asked; no error of "
             "a forecast so far beyond is known"
         )
     why_counts = "as asked"
