@@ -163,8 +163,8 @@ def notes_on(
     asked, longest = float(predicted["work"].max()), float(of_workload["samples"].max())
     if asked > _LONG * longest:
         notes.append(
-            f"{workload}: the work is {digits(asked / longest)} times that of the longest run; a step is taken "
-            "to last as long as it did there"
+            f"{workload}: the work is {digits(asked / longest)} times that of the longest run; a step is "
+            "taken to last as long as it did there"
         )
     if (of_workload["kind"] == "imported").all():
         notes += _on_other_scales(workload, of_workload, times_of_others)

@@ -265,8 +265,8 @@ def _as_json(
     beyond = max(candidate.times_beyond for candidate in candidates)
     if beyond > BEYOND:
         warnings.append(
-            f"settings up to {digits(beyond)} times beyond the largest run are weighed, as asked; no error of "
-            "a forecast so far beyond is known"
+            f"settings up to {digits(beyond)} times beyond the largest run are weighed, as asked; no error "
+            "of a forecast so far beyond is known"
         )
     why_counts = "as asked"
     if not request.nodes and not request.gpus:
