@@ -124,6 +124,10 @@ class Compiler:
             self._compile_class(number)
         return self.activities
 
+    def forget(self) -> None:
+        """Drop the activities, which take most of the memory."""
+        self.activities, self.shared = ActivityGraph(), {}
+
     def _place(self, number: int, axis: str) -> int:
         device = int(self.device_mesh.classes.first[number])
         return int(self.device_mesh.place[axis][device]) if axis in self.device_mesh.place else 0

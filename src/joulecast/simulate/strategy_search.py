@@ -6,14 +6,16 @@ Where only the best are asked for, strategies are simulated in the order of the 
 (:mod:`joulecast.simulate.bounds`), until what is left cannot be among them.
 """
 
-import math
-from collections.abc import Callable, Iterator
+import bisect
+import heapq
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from ctypes import c_double, c_int
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from multiprocessing import get_context
-from typing import Any
+from typing import Any, TypeVar
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs, roofline_of
@@ -21,7 +23,7 @@ from joulecast.graphs.opgraph import OpGraph
 from joulecast.quantities import steady
 from joulecast.runs.platforms import Platform
 from joulecast.runs.provenance import usable_cores
-from joulecast.simulate.bounds import Least, least_time
+from joulecast.simulate.bounds import least_time
 from joulecast.simulate.compiler import Compiler
 from joulecast.simulate.cost_cache import cached
 from joulecast.simulate.memory import (
@@ -48,8 +50,98 @@ from joulecast.simulate.strategy_space import (
     recomputing,
 )
 
-InOrder = Callable[..., Iterator[Any]]
-"""``map``, of this process or of several."""
+_FORKING = get_context("fork")
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Found:
+    """What all processes have found and taken so far.
+
+    Args:
+        top: how many of the least values are wanted; ``None``: all, so that no value is too large.
+    """
+
+    def __init__(self, top: int | None) -> None:
+        self._least = None if top is None else _FORKING.Array(c_double, [float("inf")] * top)
+        self._taken = _FORKING.Value(c_int, 0)
+
+    @property
+    def limit(self) -> float:
+        """The largest of the least values: what is above it is not among them."""
+        return float("inf") if self._least is None else float(self._least[-1])
+
+    @property
+    def taken(self) -> int:
+        """How many items, from the first on, have been taken."""
+        return int(self._taken.value)
+
+    def take(self) -> int:
+        """Take the next item; returns its place."""
+        with self._taken.get_lock():
+            self._taken.value += 1
+            return int(self._taken.value) - 1
+
+    def add(self, value: float) -> None:
+        """Note a value."""
+        if self._least is None:
+            return
+        with self._least.get_lock():
+            known = [self._least[place] for place in range(len(self._least))]
+            bisect.insort(known, value)
+            self._least[:] = known[:-1]
+
+
+_SHARED: list[Any] = []
+"""What processes find that are forked next: the function, the items, and what has been found."""
+
+
+def _in_this_process(_: int) -> Any:
+    work, items, found = _SHARED
+    return work(items, found)
+
+
+def in_processes(
+    work: Callable[[Sequence[T], Found], dict[int, R]],
+    items: Sequence[T],
+    processes: int,
+    top: int | None,
+) -> dict[int, R]:
+    """The results of ``work`` in all processes.
+
+    Args:
+        work: gets all items, takes some of them, and returns results by number, which are pickled.
+        items: the most promising first.
+        processes: how many; with one, the work is done here.
+        top: how many of the least values are wanted.
+
+    Raises:
+        JoulecastError: a process was ended from outside, or could not start.
+    """
+    found = Found(top)
+    if processes <= 1:
+        return work(items, found)
+    _SHARED[:] = work, items, found
+    results: dict[int, R] = {}
+    try:
+        with ProcessPoolExecutor(processes, mp_context=_FORKING) as pool:
+            for part in pool.map(_in_this_process, range(processes)):
+                results |= part
+    except (OSError, BrokenProcessPool) as error:
+        raise JoulecastError(f"a process of the search ended before its work: {error}") from None
+    finally:
+        _SHARED.clear()
+    return results
+
+
+@dataclass(frozen=True)
+class SearchedStrategy:
+    """The least seconds that a strategy's step can take, and its simulation unless it cannot be among the
+    best. Which of the others are simulated depends on what several processes find first."""
+
+    least_s: float
+    simulation: Simulation | None = None
+
 
 Value = Callable[[float, float], float]
 """What strategies are ranked by, of the seconds of a step and those that a device computes; never falls with
@@ -156,82 +248,66 @@ class _Search:
                     return
                 strategies = fewer
 
-    def compiled(self, place: int) -> Compiler:
-        """What compiles the step of the strategy at a place."""
-        each = self.fits[place]
+    def _compiled(self, each: _Fitting) -> Compiler:
         return compiler_of(each.ready, self.platform, each.strategy, self.assumed)
 
-    def simulated(self, place: int) -> Simulation:
-        """The step of the strategy at a place, without its timeline."""
-        each = self.fits[place]
-        settings = (each.ready, self.graph, self.platform, each.strategy, self.assumed)
-        return run_prepared(*settings, self.compiled(place)).without_timeline()
+    def _simulated(self, each: _Fitting, compiler: Compiler) -> Simulation:
+        done = run_prepared(
+            each.ready, self.graph, self.platform, each.strategy, self.assumed, compiler
+        )
+        compiler.forget()
+        return done.without_timeline()
 
     def of(self, simulation: Simulation) -> float:
         """What a simulation is ranked by."""
-        return steady(self.value(simulation.step_s, simulation.breakdown.computing_s))
+        return self.value(simulation.step_s, simulation.breakdown.computing_s)
+
+    def simulated(self, fits: Sequence[_Fitting], found: Found) -> dict[int, SearchedStrategy]:
+        """Outcomes of the strategies that no other process has taken, by their places.
+
+        All get the least time that they can take. Then they are simulated in its order, until what is left
+        cannot be among the best.
+        """
+        done: dict[int, SearchedStrategy] = {}
+        waiting: list[tuple[float, int, Compiler]] = []
+        while (place := found.take()) < len(fits):
+            compiler, value = self._compiled(fits[place]), 0.0
+            if self.top is not None:
+                least = least_time(compiler)
+                value = steady(self.value(least.step_s, least.computing_s))
+                done[place] = SearchedStrategy(least.step_s)
+            heapq.heappush(waiting, (value, place, compiler))
+        while waiting:
+            value, place, compiler = heapq.heappop(waiting)
+            if value > found.limit * (1 + _ROUNDING):
+                break
+            simulation = self._simulated(fits[place], compiler)
+            least_s = done[place].least_s if place in done else simulation.step_s
+            done[place] = SearchedStrategy(least_s, simulation)
+            found.add(self.of(simulation))
+        return done
 
     def best(self) -> tuple[list[Simulation], dict[str, float]]:
-        """The best of what fits, and the least seconds of all others.
-
-        Raises:
-            JoulecastError: a process was ended from outside, or could not start.
-        """
+        """The best of what fits, and the least seconds of all others."""
+        top = self.top
         work = sum(each.strategy.pipeline * each.strategy.micro_batches for each in self.fits)
-        is_long = self.top is not None and work >= _WORTH_PROCESSES
-        processes = usable_cores() if is_long else 1
-        _SEARCH[:] = [self]
-        try:
-            if processes == 1:
-                return self._best(map, 1)
-            # What is forked has all that was prepared.
-            with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
-                return self._best(pool.map, processes)
-        except (OSError, BrokenProcessPool) as error:
-            raise JoulecastError(
-                f"a process of the search ended before its work: {error}"
-            ) from None
-        finally:
-            _SEARCH.clear()
-
-    def _best(self, in_order: InOrder, together: int) -> tuple[list[Simulation], dict[str, float]]:
-        places, done = range(len(self.fits)), dict[int, Simulation]()
-        least = [Least(0.0, 0.0)] * len(places)
-        if self.top is not None:
-            least = list(in_order(_least, places))
-        values = [steady(self.value(each.step_s, each.computing_s)) for each in least]
-        waiting = sorted(places, key=lambda place: values[place])
-        while waiting:
-            known = sorted(self.of(one) for one in done.values())
-            limit = math.inf
-            if self.top is not None and len(known) >= self.top:
-                limit = known[self.top - 1] * (1 + _ROUNDING)
-            taken = [place for place in waiting[:together] if values[place] <= limit]
-            if not taken:
-                break
-            done.update(zip(taken, in_order(_simulated, taken), strict=True))
-            waiting = waiting[together:]
+        processes = usable_cores() if top is not None and work >= _WORTH_PROCESSES else 1
+        done = in_processes(self.simulated, self.fits, processes, top)
         # Equals stay in the order in which they were tried: the plainer first.
-        ranked = sorted(sorted(done), key=lambda place: self.of(done[place]))[: self.top]
+        ranked = [
+            (one.simulation, place)
+            for place, one in sorted(done.items())
+            if one.simulation is not None
+        ]
+        ranked.sort(key=lambda each: steady(self.of(each[0])))
+        among = {place for _, place in ranked[:top]}
         beaten = {
-            text_of(self.fits[place].strategy): least[place].step_s
-            for place in places
-            if place not in ranked
+            text_of(self.fits[place].strategy): one.least_s
+            for place, one in sorted(done.items())
+            if place not in among
         }
         # A simulation that comes from another process has a copy of the network.
-        return [replace(done[place], graph=self.graph) for place in ranked], beaten
-
-
-_SEARCH: list[_Search] = []
-"""The search that is going on, which processes find that are forked from it."""
-
-
-def _least(place: int) -> Least:
-    return least_time(_SEARCH[0].compiled(place))
-
-
-def _simulated(place: int) -> Simulation:
-    return _SEARCH[0].simulated(place)
+        return [replace(one, graph=self.graph) for one, _ in ranked[:top]], beaten
 
 
 def search(
