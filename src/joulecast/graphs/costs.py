@@ -17,7 +17,7 @@ from typing import Literal, Protocol
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.opgraph import KINDS, Access, Op, OpGraph
-from joulecast.graphs.precision import DEFAULT_TRAINING, TrainingSetup
+from joulecast.graphs.precision import DEFAULT_TRAINING, PRECISIONS, TrainingSetup
 from joulecast.runs.platforms import Device, Platform
 
 Direction = Literal["forward", "backward"]
@@ -177,10 +177,11 @@ def roofline_of(platform: Platform, precision: str = "fp32") -> Roofline:
         JoulecastError: its file does not tell a peak rate; names the key.
     """
     device: Device = platform.require_cluster().device
-    if precision not in device.peak_flops:
+    rate = PRECISIONS[precision].rate or precision
+    if rate not in device.peak_flops:
         known = ", ".join(device.peak_flops) or "none"
         raise JoulecastError(
-            f"platform {platform.name}: cluster.device.peak_flops has no {precision} (known: {known}); "
+            f"platform {platform.name}: cluster.device.peak_flops has no {rate} (known: {known}); "
             "put the device's peak FLOP/s there, or measure an op database on it"
         )
     if device.memory_bytes_per_s is None:
@@ -188,7 +189,7 @@ def roofline_of(platform: Platform, precision: str = "fp32") -> Roofline:
             f"platform {platform.name}: cluster.device.memory_bytes_per_s is not known; put it there, or "
             "measure an op database on it"
         )
-    return Roofline(device.peak_flops[precision], device.memory_bytes_per_s, device.launch_s)
+    return Roofline(device.peak_flops[rate], device.memory_bytes_per_s, device.launch_s)
 
 
 @dataclass(frozen=True)
@@ -233,6 +234,9 @@ def kept_for_backward(graph: OpGraph, op: Op) -> list[Access]:
         return [op.reads[0]]
     if op.kind in _NOTHING or KINDS[op.kind] in ("copy", "lookup"):
         return []
+    if op.attributes.get("operand_bytes"):
+        # What it reads is kept as it was cast.
+        return []
     if op.kind in _OUTPUT:
         return list(op.writes)
     reads = [a for a in op.reads if graph.tensors[a.tensor].role in ("input", "activation")]
@@ -240,8 +244,15 @@ def kept_for_backward(graph: OpGraph, op: Op) -> list[Access]:
         return [*reads, *op.writes]
     if op.kind == "multiply" and len(op.reads) > 1:
         # A factor is needed for the gradient of the others, if they have one.
-        return [a for a in reads if any(_has_gradient(graph, b) for b in op.reads if b is not a)]
+        factors = [a for a in reads if any(_has_gradient(graph, b) for b in op.reads if b is not a)]
+        # What runs inside this kernel is computed again.
+        return [a for a in factors if not _in_next(graph, a)]
     return reads
+
+
+def _in_next(graph: OpGraph, access: Access) -> bool:
+    made = graph.producer.get(access.tensor)
+    return made is not None and bool(made.attributes.get("in_next"))
 
 
 def _has_gradient(graph: OpGraph, access: Access) -> bool:
@@ -262,10 +273,16 @@ def extra_kept(graph: OpGraph, op: Op) -> ExtraBytes | None:
 
     Dropout: a byte an element; a maximum: its index, 8 bytes; norms: mean and deviation of a row at fp32;
     fused attention: a logarithm a row and head; cross entropy: the shares' logarithms, at fp32 at least, or a
-    logarithm a row in a fused kernel.
+    logarithm a row in a fused kernel; a product of narrow operands: its input as it was cast, which others
+    that read it share.
     """
     written = op.writes[0]
     elements = graph.tensors[written.tensor].elements
+    narrow = op.attributes.get("operand_bytes")
+    if narrow is not None:
+        read = op.reads[0]
+        first = graph.readers[read.tensor][0] is op
+        return ExtraBytes(read, narrow * graph.tensors[read.tensor].elements) if first else None
     if op.kind == "dropout":
         return ExtraBytes(written, elements)
     if op.kind == "max_pool":

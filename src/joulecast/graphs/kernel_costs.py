@@ -20,7 +20,7 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Cost, Costs, Direction, Parts, Scaled, part_of
 from joulecast.graphs.kernels import Attention, Kernel, Pass, Product, kernels_of
 from joulecast.graphs.opgraph import Op, OpGraph
-from joulecast.graphs.precision import DEFAULT_TRAINING, TrainingSetup
+from joulecast.graphs.precision import DEFAULT_TRAINING, PRECISIONS, TrainingSetup
 from joulecast.runs.platforms import Architecture, Device, Platform, as_catalogued
 
 Engine = Literal["vector", "matrix"]
@@ -81,17 +81,19 @@ def plateau(device: Device, precision: str) -> float:
     Raises:
         JoulecastError: the device has no such precision; names those that it has.
     """
-    if precision in device.measured_flops:
-        return device.measured_flops[precision]
-    if precision not in device.peak_flops or device.architecture is None:
+    rate = PRECISIONS[precision].rate or precision
+    if rate in device.measured_flops:
+        return device.measured_flops[rate]
+    if rate not in device.peak_flops or device.architecture is None:
         known = ", ".join(device.peak_flops) or "none"
         raise JoulecastError(
-            f"{device.name}: no rate at {precision} (known: {known}); take one of these, or put its peak "
-            f"FLOP/s under cluster.device.peak_flops.{precision} of a platform file of yours"
+            f"{device.name}: no rate at {rate} (known: {known}); take one of these, or put its peak "
+            f"FLOP/s under cluster.device.peak_flops.{rate} of a platform file of yours"
         )
-    architecture, peak = device.architecture, device.peak_flops[precision]
+    architecture, peak = device.architecture, device.peak_flops[rate]
     engine = engine_of(precision)
-    reached = (architecture.vector if engine == "vector" else architecture.matrix) * peak
+    share = architecture.vector if engine == "vector" else architecture.matrix
+    reached = architecture.narrow.get(precision, share) * peak
     fp32 = device.peak_flops.get("fp32")
     if device.power_limit_w is None or fp32 is None or precision == "fp64":
         return reached
@@ -128,7 +130,11 @@ class KernelCosts:
     """Reads and writes of each weight's gradient in a backward: to add it up, to copy it into a bucket."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_plateau", plateau(self.device, self.precision))
+        narrow = PRECISIONS[self.precision].operand_bytes is not None
+        wide = plateau(self.device, "bf16" if narrow else self.precision)
+        object.__setattr__(self, "_plateau", wide)
+        held = plateau(self.device, self.precision) if narrow else wide
+        object.__setattr__(self, "_narrow_plateau", held)
         object.__setattr__(self, "_known", {})
 
     @property
@@ -152,9 +158,12 @@ class KernelCosts:
         if isinstance(kernel, Product):
             engine = rates.products[engine_of(self.precision)]
             assert self.device.units is not None
+            if kernel.operand_bytes is not None:
+                held = self._narrow_plateau  # type: ignore[attr-defined]
             busy = max(product_flops(kernel, engine, self.device.units) / held, moved)
         elif isinstance(kernel, Attention):
-            share = self._architecture.attention
+            narrow = PRECISIONS[self.precision].operand_bytes is not None
+            share = self._architecture.narrow["attention"] if narrow else self._architecture.attention
             share *= rates.attention_backward if kernel.direction == "backward" else 1.0
             busy = max(kernel.flops / share / held, moved)
         else:

@@ -6,7 +6,7 @@ pass for each element-wise operation, and a pass that adds where a gradient come
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from joulecast.graphs.costs import Direction, Parts, part_of
 from joulecast.graphs.opgraph import KINDS, Access, Op, OpGraph
@@ -21,6 +21,8 @@ class Product:
     n: float
     k: float
     itemsize: int
+    operand_bytes: float | None = None
+    """Of a number of its operands, where they are cast for it; None: as of the rest."""
 
     @property
     def flops(self) -> float:
@@ -30,8 +32,8 @@ class Product:
     @property
     def bytes(self) -> float:
         """Memory traffic if each element moves once."""
-        elements = self.m * self.k + self.k * self.n + self.m * self.n
-        return self.count * elements * self.itemsize
+        operands = (self.m * self.k + self.k * self.n) * (self.operand_bytes or self.itemsize)
+        return self.count * (operands + self.m * self.n * self.itemsize)
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,22 @@ def product_of(graph: OpGraph, op: Op, parts: Parts) -> Product:
             "k": max(found["k"] / groups, 1.0),
         }
     itemsize = graph.tensors[op.writes[0].tensor].itemsize
-    return Product(found["count"], found["m"], found["n"], found["k"], itemsize)
+    narrow = op.attributes.get("operand_bytes")
+    return Product(found["count"], found["m"], found["n"], found["k"], itemsize, narrow)
+
+
+def _casts(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
+    """The passes that cast a product's operands: its input and the gradient of its output, each twice.
+
+    The second copy, along the other axis, is for the gradient of the weights. What several products read is
+    cast once; weights are cast once a step, which is not counted.
+    """
+    narrow = op.attributes.get("operand_bytes")
+    cast = op.reads[0] if direction == "forward" else op.writes[0]
+    if narrow is None or (direction == "forward" and graph.readers[cast.tensor][0] is not op):
+        return []
+    size = graph.tensors[cast.tensor].itemsize
+    return [Pass("copy", (1 + 2 * narrow / size) * _bytes(graph, (cast,), parts))]
 
 
 def _bytes(graph: OpGraph, accesses: tuple[Access, ...], parts: Parts) -> float:
@@ -147,14 +164,14 @@ def _added_gradients(graph: OpGraph, op: Op, parts: Parts) -> list[Kernel]:
 
 def _products(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
     product = product_of(graph, op, parts)
+    found = _casts(graph, op, parts, direction)
     if direction == "forward":
-        return [product]
-    count, m, n, k, itemsize = product.count, product.m, product.n, product.k, product.itemsize
-    found: list[Kernel] = []
+        return [*found, product]
+    m, n, k = product.m, product.n, product.k
     if _has_gradient(graph, op.reads[0]):
-        found.append(Product(count, m, k, n, itemsize))
+        found.append(replace(product, n=k, k=n))
     if _has_gradient(graph, op.reads[1]):
-        found.append(Product(count, k, n, m, itemsize))
+        found.append(replace(product, m=k, k=m))
     if len(op.reads) > 2:
         # A bias's gradient sums that of the output.
         found.append(Pass("reduce", _bytes(graph, op.writes, parts)))

@@ -134,6 +134,7 @@ PRESETS: dict[str, TransformerSize] = {
     "llama-70b": _sized("llama", 80, 8192, 64, kv_heads=8, ffn=28672),
     "llama3-8b": _llama3(32, 4096, 32, 14336),
     "llama3-70b": _llama3(80, 8192, 64, 28672),
+    "llama3-405b": _llama3(126, 16384, 128, 53248),
     "mpt-125m": _mpt(12, 768, 12),
     "mpt-350m": _mpt(24, 1024, 16),
     "mpt-760m": _mpt(24, 1536, 12),

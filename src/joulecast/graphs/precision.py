@@ -3,6 +3,10 @@
 ``bf16`` and ``fp16`` mean mixed precision, as training frameworks do it (Micikevicius et al. 2018): weights,
 activations and gradients have 2 bytes, and the optimizer keeps a copy of the weights and its states at fp32.
 With Adam (Kingma and Ba 2015) that is 16 bytes a parameter, as at fp32 without a copy.
+
+``fp8``, ``mxfp8`` and ``nvfp4`` are bf16 whose products with weights take narrower operands, as Transformer
+Engine does it: both operands are cast in front of the product (activations, weights and gradients stay at
+bf16 in memory), the product with the vocabulary and attention stay at bf16.
 """
 
 from dataclasses import dataclass, replace
@@ -23,6 +27,10 @@ class Precision:
     name: str
     tensor_bytes: int
     """Of a number in weights, activations and gradients."""
+    operand_bytes: float | None = None
+    """Of a number in the operands of products with weights, where it is another."""
+    rate: str = ""
+    """The peak rate of these products, by its name in a platform; empty: that of the precision."""
 
     @property
     def half(self) -> bool:
@@ -33,6 +41,11 @@ class Precision:
 PRECISIONS = {
     name: Precision(name, size)
     for name, size in {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp64": 8}.items()
+} | {
+    "fp8": Precision("fp8", 2, 1.0),
+    # A scale of 8 bits for each 32 numbers, or for each 16.
+    "mxfp8": Precision("mxfp8", 2, 1 + 1 / 32, "fp8"),
+    "nvfp4": Precision("nvfp4", 2, 0.5 + 1 / 16, "fp4"),
 }
 
 
@@ -143,7 +156,10 @@ def training_of(
 
 
 def at_precision(graph: OpGraph, precision: Precision) -> OpGraph:
-    """The graph with its floating-point tensors at a precision; ids, labels, masks and losses stay."""
+    """The graph with its floating-point tensors at a precision; ids, labels, masks and losses stay.
+
+    Products whose operands are narrower than tensors have the bytes of a number of them (``operand_bytes``).
+    """
     losses = {a.tensor for op in graph.ops if op.kind == "cross_entropy" for a in op.writes}
     tensors = {
         name: replace(tensor, itemsize=precision.tensor_bytes)
@@ -151,7 +167,16 @@ def at_precision(graph: OpGraph, precision: Precision) -> OpGraph:
         else tensor
         for name, tensor in graph.tensors.items()
     }
-    return replace(graph, tensors=tensors)
+    if precision.operand_bytes is None:
+        return replace(graph, tensors=tensors)
+    logits = {op.reads[0].tensor for op in graph.ops if op.kind == "cross_entropy"}
+    ops = tuple(
+        replace(op, attributes={**op.attributes, "operand_bytes": precision.operand_bytes})
+        if op.kind == "linear" and op.writes[0].tensor not in logits
+        else op
+        for op in graph.ops
+    )
+    return replace(graph, ops=ops, tensors=tensors)
 
 
 def for_inference(graph: OpGraph) -> OpGraph:

@@ -228,7 +228,7 @@ class _Network:
         if size.mlp == "swiglu":
             gate = net.linear(f"{module}.gate", x, size.ffn, bias=size.bias)
             up = net.linear(f"{module}.up", x, size.ffn, bias=size.bias)
-            gated = net.pointwise("silu", f"{module}.silu", gate)
+            gated = net.pointwise("silu", f"{module}.silu", gate, in_next=True)
             inner = net.pointwise("multiply", f"{module}/multiply", gated, up, module=module)
         else:
             up = net.linear(f"{module}.up", x, size.ffn, bias=size.bias)
@@ -252,7 +252,7 @@ class _Network:
         if size.mlp == "swiglu":
             gate = self._of_experts(f"{module}.gate", given, size.ffn)
             up = self._of_experts(f"{module}.up", given, size.ffn)
-            gated = net.pointwise("silu", f"{module}.silu", gate)
+            gated = net.pointwise("silu", f"{module}.silu", gate, in_next=True)
             inner = net.pointwise("multiply", f"{module}/multiply", gated, up, module=module)
         else:
             inner = self.activation(module, self._of_experts(f"{module}.up", given, size.ffn))
@@ -405,8 +405,8 @@ def transformer(
         name: of the graph.
         attention: ``fused``: one kernel, the scores are never in memory; ``eager``: written out, as Hugging
             Face's eager code does it.
-        half: whether it is run in half precision. Then scale and mask run inside the softmax's kernel, and
-            dropout inside the addition's. It also decides ``gelu=auto``: networks that are trained in half
+        half: whether it is run in half precision. Then scale and mask run inside the softmax's kernel,
+            dropout inside the addition's, and SiLU inside the product of gate and up. It also decides ``gelu=auto``: networks that are trained in half
             precision have GELU in one kernel (Megatron, DeepSpeed, llm-foundry); eager GPT code in fp32 is
             Hugging Face's, which runs an operation at a time.
     """

@@ -162,6 +162,24 @@ def split_sequence(graph: OpGraph, placements: Placements, axis: str, size: int)
         raise JoulecastError(f"strategy: sp: {graph.name} has no op with a sequence to split")
 
 
+def split_context(graph: OpGraph, placements: Placements, axis: str) -> None:
+    """Split every sample by its positions: queries in attention, whose keys and values are gathered.
+
+    Raises:
+        JoulecastError: there is no fused attention.
+    """
+    found = False
+    for op, placement in zip(graph.ops, placements, strict=True):
+        found |= op.kind == "attention"
+        name = "query" if op.kind == "attention" else "sequence"
+        if any(dim.name == name and dim.kind is not DimKind.REDUCE for dim in op.dims):
+            placement[axis] = name
+    if not found:
+        raise JoulecastError(
+            f"strategy: cp: {graph.name} has no attention in one kernel; take attention=fused, or leave cp out"
+        )
+
+
 def follow(graph: OpGraph, placements: Placements, axis: str) -> None:
     """Let ops without a setting keep the shards of what they read."""
     shards: dict[str, int] = {}

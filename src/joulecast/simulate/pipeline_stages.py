@@ -104,8 +104,8 @@ def cut_stages(
             blocks[-1].append(i)
         else:
             blocks.append([i])
-    most = block_count(graph)
-    if most < strategy.stages:
+    if len(blocks) < strategy.stages:
+        most = block_count(graph)
         raise JoulecastError(
             f"strategy: {_stages(strategy)}, but {graph.name} has {most} blocks; take {most} stages or fewer"
         )

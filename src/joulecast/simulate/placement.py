@@ -18,6 +18,7 @@ from joulecast.simulate.inferred_splits import (
     follow,
     row_dims,
     split_batch,
+    split_context,
     split_experts,
     split_products,
     split_sequence,
@@ -249,6 +250,8 @@ def _laid_out(
             follow(graph, placements, axis)
         elif axis == "expert":
             split_experts(graph, placements, axis, size)
+        elif axis == "context":
+            split_context(graph, placements, axis)
         elif axis in REPLICAS:
             split_batch(graph, placements, axis)
         elif axis == "tensor":

@@ -120,8 +120,12 @@ class ProgramBuilder:
         gradient_share: float = 1.0,
         written: WrittenPhases | None = None,
         parts_sent: int = 1,
+        tensor_overlap: bool = False,
     ) -> None:
         self.graph = graph
+        # Attention takes the keys of other devices while it computes with those that have come.
+        self.in_parts = ("tensor", "context") if tensor_overlap else ("context",)
+        """Axes along which activations travel in parts, while the op next to them computes."""
         self._phases = WrittenPhases() if written is None else written
         self.gradient_share = gradient_share
         """Bytes of a gradient over those of its weight."""
@@ -161,11 +165,19 @@ class ProgramBuilder:
     def _convert(
         self, phase: Phase, tensor: str, have: Layout, want: Layout, after: int, what: str
     ) -> list[int]:
-        """Messages of a conversion, one behind the other; gives the last, if there is one."""
+        """Messages of a conversion, one behind the other; gives the last that is waited for, if any."""
         last: list[int] = []
         for kind, axis, size in conversion(self.graph.tensors[tensor], have, want, self.mesh):
-            message = Message(kind, axis, size, f"{kind} {what}{tensor}", after, last)
-            last = [phase.send(message)]
+            label = f"{kind} {what}{tensor}"
+            # In parts only one is waited for: the first of a gather, the last of a sum.
+            waited = size
+            if axis in self.in_parts and kind in ("all_gather", "reduce_scatter"):
+                waited = size / self.mesh[axis]
+            if waited < size and kind == "reduce_scatter":
+                last = [phase.send(Message(kind, axis, size - waited, label, after - 1, last))]
+            last = [phase.send(Message(kind, axis, waited, label, after, last))]
+            if waited < size and kind == "all_gather":
+                phase.send(Message(kind, axis, size - waited, label, after, last))
         return last
 
     def _parts_sent(self, layout: Layout) -> int:

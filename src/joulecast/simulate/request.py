@@ -49,7 +49,7 @@ class SimulatorSection(Section):
         return sorted(set(counts))
 
 
-PeakPrecision = Literal["fp32", "tf32", "bf16", "fp16", "fp64"]
+PeakPrecision = Literal["fp32", "tf32", "bf16", "fp16", "fp64", "fp8", "mxfp8", "nvfp4"]
 """Precision that is simulated, of whose peak rate a platform's file tells."""
 
 Objective = Literal["time", "energy", "cost", "co2", "edp"]
@@ -64,7 +64,8 @@ class SimulatedTraining(Request):
 
     precision: PeakPrecision = Field(
         default="fp32",
-        description="bf16 and fp16 are mixed precision: weights are also kept at fp32.",
+        description="bf16 and fp16 are mixed precision: weights are also kept at fp32. fp8, mxfp8 and nvfp4 "
+        "are bf16 with products at that precision.",
     )
     optimizer: Literal["none", "sgd", "momentum", "adam"] = Field(
         default="momentum", description="What updates the weights, and keeps its states in memory."

@@ -217,11 +217,19 @@ def placed_programs(
         # What a strategy shards changes no phase but by its gathers of weights.
         stages = tuple(item.stage for item in placed)
         mesh = tuple(strategy.mesh.items())
-        settings = (mesh, split, strategy.tree.recompute, gradient_share, parts_sent)
+        overlap = strategy.tensor_overlap
+        settings = (mesh, split, overlap, strategy.tree.recompute, gradient_share, parts_sent)
         key = ("phases", settings, stages)
         written = cached(costs).op_cache.once(graph, key, WrittenPhases)
     builder = ProgramBuilder(
-        graph, placed, strategy.mesh, split, gradient_share, written, parts_sent
+        graph,
+        placed,
+        strategy.mesh,
+        split,
+        gradient_share,
+        written,
+        parts_sent,
+        strategy.tensor_overlap,
     )
     return placed, [kind(builder, stage) for stage in range(strategy.stages)]
 

@@ -77,7 +77,11 @@ class _Stage:
             extra = extra_kept(graph, item.op) if keeps else None
             if extra is not None:
                 name = f"kept by {item.op.name}"
-                self.sizes[name] = extra.bytes * part_of(extra.access, _parts(item, mesh))
+                share = part_of(extra.access, _parts(item, mesh))
+                if as_written and extra.access.tensor in self.made:
+                    tensor = extra.access.tensor
+                    share = min(share, self.sizes[tensor] / graph.tensors[tensor].bytes)
+                self.sizes[name] = extra.bytes * share
                 self.keepers[name] = [place]
                 makes.append(name)
             self.makes.append(makes)

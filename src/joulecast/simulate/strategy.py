@@ -24,9 +24,9 @@ DDP_BUCKET = 25 << 20
 _MOST_DEVICES = 1_000_000
 
 
-_SHARDED = ("data", "expert")
-"""Axes along which ZeRO shards, in the mesh's order; ``replica`` holds copies of the shards."""
-REPLICAS = ("replica", *_SHARDED)
+_SHARDED = ("data", "context", "expert")
+"""Axes along which ZeRO shards; ``replica`` holds copies of the shards."""
+REPLICAS = ("replica", "data", "expert")
 """Axes along which the batch is split."""
 
 
@@ -101,6 +101,11 @@ class Strategy(BaseModel):
         False,
         description="Split what is not split by tensor along the sequence, over the same devices (Megatron).",
     )
+    tensor_overlap: bool = Field(
+        False,
+        description="With sequence parallelism: gather and scatter activations in parts, while the product "
+        "next to it computes (Megatron's tp-comm-overlap).",
+    )
     overlap: bool = Field(True, description="Send gradients during the backward pass.")
     bucket_bytes: float | None = Field(
         None,
@@ -172,6 +177,11 @@ class Strategy(BaseModel):
                 "strategy: sp splits the sequence over a tensor-parallel group, and there is none; give tp=2 "
                 "or more with it, or leave sp out"
             )
+        if self.tensor_overlap and not self.sequence_parallel:
+            raise JoulecastError(
+                "strategy: tp-overlap is for what sequence parallelism gathers and scatters; add sp, or leave "
+                "it out"
+            )
         self._check_schedule()
         return self
 
@@ -228,7 +238,7 @@ def _schedule(text: str, value: str) -> str | list[int]:
 
 _SCHEDULES = ("1f1b", "gpipe", "interleaved", "zb-h1")
 _RECOMPUTE: dict[str, bool | str] = {"": True, "full": True, "selective": "selective"}
-_AXES = {"dp": "data", "tp": "tensor", "pp": "pipeline"}
+_AXES = {"dp": "data", "cp": "context", "tp": "tensor", "pp": "pipeline"}
 _GROUPS = {"shard": ("replica", "data"), "ep": ("data", "expert")}
 """Axes of groups of replicas, and of the replicas in a group."""
 
@@ -253,20 +263,21 @@ def _whole(text: str, key: str, value: str) -> int:
 def parse_strategy(text: str) -> Strategy:
     """A strategy from a line like ``dp=8,tp=2,pp=4,micro=16,zero=1,recompute``.
 
-    Keys: ``dp``, ``tp``, ``pp`` (sizes), ``micro`` (micro-batches), ``schedule`` (1f1b, gpipe, interleaved,
+    Keys: ``dp``, ``tp``, ``pp`` (sizes), ``cp`` (context parallelism: so many devices share the positions of
+    a sample), ``micro`` (micro-batches), ``schedule`` (1f1b, gpipe, interleaved,
     zb-h1, or how many micro-batches each stage may have under way, as 3/2/1), ``virtual`` (chunks a device,
     for interleaved; ``interleaved=2`` says both), ``zero`` (0..3), ``shard`` (hybrid sharding: training state
     is sharded over so many neighbouring replicas, and those groups hold copies), ``ep`` (expert parallelism:
     so many neighbouring replicas share the experts of a mixture), ``scatter`` (each or once), ``bucket``
-    (bytes), and the words ``recompute`` (or ``recompute=selective``), ``sp`` (sequence parallelism) and
-    ``no-overlap``. A path of a YAML file gives a strategy with a tree of its own.
+    (bytes), and the words ``recompute`` (or ``recompute=selective``), ``sp`` (sequence parallelism),
+    ``tp-overlap`` and ``no-overlap``. A path of a YAML file gives a strategy with a tree of its own.
 
     Raises:
         JoulecastError: an unknown word, or a number that is none.
     """
     if text.endswith((".yaml", ".yml")):
         return read_strategy(Path(text))
-    sizes = {"pp": 1, "dp": 1, "tp": 1}
+    sizes = {"pp": 1, "dp": 1, "cp": 1, "tp": 1}
     rest: dict[str, object] = {}
     root: dict[str, object] = {}
     groups: dict[str, int] = {}
@@ -290,13 +301,13 @@ def parse_strategy(text: str) -> Strategy:
             root["zero"] = _whole(text, key, value)
         elif key == "recompute" and value in _RECOMPUTE:
             root["recompute"] = _RECOMPUTE[value]
-        elif word in ("no-overlap", "sp"):
-            rest |= {"overlap": False} if word == "no-overlap" else {"sequence_parallel": True}
+        elif word in _WORDS:
+            rest |= _WORDS[word]
         else:
             raise JoulecastError(
-                f"strategy `{text}`: `{word}` is not known (known: dp=, tp=, pp=, ep=, micro=, schedule=, "
+                f"strategy `{text}`: `{word}` is not known (known: dp=, tp=, pp=, cp=, ep=, micro=, schedule=, "
                 "virtual=, zero=, shard=, scatter=each|once, bucket=, recompute, recompute=selective, sp, "
-                "no-overlap; or the path of a YAML file)"
+                "tp-overlap, no-overlap; or the path of a YAML file)"
             )
     if rest.get("schedule") == "interleaved":
         rest.setdefault("virtual", 2)
@@ -305,6 +316,11 @@ def parse_strategy(text: str) -> Strategy:
 
 
 _NUMBERS = {"micro": "micro_batches", "virtual": "virtual"}
+_WORDS = {
+    "sp": {"sequence_parallel": True},
+    "tp-overlap": {"tensor_overlap": True},
+    "no-overlap": {"overlap": False},
+}
 
 
 def _size(text: str, key: str, value: str) -> int:
@@ -332,7 +348,9 @@ def _mesh(
             f"strategy `{text}`: ep={groups['ep']} and shard={groups['shard']} cannot be combined; leave one "
             "out"
         )
-    mesh = {"pipeline": sizes["pp"], "data": sizes["dp"], "tensor": sizes["tp"]}
+    mesh = {"pipeline": sizes["pp"], "data": sizes["dp"]}
+    mesh |= {"context": sizes["cp"]} if sizes["cp"] > 1 else {}
+    mesh["tensor"] = sizes["tp"]
     for key, size in groups.items():
         mesh = divided_replicas(mesh, key, size)
     return mesh
@@ -398,6 +416,8 @@ def text_of(strategy: Strategy) -> str:
         words.append("recompute=selective" if selective else "recompute")
     if strategy.sequence_parallel:
         words.append("sp")
+    if strategy.tensor_overlap:
+        words.append("tp-overlap")
     if strategy.bucket_bytes:
         words.append(f"bucket={strategy.bucket_bytes:.15g}")
     if not strategy.overlap:

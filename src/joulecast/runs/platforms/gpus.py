@@ -3,7 +3,7 @@
 The facts of a GPU are in ``gpus.yaml``, each with its source. A name is that of a node type: how many GPUs it
 has, how these are linked and which network cards it has can be said behind a colon:
 
-    gpus=4          GPUs of a node, 1 to 16
+    gpus=4          GPUs of a node, 1 to 72
     link=nvlink     nvlink, fabric (AMD) or pcie: what joins the GPUs of a node
     nics=4x200      network cards of a node, each of so many Gbit/s
 """
@@ -36,6 +36,8 @@ _HELD_SHARE = 0.85
 settle at the power limit: an assumption where ``gpus.yaml`` has none of the generation. On A100 it stands as
 llm-foundry's steps say 0.8 and vTrain's 0.86, and either makes those of the other worse."""
 _PER_NODE = 8
+_MOST_GPUS = 72
+"""Of a node: a rack whose GPUs NVLink joins is one (NVL72)."""
 _LINKS = ("nvlink", "fabric", "pcie")
 _NICS = "1x100"
 """Network cards of a node that is sold with none of its own: an assumption."""
@@ -185,8 +187,8 @@ def _options(text: str, gpu: Gpu) -> tuple[int, str, int, float]:
             )
         given[key] = value
     count = given.get("gpus", str(gpu.per_node))
-    if not count.isdigit() or not 1 <= int(count) <= 16:
-        raise JoulecastError(f"platform `{text}`: gpus={count}: a node has 1 to 16")
+    if not count.isdigit() or not 1 <= int(count) <= _MOST_GPUS:
+        raise JoulecastError(f"platform `{text}`: gpus={count}: a node has 1 to {_MOST_GPUS}")
     link = given.get("link", gpu.link)
     if link not in _LINKS:
         raise JoulecastError(f"platform `{text}`: link={link}: nvlink, fabric or pcie")

@@ -72,6 +72,9 @@ class Architecture(BaseModel):
     matrix: float = Field(
         0.72, gt=0, le=1, description="Share of the matrix units' peaks that is reached."
     )
+    narrow: dict[str, float] = Field(
+        {}, description="The same for products of fp8, mxfp8 and nvfp4; `matrix` where it has none."
+    )
     memory: float = Field(0.8, gt=0, le=1, description="Share of the bandwidth that is reached.")
     attention: float = Field(
         0.45, gt=0, le=1, description="Share of the plateau that fused attention reaches forward."

@@ -131,7 +131,50 @@ def _llm_foundry(row: Mapping[str, Any]) -> MeasuredStep | None:
     )
 
 
-_READERS = {"neusight": _neusight, "vtrain": _vtrain, "llm_foundry": _llm_foundry}
+_PRECISIONS = {
+    "BF16": "bf16",
+    "FP8": "fp8",
+    "FP8-CS": "fp8",
+    "": "fp8",
+    "MXFP8": "mxfp8",
+    "FP8-MX": "mxfp8",
+    "NVFP4": "nvfp4",
+}
+_BRIDGE_NETWORKS = {
+    "LLAMA3_8B": "llama3-8b",
+    "LLAMA3_70B": "llama3-70b",
+    "LLAMA3.1_405B": "llama3-405b",
+}
+
+
+def _megatron_bridge(row: Mapping[str, Any]) -> MeasuredStep | None:
+    network = _BRIDGE_NETWORKS.get(row["Model"])
+    if network is None or not row["section"].startswith("Pre-Training"):
+        return None
+    # Where two recipes stand in a row, the second one's numbers are in brackets.
+    first = {key: str(value).split(" (")[0] for key, value in row.items()}
+    gpus, sequence = int(first["#-GPUs"]), int(first["Sequence Length"])
+    tp, pp, cp = (int(first[key]) for key in ("TP", "PP", "CP"))
+    dp, batch = gpus // (tp * pp * cp), int(first["GBS"])
+    micro = batch // dp // int(first["MBS"])
+    words = [f"dp={dp},tp={tp},pp={pp},micro={micro}"]
+    words += [f"cp={cp}"] if cp > 1 else []
+    words += ["sp,tp-overlap"] if tp > 1 else []
+    words += [f"interleaved={first['VP']}"] if first["VP"] not in ("n/a", "1") else []
+    words += ["zero=3" if first["FSDP"] not in ("", "0") else "zero=1"]
+    return MeasuredStep(
+        network=f"{network}:sequence={sequence}",
+        strategy=",".join(words),
+        batch=batch // dp,
+        precision=_PRECISIONS[first["Precision"]],
+        attention="fused",
+        optimizer="adam",
+        step_s=batch * sequence / gpus / float(first["Tokens / sec / GPU"]),
+        source="Megatron-Bridge",
+    )
+
+
+_READERS = {"neusight": _neusight, "vtrain": _vtrain, "llm_foundry": _llm_foundry, "megatron_bridge": _megatron_bridge}
 
 
 _COLUMNS = {
