@@ -3,7 +3,9 @@
 A name is a family or a preset, then a colon and keys. :mod:`joulecast.graphs.transformer` makes the op graph.
 Sizes of presets are those that were published with the networks: GPT-2 (Radford et al. 2019), GPT-3 (Brown et
 al. 2020, table 2.1), BERT (Devlin et al. 2019), OPT (Zhang et al. 2022), Llama 2 and 3 (Touvron et al. 2023,
-Grattafiori et al. 2024), MPT (MosaicML's llm-foundry), ViT (Dosovitskiy et al. 2021).
+Grattafiori et al. 2024), Mixtral (Jiang et al. 2024), Qwen3 (Yang et al. 2025), DeepSeek-V3 (DeepSeek-AI
+2024, without its prediction of further tokens), gpt-oss (OpenAI 2025, whose
+windows of attention are taken as whole), MPT (MosaicML's llm-foundry), ViT (Dosovitskiy et al. 2021).
 """
 
 from collections.abc import Sequence
@@ -36,8 +38,10 @@ class TransformerSize:
     vocabulary: int = 0
     kv_heads: int = 0
     """Heads of keys and values (grouped-query attention); 0: as many as heads."""
+    head_dim: int = 0
+    """Width of a head; 0: hidden / heads."""
     ffn: int = 0
-    """Inner size of the MLP; 0: four times hidden."""
+    """Inner size of the MLP, or of an expert; 0: four times hidden."""
     positions: int = 0
     """Rows of the table of learned positions; 0: as many as the sequence has."""
     embedding: int = 0
@@ -59,6 +63,18 @@ class TransformerSize:
     """Of a mixture of experts, in every MLP; 0: none."""
     top_k: int = 2
     """Experts that a token goes to."""
+    shared: int = 0
+    """Experts that every token goes to, in addition."""
+    dense: int = 0
+    """First layers that have an MLP in place of experts."""
+    dense_ffn: int = 0
+    """Inner size of that MLP; 0: ffn."""
+    q_rank: int = 0
+    """Multi-head latent attention (DeepSeek): width that queries come from; 0: plain attention."""
+    kv_rank: int = 0
+    """The same of keys and values."""
+    rope: int = 0
+    """Its width of a head that has rotary positions, beside ``head_dim`` that has none."""
     patch: int = 0
     image: int = 0
     classes: int = 0
@@ -111,6 +127,15 @@ def _llama3(layers: int, hidden: int, heads: int, ffn: int) -> TransformerSize:
     return _sized("llama", layers, hidden, heads, **more)
 
 
+def _moe(layers: int, hidden: int, heads: int, ffn: int, **more: Any) -> TransformerSize:
+    return _sized("llama", layers, hidden, heads, ffn=ffn, **more)
+
+
+def _qwen3(layers: int, hidden: int, heads: int, ffn: int) -> TransformerSize:
+    more = {"kv_heads": 4, "head_dim": 128, "experts": 128, "top_k": 8, "vocabulary": 151936}
+    return _moe(layers, hidden, heads, ffn, **more)
+
+
 PRESETS: dict[str, TransformerSize] = {
     "gpt2": _sized("gpt", 12, 768, 12),
     "gpt2-medium": _sized("gpt", 24, 1024, 16),
@@ -135,6 +160,18 @@ PRESETS: dict[str, TransformerSize] = {
     "llama3-8b": _llama3(32, 4096, 32, 14336),
     "llama3-70b": _llama3(80, 8192, 64, 28672),
     "llama3-405b": _llama3(126, 16384, 128, 53248),
+    "mixtral-8x7b": _moe(32, 4096, 32, 14336, kv_heads=8, experts=8, sequence=8192),
+    "qwen3-30b-a3b": _qwen3(48, 2048, 32, 768),
+    "qwen3-235b-a22b": _qwen3(94, 4096, 64, 1536),
+    "gpt-oss-120b": _moe(
+        *(36, 2880, 64, 2880),
+        **{"kv_heads": 8, "head_dim": 64, "experts": 128, "top_k": 4, "vocabulary": 201088},
+    ),
+    "deepseek-v3": _moe(
+        *(61, 7168, 128, 2048),
+        **{"head_dim": 128, "q_rank": 1536, "kv_rank": 512, "rope": 64, "vocabulary": 129280},
+        **{"experts": 256, "top_k": 8, "shared": 1, "dense": 3, "dense_ffn": 18432},
+    ),
     "mpt-125m": _mpt(12, 768, 12),
     "mpt-350m": _mpt(24, 1024, 16),
     "mpt-760m": _mpt(24, 1536, 12),
@@ -225,7 +262,7 @@ def _checked(name: str, size: TransformerSize) -> TransformerSize:
         raise JoulecastError(f"network `{name}`: layers={size.layers}: at most {_MOST_LAYERS}")
     for whole, part in (("hidden", "heads"), ("heads", "kv_heads"), ("image", "patch")):
         divided, by = getattr(size, whole), getattr(size, part)
-        if by and divided % by:
+        if by and divided % by and not (part == "heads" and size.head_dim):
             raise JoulecastError(
                 f"network `{name}`: {whole}={divided} does not divide by {part}={by}"
             )
@@ -235,15 +272,20 @@ def _checked(name: str, size: TransformerSize) -> TransformerSize:
         size = replace(size, sequence=(size.image // size.patch) ** 2 + 1)
     elif not size.sequence or not size.vocabulary:
         raise JoulecastError(f"network `{name}`: it needs sequence and vocabulary above 0")
-    if size.family == "llama" and size.hidden // size.heads % 2:
-        raise JoulecastError(f"network `{name}`: rotary positions need an even hidden / heads")
+    head_dim = size.head_dim or size.hidden // size.heads
+    if size.family == "llama" and head_dim % 2:
+        raise JoulecastError(f"network `{name}`: rotary positions need heads of an even width")
     if size.experts and not 1 <= size.top_k <= size.experts:
         raise JoulecastError(
             f"network `{name}`: top_k={size.top_k}: from 1 to experts={size.experts}"
         )
+    if size.q_rank and not (size.kv_rank and size.family == "llama"):
+        raise JoulecastError(f"network `{name}`: q_rank is of a llama, and goes with kv_rank")
     return replace(
         size,
         kv_heads=size.kv_heads or size.heads,
+        head_dim=head_dim,
+        dense_ffn=size.dense_ffn or size.ffn or 4 * size.hidden,
         ffn=size.ffn or 4 * size.hidden,
         positions=max(size.positions, size.sequence),
         embedding=size.embedding or size.hidden,

@@ -34,8 +34,8 @@ def attention_of(graph: OpGraph) -> Attention | None:
 
 def _products(net: NetworkBuilder, module: str, x: str, size: TransformerSize) -> list[str]:
     """Queries, keys and values: GPT in one product, the others in three."""
-    narrow = size.hidden // size.heads * size.kv_heads
-    widths = {"query": size.hidden, "key": narrow, "value": narrow}
+    narrow = size.head_dim * size.kv_heads
+    widths = {"query": size.head_dim * size.heads, "key": narrow, "value": narrow}
     if size.family == "gpt":
         parts = {f"{module}.{name}": width for name, width in widths.items()}
         net.linear(f"{module}.qkv", x, sum(widths.values()), bias=size.bias, parts=parts)
@@ -45,14 +45,28 @@ def _products(net: NetworkBuilder, module: str, x: str, size: TransformerSize) -
     ]
 
 
+def _latent(net: NetworkBuilder, module: str, x: str, size: TransformerSize) -> list[str]:
+    """Queries, keys and values of latent attention: through narrow products with a norm in between."""
+    made = []
+    heads = size.heads * size.head_dim
+    for source, rank, also, targets in (
+        ("q", size.q_rank, 0, {"query": heads + size.heads * size.rope}),
+        ("kv", size.kv_rank, size.rope, {"key": heads, "value": heads}),
+    ):
+        inner = net.linear(f"{module}.{source}_down", x, rank + also, bias=size.bias)
+        weight = net.tensor(f"{module}.{source}_norm.weight", (rank + also,))
+        inner = net.normalised("rms_norm", f"{module}.{source}_norm", inner, [weight])
+        made += [net.linear(f"{module}.{n}", inner, w, bias=size.bias) for n, w in targets.items()]
+    return made
+
+
 def _rotated(
     net: NetworkBuilder, module: str, x: str, size: TransformerSize, how: Attention
 ) -> str:
     """Rotary positions (Su et al. 2021): one kernel, or x cos + (x with halves exchanged) sin."""
-    head_dim = size.hidden // size.heads
     if "cos" not in net.tensors:
         for table in ("cos", "sin"):
-            net.tensor(table, (size.sequence, head_dim), "buffer", FLOAT_BYTES)
+            net.tensor(table, (size.sequence, size.head_dim), "buffer", FLOAT_BYTES)
     cos, sin = (("cos", ("sequence", None)), ("sin", ("sequence", None)))
     if how == "fused":
         return net.pointwise("rotary", f"{x}/rotary", x, cos, sin, module=module)
@@ -66,7 +80,7 @@ def attention(
     net: NetworkBuilder, module: str, x: str, size: TransformerSize, how: Attention
 ) -> str:
     """Attention of a block with its products before and after; the name of what it gives."""
-    q, k, v = _products(net, module, x, size)
+    q, k, v = (_latent if size.q_rank else _products)(net, module, x, size)
     if size.family == "llama":
         q, k = (_rotated(net, module, part, size, how) for part in (q, k))
     core = _fused if how == "fused" else _eager
@@ -80,7 +94,8 @@ def _dims(size: TransformerSize) -> dict[str, int]:
         "heads": size.heads,
         "query": size.sequence,
         "key": size.sequence,
-        "head_dim": size.hidden // size.heads,
+        # Of latent attention the scores' products are wider than the values'.
+        "head_dim": size.head_dim + size.rope // 2,
     }
 
 
@@ -92,7 +107,7 @@ def _fused(net: NetworkBuilder, module: str, qkv: tuple[str, ...], size: Transfo
     name = f"{module}.{CORE}"
     rows = ("batch", "query", "heads")
     columns = ("batch", "key", "heads")
-    shape = {"batch": 1, "sequence": size.sequence, "features": size.hidden}
+    shape = {"batch": 1, "sequence": size.sequence, "features": size.heads * size.head_dim}
     return net.add(
         "attention",
         name,
@@ -166,7 +181,7 @@ def _eager(net: NetworkBuilder, module: str, qkv: tuple[str, ...], size: Transfo
         module=core,
     )
     rows = ("batch", "query", "heads")
-    shape = {"batch": 1, "sequence": size.sequence, "features": size.hidden}
+    shape = {"batch": 1, "sequence": size.sequence, "features": size.heads * size.head_dim}
     return net.add(
         "copy",
         f"{module}/contiguous",
@@ -220,18 +235,16 @@ class _Network:
         inner = net.pointwise("scale", f"{act}/plus_one", inner, module=act)
         return net.pointwise("multiply", f"{act}/multiply", half, inner, module=act)
 
-    def mlp(self, module: str, x: str) -> str:
+    def mlp(self, module: str, x: str, ffn: int) -> str:
         """Columns, a nonlinearity, rows."""
-        if self.size.experts:
-            return self.experts(module, x)
         net, size = self.net, self.size
         if size.mlp == "swiglu":
-            gate = net.linear(f"{module}.gate", x, size.ffn, bias=size.bias)
-            up = net.linear(f"{module}.up", x, size.ffn, bias=size.bias)
+            gate = net.linear(f"{module}.gate", x, ffn, bias=size.bias)
+            up = net.linear(f"{module}.up", x, ffn, bias=size.bias)
             gated = net.pointwise("silu", f"{module}.silu", gate, in_next=True)
             inner = net.pointwise("multiply", f"{module}/multiply", gated, up, module=module)
         else:
-            up = net.linear(f"{module}.up", x, size.ffn, bias=size.bias)
+            up = net.linear(f"{module}.up", x, ffn, bias=size.bias)
             inner = self.activation(module, up)
         return net.linear(f"{module}.down", inner, size.hidden, bias=size.bias)
 
@@ -246,8 +259,8 @@ class _Network:
             "copy",
             f"{module}.dispatch",
             dict(there),
-            # A token's place in the sequence says nothing of its expert: the axis is taken whole.
-            [(x, ("batch", None, "features"))],
+            # Each device gives the tokens of its part of the sequence to all experts.
+            [(x, ("batch", "sequence", "features"))],
         )
         if size.mlp == "swiglu":
             gate = self._of_experts(f"{module}.gate", given, size.ffn)
@@ -258,16 +271,20 @@ class _Network:
             inner = self.activation(module, self._of_experts(f"{module}.up", given, size.ffn))
         done = self._of_experts(f"{module}.down", inner, size.hidden)
         shape = {"batch": 1, "sequence": size.sequence, "features": size.hidden}
-        return net.add(
+        combined = net.add(
             "multiply",
             f"{module}.combine",
             {**shape, "experts": Dim("experts", size.experts, OPAQUE)},
             [
-                (done, ("batch", "experts", None, "features")),
+                (done, ("batch", "experts", "sequence", "features")),
                 (gates, ("batch", "sequence", "experts")),
             ],
             [(f"{module}.combine", tuple(shape), shape)],
         )
+        if not size.shared:
+            return combined
+        always = self.mlp(f"{module}.shared", x, size.shared * size.ffn)
+        return net.pointwise("add", f"{module}/add", combined, always, module=module)
 
     def _of_experts(self, name: str, x: str, out: int) -> str:
         """A linear layer of every expert, on the tokens that came to it; weight (experts, out, in)."""
@@ -290,15 +307,17 @@ class _Network:
         writes = [(name, ("batch", "experts", "sequence", "out"), written)]
         return net.add("linear", name, dims, list(reads), writes)
 
-    def block(self, module: str, x: str) -> str:
+    def block(self, number: int, x: str) -> str:
         """One layer: attention and MLP, each added to what it read."""
-        net, size = self.net, self.size
+        net, size, module = self.net, self.size, f"blocks.{number}"
         for place, part in enumerate(("attention", "mlp"), start=1):
             inside = self.norm(f"{module}.ln_{place}", x) if size.prenorm else x
             if part == "attention":
                 done = attention(net, f"{module}.attention", inside, size, self.how)
+            elif size.experts and number >= size.dense:
+                done = self.experts(f"{module}.mlp", inside)
             else:
-                done = self.mlp(f"{module}.mlp", inside)
+                done = self.mlp(f"{module}.mlp", inside, size.dense_ffn)
             done = self.drop(f"{module}.drop_{place}", done, in_next=True)
             x = net.pointwise("add", f"{module}/add_{place}", x, done, module=module)
             if not size.prenorm:
@@ -414,7 +433,7 @@ def transformer(
     network = _Network(size, attention, size.family == "gpt" and written[size.gelu], fuses=half)
     x = network.patches() if size.family == "vit" else network.tokens()
     for place in range(size.layers):
-        x = network.block(f"blocks.{place}", x)
+        x = network.block(place, x)
     if size.prenorm:
         x = network.norm("ln", x)
     x = network.output(x)

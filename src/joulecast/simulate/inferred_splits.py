@@ -63,7 +63,7 @@ def _feeds_matmul(graph: OpGraph, op: Op) -> bool:
                 continue
             if reader.kind in ("linear", "conv2d", "matmul", "attention", "cross_entropy"):
                 return True
-            if reader.kind in ("layer_norm", "softmax"):
+            if reader.kind in ("layer_norm", "rms_norm", "softmax"):
                 continue
             for access in reader.writes:
                 if access.tensor not in seen:
@@ -93,12 +93,19 @@ def _written_shards(op: Op, dim: str | None) -> dict[str, int]:
     return {a.tensor: a.axes.index(dim) for a in op.writes if dim is not None and dim in a.axes}
 
 
-def split_products(graph: OpGraph, placements: Placements, axis: str, size: int) -> None:
-    """Columns, then rows: the product after sharded columns sums over its rows (Megatron)."""
+def split_products(
+    graph: OpGraph, placements: Placements, axis: str, size: int, whole_experts: bool = False
+) -> None:
+    """Columns, then rows: the product after sharded columns sums over its rows (Megatron).
+
+    ``whole_experts``: a mixture's experts are divided among the devices, and not the columns of each.
+    """
     shards: dict[str, int] = {}
     for op, placement in zip(graph.ops, placements, strict=True):
         dim: str | None = None
-        if op.kind == "cross_entropy":
+        if whole_experts and _experts_of(graph, op):
+            dim = "experts"
+        elif op.kind == "cross_entropy":
             dim = _sharded_dim(op, shards, graph, DimKind.REDUCE)
         elif op.kind == "embedding":
             # The table is split by its rows; looking up elsewhere adds zero (Megatron).
@@ -117,7 +124,8 @@ def split_products(graph: OpGraph, placements: Placements, axis: str, size: int)
                 dim = usable[0]
         else:
             dim = _followed_dim(op, shards, graph)
-        if dim is not None and dim not in placement.values() and op.dim(dim).size >= size:
+        taken = dim != "experts" and dim in placement.values()
+        if dim is not None and not taken and op.dim(dim).size >= size:
             placement[axis] = dim
             shards |= _written_shards(op, dim)
 
@@ -129,7 +137,8 @@ _BETWEEN = ("layer_norm", "rms_norm", "dropout", "add")
 def _sequence_of(op: Op) -> Dim | None:
     """The dim along which an op between two products can be split by position."""
     dims = [d for d in op.dims if d.name == "sequence" and d.kind is DimKind.OTHER]
-    return dims[0] if dims and op.kind in _BETWEEN else None
+    between = op.kind in _BETWEEN or any(dim.name == "experts" for dim in op.dims)
+    return dims[0] if dims and between else None
 
 
 def sequence_length(graph: OpGraph) -> int | None:

@@ -255,7 +255,7 @@ def _laid_out(
         elif axis in REPLICAS:
             split_batch(graph, placements, axis)
         elif axis == "tensor":
-            split_products(graph, placements, axis, size)
+            split_products(graph, placements, axis, size, strategy.spreads_experts)
             if strategy.sequence_parallel:
                 split_sequence(graph, placements, axis, size)
         else:

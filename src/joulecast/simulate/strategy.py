@@ -139,6 +139,11 @@ class Strategy(BaseModel):
         return math.prod(self.mesh.get(axis, 1) for axis in REPLICAS)
 
     @property
+    def spreads_experts(self) -> bool:
+        """Whether the experts of a mixture are divided among tensor ranks too, and none is cut."""
+        return self.sequence_parallel and "expert" in self.mesh
+
+    @property
     def is_inferred(self) -> bool:
         """Whether the tree leaves all splits and stages open."""
         return not (self.tree.children or self.tree.split or self.tree.stage is not None)
@@ -268,7 +273,8 @@ def parse_strategy(text: str) -> Strategy:
     zb-h1, or how many micro-batches each stage may have under way, as 3/2/1), ``virtual`` (chunks a device,
     for interleaved; ``interleaved=2`` says both), ``zero`` (0..3), ``shard`` (hybrid sharding: training state
     is sharded over so many neighbouring replicas, and those groups hold copies), ``ep`` (expert parallelism:
-    so many neighbouring replicas share the experts of a mixture), ``scatter`` (each or once), ``bucket``
+    so many neighbouring replicas share the experts of a mixture; with ``sp`` tensor ranks count too),
+    ``scatter`` (each or once), ``bucket``
     (bytes), and the words ``recompute`` (or ``recompute=selective``), ``sp`` (sequence parallelism),
     ``tp-overlap`` and ``no-overlap``. A path of a YAML file gives a strategy with a tree of its own.
 
@@ -311,6 +317,13 @@ def parse_strategy(text: str) -> Strategy:
             )
     if rest.get("schedule") == "interleaved":
         rest.setdefault("virtual", 2)
+    if "ep" in groups and rest.get("sequence_parallel"):
+        if groups["ep"] % sizes["tp"]:
+            raise JoulecastError(
+                f"strategy `{text}`: ep={groups['ep']}: with sp the tp={sizes['tp']} tensor ranks count too; "
+                "give a multiple of them"
+            )
+        groups["ep"] //= sizes["tp"]
     mesh = _mesh(text, sizes, groups, root)
     return _validated({"mesh": mesh, "tree": root, **rest}, f"strategy `{text}`")
 
@@ -392,7 +405,8 @@ def _words_of_mesh(strategy: Strategy) -> list[str]:
             size = strategy.replicas if axis == "data" else 1
         if size > 1:
             words.append(f"{short.get(axis, axis)}={size}")
-    words += [f"{key}={strategy.mesh[inner]}" for key, (_, inner) in groups.items()]
+    spread = strategy.mesh.get("tensor", 1) if strategy.spreads_experts else 1
+    words += [f"{key}={strategy.mesh[inner] * spread}" for key, (_, inner) in groups.items()]
     return words or ["dp=1"]
 
 

@@ -64,7 +64,8 @@ def _shardings(
     Of a mixture, each also with its experts on as many replicas as can share them.
     """
     data = mesh["data"]
-    share = max((d for d in _divisors(data) if experts % d == 0), default=1) if experts else 1
+    fits = [d for d in _divisors(data) if experts % (d * mesh["tensor"]) == 0] if experts else []
+    share = max(fits, default=1)
     # Without gradients and optimizer there are weights alone to shard.
     levels = tuple(level for level in _ZERO_LEVELS if level != 2 or not inference)
     for zero in levels if data > 1 else levels[:1]:

@@ -144,11 +144,18 @@ _BRIDGE_NETWORKS = {
     "LLAMA3_8B": "llama3-8b",
     "LLAMA3_70B": "llama3-70b",
     "LLAMA3.1_405B": "llama3-405b",
+    "GPT OSS 120B": "gpt-oss-120b",
+    # With the prediction of a further token, which is a block.
+    "DeepSeekV3": "deepseek-v3:layers=62",
+    "DeepSeekV3 (w/o MTP)": "deepseek-v3",
+    "DeepSeekV3 (dropless)": "deepseek-v3:layers=62",
+    "Qwen3_30B_a3B": "qwen3-30b-a3b",
+    "Qwen3_235B_a22B": "qwen3-235b-a22b",
 }
 
 
 def _megatron_bridge(row: Mapping[str, Any]) -> MeasuredStep | None:
-    network = _BRIDGE_NETWORKS.get(row["Model"])
+    network = _BRIDGE_NETWORKS.get(str(row["Model"]).removesuffix(" (tokendrop)"))
     if network is None or not row["section"].startswith("Pre-Training"):
         return None
     # Where two recipes stand in a row, the second one's numbers are in brackets.
@@ -159,11 +166,13 @@ def _megatron_bridge(row: Mapping[str, Any]) -> MeasuredStep | None:
     micro = batch // dp // int(first["MBS"])
     words = [f"dp={dp},tp={tp},pp={pp},micro={micro}"]
     words += [f"cp={cp}"] if cp > 1 else []
+    experts = first["EP"]
+    words += [f"ep={experts}"] if experts not in ("n/a", "1") else []
     words += ["sp,tp-overlap"] if tp > 1 else []
     words += [f"interleaved={first['VP']}"] if first["VP"] not in ("n/a", "1") else []
     words += ["zero=3" if first["FSDP"] not in ("", "0") else "zero=1"]
     return MeasuredStep(
-        network=f"{network}:sequence={sequence}",
+        network=f"{network}{',' if ':' in network else ':'}sequence={sequence}",
         strategy=",".join(words),
         batch=batch // dp,
         precision=_PRECISIONS[first["Precision"]],
