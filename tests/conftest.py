@@ -149,6 +149,9 @@ def judge_less(folder: Path) -> None:
         table = folder / f"recorded/training-steps/{steps}.csv"
         header, *rows = table.read_text().splitlines()
         table.write_text("\n".join([header, *rows[::12], ""]))
+    recipes = folder / "recorded/training-steps/megatron_bridge.csv"
+    header, *rows = recipes.read_text().splitlines()
+    recipes.write_text("\n".join([header, *(row for row in rows if "LLAMA3_8B" in row), ""]))
     metered = folder / "recorded/mlperf-power"
     runs = pd.read_csv(metered / "runs.csv.gz")
     runs = runs[runs["benchmark"].isin(["llama2_70b_lora", "resnet"])]

@@ -26,6 +26,8 @@ PUBLISHED = {
     "llama-70b": 68_976_648_192,
     "llama3-8b": 8_030_261_248,
     "llama3-70b": 70_553_706_496,
+    "llama3-405b": 405_853_388_800,
+    "mixtral-8x7b": 46_702_792_704,
     "mpt-13b": 12_853_954_560,
     "mpt-70b": 64_862_437_376,
     "vit-s": 22_050_664,
@@ -43,6 +45,16 @@ def parameters(graph):
 def test_presets_have_the_published_parameters(name) -> None:
     by_numbers = op_graph(name, "fused" if name != "gpt2" else "eager")
     assert parameters(by_numbers) == PUBLISHED[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [("qwen3-30b-a3b", 30.53e9), ("qwen3-235b-a22b", 235.1e9), ("gpt-oss-120b", 116.8e9)]
+    + [("deepseek-v3", 671.0e9)],
+)
+def test_mixtures_have_about_the_published_parameters(name, published) -> None:
+    # Norms of queries and keys, sinks and biases of routers are left out.
+    assert parameters(op_graph(name)) == pytest.approx(published, rel=1e-3)
 
 
 def test_the_case_of_a_name_does_not_matter() -> None:
@@ -151,6 +163,7 @@ def test_experts_share_the_tokens() -> None:
         ("gpt2:layers", "give it as key=value"),
         ("bert-base:head=lm", "known: mlm, pooler, none"),
         ("gpt2:experts=2,top_k=3", "from 1 to experts=2"),
+        ("llama-7b:q_rank=64", "goes with kv_rank"),
         ("vit-b:image=225", "image=225 does not divide by patch=16"),
     ],
 )

@@ -163,7 +163,9 @@ class KernelCosts:
             busy = max(product_flops(kernel, engine, self.device.units) / held, moved)
         elif isinstance(kernel, Attention):
             narrow = PRECISIONS[self.precision].operand_bytes is not None
-            share = self._architecture.narrow["attention"] if narrow else self._architecture.attention
+            share = (
+                self._architecture.narrow["attention"] if narrow else self._architecture.attention
+            )
             share *= rates.attention_backward if kernel.direction == "backward" else 1.0
             busy = max(kernel.flops / share / held, moved)
         else:

@@ -34,6 +34,11 @@ def _plain(name: str) -> str:
     return f"{base.lower()}{colon}{keys}"
 
 
+def is_graph_file(graph: str) -> bool:
+    """Whether a network is given as the file of an op graph."""
+    return is_path(graph, (".json",)) and not graph.startswith("hf:")
+
+
 def graph_origin(
     graph: str, attention: Attention | None = None
 ) -> Literal["file", "shipped", "numbers"]:
@@ -42,7 +47,7 @@ def graph_origin(
     GPT-2's shipped graph has the kernels of the code that it was captured from; by its numbers it is as other
     transformers are.
     """
-    if is_path(graph, (".json",)):
+    if is_graph_file(graph):
         return "file"
     name = _plain(graph)
     by_numbers = attention == "eager" and is_by_numbers(name)
@@ -90,7 +95,7 @@ def op_graph(graph: str, attention: Attention | None = None, half: bool = False)
     Raises:
         JoulecastError: as :func:`load` and :func:`joulecast.graphs.opgraph.read_graph`.
     """
-    if is_path(graph, (".json",)):
+    if is_graph_file(graph):
         return _with_attention(read_graph(Path(graph)), attention)
     return load(graph, attention, half)
 

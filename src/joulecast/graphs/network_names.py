@@ -1,6 +1,7 @@
 """Networks by numbers: what ``gpt:layers=36,hidden=1280,heads=20`` or ``llama-7b:sequence=2048`` means.
 
-A name is a family or a preset, then a colon and keys. :mod:`joulecast.graphs.transformer` makes the op graph.
+A name is a family, a preset, or ``hf:`` and the path of a network's ``config.json`` on the Hugging Face hub,
+then a colon and keys. :mod:`joulecast.graphs.transformer` makes the op graph.
 Sizes of presets are those that were published with the networks: GPT-2 (Radford et al. 2019), GPT-3 (Brown et
 al. 2020, table 2.1), BERT (Devlin et al. 2019), OPT (Zhang et al. 2022), Llama 2 and 3 (Touvron et al. 2023,
 Grattafiori et al. 2024), Mixtral (Jiang et al. 2024), Qwen3 (Yang et al. 2025), DeepSeek-V3 (DeepSeek-AI
@@ -11,9 +12,11 @@ windows of attention are taken as whole), MPT (MosaicML's llm-foundry), ViT (Dos
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
-from typing import Any, Literal, get_args
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
 
 from joulecast.errors import JoulecastError
+from joulecast.graphs.hugging_face import read_hugging_face
 
 Family = Literal["gpt", "opt", "bert", "llama", "vit"]
 MlpKind = Literal["gelu", "relu", "swiglu"]
@@ -302,6 +305,8 @@ def parse_network(name: str, also: Sequence[str] = ()) -> TransformerSize:
     Raises:
         JoulecastError: an unknown name or key (names the nearest), or numbers that do not go together.
     """
+    if name.startswith("hf:"):
+        return _hugging_face(name)
     base, _, keys = name.partition(":")
     base = base.lower()
     known = {**_DEFAULTS, **PRESETS}
@@ -315,7 +320,26 @@ def parse_network(name: str, also: Sequence[str] = ()) -> TransformerSize:
             f"network `{base}` is not known{hint} (families, which take numbers: "
             f"{', '.join(_DEFAULTS)}; or the path of an op graph)"
         )
-    size = known[base]
+    return _with_keys(name, known[base], keys)
+
+
+_LONG = 8192
+"""A configuration that allows more tokens than these says what can be, and not what is trained with."""
+
+
+def _hugging_face(name: str) -> TransformerSize:
+    path, _, keys = name.removeprefix("hf:").partition(".json")
+    family, sizes = read_hugging_face(Path(f"{path}.json"))
+    size = replace(_DEFAULTS[cast("Family", family)], **sizes)
+    if size.sequence > _LONG and "sequence=" not in keys:
+        raise JoulecastError(
+            f"network `{name}`: it allows samples of {size.sequence} tokens; say how many a sample has, as "
+            f"hf:{path}.json:sequence=4096"
+        )
+    return _with_keys(name, size, keys.removeprefix(":"))
+
+
+def _with_keys(name: str, size: TransformerSize, keys: str) -> TransformerSize:
     given: dict[str, Any] = {}
     for word in filter(None, (part.strip() for part in keys.split(","))):
         key, sign, value = word.partition("=")

@@ -45,7 +45,7 @@ PRECISIONS = {
     "fp8": Precision("fp8", 2, 1.0),
     # A scale of 8 bits for each 32 numbers, or for each 16.
     "mxfp8": Precision("mxfp8", 2, 1 + 1 / 32, "fp8"),
-    "nvfp4": Precision("nvfp4", 2, 0.5 + 1 / 16, "fp4"),
+    "nvfp4": Precision("nvfp4", 2, 0.5 + 1 / 16),
 }
 
 

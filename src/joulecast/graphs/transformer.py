@@ -53,9 +53,11 @@ def _latent(net: NetworkBuilder, module: str, x: str, size: TransformerSize) -> 
         ("q", size.q_rank, 0, {"query": heads + size.heads * size.rope}),
         ("kv", size.kv_rank, size.rope, {"key": heads, "value": heads}),
     ):
-        inner = net.linear(f"{module}.{source}_down", x, rank + also, bias=size.bias)
-        weight = net.tensor(f"{module}.{source}_norm.weight", (rank + also,))
-        inner = net.normalised("rms_norm", f"{module}.{source}_norm", inner, [weight])
+        name = f"{module}.{source}"
+        widths = {f"{name}_latent": rank} | ({f"{name}_rotary": also} if also else {})
+        net.linear(f"{name}_down", x, rank + also, bias=size.bias, parts=widths)
+        weight = net.tensor(f"{name}_norm.weight", (rank,))
+        inner = net.normalised("rms_norm", f"{name}_norm", f"{name}_latent", [weight])
         made += [net.linear(f"{module}.{n}", inner, w, bias=size.bias) for n, w in targets.items()]
     return made
 
@@ -261,6 +263,7 @@ class _Network:
             dict(there),
             # Each device gives the tokens of its part of the sequence to all experts.
             [(x, ("batch", "sequence", "features"))],
+            top_k=size.top_k,
         )
         if size.mlp == "swiglu":
             gate = self._of_experts(f"{module}.gate", given, size.ffn)

@@ -230,6 +230,11 @@ def split_experts(graph: OpGraph, placements: Placements, axis: str, size: int) 
         raise JoulecastError(f"strategy: ep={size}: {graph.name} has no experts to split")
 
 
+def experts_of_token(graph: OpGraph) -> int:
+    """To how many experts a token goes; 1 where the graph does not say it."""
+    return next((op.attributes["top_k"] for op in graph.ops if "top_k" in op.attributes), 1)
+
+
 def experts_in(graph: OpGraph) -> int:
     """Experts of the mixtures in a network; 0 if there are none."""
     found = (_experts_of(graph, op) for op in graph.ops)

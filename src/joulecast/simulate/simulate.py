@@ -32,7 +32,7 @@ from joulecast.simulate.event_loop import (
     Timeline,
     execute,
 )
-from joulecast.simulate.inferred_splits import sequence_length
+from joulecast.simulate.inferred_splits import experts_of_token, sequence_length
 from joulecast.simulate.memory import Memory, exceeds, memory_of, memory_verdict
 from joulecast.simulate.phases import WrittenPhases, reduction
 from joulecast.simulate.placement import PlacedOp, check_heads, place
@@ -353,7 +353,8 @@ def compiler_of(
             device_mesh, topology, cluster, kinds, cuts, assumed.sharing
         )
     else:
-        transfers = Transfers(device_mesh, topology, cluster, kinds, cuts)
+        chosen = experts_of_token(ready.graph)
+        transfers = Transfers(device_mesh, topology, cluster, kinds, cuts, chosen)
     return Compiler(
         ready.graph,
         strategy,

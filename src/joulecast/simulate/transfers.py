@@ -73,10 +73,12 @@ class Transfers:
         cluster: Cluster,
         kinds: set[tuple[Kind, str]],
         cuts: set[tuple[int, int]],
+        experts_of_token: int = 1,
     ) -> None:
         self.device_mesh = device_mesh
         self.topology = topology
         self.cluster = cluster
+        self.experts_of_token = experts_of_token
         chosen = cluster.collective_algorithm
         self.trees = chosen == "nccl"
         self.algorithm: Algorithm = "ring" if chosen == "nccl" else chosen
@@ -104,12 +106,25 @@ class Transfers:
             hops = Hops(flows, groups[:, 0], groups[:, 1], np.ones(len(groups)))
         else:
             hops = hops_of(kind, self.algorithm, groups, flows)
+        if kind == "all_to_all":
+            hops = self.once_a_node(hops, groups)
         if self.topology.pairs:
             hops = self.over_lines(hops, groups, flows)
         self.hops.append(hops)
         for row in rows:
             for device in devices[row]:
                 self._class_flow[name, int(class_of[device])] = int(flows[row])
+
+    def once_a_node(self, hops: Hops, groups: Ints) -> Hops:
+        """Hops of tokens to their experts, of which each node gets a token once (DeepSeek-AI 2024, 3.2.2).
+
+        Of ``k`` experts, evenly spread over ``n`` nodes, ``n (1 - (1 - 1 / n)^k)`` nodes have one or more.
+        """
+        nodes, chosen = len(np.unique(self.topology.node_of(groups[0]))), self.experts_of_token
+        met = nodes * (1 - (1 - 1 / nodes) ** chosen)
+        between = self.topology.levels_crossed(hops) > 0
+        weight = hops.weight * np.where(between, met / chosen, 1.0)
+        return Hops(hops.flow, hops.source, hops.target, weight)
 
     def over_lines(self, hops: Hops, groups: Ints, flows: Ints) -> Hops:
         """Hops within a node take more of a device's port, where few of its lines lead to the others.

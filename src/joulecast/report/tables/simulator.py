@@ -230,6 +230,7 @@ WHAT = {
     "neusight": "one GPU, fp32, eager attention",
     "vtrain": "64 to 512 A100, tensor x data x pipeline, fp16",
     "llm_foundry": "8 to 512 GPUs, FSDP, bf16",
+    "megatron_bridge": "a vendor's recipes on 8 to 1,024 H100 and GB200, by release of its software",
 }
 _GPU_COLUMNS = {
     "settings": "steps",

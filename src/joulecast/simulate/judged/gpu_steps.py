@@ -1,7 +1,8 @@
 """Steps of large networks and all-reduces that others measured on GPUs, and the simulator judged on them.
 
 The rows are in ``recorded/training-steps``: single GPUs (NeuSight), clusters of A100 with tensor and pipeline
-parallelism (vTrain), FSDP on A100 and H100 (llm-foundry). Predictions of each rest on:
+parallelism (vTrain), FSDP on A100 and H100 (llm-foundry), a vendor's tuned recipes on H100 and GB200, dense
+networks and mixtures of experts (Megatron-Bridge). Predictions of each rest on:
 
 * ``description``: the GPU's description and kernels of other GPUs;
 * ``one step``: also another row of the same data, GPU and kind: a prediction by each of them;
@@ -9,7 +10,7 @@ parallelism (vTrain), FSDP on A100 and H100 (llm-foundry). Predictions of each r
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pandas as pd
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.kernel_costs import KernelCosts
+from joulecast.graphs.precision import PRECISIONS
 from joulecast.runs.files.columns import Column, read_csv
 from joulecast.runs.judging import by_setting, join_references
 from joulecast.runs.platforms import Platform, find_platform
@@ -30,6 +32,7 @@ from joulecast.simulate.measured_step import (
     first_factor,
     simulated_step,
 )
+from joulecast.simulate.simulate import Simulation
 from joulecast.simulate.shared_links import alone
 from joulecast.simulate.strategy import parse_strategy
 from joulecast.simulate.topology import topology_of
@@ -54,6 +57,9 @@ _CLUSTERS = {
     ("vtrain", "a100_80gb_sxm"): "a100-80gb-sxm:nics=4x200",
     ("llm-foundry", "a100_40gb"): "a100-40gb-sxm",
     ("llm-foundry", "h100_80gb"): "h100-sxm",
+    # Of the 72 GPUs of a rack a power of two is used.
+    (None, "DGX-GB200"): "gb200:gpus=64",
+    (None, "DGX-H100"): "h100-sxm",
 }
 
 
@@ -67,8 +73,10 @@ class GpuStep:
 
     @property
     def kind(self) -> str:
-        """``inference``, or ``training`` on one or several GPUs."""
-        return "inference" if self.step.inference else "training"
+        """``inference``, or ``training`` on one or several GPUs; of products of narrow numbers, at which."""
+        narrow = PRECISIONS[self.step.precision].operand_bytes is not None
+        training = f"training, {self.step.precision}" if narrow else "training"
+        return "inference" if self.step.inference else training
 
 
 def _numbers(row: Mapping[str, Any]) -> str:
@@ -167,9 +175,9 @@ def _megatron_bridge(row: Mapping[str, Any]) -> MeasuredStep | None:
     words = [f"dp={dp},tp={tp},pp={pp},micro={micro}"]
     words += [f"cp={cp}"] if cp > 1 else []
     experts = first["EP"]
-    words += [f"ep={experts}"] if experts not in ("n/a", "1") else []
+    words += [f"ep={experts}"] if experts not in ("", "1") else []
     words += ["sp,tp-overlap"] if tp > 1 else []
-    words += [f"interleaved={first['VP']}"] if first["VP"] not in ("n/a", "1") else []
+    words += [f"interleaved={first['VP']}"] if first["VP"] not in ("", "1") else []
     words += ["zero=3" if first["FSDP"] not in ("", "0") else "zero=1"]
     return MeasuredStep(
         network=f"{network}{',' if ':' in network else ':'}sequence={sequence}",
@@ -183,7 +191,12 @@ def _megatron_bridge(row: Mapping[str, Any]) -> MeasuredStep | None:
     )
 
 
-_READERS = {"neusight": _neusight, "vtrain": _vtrain, "llm_foundry": _llm_foundry, "megatron_bridge": _megatron_bridge}
+_READERS = {
+    "neusight": _neusight,
+    "vtrain": _vtrain,
+    "llm_foundry": _llm_foundry,
+    "megatron_bridge": _megatron_bridge,
+}
 
 
 _COLUMNS = {
@@ -192,6 +205,15 @@ _COLUMNS = {
         *("source", "gpu", "model", "layers", "hidden", "heads", "sequence", "vocabulary"),
         *("global_batch", "micro_batch", "dp", "tp", "pp", "sharding", "recompute", "precision"),
         *("kind", "step_s", "note"),
+    )
+}
+
+
+_BRIDGE_COLUMNS = {
+    name: Column("text", optional=True)
+    for name in (
+        *("section", "Model", "System", "#-GPUs", "Precision", "GBS", "MBS", "Sequence Length"),
+        *("TP", "PP", "CP", "VP", "EP", "Tokens / sec / GPU", "FSDP"),
     )
 }
 
@@ -205,12 +227,14 @@ def read_gpu_steps(folder: Path) -> list[GpuStep]:
     found = []
     for name, reader in _READERS.items():
         path = folder / f"{name}.csv"
-        frame = read_csv(path, "measured steps", _COLUMNS).astype(object).fillna("")
+        columns = _BRIDGE_COLUMNS if reader is _megatron_bridge else _COLUMNS
+        frame = read_csv(path, "measured steps", columns).astype(object).fillna("")
         try:
             for row in frame.to_dict("records"):
                 step = reader(row)
                 if step is not None:
-                    platform = _CLUSTERS.get((row["source"], row["gpu"]), row["gpu"])
+                    gpu = str(row["System"] if "System" in row else row["gpu"])
+                    platform = _CLUSTERS.get((row.get("source"), gpu), gpu)
                     found.append(GpuStep(name, platform, step))
         except (KeyError, ValueError) as error:
             raise JoulecastError(f"{path}: a row that is no measured step: {error}") from None
@@ -231,9 +255,14 @@ def simulate_steps(steps: Iterable[GpuStep]) -> pd.DataFrame:
         other steps.
     """
     rows = []
+    known: dict[GpuStep, Simulation] = {}
     for number, each in enumerate(steps):
         platform, costs = _costs(each)
-        found = simulated_step(each.step, platform, costs)
+        # The same recipe is measured with every release of a vendor's software.
+        setting = replace(each, step=each.step.model_copy(update={"step_s": 1.0}))
+        if setting not in known:
+            known[setting] = simulated_step(each.step, platform, costs).without_timeline()
+        found = known[setting]
         ops_factor = max(first_factor(found, each.step.step_s), _LEAST_FACTOR)
         rows.append(
             {
