@@ -145,6 +145,49 @@ def held_shares(steps: list[GpuStep]) -> None:
         )
 
 
+NARROW = (0.4, 0.8)
+"""Shares of the narrow peaks at which recipes are simulated; between them a step is linear in 1 / share."""
+
+
+def held_narrow_shares(steps: list[GpuStep]) -> None:
+    """Print what a vendor's recipes say of the share of the narrow peaks that products hold, by GPU and
+    precision: every network counts the same, and is judged with the share that the others say."""
+    parts = []
+    for share in NARROW:
+
+        def with_share(name: str, share: float = share) -> Platform:
+            found = find_platform(name)
+            cluster = found.require_cluster()
+            assert cluster.device.architecture is not None
+            narrow = cluster.device.architecture.narrow
+            shares = {key: kept if key == "attention" else share for key, kept in narrow.items()}
+            architecture = cluster.device.architecture.model_copy(update={"narrow": shares})
+            device = cluster.device.model_copy(update={"architecture": architecture})
+            cluster = cluster.model_copy(update={"device": device})
+            return found.model_copy(update={"cluster": cluster})
+
+        gpu_steps.find_platform = with_share
+        parts.append(gpu_steps.simulate_steps(steps))
+    gpu_steps.find_platform = find_platform
+    rows = parts[0]
+    fine = np.linspace(0.3, 0.9, 61)
+    low, high = (1 / share for share in NARROW)
+    along = (1 / fine[None] - high) / (low - high)
+    at_low, at_high = (part["predicted_s"].to_numpy()[:, None] for part in parts)
+    seconds = at_high * (1 - along) + at_low * along
+    off = pd.DataFrame(np.abs(seconds / rows["measured_s"].to_numpy()[:, None] - 1), columns=fine)
+    networks = rows["network"].str.partition(":")[0]
+    for (gpu, kind), of_kind in rows.groupby(["gpu", "kind"]):
+        by_network = off.loc[of_kind.index].groupby(networks[of_kind.index]).mean()
+        own = by_network.mean().idxmin()
+        others = {name: by_network.drop(name).mean().idxmin() for name in by_network.index}
+        said = ", ".join(
+            f"{name} {share:.2f} {by_network.loc[name, share]:.1%}"
+            for name, share in others.items()
+        )
+        print(f"{gpu}, {kind}: {own:.2f}; by the others' share: {said}")
+
+
 def choice_after_one_step(steps: list[GpuStep]) -> pd.DataFrame:
     """Mean regret (%) and Kendall's tau of the order of the others, each configuration measured in turn."""
     parts = []
@@ -177,6 +220,7 @@ def main() -> None:
     steps = read_gpu_steps(recorded_folder(Path("recorded/training-steps")))
     if given.held_shares:
         held_shares([step for step in steps if step.source in ("llm_foundry", "vtrain")])
+        held_narrow_shares([step for step in steps if "training, " in step.kind])
         return
     if given.choice:
         vtrain = [step for step in steps if step.source == "vtrain"]

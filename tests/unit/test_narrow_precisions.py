@@ -1,5 +1,7 @@
 """Trainings at fp8 and narrower, parts of a sample on several devices, and exchanges in parts."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,7 +33,7 @@ def sent(simulation: Simulation, word: str) -> float:
 
 def test_narrower_products_take_less_time_and_memory() -> None:
     steps = [simulated("dp=1", precision=name) for name in ("bf16", "mxfp8", "nvfp4")]
-    for wide, narrow in zip(steps, steps[1:], strict=False):
+    for wide, narrow in pairwise(steps):
         assert narrow.step_s < wide.step_s
         assert narrow.peak_memory_bytes < wide.peak_memory_bytes
     # The rest of a step stays at bf16.

@@ -49,8 +49,12 @@ def test_presets_have_the_published_parameters(name) -> None:
 
 @pytest.mark.parametrize(
     ("name", "published"),
-    [("qwen3-30b-a3b", 30.53e9), ("qwen3-235b-a22b", 235.1e9), ("gpt-oss-120b", 116.8e9)]
-    + [("deepseek-v3", 671.0e9)],
+    [
+        ("qwen3-30b-a3b", 30.53e9),
+        ("qwen3-235b-a22b", 235.1e9),
+        ("gpt-oss-120b", 116.8e9),
+        ("deepseek-v3", 671.0e9),
+    ],
 )
 def test_mixtures_have_about_the_published_parameters(name, published) -> None:
     # Norms of queries and keys, sinks and biases of routers are left out.

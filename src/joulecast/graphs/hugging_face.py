@@ -1,4 +1,4 @@
-"""A transformer's numbers from the ``config.json`` of a network on the Hugging Face hub: ``hf:config.json``."""
+"""A transformer's numbers from the ``config.json`` that the Hugging Face hub has of a network."""
 
 from pathlib import Path
 from typing import Any

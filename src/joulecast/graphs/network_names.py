@@ -135,8 +135,8 @@ def _moe(layers: int, hidden: int, heads: int, ffn: int, **more: Any) -> Transfo
 
 
 def _qwen3(layers: int, hidden: int, heads: int, ffn: int) -> TransformerSize:
-    more = {"kv_heads": 4, "head_dim": 128, "experts": 128, "top_k": 8, "vocabulary": 151936}
-    return _moe(layers, hidden, heads, ffn, **more)
+    more = {"kv_heads": 4, "head_dim": 128, "vocabulary": 151936}
+    return _moe(layers, hidden, heads, ffn, experts=128, top_k=8, **more)
 
 
 PRESETS: dict[str, TransformerSize] = {
@@ -167,13 +167,31 @@ PRESETS: dict[str, TransformerSize] = {
     "qwen3-30b-a3b": _qwen3(48, 2048, 32, 768),
     "qwen3-235b-a22b": _qwen3(94, 4096, 64, 1536),
     "gpt-oss-120b": _moe(
-        *(36, 2880, 64, 2880),
-        **{"kv_heads": 8, "head_dim": 64, "experts": 128, "top_k": 4, "vocabulary": 201088},
+        36,
+        2880,
+        64,
+        2880,
+        kv_heads=8,
+        head_dim=64,
+        experts=128,
+        top_k=4,
+        vocabulary=201088,
     ),
     "deepseek-v3": _moe(
-        *(61, 7168, 128, 2048),
-        **{"head_dim": 128, "q_rank": 1536, "kv_rank": 512, "rope": 64, "vocabulary": 129280},
-        **{"experts": 256, "top_k": 8, "shared": 1, "dense": 3, "dense_ffn": 18432},
+        61,
+        7168,
+        128,
+        2048,
+        head_dim=128,
+        q_rank=1536,
+        kv_rank=512,
+        rope=64,
+        experts=256,
+        top_k=8,
+        shared=1,
+        dense=3,
+        dense_ffn=18432,
+        vocabulary=129280,
     ),
     "mpt-125m": _mpt(12, 768, 12),
     "mpt-350m": _mpt(24, 1024, 16),

@@ -428,9 +428,10 @@ def transformer(
         attention: ``fused``: one kernel, the scores are never in memory; ``eager``: written out, as Hugging
             Face's eager code does it.
         half: whether it is run in half precision. Then scale and mask run inside the softmax's kernel,
-            dropout inside the addition's, and SiLU inside the product of gate and up. It also decides ``gelu=auto``: networks that are trained in half
-            precision have GELU in one kernel (Megatron, DeepSpeed, llm-foundry); eager GPT code in fp32 is
-            Hugging Face's, which runs an operation at a time.
+            dropout inside the addition's, and SiLU inside the product of gate and up. It also decides
+            ``gelu=auto``: networks that are trained in half precision have GELU in one kernel (Megatron,
+            DeepSpeed, llm-foundry); eager GPT code in fp32 is Hugging Face's, which runs an operation at a
+            time.
     """
     written = {"fused": False, "written": True, "auto": attention == "eager" and not half}
     network = _Network(size, attention, size.family == "gpt" and written[size.gelu], fuses=half)

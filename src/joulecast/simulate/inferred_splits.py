@@ -185,7 +185,8 @@ def split_context(graph: OpGraph, placements: Placements, axis: str) -> None:
             placement[axis] = name
     if not found:
         raise JoulecastError(
-            f"strategy: cp: {graph.name} has no attention in one kernel; take attention=fused, or leave cp out"
+            f"strategy: cp: {graph.name} has no attention in one kernel; take attention=fused, or leave "
+            "cp out"
         )
 
 

@@ -184,8 +184,8 @@ class Strategy(BaseModel):
             )
         if self.tensor_overlap and not self.sequence_parallel:
             raise JoulecastError(
-                "strategy: tp-overlap is for what sequence parallelism gathers and scatters; add sp, or leave "
-                "it out"
+                "strategy: tp-overlap is for what sequence parallelism gathers and scatters; add sp, or "
+                "leave it out"
             )
         self._check_schedule()
         return self
@@ -311,8 +311,8 @@ def parse_strategy(text: str) -> Strategy:
             rest |= _WORDS[word]
         else:
             raise JoulecastError(
-                f"strategy `{text}`: `{word}` is not known (known: dp=, tp=, pp=, cp=, ep=, micro=, schedule=, "
-                "virtual=, zero=, shard=, scatter=each|once, bucket=, recompute, recompute=selective, sp, "
+                f"strategy `{text}`: `{word}` is not known (known: dp=, tp=, pp=, cp=, ep=, micro=, "
+                "schedule=, virtual=, zero=, shard=, scatter=each|once, bucket=, recompute, recompute=selective, sp, "
                 "tp-overlap, no-overlap; or the path of a YAML file)"
             )
     if rest.get("schedule") == "interleaved":

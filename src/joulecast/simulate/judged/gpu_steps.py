@@ -32,8 +32,8 @@ from joulecast.simulate.measured_step import (
     first_factor,
     simulated_step,
 )
-from joulecast.simulate.simulate import Simulation
 from joulecast.simulate.shared_links import alone
+from joulecast.simulate.simulate import Simulation
 from joulecast.simulate.strategy import parse_strategy
 from joulecast.simulate.topology import topology_of
 from joulecast.simulate.transfers import Transfers
