@@ -20,7 +20,6 @@ from joulecast.quantities import counted
 from joulecast.runs.judging import MEASURED, OURS
 from joulecast.runs.observations import is_training, metered_units
 from joulecast.runs.platforms import Platform, gpu_in, same_hardware
-from joulecast.simulate.correction import step_interval
 from joulecast.simulate.simulate import Simulation
 
 _OWN_RUNS = (
@@ -219,7 +218,7 @@ def rising_joules(
 
 def _widths(simulation: Simulation) -> tuple[float, float] | None:
     """Half widths of the logarithm of the step's time, downwards and upwards."""
-    ends = step_interval(simulation.step_s, simulation.strategy.devices, simulation.cost_sources)
+    ends = simulation.interval_s
     if ends is None:
         return None
     return math.log(simulation.step_s / ends[0]), math.log(ends[1] / simulation.step_s)
@@ -323,7 +322,7 @@ def energy_of_steps(
         where it is not known, with ``why_no_energy`` and ``why_no_interval``; and ``energy_source``.
     """
     energy = simulation_energy(simulation, fit)
-    ends = step_interval(simulation.step_s, simulation.strategy.devices, simulation.cost_sources)
+    ends = simulation.interval_s
     low_s, high_s = ends or (None, None)
     of_step = {
         "time_s": simulation.step_s,

@@ -60,7 +60,6 @@ _PASS_OF = {
     "dropout": "dropout",
     "pow": "power",
     "softmax": "softmax",
-    "cross_entropy": "softmax",
     "layer_norm": "norm",
     "rms_norm": "norm",
     "batch_norm": "norm",
@@ -212,10 +211,22 @@ def _passes(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[
     if not any(_has_gradient(graph, access) for access in op.reads):
         return []
     passes = _BACKWARD_PASSES.get(op.kind, _OTHER_BACKWARD_PASSES)
-    # A loss writes one number for each row: what counts is what it reads.
-    size = reads if op.kind == "cross_entropy" else writes
-    found: list[Kernel] = [Pass(kind, passes * size + mask)] if passes else []
+    found: list[Kernel] = [Pass(kind, passes * writes + mask)] if passes else []
     return found
+
+
+def _loss(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
+    """Cross entropy: fused it reads logits, and writes their gradients; torch's does so with shares of its
+    own at fp32 at least, for which half precision is cast."""
+    logits = op.reads[0]
+    itemsize = graph.tensors[logits.tensor].itemsize
+    elements = _bytes(graph, (logits,), parts) / itemsize
+    if op.attributes.get("fused"):
+        return [Pass("softmax", (1 if direction == "forward" else 3) * itemsize * elements)]
+    wide = max(4, itemsize)
+    cast = itemsize + wide if itemsize < wide else 0
+    moved = (2 if direction == "forward" else 3) * wide + cast
+    return [Pass("softmax", moved * elements)]
 
 
 _FAMILIES: dict[str, Callable[[OpGraph, Op, Parts, Direction], list[Kernel]]] = {
@@ -235,6 +246,8 @@ def kernels_of(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> li
     """
     if op.attributes.get("in_next"):
         found = []
+    elif op.kind == "cross_entropy":
+        found = _loss(graph, op, parts, direction)
     elif op.kind == "attention":
         found = _attention(graph, op, parts, direction)
     elif KINDS[op.kind] == "matmul":

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib import resources
+from typing import Literal
 
 import numpy as np
 import yaml
@@ -150,6 +151,9 @@ def costs_in_step(
     return known.passing(passes)
 
 
+StepKind = Literal["one", "several", "experts"]
+"""On one device, on several, or of a mixture of experts: errors differ by these."""
+
 _RESTS_ON = {
     "kernels": "description",
     "calibrated": "calibrated",
@@ -172,12 +176,12 @@ def basis_of(cost_sources: Mapping[str, int]) -> str:
 
 
 def step_interval(
-    step_s: float, devices: int, cost_sources: Mapping[str, int]
+    step_s: float, kind: StepKind, cost_sources: Mapping[str, int]
 ) -> tuple[float, float] | None:
     """Ends of the 90 % prediction interval of a step, in seconds; ``None`` where no error was judged."""
     basis = basis_of(cost_sources)
     if basis == "other":
         return None
-    width = _widths()[basis]["one" if devices == 1 else "several"]
+    width = _widths()[basis][kind]
     # An error of -w means that the step takes up to 1 / (1 - w) times as long.
     return step_s / (1 + width), step_s / (1 - width)

@@ -104,8 +104,9 @@ def cut_stages(
             blocks[-1].append(i)
         else:
             blocks.append([i])
-    if len(blocks) < strategy.stages:
-        most = block_count(graph)
+    most = block_count(graph)
+    # The embedding and the head may be stages of their own.
+    if strategy.stages > min(most + 2, len(blocks)):
         raise JoulecastError(
             f"strategy: {_stages(strategy)}, but {graph.name} has {most} blocks; take {most} stages or fewer"
         )

@@ -22,7 +22,7 @@ from joulecast.runs.platforms import Platform
 from joulecast.simulate.breakdown import Breakdown, breakdowns, mean_breakdown
 from joulecast.simulate.collectives import Kind
 from joulecast.simulate.compiler import OPTIMIZER, Compiler
-from joulecast.simulate.correction import basis_of, costs_in_step, step_interval
+from joulecast.simulate.correction import StepKind, basis_of, costs_in_step, step_interval
 from joulecast.simulate.cost_cache import cached
 from joulecast.simulate.device_mesh import DeviceMesh, build_device_mesh
 from joulecast.simulate.event_loop import (
@@ -32,7 +32,7 @@ from joulecast.simulate.event_loop import (
     Timeline,
     execute,
 )
-from joulecast.simulate.inferred_splits import experts_of_token, sequence_length
+from joulecast.simulate.inferred_splits import experts_in, experts_of_token, sequence_length
 from joulecast.simulate.memory import Memory, exceeds, memory_of, memory_verdict
 from joulecast.simulate.phases import WrittenPhases, reduction
 from joulecast.simulate.placement import PlacedOp, check_heads, place
@@ -86,6 +86,18 @@ class Simulation:
     capacity: list[float]
     """Bytes/s of the ports that the activities name."""
 
+    @property
+    def kind(self) -> StepKind:
+        """What kinds of steps its interval was judged on."""
+        if experts_in(self.graph):
+            return "experts"
+        return "one" if self.strategy.devices == 1 else "several"
+
+    @property
+    def interval_s(self) -> tuple[float, float] | None:
+        """Ends of the 90 % interval of the step, in seconds; ``None`` where no error was judged."""
+        return step_interval(self.step_s, self.kind, self.cost_sources)
+
     def timed_activities(self) -> Iterator[TimedActivity]:
         """All activities of the step at their times."""
         times = zip(self.timeline.start_s, self.timeline.end_s, strict=True)
@@ -119,7 +131,7 @@ class Simulation:
     def as_json(self) -> dict[str, Any]:
         """Plain data of the simulation, without the timeline."""
         parts = self.breakdown
-        interval = step_interval(self.step_s, self.strategy.devices, self.cost_sources)
+        interval = self.interval_s
         return {
             "network": self.graph.name,
             "platform": self.platform.name,

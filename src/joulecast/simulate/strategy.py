@@ -312,8 +312,8 @@ def parse_strategy(text: str) -> Strategy:
         else:
             raise JoulecastError(
                 f"strategy `{text}`: `{word}` is not known (known: dp=, tp=, pp=, cp=, ep=, micro=, "
-                "schedule=, virtual=, zero=, shard=, scatter=each|once, bucket=, recompute, recompute=selective, sp, "
-                "tp-overlap, no-overlap; or the path of a YAML file)"
+                "schedule=, virtual=, zero=, shard=, scatter=each|once, bucket=, recompute, "
+                "recompute=selective, sp, tp-overlap, no-overlap; or the path of a YAML file)"
             )
     if rest.get("schedule") == "interleaved":
         rest.setdefault("virtual", 2)

@@ -339,13 +339,15 @@ _FEWEST_OF_CHOICE = 4
 def choice_table(judged: pd.DataFrame) -> pd.DataFrame:
     """What the simulator would choose among the measured configurations of one training, and what it costs.
 
-    One row for each network, GPU, number of devices and samples a step with at least four configurations.
+    One row for each network, GPU, number of devices and samples a step with at least four configurations. Of
+    a vendor's recipes each was measured with other software: they have no order.
 
     Args:
         judged: as of :func:`joulecast.simulate.judged.gpu_steps.judge`.
     """
     of_one_training = ["data", "gpu", "network", "devices", "global_batch"]
-    ranks = rank(judged[judged["basis"] == "description"], of_one_training, _FEWEST_OF_CHOICE)
+    compared = (judged["basis"] == "description") & (judged["data"] != "megatron_bridge")
+    ranks = rank(judged[compared], of_one_training, _FEWEST_OF_CHOICE)
     for column in ("chosen", "least"):
         ranks[column] = ranks[column].map(judged["strategy"])
     return ranks.rename(columns={"settings": "configurations", "least": "fastest"})

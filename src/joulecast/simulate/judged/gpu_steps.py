@@ -44,7 +44,7 @@ _SEVERAL, _DRAWS = 3, 10
 """Measured steps that are taken together, and how often."""
 _LEAST_FACTOR = 0.1
 _GROUP = ["data", "gpu", "kind"]
-_REFERENCE = [*_GROUP, "network", "strategy", "batch", "devices", "global_batch"]
+_REFERENCE = [*_GROUP, "step_kind", "network", "strategy", "batch", "devices", "global_batch"]
 _FAMILY = {
     "bert_large": "bert",
     "gpt2_large": "gpt",
@@ -270,6 +270,7 @@ def simulate_steps(steps: Iterable[GpuStep]) -> pd.DataFrame:
                 "data": each.source,
                 "gpu": platform.name,
                 "kind": each.kind,
+                "step_kind": found.kind,
                 "network": each.step.network,
                 "strategy": each.step.strategy,
                 "batch": each.step.batch,
@@ -340,17 +341,16 @@ def judged_widths(judged: pd.DataFrame) -> dict[str, dict[str, float]]:
     Args:
         judged: as of :func:`judge`.
     """
-    cells = by_setting(judged, ["step", "basis", "devices", *_GROUP])
-    cells["share"] = 1 / cells.groupby(["basis", *_GROUP])["step"].transform("size")
+    cells = by_setting(judged, ["step", "basis", "step_kind", *_GROUP])
+    cells["share"] = 1 / cells.groupby(["basis", "step_kind", *_GROUP])["step"].transform("size")
     found: dict[str, dict[str, float]] = {}
     for name, basis in (("description", "description"), ("calibrated", "one step")):
         of_basis = cells[cells["basis"] == basis].sort_values("mean_absolute_percent")
         found[name] = {}
-        devices = np.where(of_basis["devices"] > 1, "several", "one")
-        for count, rows in of_basis.groupby(devices):
+        for kind, rows in of_basis.groupby("step_kind"):
             share = rows["share"].cumsum()
             reached = rows["mean_absolute_percent"][share >= LEVEL * share.iloc[-1]].iloc[0]
-            found[name][str(count)] = round(float(reached) / 100, 3)
+            found[name][str(kind)] = round(float(reached) / 100, 3)
     return found
 
 
