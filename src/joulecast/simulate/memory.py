@@ -218,12 +218,22 @@ def state_verdict(least_bytes: float, platform: Platform) -> str | None:
     )
 
 
-def exceeds(memory: list[Memory], platform: Platform) -> bool | None:
-    """Whether some stage's devices have too little; ``None`` if their memory is not known."""
+NEAR_LIMIT = 0.9
+"""Share of a device's memory from which a step may not fit: simulated peaks are off by 9 % in the mean."""
+
+
+def share_of_memory(memory: list[Memory], platform: Platform) -> float | None:
+    """The share of its memory that the fullest device needs; ``None`` if its memory is not known."""
     device = platform.require_cluster().device
     if device.memory_bytes is None:
         return None
-    return max(m.peak_bytes for m in memory) + device.reserved_bytes > device.memory_bytes
+    return (max(m.peak_bytes for m in memory) + device.reserved_bytes) / device.memory_bytes
+
+
+def exceeds(memory: list[Memory], platform: Platform) -> bool | None:
+    """Whether some stage's devices have too little; ``None`` if their memory is not known."""
+    share = share_of_memory(memory, platform)
+    return None if share is None else share > 1
 
 
 def memory_verdict(memory: list[Memory], platform: Platform) -> str:
@@ -233,8 +243,9 @@ def memory_verdict(memory: list[Memory], platform: Platform) -> str:
     needed = worst.peak_bytes + device.reserved_bytes
     if limit is None:
         return f"memory of {platform.name}'s devices is not known"
-    if not exceeds(memory, platform):
-        return f"fits: {needed / 1e9:.1f} of {limit / 1e9:.1f} GB"
+    if needed <= limit:
+        near = "; near the limit, it may not fit" if needed > NEAR_LIMIT * limit else ""
+        return f"fits: {needed / 1e9:.1f} of {limit / 1e9:.1f} GB{near}"
     return (
         f"out of memory: stage {worst.stage} needs {needed / 1e9:.1f} GB, a device of "
         f"{platform.name} has {limit / 1e9:.1f}; most at op `{worst.at_op}`"

@@ -33,7 +33,14 @@ from joulecast.simulate.event_loop import (
     execute,
 )
 from joulecast.simulate.inferred_splits import experts_in, experts_of_token, sequence_length
-from joulecast.simulate.memory import Memory, exceeds, memory_of, memory_verdict
+from joulecast.simulate.memory import (
+    NEAR_LIMIT,
+    Memory,
+    exceeds,
+    memory_of,
+    memory_verdict,
+    share_of_memory,
+)
 from joulecast.simulate.phases import WrittenPhases, reduction
 from joulecast.simulate.placement import PlacedOp, check_heads, place
 from joulecast.simulate.program import ForwardProgram, ProgramBuilder, StageProgram
@@ -132,6 +139,7 @@ class Simulation:
         """Plain data of the simulation, without the timeline."""
         parts = self.breakdown
         interval = self.interval_s
+        share = share_of_memory(self.memory, self.platform)
         return {
             "network": self.graph.name,
             "platform": self.platform.name,
@@ -155,6 +163,7 @@ class Simulation:
             "bubble_s": parts.bubble_s,
             "communication_s": parts.communication_s,
             "peak_memory_bytes": self.peak_memory_bytes,
+            "near_memory_limit": (share or 0.0) > NEAR_LIMIT,
             "state_bytes": max(memory.state_bytes for memory in self.memory),
             "memory": [asdict(memory) for memory in self.memory],
             "out_of_memory": self.out_of_memory,

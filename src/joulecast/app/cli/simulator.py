@@ -127,6 +127,9 @@ def _print_ranking(result: dict[str, Any]) -> None:
         typer.echo(_energy_basis(rows[0]))
         if "estimated" in (rows[0]["cost_rests_on"] or ""):
             typer.echo("costs rest on estimated power")
+    near = [row for row in rows if row["near_memory_limit"]]
+    if near:
+        typer.echo(f"{len(near)} of these come near a device's memory and may not fit")
     beaten = result["beaten"]
     if beaten:
         typer.echo(f"{len(beaten)} more fit and are no better")
