@@ -204,6 +204,41 @@ def test_a_measured_step_corrects_itself_most_and_others_by_what_is_likely(tmp_p
     assert _with_steps(tmp_path, (1, 1.0), (2, 1.0), (8, 2.0)) == pytest.approx(1.0, rel=0.2)
 
 
+def test_one_measured_step_far_from_its_simulation_is_said_to_be_odd(tmp_path: Path) -> None:
+    asked = {"batch": 8, "precision": "bf16"}
+    file = tmp_path / "steps.yaml"
+
+    def remark(*factors: float) -> str | None:
+        steps = []
+        for batch, factor in zip((1, 2, 4), factors, strict=False):
+            alone = joulecast.simulate_step(
+                "gpt2-medium", "h100-sxm", "dp=1", batch=batch, precision="bf16"
+            )
+            step = {
+                "network": "gpt2-medium",
+                "batch": batch,
+                "precision": "bf16",
+                "optimizer": "momentum",
+            }
+            steps.append(step | {"step_s": factor * alone["step_s"]})
+        file.write_text(yaml.safe_dump({"steps": steps}))
+        found = joulecast.simulate_step("gpt2-medium", "h100-sxm", "dp=1", calibrate=file, **asked)  # type: ignore[arg-type]
+        said: str | None = found["calibration_remark"]
+        return said
+
+    assert remark(1.05) is None
+    odd = remark(2.0)
+    assert odd is not None and "gpt2-medium" in odd and "batch 1" in odd
+    # Two that are alike are no odd ones; one among others is.
+    assert remark(2.0, 2.0) is None
+    odd = remark(1.0, 1.0, 2.0)
+    assert odd is not None and "batch 4" in odd
+    plain = joulecast.simulate_step("gpt2-medium", "h100-sxm", "dp=1", **asked)  # type: ignore[arg-type]
+    assert plain["calibration_remark"] is None
+    best = joulecast.search("gpt2-medium", "h100-sxm", 2, precision="bf16", calibrate=file)
+    assert best["feasible"][0]["calibration_remark"] == odd
+
+
 def test_a_corrected_platform_repeats_the_measured_step() -> None:
     platform = find_platform("a100-40gb-sxm")
     step = MeasuredStep(

@@ -28,10 +28,16 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs, Scaled
 from joulecast.graphs.network_graphs import network_for
 from joulecast.graphs.precision import TrainingSetup, training_of
-from joulecast.quantities import MOST_SAMPLES
+from joulecast.quantities import MOST_SAMPLES, digits
 from joulecast.runs.files.reading import read_yaml, validated
 from joulecast.runs.platforms import Platform
-from joulecast.simulate.correction import Corrected, MeasuredError, MeasuredSteps, step_setting
+from joulecast.simulate.correction import (
+    Corrected,
+    MeasuredError,
+    MeasuredSteps,
+    step_interval,
+    step_setting,
+)
 from joulecast.simulate.cost_cache import cached
 from joulecast.simulate.simulate import Assumptions, Simulation, simulate
 from joulecast.simulate.strategy import parse_strategy
@@ -143,6 +149,25 @@ def error_of(step: MeasuredStep, simulation: Simulation, ops_factor: float) -> M
     )
 
 
+def odd_remark(steps: Sequence[MeasuredStep], simulations: Sequence[Simulation]) -> str | None:
+    """What to say where one step alone is slower, or faster, than its simulation's 90 % interval allows.
+
+    Two that are on the same side tell something of the GPU, and not of a step.
+    """
+    outside: dict[bool, list[str]] = {True: [], False: []}
+    for step, found in zip(steps, simulations, strict=True):
+        interval = step_interval(found.step_s, found.strategy.devices, found.cost_sources)
+        if interval and not interval[0] <= step.step_s <= interval[1]:
+            outside[step.step_s > found.step_s].append(
+                f"the measured step of {step.network} ({step.strategy}, batch {step.batch}) takes "
+                f"{digits(step.step_s / found.step_s)} times as long as simulated, where nine of ten take "
+                f"{digits(interval[0] / found.step_s)} to {digits(interval[1] / found.step_s)} times: it may "
+                "be an odd one; measure another setting, and give both"
+            )
+    alone = [said[0] for said in outside.values() if len(said) == 1]
+    return "; ".join(alone) or None
+
+
 def corrected(
     platform: Platform, costs: Costs, steps: Sequence[MeasuredStep]
 ) -> tuple[Platform, Corrected]:
@@ -167,4 +192,4 @@ def corrected(
     device = cluster.device.model_copy(update=known)
     described = cluster.model_copy(update={"device": device})
     there = platform.model_copy(update={"cluster": described})
-    return there, Corrected(cached(costs), MeasuredSteps(errors))
+    return there, Corrected(cached(costs), MeasuredSteps(errors), odd_remark(steps, found))
