@@ -4,10 +4,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from conftest import make_record, make_spec
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 import joulecast
+from joulecast.app.cli.main import app
 from joulecast.errors import JoulecastError
 from joulecast.graphs.kernel_costs import (
     KernelCosts,
@@ -23,8 +26,9 @@ from joulecast.graphs.precision import training_of
 from joulecast.report.tables.simulator import gpu_error_table
 from joulecast.runs.files.shipped import recorded_folder
 from joulecast.runs.platforms import find_platform, gpu_names, simulated_platform
+from joulecast.runs.record import write_record
 from joulecast.simulate.judged.gpu_steps import judge, judged_widths, read_gpu_steps
-from joulecast.simulate.measured_step import MeasuredStep, corrected, simulated_step
+from joulecast.simulate.measured_step import MeasuredStep, corrected, read_steps, simulated_step
 
 LARGE_GPT = "gpt:layers=36,hidden=1280,heads=20,sequence=1024,vocabulary=50257"
 STEPS = recorded_folder(Path("recorded/training-steps"))
@@ -237,6 +241,24 @@ def test_one_measured_step_far_from_its_simulation_is_said_to_be_odd(tmp_path: P
     assert plain["calibration_remark"] is None
     best = joulecast.search("gpt2-medium", "h100-sxm", 2, precision="bf16", calibrate=file)
     assert best["feasible"][0]["calibration_remark"] == odd
+
+
+def test_a_folder_of_records_becomes_the_file_to_write(tmp_path: Path) -> None:
+    records = tmp_path / "measured"
+    for run in ("a", "b"):
+        write_record(records / run, make_record(make_spec(run, nodes=2)))
+    asked = ("simulate", "--network", "vit-s", "--platform", "h100-sxm", "--strategy", "dp=2")
+    asked += ("--batch", "4", "--calibrate")
+    refused = CliRunner().invoke(app, [*asked, str(records)])
+    assert refused.exit_code == 2
+    assert str(records) in refused.stderr.splitlines()[0]
+    file = tmp_path / "steps.yaml"
+    written = "\n".join(refused.stderr.splitlines()[1:])
+    for place, value in {"NETWORK": "vit-s", "STRATEGY": "dp=2", "PRECISION": "fp32"}.items():
+        written = written.replace(place, value)
+    file.write_text(written)
+    steps = read_steps(file)
+    assert [(step.batch, step.step_s) for step in steps] == [(4, pytest.approx(1.0))] * 2
 
 
 def test_a_corrected_platform_repeats_the_measured_step() -> None:

@@ -28,9 +28,11 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs, Scaled
 from joulecast.graphs.network_graphs import network_for
 from joulecast.graphs.precision import TrainingSetup, training_of
-from joulecast.quantities import MOST_SAMPLES, digits
+from joulecast.quantities import MOST_SAMPLES, counted, digits
 from joulecast.runs.files.reading import read_yaml, validated
+from joulecast.runs.folders import record_folders
 from joulecast.runs.platforms import Platform
+from joulecast.runs.record import read_info
 from joulecast.simulate.correction import (
     Corrected,
     MeasuredError,
@@ -80,12 +82,44 @@ class _Steps(BaseModel):
     steps: list[MeasuredStep] = Field(min_length=1)
 
 
+_SHOWN = 10
+"""Records of a folder that an error shows."""
+
+
+def _steps_to_write(folder: Path) -> JoulecastError:
+    """What run records lack for a simulation, and the file to write: with what they know."""
+    lines = []
+    for record in record_folders(folder):
+        info = read_info(record)
+        outcome, batch = info.outcome, info.global_batch_size
+        if not outcome.steps or not batch or outcome.work_unit != "samples" or info.left_out:
+            continue
+        ranks = info.spec.ranks
+        said = "; ".join([f"{counted(ranks, 'rank')}, {batch} samples of all", *info.remarks])
+        step_s = (outcome.stop_s - outcome.start_s) / outcome.steps
+        lines.append(
+            f"  - {{network: NETWORK, strategy: STRATEGY, batch: {max(1, batch // ranks)}, precision: "
+            f"PRECISION, step_s: {step_s:.6g}}}  # {record.name}: {said}"
+        )
+    if not lines:
+        return JoulecastError(
+            f"{folder}: no record there has steps of known samples to calibrate on"
+        )
+    return JoulecastError(
+        f"{folder}: run records do not say which network of the simulator was trained, at which length or "
+        "image size, and how it was split; write these into a YAML file, and give that file:\n  steps:\n"
+        + "\n".join(lines[:_SHOWN])
+    )
+
+
 def read_steps(path: Path) -> list[MeasuredStep]:
     """Measured steps from YAML: one step, or several under ``steps``.
 
     Raises:
-        JoulecastError: missing, or with wrong keys; names them.
+        JoulecastError: missing, or with wrong keys; names them. A folder of run records: what they lack.
     """
+    if path.is_dir():
+        raise _steps_to_write(path)
     content = read_yaml(path, "measured step")
     if isinstance(content, dict) and "steps" in content:
         return validated(TypeAdapter(_Steps), content, str(path)).steps
