@@ -1,6 +1,7 @@
 """The simulator on real GPUs: its error on measured steps, by data and GPU; writes the intervals' widths.
 
     ./run python benchmarks/simulator_gpus.py [--held-out] [--write] [--rows] [--choice] [--held-shares]
+        [--all-others]
 
 Three constants were chosen with these steps in sight: the joules of an operation (from P4, T4 and L4, which
 their power limits), the share of AMD's peak (MI100, MI210) and the share that fused attention reaches
@@ -208,6 +209,26 @@ def choice_after_one_step(steps: list[GpuStep]) -> pd.DataFrame:
     return ranks.groupby("way")[["regret_percent", "kendall_tau"]].mean()
 
 
+def after_all_others(steps: list[GpuStep]) -> pd.DataFrame:
+    """Mean error (%) by description, and if ops are scaled by the median of all other steps of the group.
+
+    It is what one factor for a GPU comes to, however many steps are measured.
+    """
+    found = gpu_steps.simulate_steps(steps)
+    log_factors = found["error"].map(lambda error: error.ops)
+    parts = []
+    for _, group in found.groupby(["data", "gpu", "kind"]):
+        factor = [np.exp(log_factors[group.index.drop(place)].median()) for place in group.index]
+        seconds = group["exposed_s"] + factor * (group["predicted_s"] - group["exposed_s"])
+        parts.append(group.assign(after_all_others=seconds))
+    judged = pd.concat(parts)
+    for name in ("predicted_s", "after_all_others"):
+        judged[name] = 100 * (judged[name] / judged["measured_s"] - 1).abs()
+    columns = ["predicted_s", "after_all_others"]
+    by_group = judged.groupby(["data", "gpu", "kind"])[columns].mean()
+    return pd.concat([by_group, judged.groupby("data")[columns].mean()])
+
+
 def main() -> None:
     """Judge, print, and write if asked."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -216,11 +237,15 @@ def main() -> None:
     parser.add_argument("--rows", action="store_true", help="print every row")
     parser.add_argument("--held-shares", action="store_true", help="what trainings hold of a rate")
     parser.add_argument("--choice", action="store_true", help="rank after one measured step")
+    parser.add_argument("--all-others", action="store_true", help="errors after all other steps")
     given = parser.parse_args()
     steps = read_gpu_steps(recorded_folder(Path("recorded/training-steps")))
     if given.held_shares:
         held_shares([step for step in steps if step.source in ("llm_foundry", "vtrain")])
         held_narrow_shares([step for step in steps if "training, " in step.kind])
+        return
+    if given.all_others:
+        print(after_all_others(steps).round(2).to_string())
         return
     if given.choice:
         vtrain = [step for step in steps if step.source == "vtrain"]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 from conftest import ROOT
 from mlperf_fixtures import write_run
+from nccl_logs import nccl_log
 
 from joulecast.runs.recorded import pack, unpack_all
 from joulecast.tune.history import add_to_history_file, begin_history_file
@@ -176,6 +177,12 @@ platform: this-machine
 
 def configuration(folder: Path) -> None:
     (folder / "mine.yaml").write_text(_CONFIGURATION)
+
+
+def nccl_tests(folder: Path) -> None:
+    (folder / "log").mkdir()
+    (folder / "log/one.log").write_text(nccl_log("all_gather") + nccl_log("all_reduce"))
+    (folder / "log/all_reduce_perf.log").write_text(nccl_log("all_reduce", 2, said=False))
 
 
 LOGS = {

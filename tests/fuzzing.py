@@ -268,6 +268,12 @@ FORMATS = {
             (_logs,),
         ),
         Format(
+            "logs of nccl-tests",
+            examples.nccl_tests,
+            ("log/*.log",),
+            (("import", "nccl-tests", "{}/log", "{}/ours.yaml"),),
+        ),
+        Format(
             "Zeus traces",
             examples.traces,
             ("*.csv",),

@@ -4,10 +4,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from conftest import make_record, make_spec
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 import joulecast
+from joulecast.app.cli.main import app
 from joulecast.errors import JoulecastError
 from joulecast.graphs.kernel_costs import (
     KernelCosts,
@@ -23,13 +26,14 @@ from joulecast.graphs.precision import training_of
 from joulecast.report.tables.simulator import gpu_error_table
 from joulecast.runs.files.shipped import recorded_folder
 from joulecast.runs.platforms import find_platform, gpu_names, simulated_platform
+from joulecast.runs.record import write_record
 from joulecast.simulate.judged.gpu_steps import (
     judge,
     judged_widths,
     read_gpu_steps,
     simulate_steps,
 )
-from joulecast.simulate.measured_step import MeasuredStep, corrected, simulated_step
+from joulecast.simulate.measured_step import MeasuredStep, corrected, read_steps, simulated_step
 
 LARGE_GPT = "gpt:layers=36,hidden=1280,heads=20,sequence=1024,vocabulary=50257"
 STEPS = recorded_folder(Path("recorded/training-steps"))
@@ -207,6 +211,59 @@ def test_a_measured_step_corrects_itself_most_and_others_by_what_is_likely(tmp_p
     assert 1.1 < _with_steps(tmp_path, (1, 2.0)) < 1.8
     assert _with_steps(tmp_path, (1, 2.0), (2, 2.0), (8, 2.0)) == pytest.approx(2.0, rel=0.1)
     assert _with_steps(tmp_path, (1, 1.0), (2, 1.0), (8, 2.0)) == pytest.approx(1.0, rel=0.2)
+
+
+def test_one_measured_step_far_from_its_simulation_is_said_to_be_odd(tmp_path: Path) -> None:
+    asked = {"batch": 8, "precision": "bf16"}
+    file = tmp_path / "steps.yaml"
+
+    def remark(*factors: float) -> str | None:
+        steps = []
+        for batch, factor in zip((1, 2, 4), factors, strict=False):
+            alone = joulecast.simulate_step(
+                "gpt2-medium", "h100-sxm", "dp=1", batch=batch, precision="bf16"
+            )
+            step = {
+                "network": "gpt2-medium",
+                "batch": batch,
+                "precision": "bf16",
+                "optimizer": "momentum",
+            }
+            steps.append(step | {"step_s": factor * alone["step_s"]})
+        file.write_text(yaml.safe_dump({"steps": steps}))
+        found = joulecast.simulate_step("gpt2-medium", "h100-sxm", "dp=1", calibrate=file, **asked)  # type: ignore[arg-type]
+        said: str | None = found["calibration_remark"]
+        return said
+
+    assert remark(1.05) is None
+    odd = remark(2.0)
+    assert odd is not None and "gpt2-medium" in odd and "batch 1" in odd
+    # Two that are alike are no odd ones; one among others is.
+    assert remark(2.0, 2.0) is None
+    odd = remark(1.0, 1.0, 2.0)
+    assert odd is not None and "batch 4" in odd
+    plain = joulecast.simulate_step("gpt2-medium", "h100-sxm", "dp=1", **asked)  # type: ignore[arg-type]
+    assert plain["calibration_remark"] is None
+    best = joulecast.search("gpt2-medium", "h100-sxm", 2, precision="bf16", calibrate=file)
+    assert best["feasible"][0]["calibration_remark"] == odd
+
+
+def test_a_folder_of_records_becomes_the_file_to_write(tmp_path: Path) -> None:
+    records = tmp_path / "measured"
+    for run in ("a", "b"):
+        write_record(records / run, make_record(make_spec(run, nodes=2)))
+    asked = ("simulate", "--network", "vit-s", "--platform", "h100-sxm", "--strategy", "dp=2")
+    asked += ("--batch", "4", "--calibrate")
+    refused = CliRunner().invoke(app, [*asked, str(records)])
+    assert refused.exit_code == 2
+    assert str(records) in refused.stderr.splitlines()[0]
+    file = tmp_path / "steps.yaml"
+    written = "\n".join(refused.stderr.splitlines()[1:])
+    for place, value in {"NETWORK": "vit-s", "STRATEGY": "dp=2", "PRECISION": "fp32"}.items():
+        written = written.replace(place, value)
+    file.write_text(written)
+    steps = read_steps(file)
+    assert [(step.batch, step.step_s) for step in steps] == [(4, pytest.approx(1.0))] * 2
 
 
 def test_a_corrected_platform_repeats_the_measured_step() -> None:

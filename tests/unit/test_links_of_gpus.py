@@ -8,8 +8,9 @@ import pytest
 from joulecast.graphs.network_graphs import op_graph
 from joulecast.report.tables.simulator import all_reduces_table
 from joulecast.runs.files.shipped import recorded_folder
-from joulecast.runs.platforms import Cluster, find_platform
-from joulecast.simulate.judged.gpu_steps import all_reduce_s, judge_all_reduces
+from joulecast.runs.platforms import Cluster, Platform, find_platform
+from joulecast.simulate.cluster_links import collective_seconds
+from joulecast.simulate.judged.gpu_steps import judge_all_reduces
 from joulecast.simulate.simulate import prepare
 from joulecast.simulate.strategy import parse_strategy
 from joulecast.simulate.topology import rate_share, rings
@@ -61,6 +62,10 @@ def test_small_all_reduces_over_many_nodes_go_by_a_tree_and_large_ones_around_a_
     ring = both.model_copy(
         update={"cluster": cluster.model_copy(update={"collective_algorithm": "ring"})}
     )
+
+    def all_reduce_s(platform: Platform, devices: int, size: float) -> float:
+        return collective_seconds(platform, "all_reduce", devices, [size])[0]
+
     for devices in (16, 512):
         assert all_reduce_s(both, devices, 1e6) < 0.8 * all_reduce_s(ring, devices, 1e6)
         assert all_reduce_s(both, devices, 1e11) == pytest.approx(all_reduce_s(ring, devices, 1e11))

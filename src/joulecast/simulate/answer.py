@@ -5,6 +5,7 @@ The command and the Python function of that name begin here; joules and prices c
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +16,7 @@ from joulecast.graphs.kernel_costs import kernel_costs_of
 from joulecast.graphs.network_graphs import network_for
 from joulecast.graphs.precision import TrainingSetup, training_of
 from joulecast.runs.platforms import Platform, simulated_platform
+from joulecast.simulate.correction import Corrected
 from joulecast.simulate.measured_step import corrected, read_steps
 from joulecast.simulate.network_calibration import calibrated, read_calibration
 from joulecast.simulate.proteus import proteus_costs
@@ -34,7 +36,7 @@ def simulate_request(request: SimulateRequest) -> Simulation:
     """The step that is asked for."""
     platform, costs = _platform_and_costs_of(request, request.mode)
     training = _training_of(request)
-    return simulate(
+    simulation = simulate(
         network_for(request.network, training, request.attention),
         platform,
         parse_strategy(request.strategy).check(request.devices),
@@ -46,6 +48,7 @@ def simulate_request(request: SimulateRequest) -> Simulation:
             training=training,
         ),
     )
+    return _with_remark(simulation, costs)
 
 
 def search_request(request: SearchRequest, value_on: Callable[[Platform], Value | None]) -> Ranking:
@@ -60,9 +63,14 @@ def search_request(request: SearchRequest, value_on: Callable[[Platform], Value 
     batch = request.global_batch or BATCH_PER_DEVICE * request.devices
     assumed = Assumptions(training=training)
     value = value_on(platform)
-    if value is None:
-        return search(graph, platform, request.devices, batch, costs, assumed)
-    return search(graph, platform, request.devices, batch, costs, assumed, request.top, value)
+    best = () if value is None else (request.top, value)
+    ranking = search(graph, platform, request.devices, batch, costs, assumed, *best)
+    return replace(ranking, feasible=[_with_remark(each, costs) for each in ranking.feasible])
+
+
+def _with_remark(simulation: Simulation, costs: Costs) -> Simulation:
+    remark = costs.remark if isinstance(costs, Corrected) else None
+    return replace(simulation, calibration_remark=remark)
 
 
 def _training_of(request: OnSimulator) -> TrainingSetup:

@@ -120,6 +120,8 @@ class Corrected:
 
     costs: CachedCosts
     evidence: MeasuredSteps
+    remark: str | None = None
+    """What a person should know of the measured steps."""
     _known: dict[tuple[float, Setting], CachedCosts] = field(default_factory=dict, repr=False)
 
     def at(self, setting: Setting, passes: float) -> CachedCosts:

@@ -28,10 +28,17 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs, Scaled
 from joulecast.graphs.network_graphs import network_for
 from joulecast.graphs.precision import TrainingSetup, training_of
-from joulecast.quantities import MOST_SAMPLES
+from joulecast.quantities import MOST_SAMPLES, counted, digits
 from joulecast.runs.files.reading import read_yaml, validated
+from joulecast.runs.folders import record_folders
 from joulecast.runs.platforms import Platform
-from joulecast.simulate.correction import Corrected, MeasuredError, MeasuredSteps, step_setting
+from joulecast.runs.record import read_info
+from joulecast.simulate.correction import (
+    Corrected,
+    MeasuredError,
+    MeasuredSteps,
+    step_setting,
+)
 from joulecast.simulate.cost_cache import cached
 from joulecast.simulate.simulate import Assumptions, Simulation, simulate
 from joulecast.simulate.strategy import parse_strategy
@@ -74,12 +81,44 @@ class _Steps(BaseModel):
     steps: list[MeasuredStep] = Field(min_length=1)
 
 
+_SHOWN = 10
+"""Records of a folder that an error shows."""
+
+
+def _steps_to_write(folder: Path) -> JoulecastError:
+    """What run records lack for a simulation, and the file to write: with what they know."""
+    lines = []
+    for record in record_folders(folder):
+        info = read_info(record)
+        outcome, batch = info.outcome, info.global_batch_size
+        if not outcome.steps or not batch or outcome.work_unit != "samples" or info.left_out:
+            continue
+        ranks = info.spec.ranks
+        said = "; ".join([f"{counted(ranks, 'rank')}, {batch} samples of all", *info.remarks])
+        step_s = (outcome.stop_s - outcome.start_s) / outcome.steps
+        lines.append(
+            f"  - {{network: NETWORK, strategy: STRATEGY, batch: {max(1, batch // ranks)}, precision: "
+            f"PRECISION, step_s: {step_s:.6g}}}  # {record.name}: {said}"
+        )
+    if not lines:
+        return JoulecastError(
+            f"{folder}: no record there has steps of known samples to calibrate on"
+        )
+    return JoulecastError(
+        f"{folder}: run records do not say which network of the simulator was trained, at which length or "
+        "image size, and how it was split; write these into a YAML file, and give that file:\n  steps:\n"
+        + "\n".join(lines[:_SHOWN])
+    )
+
+
 def read_steps(path: Path) -> list[MeasuredStep]:
     """Measured steps from YAML: one step, or several under ``steps``.
 
     Raises:
-        JoulecastError: missing, or with wrong keys; names them.
+        JoulecastError: missing, or with wrong keys; names them. A folder of run records: what they lack.
     """
+    if path.is_dir():
+        raise _steps_to_write(path)
     content = read_yaml(path, "measured step")
     if isinstance(content, dict) and "steps" in content:
         return validated(TypeAdapter(_Steps), content, str(path)).steps
@@ -143,6 +182,25 @@ def error_of(step: MeasuredStep, simulation: Simulation, ops_factor: float) -> M
     )
 
 
+def odd_remark(steps: Sequence[MeasuredStep], simulations: Sequence[Simulation]) -> str | None:
+    """What to say where one step alone is slower, or faster, than its simulation's 90 % interval allows.
+
+    Two that are on the same side tell something of the GPU, and not of a step.
+    """
+    outside: dict[bool, list[str]] = {True: [], False: []}
+    for step, found in zip(steps, simulations, strict=True):
+        interval = found.interval_s
+        if interval and not interval[0] <= step.step_s <= interval[1]:
+            outside[step.step_s > found.step_s].append(
+                f"the measured step of {step.network} ({step.strategy}, batch {step.batch}) takes "
+                f"{digits(step.step_s / found.step_s)} times as long as simulated, where nine of ten take "
+                f"{digits(interval[0] / found.step_s)} to {digits(interval[1] / found.step_s)} times: it may "
+                "be an odd one; measure another setting, and give both"
+            )
+    alone = [said[0] for said in outside.values() if len(said) == 1]
+    return "; ".join(alone) or None
+
+
 def corrected(
     platform: Platform, costs: Costs, steps: Sequence[MeasuredStep]
 ) -> tuple[Platform, Corrected]:
@@ -167,4 +225,4 @@ def corrected(
     device = cluster.device.model_copy(update=known)
     described = cluster.model_copy(update={"device": device})
     there = platform.model_copy(update={"cluster": described})
-    return there, Corrected(cached(costs), MeasuredSteps(errors))
+    return there, Corrected(cached(costs), MeasuredSteps(errors), odd_remark(steps, found))

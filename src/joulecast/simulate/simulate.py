@@ -92,6 +92,8 @@ class Simulation:
     """Seconds of the optimizer, the mean over devices; part of computing."""
     capacity: list[float]
     """Bytes/s of the ports that the activities name."""
+    calibration_remark: str | None = None
+    """What a person should know of the measured steps that corrected it."""
 
     @property
     def kind(self) -> StepKind:
@@ -157,6 +159,7 @@ class Simulation:
             "step_low_s": interval[0] if interval else None,
             "step_high_s": interval[1] if interval else None,
             "basis": basis_of(self.cost_sources),
+            "calibration_remark": self.calibration_remark,
             "samples_per_s": self.samples_per_s,
             "computing_s": parts.computing_s,
             "exposed_communication_s": parts.exposed_communication_s,

@@ -1,4 +1,4 @@
-"""Commands that make run records of what others measured."""
+"""Commands that make run records, or a platform, of what others measured."""
 
 from pathlib import Path
 from typing import Annotated, cast, get_args
@@ -11,7 +11,9 @@ from joulecast.logs.log_kinds import KINDS
 from joulecast.runs.files.shipped import recorded_folder
 
 import_app = typer.Typer(
-    cls=Commands, no_args_is_help=True, help="Make run records of what others measured."
+    cls=Commands,
+    no_args_is_help=True,
+    help="Make run records, or a platform, of what others measured.",
 )
 
 Text = str | None
@@ -191,3 +193,31 @@ def import_mlperf(
     from joulecast.logs.mlperf import import_mlperf as run_import
 
     typer.echo(run_import(recorded_folder(source), out, workers, unit, shift).text())
+
+
+@import_app.command("nccl-tests")
+def import_nccl_tests(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            help="Output of all_reduce_perf, all_gather_perf, ..., or a folder of them."
+        ),
+    ],
+    out: Annotated[Path, typer.Argument(help="Platform file to write, as our-cluster.yaml.")],
+    platform: Annotated[
+        Text,
+        typer.Option(
+            help="What the nodes are, as h100-sxm:gpus=8; by default the GPU of the logs."
+        ),
+    ] = None,
+) -> None:
+    """Make a platform file for the simulator: links from collectives that nccl-tests timed."""
+    from joulecast.logs.nccl_tests import read_nccl_tests
+    from joulecast.runs.platforms import simulated_platform
+    from joulecast.simulate.cluster_links import fit_links, platform_of, write_platform
+
+    tests = read_nccl_tests(source)
+    node = platform_of(tests) if platform is None else simulated_platform(platform)
+    found = fit_links(node, tests)
+    write_platform(found, out)
+    typer.echo(f"{out}: {found.text()}")

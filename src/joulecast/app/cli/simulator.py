@@ -28,9 +28,15 @@ def simulate(request: SimulateRequest, as_json: AsJson = False) -> None:
             + ("" if result["out_of_memory"] else f"; {result['verdict']}")
         )
         typer.echo(_energy_line(result))
+        _print_remark(result)
     if result["out_of_memory"]:
         # The answer is printed all the same: how long the step would take.
         raise JoulecastError(result["verdict"])
+
+
+def _print_remark(result: dict[str, Any]) -> None:
+    if result["calibration_remark"]:
+        typer.echo(f"note: {result['calibration_remark']}")
 
 
 _BASIS = {
@@ -125,6 +131,7 @@ def _print_ranking(result: dict[str, Any]) -> None:
         unknown = "" if rows[0]["step_low_s"] is not None else " (its 90 % interval is not known)"
         typer.echo(f"the first: {_step(rows[0])}{unknown}")
         typer.echo(_energy_basis(rows[0]))
+        _print_remark(rows[0])
         if "estimated" in (rows[0]["cost_rests_on"] or ""):
             typer.echo("costs rest on estimated power")
     near = [row for row in rows if row["near_memory_limit"]]

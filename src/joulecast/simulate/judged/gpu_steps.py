@@ -23,20 +23,15 @@ from joulecast.graphs.precision import PRECISIONS
 from joulecast.runs.files.columns import Column, read_csv
 from joulecast.runs.judging import by_setting, join_references
 from joulecast.runs.platforms import Platform, find_platform
-from joulecast.simulate.collectives import Kind
+from joulecast.simulate.cluster_links import collective_seconds
 from joulecast.simulate.correction import MeasuredSteps
-from joulecast.simulate.device_mesh import build_device_mesh
 from joulecast.simulate.measured_step import (
     MeasuredStep,
     error_of,
     first_factor,
     simulated_step,
 )
-from joulecast.simulate.shared_links import alone
 from joulecast.simulate.simulate import Simulation
-from joulecast.simulate.strategy import parse_strategy
-from joulecast.simulate.topology import topology_of
-from joulecast.simulate.transfers import Transfers
 
 LEVEL = 0.9
 """Of the prediction intervals."""
@@ -363,19 +358,6 @@ _ALL_REDUCE_COLUMNS = {
 }
 
 
-def all_reduce_s(platform: Platform, devices: int, size: float) -> float:
-    """Seconds of an all-reduce of ``size`` bytes among the first devices of a platform, alone on it."""
-    topology = topology_of(platform, devices)
-    node_of = topology.node_of(np.arange(devices))
-    strategy = parse_strategy(f"dp={devices}")
-    device_mesh = build_device_mesh(strategy, [], node_of, topology.widths, {}, folded=True)
-    cluster = platform.require_cluster()
-    kinds: set[tuple[Kind, str]] = {("all_reduce", "data")}
-    transfers = Transfers(device_mesh, topology, cluster, kinds, set())
-    sent = transfers.flow("all_reduce", "data", 0).activity("all-reduce", size, gradient=False)
-    return sent.latency + sent.work / alone(sent.usage or {}, transfers.capacity)
-
-
 def judge_all_reduces(folder: Path) -> pd.DataFrame:
     """Predict measured all-reduces from the GPU's name, and join them with what was measured.
 
@@ -392,7 +374,7 @@ def judge_all_reduces(folder: Path) -> pd.DataFrame:
     frame = read_csv(folder / "allreduce_in_node.csv", "measured all-reduces", _ALL_REDUCE_COLUMNS)
     platforms = {gpu: find_platform(name) for gpu, name in _ALL_REDUCE_PLATFORMS.items()}
     predicted = [
-        all_reduce_s(platforms[gpu], int(count), size)
+        collective_seconds(platforms[gpu], "all_reduce", int(count), [size])[0]
         for gpu, count, size in zip(frame["gpu"], frame["gpus"], frame["bytes"], strict=True)
     ]
     references = frame.rename_axis("all_reduce").reset_index()

@@ -1,0 +1,274 @@
+"""The links of a cluster, from collectives that ran alone on it.
+
+The simulator's own price of a collective is fitted: within a node the rate of a GPU's link, and launch and
+latency of a step; then between nodes the rate of a node's links, and the latency of a step. What the
+collectives do not tell stays as it was. Nothing of a training step goes into it.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from joulecast.errors import JoulecastError
+from joulecast.logs.nccl_tests import CollectiveTest
+from joulecast.quantities import counted, percent
+from joulecast.runs.files.writing import written_aside
+from joulecast.runs.platforms import Link, Platform, find_platform, gpu_in, gpu_names
+from joulecast.simulate.collectives import Kind
+from joulecast.simulate.device_mesh import build_device_mesh
+from joulecast.simulate.shared_links import alone
+from joulecast.simulate.strategy import parse_strategy
+from joulecast.simulate.topology import topology_of
+from joulecast.simulate.transfers import Transfers
+
+Floats = NDArray[np.float64]
+
+_KINDS: dict[str, Kind] = {
+    "all_reduce": "all_reduce",
+    "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+}
+"""Tests that all GPUs of a node take part in alike. In ``sendrecv_perf``, one GPU of a node sends to the next
+node, whose share of the network cards a platform does not tell."""
+
+
+def collective_seconds(
+    platform: Platform, kind: Kind, devices: int, sizes: Sequence[float]
+) -> list[float]:
+    """Seconds of a collective of each size (bytes) among the first devices of a platform, alone on it."""
+    topology = topology_of(platform, devices)
+    node_of = topology.node_of(np.arange(devices))
+    strategy = parse_strategy(f"dp={devices}")
+    device_mesh = build_device_mesh(strategy, [], node_of, topology.widths, {}, folded=True)
+    kinds: set[tuple[Kind, str]] = {(kind, "data")}
+    transfers = Transfers(device_mesh, topology, platform.require_cluster(), kinds, set())
+    flow = transfers.flow(kind, "data", 0)
+    sent = [flow.activity("collective", size, gradient=False) for size in sizes]
+    rate = alone(flow.usage, transfers.capacity)
+    return [each.latency + each.work / rate for each in sent]
+
+
+def _changed(platform: Platform, **facts: Any) -> Platform:
+    cluster = platform.require_cluster().model_copy(update=facts)
+    return platform.model_copy(update={"cluster": cluster})
+
+
+def _on_gpus(platform: Platform, gpus: int) -> Platform:
+    """Nodes of which some GPUs take part, with their share of the network cards."""
+    cluster = platform.require_cluster()
+    inner, outer = cluster.links
+    share = gpus / cluster.devices_per_node
+    links = [outer.model_copy(update={"bytes_per_s": (outer.bytes_per_s or 0) * share})]
+    if gpus > 1:
+        links.insert(0, inner.model_copy(update={"joins": gpus}))
+    return _changed(platform, devices_per_node=gpus, links=tuple(links))
+
+
+def simulated_seconds(platform: Platform, test: CollectiveTest) -> Floats:
+    """Seconds of each point of a test, as they are simulated."""
+    there = platform if test.nodes == 1 else _on_gpus(platform, test.gpus)
+    sizes = [size for size, _ in test.points]
+    found = collective_seconds(there, _KINDS[test.collective], test.nodes * test.gpus, sizes)
+    return np.array(found)
+
+
+_LARGE_BYTES, _SMALL_BYTES = 16 << 20, 64 << 10
+"""Buffers that tell a rate, as gradients and activations have them, and those that tell a latency. Between
+them a library changes its protocol, which no rate and no latency tells."""
+_LEAST_S = 1e-6
+"""Where the fit of a latency begins that is not known."""
+_TRIED = sorted(np.linspace(-5, 5, 41).tolist(), key=abs)
+"""Logarithms of the factors among which a fit begins, those first that change least."""
+_ODD = 0.1
+"""Error beyond which a point counts less than its square: some are off tenfold."""
+
+
+@dataclass(frozen=True)
+class ClusterLinks:
+    """A platform whose links were fitted, and what that rests on."""
+
+    platform: Platform
+    within: list[CollectiveTest]
+    """Tests within a node."""
+    between: list[CollectiveTest]
+    """Tests between nodes, with as many GPUs of a node."""
+    ratios: dict[tuple[str, bool], float]
+    """Simulated over measured seconds of large buffers, the median, by collective and whether several nodes
+    took part."""
+
+    def text(self) -> str:
+        """What was found, as lines for a person."""
+        cluster = self.platform.require_cluster()
+        of_node = cluster.devices_per_node
+        lines = [f"nodes of {of_node} {cluster.device.name}"]
+        groups = (self.within, self.between)
+        for link, tests, whose in zip(cluster.links, groups, ("GPU", "node"), strict=True):
+            rate = f"  {link.name}: {(link.bytes_per_s or 0) / 1e9:,.0f} GB/s of a {whose} and direction"
+            lines.append(
+                f"{rate}, from {counted(len(tests), 'test')}" if tests else f"{rate}, not tested"
+            )
+        for (collective, several), ratio in self.ratios.items():
+            where = "between nodes" if several else "within a node"
+            more = "longer" if ratio >= 1 else "shorter"
+            lines.append(
+                f"  {collective} {where}: simulated {percent(100 * abs(ratio - 1))} {more} than measured"
+            )
+        most = max(test.gpus for group in groups for test in group)
+        if most < of_node:
+            lines.append(
+                f"  tests took {most} of {of_node} GPUs of a node, and its links to others are taken to be "
+                f"{of_node}/{most} of what they show; if a node has {most}: --platform NAME:gpus={most}"
+            )
+        return "\n".join(lines)
+
+
+def _parts(tests: Iterable[CollectiveTest], large: bool) -> list[CollectiveTest]:
+    """Tests with their large points, or their small ones; those of the same GPUs are one."""
+    alike: dict[tuple[str, int, int], CollectiveTest] = {}
+    for test in tests:
+        shape = (test.collective, test.nodes, test.gpus)
+        before = alike[shape].points if shape in alike else ()
+        points = [
+            p for p in test.points if (p[0] >= _LARGE_BYTES if large else p[0] <= _SMALL_BYTES)
+        ]
+        alike[shape] = replace(test, points=(*before, *points))
+    return [test for test in alike.values() if test.points]
+
+
+def _ratios(platform: Platform, tests: Sequence[CollectiveTest]) -> Floats:
+    """Simulated over measured seconds of all points."""
+    measured = np.array([seconds for test in tests for _, seconds in test.points])
+    simulated = np.concatenate([simulated_seconds(platform, test) for test in tests])
+    ratios: Floats = simulated / measured
+    return ratios
+
+
+def _with_facts(platform: Platform, level: int, facts: dict[str, float]) -> Platform:
+    """The platform with facts of a link, or of the cluster."""
+    links = list(platform.require_cluster().links)
+    own = {name: value for name, value in facts.items() if name in Link.model_fields}
+    links[level] = links[level].model_copy(update=own)
+    others = {name: value for name, value in facts.items() if name not in own}
+    return _changed(platform, links=tuple(links), **others)
+
+
+def _fitted(
+    platform: Platform, tests: Sequence[CollectiveTest], level: int, names: Sequence[str]
+) -> Platform:
+    """The platform with that multiple of these facts with which the tests are off least."""
+    if not tests:
+        return platform
+    cluster = platform.require_cluster()
+    known = cluster.model_dump() | cluster.links[level].model_dump()
+
+    def there(logarithm: float) -> Platform:
+        factor = math.exp(logarithm)
+        return _with_facts(
+            platform, level, {name: factor * (known[name] or _LEAST_S) for name in names}
+        )
+
+    def off(logarithm: float) -> Floats:
+        return np.log(_ratios(there(logarithm), tests))
+
+    # A link that another one holds back may be of any rate, so that a descent from there leads nowhere.
+    first = min(_TRIED, key=lambda tried: np.log1p((off(tried) / _ODD) ** 2).sum())
+    found = least_squares(lambda x: off(float(x[0])), [first], loss="cauchy", f_scale=_ODD)
+    return there(float(found.x[0]))
+
+
+def fit_links(platform: Platform, tests: Sequence[CollectiveTest]) -> ClusterLinks:
+    """Fit the links of a platform to collectives that were timed on it.
+
+    Between nodes, the tests with most GPUs of a node count: with fewer, some network cards have no work.
+
+    Raises:
+        JoulecastError: the platform has other levels of links, or fewer GPUs of a node than a test; or no
+            test tells a link.
+    """
+    cluster = platform.require_cluster()
+    if len(cluster.links) != 2 or None in [link.bytes_per_s for link in cluster.links]:
+        raise JoulecastError(
+            f"platform {platform.name}: one link within a node and one between nodes are needed, with rates; "
+            "give a GPU by name, as --platform h100-sxm"
+        )
+    found = [
+        test
+        for test in tests
+        if test.collective in _KINDS
+        and test.nodes * test.gpus > 1
+        and max(test.points)[0] >= _LARGE_BYTES
+    ]
+    if not found:
+        raise JoulecastError(
+            f"{tests[0].file}: no test of several GPUs and of {_LARGE_BYTES >> 20} MiB or more; run "
+            "all_reduce_perf, all_gather_perf, reduce_scatter_perf or alltoall_perf with "
+            "`-b 8 -e 1G -f 2`"
+        )
+    largest = max(found, key=lambda test: test.gpus)
+    if largest.gpus > cluster.devices_per_node:
+        raise JoulecastError(
+            f"{largest.file}: nodes of {largest.gpus} GPUs, but a node of platform {platform.name} has "
+            f"{cluster.devices_per_node}; give --platform {platform.name}:gpus={largest.gpus}"
+        )
+    within = [test for test in found if test.nodes == 1]
+    between = [test for test in found if test.nodes > 1]
+    widest = max((test.gpus for test in between), default=0)
+    between = [test for test in between if test.gpus == widest]
+    launched = ("collective_launch_s", "latency_s")
+    for group, level, steps in ((within, 0, launched), (between, 1, ("latency_s",))):
+        platform = _fitted(platform, _parts(group, large=False), level, steps)
+        platform = _fitted(platform, _parts(group, large=True), level, ("bytes_per_s",))
+    ratios: dict[tuple[str, bool], list[float]] = {}
+    for test in _parts(within + between, large=True):
+        of_kind = ratios.setdefault((test.collective, test.nodes > 1), [])
+        of_kind += _ratios(platform, [test]).tolist()
+    medians = {key: median(each) for key, each in ratios.items()}
+    return ClusterLinks(platform, within, between, medians)
+
+
+def platform_of(tests: Sequence[CollectiveTest]) -> Platform:
+    """The platform by the GPU that the logs name.
+
+    Raises:
+        JoulecastError: it is not in the catalogue, or they name several.
+    """
+    names = sorted({test.gpu for test in tests})
+    if len(names) > 1:
+        raise JoulecastError(
+            f"{tests[0].file} and others are of several GPUs ({', '.join(names)}); import those of one "
+            "cluster"
+        )
+    gpu = gpu_in(names[0])
+    if gpu is None:
+        raise JoulecastError(
+            f"{tests[0].file}: {names[0]} is not known by that name; say what a node is, as --platform "
+            f"h100-sxm:gpus=8 (known: {', '.join(gpu_names())})"
+        )
+    return find_platform(gpu)
+
+
+def write_platform(found: ClusterLinks, path: Path) -> None:
+    """Write the platform file of a cluster whose links were fitted, named after the file."""
+    cluster = found.platform.require_cluster()
+    tests = {"within a node": found.within, "between nodes": found.between}
+    told = " and ".join(f"{len(of)} {where}" for where, of in tests.items() if of)
+    links = f"fitted to collectives of nccl-tests, {told}"
+    if not all(tests.values()):
+        links += f"; the others: {cluster.sources.get('links', 'not known')}"
+    described = cluster.model_copy(update={"sources": {**cluster.sources, "links": links}})
+    content = {
+        **found.platform.model_dump(mode="json", exclude_defaults=True),
+        "name": path.stem,
+        "cluster": described.model_dump(mode="json", exclude_defaults=True),
+    }
+    with written_aside(path) as partial:
+        partial.write_text(yaml.safe_dump(content, sort_keys=False))
