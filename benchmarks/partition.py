@@ -37,13 +37,13 @@ from scipy.sparse.csgraph import connected_components
 from threadpoolctl import threadpool_limits
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.task_graph_files import read_partitionable
-from joulecast.graphs.taskgraph import TaskGraph
 from joulecast.partition.baselines import block_cuts
 from joulecast.partition.compat import compat_plan
 from joulecast.partition.dynamic_programme import cut_order_by_work
 from joulecast.partition.planner import best_plan
 from joulecast.partition.problem import pipeline_problem
+from joulecast.partition.task_graph_files import read_partitionable
+from joulecast.partition.taskgraph import TaskGraph
 
 try:
     import pymetis

@@ -21,12 +21,12 @@ from jobs import Answer, Row, is_disturbed
 from measuring import OtherLoad, hand_over
 from torch import Tensor, distributed, fx, nn
 
-from joulecast.graphs.tasks import capture_tasks
 from joulecast.measure.training.gradients import GradientBuckets
 from joulecast.measure.training.loop import Trainer, broadcast_replica
 from joulecast.measure.training.mpi import MPI, Hosts, arrive_slowly
 from joulecast.measure.training.rank_result import StageClock
 from joulecast.measure.workloads.datasets import open_dataset
+from joulecast.partition.tasks import capture_tasks
 from joulecast.partition.torch_stages import cut_into_stages, pipeline_of
 from joulecast.runs.platforms import Platform
 from joulecast.runs.spec import RunSpec, Training

@@ -3,7 +3,7 @@
 import torch
 from torch import distributed, nn
 
-from joulecast.graphs.tasks import capture_tasks
+from joulecast.partition.tasks import capture_tasks
 from joulecast.partition.torch_stages import cut_into_stages, pipeline_of, stages_of_rank
 
 MICRO_BATCHES = 4

@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 
 from joulecast.app.cli.main import app
 from joulecast.errors import JoulecastError
-from joulecast.graphs.tasks import capture_tasks
 from joulecast.measure.workloads.networks import build_empty, build_network
+from joulecast.partition.tasks import capture_tasks
 from joulecast.partition.torch_stages import cut_into_stages
 
 PROGRAM = ROOT / "tests/programs/pipeline_step.py"

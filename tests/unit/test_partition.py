@@ -17,8 +17,6 @@ from typer.testing import CliRunner
 
 from joulecast.app.cli.main import app
 from joulecast.errors import JoulecastError
-from joulecast.graphs.task_graph_files import read_partitionable
-from joulecast.graphs.taskgraph import Task, TaskGraph, in_order
 from joulecast.partition import planner
 from joulecast.partition.baselines import BASELINES, baseline_ideals, block_cuts, slowest_work
 from joulecast.partition.compat import compat_plan
@@ -36,6 +34,8 @@ from joulecast.partition.problem import (
     pipeline_problem,
     summable,
 )
+from joulecast.partition.task_graph_files import read_partitionable
+from joulecast.partition.taskgraph import Task, TaskGraph, in_order
 
 PROFILES = Path(__file__).resolve().parents[2] / "recorded/pipedream-profiles"
 OPTIMA = {

@@ -10,10 +10,10 @@ from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.measure_tasks import measure_module, measure_tasks, step_by_task
-from joulecast.graphs.task_graph_files import read_partitionable
-from joulecast.graphs.tasks import Captured, capture_tasks
 from joulecast.measure.workloads.networks import NETWORKS, build_empty, build_network
+from joulecast.partition.measure_tasks import measure_module, measure_tasks, step_by_task
+from joulecast.partition.task_graph_files import read_partitionable
+from joulecast.partition.tasks import Captured, capture_tasks
 
 TASKS = {
     "vgg16": 40,

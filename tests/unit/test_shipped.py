@@ -13,7 +13,7 @@ import joulecast
 from joulecast.app.campaign.config import parse_config
 from joulecast.app.cli.main import app
 from joulecast.errors import JoulecastError
-from joulecast.graphs.network_graphs import task_graph_file
+from joulecast.partition.task_graph_files import task_graph_file
 from joulecast.runs import provenance
 from joulecast.runs.files import shipped
 from joulecast.runs.files.shipped import recorded_folder

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from joulecast.app.campaign.scripts import run_script
-from joulecast.graphs.measure_tasks import measure_tasks
+from joulecast.partition.measure_tasks import measure_tasks
 
 CLASSES, PASSES = 1000, 5
 

@@ -7,7 +7,7 @@ from typing import Any
 from joulecast.app.campaign.config import Config
 from joulecast.app.campaign.scripts import run_script
 from joulecast.runs.files.writing import written_aside
-from joulecast.graphs.measure_tasks import measure_tasks
+from joulecast.partition.measure_tasks import measure_tasks
 from joulecast.partition.planner_experiment import stages_for_runtime
 from joulecast.partition.pipeline_runs import measure_pipeline
 

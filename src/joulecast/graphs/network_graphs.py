@@ -1,5 +1,5 @@
 """Graphs of networks: op graphs that are shipped, made from numbers, or captured from one's own function, so
-that a network can be simulated; and task graphs, so that it can be cut without being measured.
+that a network can be simulated.
 
 The shipped op graphs were captured by :func:`joulecast.graphs.capture.write_shipped`: ImageNet sizes (224
 pixels, Inception 299; 1000 classes) and GPT-2 with 1024 tokens, for one sample; ``with_batch`` gives any
@@ -9,7 +9,6 @@ other number.
 import sys
 import traceback
 from collections.abc import Iterable
-from difflib import get_close_matches
 from importlib import import_module, resources
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +18,7 @@ from joulecast.graphs.network_names import is_by_numbers, parse_network
 from joulecast.graphs.opgraph import OpGraph, read_graph
 from joulecast.graphs.precision import TrainingSetup, at_precision, for_inference
 from joulecast.graphs.transformer import ATTENTIONS, Attention, attention_of, transformer
-from joulecast.runs.files.shipped import RECORDED, TASK_GRAPHS, find, is_path, known
+from joulecast.runs.files.shipped import is_path
 
 
 def names() -> list[str]:
@@ -108,35 +107,6 @@ def network_for(name: str, training: TrainingSetup, attention: Attention | None 
     """
     graph = at_precision(op_graph(name, attention, training.precision.half), training.precision)
     return for_inference(graph) if training.inference else graph
-
-
-def task_graph_file(graph: str) -> Path:
-    """The file of a graph that can be partitioned: a path, or the measured task graph of a network.
-
-    Args:
-        graph: the path of a file, which may be a shipped one below ``recorded``; or a network's name, whose
-            graph is the user's own (``recorded/task-graphs/NAME.json``) or the shipped one.
-
-    Raises:
-        JoulecastError: no graph of that name; lists those that there are. A path is not looked at.
-    """
-    path = Path(graph)
-    if path.is_file():
-        return path
-    if is_path(graph, (".json", ".txt")) and path.parent != TASK_GRAPHS:
-        shipped = find(path.parent, path.name) if path.is_relative_to(RECORDED) else None
-        return shipped or path
-    network = path.name.removesuffix(".json")
-    file = find(TASK_GRAPHS, f"{network}.json")
-    if file is None:
-        names = known(TASK_GRAPHS, ".json")
-        near = get_close_matches(network, names, n=1)
-        hint = f"; did you mean `{near[0]}`?" if near else ""
-        raise JoulecastError(
-            f"{graph}: no such graph{hint} (by name: {', '.join(names)}); name one of them or a file, or "
-            "measure one with `joulecast profile NETWORK OUT`"
-        )
-    return file
 
 
 def _called(found: Any, function: str) -> Any:

@@ -9,9 +9,9 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from joulecast.graphs.taskgraph import TaskGraph
 from joulecast.partition.dynamic_programme import cut_order_by_work, prefixes
 from joulecast.partition.problem import PARAMETER_COPIES, Problem
+from joulecast.partition.taskgraph import TaskGraph
 
 
 def proportional_cuts(weights: Sequence[float], stages: int) -> list[int]:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.taskgraph import TaskGraph
 from joulecast.partition.order import PartialOrder, TooManyIdeals, bits_of, membership, nodes_of
+from joulecast.partition.taskgraph import TaskGraph
 
 MOST_STATES = 5000
 """The programme tries all pairs of states."""

@@ -4,12 +4,12 @@ import time
 from typing import Any
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.taskgraph import TaskGraph
 from joulecast.partition.compat import compat_plan
 from joulecast.partition.order import nodes_of
 from joulecast.partition.planner import MOST_IDEALS, Plan, best_plan
 from joulecast.partition.problem import CostModel, Problem, pipeline_problem
 from joulecast.partition.request import PartitionRequest
+from joulecast.partition.taskgraph import TaskGraph
 
 _US_PER = {"us": 1.0, "ms": 1e3}
 

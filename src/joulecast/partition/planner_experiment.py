@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.task_graph_files import read_partitionable
-from joulecast.graphs.taskgraph import TaskGraph
 from joulecast.partition.baselines import BASELINES, baseline_ideals, slowest_work
 from joulecast.partition.compat import compat_plan
 from joulecast.partition.makespan import makespan
@@ -17,6 +15,8 @@ from joulecast.partition.order import nodes_of
 from joulecast.partition.plan_report import report_of
 from joulecast.partition.planner import Plan, best_plan
 from joulecast.partition.problem import Problem, pipeline_problem
+from joulecast.partition.task_graph_files import read_partitionable
+from joulecast.partition.taskgraph import TaskGraph
 from joulecast.runs.files.writing import written_aside
 
 REPEATS = 5

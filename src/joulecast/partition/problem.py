@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.taskgraph import TaskGraph
 from joulecast.partition.order import WeighedOrder, bits_of
+from joulecast.partition.taskgraph import TaskGraph
 
 CostModel = Literal["compute", "max", "sum"]
 Floats = NDArray[np.float64]

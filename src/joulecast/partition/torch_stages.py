@@ -22,7 +22,7 @@ from torch.distributed.pipelining import (
 from torch.utils._pytree import tree_leaves
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.tasks import capture_tasks, left_as_it_was, tensors_of
+from joulecast.partition.tasks import capture_tasks, left_as_it_was, tensors_of
 
 Schedule = Literal["gpipe", "1f1b", "interleaved"]
 _OF_ONE_STAGE = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
@@ -225,7 +225,7 @@ def cut_into_stages(
     """The module of each stage; they share the module's parameters, and train what it trains.
 
     Args:
-        module: any on the CPU that :func:`~joulecast.graphs.tasks.capture_tasks` can follow.
+        module: any on the CPU that :func:`~joulecast.partition.tasks.capture_tasks` can follow.
         inputs: those of one micro-batch; sizes that the module reads are constants of the stages.
         stages: names of each stage's tasks, as a plan has them.
         mine: the stages that are wanted, all by default.

@@ -107,10 +107,9 @@ def partition_network(request: PartitionRequest) -> dict[str, Any]:
     Raises:
         JoulecastError: no such graph, an unsound one, a useless option, or nothing that fits.
     """
-    from joulecast.graphs.network_graphs import task_graph_file
-    from joulecast.graphs.task_graph_files import read_partitionable
     from joulecast.partition.plan_report import partition_report
     from joulecast.partition.stages_file import write_stages
+    from joulecast.partition.task_graph_files import read_partitionable, task_graph_file
 
     if _FUNCTION.fullmatch(request.graph):
         return _own_network_in_stages(request)
@@ -126,11 +125,11 @@ def _own_network_in_stages(request: PartitionRequest) -> dict[str, Any]:
     """The plan of what MODULE:FUNCTION gives, measured on one core."""
     import torch
 
-    from joulecast.graphs.measure_tasks import measure_module
     from joulecast.graphs.network_graphs import module_of_function
-    from joulecast.graphs.tasks import left_as_it_was, tensors_of
+    from joulecast.partition.measure_tasks import measure_module
     from joulecast.partition.plan_report import partition_report
     from joulecast.partition.stages_file import write_stages
+    from joulecast.partition.tasks import left_as_it_was, tensors_of
     from joulecast.partition.torch_stages import cut_into_stages
 
     module, inputs = module_of_function(request.graph)

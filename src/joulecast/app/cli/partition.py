@@ -62,7 +62,7 @@ def profile(
         raise JoulecastError(
             "profile: give a network and the file to write, as resnet50 resnet50.json; or --device and a file"
         )
-    from joulecast.graphs.measure_tasks import measure_tasks
+    from joulecast.partition.measure_tasks import measure_tasks
 
     measured = measure_tasks(network, batch, image_size, classes, passes)
     measured.write(out)

@@ -40,7 +40,7 @@ _PICKS = (operator.getitem, getattr)
 
 @dataclass(frozen=True)
 class CapturedTask:
-    """A task of a trace, unmeasured; fields as in :class:`~joulecast.graphs.taskgraph.Task`."""
+    """A task of a trace, unmeasured; fields as in :class:`~joulecast.partition.taskgraph.Task`."""
 
     name: str
     description: str

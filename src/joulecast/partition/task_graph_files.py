@@ -9,10 +9,11 @@ loading of data, and are dropped as PipeDream's own optimizer drops them.
 import json
 import re
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.taskgraph import (
+from joulecast.partition.taskgraph import (
     FORMAT,
     MAX_GRAPH_BYTES,
     Task,
@@ -24,6 +25,7 @@ from joulecast.graphs.taskgraph import (
     task_graph_of,
 )
 from joulecast.runs.files.reading import json_of, read_text
+from joulecast.runs.files.shipped import RECORDED, TASK_GRAPHS, find, is_path, known
 
 
 def read_partitionable(path: Path) -> TaskGraph:
@@ -128,3 +130,32 @@ def pipedream_graph(path: Path, text: str) -> TaskGraph:
     if not kept:
         raise JoulecastError(f"{path}: the graph is empty")
     return TaskGraph(name=path.stem, tasks=in_order(str(path), kept), time_unit="ms")
+
+
+def task_graph_file(graph: str) -> Path:
+    """The file of a graph that can be partitioned: a path, or the measured task graph of a network.
+
+    Args:
+        graph: the path of a file, which may be a shipped one below ``recorded``; or a network's name, whose
+            graph is the user's own (``recorded/task-graphs/NAME.json``) or the shipped one.
+
+    Raises:
+        JoulecastError: no graph of that name; lists those that there are. A path is not looked at.
+    """
+    path = Path(graph)
+    if path.is_file():
+        return path
+    if is_path(graph, (".json", ".txt")) and path.parent != TASK_GRAPHS:
+        shipped = find(path.parent, path.name) if path.is_relative_to(RECORDED) else None
+        return shipped or path
+    network = path.name.removesuffix(".json")
+    file = find(TASK_GRAPHS, f"{network}.json")
+    if file is None:
+        names = known(TASK_GRAPHS, ".json")
+        near = get_close_matches(network, names, n=1)
+        hint = f"; did you mean `{near[0]}`?" if near else ""
+        raise JoulecastError(
+            f"{graph}: no such graph{hint} (by name: {', '.join(names)}); name one of them or a file, or "
+            "measure one with `joulecast profile NETWORK OUT`"
+        )
+    return file

@@ -3,7 +3,7 @@
     measured                   graph = measure_module("mine", module, [images], passes=5)
     one of the campaign's      graph = measure_tasks("resnet50", 4, None, 1000, 5)
 
-What a task is: :mod:`joulecast.graphs.tasks`.
+What a task is: :mod:`joulecast.partition.tasks`.
 """
 
 import time
@@ -19,8 +19,10 @@ from torch.utils._pytree import tree_map
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.database import mean_of_fastest
-from joulecast.graphs.taskgraph import Task, TaskGraph
-from joulecast.graphs.tasks import (
+from joulecast.measure.power.other_load import load_before
+from joulecast.measure.workloads.networks import build_network, check_size, network_info
+from joulecast.partition.taskgraph import Task, TaskGraph
+from joulecast.partition.tasks import (
     Captured,
     capture_tasks,
     changes_its_input,
@@ -28,8 +30,6 @@ from joulecast.graphs.tasks import (
     reason_of,
     tensors_of,
 )
-from joulecast.measure.power.other_load import load_before
-from joulecast.measure.workloads.networks import build_network, check_size, network_info
 from joulecast.quantities import check_counts
 from joulecast.runs.provenance import host_fingerprint, versions
 
