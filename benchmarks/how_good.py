@@ -127,8 +127,9 @@ SECTIONS: dict[str, list[Kept]] = {
         Kept(
             "simulator_real_gpus",
             "Steps on GPUs that others measured, simulated from the GPU's name",
-            "Single GPUs (NeuSight), Megatron on up to 512 A100 (vTrain), FSDP (llm-foundry). The one-step "
-            "error is after a correction by one measured step.",
+            "Single GPUs (NeuSight), Megatron on up to 512 A100 (vTrain), FSDP (llm-foundry), a vendor's "
+            "recipes on up to 1,024 H100 and GB200 (Megatron-Bridge). The one-step error is after "
+            "a correction by one measured step.",
             {
                 "data": "data",
                 "gpu": "GPU",
@@ -136,6 +137,7 @@ SECTIONS: dict[str, list[Kept]] = {
                 "steps": "steps",
                 "error_percent": "mean error (%)",
                 "worst_percent": "worst (%)",
+                "covered_percent": "inside the 90 % interval (%)",
                 "one_step_error_percent": "after one measured step (%)",
                 "called_out_of_memory": "called out of memory",
                 "peer_error_percent": "its own authors' simulator (%)",
@@ -286,6 +288,13 @@ BRIEFS = [
         "A100 and H100 (llm-foundry's data)",
         "simulator_real_gpus",
         {"data": "llm_foundry", "gpu": "all"},
+        "error_percent",
+    ),
+    Brief(
+        "The same, a vendor's tuned recipes at bf16, fp8, mxfp8 and nvfp4",
+        "H100 and GB200, dense networks and mixtures of experts (Megatron-Bridge's data)",
+        "simulator_real_gpus",
+        {"data": "megatron_bridge", "gpu": "all"},
         "error_percent",
     ),
     Brief(

@@ -240,6 +240,7 @@ _GPU_COLUMNS = {
     "worst_percent": "worst_percent",
     "one step": "one_step_error_percent",
     "three steps": "three_steps_error_percent",
+    "covered_percent": "covered_percent",
     "called_out_of_memory": "called_out_of_memory",
 }
 """Of the errors, by their names in judging."""
@@ -287,7 +288,8 @@ def write_gpu_steps_tables(folder: Path, judged: pd.DataFrame, peers: Mapping[st
             f"{settings}.",
             "`one_step_error_percent`: corrected by another row of the same data, GPU and kind; the mean "
             "over all rows that it could be. `three_steps_error_percent`: by three of them. "
-            "`peer_error_percent`: what the data's own simulator is "
+            "`covered_percent`: how many are inside the 90 % interval of the prediction from the "
+            "description. `peer_error_percent`: what the data's own simulator is "
             "published to reach on all of its data, of which this is a part.",
             "Constants of power and attention were chosen with these rows in sight "
             "(docs/explanation/simulator.md says which); rates of kernels and the rest were not.",

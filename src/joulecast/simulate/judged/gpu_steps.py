@@ -9,6 +9,7 @@ networks and mixtures of experts (Megatron-Bridge). Predictions of each rest on:
 * ``three steps``: also three of them: ten predictions, by threes that chance chose.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -245,9 +246,9 @@ def simulate_steps(steps: Iterable[GpuStep]) -> pd.DataFrame:
     """Simulate measured steps by the GPU's description.
 
     Returns:
-        A row a step: what it is, ``measured_s`` and ``predicted_s``, the seconds of exposed communication in
-        the latter (``exposed_s``), whether it is called ``out_of_memory``, and the ``error`` that corrects
-        other steps.
+        A row a step: what it is, ``measured_s``, ``predicted_s`` and the ends of its 90 % interval, the seconds
+        of exposed communication (``exposed_s``), whether it is called ``out_of_memory``, and the ``error`` that
+        corrects other steps.
     """
     rows = []
     known: dict[GpuStep, Simulation] = {}
@@ -258,6 +259,7 @@ def simulate_steps(steps: Iterable[GpuStep]) -> pd.DataFrame:
         if setting not in known:
             known[setting] = simulated_step(each.step, platform, costs).without_timeline()
         found = known[setting]
+        low_s, high_s = found.interval_s or (math.nan, math.nan)
         ops_factor = max(first_factor(found, each.step.step_s), _LEAST_FACTOR)
         rows.append(
             {
@@ -273,6 +275,8 @@ def simulate_steps(steps: Iterable[GpuStep]) -> pd.DataFrame:
                 "global_batch": found.batch,
                 "measured_s": each.step.step_s,
                 "predicted_s": found.step_s,
+                "time_low_s": low_s,
+                "time_high_s": high_s,
                 "exposed_s": found.breakdown.exposed_communication_s,
                 "error": error_of(each.step, found, ops_factor),
                 "out_of_memory": bool(found.out_of_memory),
@@ -324,6 +328,7 @@ def judge(steps: Iterable[GpuStep]) -> pd.DataFrame:
         split="held out", time="predicted", model="simulator", role="model"
     )
     said = ["step", "split", "time", "model", "role", "basis", "time_s", "out_of_memory"]
+    said += ["time_low_s", "time_high_s"]
     references = found[["step", *_REFERENCE]].assign(time_s=found["measured_s"], source="recorded")
     return join_references(predictions[said], references, "step", "time_s")
 
