@@ -246,9 +246,9 @@ def simulate_steps(steps: Iterable[GpuStep]) -> pd.DataFrame:
     """Simulate measured steps by the GPU's description.
 
     Returns:
-        A row a step: what it is, ``measured_s``, ``predicted_s`` and the ends of its 90 % interval, the seconds
-        of exposed communication (``exposed_s``), whether it is called ``out_of_memory``, and the ``error`` that
-        corrects other steps.
+        A row a step: what it is, ``measured_s``, ``predicted_s`` and the ends of its 90 % interval, the
+        seconds of exposed communication (``exposed_s``), whether it is called ``out_of_memory``, and the
+        ``error`` that corrects other steps.
     """
     rows = []
     known: dict[GpuStep, Simulation] = {}
