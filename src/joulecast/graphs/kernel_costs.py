@@ -162,10 +162,9 @@ class KernelCosts:
                 held = self._narrow_plateau  # type: ignore[attr-defined]
             busy = max(product_flops(kernel, engine, self.device.units) / held, moved)
         elif isinstance(kernel, Attention):
-            narrow = PRECISIONS[self.precision].operand_bytes is not None
-            share = (
-                self._architecture.narrow["attention"] if narrow else self._architecture.attention
-            )
+            share = self._architecture.attention
+            if PRECISIONS[self.precision].operand_bytes is not None:
+                share = self._architecture.narrow.get("attention", share)
             share *= rates.attention_backward if kernel.direction == "backward" else 1.0
             busy = max(kernel.flops / share / held, moved)
         else:
