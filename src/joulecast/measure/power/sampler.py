@@ -230,7 +230,8 @@ class Sampler:
             ) from None
         self._order, self._file = order, file
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "joulecast.measure.power.sampler", str(file)],
+            # -P: no module of the folder that the user stands in is taken for one of ours.
+            [sys.executable, "-P", "-m", "joulecast.measure.power.sampler", str(file)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
