@@ -126,9 +126,11 @@ class KernelCosts:
     precision: str
     gradient_passes: float = 0.0
     """Reads and writes of each weight's gradient in a backward: to add it up, to copy it into a bucket."""
+    clock: float = 1.0
+    """Of the GPU, over the clock that its rates are held at."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_plateau", plateau(self.device, self.precision))
+        object.__setattr__(self, "_plateau", self.clock * plateau(self.device, self.precision))
         object.__setattr__(self, "_known", {})
 
     @property

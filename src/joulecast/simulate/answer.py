@@ -5,10 +5,12 @@ The command and the Python function of that name begin here; joules and prices c
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from joulecast.errors import JoulecastError
+from joulecast.graphs.clocks import set_clock
 from joulecast.graphs.costs import Costs, roofline_of, roofline_or_refusal
 from joulecast.graphs.database import MeasuredCosts, read_database
 from joulecast.graphs.kernel_costs import kernel_costs_of
@@ -33,8 +35,10 @@ from joulecast.simulate.topology import with_links
 def simulate_request(request: SimulateRequest) -> Simulation:
     """The step that is asked for."""
     platform, costs = _platform_and_costs_of(request, request.mode)
-    training = _training_of(request)
-    return simulate(
+    training, sm_mhz = _training_of(request), None
+    if request.power_limit is not None or request.sm_clock is not None:
+        costs, sm_mhz = set_clock(costs, request.power_limit, request.sm_clock)
+    simulation = simulate(
         network_for(request.network, training, request.attention),
         platform,
         parse_strategy(request.strategy).check(request.devices),
@@ -46,6 +50,7 @@ def simulate_request(request: SimulateRequest) -> Simulation:
             training=training,
         ),
     )
+    return replace(simulation, sm_mhz=sm_mhz)
 
 
 def search_request(request: SearchRequest, value_on: Callable[[Platform], Value | None]) -> Ranking:
