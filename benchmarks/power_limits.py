@@ -27,8 +27,8 @@ GPUS = {"v100": "v100-pcie", "a40": "a40", "rtx6000": "rtx6000", "p100": "p100"}
 HBM = ("v100", "p100")
 FOLLOWS = 0.8
 """Share of the busy time that follows the clock, taken for all networks: simulated steps of BERT say 0.9, of
-ResNet-50 0.6. The fit cannot tell it from the voltage: from 0.5 to 0.8 the held-out errors differ by less
-than a point."""
+ResNet-50 0.6. The fit cannot tell it from the voltage: from 0.5 to 0.8 the held-out errors of epochs differ
+by about a point."""
 START = (0.14, 0.25, KNEE, FLOOR)
 """Share of the limit awake with HBM and with GDDR, knee and floor of the voltage."""
 BOUNDS = ((0.1, 0.15, 0.2, 0.4), (0.3, 0.45, 0.95, 0.99))
