@@ -31,7 +31,7 @@ above an idle node, with what it draws awake. An assumption for other GPUs."""
 CLOCK_WIDTH = 0.19
 """Half width of the logarithm of what a limit makes a step longer by, that 90 % of held-out epochs, steps and
 passes met; those at less than half of the highest limit met it less often."""
-POWER_WIDTH = 0.34
+POWER_WIDTH = 0.35
 """The same of the watts of a GPU that computes, of Student's t: joules of an operation that P4, T4, L4,
 V100, A40, RTX 6000 and P100 say are apart by 0.17 (standard deviation of the logarithm)."""
 LEAST_CLOCK = 0.1
