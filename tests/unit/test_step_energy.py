@@ -34,7 +34,7 @@ def _in_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def step(platform="h100-sxm", strategy="dp=8", **options):
-    return joulecast.simulate_step(NETWORK, platform, strategy, precision="bf16", **options)
+    return joulecast.simulate_step(NETWORK, platform, strategy, **{"precision": "bf16"} | options)
 
 
 def test_a_node_of_h100_draws_between_idle_and_the_most_that_was_metered():
@@ -94,10 +94,21 @@ def test_idle_gpus_of_a_node_are_priced_and_said():
         ("h100-pcie", "import power logs (`joulecast import mlperf`)"),
     ],
 )
-def test_where_no_run_was_metered_there_is_no_figure_but_the_reason(platform, said):
+def test_where_no_run_was_metered_the_joules_are_of_the_gpus_alone_and_say_why(platform, said):
     result = step(platform, "dp=4")
-    joules = ("step_j", "step_j_low", "step_j_high", "power_w", "energy_source")
-    assert {result[name] for name in joules} == {None} and said in result["why_no_energy"]
+    limit_w = find_platform(platform).require_cluster().device.power_limit_w
+    assert result["energy_covers"] == "GPUs" and 0.1 < result["power_w"] / (4 * limit_w) <= 1
+    assert result["step_j_low"] < result["step_j"] < result["step_j_high"]
+    assert "GPU's description" in result["energy_rests_on"] and said in result["energy_rests_on"]
+    assert result["energy_source"] == "simulated, described powers"
+
+
+def test_a_platform_without_a_described_gpu_has_no_joules_but_the_reason():
+    result = step("hc1", "dp=1", precision="fp32")
+    joules = ("step_j", "step_j_low", "step_j_high", "power_w", "energy_source", "energy_covers")
+    assert {result[name] for name in joules} == {None} and "no metered run" in result[
+        "why_no_energy"
+    ]
 
 
 def test_a_time_without_an_interval_is_said_in_that_of_the_joules():
@@ -283,7 +294,7 @@ def test_the_commands_say_joules_and_their_source():
     code, text = _run(*asked, "h100-sxm")
     assert code == 0 and "W of all nodes (simulated, imported powers; " in text
     code, text = _run(*asked, "a100")
-    assert code == 0 and "energy not known: no metered run of a100-80gb-sxm" in text
+    assert code == 0 and "W of all GPUs (simulated, described powers; " in text
     code, text = _run(*SEARCH, "h100-sxm", "--top", "2")
     assert code == 0 and "energy of the first: simulated, imported powers" in text
 

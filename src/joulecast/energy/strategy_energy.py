@@ -9,13 +9,16 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
 from joulecast.energy.fitting import CampaignFit
 from joulecast.energy.node_power import MeteredNode, known_nodes, metered_nodes, shipped_nodes
+from joulecast.errors import JoulecastError
+from joulecast.graphs.clocks import POWER_WIDTH, gpu_power_of
+from joulecast.graphs.kernel_costs import kernel_costs_of
 from joulecast.quantities import counted
 from joulecast.runs.judging import MEASURED, OURS
 from joulecast.runs.observations import is_training, metered_units
@@ -64,6 +67,7 @@ class StepEnergy:
         low_j, high_j: 90 % interval; ``None`` with ``why_no_interval``.
         why_no_interval: also what the interval does not hold.
         rests_on: the runs behind the powers, and what of them is carried further.
+        covers: whether the joules are of whole nodes, or of their GPUs alone.
     """
 
     joules: float | None
@@ -74,6 +78,7 @@ class StepEnergy:
     high_j: float | None = None
     why_no_interval: str = ""
     rests_on: str = ""
+    covers: Literal["nodes", "GPUs"] = "nodes"
 
     @property
     def label(self) -> str | None:
@@ -90,6 +95,7 @@ class StepEnergy:
             "power_w": self.power_w,
             "energy_source": self.label,
             "energy_rests_on": self.rests_on or None,
+            "energy_covers": self.covers if known else None,
             "why_no_energy": None if known else self.reason,
             "why_no_energy_interval": (self.why_no_interval or None) if known else None,
         }
@@ -341,6 +347,45 @@ def energy_of_steps(
     }
 
 
+def described_energy(simulation: Simulation, why: str) -> StepEnergy | None:
+    """Joules of a step of the GPUs alone, from their description; ``None`` if that does not say them.
+
+    What a GPU does not compute, it is awake. ``why``: why no metered run says them.
+    """
+    costs = kernel_costs_of(simulation.platform, simulation.training.precision.name)
+    power = costs and gpu_power_of(costs.device, costs.precision)
+    if not power:
+        return None
+    mhz, devices = simulation.sm_mhz, simulation.strategy.devices
+    clock = float(power.clock_at(power.limit_w)) if mhz is None else mhz / power.boost_mhz
+    busy_w, share = float(power.watts(clock)), simulation.breakdown.computing_s / simulation.step_s
+    each_w = share * busy_w + (1 - share) * power.awake_w
+    energy = StepEnergy(
+        devices * each_w * simulation.step_s,
+        "described",
+        power_w=devices * each_w,
+        rests_on=f"watts from the GPU's description, of the GPUs alone, not of their nodes: {busy_w:,.0f} W "
+        f"computing at {clock * power.boost_mhz:,.0f} MHz, {power.awake_w:,.0f} W awake; the step computes "
+        f"{100 * share:.0f} % of its time; {why}",
+        covers="GPUs",
+    )
+    up = min(POWER_WIDTH, math.log(power.limit_w / each_w))
+    return _with_interval(energy, simulation, POWER_WIDTH, up)
+
+
+def _best_known(simulation: Simulation, fit: CampaignFit | None) -> StepEnergy:
+    """Joules from metered runs, which had no power limit; else from the GPU's description."""
+    if simulation.sm_mhz is not None and fit is not None:
+        raise JoulecastError(
+            "--fits: metered runs say nothing of a power limit or clock; leave out --fits, or both of these"
+        )
+    metered = simulation_energy(simulation, fit)
+    if fit is not None or (metered.joules is not None and simulation.sm_mhz is None):
+        return metered
+    at_limit = "metered runs say nothing of a power limit or clock"
+    return described_energy(simulation, metered.reason or at_limit) or metered
+
+
 def fit_in(fits: Path | None) -> CampaignFit | None:
     """The fit in a folder, if one is given."""
     return None if fits is None else CampaignFit.load(fits)
@@ -355,5 +400,5 @@ def priced(simulation: Simulation, fit: CampaignFit | None = None) -> dict[str, 
             "computing_s": times.computing_s + times.update_s,
             "communicating_s": times.communicating_copy_s + times.communicating_wait_s,
         },
-        **simulation_energy(simulation, fit).as_json(),
+        **_best_known(simulation, fit).as_json(),
     }

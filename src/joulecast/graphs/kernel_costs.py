@@ -128,12 +128,14 @@ class KernelCosts:
     precision: str
     gradient_passes: float = 0.0
     """Reads and writes of each weight's gradient in a backward: to add it up, to copy it into a bucket."""
+    clock: float = 1.0
+    """Of the GPU, over the clock that its rates are held at."""
 
     def __post_init__(self) -> None:
         narrow = PRECISIONS[self.precision].operand_bytes is not None
-        wide = plateau(self.device, "bf16" if narrow else self.precision)
+        wide = self.clock * plateau(self.device, "bf16" if narrow else self.precision)
         object.__setattr__(self, "_plateau", wide)
-        held = plateau(self.device, self.precision) if narrow else wide
+        held = self.clock * plateau(self.device, self.precision) if narrow else wide
         object.__setattr__(self, "_narrow_plateau", held)
         object.__setattr__(self, "_known", {})
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from joulecast.errors import JoulecastError
+from joulecast.graphs.clocks import set_clock
 from joulecast.graphs.costs import Costs, roofline_of, roofline_or_refusal
 from joulecast.graphs.database import MeasuredCosts, read_database
 from joulecast.graphs.kernel_costs import kernel_costs_of
@@ -35,7 +36,9 @@ from joulecast.simulate.topology import with_links
 def simulate_request(request: SimulateRequest) -> Simulation:
     """The step that is asked for."""
     platform, costs = _platform_and_costs_of(request, request.mode)
-    training = _training_of(request)
+    training, sm_mhz = _training_of(request), None
+    if request.power_limit is not None or request.sm_clock is not None:
+        costs, sm_mhz = set_clock(costs, request.power_limit, request.sm_clock)
     simulation = simulate(
         network_for(request.network, training, request.attention),
         platform,
@@ -48,7 +51,7 @@ def simulate_request(request: SimulateRequest) -> Simulation:
             training=training,
         ),
     )
-    return _with_remark(simulation, costs)
+    return replace(_with_remark(simulation, costs), sm_mhz=sm_mhz)
 
 
 def search_request(request: SearchRequest, value_on: Callable[[Platform], Value | None]) -> Ranking:

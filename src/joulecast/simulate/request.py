@@ -126,6 +126,18 @@ class SimulateRequest(OnSimulator):
     mode: Literal["default", "proteus"] = Field(
         default="default", description="proteus: the communication model of that paper."
     )
+    power_limit: float | None = Field(
+        default=None,
+        gt=0,
+        le=1e9,
+        description="Power limit of each GPU, in W (default: its highest).",
+    )
+    sm_clock: float | None = Field(
+        default=None,
+        gt=0,
+        le=1e9,
+        description="Clock that the GPUs are set to, in MHz (default: boost).",
+    )
     stragglers: Slow = Field(default={}, description="A slow device, as 3=1.5 (times as long).")
     trace: Path | None = Field(default=None, description="Write a Chrome trace here.")
 

@@ -6,6 +6,7 @@ gives the step's time, where it goes, and the memory that each device needs.
 """
 
 import gc
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -14,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from joulecast.errors import JoulecastError
+from joulecast.graphs.clocks import CLOCK_WIDTH
 from joulecast.graphs.costs import Costs, roofline_of
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, TrainingSetup
@@ -94,6 +96,8 @@ class Simulation:
     """Bytes/s of the ports that the activities name."""
     calibration_remark: str | None = None
     """What a person should know of the measured steps that corrected it."""
+    sm_mhz: float | None = None
+    """Clock that a power limit or a set clock leaves; ``None``: neither was asked for."""
 
     @property
     def kind(self) -> StepKind:
@@ -101,11 +105,6 @@ class Simulation:
         if experts_in(self.graph):
             return "experts"
         return "one" if self.strategy.devices == 1 else "several"
-
-    @property
-    def interval_s(self) -> tuple[float, float] | None:
-        """Ends of the 90 % interval of the step, in seconds; ``None`` where no error was judged."""
-        return step_interval(self.step_s, self.kind, self.cost_sources)
 
     def timed_activities(self) -> Iterator[TimedActivity]:
         """All activities of the step at their times."""
@@ -121,6 +120,15 @@ class Simulation:
     def samples_per_s(self) -> float:
         """Throughput of all devices."""
         return self.batch / self.step_s
+
+    @property
+    def interval_s(self) -> tuple[float, float] | None:
+        """Ends of the 90 % interval of the step; ``None`` where no error was judged."""
+        ends = step_interval(self.step_s, self.kind, self.cost_sources)
+        if ends is None or self.sm_mhz is None:
+            return ends
+        down, up = (math.hypot(math.log(end / self.step_s), CLOCK_WIDTH) for end in ends)
+        return self.step_s * math.exp(-down), self.step_s * math.exp(up)
 
     @property
     def peak_memory_bytes(self) -> float:
@@ -153,6 +161,7 @@ class Simulation:
             "precision": self.training.precision.name,
             "optimizer": self.training.optimizer.name,
             "inference": self.training.inference,
+            "sm_mhz": self.sm_mhz,
             "attention": attention_of(self.graph),
             "parameters": sum(tensor.elements for tensor in self.graph.parameters),
             "step_s": self.step_s,

@@ -30,7 +30,8 @@ def simulate_step(request: SimulateRequest) -> dict[str, Any]:
         ``step_s``, ``samples_per_s``, ``computing_s``, ``exposed_communication_s``, ``bubble_s``,
         ``peak_memory_bytes``, ``state_bytes``, ``parameters``, ``out_of_memory``, ``step_j`` (``None`` with
         ``why_no_energy``) with its 90 % interval ``step_j_low`` and ``step_j_high``, ``power_w`` of all
-        nodes, ``energy_source``, ``energy_rests_on``, ``network_from`` (``file``, ``shipped`` or
+        nodes or GPUs (``energy_covers``), ``energy_source``, ``energy_rests_on``, ``sm_mhz`` (``None``: no
+        limit nor clock asked for), ``network_from`` (``file``, ``shipped`` or
         ``numbers``), ...
 
     Raises:

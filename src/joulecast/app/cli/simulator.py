@@ -60,7 +60,8 @@ def _step(result: dict[str, Any]) -> str:
         *(result[name] for name in ("step_s", "step_low_s", "step_high_s"))
     )
     basis = "" if result["step_low_s"] is None else f", from {_BASIS[result['basis']]}"
-    return f"{with_range(step, low, high)} a step{basis}"
+    clock = f" at {result['sm_mhz']:,.0f} MHz" if result["sm_mhz"] else ""
+    return f"{with_range(step, low, high)} a step{clock}{basis}"
 
 
 def _energy_line(result: dict[str, Any]) -> str:
@@ -71,7 +72,7 @@ def _energy_line(result: dict[str, Any]) -> str:
     missing = result["why_no_energy_interval"]
     notes = [result["energy_source"], result["energy_rests_on"], missing]
     return (
-        f"{with_range(*values)} a step, {result['power_w']:,.0f} W of all nodes "
+        f"{with_range(*values)} a step, {result['power_w']:,.0f} W of all {result['energy_covers']} "
         f"({'; '.join(note for note in notes if note)})"
     )
 

@@ -79,6 +79,18 @@ class Architecture(BaseModel):
     attention: float = Field(
         0.45, gt=0, le=1, description="Share of the plateau that fused attention reaches forward."
     )
+    lanes: int | None = Field(
+        None,
+        ge=1,
+        le=_MANY,
+        description="fp32 lanes of a multiprocessor, which say the boost clock.",
+    )
+    awake: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="Share of the power limit that it draws without work, clocks up.",
+    )
 
 
 class Device(BaseModel):

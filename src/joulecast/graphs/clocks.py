@@ -1,0 +1,124 @@
+"""Watts of a GPU at a clock, and the clock that a power limit leaves, from the GPU's description.
+
+A GPU that computes draws what it draws awake, and its dynamic power, ``c V(c)^2`` of a switched capacity::
+
+    P(c) = awake + (full - awake) c V(c)^2,      c: share of the boost clock
+
+The voltage falls with the clock down to a knee, and stays below. ``full`` follows from the joules of an
+operation, which P4, T4 and L4 gave (:mod:`joulecast.graphs.kernel_costs`). Rates of products and of fused
+attention fall with the clock; those of the memory, of links and of the host stay. The shares and the voltage
+are fitted to what power limits did on V100, A40, Quadro RTX 6000 and P100 (``recorded/zeus-trace``).
+``benchmarks/power_limits.py`` fits them, and judges them with each GPU left out.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.errors import JoulecastError
+from joulecast.graphs.costs import Costs
+from joulecast.graphs.kernel_costs import JOULES_PER_FLOP_NM, KernelCosts, engine_of
+from joulecast.runs.platforms import Device
+
+Floats = NDArray[np.float64]
+
+KNEE, FLOOR = 0.75, 0.74
+"""Share of the boost clock below which the voltage stays, and the voltage there over that at boost."""
+MATRIX_SHARE = 0.92
+"""Of its power limit a GPU draws for products on matrix units: what metered nodes of H100 say, 541 W a GPU
+above an idle node, with what it draws awake. An assumption for other GPUs."""
+CLOCK_WIDTH = 0.19
+"""Half width of the logarithm of what a limit makes a step longer by, that 90 % of held-out epochs, steps and
+passes met; those at less than half of the highest limit met it less often."""
+POWER_WIDTH = 0.35
+"""The same of the watts of a GPU that computes, of Student's t: joules of an operation that P4, T4, L4,
+V100, A40, RTX 6000 and P100 say are apart by 0.17 (standard deviation of the logarithm)."""
+LEAST_CLOCK = 0.1
+"""Lowest clock of a GPU, as a share of boost (NVIDIA: 135 to 210 MHz). An assumption."""
+_ROUNDING = 1.02
+"""Peaks of data sheets are rounded, so that the clock that follows from them is off by up to 2 %."""
+_GRID = np.linspace(LEAST_CLOCK, 1.0, 901)
+
+
+@dataclass(frozen=True)
+class GpuPower:
+    """What a GPU draws. Clocks are shares of the boost clock.
+
+    Attributes:
+        awake_w: with its clocks up, and nothing to compute.
+        full_w: of products at the boost clock, if nothing limited the power.
+        limit_w: the highest power limit.
+        boost_mhz: boost clock.
+        knee, floor: of the voltage.
+    """
+
+    awake_w: float
+    full_w: float
+    limit_w: float
+    boost_mhz: float
+    knee: float = KNEE
+    floor: float = FLOOR
+
+    def watts(self, clock: float | Floats) -> Floats | np.float64:
+        """Watts while it computes at a clock."""
+        risen = np.maximum(0.0, (np.asarray(clock) - self.knee) / (1 - self.knee))
+        voltage = self.floor + (1 - self.floor) * risen
+        return self.awake_w + (self.full_w - self.awake_w) * clock * voltage**2
+
+    def clock_at(self, limit_w: float | Floats) -> Floats | np.float64:
+        """The clock that a power limit leaves while it computes."""
+        return np.interp(limit_w, self.watts(_GRID), _GRID)
+
+
+def gpu_power_of(device: Device, precision: str) -> GpuPower | None:
+    """What a GPU draws at a precision; ``None`` if its description does not say it."""
+    facts, fp32, limit_w = device.architecture, device.peak_flops.get("fp32"), device.power_limit_w
+    if facts is None or facts.awake is None or facts.lanes is None:
+        return None
+    if fp32 is None or limit_w is None or device.units is None:
+        return None
+    full_w = MATRIX_SHARE * limit_w
+    if engine_of(precision) == "vector" and facts.vendor == "nvidia":
+        full_w = JOULES_PER_FLOP_NM * facts.nm * facts.vector * fp32
+    boost_mhz = fp32 / (2 * facts.lanes * device.units) / 1e6
+    return GpuPower(facts.awake * limit_w, full_w, limit_w, boost_mhz)
+
+
+def set_clock(
+    costs: Costs, limit_w: float | None, sm_mhz: float | None
+) -> tuple[KernelCosts, float]:
+    """Costs at a power limit, a clock, or both, and the clock in MHz that this comes to.
+
+    Args:
+        costs: at the highest power limit.
+        limit_w: power limit of each GPU; ``None``: the highest.
+        sm_mhz: clock that the GPUs are set to; ``None``: boost.
+
+    Raises:
+        JoulecastError: ops are not priced from the description of a GPU, or it cannot be set so.
+    """
+    power = gpu_power_of(costs.device, costs.precision) if isinstance(costs, KernelCosts) else None
+    if not isinstance(costs, KernelCosts) or power is None:
+        raise JoulecastError(
+            "power limit or clock: what they do follows from the description of a GPU alone; name a GPU of "
+            "the catalogue as platform, and leave out databases, measured steps and the mode proteus; in a "
+            "platform's file, cluster.device needs power_limit_w, units, and architecture with lanes and "
+            "awake"
+        )
+    name, least_w = costs.device.name, float(power.watts(LEAST_CLOCK))
+    if limit_w is not None and not least_w <= limit_w <= power.limit_w:
+        raise JoulecastError(
+            f"power limit of {limit_w:g} W: {name} can be set to {power.limit_w:g} W or less, and draws "
+            f"{least_w:.0f} W while it computes at its lowest clock; take a limit between these"
+        )
+    least_mhz = LEAST_CLOCK * power.boost_mhz
+    if sm_mhz is not None and not least_mhz <= sm_mhz <= _ROUNDING * power.boost_mhz:
+        raise JoulecastError(
+            f"clock of {sm_mhz:g} MHz: {name} runs at {least_mhz:.0f} to {power.boost_mhz:.0f} MHz (boost); "
+            "take a clock between these"
+        )
+    held = float(power.clock_at(power.limit_w))
+    left = held if limit_w is None else min(held, float(power.clock_at(limit_w)))
+    clock = left if sm_mhz is None else min(left, sm_mhz / power.boost_mhz)
+    return replace(costs, clock=clock / held), clock * power.boost_mhz
