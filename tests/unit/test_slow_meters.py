@@ -19,7 +19,7 @@ from joulecast.measure.power.meters import (
     ReadFailed,
     Reading,
 )
-from joulecast.measure.power.sampler import SamplerOrder
+from joulecast.measure.power.sampler import Sampler, SamplerOrder
 
 pytestmark = pytest.mark.usefixtures("slow_meters_end")
 
@@ -209,3 +209,15 @@ def test_what_a_failing_program_prints_loses_its_secrets(printed):
     with pytest.raises(ReadFailed) as failed:
         output_of(["sh", "-c", f"echo '{printed}' >&2; exit 3"], 30)
     assert "hunter2" not in str(failed.value) and "code 3" in str(failed.value)
+
+
+def test_a_module_in_the_users_folder_is_none_of_the_sampler(tmp_path, monkeypatch):
+    """A user's queue.py stands in place of the library's for what Python runs in that folder."""
+    (tmp_path / "queue.py").write_text("raise SystemExit('a program of the user')\n")
+    monkeypatch.chdir(tmp_path)
+    sampler = Sampler(
+        SamplerOrder(("cpu",), 0.02, MeteredNodes("host", idle_w=10.0, full_w=30.0)),
+        tmp_path / "samples",
+    )
+    sampler.wait_until_begun()
+    assert sampler.stop().died is None
