@@ -29,7 +29,6 @@ from joulecast.tune.history import (
     read_history_file,
 )
 from joulecast.tune.limit_choice import selector
-from joulecast.tune.outward_walk import OutwardWalk
 from joulecast.tune.policies import Policy, PowerLimitOnly
 from joulecast.tune.policy_experiment import Setting, paper_recurrences, replay, replayed
 from joulecast.tune.policy_registry import POLICIES, make_policy
@@ -310,7 +309,7 @@ def test_zeus_prunes_by_walking(trace: Trace, seed: int) -> None:
     assert trials[: len(pruning)] == pruning
 
 
-@pytest.mark.parametrize("name", ["zeus", "outward-walk", "curve", "grid-search"])
+@pytest.mark.parametrize("name", ["zeus", "curve", "grid-search"])
 @settings(max_examples=15)
 @given(
     default=st.integers(3, 9),
@@ -347,7 +346,7 @@ def test_a_target_that_no_batch_size_reaches_ends_by_the_number_of_tries(name: s
         best_configuration(trace)
 
 
-@pytest.mark.parametrize("name", ["outward-walk", "curve", "grid-search"])
+@pytest.mark.parametrize("name", ["curve", "grid-search"])
 def test_a_default_that_fails_is_left_for_another_batch_size(name: str) -> None:
     trace = a_trace({8: (5,), 16: (None,), 32: (4,)}, 16)
     done = last(trace, make_policy(name, trace.space()), 12)
@@ -378,7 +377,7 @@ def test_zeus_runs_the_default_without_a_bound_when_all_sizes_are_pruned() -> No
     assert all(done.reached for done in last(trace, policy, 10, seed=3))
 
 
-@pytest.mark.parametrize("name", ["zeus", "outward-walk", "curve"])
+@pytest.mark.parametrize("name", ["zeus", "curve"])
 @pytest.mark.parametrize("beta", [1.0, 0.0, -2.0, float("nan")])
 def test_beta_has_to_be_above_1(name: str, beta: float) -> None:
     with pytest.raises(JoulecastError, match=r"beta is .* above 1"):
@@ -389,8 +388,6 @@ def test_options_that_make_no_sense_are_refused() -> None:
     space = unimodal(64, 32).space()
     with pytest.raises(JoulecastError, match="window of 1"):
         Zeus(space, window=1)
-    with pytest.raises(JoulecastError, match="patience"):
-        OutwardWalk(space, patience=-1)
     with pytest.raises(JoulecastError, match="horizon"):
         Curve(space, horizon=0)
     with pytest.raises(JoulecastError, match=r"eta is 1\.5"):
@@ -420,21 +417,13 @@ def test_trainings_of_one_epoch(name: str) -> None:
 
 FORGETS: dict[str, tuple[str, dict[str, Any]]] = {
     "zeus, window": ("zeus", {"window": 4}),
-    "outward-walk": ("outward-walk", {}),
     "curve": ("curve", {}),
     "curve, window": ("curve", {"window": 4}),
 }
 
 
 @pytest.mark.parametrize(
-    ("which", "factor"),
-    [
-        # The outward walk has no window: what was not run since costs fell is taken for dear for ever.
-        (w, f)
-        for w in FORGETS
-        for f in (3.0, 1 / 3)
-        if (w, f) != ("outward-walk", 1 / 3)
-    ],
+    ("which", "factor"), [(which, factor) for which in FORGETS for factor in (3.0, 1 / 3)]
 )
 def test_costs_that_drift_threefold_are_followed(which: str, factor: float) -> None:
     name, options = FORGETS[which]
@@ -475,7 +464,7 @@ class LosesItsMeter:
         return replace(trial, energy_j=None, energy_source=None, cost=None, why_no_energy="lost")
 
 
-@pytest.mark.parametrize("name", ["zeus", "outward-walk", "curve", "grid-search"])
+@pytest.mark.parametrize("name", ["zeus", "curve", "grid-search"])
 @pytest.mark.parametrize("first", [0, 2, 5])
 def test_a_meter_that_is_lost_ends_experiments_until_it_is_back(name: str, first: int) -> None:
     trace = unimodal(256, 32, epochs=12)
@@ -545,7 +534,7 @@ def a_history_file(path: Path, trials: list[Trial]) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["zeus", "curve", "outward-walk"])
+@pytest.mark.parametrize("name", ["zeus", "curve"])
 def test_a_policy_goes_on_from_a_file_as_if_nothing_had_happened(tmp_path: Path, name: str) -> None:
     trace = a_trace({8: (9, 10), 16: (None, 7), 32: (6, 7), 64: (12, 14)}, 16)
     policy = watched(name, trace, 25)

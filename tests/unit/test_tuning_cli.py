@@ -91,7 +91,6 @@ def edited(folder: Path, name: str, **drop: float) -> Path:
         "power-limit-only",
         "zeus",
         "grid-search",
-        "outward-walk",
         "curve",
         "warm-start",
         "oracle",
@@ -234,7 +233,7 @@ def kept(folder: Path, policy: str, recurrences: int, **options: Any) -> Path:
     return file
 
 
-@pytest.mark.parametrize("policy", ["zeus", "curve", "grid-search", "outward-walk"])
+@pytest.mark.parametrize("policy", ["zeus", "curve", "grid-search"])
 def test_the_advice_after_a_long_history_is_the_oracles(folder: Path, policy: str) -> None:
     made_traces(folder, EPOCHS | {512: (8, 8)})
     oracle = json.loads(joulecast("tune", "--traces", folder, *WHOLE, "--json", "--seeds", 1))

@@ -25,7 +25,7 @@ from joulecast.tune.trial import PLAIN, Goal, Proposal, SearchSpace
 
 # The policies of the tables, in their order.
 COMPARED = (
-    *("default", "power-limit-only", "zeus", "grid-search", "outward-walk", "curve", "warm-start"),
+    *("default", "power-limit-only", "zeus", "grid-search", "curve", "warm-start"),
     "oracle",
 )
 COLUMNS = (

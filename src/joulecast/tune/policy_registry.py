@@ -6,7 +6,6 @@ from typing import Any
 
 from joulecast.errors import JoulecastError
 from joulecast.tune.curve_policy import Curve
-from joulecast.tune.outward_walk import OutwardWalk
 from joulecast.tune.policies import Default, GridSearch, Policy, PowerLimitOnly
 from joulecast.tune.trial import SearchSpace
 from joulecast.tune.zeus import Zeus
@@ -16,7 +15,6 @@ POLICIES: dict[str, Callable[..., Policy]] = {
     "power-limit-only": PowerLimitOnly,
     "zeus": Zeus,
     "grid-search": GridSearch,
-    "outward-walk": OutwardWalk,
     "curve": Curve,
 }
 # Policies that need more than the space: the costs of all configurations, or runs of another device.

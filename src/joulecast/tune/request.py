@@ -97,9 +97,9 @@ class RecurringTraining(Goals, _Trained):
 class LiveTuningSection(RecurringTraining):
     """A training that recurs on this machine, tuned from one recurrence to the next."""
 
-    policy: Literal[
-        "default", "power-limit-only", "zeus", "grid-search", "outward-walk", "curve"
-    ] = Field(DEFAULT_POLICY, description="Policy that proposes batch sizes and power limits.")
+    policy: Literal["default", "power-limit-only", "zeus", "grid-search", "curve"] = Field(
+        DEFAULT_POLICY, description="Policy that proposes batch sizes and power limits."
+    )
     recurrences: int = Field(50, ge=1, le=10_000, description="Trainings to the target.")
 
 
