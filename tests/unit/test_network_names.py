@@ -167,7 +167,7 @@ def test_experts_share_the_tokens() -> None:
         ("gpt2:layers", "give it as key=value"),
         ("bert-base:head=lm", "known: mlm, pooler, none"),
         ("gpt2:experts=2,top_k=3", "from 1 to experts=2"),
-        ("llama-7b:q_rank=64", "goes with kv_rank"),
+        ("llama-7b:q_rank=64", "go with kv_rank"),
         ("vit-b:image=225", "image=225 does not divide by patch=16"),
     ],
 )

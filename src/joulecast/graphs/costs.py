@@ -138,12 +138,16 @@ class Roofline:
     flops_per_s: float
     bytes_per_s: float
     launch_s: float = 0.0
+    narrow_flops_per_s: float | None = None
+    """Of products whose operands are narrower than tensors."""
 
     def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
         if op.kind == "timed":
             return Cost(float(op.attributes[f"{direction}_s"]), "given")
         work = op_work(graph, op, parts, direction)
-        longer = max(work.flops / self.flops_per_s, work.bytes / self.bytes_per_s)
+        narrow = op.attributes.get("operand_bytes") is not None
+        rate = self.narrow_flops_per_s if narrow and self.narrow_flops_per_s else self.flops_per_s
+        longer = max(work.flops / rate, work.bytes / self.bytes_per_s)
         return Cost(longer + self.launch_s, "roofline")
 
     def optimizer(self, parameter_bytes: float, training: TrainingSetup = DEFAULT_TRAINING) -> Cost:
@@ -177,19 +181,23 @@ def roofline_of(platform: Platform, precision: str = "fp32") -> Roofline:
         JoulecastError: its file does not tell a peak rate; names the key.
     """
     device: Device = platform.require_cluster().device
-    rate = PRECISIONS[precision].rate or precision
-    if rate not in device.peak_flops:
-        known = ", ".join(device.peak_flops) or "none"
-        raise JoulecastError(
-            f"platform {platform.name}: cluster.device.peak_flops has no {rate} (known: {known}); "
-            "put the device's peak FLOP/s there, or measure an op database on it"
-        )
+    narrow = PRECISIONS[precision].operand_bytes is not None
+    for needed in (precision, *(["bf16"] if narrow else [])):
+        if needed not in device.peak_flops:
+            known = ", ".join(device.peak_flops) or "none"
+            raise JoulecastError(
+                f"platform {platform.name}: cluster.device.peak_flops has no {needed} (known: {known}); put "
+                "the device's peak FLOP/s there, or measure an op database on it"
+            )
     if device.memory_bytes_per_s is None:
         raise JoulecastError(
             f"platform {platform.name}: cluster.device.memory_bytes_per_s is not known; put it there, or "
             "measure an op database on it"
         )
-    return Roofline(device.peak_flops[rate], device.memory_bytes_per_s, device.launch_s)
+    peak, memory, launch_s = device.peak_flops, device.memory_bytes_per_s, device.launch_s
+    if narrow:
+        return Roofline(peak["bf16"], memory, launch_s, peak[precision])
+    return Roofline(peak[precision], memory, launch_s)
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,12 @@
 """A transformer's numbers from the ``config.json`` that the Hugging Face hub has of a network."""
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter
 
 from joulecast.errors import JoulecastError
-from joulecast.runs.files.reading import read_json, validated
+from joulecast.runs.files.reading import read_json_object, validated
 
 _FAMILIES = {
     "gpt2": "gpt",
@@ -18,7 +18,10 @@ _FAMILIES = {
 
 
 def _named(*names: str) -> Any:
-    return Field(0, ge=0, validation_alias=AliasChoices(*names))
+    return Field(None, validation_alias=AliasChoices(*names))
+
+
+_Count = Annotated[int, Field(ge=0)] | None
 
 
 class _Config(BaseModel):
@@ -27,23 +30,29 @@ class _Config(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     model_type: str
-    layers: int = _named("num_hidden_layers", "n_layer")
-    hidden: int = _named("hidden_size", "n_embd")
-    heads: int = _named("num_attention_heads", "n_head")
-    kv_heads: int = _named("num_key_value_heads")
-    ffn: int | None = _named("moe_intermediate_size", "intermediate_size", "ffn_dim", "n_inner")
-    dense_ffn: int | None = _named("intermediate_size")
-    vocabulary: int = _named("vocab_size")
-    sequence: int = _named("max_position_embeddings", "n_positions")
-    head_dim: int | None = _named("v_head_dim", "head_dim")
-    experts: int = _named("num_experts", "num_local_experts", "n_routed_experts")
-    top_k: int = _named("num_experts_per_tok", "experts_per_token")
-    shared: int = _named("n_shared_experts")
-    dense: int = _named("first_k_dense_replace")
-    q_rank: int = _named("q_lora_rank")
-    kv_rank: int = _named("kv_lora_rank")
-    rope: int = _named("qk_rope_head_dim")
-    tied: bool | None = Field(None, validation_alias="tie_word_embeddings")
+    layers: _Count = _named("num_hidden_layers", "n_layer")
+    hidden: _Count = _named("hidden_size", "n_embd")
+    heads: _Count = _named("num_attention_heads", "n_head")
+    kv_heads: _Count = _named("num_key_value_heads")
+    ffn: _Count = _named("moe_intermediate_size", "intermediate_size", "ffn_dim", "n_inner")
+    dense_ffn: _Count = _named("intermediate_size")
+    vocabulary: _Count = _named("vocab_size")
+    positions: _Count = _named("max_position_embeddings", "n_positions")
+    embedding: _Count = _named("word_embed_proj_dim")
+    head_dim: _Count = _named("v_head_dim", "head_dim")
+    experts: _Count = _named("num_experts", "num_local_experts", "n_routed_experts")
+    top_k: _Count = _named("num_experts_per_tok", "experts_per_token")
+    shared: _Count = _named("n_shared_experts")
+    dense: _Count = _named("first_k_dense_replace")
+    q_rank: _Count = _named("q_lora_rank")
+    kv_rank: _Count = _named("kv_lora_rank")
+    rope: _Count = _named("qk_rope_head_dim")
+    tied: bool | None = _named("tie_word_embeddings")
+    prenorm: bool | None = _named("do_layer_norm_before")
+
+
+_IN_ALL_LAYERS = {"decoder_sparse_step": 1, "moe_layer_freq": 1, "mlp_only_layers": []}
+"""What the keys on which layers are mixtures have to say: a network here has one kind of block."""
 
 
 def read_hugging_face(path: Path) -> tuple[str, dict[str, Any]]:
@@ -52,14 +61,20 @@ def read_hugging_face(path: Path) -> tuple[str, dict[str, Any]]:
     Raises:
         JoulecastError: no such file, a key that is no number, or an architecture that is not known here.
     """
-    found = validated(
-        TypeAdapter(_Config), read_json(path, "Hugging Face configuration"), str(path)
-    )
+    content = read_json_object(path, "Hugging Face configuration")
+    found = validated(TypeAdapter(_Config), content, str(path))
     family = _FAMILIES.get(found.model_type)
     if family is None:
         raise JoulecastError(
             f"{path}: model_type `{found.model_type}` is not known (known: {', '.join(_FAMILIES)}); capture "
-            "the module itself with `joulecast capture MODULE:FUNCTION OUT.json`"
+            "the module itself with `joulecast capture MODULE:FUNCTION`"
         )
-    sizes = found.model_dump(exclude={"model_type"}, exclude_unset=True, exclude_none=True)
+    for key, value in _IN_ALL_LAYERS.items():
+        if content.get(key, value) != value:
+            raise JoulecastError(f"{path}: {key}: {content[key]}: only {value} is known here")
+    sizes = found.model_dump(exclude={"model_type"}, exclude_none=True)
+    sizes["sequence"] = sizes.get("positions", 0)
+    if family == "opt":
+        # Its table of positions has two rows more than tokens.
+        sizes["positions"] = sizes["sequence"] + 2
     return family, sizes

@@ -81,16 +81,15 @@ def plateau(device: Device, precision: str) -> float:
     Raises:
         JoulecastError: the device has no such precision; names those that it has.
     """
-    rate = PRECISIONS[precision].rate or precision
-    if rate in device.measured_flops:
-        return device.measured_flops[rate]
-    if rate not in device.peak_flops or device.architecture is None:
+    if precision in device.measured_flops:
+        return device.measured_flops[precision]
+    if precision not in device.peak_flops or device.architecture is None:
         known = ", ".join(device.peak_flops) or "none"
         raise JoulecastError(
-            f"{device.name}: no rate at {rate} (known: {known}); take one of these, or put its peak "
-            f"FLOP/s under cluster.device.peak_flops.{rate} of a platform file of yours"
+            f"{device.name}: no rate at {precision} (known: {known}); take one of these, or put its peak "
+            f"FLOP/s under cluster.device.peak_flops.{precision} of a platform file of yours"
         )
-    architecture, peak = device.architecture, device.peak_flops[rate]
+    architecture, peak = device.architecture, device.peak_flops[precision]
     engine = engine_of(precision)
     share = architecture.vector if engine == "vector" else architecture.matrix
     reached = architecture.narrow.get(precision, share) * peak
@@ -164,9 +163,7 @@ class KernelCosts:
                 held = self._narrow_plateau  # type: ignore[attr-defined]
             busy = max(product_flops(kernel, engine, self.device.units) / held, moved)
         elif isinstance(kernel, Attention):
-            share = self._architecture.attention
-            if PRECISIONS[self.precision].operand_bytes is not None:
-                share = self._architecture.narrow.get("attention", share)
+            share = self._architecture.cudnn if kernel.cudnn else self._architecture.attention
             share *= rates.attention_backward if kernel.direction == "backward" else 1.0
             busy = max(kernel.flops / share / held, moved)
         else:

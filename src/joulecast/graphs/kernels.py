@@ -43,6 +43,8 @@ class Attention:
     flops: float
     bytes: float
     direction: Direction
+    cudnn: bool = False
+    """Whether it is a kernel of cuDNN, or one as fast (FlashAttention 3)."""
 
 
 @dataclass(frozen=True)
@@ -181,10 +183,11 @@ def _attention(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> li
     points = math.prod(_sizes(op, parts).values())
     flops = 4 * points * (0.5 if op.attributes.get("causal") else 1.0)
     moved = _bytes(graph, (*op.reads, *op.writes), parts)
+    cudnn = bool(op.attributes.get("cudnn"))
     if direction == "forward":
-        return [Attention(flops, moved, direction)]
+        return [Attention(flops, moved, direction, cudnn)]
     # Scores are computed again, then four products (Dao et al. 2022).
-    return [Attention(2.5 * flops, 2 * moved, direction)]
+    return [Attention(2.5 * flops, 2 * moved, direction, cudnn)]
 
 
 def _lookup(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:

@@ -17,7 +17,7 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.network_names import is_by_numbers, parse_network
 from joulecast.graphs.opgraph import OpGraph, read_graph
 from joulecast.graphs.precision import TrainingSetup, at_precision, for_inference
-from joulecast.graphs.transformer import ATTENTIONS, Attention, attention_of, transformer
+from joulecast.graphs.transformer import ATTENTIONS, Attention, attention_of, in_cudnn, transformer
 from joulecast.runs.files.shipped import is_path
 
 
@@ -105,7 +105,13 @@ def network_for(name: str, training: TrainingSetup, attention: Attention | None 
     Raises:
         JoulecastError: as :func:`op_graph`.
     """
-    graph = at_precision(op_graph(name, attention, training.precision.half), training.precision)
+    precision = training.precision
+    # Transformer Engine, which casts operands, takes cuDNN's attention.
+    of_engine = attention is None and precision.operand_bytes is not None
+    written = "fused" if attention == "cudnn" else attention
+    graph = at_precision(op_graph(name, written, precision.half), precision)
+    if attention == "cudnn" or of_engine:
+        graph = in_cudnn(graph)
     return for_inference(graph) if training.inference else graph
 
 

@@ -73,9 +73,9 @@ class TransformerSize:
     dense_ffn: int = 0
     """Inner size of that MLP; 0: ffn."""
     q_rank: int = 0
-    """Multi-head latent attention (DeepSeek): width that queries come from; 0: plain attention."""
+    """Of latent attention: width that queries come from; 0: from the layer's input itself."""
     kv_rank: int = 0
-    """The same of keys and values."""
+    """Width that keys and values come from (multi-head latent attention, DeepSeek); 0: plain attention."""
     rope: int = 0
     """Its width of a head that has rotary positions, beside ``head_dim`` that has none."""
     patch: int = 0
@@ -300,8 +300,10 @@ def _checked(name: str, size: TransformerSize) -> TransformerSize:
         raise JoulecastError(
             f"network `{name}`: top_k={size.top_k}: from 1 to experts={size.experts}"
         )
-    if size.q_rank and not (size.kv_rank and size.family == "llama"):
-        raise JoulecastError(f"network `{name}`: q_rank is of a llama, and goes with kv_rank")
+    if (size.q_rank or size.rope) and not size.kv_rank:
+        raise JoulecastError(f"network `{name}`: q_rank and rope go with kv_rank")
+    if size.kv_rank and size.family != "llama":
+        raise JoulecastError(f"network `{name}`: latent attention (kv_rank) is of a llama")
     return replace(
         size,
         kv_heads=size.kv_heads or size.heads,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.network_names import nearest
-from joulecast.graphs.opgraph import OpGraph
+from joulecast.graphs.opgraph import Op, OpGraph
 
 CAPTURED_BYTES = 4
 """Of the numbers in a graph before it is given a precision: graphs are captured and written at fp32."""
@@ -29,8 +29,6 @@ class Precision:
     """Of a number in weights, activations and gradients."""
     operand_bytes: float | None = None
     """Of a number in the operands of products with weights, where it is another."""
-    rate: str = ""
-    """The peak rate of these products, by its name in a platform; empty: that of the precision."""
 
     @property
     def half(self) -> bool:
@@ -44,7 +42,7 @@ PRECISIONS = {
 } | {
     "fp8": Precision("fp8", 2, 1.0),
     # A scale of 8 bits for each 32 numbers, or for each 16.
-    "mxfp8": Precision("mxfp8", 2, 1 + 1 / 32, "fp8"),
+    "mxfp8": Precision("mxfp8", 2, 1 + 1 / 32),
     "nvfp4": Precision("nvfp4", 2, 0.5 + 1 / 16),
 }
 
@@ -169,14 +167,19 @@ def at_precision(graph: OpGraph, precision: Precision) -> OpGraph:
     }
     if precision.operand_bytes is None:
         return replace(graph, tensors=tensors)
-    logits = {op.reads[0].tensor for op in graph.ops if op.kind == "cross_entropy"}
     ops = tuple(
         replace(op, attributes={**op.attributes, "operand_bytes": precision.operand_bytes})
-        if op.kind == "linear" and op.writes[0].tensor not in logits
+        if op.kind == "linear" and not _gives_scores(graph, op)
         else op
         for op in graph.ops
     )
     return replace(graph, ops=ops, tensors=tensors)
+
+
+def _gives_scores(graph: OpGraph, op: Op) -> bool:
+    """Whether a product is the network's last, or a router's: these keep wide operands."""
+    readers = {reader.kind for access in op.writes for reader in graph.readers[access.tensor]}
+    return not readers or bool(readers & {"cross_entropy", "softmax"})
 
 
 def for_inference(graph: OpGraph) -> OpGraph:

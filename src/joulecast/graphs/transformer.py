@@ -5,6 +5,7 @@ The ops are those that Hugging Face's code of GPT-2, OPT, BERT, Llama and ViT ru
 Attention is one fused kernel, or written out op by op ("eager").
 """
 
+from dataclasses import replace
 from typing import Literal
 
 from joulecast.graphs.network_builder import (
@@ -20,16 +21,27 @@ from joulecast.graphs.opgraph import Dim, DimKind, OpGraph
 BATCH, OTHER, REDUCE, OPAQUE = DimKind.BATCH, DimKind.OTHER, DimKind.REDUCE, DimKind.OPAQUE
 
 
-Attention = Literal["eager", "fused"]
-ATTENTIONS: tuple[Attention, ...] = ("eager", "fused")
+Attention = Literal["eager", "fused", "cudnn"]
+ATTENTIONS: tuple[Attention, ...] = ("eager", "fused", "cudnn")
 CORE = "core"
 """Last part of the module path of what selective recomputation computes again (Korthikanti et al. 2022)."""
 
 
 def attention_of(graph: OpGraph) -> Attention | None:
     """How a graph computes attention; ``None``: it has none."""
+    if any(op.attributes.get("cudnn") for op in graph.ops):
+        return "cudnn"
     kinds = {op.kind for op in graph.ops}
     return "fused" if "attention" in kinds else "eager" if "matmul" in kinds else None
+
+
+def in_cudnn(graph: OpGraph) -> OpGraph:
+    """The graph with its fused attention in kernels of cuDNN."""
+    ops = tuple(
+        replace(op, attributes={**op.attributes, "cudnn": True}) if op.kind == "attention" else op
+        for op in graph.ops
+    )
+    return replace(graph, ops=ops)
 
 
 def _products(net: NetworkBuilder, module: str, x: str, size: TransformerSize) -> list[str]:
@@ -53,11 +65,12 @@ def _latent(net: NetworkBuilder, module: str, x: str, size: TransformerSize) -> 
         ("q", size.q_rank, 0, {"query": heads + size.heads * size.rope}),
         ("kv", size.kv_rank, size.rope, {"key": heads, "value": heads}),
     ):
-        name = f"{module}.{source}"
-        widths = {f"{name}_latent": rank} | ({f"{name}_rotary": also} if also else {})
-        net.linear(f"{name}_down", x, rank + also, bias=size.bias, parts=widths)
-        weight = net.tensor(f"{name}_norm.weight", (rank,))
-        inner = net.normalised("rms_norm", f"{name}_norm", f"{name}_latent", [weight])
+        inner, name = x, f"{module}.{source}"
+        if rank:
+            widths = {f"{name}_latent": rank} | ({f"{name}_rotary": also} if also else {})
+            net.linear(f"{name}_down", x, rank + also, bias=size.bias, parts=widths)
+            weight = net.tensor(f"{name}_norm.weight", (rank,))
+            inner = net.normalised("rms_norm", f"{name}_norm", f"{name}_latent", [weight])
         made += [net.linear(f"{module}.{n}", inner, w, bias=size.bias) for n, w in targets.items()]
     return made
 
@@ -82,7 +95,7 @@ def attention(
     net: NetworkBuilder, module: str, x: str, size: TransformerSize, how: Attention
 ) -> str:
     """Attention of a block with its products before and after; the name of what it gives."""
-    q, k, v = (_latent if size.q_rank else _products)(net, module, x, size)
+    q, k, v = (_latent if size.kv_rank else _products)(net, module, x, size)
     if size.family == "llama":
         q, k = (_rotated(net, module, part, size, how) for part in (q, k))
     core = _fused if how == "fused" else _eager

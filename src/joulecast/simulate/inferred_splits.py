@@ -171,18 +171,24 @@ def split_sequence(graph: OpGraph, placements: Placements, axis: str, size: int)
         raise JoulecastError(f"strategy: sp: {graph.name} has no op with a sequence to split")
 
 
-def split_context(graph: OpGraph, placements: Placements, axis: str) -> None:
+def split_context(graph: OpGraph, placements: Placements, axis: str, size: int) -> None:
     """Split every sample by its positions: queries in attention, whose keys and values are gathered.
 
     Raises:
-        JoulecastError: there is no fused attention.
+        JoulecastError: there is no fused attention, or the sequence does not divide.
     """
     found = False
     for op, placement in zip(graph.ops, placements, strict=True):
-        found |= op.kind == "attention"
-        name = "query" if op.kind == "attention" else "sequence"
-        if any(dim.name == name and dim.kind is not DimKind.REDUCE for dim in op.dims):
-            placement[axis] = name
+        of_attention = op.kind == "attention"
+        found |= of_attention
+        name = "query" if of_attention else "sequence"
+        for dim in op.dims:
+            if dim.name == name and (of_attention or dim.kind is DimKind.OTHER):
+                if dim.size % size:
+                    raise JoulecastError(
+                        f"strategy: cp={size} does not divide the {dim.size} positions of op `{op.name}`"
+                    )
+                placement[axis] = name
     if not found:
         raise JoulecastError(
             f"strategy: cp: {graph.name} has no attention in one kernel; take attention=fused, or leave "

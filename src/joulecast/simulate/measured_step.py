@@ -57,7 +57,7 @@ class MeasuredStep(BaseModel):
     strategy: str = Field("dp=1", max_length=500)
     batch: int = Field(ge=1, le=MOST_SAMPLES, description="Samples of one replica's step.")
     precision: str = "fp32"
-    attention: Literal["eager", "fused"] | None = None
+    attention: Literal["eager", "fused", "cudnn"] | None = None
     optimizer: str = "adam"
     inference: bool = False
     step_s: float = Field(gt=0, le=1e9, description="Seconds of a step.")

@@ -104,11 +104,12 @@ def cut_stages(
             blocks[-1].append(i)
         else:
             blocks.append([i])
-    most = block_count(graph)
     # The embedding and the head may be stages of their own.
-    if strategy.stages > min(most + 2, len(blocks)):
+    has = block_count(graph)
+    most = min(has + 2, len(blocks))
+    if strategy.stages > most:
         raise JoulecastError(
-            f"strategy: {_stages(strategy)}, but {graph.name} has {most} blocks; take {most} stages or fewer"
+            f"strategy: {_stages(strategy)}, but {graph.name} has {has} blocks; take {most} stages or fewer"
         )
     # What crosses a cut is sent forward, and its gradient back.
     replicas = strategy.replicas

@@ -251,7 +251,7 @@ def _laid_out(
         elif axis == "expert":
             split_experts(graph, placements, axis, size)
         elif axis == "context":
-            split_context(graph, placements, axis)
+            split_context(graph, placements, axis, size)
         elif axis in REPLICAS:
             split_batch(graph, placements, axis)
         elif axis == "tensor":

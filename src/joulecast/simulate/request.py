@@ -70,9 +70,11 @@ class SimulatedTraining(Request):
     optimizer: Literal["none", "sgd", "momentum", "adam"] = Field(
         default="momentum", description="What updates the weights, and keeps its states in memory."
     )
-    attention: Literal["eager", "fused"] | None = Field(
+    attention: Literal["eager", "fused", "cudnn"] | None = Field(
         default=None,
-        description="fused (one kernel, the default) or eager (written out), of a network by numbers.",
+        description="fused (one kernel, the default), cudnn (the same in kernels of cuDNN or "
+        "FlashAttention 3; the default at fp8 and narrower), or eager (written out), of a network by "
+        "numbers.",
     )
     gradients: Literal["fp32"] | None = Field(
         default=None,

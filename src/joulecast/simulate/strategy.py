@@ -317,7 +317,7 @@ def parse_strategy(text: str) -> Strategy:
             )
     if rest.get("schedule") == "interleaved":
         rest.setdefault("virtual", 2)
-    if "ep" in groups and rest.get("sequence_parallel"):
+    if groups.get("ep", 1) > 1 and rest.get("sequence_parallel"):
         if groups["ep"] % sizes["tp"]:
             raise JoulecastError(
                 f"strategy `{text}`: ep={groups['ep']}: with sp the tp={sizes['tp']} tensor ranks count too; "

@@ -76,6 +76,9 @@ class Architecture(BaseModel):
         {}, description="The same for products of fp8, mxfp8 and nvfp4; `matrix` where it has none."
     )
     memory: float = Field(0.8, gt=0, le=1, description="Share of the bandwidth that is reached.")
+    cudnn: float = Field(
+        0.85, gt=0, le=1, description="The same of cuDNN's attention (an assumption)."
+    )
     attention: float = Field(
         0.45, gt=0, le=1, description="Share of the plateau that fused attention reaches forward."
     )

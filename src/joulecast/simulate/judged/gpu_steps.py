@@ -180,7 +180,7 @@ def _megatron_bridge(row: Mapping[str, Any]) -> MeasuredStep | None:
         strategy=",".join(words),
         batch=batch // dp,
         precision=_PRECISIONS[first["Precision"]],
-        attention="fused",
+        attention="cudnn",
         optimizer="adam",
         step_s=batch * sequence / gpus / float(first["Tokens / sec / GPU"]),
         source="Megatron-Bridge",

@@ -1,0 +1,117 @@
+"""Networks by the ``config.json`` that the Hugging Face hub has of them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from joulecast.errors import JoulecastError
+from joulecast.graphs.network_graphs import graph_origin, op_graph
+from joulecast.graphs.network_names import parse_network
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "intermediate_size": 512,
+    "vocab_size": 1000,
+    "max_position_embeddings": 131072,
+    "tie_word_embeddings": False,
+}
+
+
+def network(folder: Path, keys: str = "", **config: Any) -> str:
+    path = folder / "config.json"
+    path.write_text(json.dumps(LLAMA | config))
+    return f"hf:{path}{keys}"
+
+
+def parameters(name: str) -> int:
+    return sum(tensor.elements for tensor in op_graph(name).parameters)
+
+
+def test_a_configuration_is_its_numbers(tmp_path: Path) -> None:
+    name = network(tmp_path, ":sequence=64")
+    by_numbers = "llama:layers=2,hidden=256,heads=8,kv_heads=2,ffn=512,vocabulary=1000,sequence=64"
+    assert parse_network(name) == parse_network(f"{by_numbers},positions=131072")
+    assert parameters(name) == parameters(by_numbers)
+    assert graph_origin(name) == "numbers"
+
+
+def test_a_null_is_a_key_that_is_not_there(tmp_path: Path) -> None:
+    name = network(tmp_path, ":sequence=64", num_key_value_heads=None, head_dim=None)
+    assert parse_network(name).kv_heads == 8
+
+
+def test_learned_positions_are_those_of_the_file_at_any_length(tmp_path: Path) -> None:
+    facts = {"model_type": "gpt2", "max_position_embeddings": 1024}
+    short, whole = (parameters(network(tmp_path, keys, **facts)) for keys in (":sequence=64", ""))
+    assert short == whole
+
+
+def test_opt_350m_projects_its_embedding_and_has_norms_behind(tmp_path: Path) -> None:
+    name = network(
+        tmp_path,
+        model_type="opt",
+        hidden_size=1024,
+        num_hidden_layers=24,
+        num_attention_heads=16,
+        num_key_value_heads=None,
+        ffn_dim=4096,
+        intermediate_size=None,
+        vocab_size=50272,
+        max_position_embeddings=2048,
+        word_embed_proj_dim=512,
+        do_layer_norm_before=False,
+        tie_word_embeddings=True,
+    )
+    assert parameters(name) == parameters("opt-350m")
+
+
+def test_a_mixture_with_latent_attention(tmp_path: Path) -> None:
+    mixture = {
+        "model_type": "deepseek_v3",
+        "num_key_value_heads": 8,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 128,
+        "n_shared_experts": 1,
+        "first_k_dense_replace": 1,
+        "kv_lora_rank": 32,
+        "qk_rope_head_dim": 16,
+        "v_head_dim": 32,
+    }
+    ranked, direct = (
+        parse_network(network(tmp_path, ":sequence=64", q_lora_rank=rank, **mixture))
+        for rank in (48, None)
+    )
+    assert (ranked.q_rank, direct.q_rank, direct.kv_rank) == (48, 0, 32)
+    assert direct.dense_ffn == 512
+    assert direct.ffn == 128
+    # Queries: 256 x 48 and 48 x 8 x 48 with a norm of 48, or 256 x 8 x 48; in both layers.
+    counts = [
+        parameters(network(tmp_path, ":sequence=64", q_lora_rank=rank, **mixture))
+        for rank in (48, None)
+    ]
+    assert counts[1] - counts[0] == 2 * (256 * 384 - (256 * 48 + 48 * 384 + 48))
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({}, "say how many a sample has"),
+        ({"model_type": "mamba"}, "model_type `mamba` is not known"),
+        ({"hidden_size": "wide"}, "hidden_size"),
+        ({"mlp_only_layers": [1], "model_type": "qwen3_moe"}, "mlp_only_layers"),
+    ],
+)
+def test_what_is_not_known_is_refused_with_the_file(
+    tmp_path: Path, config: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(JoulecastError, match=said):
+        op_graph(network(tmp_path, **config))
+    with pytest.raises(JoulecastError, match="no such Hugging Face configuration"):
+        op_graph(f"hf:{tmp_path}/nothing.json")
