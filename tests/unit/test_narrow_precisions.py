@@ -54,14 +54,15 @@ def test_attention_and_the_vocabulary_stay_wide(tmp_path: Path) -> None:
     long = "llama:layers=1,hidden=512,heads=4,ffn=512,vocabulary=512,sequence=65536"
     file = tmp_path / "own.yaml"
     file.write_text(
-        "name: own\ncluster: {device: {name: own, peak_flops: {bf16: 1e15, fp8: 2e15}, memory_bytes_per_s: 3e12}}\n"
+        "name: own\n"
+        "cluster: {device: {name: own, peak_flops: {bf16: 1e15, fp8: 2e15}, memory_bytes_per_s: 3e12}}\n"
     )
     for platform in ("h100-sxm", str(file)):
         steps = [
             simulated("dp=1", long, 1, platform=platform, precision=name, attention="cudnn")
             for name in ("bf16", "fp8")
         ]
-        assert 0.9 * steps[0].step_s < steps[1].step_s < steps[0].step_s
+        assert 0.9 * steps[0].step_s < steps[1].step_s <= steps[0].step_s
 
 
 def test_positions_on_two_devices_halve_what_each_computes_and_keeps() -> None:
