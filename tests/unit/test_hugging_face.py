@@ -41,6 +41,11 @@ def test_a_configuration_is_its_numbers(tmp_path: Path) -> None:
     assert graph_origin(name) == "numbers"
 
 
+def test_a_key_behind_the_path_goes_first(tmp_path: Path) -> None:
+    wide, narrow = (parameters(network(tmp_path, f":sequence=64,ffn={n}")) for n in (512, 256))
+    assert wide - narrow == 2 * 3 * 256 * 256
+
+
 def test_a_null_is_a_key_that_is_not_there(tmp_path: Path) -> None:
     name = network(tmp_path, ":sequence=64", num_key_value_heads=None, head_dim=None)
     assert parse_network(name).kv_heads == 8

@@ -73,6 +73,9 @@ def read_hugging_face(path: Path) -> tuple[str, dict[str, Any]]:
         if content.get(key, value) != value:
             raise JoulecastError(f"{path}: {key}: {content[key]}: only {value} is known here")
     sizes = found.model_dump(exclude={"model_type"}, exclude_none=True)
+    if not found.experts:
+        # One MLP in all layers: a key behind the path may give it another size.
+        sizes.pop("dense_ffn", None)
     sizes["sequence"] = sizes.get("positions", 0)
     if family == "opt":
         # Its table of positions has two rows more than tokens.

@@ -77,7 +77,7 @@ class TransformerSize:
     kv_rank: int = 0
     """Width that keys and values come from (multi-head latent attention, DeepSeek); 0: plain attention."""
     rope: int = 0
-    """Its width of a head that has rotary positions, beside ``head_dim`` that has none."""
+    """Its width of a head that has rotary positions, in addition to ``head_dim`` that has none."""
     patch: int = 0
     image: int = 0
     classes: int = 0

@@ -2,7 +2,7 @@
 
 The simulator's own price of a collective is fitted: within a node the rate of a GPU's link, and launch and
 latency of a step; then between nodes the rate of a node's links, and the latency of a step. What the
-collectives do not tell stays as it was. Nothing of a training step goes into it.
+collectives do not show stays as it was. Nothing of a training step goes into it.
 """
 
 import math
@@ -38,7 +38,7 @@ _KINDS: dict[str, Kind] = {
     "alltoall": "all_to_all",
 }
 """Tests that all GPUs of a node take part in alike. In ``sendrecv_perf``, one GPU of a node sends to the next
-node, whose share of the network cards a platform does not tell."""
+node, whose share of the network cards is in no platform."""
 
 
 def collective_seconds(
@@ -82,8 +82,8 @@ def simulated_seconds(platform: Platform, test: CollectiveTest) -> Floats:
 
 
 _LARGE_BYTES, _SMALL_BYTES = 16 << 20, 64 << 10
-"""Buffers that tell a rate, as gradients and activations have them, and those that tell a latency. Between
-them a library changes its protocol, which no rate and no latency tells."""
+"""Buffers that show a rate, as gradients and activations have them, and those that show a latency. Between
+them a library changes its protocol, which neither rate nor latency describes."""
 _LEAST_S = 1e-6
 """Where the fit of a latency begins that is not known."""
 _TRIED = sorted(np.linspace(-5, 5, 41).tolist(), key=abs)
@@ -192,7 +192,7 @@ def fit_links(platform: Platform, tests: Sequence[CollectiveTest]) -> ClusterLin
 
     Raises:
         JoulecastError: the platform has other levels of links, or fewer GPUs of a node than a test; or no
-            test tells a link.
+            test shows a link.
     """
     cluster = platform.require_cluster()
     if len(cluster.links) != 2 or None in [link.bytes_per_s for link in cluster.links]:
@@ -260,8 +260,8 @@ def write_platform(found: ClusterLinks, path: Path) -> None:
     """Write the platform file of a cluster whose links were fitted, named after the file."""
     cluster = found.platform.require_cluster()
     tests = {"within a node": found.within, "between nodes": found.between}
-    told = " and ".join(f"{len(of)} {where}" for where, of in tests.items() if of)
-    links = f"fitted to collectives of nccl-tests, {told}"
+    counts = " and ".join(f"{len(of)} {where}" for where, of in tests.items() if of)
+    links = f"fitted to collectives of nccl-tests, {counts}"
     if not all(tests.values()):
         links += f"; the others: {cluster.sources.get('links', 'not known')}"
     described = cluster.model_copy(update={"sources": {**cluster.sources, "links": links}})

@@ -185,7 +185,7 @@ def error_of(step: MeasuredStep, simulation: Simulation, ops_factor: float) -> M
 def odd_remark(steps: Sequence[MeasuredStep], simulations: Sequence[Simulation]) -> str | None:
     """What to say where one step alone is slower, or faster, than its simulation's 90 % interval allows.
 
-    Two that are on the same side tell something of the GPU, and not of a step.
+    Two on the same side are an error of the GPU's description, and not of a step.
     """
     outside: dict[bool, list[str]] = {True: [], False: []}
     for step, found in zip(steps, simulations, strict=True):

@@ -240,11 +240,12 @@ def memory_verdict(memory: list[Memory], platform: Platform) -> str:
     """One line: whether the step fits in memory, and if not, what does not."""
     device = platform.require_cluster().device
     limit, worst = device.memory_bytes, max(memory, key=lambda m: m.peak_bytes)
-    needed = worst.peak_bytes + device.reserved_bytes
-    if limit is None:
+    share = share_of_memory(memory, platform)
+    if limit is None or share is None:
         return f"memory of {platform.name}'s devices is not known"
-    if needed <= limit:
-        near = "; near the limit, it may not fit" if needed > NEAR_LIMIT * limit else ""
+    needed = share * limit
+    if share <= 1:
+        near = "; near the limit, it may not fit" if share > NEAR_LIMIT else ""
         return f"fits: {needed / 1e9:.1f} of {limit / 1e9:.1f} GB{near}"
     return (
         f"out of memory: stage {worst.stage} needs {needed / 1e9:.1f} GB, a device of "

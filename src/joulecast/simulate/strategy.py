@@ -269,14 +269,14 @@ def parse_strategy(text: str) -> Strategy:
     """A strategy from a line like ``dp=8,tp=2,pp=4,micro=16,zero=1,recompute``.
 
     Keys: ``dp``, ``tp``, ``pp`` (sizes), ``cp`` (context parallelism: so many devices share the positions of
-    a sample), ``micro`` (micro-batches), ``schedule`` (1f1b, gpipe, interleaved,
-    zb-h1, or how many micro-batches each stage may have under way, as 3/2/1), ``virtual`` (chunks a device,
-    for interleaved; ``interleaved=2`` says both), ``zero`` (0..3), ``shard`` (hybrid sharding: training state
-    is sharded over so many neighbouring replicas, and those groups hold copies), ``ep`` (expert parallelism:
-    so many neighbouring replicas share the experts of a mixture; with ``sp`` tensor ranks count too),
-    ``scatter`` (each or once), ``bucket``
-    (bytes), and the words ``recompute`` (or ``recompute=selective``), ``sp`` (sequence parallelism),
-    ``tp-overlap`` and ``no-overlap``. A path of a YAML file gives a strategy with a tree of its own.
+    a sample), ``micro`` (micro-batches), ``schedule`` (1f1b, gpipe, interleaved, zb-h1, or how many
+    micro-batches each stage may have under way, as 3/2/1), ``virtual`` (chunks a device, for interleaved;
+    ``interleaved=2`` says both), ``zero`` (0..3), ``shard`` (hybrid sharding: training state is sharded over
+    so many neighbouring replicas, and those groups hold copies), ``ep`` (expert parallelism: so many
+    neighbouring replicas share the experts of a mixture; with ``sp`` tensor ranks count too), ``scatter``
+    (each or once), ``bucket`` (bytes), and the words ``recompute`` (or ``recompute=selective``), ``sp``
+    (sequence parallelism), ``tp-overlap`` and ``no-overlap``. A path of a YAML file gives a strategy with a
+    tree of its own.
 
     Raises:
         JoulecastError: an unknown word, or a number that is none.
