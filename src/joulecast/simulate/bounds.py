@@ -13,9 +13,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from joulecast.simulate.compiler import Compiler, TurnWork
+from joulecast.simulate.cost_cache import cached
+from joulecast.simulate.device_mesh import uneven
 from joulecast.simulate.phases import Bucket, Message, reduction
+from joulecast.simulate.program import StageProgram
 from joulecast.simulate.shared_links import alone
-from joulecast.simulate.strategy import size_along
+from joulecast.simulate.simulate import Prepared
+from joulecast.simulate.strategy import Strategy, size_along
 from joulecast.simulate.transfers import Flow
 
 
@@ -26,6 +30,41 @@ class Least:
     step_s: float
     computing_s: float
     """Seconds that a device computes, the mean over devices."""
+
+
+def _ops_s(ready: Prepared, program: StageProgram, mesh: dict[str, int]) -> tuple[float, float]:
+    """Seconds that a stage's ops take in the forward and in the backward of a micro-batch."""
+    graph, forward_s, backward_s = ready.graph, 0.0, 0.0
+    for item in program.items:
+        parts = item.parts(mesh)
+        forward_s += ready.costs.cost(graph, item.op, parts, "forward").seconds
+        if any(access.tensor in graph.trained for access in item.op.reads):
+            backward_s += ready.costs.cost(graph, item.op, parts, "backward").seconds
+    return forward_s, 0.0 if ready.training.inference else backward_s
+
+
+def least_computing(ready: Prepared, strategy: Strategy) -> Least:
+    """What a step takes at least to compute; 0 where devices have parts of unlike sizes."""
+    mesh, costs = dict(strategy.mesh), cached(ready.costs)
+    if uneven(ready.placed, mesh):
+        return Least(0.0, 0.0)
+    stages = []
+    for program, shape in zip(ready.programs, ready.shapes, strict=True):
+        key = ("ops", costs, tuple(mesh.items()), shape)
+
+        def work(program: StageProgram = program) -> tuple[float, float]:
+            return _ops_s(ready, program, mesh)
+
+        stages.append(costs.op_cache.once(ready.graph, key, work))
+    # With zero-bubble schedules, gradients of weights may come behind what is passed on.
+    passes_back = strategy.schedule != "zb-h1"
+    ends, passed_s = [], 0.0
+    for place in range(strategy.pipeline):
+        own_s = sum(sum(stage) for stage in stages[place :: strategy.pipeline])
+        ends.append(passed_s + strategy.micro_batches * own_s)
+        passed_s += stages[place][0] + passes_back * stages[place][1]
+    computing_s = strategy.micro_batches * sum(map(sum, stages)) / strategy.pipeline
+    return Least(max(ends), computing_s)
 
 
 def least_seconds(flow: Flow, size: float, capacity: list[float]) -> float:

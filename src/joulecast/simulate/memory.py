@@ -7,17 +7,17 @@ et al. 2020).
 
 import math
 from collections import Counter
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 
 from joulecast.graphs.opgraph import OpGraph
-from joulecast.graphs.precision import DEFAULT_TRAINING, TrainingSetup
+from joulecast.graphs.precision import TrainingSetup
 from joulecast.runs.platforms import Platform
 from joulecast.simulate.cost_cache import OpCache
 from joulecast.simulate.phases import Sharding
 from joulecast.simulate.program import StageProgram
 from joulecast.simulate.schedules import device_order, most_kept
-from joulecast.simulate.stage_activations import shape_of, stage_peaks
+from joulecast.simulate.stage_activations import stage_peaks
 from joulecast.simulate.strategy import Strategy
 
 
@@ -51,7 +51,7 @@ def _activations(
     graph: OpGraph,
     strategy: Strategy,
     programs: list[StageProgram],
-    shapes: tuple[Hashable, ...],
+    shapes: Sequence[Hashable],
     keeps: bool,
     op_cache: OpCache,
 ) -> tuple[float, str]:
@@ -143,9 +143,10 @@ def memory_of(
     graph: OpGraph,
     strategy: Strategy,
     programs: list[StageProgram],
-    training: TrainingSetup = DEFAULT_TRAINING,
-    op_cache: OpCache | None = None,
-    communicator_bytes: float = 0.0,
+    shapes: Sequence[Hashable],
+    training: TrainingSetup,
+    op_cache: OpCache,
+    communicator_bytes: float,
 ) -> Memory:
     """Peak memory of the devices of a pipeline's place (the largest parts, where dims divide unevenly).
 
@@ -153,17 +154,15 @@ def memory_of(
         graph: at the batch of a micro-batch.
         strategy: that it is run by.
         programs: of the stages on these devices; several, where the schedule is interleaved.
+        shapes: of these stages, as of :func:`joulecast.simulate.stage_activations.shape_of`.
         training: precision and optimizer, and whether there is a backward.
         op_cache: of the stages that were looked at before, to look at those like them no more.
         communicator_bytes: of the communication library's buffers, for each group of devices.
     """
-    op_cache = op_cache or OpCache()
-    mesh, numbers = dict(strategy.mesh), op_cache.numbers(graph)
-    shapes = tuple(shape_of(program, mesh, numbers) for program in programs)
     peak, where = _activations(graph, strategy, programs, shapes, not training.inference, op_cache)
     blocks = tuple(_blocks(program) for program in programs)
     once = strategy.micro_batches > 1 and strategy.scatter == "once"
-    key = ("state", shapes, blocks, tuple(mesh.items()), once, training)
+    key = ("state", tuple(shapes), blocks, tuple(strategy.mesh.items()), once, training)
     state = op_cache.once(graph, key, lambda: _state(strategy, programs, training))
     return Memory(
         programs[0].stage,

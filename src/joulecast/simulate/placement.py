@@ -218,30 +218,29 @@ def place(
     tree = strategy.tree
     if tree.children or tree.split or tree.stage is not None:
         placements, settings = _settle_splits(graph, strategy)
-        stages = _laid_out(graph, strategy, costs, send_s_per_byte, placements, settings)
+        placements = _split(graph, strategy, placements)
+        stages = _cut(graph, strategy, costs, send_s_per_byte, placements, settings)
         return _placed(graph, stages, placements, settings)
     settings = [tree] * len(graph.ops)
+    mesh, known = tuple(strategy.mesh.items()), cached(costs)
+    once = known.op_cache.once
 
-    def laid_out() -> tuple[Placements, list[int]]:
-        placements: Placements = [{} for _ in graph.ops]
-        return placements, _laid_out(graph, strategy, costs, send_s_per_byte, placements, settings)
+    def split() -> Placements:
+        return _split(graph, strategy, [{} for _ in graph.ops])
 
-    # What a strategy shards and computes again changes nothing here.
-    mesh = tuple(strategy.mesh.items())
-    key = (mesh, strategy.virtual, strategy.sequence_parallel, send_s_per_byte, id(costs))
-    placements, stages = cached(costs).op_cache.once(graph, key, laid_out)
+    # What a strategy shards and computes again changes nothing here, nor does what ops cost where they split.
+    key = (mesh, strategy.sequence_parallel)
+    placements = once(graph, ("split", *key), split)
+
+    def cut() -> list[int]:
+        return _cut(graph, strategy, costs, send_s_per_byte, placements, settings)
+
+    stages = once(graph, ("cut", *key, strategy.virtual, send_s_per_byte, known), cut)
     return _placed(graph, stages, placements, settings)
 
 
-def _laid_out(
-    graph: OpGraph,
-    strategy: Strategy,
-    costs: Costs,
-    send_s_per_byte: float,
-    placements: Placements,
-    settings: list[Node],
-) -> list[int]:
-    """Infer what the settings leave open of the placements; gives the stage of each op."""
+def _split(graph: OpGraph, strategy: Strategy, placements: Placements) -> Placements:
+    """Infer what the settings leave open of the placements, in place."""
     used = _axes_of_tree(strategy.tree)
     for axis, size in strategy.mesh.items():
         if axis == "pipeline" or size == 1:
@@ -268,6 +267,18 @@ def _laid_out(
     for placement in placements:
         for axis in [a for a in placement if strategy.mesh[a] == 1]:
             del placement[axis]
+    return placements
+
+
+def _cut(
+    graph: OpGraph,
+    strategy: Strategy,
+    costs: Costs,
+    send_s_per_byte: float,
+    placements: Placements,
+    settings: list[Node],
+) -> list[int]:
+    """The stage of each op: as the settings have it, or even ones."""
     numbers = [setting.stage for setting in settings]
     if strategy.stages > 1 and any(stage is None for stage in numbers):
         if any(stage is not None for stage in numbers):

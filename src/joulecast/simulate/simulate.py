@@ -7,9 +7,10 @@ gives the step's time, where it goes, and the memory that each device needs.
 
 import gc
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -48,6 +49,7 @@ from joulecast.simulate.placement import PlacedOp, check_heads, place
 from joulecast.simulate.program import ForwardProgram, ProgramBuilder, StageProgram
 from joulecast.simulate.proteus import RingTransfers
 from joulecast.simulate.shared_links import SharedLinks
+from joulecast.simulate.stage_activations import shape_of
 from joulecast.simulate.strategy import Strategy, gradient_passes, text_of
 from joulecast.simulate.topology import Topology, topology_of
 from joulecast.simulate.transfers import Transfers
@@ -281,6 +283,12 @@ class Prepared:
     training: TrainingSetup = DEFAULT_TRAINING
     communicator_bytes: float = 0.0
 
+    @cached_property
+    def shapes(self) -> list[Hashable]:
+        """What tells each stage from another but names."""
+        numbers = cached(self.costs).op_cache.numbers(self.graph)
+        return [shape_of(program, numbers) for program in self.programs]
+
     def memory(self, strategy: Strategy) -> list[Memory]:
         """Memory of each stage's devices."""
         places = strategy.pipeline
@@ -289,6 +297,7 @@ class Prepared:
                 self.graph,
                 strategy,
                 self.programs[place::places],
+                self.shapes[place::places],
                 self.training,
                 cached(self.costs).op_cache,
                 self.communicator_bytes,

@@ -202,8 +202,9 @@ class StagePeaks:
 _Peaks = tuple[float, tuple[float, int], tuple[float, int]]
 
 
-def shape_of(program: StageProgram, mesh: dict[str, int], numbers: dict[str, int]) -> Hashable:
-    """What tells a stage from another but names: its ops by signature, their parts, and who reads what."""
+def shape_of(program: StageProgram, numbers: dict[str, int]) -> Hashable:
+    """What tells a stage from another of a mesh but names: its ops by signature, what is split of them, and
+    who reads what."""
     places: dict[str, int] = {}
     found: list[Hashable] = []
     for item in program.items:
@@ -211,8 +212,7 @@ def shape_of(program: StageProgram, mesh: dict[str, int], numbers: dict[str, int
             places.setdefault(a.tensor, len(places)) for a in (*item.op.reads, *item.op.writes)
         ]
         again = places.setdefault(f"again {item.recompute}", len(places)) if item.recompute else -1
-        parts = tuple((dim, mesh[axis]) for axis, dim in item.placement.items())
-        found.append((numbers[item.op.name], parts, again, *tensors))
+        found.append((numbers[item.op.name], again, *item.placement.items(), *tensors))
     return tuple(found)
 
 
@@ -241,6 +241,7 @@ def stage_peaks(
         backward = stage.backward_peak() if keeps else (0.0, -1)
         return stage.saved_bytes, stage.forward_peak(), backward
 
-    saved, forward, backward = op_cache.once(graph, (shape, keeps, as_written), looked_at)
+    key = (shape, tuple(mesh.items()), keeps, as_written)
+    saved, forward, backward = op_cache.once(graph, key, looked_at)
     names = [*(item.op.name for item in program.items), ""]
     return StagePeaks(saved, forward[0], names[forward[1]], backward[0], names[backward[1]])

@@ -8,10 +8,10 @@ Where only the best are asked for, strategies are simulated in the order of the 
 
 import bisect
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from ctypes import c_double, c_int
+from ctypes import c_double
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from multiprocessing import get_context
@@ -23,7 +23,7 @@ from joulecast.graphs.opgraph import OpGraph
 from joulecast.quantities import steady
 from joulecast.runs.platforms import Platform
 from joulecast.runs.provenance import usable_cores
-from joulecast.simulate.bounds import least_time
+from joulecast.simulate.bounds import Least, least_computing, least_time
 from joulecast.simulate.compiler import Compiler
 from joulecast.simulate.cost_cache import cached
 from joulecast.simulate.memory import (
@@ -51,36 +51,23 @@ from joulecast.simulate.strategy_space import (
 )
 
 _FORKING = get_context("fork")
-T = TypeVar("T")
 R = TypeVar("R")
 
 
 class Found:
-    """What all processes have found and taken so far.
+    """The least values that all processes have found so far.
 
     Args:
-        top: how many of the least values are wanted; ``None``: all, so that no value is too large.
+        top: how many of them are wanted; ``None``: all, so that no value is too large.
     """
 
     def __init__(self, top: int | None) -> None:
         self._least = None if top is None else _FORKING.Array(c_double, [float("inf")] * top)
-        self._taken = _FORKING.Value(c_int, 0)
 
     @property
     def limit(self) -> float:
         """The largest of the least values: what is above it is not among them."""
         return float("inf") if self._least is None else float(self._least[-1])
-
-    @property
-    def taken(self) -> int:
-        """How many items, from the first on, have been taken."""
-        return int(self._taken.value)
-
-    def take(self) -> int:
-        """Take the next item; returns its place."""
-        with self._taken.get_lock():
-            self._taken.value += 1
-            return int(self._taken.value) - 1
 
     def add(self, value: float) -> None:
         """Note a value."""
@@ -93,25 +80,22 @@ class Found:
 
 
 _SHARED: list[Any] = []
-"""What processes find that are forked next: the function, the items, and what has been found."""
+"""What processes find that are forked next: the function, how many they are, and what has been found."""
 
 
-def _in_this_process(_: int) -> Any:
-    work, items, found = _SHARED
-    return work(items, found)
+def _in_this_process(number: int) -> Any:
+    work, processes, found = _SHARED
+    return work(number, processes, found)
 
 
 def in_processes(
-    work: Callable[[Sequence[T], Found], dict[int, R]],
-    items: Sequence[T],
-    processes: int,
-    top: int | None,
+    work: Callable[[int, int, Found], dict[int, R]], processes: int, top: int | None
 ) -> dict[int, R]:
     """The results of ``work`` in all processes.
 
     Args:
-        work: gets all items, takes some of them, and returns results by number, which are pickled.
-        items: the most promising first.
+        work: gets the number of its process, how many there are, and what all have found; returns results by
+            number, which are pickled.
         processes: how many; with one, the work is done here.
         top: how many of the least values are wanted.
 
@@ -120,8 +104,8 @@ def in_processes(
     """
     found = Found(top)
     if processes <= 1:
-        return work(items, found)
-    _SHARED[:] = work, items, found
+        return work(0, 1, found)
+    _SHARED[:] = work, processes, found
     results: dict[int, R] = {}
     try:
         with ProcessPoolExecutor(processes, mp_context=_FORKING) as pool:
@@ -262,37 +246,44 @@ class _Search:
         """What a simulation is ranked by."""
         return self.value(simulation.step_s, simulation.breakdown.computing_s)
 
-    def simulated(self, fits: Sequence[_Fitting], found: Found) -> dict[int, SearchedStrategy]:
-        """Outcomes of the strategies that no other process has taken, by their places.
+    def simulated(self, number: int, processes: int, found: Found) -> dict[int, SearchedStrategy]:
+        """Outcomes of the strategies that are this process's, by their places.
 
-        All get the least time that they can take. Then they are simulated in its order, until what is left
-        cannot be among the best.
+        The one with the least bound is always next: it gets the least time that it can take as its bound,
+        then it is simulated; until no bound that is left can be among the best.
         """
         done: dict[int, SearchedStrategy] = {}
-        waiting: list[tuple[float, int, Compiler]] = []
-        while (place := found.take()) < len(fits):
-            compiler, value = self._compiled(fits[place]), 0.0
-            if self.top is not None:
-                least = least_time(compiler)
-                value = steady(self.value(least.step_s, least.computing_s))
-                done[place] = SearchedStrategy(least.step_s)
-            heapq.heappush(waiting, (value, place, compiler))
+        waiting: list[tuple[float, int, Compiler | None]] = []
+        for place in range(number, len(self.fits), processes):
+            each = self.fits[place]
+            least = least_computing(each.ready, each.strategy)
+            done[place] = SearchedStrategy(least.step_s)
+            waiting.append((self._bound(least), place, None))
+        heapq.heapify(waiting)
         while waiting:
             value, place, compiler = heapq.heappop(waiting)
             if value > found.limit * (1 + _ROUNDING):
                 break
-            simulation = self._simulated(fits[place], compiler)
-            least_s = done[place].least_s if place in done else simulation.step_s
-            done[place] = SearchedStrategy(least_s, simulation)
+            if compiler is None:
+                compiler = self._compiled(self.fits[place])
+                least = least_time(compiler)
+                done[place] = SearchedStrategy(least.step_s)
+                heapq.heappush(waiting, (self._bound(least), place, compiler))
+                continue
+            simulation = self._simulated(self.fits[place], compiler)
+            done[place] = SearchedStrategy(done[place].least_s, simulation)
             found.add(self.of(simulation))
         return done
+
+    def _bound(self, least: Least) -> float:
+        return steady(self.value(least.step_s, least.computing_s))
 
     def best(self) -> tuple[list[Simulation], dict[str, float]]:
         """The best of what fits, and the least seconds of all others."""
         top = self.top
         work = sum(each.strategy.pipeline * each.strategy.micro_batches for each in self.fits)
         processes = usable_cores() if top is not None and work >= _WORTH_PROCESSES else 1
-        done = in_processes(self.simulated, self.fits, processes, top)
+        done = in_processes(self.simulated, processes, top)
         # Equals stay in the order in which they were tried: the plainer first.
         ranked = [
             (one.simulation, place)
