@@ -17,7 +17,7 @@ import pandas as pd
 from joulecast.energy.fitting import CampaignFit
 from joulecast.energy.node_power import MeteredNode, known_nodes, metered_nodes, shipped_nodes
 from joulecast.errors import JoulecastError
-from joulecast.graphs.clocks import POWER_WIDTH, gpu_power_of
+from joulecast.graphs.clocks import POWER_WIDTH, GpuPower, gpu_power_of
 from joulecast.graphs.kernel_costs import kernel_costs_of
 from joulecast.quantities import counted
 from joulecast.runs.judging import MEASURED, OURS
@@ -200,7 +200,7 @@ def nodes_of(platform: Platform, devices: int) -> int:
 
 
 def rising_joules(
-    platform: Platform, devices: int, fit: CampaignFit | None = None
+    platform: Platform, precision: str, devices: int, fit: CampaignFit | None = None
 ) -> Callable[[float, float], float] | None:
     """Joules of a step, of its seconds and those that a device computes, if they never fall with either.
 
@@ -212,6 +212,13 @@ def rising_joules(
         phases = fit.mc2.get("phases")
         node = _of_hardware(metered_nodes(phases, fit.observations) if phases else [], platform)
     per_node = platform.require_cluster().devices_per_node
+    power = _gpu_power(platform, precision)
+    if fit is None and power is not None and (node is None or node.gpus not in (None, per_node)):
+        # A GPU that computes draws more than one that is awake.
+        described, busy_w = power, float(power.watts(power.clock_at(power.limit_w)))
+        return lambda step_s, computing_s: (
+            devices * (computing_s * (busy_w - described.awake_w) + step_s * described.awake_w)
+        )
     if node is None or node.gpus not in (None, per_node) or not node.rises:
         return None
     metered, used = node, _used(platform, devices)
@@ -320,14 +327,15 @@ def energy_of_steps(
     """What whole steps take, by the names that predictions have.
 
     Args:
-        fit: as of :func:`simulation_energy`.
+        fit: as of :func:`known_energy`.
         steps: how many.
 
     Returns:
         ``time_s`` and ``energy_j`` with the ends of their 90 % intervals (``time_low_s``, ...), each ``None``
-        where it is not known, with ``why_no_energy`` and ``why_no_interval``; and ``energy_source``.
+        where it is not known, with ``why_no_energy`` and ``why_no_interval``; ``energy_source``, and whether
+        it ``energy_covers`` whole nodes or GPUs alone.
     """
-    energy = simulation_energy(simulation, fit)
+    energy = known_energy(simulation, fit)
     ends = simulation.interval_s
     low_s, high_s = ends or (None, None)
     of_step = {
@@ -342,9 +350,16 @@ def energy_of_steps(
     return {
         **{name: None if each is None else steps * each for name, each in of_step.items()},
         "energy_source": energy.label,
+        "energy_covers": None if energy.joules is None else energy.covers,
         "why_no_energy": None if energy.joules is not None else energy.reason,
         "why_no_interval": NO_INTERVAL if ends is None else energy.why_no_interval or None,
     }
+
+
+def _gpu_power(platform: Platform, precision: str) -> GpuPower | None:
+    """What a GPU of a platform draws, by its description; ``None`` if that does not say it."""
+    costs = kernel_costs_of(platform, precision)
+    return None if costs is None else gpu_power_of(costs.device, costs.precision)
 
 
 def described_energy(simulation: Simulation, why: str) -> StepEnergy | None:
@@ -352,9 +367,8 @@ def described_energy(simulation: Simulation, why: str) -> StepEnergy | None:
 
     What a GPU does not compute, it is awake. ``why``: why no metered run says them.
     """
-    costs = kernel_costs_of(simulation.platform, simulation.training.precision.name)
-    power = costs and gpu_power_of(costs.device, costs.precision)
-    if not power:
+    power = _gpu_power(simulation.platform, simulation.training.precision.name)
+    if power is None:
         return None
     mhz, devices = simulation.sm_mhz, simulation.strategy.devices
     clock = float(power.clock_at(power.limit_w)) if mhz is None else mhz / power.boost_mhz
@@ -373,17 +387,52 @@ def described_energy(simulation: Simulation, why: str) -> StepEnergy | None:
     return _with_interval(energy, simulation, POWER_WIDTH, up)
 
 
-def _best_known(simulation: Simulation, fit: CampaignFit | None) -> StepEnergy:
-    """Joules from metered runs, which had no power limit; else from the GPU's description."""
+def _at_clock(metered: StepEnergy, simulation: Simulation) -> StepEnergy:
+    """Joules of metered nodes less what their GPUs draw less at the clock that they are set to."""
+    power = _gpu_power(simulation.platform, simulation.training.precision.name)
+    if metered.joules is None or simulation.sm_mhz is None or power is None:
+        return metered
+    full_w, set_w = (
+        float(power.watts(clock))
+        for clock in (power.clock_at(power.limit_w), simulation.sm_mhz / power.boost_mhz)
+    )
+    computing_s = simulation.strategy.devices * simulation.breakdown.computing_s
+    joules = metered.joules - computing_s * (full_w - set_w)
+    # What is left is as uncertain as the metered joules, and as what is taken off.
+    share = computing_s * (full_w - set_w) / joules
+    down, up = (
+        math.hypot(math.log(metered.joules / metered.low_j), share * POWER_WIDTH)
+        if metered.low_j
+        else None,
+        math.hypot(math.log(metered.high_j / metered.joules), share * POWER_WIDTH)
+        if metered.high_j
+        else None,
+    )
+    return replace(
+        metered,
+        joules=joules,
+        power_w=joules / simulation.step_s,
+        low_j=None if down is None else joules * math.exp(-down),
+        high_j=None if up is None else joules * math.exp(up),
+        rests_on=f"{metered.rests_on}, of which a GPU that computes draws {full_w - set_w:,.0f} W less at "
+        f"{simulation.sm_mhz:,.0f} MHz, by its description",
+    )
+
+
+def known_energy(simulation: Simulation, fit: CampaignFit | None = None) -> StepEnergy:
+    """Joules from metered runs, less what a power limit or clock takes off; else from the GPU's description.
+
+    Args:
+        fit: as of :func:`simulation_energy`.
+    """
     if simulation.sm_mhz is not None and fit is not None:
         raise JoulecastError(
             "--fits: metered runs say nothing of a power limit or clock; leave out --fits, or both of these"
         )
     metered = simulation_energy(simulation, fit)
-    if fit is not None or (metered.joules is not None and simulation.sm_mhz is None):
-        return metered
-    at_limit = "metered runs say nothing of a power limit or clock"
-    return described_energy(simulation, metered.reason or at_limit) or metered
+    if fit is not None or metered.joules is not None:
+        return _at_clock(metered, simulation)
+    return described_energy(simulation, metered.reason) or metered
 
 
 def fit_in(fits: Path | None) -> CampaignFit | None:
@@ -400,5 +449,5 @@ def priced(simulation: Simulation, fit: CampaignFit | None = None) -> dict[str, 
             "computing_s": times.computing_s + times.update_s,
             "communicating_s": times.communicating_copy_s + times.communicating_wait_s,
         },
-        **_best_known(simulation, fit).as_json(),
+        **known_energy(simulation, fit).as_json(),
     }

@@ -268,17 +268,14 @@ class Scale(Request):
 _MOST_MONEY = 1e12
 
 
-class PriceList(BaseModel):
-    """Prices, all in one currency; what has none costs nothing."""
+class NodePrices(BaseModel):
+    """Prices of energy and nodes, all in one currency; what has none costs nothing."""
 
     price: float | None = Field(
         default=None, ge=0, le=_MOST_MONEY, description="Price of a kWh at the building's meter."
     )
     price_node_hour: float | None = Field(
         default=None, ge=0, le=_MOST_MONEY, description="Price of an hour of a whole node."
-    )
-    price_gpu_hour: float | None = Field(
-        default=None, ge=0, le=_MOST_MONEY, description="Price of an hour of a GPU in use."
     )
     co2: float | None = Field(
         default=None, ge=0, le=_MOST_MONEY, description="Grams of CO2 equivalent for a kWh."
@@ -297,10 +294,63 @@ class PriceList(BaseModel):
     )
 
 
-class Priced(PriceList, Request):
+class PriceList(NodePrices):
+    """The same with one for the hour of a GPU."""
+
+    price_gpu_hour: float | None = Field(
+        default=None, ge=0, le=_MOST_MONEY, description="Price of an hour of a GPU in use."
+    )
+
+
+class WithPrices(NodePrices, Request):
     """A request whose answer has prices."""
 
     prices: Path | None = Field(
         default=None,
         description="Configuration whose section `prices` counts for prices that are not given.",
     )
+
+
+class Priced(PriceList, WithPrices):
+    """A request on GPUs of one kind whose answer has prices."""
+
+
+def _by_name(given: Any) -> Any:
+    """A number for all names, which stands under the empty one; or texts ``name=number,name=number``."""
+    if isinstance(given, int | float):
+        return {"": given}
+    texts = [given] if isinstance(given, str) else given
+    if isinstance(texts, Mapping):
+        return texts
+    parts = [part for text in texts for part in text.split(",")]
+    return _pairs([part if "=" in part else f"={part}" for part in parts])
+
+
+def _doublings(given: Any) -> Any:
+    """Counts; the text ``8:64`` for 8, 16, 32, 64."""
+    least, colon, most = given.partition(":") if isinstance(given, str) else ("", "", "")
+    if not colon:
+        return _counts(given)
+    if not (least.isdigit() and most.isdigit() and 1 <= int(least) <= int(most) <= MOST_NODES):
+        raise ValueError(f"give the least and the most, up to {MOST_NODES:,}, as 8:256")
+    doublings = range((int(most) // int(least)).bit_length())
+    return [int(least) << times for times in doublings]
+
+
+def split_names(given: Any) -> Any:
+    """Names; also as the text ``one,other``."""
+    return given.split(",") if isinstance(given, str) else given
+
+
+Doublings = Annotated[
+    tuple[Annotated[int, Field(ge=1, le=MOST_NODES)], ...], BeforeValidator(_doublings)
+]
+"""Counts of devices; also as the texts ``8,16`` and ``8:256``."""
+Names = Annotated[tuple[str, ...], BeforeValidator(split_names)]
+"""Names; also as the text ``one,other``."""
+Percents = Annotated[tuple[Annotated[int, Field(ge=1, le=100)], ...], BeforeValidator(_counts)]
+"""Shares in percent; also as the text ``100,80``."""
+RatesByName = Annotated[
+    dict[str, Annotated[float, Field(ge=0, le=_MOST_MONEY)]], BeforeValidator(_by_name)
+]
+"""Prices by name; one number for all; also as the text ``one=2.5,other=1.2``."""

@@ -1,4 +1,4 @@
-"""What can be asked of the simulator: a step of a strategy, or the best ones. Advice shares its options.
+"""What can be asked of the simulator: a step of a strategy, or the best ones. A plan shares its options.
 And the configuration's section on the simulator."""
 
 from pathlib import Path
@@ -62,11 +62,6 @@ BATCH_PER_DEVICE = 32
 class SimulatedTraining(Request):
     """How a training that is simulated computes, and what is known of its platform."""
 
-    precision: PeakPrecision = Field(
-        default="fp32",
-        description="bf16 and fp16 are mixed precision: weights are also kept at fp32. fp8, mxfp8 and nvfp4 "
-        "are bf16 with products at that precision.",
-    )
     optimizer: Literal["none", "sgd", "momentum", "adam"] = Field(
         default="momentum", description="What updates the weights, and keeps its states in memory."
     )
@@ -79,10 +74,6 @@ class SimulatedTraining(Request):
     gradients: Literal["fp32"] | None = Field(
         default=None,
         description="fp32: add gradients up and send them at fp32, at any precision (Megatron).",
-    )
-    links: Rates = Field(
-        default={},
-        description="Rate of a link of the platform in place of its file's, as nic=12.5e9 (bytes/s).",
     )
     calibrate: Path | None = Field(
         default=None,
@@ -98,6 +89,15 @@ class OnSimulator(SimulatedTraining):
         description="By name (gpt2-xl), by numbers (gpt:layers=36,hidden=1280,heads=20), or a JSON file."
     )
     platform: Name = Field(description="A platform by name, or a FILE.yaml.")
+    precision: PeakPrecision = Field(
+        default="fp32",
+        description="bf16 and fp16 are mixed precision: weights are also kept at fp32. fp8, mxfp8 and nvfp4 "
+        "are bf16 with products at that precision.",
+    )
+    links: Rates = Field(
+        default={},
+        description="Rate of a link of the platform in place of its file's, as nic=12.5e9 (bytes/s).",
+    )
     inference: bool = Field(default=False, description="Simulate a forward pass alone.")
     calibration: Path | None = Field(
         default=None, description="Network calibration, for the outermost link."

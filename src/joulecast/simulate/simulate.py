@@ -143,6 +143,11 @@ class Simulation:
         """Whether some device has too little; ``None`` if the platform does not tell how much it has."""
         return exceeds(self.memory, self.platform)
 
+    @property
+    def near_memory_limit(self) -> bool:
+        """Whether a device is so full that the step may not fit, as simulated peaks are off by some."""
+        return (share_of_memory(self.memory, self.platform) or 0.0) > NEAR_LIMIT
+
     def verdict(self) -> str:
         """One line: whether the step fits in memory, and if not, what does not."""
         return memory_verdict(self.memory, self.platform)
@@ -151,7 +156,6 @@ class Simulation:
         """Plain data of the simulation, without the timeline."""
         parts = self.breakdown
         interval = self.interval_s
-        share = share_of_memory(self.memory, self.platform)
         return {
             "network": self.graph.name,
             "platform": self.platform.name,
@@ -177,7 +181,7 @@ class Simulation:
             "bubble_s": parts.bubble_s,
             "communication_s": parts.communication_s,
             "peak_memory_bytes": self.peak_memory_bytes,
-            "near_memory_limit": (share or 0.0) > NEAR_LIMIT,
+            "near_memory_limit": self.near_memory_limit,
             "state_bytes": max(memory.state_bytes for memory in self.memory),
             "memory": [asdict(memory) for memory in self.memory],
             "out_of_memory": self.out_of_memory,

@@ -278,11 +278,12 @@ class _Search:
     def _bound(self, least: Least) -> float:
         return steady(self.value(least.step_s, least.computing_s))
 
-    def best(self) -> tuple[list[Simulation], dict[str, float]]:
+    def best(self, processes: int | None) -> tuple[list[Simulation], dict[str, float]]:
         """The best of what fits, and the least seconds of all others."""
         top = self.top
         work = sum(each.strategy.pipeline * each.strategy.micro_batches for each in self.fits)
-        processes = usable_cores() if top is not None and work >= _WORTH_PROCESSES else 1
+        if processes is None:
+            processes = usable_cores() if top is not None and work >= _WORTH_PROCESSES else 1
         done = in_processes(self.simulated, processes, top)
         # Equals stay in the order in which they were tried: the plainer first.
         ranked = [
@@ -310,6 +311,7 @@ def search(
     assumptions: Assumptions | None = None,
     top: int | None = None,
     value: Value = _seconds,
+    processes: int | None = None,
 ) -> Ranking:
     """Rank the candidates that fit in memory, by their step time or another value.
 
@@ -322,6 +324,7 @@ def search(
         assumptions: as for :func:`joulecast.simulate.simulate.simulate`.
         top: how many are wanted: those that cannot be among them are not simulated. ``None``: all.
         value: what they are ranked by, the least first.
+        processes: that share the work; by default all cores, where there is enough of it.
 
     Raises:
         JoulecastError: no strategy divides this batch over these devices.
@@ -332,7 +335,7 @@ def search(
         inference = found.assumed.training.inference
         for candidate in candidates(graph, platform, devices, global_batch, inference):
             found.look_at(candidate)
-        ranked, beaten = found.best()
+        ranked, beaten = found.best(processes)
     if not found.fits and not found.too_large:
         why = next(iter(found.impossible.values()), "no data-parallel size divides the batch")
         raise JoulecastError(

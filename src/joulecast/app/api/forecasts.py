@@ -150,13 +150,13 @@ def forecast(request: ForecastRequest) -> Forecast:
 
 @takes_request(AdviceRequest)
 def advise(request: AdviceRequest) -> dict[str, Any]:
-    """Choose node count, batch size and strategy of a training within limits, by one objective.
+    """Choose node count and batch size of a training that was run, within limits, by one objective.
 
     Returns:
         ``best`` (``None`` with ``why_none``), ``verdict`` (``clear_winner``, ``overlapping``, ``cheapest``,
         ``fastest``, ``in_words``), ``candidates`` with ``time_s``, ``energy_j``, ``energy_kwh``, ``cost`` and
-        ``co2_kg`` of the whole training, their 90 % intervals, and what each rests on (measured, fitted,
-        simulated), ``weighed`` (the ``counts`` of nodes, GPUs or ranks), ``by_energy`` (what estimated energy
+        ``co2_kg`` of the whole training, their 90 % intervals, and what each rests on (measured,
+        fitted), ``weighed`` (the ``counts`` of nodes, GPUs or ranks), ``by_energy`` (what estimated energy
         would choose, where time chooses in its place), ``prices``, ``warnings``, ``measure_next``, ...
 
     Raises:
@@ -167,6 +167,5 @@ def advise(request: AdviceRequest) -> dict[str, Any]:
     from joulecast.runs.recorded import run_records
 
     paid, folders = prices_of(request), paths(request.records)
-    named = naming(*request.records, request.platform, request.calibrate)
-    with named, run_records(folders) as records:
+    with naming(*request.records), run_records(folders) as records:
         return advise_on(records, request, paid)

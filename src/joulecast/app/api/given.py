@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, get_type
 from joulecast.errors import JoulecastError
 from joulecast.quantities import listed
 from joulecast.runs.files.shipped import MEASURED, recorded_folder
-from joulecast.runs.request import Priced, PriceList, Request
+from joulecast.runs.request import NodePrices, Priced, PriceList, Request, WithPrices
 
 if TYPE_CHECKING:
     from joulecast.energy.prices import Prices
@@ -84,15 +84,18 @@ def _is_there(given: Path) -> bool:
     return given.exists() or bool(measured_records(given.name))
 
 
-def prices_of(request: Priced) -> Prices:
+def prices_of(request: WithPrices) -> Prices:
     """The prices that a request gives, and those of its configuration's section ``prices`` for the others.
+
+    Prices of several platforms are the request's own affair.
 
     Raises:
         JoulecastError: a configuration without prices.
     """
     from joulecast.energy.prices import NO_PRICES, Prices
 
-    named = request.model_fields_set & PriceList.model_fields.keys()
+    prices = PriceList if isinstance(request, Priced) else NodePrices
+    named = request.model_fields_set & prices.model_fields.keys()
     given: dict[str, Any] = {name: getattr(request, name) for name in named}
     if request.prices is None:
         return Prices(**given)

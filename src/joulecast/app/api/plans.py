@@ -12,6 +12,7 @@ from typing import Any
 
 from joulecast.app.api.given import naming, prices_of, takes_request
 from joulecast.partition.request import PartitionRequest
+from joulecast.report.advice.request import PlanRequest
 from joulecast.runs.files.shipped import ZEUS_TRACE, recorded_folder
 from joulecast.simulate.request import OnSimulator, SearchRequest, SimulateRequest
 from joulecast.tune.request import Goals, TuneRequest
@@ -76,7 +77,8 @@ def search(request: SearchRequest) -> dict[str, Any]:
     with naming(*_files(request)):
         fit = fit_in(request.fits)
         ranking = search_request(
-            request, lambda on: rising_value(objective, paid, on, request.devices, fit)
+            request,
+            lambda on: rising_value(objective, paid, on, request.precision, request.devices, fit),
         )
         rows = ranked(ranking.feasible, objective, paid, fit)
     beaten = {row["strategy"]: row["step_s"] for row in rows[top:]}
@@ -95,6 +97,28 @@ def _files(request: OnSimulator) -> tuple[str | Path | None, ...]:
     """What may be files that an error has to name."""
     measured = (request.calibration, request.database, request.calibrate)
     return request.network, request.platform, *measured
+
+
+@takes_request(PlanRequest)
+def plan(request: PlanRequest) -> dict[str, Any]:
+    """Choose platform, devices, strategy, batch, precision and power limit of a training, by simulation.
+
+    Returns:
+        As of :func:`advise`: ``best`` (``None`` with ``why_none``), ``verdict``, ``candidates`` (the best
+        first; each with ``platform``, ``gpus``, ``strategy``, ``batch_size``, ``precision``,
+        ``power_limit_w``, ``time_s``, ``energy_j``, ``cost`` and ``co2_kg`` of the whole training with their
+        90 % intervals, ``energy_covers``, and whether it is ``on_front``: none takes less of all),
+        ``refused`` (what does not fit in memory, and by how much), ``rests_on``, ``warnings``,
+        ``measure_next``, ...
+
+    Raises:
+        JoulecastError: an unknown network or platform, nothing that fits, or an objective or a budget whose
+            price or intensity is not given.
+    """
+    from joulecast.report.advice.plan import plan as planned
+
+    with naming(request.network, *request.platform, request.calibrate):
+        return planned(request, prices_of(request))
 
 
 @takes_request(PartitionRequest, "devices")

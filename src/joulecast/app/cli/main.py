@@ -21,7 +21,7 @@ from joulecast.app.cli.importing import import_app
 from joulecast.app.cli.measure import measure
 from joulecast.app.cli.meters import meters
 from joulecast.app.cli.partition import partition, profile
-from joulecast.app.cli.planning import advise, tune
+from joulecast.app.cli.planning import advise, plan, tune
 from joulecast.app.cli.progress import status
 from joulecast.app.cli.simulator import capture, search, simulate
 from joulecast.errors import JoulecastError
@@ -35,6 +35,7 @@ app.add_typer(import_app, name="import")
 app.add_typer(export_app, name="export")
 app.command()(measure)
 app.command()(meters)
+app.command()(plan)
 app.command()(simulate)
 app.command()(search)
 app.command()(capture)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from joulecast.app.cli.options import AsJson, asks, echo_json
-from joulecast.report.advice.request import AdviceRequest
+from joulecast.report.advice.request import AdviceRequest, PlanRequest
 from joulecast.tune.request import TuneRequest
 
 
@@ -24,6 +24,19 @@ def tune(request: TuneRequest, as_json: AsJson = False) -> None:
         typer.echo(in_words(report))
 
 
+@asks(PlanRequest)
+def plan(request: PlanRequest, as_json: AsJson = False) -> None:
+    """Choose platform, devices, strategy, batch, precision and power limit of a training, by simulation."""
+    from joulecast.app.api.plans import plan as plan_on
+    from joulecast.report.advice.text import plan_text
+
+    planned = plan_on(request)
+    if as_json:
+        echo_json(planned)
+    else:
+        typer.echo(plan_text(planned))
+
+
 @asks(AdviceRequest, unless="recurring")
 def advise(
     request: AdviceRequest | None,
@@ -36,7 +49,7 @@ def advise(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Choose node count, batch size and strategy of a training within limits."""
+    """Choose node count and batch size of a training that was run, within limits."""
     from joulecast.app.api.forecasts import advise as advise_on
     from joulecast.report.advice.text import advice_text
     from joulecast.tune import next_run

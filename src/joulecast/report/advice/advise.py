@@ -1,17 +1,21 @@
 """Choice of the setting to train a network in, within a limit, and what that choice rests on.
 
-Settings that were run, those that MC2 forecasts from them, and for a platform that nothing was run on those
-that the simulator times, are candidates alike; each says which of the three it is.
+Settings that were run and those that MC2 forecasts from them are candidates alike; each says which of the two
+it is. What was not run is planned by simulation (:mod:`joulecast.report.advice.plan`).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from joulecast.energy.fitting import KnownRuns
+from joulecast.energy.forecast import recorded_work, why_not_forecast, work_of
+from joulecast.energy.intervals import on_one_count
 from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.errors import JoulecastError
 from joulecast.quantities import counted, digits, steady
+from joulecast.report.advice import from_records
 from joulecast.report.advice.candidate import Candidate, dominates
 from joulecast.report.advice.choice import (
     Choice,
@@ -21,15 +25,8 @@ from joulecast.report.advice.choice import (
     overlaps,
     verdict_on,
 )
-from joulecast.report.advice.request import AdviceRequest
-from joulecast.runs.files.shipped import PLATFORMS, find, is_path
-from joulecast.runs.platforms import Platform, find_platform, is_gpu_platform, simulated_platform
-from joulecast.runs.record import read_info
-from joulecast.runs.scale import BEYOND, scale_in_words, unit_of, whole_nodes
-
-if TYPE_CHECKING:
-    # Loads pandas and the models, which a simulated platform does not need.
-    from joulecast.energy.fitting import KnownRuns
+from joulecast.report.advice.request import AdviceRequest, PlanRequest
+from joulecast.runs.scale import BEYOND, scale_in_words, unit_of
 
 _MOST = 3
 """Settings that an error names with their reasons."""
@@ -41,9 +38,10 @@ _BATCHES = (
 
 
 @dataclass(frozen=True)
-class _Weighed:
+class Weighed:
     """What there is to choose from, and where it comes from."""
 
+    network: str
     platform: str
     nodes_are: str
     samples: float
@@ -55,86 +53,68 @@ class _Weighed:
     warnings: list[str]
     left_out: list[dict[str, str]]
     most_nodes: int | None
+    """That were run; ``None``: nothing was."""
 
 
 def advise(
     records: Sequence[Path],
     request: AdviceRequest,
     prices: Prices = NO_PRICES,
-    known_runs: "KnownRuns | None" = None,
+    known_runs: KnownRuns | None = None,
 ) -> dict[str, Any]:
-    """Choose node count, batch size and strategy of a training.
+    """Choose node count and batch size of a training that was run.
 
     Args:
-        records: folders of run records; may be empty where the platform can be simulated.
-        request: what is asked of them; the records may call a platform by the ``name`` in its FILE.yaml.
+        records: folders of run records.
+        request: what is asked of them.
         prices: of energy and time, and the intensity of CO2.
         known_runs: the runs of ``records``, where they have been read already.
 
     Returns:
-        plain data: ``request``, ``network``, ``platform``, ``nodes_are``, ``limit`` (how it was applied),
-        ``prices``, ``work``, ``weighed`` (the ``counts`` of nodes, GPUs or ranks, and ``why`` these),
-        ``best`` (``None`` with ``why_none``), ``by_energy`` (what estimated energy would choose, where time
-        chooses in its place), ``verdict`` (whether that is clearly the best), ``candidates`` (the best first,
-        with ``within_limit`` and ``on_front``), ``refused``, ``rests_on``, ``warnings``, ``measure_next``,
+        As :func:`answer`.
+
+    Raises:
+        JoulecastError: an unknown network or platform, no records, or a limit that needs a price that is not
+            given.
+    """
+    check_prices_of(request, prices)
+    found = _weigh(records, request, known_runs)
+    priced = [candidate.priced(prices) for candidate in found.candidates]
+    return answer(replace(found, candidates=priced), request, prices)
+
+
+def answer(found: Weighed, limit: AdviceRequest | PlanRequest, prices: Prices) -> dict[str, Any]:
+    """What to choose, as plain data.
+
+    Returns:
+        ``request``, ``network``, ``platform``, ``nodes_are``, ``limit`` (how it was applied), ``prices``,
+        ``work``, ``weighed`` (the ``counts`` of nodes, GPUs or ranks, and ``why`` these), ``best`` (``None``
+        with ``why_none``), ``by_energy`` (what estimated energy would choose, where time chooses in its
+        place), ``verdict`` (whether that is clearly the best), ``candidates`` (the best first, with
+        ``within_limit`` and ``on_front``), ``refused``, ``rests_on``, ``warnings``, ``measure_next``,
         ``left_out``. Times in s, energies in J and kWh, CO2 in kg, for the whole work.
 
     Raises:
-        JoulecastError: an unknown network or platform, no records, or a limit
-            that needs a price that is not given.
+        JoulecastError: there is nothing to choose from; says why.
     """
-    check_prices_of(request, prices)
-    platform, facts = request.platform, None
-    # What imported systems are called may look like a path, too.
-    if platform and is_path(platform, (".yaml", ".yml")) and Path(platform).is_file():
-        facts = find_platform(platform)
-    called = platform if facts is None else facts.name
-    simulated = facts is not None or (
-        platform is not None
-        and (
-            find(PLATFORMS, f"{platform}.yaml", request.platforms) is not None
-            or is_gpu_platform(platform)
-        )
-    )
-    found = _from_records(records, request, called, simulated, known_runs)
-    if found is None:
-        facts = facts or simulated_platform(str(platform), request.platforms)
-        found = _from_simulator(str(called), facts, request)
     if not found.candidates:
         whys = dict.fromkeys(f"{row['setting']}: {row['why']}" for row in found.refused)
         raise JoulecastError(
             f"nothing can be advised: {'; '.join([*whys][:_MOST]) or 'no setting is known'}"
         )
-    candidates = [candidate.priced(prices) for candidate in found.candidates]
-    choice = choose(candidates, request, prices.currency)
-    return _as_json(request, found, candidates, choice) | {
+    choice = choose(found.candidates, limit, prices.currency)
+    return _as_json(limit, found, choice) | {
         "prices": prices.as_json(),
-        "verdict": verdict_on(candidates, choice, prices.currency),
+        "verdict": verdict_on(found.candidates, choice, prices.currency),
     }
 
 
-def _from_records(
-    records: Sequence[Path],
-    request: AdviceRequest,
-    platform: str | None,
-    simulated: bool,
-    known_runs: "KnownRuns | None",
-) -> _Weighed | None:
-    """Candidates of the records; ``None`` where the platform has none of the network.
-
-    Args:
-        platform: as the records call it.
-        simulated: whether the platform can be simulated instead.
-    """
+def _weigh(
+    records: Sequence[Path], request: AdviceRequest, known_runs: KnownRuns | None
+) -> Weighed:
+    """Candidates of the records."""
     network = request.network
-    # Loads pandas and the models, which a simulated platform does not need.
-    from joulecast.energy.forecast import recorded_work, why_not_forecast, work_of
-    from joulecast.energy.intervals import on_one_count
-    from joulecast.report.advice import from_records
-
-    if platform is not None and not _recorded_on(records, network, platform, simulated):
-        return None
-    campaign = from_records.read_campaign(records, network, platform, known_runs)
+    campaign = from_records.read_campaign(records, network, request.platform, known_runs)
     why_not = why_not_forecast(campaign.runs, request, bool(request.batch))
     if why_not:
         raise JoulecastError(why_not)
@@ -169,7 +149,8 @@ def _from_records(
     warnings += on_one_count(fitted, campaign.imported)
     if (runs["energy_source"] == "estimated").any():
         warnings.append("energies are estimated from utilisation and assumed watts, not measured")
-    return _Weighed(
+    return Weighed(
+        network,
         campaign.platform,
         ", ".join(sorted(several["nodes_are"].unique())),
         work,
@@ -184,79 +165,8 @@ def _from_records(
     )
 
 
-def _recorded_on(records: Sequence[Path], network: str, platform: str, simulated: bool) -> bool:
-    """Whether any record is of this network on this platform; of a platform that cannot be simulated
-    imported ones count, too, so that their reader names the systems that there are."""
-    # Loads pandas, which a simulated platform does not need.
-    from joulecast.runs.observations import imported_platform
-
-    for folder in records:
-        info = read_info(folder)
-        spec = info.spec
-        if spec.imported is not None and spec.imported.benchmark == network:
-            if not simulated or imported_platform(info) == platform:
-                return True
-            continue
-        named = spec.network == network
-        if named and spec.platform.name == platform:
-            return True
-    return False
-
-
-def _from_simulator(platform: str, facts: Platform, request: AdviceRequest) -> _Weighed:
-    # Loads scipy and the simulator, which records do not need.
-    from joulecast.report.advice import simulated
-
-    if request.gpus_per_node is not None:
-        raise JoulecastError(
-            f"--gpus-per-node: the description of {platform} says it (cluster.devices_per_node)"
-        )
-    cluster, samples = facts.require_cluster(), request.samples
-    if samples is None:
-        raise JoulecastError(
-            f"--samples: nothing of {request.network} was run on {platform}, so say how many samples to "
-            "train on"
-        )
-    nodes = request.nodes or whole_nodes(request.gpus, cluster.devices_per_node)
-    candidates, refused = simulated.simulated_candidates(
-        request, facts, samples, nodes or simulated.usual_nodes(facts)
-    )
-    bare = "" if any(c.time_low_s for c in candidates) else " and have no interval"
-    rests = [
-        f"simulated: {counted(len(candidates), 'strategy', 'strategies')} on {platform}, the fastest "
-        f"{simulated.STRATEGIES} of each count and batch, by {_rates(request)}"
-    ]
-    return _Weighed(
-        platform,
-        "simulated",
-        samples,
-        "samples",
-        "as asked",
-        candidates,
-        refused,
-        rests,
-        [
-            f"nothing was run on this platform: times are simulated{bare}",
-            f"a step is simulated at {request.precision}, with the optimizer {request.optimizer}; "
-            "--precision and --optimizer ask for others",
-        ],
-        [],
-        None,
-    )
-
-
-def _rates(request: AdviceRequest) -> str:
-    if request.calibrate is not None:
-        return f"the rates of its description, corrected by {request.calibrate}"
-    return "the rates of its description"
-
-
-def _as_json(
-    request: AdviceRequest,
-    found: _Weighed,
-    candidates: list[Candidate],
-    choice: Choice,
-) -> dict[str, Any]:
+def _as_json(limit: AdviceRequest | PlanRequest, found: Weighed, choice: Choice) -> dict[str, Any]:
+    candidates = found.candidates
     best = None if choice.best is None else candidates[choice.best]
     batches = {candidate.batch_size for candidate in candidates}
     warnings = [*found.warnings]
@@ -269,29 +179,25 @@ def _as_json(
             "of a forecast so far beyond is known"
         )
     why_counts = "as asked"
-    if not request.nodes and not request.gpus:
-        counts = ""
-        if found.most_nodes is not None:
-            is_beyond = any(candidate.nodes > found.most_nodes for candidate in candidates)
-            up_to = f"up to {BEYOND} times the most that were run"
-            counts = f"{up_to if is_beyond else 'as they were run'}; "
-        why_counts = f"{counts}--nodes or --gpus asks for others"
+    if isinstance(limit, AdviceRequest) and not limit.nodes and not limit.gpus:
+        is_beyond = any(candidate.times_beyond > 1 for candidate in candidates)
+        counts = f"up to {BEYOND} times the most that were run" if is_beyond else "as they were run"
+        why_counts = f"{counts}; --nodes or --gpus asks for others"
     rows = [
         candidate.as_json()
         | {
             "within_limit": within,
-            "on_front": candidate.energy_j is not None
-            and not any(dominates(other, candidate) for other in candidates),
+            "on_front": not any(dominates(other, candidate) for other in candidates),
         }
         for candidate, within in zip(candidates, choice.within, strict=True)
     ]
     chosen = None if choice.best is None else rows[choice.best]
     return {
-        "request": request.asked(),
-        "network": request.network,
+        "request": limit.asked(),
+        "network": found.network,
         "platform": found.platform,
         "nodes_are": found.nodes_are,
-        "limit": choice.as_json(request),
+        "limit": choice.as_json(limit),
         "work": {"samples": found.samples, "unit": found.unit, "why": found.why_samples},
         "weighed": {
             "counts": sorted({candidate.nodes for candidate in candidates}),
@@ -361,7 +267,7 @@ def measure_next(
     if leading.basis == "simulated":
         steps.append(
             (
-                "a small campaign on this platform: 1 and 2 nodes, and the calibrations",
+                f"a few steps of it on two GPUs of {leading.platform}, and give them with --calibrate",
                 "nothing was run there: times are simulated"
                 + (" and have no interval" if leading.time_low_s is None else ""),
             )

@@ -26,12 +26,16 @@ class Candidate:
         time_low_s, time_high_s, energy_low_j, energy_high_j: 90 % interval of one run; ``None`` with
             ``why_no_interval``.
         energy_source: measured, estimated, recorded, imported, or what a simulation was priced with.
+        energy_covers: of a simulation, whether it is of whole ``nodes`` or of ``GPUs`` alone.
         runs: recorded runs of exactly this setting.
         runs_with_energy: those of them whose energy is known; without any, the energy is MC2's.
         width_is_assumed: whether no repeats tell how runs differ, so that it is assumed.
         extrapolation: in what the setting lies outside of what was measured.
         times_beyond: how many times its node count is the most that was run; 1 up to there.
         beyond_one_count: whether it has another node count than the only one that was run.
+        platform, precision: of a plan, which chooses them too.
+        power_limit_w: that each GPU is set to; ``None``: its highest.
+        near_memory_limit: whether it may not fit in memory after all.
     """
 
     nodes: int
@@ -46,6 +50,7 @@ class Candidate:
     energy_low_j: float | None = None
     energy_high_j: float | None = None
     energy_source: str | None = None
+    energy_covers: str | None = None
     why_no_energy: str | None = None
     why_no_interval: str | None = None
     runs: int = 0
@@ -69,6 +74,10 @@ class Candidate:
     cost_rests_on: str | None = None
     co2_rests_on: str | None = None
     why_no_cost: str | None = None
+    platform: str | None = None
+    precision: str | None = None
+    power_limit_w: float | None = None
+    near_memory_limit: bool = False
 
     def ends(self, quantity: str) -> Ends:
         """The ``time`` (s), ``energy`` (J), ``cost``, ``co2`` (kg), or ``edp`` (J s) with its interval."""
@@ -110,11 +119,15 @@ class Candidate:
     @property
     def setting(self) -> str:
         """The setting in words."""
+        if self.platform is not None:
+            limit = "" if self.power_limit_w is None else f", {self.power_limit_w:.0f} W a GPU"
+            how = f"batch {self.batch_size:,}, {self.precision}, {self.strategy}{limit}"
+            return f"{self.gpus:.0f} x {self.platform}, {how}"
         nodes = scale_in_words(self.nodes, self.nodes_are)
         batch = "" if self.batch_size is None else f", batch {self.batch_size:,}"
         # "one node" and "8 nodes" say nothing next to the node count; nor does data parallelism over all of
-        # them where nothing else was run. Simulations weigh it against other strategies.
-        plain = self.basis != "simulated" and self.strategy == f"dp={self.nodes}"
+        # them where nothing else was run.
+        plain = self.strategy == f"dp={self.nodes}"
         alone = plain or any(unit in self.strategy for unit in ("node", "GPU", "rank"))
         strategy = "" if alone else f", {self.strategy}"
         return f"{nodes}{batch}{strategy}"
@@ -141,8 +154,15 @@ class Candidate:
 
 
 def dominates(one: Candidate, other: Candidate) -> bool:
-    """Whether ``one`` is expected to take no more time and no more energy, and less of either."""
-    if one.energy_j is None or other.energy_j is None:
-        return False
-    ours, theirs = one.cost_order[:2], other.cost_order[:2]
-    return ours != theirs and all(a <= b for a, b in zip(ours, theirs, strict=True))
+    """Whether ``one`` is expected to take no more time, energy and money, as far as these are known of both,
+    and less of some."""
+    known = [
+        (steady(ours), steady(theirs))
+        for ours, theirs in (
+            (one.time_s, other.time_s),
+            (one.energy_j, other.energy_j),
+            (one.cost, other.cost),
+        )
+        if ours is not None and theirs is not None
+    ]
+    return any(a != b for a, b in known) and all(a <= b for a, b in known)

@@ -1,25 +1,31 @@
 """What can be asked of advice: the setting to train in, within limits."""
 
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from joulecast.energy.request import Work
-from joulecast.quantities import duration_s, energy_j, mass_kg
+from joulecast.quantities import MOST_SAMPLES, duration_s, energy_j, mass_kg
 from joulecast.runs.files.shipped import PLATFORMS
 from joulecast.runs.request import (
     RECORDS,
     Batches,
+    Doublings,
     Name,
+    Names,
+    Percents,
     Priced,
+    RatesByName,
     RecordFolders,
     Request,
     Scale,
     Shell,
+    WithPrices,
     from_text,
+    split_names,
 )
-from joulecast.simulate.request import Objective, SimulatedTraining
+from joulecast.simulate.request import Objective, PeakPrecision, SimulatedTraining
 
 
 class Limit(Request):
@@ -61,33 +67,18 @@ class Limit(Request):
         return self.objective or ("time" if has_budget_alone else "energy")
 
 
-class _Training(Work):
-    """The training to choose a setting for, and what to choose from."""
+class AdviceRequest(Priced, Limit, Scale, Work):
+    """Choose node count and batch size of a training that was run, within limits."""
+
+    command: ClassVar[str] = "advise"
 
     network: Name = Field(
         description="Network, as the records name it; on the command line by default the one of NAME."
     )
-    records: RecordFolders = Field(
-        default=(),
-        description=f"{RECORDS} Without any, a platform is simulated.",
-    )
-    platform: Name | None = Field(
-        default=None,
-        description="Platform, as the records name it; or one to simulate: a name, or a FILE.yaml.",
-    )
+    records: RecordFolders = Field(min_length=1, description=RECORDS)
+    platform: Name | None = Field(default=None, description="Platform, as the records name it.")
     batch: Batches = Field(
         default=(), description="Batches of all nodes, as 4,8; by default those that were run."
-    )
-
-
-class AdviceRequest(SimulatedTraining, Priced, Limit, Scale, _Training):
-    """Choose node count, batch size and strategy of a training within limits."""
-
-    command: ClassVar[str] = "advise"
-
-    platforms: Path = Field(default=PLATFORMS, description="Folder of your platform files.")
-    fits: Path | None = Field(
-        default=None, description="Fits of a campaign on a simulated platform, for its joules."
     )
 
     @model_validator(mode="before")
@@ -97,15 +88,68 @@ class AdviceRequest(SimulatedTraining, Priced, Limit, Scale, _Training):
         # Loads numpy, which a request does not need.
         from joulecast.runs.folders import measured_records
 
-        if not isinstance(given, dict) or given.get("records") or given.get("platform"):
+        if not isinstance(given, dict) or given.get("records"):
             return given
         name = str(given.get("network"))
-        return given | {"records": name} if measured_records(name) else given
+        if measured_records(name):
+            return given | {"records": name}
+        raise ValueError(
+            "give --records FOLDER of measured or imported runs; of what was not run, ask `joulecast plan`"
+        )
+
+
+PLANNED_BATCH = 512
+"""Samples of a step of all devices where no batch is asked for: the same for all settings."""
+
+
+class PlanRequest(SimulatedTraining, WithPrices, Limit):
+    """Choose platform, devices, strategy, batch, precision and power limit of a training, by simulation."""
+
+    command: ClassVar[str] = "plan"
+
+    network: Name = Field(
+        description="By name (gpt2-xl), by numbers (gpt:layers=36,hidden=1280,heads=20), hf:config.json of "
+        "the Hugging Face hub, or a JSON file."
+    )
+    platform: Names = Field(
+        min_length=1, description="Platforms to choose from, as h100-sxm,a100-80gb-sxm."
+    )
+    samples: float = Field(gt=0, le=MOST_SAMPLES, description="Samples to train on.")
+    devices: Doublings = Field(
+        default=(1, 2, 4, 8, 16, 32, 64),
+        min_length=1,
+        description="Numbers of devices, as 8,16,24, or as 8:256 for all doublings.",
+    )
+    batch: Batches = Field(
+        default=(PLANNED_BATCH,),
+        min_length=1,
+        description="Samples of a step of all devices, as 256,512. Settings of one batch train alike.",
+    )
+    precision: Annotated[tuple[PeakPrecision, ...], BeforeValidator(split_names)] = Field(
+        default=("bf16",), min_length=1, description="Precisions to choose from, as bf16,fp8."
+    )
+    optimizer: Literal["none", "sgd", "momentum", "adam"] = Field(
+        default="adam", description="What updates the weights, and keeps its states in memory."
+    )
+    power_limits: Percents = Field(
+        default=(100, 85, 70),
+        min_length=1,
+        description="Power limits of a GPU to choose from, in percent of its highest.",
+    )
+    price_gpu_hour: RatesByName = Field(
+        default={},
+        description="Price of an hour of a GPU in use: of all platforms, or of each, as "
+        "h100-sxm=2.5,a100-80gb-sxm=1.2.",
+    )
+    platforms: Path = Field(default=PLATFORMS, description="Folder of your platform files.")
 
     @model_validator(mode="after")
-    def _can_be_answered(self) -> Self:
-        if not self.records and self.platform is None:
+    def _possible(self) -> Self:
+        if self.calibrate is not None and len(self.platform) * len(self.precision) > 1:
             raise ValueError(
-                "give --records FOLDER of measured or imported runs, or --platform NAME to simulate"
+                "a measured step corrects one platform at one precision; give one of each"
             )
+        unknown = self.price_gpu_hour.keys() - {"", *self.platform}
+        if unknown:
+            raise ValueError(f"price-gpu-hour: {sorted(unknown)[0]} is none of the platforms")
         return self

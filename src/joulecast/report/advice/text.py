@@ -129,3 +129,69 @@ def advice_text(advice: Mapping[str, Any]) -> str:
         lines += ["", *(f"note: {warning}" for warning in advice["warnings"])]
     lines += [f"left out: {run['run']}: {run['kind']}" for run in advice["left_out"]]
     return "\n".join(lines)
+
+
+_FRONT = 16
+"""Rows of the front that are shown."""
+
+
+def plan_text(planned: Mapping[str, Any]) -> str:
+    """The plan of :func:`joulecast.report.advice.plan.plan` as text, without an end of line."""
+    prices, work, best = Prices(**planned["prices"]), planned["work"], planned["best"]
+    rows = planned["candidates"]
+    in_joules = consumptions_of(row["energy_j"] for row in rows)
+    lines = [
+        f"{planned['network']}, {amount(work['samples'], work['unit'])}; "
+        f"{_limit_in_words(planned['request'], prices.currency)}",
+        "",
+        *_choice(planned, in_joules),
+        "  in brackets: 90 % intervals of one run",
+        f"  judged by {planned['limit']['judged_by']}",
+        f"  rests on: {planned['rests_on']}",
+    ]
+    front = [row for row in rows if row["on_front"] or row is best]
+    paid = any(row["cost"] is not None for row in rows)
+    emits = prices.co2 is not None
+    header = (
+        "",
+        "devices",
+        "platform",
+        "batch",
+        "precision",
+        "W a GPU",
+        "strategy",
+        "time",
+        "energy",
+    )
+    titles = [*header, "of", *["cost"] * paid, *["CO2e"] * emits]
+    cells = [
+        [
+            "*" if row is best else " " if row["within_limit"] else "x",
+            f"{row['gpus']:.0f}",
+            row["platform"],
+            digits(row["batch_size"]),
+            row["precision"],
+            "highest" if row["power_limit_w"] is None else f"{row['power_limit_w']:.0f}",
+            row["strategy"],
+            _range(row, "time", "s"),
+            _range(row, "energy", "j", in_joules),
+            row["energy_covers"] or "-",
+            *[cost_text(row, prices.currency)] * paid,
+            *[co2_text(row)] * emits,
+        ]
+        for row in sorted(front, key=lambda row: row["time_s"])[:_FRONT]
+    ]
+    lines += [
+        "",
+        "the front, the fastest first: no other setting takes less of all",
+        *_table(titles, cells),
+    ]
+    legend = "* the choice" + (
+        "" if all(r["within_limit"] for r in front) else "; x not within the limit"
+    )
+    lines.append(f"{legend}; {len(rows) - len(cells)} more settings with --json")
+    lines += [f"not a candidate: {r['setting']}: {r['why']}" for r in planned["refused"][:_FRONT]]
+    lines += ["", "to be surer, measure:"]
+    lines += [f"  {step['what']}: {step['why']}" for step in planned["measure_next"]]
+    lines += ["", *(f"note: {warning}" for warning in planned["warnings"])]
+    return "\n".join(lines)

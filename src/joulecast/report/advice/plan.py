@@ -1,0 +1,239 @@
+"""A plan: what to train a network on, of platforms that are simulated, and how.
+
+Every setting of platform, devices, batch and precision has its fastest strategy that fits in memory, at every
+power limit. What is chosen of them is the least of the objective within the limits, as in advice on runs.
+"""
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
+from typing import Any
+
+from joulecast.energy.forecast import whole_steps
+from joulecast.energy.prices import Prices
+from joulecast.energy.strategy_energy import energy_of_steps, nodes_of
+from joulecast.errors import JoulecastError
+from joulecast.graphs.clocks import set_clock
+from joulecast.graphs.costs import Costs
+from joulecast.graphs.network_graphs import network_for
+from joulecast.graphs.opgraph import OpGraph
+from joulecast.graphs.precision import TrainingSetup, training_of
+from joulecast.quantities import counted
+from joulecast.report.advice.advise import Weighed, answer
+from joulecast.report.advice.candidate import Candidate
+from joulecast.report.advice.choice import check_prices_of
+from joulecast.report.advice.request import PlanRequest
+from joulecast.runs.platforms import Platform, simulated_platform
+from joulecast.runs.provenance import usable_cores
+from joulecast.simulate.answer import platform_and_costs
+from joulecast.simulate.cost_cache import CachedCosts, OpCache
+from joulecast.simulate.simulate import Assumptions, Simulation, simulate
+from joulecast.simulate.strategy import text_of
+from joulecast.simulate.strategy_search import search
+
+Refused = dict[str, str]
+
+
+def plan(request: PlanRequest, prices: Prices) -> dict[str, Any]:
+    """Choose what to train a network on, and how.
+
+    Args:
+        prices: of energy and nodes, and the intensity of CO2; the request has those of GPUs.
+
+    Returns:
+        As :func:`joulecast.report.advice.advise.answer`.
+
+    Raises:
+        JoulecastError: no such network or platform, a fact that a platform's file lacks, nothing that fits,
+            or a limit that needs a price that is not given.
+    """
+    of_platform = {name: _prices_of(name, request, prices) for name in request.platform}
+    known = next((each for each in of_platform.values() if each.known), prices)
+    if request.objective is None:
+        request = request.model_copy(update={"objective": "cost" if known.known else "energy"})
+    check_prices_of(request, known)
+    return answer(_weighed(request, of_platform), request, prices)
+
+
+def _prices_of(platform: str, request: PlanRequest, prices: Prices) -> Prices:
+    hours = request.price_gpu_hour
+    return prices.model_copy(update={"price_gpu_hour": hours.get(platform, hours.get(""))})
+
+
+@dataclass(frozen=True)
+class _Machine:
+    """A platform at one precision."""
+
+    name: str
+    platform: Platform
+    precision: str
+    graph: OpGraph
+    training: TrainingSetup
+    costs: Costs
+    known: CachedCosts
+    """The costs, remembered; what strategies of the network have in common is kept for all platforms."""
+
+
+@dataclass
+class _Settings:
+    """What simulations gave: candidates, and the settings that are none."""
+
+    candidates: list[Candidate] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+
+
+def _machines(request: PlanRequest) -> list[_Machine]:
+    found = []
+    for precision in request.precision:
+        training = training_of(precision, request.optimizer, False, request.gradients)
+        graph = network_for(request.network, training, request.attention)
+        op_cache = OpCache()
+        for name in request.platform:
+            platform, costs = platform_and_costs(
+                simulated_platform(name, request.platforms),
+                precision,
+                measured_steps=request.calibrate,
+            )
+            known = CachedCosts(costs, op_cache)
+            found.append(_Machine(name, platform, precision, graph, training, costs, known))
+    return found
+
+
+def _why_not(machine: _Machine, devices: int) -> str | None:
+    """Why a platform cannot give so many devices; ``None`` if it can."""
+    cluster = machine.platform.require_cluster()
+    if cluster.nodes is not None and devices > cluster.nodes * cluster.devices_per_node:
+        return f"{machine.name} has {cluster.nodes * cluster.devices_per_node} devices"
+    return None
+
+
+def _fastest(machine: _Machine, devices: int, batch: int) -> Simulation | str:
+    """The fastest strategy that fits in memory; or why there is none."""
+    why = _why_not(machine, devices)
+    if why is not None:
+        return why
+    assumed = Assumptions(training=machine.training)
+    try:
+        ranking = search(
+            machine.graph, machine.platform, devices, batch, machine.known, assumed, 1, processes=1
+        )
+    except JoulecastError as error:
+        return str(error)
+    if ranking.feasible:
+        return ranking.feasible[0]
+    return min(ranking.out_of_memory.values(), default="no strategy can be run")
+
+
+def _at_limits(
+    machine: _Machine, fastest: Simulation, request: PlanRequest
+) -> Iterator[tuple[float | None, Simulation]]:
+    """The step at each power limit in W that is asked for; ``None``: the highest."""
+    limit_w = machine.platform.require_cluster().device.power_limit_w
+    for percent in request.power_limits:
+        if percent == 100 or limit_w is None:
+            yield None, fastest
+            continue
+        set_w = percent / 100 * limit_w
+        costs, sm_mhz = set_clock(machine.costs, set_w, None)
+        batch = round(fastest.batch) // fastest.strategy.replicas
+        slower = simulate(
+            machine.graph,
+            machine.platform,
+            fastest.strategy,
+            batch,
+            costs,
+            Assumptions(training=machine.training),
+        )
+        yield set_w, replace(slower, sm_mhz=sm_mhz)
+
+
+def _candidate(
+    machine: _Machine, step: Simulation, power_limit_w: float | None, samples: float
+) -> Candidate:
+    devices, batch = step.strategy.devices, round(step.batch)
+    nodes = nodes_of(machine.platform, devices)
+    return Candidate(
+        nodes=nodes,
+        hosts=nodes,
+        gpus=devices,
+        batch_size=batch,
+        batch_per_rank=batch / devices,
+        strategy=text_of(step.strategy),
+        basis="simulated",
+        platform=machine.name,
+        precision=machine.precision,
+        power_limit_w=power_limit_w,
+        near_memory_limit=step.near_memory_limit,
+        **energy_of_steps(step, None, whole_steps(samples, batch)),
+    )
+
+
+_SHARED: list[tuple[PlanRequest, list[_Machine]]] = []
+"""What the processes that are forked next find."""
+
+
+def _settings(devices: int) -> _Settings:
+    """All settings of a number of devices."""
+    request, machines = _SHARED[0]
+    found = _Settings()
+    for machine in machines:
+        for batch in request.batch:
+            fastest = _fastest(machine, devices, batch)
+            if isinstance(fastest, str):
+                setting = f"{devices} x {machine.name}, batch {batch:,}, {machine.precision}"
+                found.refused.append({"setting": setting, "why": fastest})
+                continue
+            try:
+                for limit_w, step in _at_limits(machine, fastest, request):
+                    found.candidates.append(_candidate(machine, step, limit_w, request.samples))
+            except JoulecastError as error:
+                setting = f"power limits on {machine.name}"
+                found.refused.append({"setting": setting, "why": str(error)})
+    return found
+
+
+def _weighed(request: PlanRequest, of_platform: Mapping[str, Prices]) -> Weighed:
+    """The settings that a plan chooses from, simulated and priced."""
+    _SHARED[:] = [(request, _machines(request))]
+    counts = sorted(set(request.devices), reverse=True)
+    try:
+        with ProcessPoolExecutor(usable_cores(), mp_context=get_context("fork")) as pool:
+            each = list(pool.map(_settings, counts))[::-1]
+    finally:
+        _SHARED.clear()
+    candidates = [candidate for one in each for candidate in one.candidates]
+    refused = list({str(row): row for one in each for row in one.refused}.values())
+    warnings = ["nothing was run: times are simulated"]
+    alone = sorted({str(c.platform) for c in candidates if c.energy_covers == "GPUs"})
+    if alone:
+        warnings.append(f"joules of {', '.join(alone)} are of the GPUs alone, without their nodes")
+    near = [candidate for candidate in candidates if candidate.near_memory_limit]
+    if near:
+        warnings.append(
+            f"{counted(len(near), 'setting')} come near a device's memory and may not fit"
+        )
+    return Weighed(
+        request.network,
+        ", ".join(request.platform),
+        "simulated",
+        request.samples,
+        "samples",
+        "as asked",
+        [candidate.priced(of_platform[str(candidate.platform)]) for candidate in candidates],
+        refused,
+        [
+            f"simulated: {counted(len(candidates), 'setting')}, of each the fastest strategy, by "
+            f"{_rates(request)}"
+        ],
+        warnings,
+        [],
+        None,
+    )
+
+
+def _rates(request: PlanRequest) -> str:
+    described = "the rates of the platforms' descriptions"
+    return (
+        described if request.calibrate is None else f"{described}, corrected by {request.calibrate}"
+    )
