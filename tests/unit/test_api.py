@@ -34,7 +34,7 @@ def test_the_example_of_the_page(function):
 
 def test_the_page_has_an_example_of_every_function_and_no_other():
     titles = re.findall(r'^```python title="(\w+)"$', PAGE.read_text(), re.M)
-    assert sorted(titles) == FUNCTIONS == sorted(api.FUNCTIONS) and len(FUNCTIONS) == 11
+    assert sorted(titles) == FUNCTIONS == sorted(api.FUNCTIONS) and len(FUNCTIONS) == 12
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
@@ -160,6 +160,15 @@ ASKED = {
         "deadline_s": "30min",
         "batch": "4,8",
     },
+    "plan": {
+        "network": "alexnet",
+        "platform": "hc1,hc2",
+        "samples": 1e5,
+        "devices": "1:4",
+        "precision": "fp32",
+        "objective": "time",
+        "price_gpu_hour": "hc1=1,hc2=2",
+    },
     "simulate_step": {
         "network": "alexnet",
         "platform": "hc2",
@@ -174,6 +183,7 @@ ASKED = {
 REQUESTS = {
     "forecast": joulecast.ForecastRequest,
     "advise": joulecast.AdviceRequest,
+    "plan": joulecast.PlanRequest,
     "simulate_step": joulecast.SimulateRequest,
     "search": joulecast.SearchRequest,
     "partition_network": joulecast.PartitionRequest,
@@ -210,8 +220,8 @@ def test_prices_of_a_request_go_before_those_of_its_configuration(elsewhere):
     [
         ("forecast --records two-core-vm --nodes 4 --batch 0", "--batch '0': must be at least 1"),
         ("forecast --records two-core-vm --nodes 4,x", "--nodes '4,x': give numbers, as 1,2,4"),
-        ("advise --platform hc2", "--network is missing"),
-        ("advise --network a --platform hc2 --deadline 5x", "--deadline '5x': no duration"),
+        ("plan --network a --platform hc2 --samples x", "--samples 'x': "),
+        ("advise --network a --records two-core-vm --deadline 5x", "--deadline '5x': no duration"),
         ("partition vgg16 --devices 2 --cost no", "--cost 'no': give one of compute, max, sum"),
     ],
 )

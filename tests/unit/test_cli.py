@@ -22,8 +22,8 @@ def test_meters_says_what_is_missing_and_how_to_get_it():
 
 
 def test_there_are_these_commands_and_no_more():
-    named = "measure meters import forecast advise evaluate simulate search capture partition profile tune"
-    assert set(get_command(app).commands) == {*named.split(), "export", "status", "config"}
+    named = "measure meters import export status forecast advise evaluate plan simulate search capture config"
+    assert set(get_command(app).commands) == {*named.split(), "partition", "profile", "tune"}
 
 
 def test_config_commands(tmp_path):
@@ -60,7 +60,7 @@ def test_an_error_about_an_option_lists_no_records(tmp_path, monkeypatch):
 
 
 def test_a_command_without_a_training_says_how_to_name_one():
-    for command, flag in (("advise", "--network"), ("forecast", "--records")):
+    for command, flag in (("advise", "--records"), ("forecast", "--records")):
         said = RUN(app, [command]).output.strip()
         way = "give it, or the NAME of a training that `measure` ran"
         assert said == f"error: {flag} is missing; {way}"

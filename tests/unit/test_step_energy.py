@@ -253,27 +253,40 @@ def test_the_best_by_an_objective_are_the_first_of_all(objective):
 @settings(max_examples=50)
 @given(step_s=st.floats(0.1, 10), share=st.floats(0.01, 1), more=st.floats(1, 3))
 def test_joules_never_fall_with_time_nor_with_computing(step_s, share, more):
-    joules = rising_joules(find_platform("h100-sxm"), 12)
-    least = joules(step_s, share * step_s)
-    assert joules(more * step_s, share * step_s) >= least * (1 - 1e-12)
-    assert joules(step_s, min(1.0, more * share) * step_s) >= least * (1 - 1e-12)
+    for platform in ("h100-sxm", "a100-80gb-sxm"):
+        joules = rising_joules(find_platform(platform), "bf16", 12)
+        least = joules(step_s, share * step_s)
+        assert joules(more * step_s, share * step_s) >= least * (1 - 1e-12)
+        assert joules(step_s, min(1.0, more * share) * step_s) >= least * (1 - 1e-12)
 
 
 def test_rent_alone_needs_no_joules():
-    code, text = _run(*SEARCH, "a100", "--objective", "cost", "--price-gpu-hour", "2", "--json")
+    priced = ("--objective", "cost", "--price-gpu-hour", "2")
+    code, text = _run(*SEARCH, "hc1", "--devices", "8", *priced, "--json")
     row = json.loads(text)["feasible"][0]
-    assert code == 0 and row["step_cost"] == pytest.approx(row["step_s"] / 3600 * 16 * 2)
+    assert code == 0 and row["step_cost"] == pytest.approx(row["step_s"] / 3600 * 8 * 2)
     assert row["step_j"] is None and row["why_no_energy"]
+
+
+def test_a_search_has_the_joules_of_its_steps():
+    code, text = _run(*SEARCH, "a100", "--objective", "energy", "--top", "1", "--json")
+    row = json.loads(text)["feasible"][0]
+    step = joulecast.simulate_step(NETWORK, "a100", row["strategy"], batch=row["batch"])
+    assert code == 0 and row["step_j"] == pytest.approx(step["step_j"])
+    assert row["energy_covers"] == step["energy_covers"]
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (
-            ["a100", "--objective", "energy"],
+            ["hc1", "--devices", "8", "--objective", "energy"],
             "objective energy: the energy of a step is not known: no",
         ),
-        (["a100", "--objective", "cost", "--price", "1"], "no metered run of a100-80gb-sxm"),
+        (
+            ["hc1", "--devices", "8", "--objective", "cost", "--price", "1"],
+            "no metered run of hc1",
+        ),
         (
             ["h100", "--objective", "cost"],
             "give --price, --price-node-hour or --price-gpu-hour",
@@ -297,19 +310,6 @@ def test_the_commands_say_joules_and_their_source():
     assert code == 0 and "W of all GPUs (simulated, described powers; " in text
     code, text = _run(*SEARCH, "h100-sxm", "--top", "2")
     assert code == 0 and "energy of the first: simulated, imported powers" in text
-
-
-def test_advice_for_a_gpu_that_nothing_was_run_on_has_joules_and_intervals():
-    options = {"platform": "h100-sxm", "samples": 1e6, "nodes": [1], "precision": "bf16"}
-    advice = joulecast.advise("gpt2", **options)
-    best = advice["best"]
-    assert best["energy_low_j"] < best["energy_j"] < best["energy_high_j"]
-    assert best["time_low_s"] < best["time_s"] < best["time_high_s"]
-    assert best["energy_source"] == "simulated, imported powers" and best["basis"] == "simulated"
-    # A budget is held against the upper end.
-    budget = joulecast.advise("gpt2", energy_budget_j=best["energy_j"], **options)
-    assert budget["best"] is None
-    assert joulecast.advise("gpt2", energy_budget_j=1.01 * best["energy_high_j"], **options)["best"]
 
 
 def test_an_objective_is_checked_before_anything_is_simulated():

@@ -100,7 +100,10 @@ class Request(BaseModel):
         words, given = ["joulecast", self.command], self.asked()
         for name, field in self.in_order().items():
             flag = shell_name(name, field)
-            words += _words(flag if flag.startswith("--") else None, given.get(name))
+            value = given.get(name)
+            each = value if name == "records" else [value]
+            for one in each or []:
+                words += _words(flag if flag.startswith("--") else None, one)
         return shlex.join(words)
 
 
@@ -111,8 +114,6 @@ def _words(flag: str | None, value: Any) -> Iterable[str]:
         return [str(flag)]
     if isinstance(value, Mapping):
         return [word for key, each in value.items() for word in (str(flag), f"{key}={each}")]
-    if isinstance(value, list) and not all(isinstance(each, int) for each in value):
-        return [word for each in value for word in (str(flag), each)]
     text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
     return [text] if flag is None else [flag, text]
 

@@ -8,7 +8,7 @@ Where only the best are asked for, strategies are simulated in the order of the 
 
 import bisect
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from ctypes import c_double
@@ -41,7 +41,7 @@ from joulecast.simulate.simulate import (
     prepare,
     run_prepared,
 )
-from joulecast.simulate.strategy import Strategy, text_of
+from joulecast.simulate.strategy import Node, Strategy, text_of
 from joulecast.simulate.strategy_space import (
     Recompute,
     StrategyAlternatives,
@@ -88,14 +88,12 @@ def _in_this_process(number: int) -> Any:
     return work(number, processes, found)
 
 
-def in_processes(
-    work: Callable[[int, int, Found], dict[int, R]], processes: int, top: int | None
-) -> dict[int, R]:
-    """The results of ``work`` in all processes.
+def in_processes(work: Callable[[int, int, Found], R], processes: int, top: int | None) -> list[R]:
+    """What ``work`` gives in each process.
 
     Args:
-        work: gets the number of its process, how many there are, and what all have found; returns results by
-            number, which are pickled.
+        work: gets the number of its process, how many there are, and what all have found; what it returns is
+            pickled.
         processes: how many; with one, the work is done here.
         top: how many of the least values are wanted.
 
@@ -104,27 +102,15 @@ def in_processes(
     """
     found = Found(top)
     if processes <= 1:
-        return work(0, 1, found)
+        return [work(0, 1, found)]
     _SHARED[:] = work, processes, found
-    results: dict[int, R] = {}
     try:
         with ProcessPoolExecutor(processes, mp_context=_FORKING) as pool:
-            for part in pool.map(_in_this_process, range(processes)):
-                results |= part
+            return list(pool.map(_in_this_process, range(processes)))
     except (OSError, BrokenProcessPool) as error:
         raise JoulecastError(f"a process of the search ended before its work: {error}") from None
     finally:
         _SHARED.clear()
-    return results
-
-
-@dataclass(frozen=True)
-class SearchedStrategy:
-    """The least seconds that a strategy's step can take, and its simulation unless it cannot be among the
-    best. Which of the others are simulated depends on what several processes find first."""
-
-    least_s: float
-    simulation: Simulation | None = None
 
 
 Value = Callable[[float, float], float]
@@ -150,7 +136,8 @@ class Ranking:
 
     feasible: list[Simulation]
     beaten: dict[str, float]
-    """Strategies that fit and are no better than those, and the seconds that their step takes at least."""
+    """Strategies that are no better than those, and the seconds that their step takes at least. Whether they
+    fit in memory was not always looked at."""
     out_of_memory: dict[str, str]
     """Strategies that do not fit, and what does not; they are not timed."""
     impossible: dict[str, str]
@@ -163,11 +150,28 @@ class _Fitting:
 
     strategy: Strategy
     ready: Prepared
+    compiler: Compiler | None = None
+    """Where the least time of a step is known with all that it sends."""
+
+
+Place = tuple[int, int]
+"""Of a candidate, and of what fits of it."""
+
+
+@dataclass
+class _Outcome:
+    """What one process found."""
+
+    least_s: dict[Place, tuple[str, float]] = field(default_factory=dict)
+    """Strategies, and the seconds that their step takes at least."""
+    simulations: dict[Place, Simulation] = field(default_factory=dict)
+    too_large: dict[str, str] = field(default_factory=dict)
+    impossible: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
 class _Search:
-    """What a search has found so far."""
+    """A search while it runs: what it looks for, and what it has found so far."""
 
     graph: OpGraph
     platform: Platform
@@ -175,9 +179,9 @@ class _Search:
     assumed: Assumptions
     top: int | None
     value: Value
-    fits: list[_Fitting] = field(default_factory=list)
-    too_large: dict[str, str] = field(default_factory=dict)
-    impossible: dict[str, str] = field(default_factory=dict)
+    candidates: list[StrategyAlternatives]
+    found: _Outcome = field(default_factory=_Outcome)
+    _plain: dict[object, Prepared] = field(default_factory=dict)
 
     @cached_property
     def _recomputations(self) -> list[Recompute]:
@@ -187,14 +191,27 @@ class _Search:
         training = self.assumed.training
         return prepare(self.graph, self.platform, strategy, batch, self.costs, training)
 
-    def fewest(self, tried: list[Strategy], batch: int) -> tuple[Strategy, Prepared] | None:
+    def _least_of(self, strategy: Strategy, batch: int) -> Least:
+        """What a strategy computes at least; what it shards changes nothing there, nor does its order."""
+        plain = strategy.model_copy(
+            update={"tree": Node(), "schedule": strategy.schedule if strategy.virtual > 1 else "1f1b"}
+        )
+        key = text_of(plain), batch
+        if key not in self._plain:
+            self._plain[key] = self._prepared(plain, batch)
+        return least_computing(self._plain[key], strategy)
+
+    def _bound(self, least: Least) -> float:
+        return steady(self.value(least.step_s, least.computing_s))
+
+    def fewest(self, tried: list[Strategy], batch: int) -> _Fitting | None:
         """The strategy with the fewest micro-batches that fits; more of them never need more memory."""
         smallest = self._prepared(tried[-1], batch)
         memory = smallest.memory(tried[-1])
         if exceeds(memory, self.platform):
-            self.too_large[text_of(tried[-1])] = memory_verdict(memory, self.platform)
+            self.found.too_large[text_of(tried[-1])] = memory_verdict(memory, self.platform)
             return None
-        found, below = (tried[-1], smallest), tried[:-1]
+        found, below = _Fitting(tried[-1], smallest), tried[:-1]
         while below:
             # The fewest first, as one micro-batch is most often enough; then by halves.
             place = 0 if len(below) == len(tried) - 1 else (len(below) - 1) // 2
@@ -202,104 +219,115 @@ class _Search:
             if exceeds(ready.memory(below[place]), self.platform):
                 below = below[place + 1 :]
             else:
-                found, below = (below[place], ready), below[:place]
+                found, below = _Fitting(below[place], ready), below[:place]
         return found
 
-    def look_at(self, candidate: StrategyAlternatives) -> None:
-        """Note the strategy that fits with the fewest micro-batches.
+    def fitting(self, candidate: StrategyAlternatives) -> Iterator[_Fitting]:
+        """The strategy that fits with the fewest micro-batches.
 
         Where that takes several for want of memory, or none fits, the same with recomputation is looked at
         too.
         """
         strategies = list(candidate.by_micro_batches)
-        least = least_state_bytes(self.graph, strategies[-1], self.assumed.training)
-        verdict = state_verdict(least, self.platform)
-        if verdict is not None:
-            self.too_large[text_of(strategies[-1])] = verdict
-            return
         for recompute in self._recomputations:
             tried = [recomputing(strategy, recompute) for strategy in strategies]
             try:
                 found = self.fewest(tried, candidate.batch)
-                if found is not None:
-                    self.fits.append(_Fitting(*found))
             except JoulecastError as error:
-                self.impossible[text_of(tried[-1])] = str(error)
+                self.found.impossible[text_of(tried[-1])] = str(error)
                 return
             if found is not None:
-                fewer = [s for s in strategies if s.micro_batches < found[0].micro_batches]
-                if not fewer or found[0].pipeline > 1:
+                yield found
+                fewer = [s for s in strategies if s.micro_batches < found.strategy.micro_batches]
+                if not fewer or found.strategy.pipeline > 1:
                     return
                 strategies = fewer
 
-    def _compiled(self, each: _Fitting) -> Compiler:
-        return compiler_of(each.ready, self.platform, each.strategy, self.assumed)
-
-    def _simulated(self, each: _Fitting, compiler: Compiler) -> Simulation:
-        done = run_prepared(
-            each.ready, self.graph, self.platform, each.strategy, self.assumed, compiler
-        )
-        compiler.forget()
-        return done.without_timeline()
+    def bounded(self, candidate: StrategyAlternatives) -> Least | None:
+        """What all alternatives take at least; ``None`` where none can be run, or fit."""
+        last = candidate.by_micro_batches[-1]
+        state = least_state_bytes(self.graph, last, self.assumed.training)
+        verdict = state_verdict(state, self.platform)
+        if verdict is not None:
+            self.found.too_large[text_of(last)] = verdict
+            return None
+        try:
+            each = [self._least_of(one, candidate.batch) for one in candidate.by_micro_batches]
+        except JoulecastError as error:
+            self.found.impossible[text_of(last)] = str(error)
+            return None
+        return Least(min(one.step_s for one in each), min(one.computing_s for one in each))
 
     def of(self, simulation: Simulation) -> float:
         """What a simulation is ranked by."""
         return self.value(simulation.step_s, simulation.breakdown.computing_s)
 
-    def simulated(self, number: int, processes: int, found: Found) -> dict[int, SearchedStrategy]:
-        """Outcomes of the strategies that are this process's, by their places.
+    def simulated(self, number: int, processes: int, found: Found) -> _Outcome:
+        """Outcomes of the candidates that are this process's.
 
-        The one with the least bound is always next: it gets the least time that it can take as its bound,
-        then it is simulated; until no bound that is left can be among the best.
+        The one with the least bound is always next. A bound rests on what its ops take, then on all that its
+        step sends, too; whether it fits in memory is looked at in between. Then it is simulated; until no
+        bound that is left can be among the best.
         """
-        done: dict[int, SearchedStrategy] = {}
-        waiting: list[tuple[float, int, Compiler | None]] = []
-        for place in range(number, len(self.fits), processes):
-            each = self.fits[place]
-            least = least_computing(each.ready, each.strategy)
-            done[place] = SearchedStrategy(least.step_s)
-            waiting.append((self._bound(least), place, None))
-        heapq.heapify(waiting)
+        done = self.found
+        waiting: list[tuple[float, Place, StrategyAlternatives | _Fitting]] = []
+
+        def wait(least: Least, place: Place, each: StrategyAlternatives | _Fitting) -> None:
+            one = each.strategy if isinstance(each, _Fitting) else each.by_micro_batches[0]
+            done.least_s[place] = text_of(one), least.step_s
+            heapq.heappush(waiting, (self._bound(least), place, each))
+
+        for place in range(number, len(self.candidates), processes):
+            least = self.bounded(self.candidates[place])
+            if least is not None:
+                wait(least, (place, 0), self.candidates[place])
         while waiting:
-            value, place, compiler = heapq.heappop(waiting)
+            value, at, each = heapq.heappop(waiting)
             if value > found.limit * (1 + _ROUNDING):
                 break
-            if compiler is None:
-                compiler = self._compiled(self.fits[place])
-                least = least_time(compiler)
-                done[place] = SearchedStrategy(least.step_s)
-                heapq.heappush(waiting, (self._bound(least), place, compiler))
-                continue
-            simulation = self._simulated(self.fits[place], compiler)
-            done[place] = SearchedStrategy(done[place].least_s, simulation)
-            found.add(self.of(simulation))
+            if isinstance(each, StrategyAlternatives):
+                del done.least_s[at]
+                for one, fits in enumerate(self.fitting(each)):
+                    wait(least_computing(fits.ready, fits.strategy), (at[0], one), fits)
+            elif each.compiler is None:
+                compiler = compiler_of(each.ready, self.platform, each.strategy, self.assumed)
+                wait(least_time(compiler), at, replace(each, compiler=compiler))
+            else:
+                simulation = run_prepared(
+                    each.ready,
+                    self.graph,
+                    self.platform,
+                    each.strategy,
+                    self.assumed,
+                    each.compiler,
+                )
+                each.compiler.forget()
+                done.simulations[at] = simulation.without_timeline()
+                found.add(self.of(simulation))
         return done
 
-    def _bound(self, least: Least) -> float:
-        return steady(self.value(least.step_s, least.computing_s))
-
-    def best(self, processes: int | None) -> tuple[list[Simulation], dict[str, float]]:
-        """The best of what fits, and the least seconds of all others."""
+    def best(self, processes: int | None) -> Ranking:
+        """The best of what fits, and what is known of all others."""
         top = self.top
-        work = sum(each.strategy.pipeline * each.strategy.micro_batches for each in self.fits)
         if processes is None:
+            tried = [candidate.by_micro_batches[0] for candidate in self.candidates]
+            work = sum(each.pipeline * each.micro_batches for each in tried)
             processes = usable_cores() if top is not None and work >= _WORTH_PROCESSES else 1
-        done = in_processes(self.simulated, processes, top)
+        outcomes = in_processes(self.simulated, processes, top)
         # Equals stay in the order in which they were tried: the plainer first.
-        ranked = [
-            (one.simulation, place)
-            for place, one in sorted(done.items())
-            if one.simulation is not None
-        ]
-        ranked.sort(key=lambda each: steady(self.of(each[0])))
-        among = {place for _, place in ranked[:top]}
-        beaten = {
-            text_of(self.fits[place].strategy): one.least_s
-            for place, one in sorted(done.items())
-            if place not in among
-        }
-        # A simulation that comes from another process has a copy of the network.
-        return [replace(one, graph=self.graph) for one, _ in ranked[:top]], beaten
+        ranked = sorted(
+            (item for one in outcomes for item in one.simulations.items()),
+            key=lambda item: (steady(self.of(item[1])), item[0]),
+        )[:top]
+        among = {place for place, _ in ranked}
+        least_s = dict(sorted(item for one in outcomes for item in one.least_s.items()))
+        return Ranking(
+            # A simulation that comes from another process has a copy of the network.
+            [replace(simulation, graph=self.graph) for _, simulation in ranked],
+            {text: seconds for place, (text, seconds) in least_s.items() if place not in among},
+            {text: why for one in outcomes for text, why in one.too_large.items()},
+            {text: why for one in outcomes for text, why in one.impossible.items()},
+        )
 
 
 def search(
@@ -329,16 +357,14 @@ def search(
     Raises:
         JoulecastError: no strategy divides this batch over these devices.
     """
-    known = cached(costs or roofline_of(platform))
-    found = _Search(graph, platform, known, assumptions or Assumptions(), top, value)
+    known, assumed = cached(costs or roofline_of(platform)), assumptions or Assumptions()
+    inference = assumed.training.inference
+    tried = list(candidates(graph, platform, devices, global_batch, inference))
     with no_cycles():
-        inference = found.assumed.training.inference
-        for candidate in candidates(graph, platform, devices, global_batch, inference):
-            found.look_at(candidate)
-        ranked, beaten = found.best(processes)
-    if not found.fits and not found.too_large:
+        found = _Search(graph, platform, known, assumed, top, value, tried).best(processes)
+    if not (found.feasible or found.out_of_memory):
         why = next(iter(found.impossible.values()), "no data-parallel size divides the batch")
         raise JoulecastError(
             f"{graph.name}: no strategy divides a batch of {global_batch} over {devices} devices: {why}"
         )
-    return Ranking(ranked, beaten, found.too_large, found.impossible)
+    return found

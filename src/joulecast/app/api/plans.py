@@ -59,8 +59,8 @@ def search(request: SearchRequest) -> dict[str, Any]:
     Returns:
         ``feasible``: the ``top`` best steps as of :func:`simulate_step`, the best first, with
         ``joules_per_sample``, ``energy_delay_js``, ``step_cost`` and ``step_co2_kg``, each ``None`` where it
-        is not known; ``beaten``: by strategy that fits and is not among them, the seconds that its step
-        takes at least; ``out_of_memory`` and ``impossible``: by strategy, why not; ``objective``,
+        is not known; ``beaten``: by strategy that is not among them, the seconds that its step takes at
+        least; ``out_of_memory`` and ``impossible``: by strategy, why not; ``objective``,
         ``precision``, ``prices``.
 
     Raises:

@@ -140,10 +140,9 @@ def _print_ranking(result: dict[str, Any]) -> None:
         typer.echo(f"{len(near)} of these come near a device's memory and may not fit")
     beaten = result["beaten"]
     if beaten:
-        typer.echo(f"{len(beaten)} more fit and are no better")
+        typer.echo(f"{len(beaten)} more are no better")
     typer.echo(
-        f"{len(rows) + len(beaten)} fit, {len(result['out_of_memory'])} are out of memory, "
-        f"{len(result['impossible'])} cannot be run"
+        f"{len(result['out_of_memory'])} are out of memory, {len(result['impossible'])} cannot be run"
     )
 
 

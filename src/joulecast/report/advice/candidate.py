@@ -154,15 +154,15 @@ class Candidate:
 
 
 def dominates(one: Candidate, other: Candidate) -> bool:
-    """Whether ``one`` is expected to take no more time, energy and money, as far as these are known of both,
-    and less of some."""
+    """Whether ``one`` is expected to take no more time, energy and money than ``other``, as far as these are
+    known of that, and less of some."""
     known = [
-        (steady(ours), steady(theirs))
+        (math.inf if ours is None else steady(ours), steady(theirs))
         for ours, theirs in (
             (one.time_s, other.time_s),
             (one.energy_j, other.energy_j),
             (one.cost, other.cost),
         )
-        if ours is not None and theirs is not None
+        if theirs is not None
     ]
     return any(a != b for a, b in known) and all(a <= b for a, b in known)

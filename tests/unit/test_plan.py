@@ -1,0 +1,147 @@
+"""A plan: one search over platforms, devices, strategies, batches, precisions and power limits."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import joulecast
+from joulecast.app.cli.main import app
+from joulecast.errors import JoulecastError
+
+PLATFORMS = Path(__file__).resolve().parents[2] / "config/platforms"
+SMALL = "gpt:layers=2,hidden=512,heads=8,sequence=128,vocabulary=1000"
+
+
+def plan(*platforms, network=SMALL, **options):
+    asked = {"samples": 1e5, "devices": "1:4", "batch": 64} | options
+    return joulecast.plan(network, ",".join(platforms), **asked)
+
+
+def test_every_setting_is_weighed_and_priced_by_its_platform():
+    planned = plan(
+        "h100-sxm",
+        "a100-80gb-sxm",
+        precision="bf16,tf32",
+        power_limits="100,70",
+        price=0.3,
+        co2=300,
+        price_gpu_hour="h100-sxm=2.5,a100-80gb-sxm=1.2",
+    )
+    rows = planned["candidates"]
+    settings = {
+        (row["platform"], row["gpus"], row["precision"], row["power_limit_w"]) for row in rows
+    }
+    assert len(settings) == len(rows) == 2 * 3 * 2 * 2
+    for row in rows:
+        assert (
+            row["basis"] == "simulated" and row["time_low_s"] < row["time_s"] < row["time_high_s"]
+        )
+        hours = row["time_s"] / 3600 * row["gpus"]
+        rent = hours * {"h100-sxm": 2.5, "a100-80gb-sxm": 1.2}[row["platform"]]
+        assert row["cost"] == pytest.approx(rent + 0.3 * row["energy_kwh"])
+        assert row["co2_kg"] == pytest.approx(0.3 * row["energy_kwh"])
+    # With prices, money is what is to be least.
+    assert planned["best"]["cost"] == min(row["cost"] for row in rows)
+    assert planned["best"]["on_front"]
+
+
+def test_a_setting_is_the_step_that_simulate_gives():
+    for row in plan("h100-sxm", "a100-80gb-sxm", power_limits="100,70")["candidates"]:
+        step = joulecast.simulate_step(
+            SMALL,
+            row["platform"],
+            row["strategy"],
+            batch=_of_replica(row),
+            precision=row["precision"],
+            optimizer="adam",
+            power_limit=row["power_limit_w"],
+        )
+        steps = -(-100_000 // 64)
+        assert row["time_s"] == pytest.approx(steps * step["step_s"])
+        assert row["energy_j"] == pytest.approx(steps * step["step_j"])
+
+
+def _of_replica(row):
+    replicas = next((int(part[3:]) for part in row["strategy"].split(",") if part[:3] == "dp="), 1)
+    return row["batch_size"] // replicas
+
+
+def test_a_lower_limit_takes_longer_and_less_energy():
+    planned = plan("a100-80gb-sxm", network="gpt2-xl", devices="8", power_limits="100,80,60")
+    rows = sorted(planned["candidates"], key=lambda row: row["time_s"])
+    limits = [row["power_limit_w"] for row in rows]
+    assert limits == [None, pytest.approx(0.8 * 400), pytest.approx(0.6 * 400)]
+    assert [row["energy_j"] for row in rows] == sorted((r["energy_j"] for r in rows), reverse=True)
+
+
+def test_what_does_not_fit_is_said():
+    planned = plan("v100-16gb-sxm", network="gpt2-xl", devices="1,8", precision="fp16")
+    assert {row["gpus"] for row in planned["candidates"]} == {8}
+    (refused,) = planned["refused"]
+    assert refused["setting"].startswith("1 x v100") and "out of memory" in refused["why"]
+    with pytest.raises(JoulecastError, match=r"nothing can be advised: 1 x v100.*out of memory"):
+        plan("v100-16gb-sxm", network="gpt2-xl", devices="1", precision="fp16")
+
+
+def test_limits_and_objectives_choose():
+    rows = plan("h100-sxm")["candidates"]
+    fastest = min(rows, key=lambda row: row["time_s"])
+    assert plan("h100-sxm", objective="time")["best"]["setting"] == fastest["setting"]
+    deadline_s = 1.01 * fastest["time_high_s"]
+    within = plan("h100-sxm", deadline_s=deadline_s)
+    assert within["best"]["time_high_s"] <= deadline_s
+    assert plan("h100-sxm", deadline_s=1e-3)["best"] is None
+    with pytest.raises(JoulecastError, match="no price is known"):
+        plan("h100-sxm", objective="cost")
+
+
+def test_a_platform_of_ones_own_without_watts_says_so():
+    planned = plan("hc1", network="alexnet", devices="1,2", precision="fp32", platforms=PLATFORMS)
+    assert all(row["energy_j"] is None and row["why_no_energy"] for row in planned["candidates"])
+    assert planned["best"] is None and "no energy is known" in planned["why_none"]
+    fastest = plan(
+        "hc1",
+        network="alexnet",
+        devices="1,2",
+        precision="fp32",
+        platforms=PLATFORMS,
+        objective="time",
+    )
+    assert fastest["best"]["time_s"] == min(row["time_s"] for row in fastest["candidates"])
+
+
+def test_a_measured_step_corrects_the_plan(tmp_path):
+    step = joulecast.simulate_step(
+        SMALL, "h100-sxm", "dp=4", batch=16, precision="bf16", optimizer="adam"
+    )
+    measured = tmp_path / "step.yaml"
+    measured.write_text(
+        f"network: {SMALL}\nstrategy: dp=4\nbatch: 16\nprecision: bf16\nstep_s: {2 * step['step_s']}\n"
+    )
+    before = plan("h100-sxm", devices="4", power_limits="100", objective="time")["best"]
+    after = plan("h100-sxm", devices="4", power_limits="100", objective="time", calibrate=measured)[
+        "best"
+    ]
+    assert after["time_s"] > 1.3 * before["time_s"]
+    with pytest.raises(JoulecastError, match="corrects one platform"):
+        plan("h100-sxm", "a100-80gb-sxm", calibrate=measured)
+
+
+def test_the_command_prints_the_choice_and_the_front():
+    words = ["plan", "--network", SMALL, "--platform", "h100-sxm", "--samples", "1e5"]
+    said = CliRunner().invoke(app, [*words, "--devices", "1:2", "--batch", "64"])
+    assert said.exit_code == 0, said.output
+    assert "choose " in said.output and "* the choice" in said.output
+    told = CliRunner().invoke(app, [*words, "--devices", "1:2", "--batch", "64", "--json"])
+    again = joulecast.plan(**json.loads(told.output)["request"])
+    assert again["best"] == json.loads(told.output)["best"]
+    for wrong, message in (
+        (["--devices", "8:2"], "--devices '8:2': give the least and the most"),
+        (["--power-limits", "120"], "--power-limits"),
+        (["--price-gpu-hour", "b200=1"], "b200 is none of the platforms"),
+        (["--precision", "bf17"], "--precision"),
+    ):
+        refused = CliRunner().invoke(app, [*words, *wrong])
+        assert refused.exit_code == 2 and message in refused.output, refused.output
