@@ -60,7 +60,7 @@ def test_an_error_about_an_option_lists_no_records(tmp_path, monkeypatch):
 
 
 def test_a_command_without_a_training_says_how_to_name_one():
-    for command, flag in (("advise", "--records"), ("forecast", "--records")):
+    for command, flag in (("advise", "--network"), ("forecast", "--records")):
         said = RUN(app, [command]).output.strip()
         way = "give it, or the NAME of a training that `measure` ran"
         assert said == f"error: {flag} is missing; {way}"

@@ -119,7 +119,6 @@ def test_a_tooltip_names_the_batch_and_where_energy_is_from(results):
 def test_plain_data_parallelism_is_not_named():
     one = Candidate(4, 32, 8.0, "dp=4", "fitted", 1.0)
     assert one.setting == "4 nodes, batch 32"
-    assert replace(one, basis="simulated").setting == "4 nodes, batch 32, dp=4"
     assert replace(one, strategy="dp=8").setting == "4 nodes, batch 32, dp=8"
 
 

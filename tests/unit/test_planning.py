@@ -544,7 +544,7 @@ def test_the_command_prints_json_and_plain_errors(campaign):
         ([*asked, "--objective", "cost"], "--objective cost: no price is known; give --price"),
         ([*asked, "--cost-budget", "1", "--co2", "3"], "--cost-budget: no price is known"),
         ([*asked, "--co2-budget", "2kg"], "--co2-budget: no intensity is known; give --co2"),
-        (["advise", "--network", "vit_ti"], "--records is missing"),
+        (["advise", "--network", "vit_ti"], "give --records FOLDER"),
     ):
         said = CliRunner().invoke(app, wrong)
         assert said.exit_code == 2 and message in said.output

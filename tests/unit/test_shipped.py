@@ -112,12 +112,19 @@ def test_a_configuration_names_a_platform_or_its_file(elsewhere):
             parse_config({"platform": platform})
 
 
-def test_a_platform_by_its_file_is_advised_on_by_the_name_in_it(elsewhere):
+def test_a_platform_by_its_file_is_planned_by_the_name_in_it(elsewhere):
     hc2 = (ROOT / "config/platforms/hc2.yaml").read_text()
     write(elsewhere / "mine.yaml", hc2)
-    advice = joulecast.advise("alexnet", platform="mine.yaml", samples=1e5, nodes=[1])
-    assert advice["platform"] == find_platform("hc2").name
-    assert {c["basis"] for c in advice["candidates"]} == {"simulated"}
+    asked = {
+        "samples": 1e5,
+        "devices": [1],
+        "precision": "fp32",
+        "price_gpu_hour": {"mine.yaml": 2},
+    }
+    planned = joulecast.plan("alexnet", "mine.yaml", **asked)
+    assert planned["platform"] == find_platform("hc2").name
+    assert {c["platform"] for c in planned["candidates"]} == {"hc2"}
+    assert all(c["cost"] for c in planned["candidates"])
 
 
 def test_an_installed_package_names_no_commit_of_the_folder_it_lies_in(tmp_path, monkeypatch):

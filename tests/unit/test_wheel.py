@@ -54,8 +54,8 @@ KNOWN = [
     (("simulate", *HC2, "--strategy", "dp=8"), r"ms .*a step"),
     (("search", "--network", "vgg16", "--platform", "hc1", "--devices", "4"), r"\bdp=4\b"),
     (
-        ("advise", *HC2, "--samples", "1e5", "--nodes", "1", "--deadline", "600"),
-        r"choose \d node",
+        ("plan", *HC2, "--samples", "1e5", "--devices", "4", "--precision", "fp32"),
+        r"choose 4 x hc2",
     ),
     (("advise", "--network", "resnet18", "--records", "two-core-vm"), r"choose \d node"),
     (("partition", "resnet50", "--devices", "4"), r"resnet50: 4 stages"),
@@ -111,7 +111,10 @@ def test_ones_own_files_go_before_what_is_shipped(joulecast, tmp_path):
     [
         (("simulate", "--network", "vgg16", "--platform", "hc9", *DP[:2]), "known: dgx-h100, "),
         (("partition", "resnet5", "--devices", "2"), "did you mean `resnet50`?"),
-        (("advise", "--network", "vgg16", "--platform", "hc9"), "known: dgx-h100, "),
+        (
+            ("plan", "--network", "vgg16", "--samples", "1", "--platform", "hc9"),
+            "known: dgx-h100, ",
+        ),
     ],
 )
 def test_unknown_names_are_told_in_one_line_with_those_that_there_are(joulecast, arguments, said):

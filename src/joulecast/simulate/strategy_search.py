@@ -194,7 +194,10 @@ class _Search:
     def _least_of(self, strategy: Strategy, batch: int) -> Least:
         """What a strategy computes at least; what it shards changes nothing there, nor does its order."""
         plain = strategy.model_copy(
-            update={"tree": Node(), "schedule": strategy.schedule if strategy.virtual > 1 else "1f1b"}
+            update={
+                "tree": Node(),
+                "schedule": strategy.schedule if strategy.virtual > 1 else "1f1b",
+            }
         )
         key = text_of(plain), batch
         if key not in self._plain:

@@ -48,24 +48,26 @@ def plan(request: PlanRequest, prices: Prices) -> dict[str, Any]:
         JoulecastError: no such network or platform, a fact that a platform's file lacks, nothing that fits,
             or a limit that needs a price that is not given.
     """
-    of_platform = {name: _prices_of(name, request, prices) for name in request.platform}
+    hours, machines = request.price_gpu_hour, _machines(request)
+    of_platform = {
+        machine.platform.name: prices.model_copy(
+            update={"price_gpu_hour": hours.get(machine.given, hours.get(""))}
+        )
+        for machine in machines
+    }
     known = next((each for each in of_platform.values() if each.known), prices)
     if request.objective is None:
         request = request.model_copy(update={"objective": "cost" if known.known else "energy"})
     check_prices_of(request, known)
-    return answer(_weighed(request, of_platform), request, prices)
-
-
-def _prices_of(platform: str, request: PlanRequest, prices: Prices) -> Prices:
-    hours = request.price_gpu_hour
-    return prices.model_copy(update={"price_gpu_hour": hours.get(platform, hours.get(""))})
+    return answer(_weighed(request, machines, of_platform), request, prices)
 
 
 @dataclass(frozen=True)
 class _Machine:
     """A platform at one precision."""
 
-    name: str
+    given: str
+    """What the request calls the platform."""
     platform: Platform
     precision: str
     graph: OpGraph
@@ -104,7 +106,7 @@ def _why_not(machine: _Machine, devices: int) -> str | None:
     """Why a platform cannot give so many devices; ``None`` if it can."""
     cluster = machine.platform.require_cluster()
     if cluster.nodes is not None and devices > cluster.nodes * cluster.devices_per_node:
-        return f"{machine.name} has {cluster.nodes * cluster.devices_per_node} devices"
+        return f"{machine.platform.name} has {cluster.nodes * cluster.devices_per_node} devices"
     return None
 
 
@@ -161,7 +163,7 @@ def _candidate(
         batch_per_rank=batch / devices,
         strategy=text_of(step.strategy),
         basis="simulated",
-        platform=machine.name,
+        platform=machine.platform.name,
         precision=machine.precision,
         power_limit_w=power_limit_w,
         near_memory_limit=step.near_memory_limit,
@@ -181,21 +183,25 @@ def _settings(devices: int) -> _Settings:
         for batch in request.batch:
             fastest = _fastest(machine, devices, batch)
             if isinstance(fastest, str):
-                setting = f"{devices} x {machine.name}, batch {batch:,}, {machine.precision}"
+                setting = (
+                    f"{devices} x {machine.platform.name}, batch {batch:,}, {machine.precision}"
+                )
                 found.refused.append({"setting": setting, "why": fastest})
                 continue
             try:
                 for limit_w, step in _at_limits(machine, fastest, request):
                     found.candidates.append(_candidate(machine, step, limit_w, request.samples))
             except JoulecastError as error:
-                setting = f"power limits on {machine.name}"
+                setting = f"power limits on {machine.platform.name}"
                 found.refused.append({"setting": setting, "why": str(error)})
     return found
 
 
-def _weighed(request: PlanRequest, of_platform: Mapping[str, Prices]) -> Weighed:
+def _weighed(
+    request: PlanRequest, machines: list[_Machine], of_platform: Mapping[str, Prices]
+) -> Weighed:
     """The settings that a plan chooses from, simulated and priced."""
-    _SHARED[:] = [(request, _machines(request))]
+    _SHARED[:] = [(request, machines)]
     counts = sorted(set(request.devices), reverse=True)
     try:
         with ProcessPoolExecutor(usable_cores(), mp_context=get_context("fork")) as pool:
@@ -215,7 +221,7 @@ def _weighed(request: PlanRequest, of_platform: Mapping[str, Prices]) -> Weighed
         )
     return Weighed(
         request.network,
-        ", ".join(request.platform),
+        ", ".join(of_platform),
         "simulated",
         request.samples,
         "samples",

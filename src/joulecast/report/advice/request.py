@@ -75,7 +75,7 @@ class AdviceRequest(Priced, Limit, Scale, Work):
     network: Name = Field(
         description="Network, as the records name it; on the command line by default the one of NAME."
     )
-    records: RecordFolders = Field(min_length=1, description=RECORDS)
+    records: RecordFolders = Field(default=(), description=RECORDS)
     platform: Name | None = Field(default=None, description="Platform, as the records name it.")
     batch: Batches = Field(
         default=(), description="Batches of all nodes, as 4,8; by default those that were run."
@@ -88,7 +88,7 @@ class AdviceRequest(Priced, Limit, Scale, Work):
         # Loads numpy, which a request does not need.
         from joulecast.runs.folders import measured_records
 
-        if not isinstance(given, dict) or given.get("records"):
+        if not isinstance(given, dict) or "network" not in given or given.get("records"):
             return given
         name = str(given.get("network"))
         if measured_records(name):
