@@ -60,18 +60,23 @@ def test_a_clock_lengthens_products_and_leaves_memory_as_it_is():
     assert seconds[0] == step()["step_s"] and step(sm_clock=1740)["sm_mhz"] < 1740
 
 
-def test_a_limit_widens_the_interval_and_its_joules_are_of_the_gpus_alone():
+def test_a_limit_widens_the_interval_and_metered_nodes_draw_what_gpus_draw_less():
     free, limited = step(), step(power_limit=200)
     assert free["energy_covers"] == limited["energy_covers"] == "GPUs" and free["sm_mhz"] is None
     for result in (free, limited):
         assert result["step_j_low"] < result["step_j"] < result["step_j_high"]
     width = [each["step_high_s"] / each["step_low_s"] for each in (free, limited)]
     assert width[1] > width[0]
-    on_metered = joulecast.simulate_step(
-        ASKED[0], "h100", "dp=8", precision="bf16", power_limit=500
-    )
-    assert on_metered["energy_covers"] == "GPUs"
-    assert on_metered["power_w"] <= 8 * 500
+    on_metered = [
+        joulecast.simulate_step(ASKED[0], "h100", "dp=8", precision="bf16", power_limit=limit)
+        for limit in (700, 500)
+    ]
+    assert [each["energy_covers"] for each in on_metered] == ["nodes", "nodes"]
+    # At the highest limit, the figure is the one without a limit.
+    free = joulecast.simulate_step(ASKED[0], "h100", "dp=8", precision="bf16")
+    assert on_metered[0]["step_j"] == pytest.approx(free["step_j"])
+    assert 0 < on_metered[0]["power_w"] - on_metered[1]["power_w"] < 8 * 200
+    assert on_metered[1]["step_j_low"] < on_metered[1]["step_j"] < on_metered[1]["step_j_high"]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +86,7 @@ def test_a_limit_widens_the_interval_and_its_joules_are_of_the_gpus_alone():
         (["--power-limit", "50"], "at its lowest clock; take a limit"),
         (["--sm-clock", "2500"], "(boost); take a clock"),
         (["--sm-clock", "10"], "(boost); take a clock"),
-        (["--power-limit", "200", "--mode", "proteus"], "leave out databases, measured steps"),
+        (["--power-limit", "200", "--mode", "proteus"], "leave out databases"),
         (["--power-limit", "-1"], "power-limit"),
     ],
 )

@@ -102,7 +102,7 @@ def set_clock(
     if not isinstance(costs, KernelCosts) or power is None:
         raise JoulecastError(
             "power limit or clock: what they do follows from the description of a GPU alone; name a GPU of "
-            "the catalogue as platform, and leave out databases, measured steps and the mode proteus; in a "
+            "the catalogue as platform, and leave out databases and the mode proteus; in a "
             "platform's file, cluster.device needs power_limit_w, units, and architecture with lanes and "
             "awake"
         )

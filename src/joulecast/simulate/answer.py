@@ -18,6 +18,7 @@ from joulecast.graphs.network_graphs import network_for
 from joulecast.graphs.precision import TrainingSetup, training_of
 from joulecast.runs.platforms import Platform, simulated_platform
 from joulecast.simulate.correction import Corrected
+from joulecast.simulate.cost_cache import cached
 from joulecast.simulate.measured_step import corrected, read_steps
 from joulecast.simulate.network_calibration import calibrated, read_calibration
 from joulecast.simulate.proteus import proteus_costs
@@ -38,7 +39,7 @@ def simulate_request(request: SimulateRequest) -> Simulation:
     platform, costs = _platform_and_costs_of(request, request.mode)
     training, sm_mhz = _training_of(request), None
     if request.power_limit is not None or request.sm_clock is not None:
-        costs, sm_mhz = set_clock(costs, request.power_limit, request.sm_clock)
+        costs, sm_mhz = at_clock(costs, request.power_limit, request.sm_clock)
     simulation = simulate(
         network_for(request.network, training, request.attention),
         platform,
@@ -69,6 +70,14 @@ def search_request(request: SearchRequest, value_on: Callable[[Platform], Value 
     best = () if value is None else (request.top, value)
     ranking = search(graph, platform, request.devices, batch, costs, assumed, *best)
     return replace(ranking, feasible=[_with_remark(each, costs) for each in ranking.feasible])
+
+
+def at_clock(costs: Costs, limit_w: float | None, sm_mhz: float | None) -> tuple[Costs, float]:
+    """As :func:`joulecast.graphs.clocks.set_clock`; what measured steps say of the costs holds at any clock."""
+    if not isinstance(costs, Corrected):
+        return set_clock(costs, limit_w, sm_mhz)
+    slower, mhz = set_clock(costs.costs.costs, limit_w, sm_mhz)
+    return Corrected(cached(slower), costs.evidence, costs.remark), mhz
 
 
 def _with_remark(simulation: Simulation, costs: Costs) -> Simulation:

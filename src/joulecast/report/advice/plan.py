@@ -14,7 +14,6 @@ from joulecast.energy.forecast import whole_steps
 from joulecast.energy.prices import Prices
 from joulecast.energy.strategy_energy import energy_of_steps, nodes_of
 from joulecast.errors import JoulecastError
-from joulecast.graphs.clocks import set_clock
 from joulecast.graphs.costs import Costs
 from joulecast.graphs.network_graphs import network_for
 from joulecast.graphs.opgraph import OpGraph
@@ -26,7 +25,7 @@ from joulecast.report.advice.choice import check_prices_of
 from joulecast.report.advice.request import PlanRequest
 from joulecast.runs.platforms import Platform, simulated_platform
 from joulecast.runs.provenance import usable_cores
-from joulecast.simulate.answer import platform_and_costs
+from joulecast.simulate.answer import at_clock, platform_and_costs
 from joulecast.simulate.cost_cache import CachedCosts, OpCache
 from joulecast.simulate.simulate import Assumptions, Simulation, simulate
 from joulecast.simulate.strategy import text_of
@@ -137,7 +136,7 @@ def _at_limits(
             yield None, fastest
             continue
         set_w = percent / 100 * limit_w
-        costs, sm_mhz = set_clock(machine.costs, set_w, None)
+        costs, sm_mhz = at_clock(machine.costs, set_w, None)
         batch = round(fastest.batch) // fastest.strategy.replicas
         slower = simulate(
             machine.graph,
