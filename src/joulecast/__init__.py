@@ -1,11 +1,11 @@
 """Forecast the joules and seconds of distributed training from a few measured runs.
 
-Twelve functions do what the commands do: :func:`measure_campaign` the runs of a configuration,
+Thirteen functions do what the commands do: :func:`measure_campaign` the runs of a configuration,
 :func:`observe` a training of yours, :func:`read_records`; :func:`fit`, :func:`evaluate` and :func:`forecast`
 from them, :func:`advise` on a setting; :func:`plan` what was not run, :func:`simulate_step` of a strategy,
-and :func:`search` for the best; :func:`partition_network` into stages; :func:`tune_training` that recurs.
-What they return is plain data, the same that the command of that verb prints with ``--json``, unless they say
-otherwise.
+and :func:`search` for the best; :func:`choose_start` by the hour's prices; :func:`partition_network` into
+stages; :func:`tune_training` that recurs. What they return is plain data, the same that the command of that
+verb prints with ``--json``, unless they say otherwise.
 
 From :func:`evaluate` on, the parameters are the fields of a request (:class:`EvaluateRequest`, ...), which
 may be given in their place. A result says under ``request`` what was asked:
@@ -28,8 +28,15 @@ from joulecast.app.api.forecasts import (
     read_records,
 )
 from joulecast.app.api.observing import observe
-from joulecast.app.api.plans import partition_network, plan, search, simulate_step, tune_training
-from joulecast.energy.request import EvaluateRequest, ForecastRequest
+from joulecast.app.api.plans import (
+    choose_start,
+    partition_network,
+    plan,
+    search,
+    simulate_step,
+    tune_training,
+)
+from joulecast.energy.request import EvaluateRequest, ForecastRequest, StartRequest
 from joulecast.errors import JoulecastError
 from joulecast.partition.request import PartitionRequest
 from joulecast.report.advice.request import AdviceRequest, PlanRequest
@@ -57,9 +64,11 @@ __all__ = [
     "PlanRequest",
     "SearchRequest",
     "SimulateRequest",
+    "StartRequest",
     "TuneRequest",
     "__version__",
     "advise",
+    "choose_start",
     "evaluate",
     "fit",
     "forecast",

@@ -16,7 +16,7 @@ from reference_pages.words import markdown, table
 
 FUNCTIONS = (
     *("measure_campaign", "observe", "read_records", "fit", "evaluate", "forecast", "advise"),
-    *("plan", "simulate_step", "search", "partition_network", "tune_training"),
+    *("plan", "choose_start", "simulate_step", "search", "partition_network", "tune_training"),
 )
 """In the order of the page: what has runs first."""
 CLASSES = (Forecast, Observing, RunRecord, CampaignFit, joulecast.JoulecastError)

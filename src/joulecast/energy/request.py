@@ -1,12 +1,24 @@
 """What can be asked of the energy models: judge them on run records, forecast from these; and the prices of a
 configuration."""
 
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from joulecast.quantities import MOST_SAMPLES
-from joulecast.runs.request import Priced, PriceList, Recorded, Request, Scale, Section, Shell
+from joulecast.errors import JoulecastError
+from joulecast.quantities import MOST_SAMPLES, duration_s, energy_j
+from joulecast.runs.request import (
+    Priced,
+    PriceList,
+    Recorded,
+    Request,
+    Scale,
+    Section,
+    Shell,
+    from_text,
+)
 
 
 class PricesSection(PriceList, Section):
@@ -98,6 +110,60 @@ class Scales(Work, Scale):
         if self.batch is not None and self.scaling != "recorded":
             raise ValueError("batch and scaling say the batch in different ways; give one")
         return self
+
+
+def _time_s(text: str) -> float:
+    """Seconds since 1970 of a time as people type it: ``2026-11-27T08:00``; in UTC where it has no zone."""
+    try:
+        read = datetime.fromisoformat(text)
+    except ValueError:
+        raise JoulecastError(
+            f"{text}: no time; give it as 2026-11-27T08:00, in UTC, or with a zone"
+        ) from None
+    return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
+
+
+_DURATION, _ENERGY = from_text(duration_s), from_text(energy_j)
+
+
+class StartRequest(Request):
+    """Choose when to run a training, by prices or CO2 of the hour."""
+
+    command: ClassVar[str] = "when"
+
+    hours: Path = Field(
+        description="CSV file with the columns time (ISO 8601, in UTC where it has no zone), and price "
+        "(money a kWh), co2 (g a kWh), or both."
+    )
+    duration_s: Annotated[float, _DURATION, Shell("--duration")] = Field(
+        gt=0, le=1e9, description="Time that the training takes: seconds, or as 30min, 6h, 2d."
+    )
+    energy_j: Annotated[float, _ENERGY, Shell("--energy")] = Field(
+        gt=0, le=1e18, description="Energy that it takes: joules, or as 5MJ, 40kWh."
+    )
+    after_s: Annotated[float | None, from_text(_time_s), Shell("--after")] = Field(
+        default=None,
+        ge=0,
+        le=1e11,
+        description="Time from which it may run, as 2026-11-27T08:00; by default now.",
+    )
+    deadline_s: Annotated[float | None, _DURATION, Shell("--deadline")] = Field(
+        default=None,
+        gt=0,
+        description="Time until it has to be done, from then: seconds, or as 12h, 2d; by default the end of "
+        "the file.",
+    )
+    restart_s: Annotated[float | None, _DURATION, Shell("--restart")] = Field(
+        default=None,
+        ge=0,
+        le=1e9,
+        description="Time that it takes to go on after a pause: seconds, or as 10min. Without it, it runs "
+        "without a pause.",
+    )
+    objective: Literal["cost", "co2"] | None = Field(
+        default=None,
+        description="What is to be least; by default money, where the file has prices.",
+    )
 
 
 class ForecastRequest(Priced, Scales, Recorded):

@@ -73,7 +73,7 @@ def search_request(request: SearchRequest, value_on: Callable[[Platform], Value 
 
 
 def at_clock(costs: Costs, limit_w: float | None, sm_mhz: float | None) -> tuple[Costs, float]:
-    """As :func:`joulecast.graphs.clocks.set_clock`; what measured steps say of the costs holds at any clock."""
+    """As :func:`joulecast.graphs.clocks.set_clock`; what measured steps say of costs holds at any clock."""
     if not isinstance(costs, Corrected):
         return set_clock(costs, limit_w, sm_mhz)
     slower, mhz = set_clock(costs.costs.costs, limit_w, sm_mhz)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from joulecast.app.api.given import naming, prices_of, takes_request
+from joulecast.energy.request import StartRequest
 from joulecast.partition.request import PartitionRequest
 from joulecast.report.advice.request import PlanRequest
 from joulecast.runs.files.shipped import ZEUS_TRACE, recorded_folder
@@ -119,6 +120,23 @@ def plan(request: PlanRequest) -> dict[str, Any]:
 
     with naming(request.network, *request.platform, request.calibrate):
         return planned(request, prices_of(request))
+
+
+@takes_request(StartRequest)
+def choose_start(request: StartRequest) -> dict[str, Any]:
+    """Choose when to run a training, by prices or CO2 of the hour.
+
+    Returns:
+        ``objective``; ``now``, ``best`` without a pause, and ``paused`` (``None`` where no pause is allowed),
+        each with ``start``, ``end``, ``runs`` (pairs of times in UTC), ``energy_kwh``, ``cost`` and
+        ``co2_kg`` (``None`` where the file does not say it).
+
+    Raises:
+        JoulecastError: a file that is not sound, or that does not reach over the time that is asked for.
+    """
+    from joulecast.energy.start_time import choose_start as chosen
+
+    return chosen(request)
 
 
 @takes_request(PartitionRequest, "devices")

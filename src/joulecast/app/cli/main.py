@@ -21,7 +21,7 @@ from joulecast.app.cli.importing import import_app
 from joulecast.app.cli.measure import measure
 from joulecast.app.cli.meters import meters
 from joulecast.app.cli.partition import partition, profile
-from joulecast.app.cli.planning import advise, plan, tune
+from joulecast.app.cli.planning import advise, plan, tune, when
 from joulecast.app.cli.progress import status
 from joulecast.app.cli.simulator import capture, search, simulate
 from joulecast.errors import JoulecastError
@@ -36,6 +36,7 @@ app.add_typer(export_app, name="export")
 app.command()(measure)
 app.command()(meters)
 app.command()(plan)
+app.command()(when)
 app.command()(simulate)
 app.command()(search)
 app.command()(capture)

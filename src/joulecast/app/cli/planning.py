@@ -6,6 +6,8 @@ from typing import Annotated
 import typer
 
 from joulecast.app.cli.options import AsJson, asks, echo_json
+from joulecast.energy.request import StartRequest
+from joulecast.quantities import masses
 from joulecast.report.advice.request import AdviceRequest, PlanRequest
 from joulecast.tune.request import TuneRequest
 
@@ -35,6 +37,30 @@ def plan(request: PlanRequest, as_json: AsJson = False) -> None:
         echo_json(planned)
     else:
         typer.echo(plan_text(planned))
+
+
+@asks(StartRequest)
+def when(request: StartRequest, as_json: AsJson = False) -> None:
+    """Choose when to run a training, by prices or CO2 of the hour."""
+    from joulecast.app.api.plans import choose_start
+
+    chosen = choose_start(request)
+    if as_json:
+        echo_json(chosen)
+        return
+    ways = {"now": "at once", "best": "started later", "paused": "with pauses"}
+    shown = {name: chosen[name] for name in ways if chosen[name] is not None}
+    key = {"cost": "cost", "co2": "co2_kg"}[chosen["objective"]]
+    for name, way in shown.items():
+        costs = "" if way["cost"] is None else f", {way['cost']:,.2f} in money"
+        (mass,) = masses(way["co2_kg"])
+        emits = "" if way["co2_kg"] is None else f", {mass} CO2e"
+        saved = chosen["now"][key] - way[key]
+        less = "" if saved <= 0 else f": {100 * saved / abs(chosen['now'][key]):.0f} % less"
+        typer.echo(f"{ways[name]}: {way['start']} to {way['end']}{costs}{emits}{less}")
+    if chosen["paused"] is not None:
+        for start, end in chosen["paused"]["runs"]:
+            typer.echo(f"  runs {start} to {end}")
 
 
 @asks(AdviceRequest, unless="recurring")

@@ -1,0 +1,212 @@
+"""When to start a training: money and CO2 of a kWh change by the hour, and a deadline leaves a choice.
+
+A training draws its mean power while it runs. Without pauses, the best start follows exactly: what it costs
+is linear in the start between the hours' ends, so that only starts and ends at these count. With pauses, time
+is cut into steps, and the cheapest of all ways to run and to pause is found by dynamic programming.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from time import time
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from joulecast.energy.request import StartRequest
+from joulecast.errors import JoulecastError
+from joulecast.runs.files.columns import Column, checked_table, csv_in_parts
+
+_J_PER_KWH = 3.6e6
+_VALUES = {
+    "price": Column("number", -1e6, 1e6, meaning="money a kWh"),
+    "co2": Column("number", 0, 1e5, meaning="g CO2 equivalent a kWh"),
+}
+_STEPS = 1500
+"""Most steps that time is cut into where a training may pause."""
+_LEAST_STEP_S = 300.0
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Hours:
+    """What a kWh costs over time.
+
+    Attributes:
+        edges_s: begin of each value in s since 1970, and the end of the last.
+        values: ``price`` and ``co2``, as far as they are known; each from its edge to the next.
+    """
+
+    edges_s: Floats
+    values: dict[str, Floats]
+
+    def kwh_cost(self, name: str, starts_s: Any, ends_s: Any) -> Floats:
+        """The mean value over spans that lie inside, times their seconds."""
+        summed = np.concatenate([[0.0], np.cumsum(np.diff(self.edges_s) * self.values[name])])
+        ends, starts = (np.interp(each, self.edges_s, summed) for each in (ends_s, starts_s))
+        return np.asarray(ends - starts)
+
+
+def read_hours(path: Path) -> Hours:
+    """Read a CSV file with the columns ``time`` (ISO 8601, in UTC where it has no zone), and ``price``
+    (money a kWh), ``co2`` (g a kWh), or both. The last value lasts as long as the one before it.
+
+    Raises:
+        JoulecastError: missing, no such columns, or times that do not rise.
+    """
+    what = "prices or CO2 by the hour"
+    table = next(csv_in_parts(path, what, {"time": Column("text")}))
+    there = {name: column for name, column in _VALUES.items() if name in table}
+    if not there:
+        raise JoulecastError(
+            f"{path}: has no column price or co2; {what} have one of them, or both"
+        )
+    table = checked_table(table, {"time": Column("text"), **there}, str(path))
+    try:
+        times = pd.to_datetime(table["time"], utc=True, format="ISO8601")
+    except ValueError as error:
+        raise JoulecastError(f"{path}: column time: {error}") from None
+    begins_s = times.dt.tz_convert(None).to_numpy().astype("datetime64[ns]").astype(np.int64) / 1e9
+    if len(begins_s) < 2 or not (np.diff(begins_s) > 0).all():
+        raise JoulecastError(
+            f"{path}: column time: give two times or more, each after the one before"
+        )
+    edges_s = np.append(begins_s, 2 * begins_s[-1] - begins_s[-2])
+    return Hours(edges_s, {name: table[name].to_numpy(float) for name in there})
+
+
+def best_start(hours: Hours, name: str, duration_s: float, after_s: float, by_s: float) -> float:
+    """The start of the cheapest run without a pause; of equals the earliest."""
+    edges = hours.edges_s
+    tried = np.unique(
+        np.clip(np.concatenate([[after_s], edges, edges - duration_s]), after_s, by_s - duration_s)
+    )
+    cost = hours.kwh_cost(name, tried, tried + duration_s)
+    # The last bits of a sum decide nothing.
+    return float(tried[cost <= cost.min() + 1e-9 * np.abs(cost).max()][0])
+
+
+def best_spans(
+    hours: Hours, name: str, duration_s: float, after_s: float, by_s: float, restart_s: float
+) -> list[tuple[float, float]]:
+    """The spans of the cheapest run that may pause. Each start but the first takes ``restart_s`` more, in
+    which the training draws power and does no work."""
+    step_s = max(_LEAST_STEP_S, (by_s - after_s) / _STEPS)
+    count = int((by_s - after_s) / step_s)
+    work, restart = int(np.ceil(duration_s / step_s)), int(np.ceil(restart_s / step_s))
+    if work > count:
+        return [(after_s, after_s + duration_s)]
+    begins = after_s + step_s * np.arange(count)
+    cost = hours.kwh_cost(name, begins, begins + step_s)
+    summed = np.concatenate([[0.0], np.cumsum(cost)])
+    # Least cost with so many steps of work done: while it stands, and while it runs.
+    stands, runs = np.full((count + 1, work + 1), np.inf), np.full((count + 1, work + 1), np.inf)
+    stands[0, 0] = 0.0
+    for at in range(count + 1):
+        if at:
+            runs[at, 1:] = np.minimum(runs[at, 1:], runs[at - 1, :-1] + cost[at - 1])
+            stands[at] = np.minimum(stands[at - 1], runs[at])
+        runs[at, 0] = stands[at, 0]
+        if at + restart <= count:
+            again = stands[at, 1:] + summed[min(count, at + restart)] - summed[at]
+            runs[at + restart, 1:] = np.minimum(runs[at + restart, 1:], again)
+    ended = int(np.argmin(stands[:, work]))
+    return _walked_back(stands, runs, cost, summed, ended, work, restart, after_s, step_s)
+
+
+def _walked_back(
+    stands: Floats,
+    runs: Floats,
+    cost: Floats,
+    summed: Floats,
+    at: int,
+    done: int,
+    restart: int,
+    after_s: float,
+    step_s: float,
+) -> list[tuple[float, float]]:
+    """The spans behind a least cost, from the end."""
+    spans: list[tuple[float, float]] = []
+    while done:
+        while at and stands[at - 1, done] <= stands[at, done]:
+            at -= 1
+        ended = at
+        while done and at and runs[at, done] == runs[at - 1, done - 1] + cost[at - 1]:
+            at, done = at - 1, done - 1
+        at -= restart if done else 0
+        spans.append((after_s + step_s * at, after_s + step_s * ended))
+    return spans[::-1]
+
+
+def _paid(hours: Hours, spans: Sequence[tuple[float, float]], power_w: float) -> dict[str, Any]:
+    """Begin, end, spans, money and CO2 of a run."""
+    starts, ends = np.transpose(spans)
+    kw = power_w / 1e3
+    amounts = {
+        name: float(hours.kwh_cost(name, starts, ends).sum()) / 3600 * kw for name in hours.values
+    }
+    return {
+        "start": _iso(starts[0]),
+        "end": _iso(ends[-1]),
+        "runs": [[_iso(start), _iso(end)] for start, end in spans],
+        "energy_kwh": float((ends - starts).sum()) / 3600 * kw,
+        "cost": amounts.get("price"),
+        "co2_kg": None if "co2" not in amounts else amounts["co2"] / 1e3,
+    }
+
+
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(round(seconds), UTC).isoformat().replace("+00:00", "Z")
+
+
+def choose_start(request: StartRequest) -> dict[str, Any]:
+    """Choose when a training runs.
+
+    Returns:
+        ``objective``; ``now``, ``best`` without a pause, and ``paused`` (``None`` where no pause is allowed),
+        each with ``start``, ``end``, ``runs`` (pairs of times in UTC), ``energy_kwh``, ``cost`` and
+        ``co2_kg`` (``None`` where the file does not say it).
+
+    Raises:
+        JoulecastError: a file that is not sound, or that does not reach over the time that is asked for.
+    """
+    hours = read_hours(request.hours)
+    objective = request.objective or ("cost" if "price" in hours.values else "co2")
+    name = {"cost": "price", "co2": "co2"}[objective]
+    if name not in hours.values:
+        raise JoulecastError(
+            f"{request.hours}: has no column {name}, which objective {objective} needs"
+        )
+    first_s, last_s = float(hours.edges_s[0]), float(hours.edges_s[-1])
+    after_s = time() if request.after_s is None else request.after_s
+    if not first_s <= after_s < last_s:
+        raise JoulecastError(
+            f"{request.hours}: is of {_iso(first_s)} to {_iso(last_s)}, which has nothing of "
+            f"{_iso(after_s)}; --after names another time to start from"
+        )
+    by_s = last_s if request.deadline_s is None else after_s + request.deadline_s
+    if by_s > last_s:
+        raise JoulecastError(
+            f"{request.hours}: ends at {_iso(last_s)}, before the deadline of {_iso(by_s)}; give a file that "
+            "reaches as far, or an earlier deadline"
+        )
+    if after_s + request.duration_s > by_s:
+        raise JoulecastError(
+            f"duration: the training takes until {_iso(after_s + request.duration_s)}, started at once; the "
+            f"last time that counts is {_iso(by_s)}"
+        )
+    power_w = request.energy_j / request.duration_s
+    best_s = best_start(hours, name, request.duration_s, after_s, by_s)
+    paused = None
+    if request.restart_s is not None:
+        spans = best_spans(hours, name, request.duration_s, after_s, by_s, request.restart_s)
+        paused = _paid(hours, spans, power_w)
+    return {
+        "objective": objective,
+        "now": _paid(hours, [(after_s, after_s + request.duration_s)], power_w),
+        "best": _paid(hours, [(best_s, best_s + request.duration_s)], power_w),
+        "paused": paused,
+    }
