@@ -55,6 +55,17 @@ class EvaluateRequest(Recorded):
         description="Time that the models get of the judged runs: by default predicted, but given where a "
         "workload is left out.",
     )
+    ledger: Path | None = Field(
+        default=None,
+        description="File of `forecast --keep`: judge the forecasts in it on what ran later, in place of the "
+        "models.",
+    )
+
+    @model_validator(mode="after")
+    def _one_question(self) -> Self:
+        if self.ledger is not None and (self.split or self.time):
+            raise ValueError("split and time are of the models; a ledger has neither")
+        return self
 
 
 class Work(Request):
@@ -170,3 +181,8 @@ class ForecastRequest(Priced, Scales, Recorded):
     """Forecast time, energy, money and CO2 of scales not yet run."""
 
     command: ClassVar[str] = "forecast"
+
+    keep: Path | None = Field(
+        default=None,
+        description="Add the forecast to this file, a line each, for `evaluate --ledger`.",
+    )

@@ -112,16 +112,21 @@ def evaluate(request: EvaluateRequest) -> dict[str, Any]:
         ``settings``, by held-out setting and model: ``predicted_j``, ``reference_j``, ``difference_percent``,
         and ``error_percent``, which is ``None`` where the reference is an estimate, which judges nothing;
         with the time predicted ``time_error_percent``. ``summary`` and ``time_summary`` by model,
-        ``against_best_rival``, ``run_to_run_cv_percent``, ``left_out``, ``refused``.
+        ``against_best_rival``, ``run_to_run_cv_percent``, ``left_out``, ``refused``. With a ledger in place
+        of these ``settings`` (forecast and what it took: ``time_s``, ``time_was_s``, ...), ``summary`` by
+        quantity, and ``waiting``, the forecasts of what did not run yet.
 
     Raises:
         JoulecastError: nothing to fit, or nothing that the split can hold out.
     """
     from joulecast.energy.error_summary import evaluate_records
+    from joulecast.energy.ledger import judge_ledger
     from joulecast.runs.recorded import run_records
 
     folders = paths(request.records)
     with naming(*request.records), run_records(folders) as records:
+        if request.ledger is not None:
+            return judge_ledger(request.ledger, records)
         return evaluate_records(records, request.split, request.time)
 
 
@@ -141,11 +146,15 @@ def forecast(request: ForecastRequest) -> Forecast:
         JoulecastError: nothing to fit, or a node count below 1.
     """
     from joulecast.energy.forecast import forecast as forecast_records
+    from joulecast.energy.ledger import keep_forecast
     from joulecast.runs.recorded import run_records
 
     paid, folders = prices_of(request), paths(request.records)
     with naming(*request.records), run_records(folders) as records:
-        return Forecast(forecast_records(records, request, paid))
+        found = forecast_records(records, request, paid)
+    if request.keep is not None:
+        keep_forecast(request.keep, found)
+    return Forecast(found)
 
 
 @takes_request(AdviceRequest)

@@ -62,6 +62,9 @@ def evaluate(request: EvaluateRequest, as_json: AsJson = False) -> None:
     if as_json:
         echo_json(verdict)
         return
+    if request.ledger is not None:
+        _print_ledger(verdict)
+        return
     _print_table([_as_judged(row, verdict["time"]) for row in verdict["settings"]])
     for what in ("summary", "time_summary"):
         if not verdict[what]:
@@ -104,6 +107,40 @@ def evaluate(request: EvaluateRequest, as_json: AsJson = False) -> None:
             f"{row['reason']}"
         )
     _print_notes(verdict)
+
+
+def _print_ledger(verdict: dict[str, Any]) -> None:
+    """Forecasts against what ran later."""
+    rows = []
+    for row in verdict["settings"]:
+        foretold, took = times(row["time_s"], row["time_was_s"])
+        said_j, was_j = energies(row["energy_j"], row["energy_was_j"])
+        rows.append(
+            {
+                "forecast": row["at"][:10],
+                **{name: str(row[name]) for name in ("workload", "platform", "nodes")},
+                "time forecast": foretold,
+                "took": took,
+                "time off by": percent(row["time_error_percent"], signed=True),
+                "energy forecast": said_j,
+                "energy was": was_j,
+                "energy off by": percent(row["energy_error_percent"], signed=True),
+            }
+        )
+    if rows:
+        _print_table(rows)
+        typer.echo()
+    for row in verdict["summary"]:
+        in_words = {"time": times, "energy": energies}.get(row["quantity"])
+        missed = digits(row["missed"]) if in_words is None else in_words(row["missed"])[0]
+        typer.echo(
+            f"{row['quantity']}: mean error {percent(row['mape_percent'])}, bias "
+            f"{percent(row['bias_percent'], signed=True)}, inside the 90 % interval "
+            f"{percent(row['covered_percent'])}, {counted(row['settings'], 'setting')}; "
+            f"{missed} more than forecast in all"
+        )
+    waits = len(verdict["waiting"])
+    typer.echo(f"{counted(waits, 'forecast')} of settings that did not run yet")
 
 
 @asks(ForecastRequest)

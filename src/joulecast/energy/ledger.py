@@ -1,0 +1,199 @@
+"""Forecasts that were kept, against what ran later: error, coverage of the intervals, money missed.
+
+A ledger has a line of JSON for each forecast that was asked for with ``--keep``: its time, its prices and its
+rows. What a setting took once it ran is the row that a forecast of the same question then has, on the basis
+"measured": one question has one answer.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from joulecast.energy.forecast import forecast
+from joulecast.energy.prices import Prices
+from joulecast.energy.request import PricesSection, Scales
+from joulecast.errors import JoulecastError
+from joulecast.runs.files.reading import read_text, validated
+from joulecast.runs.json_values import json_rows
+from joulecast.runs.scale import unit_of
+
+_QUANTITIES = {"time": "time{}_s", "energy": "energy{}_j", "cost": "cost{}", "co2": "co2{}_kg"}
+_Amount = Annotated[float, Field(allow_inf_nan=False)] | None
+
+
+class _Row(BaseModel):
+    """What counts of a row of a forecast."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    workload: str
+    platform: str
+    nodes: Annotated[int, Field(ge=1)]
+    nodes_are: str
+    batch_size: float | None
+    work: float
+    work_unit: str
+    basis: str
+    time_s: float
+    energy_j: _Amount = None
+    cost: _Amount = None
+    co2_kg: _Amount = None
+
+
+class _Entry(BaseModel):
+    """A line of a ledger."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    at: datetime
+    prices: PricesSection
+    forecasts: list[_Row]
+
+
+_ENTRY = TypeAdapter(_Entry)
+
+
+def keep_forecast(ledger: Path, forecasts: dict[str, Any]) -> None:
+    """Add a forecast to a ledger, which is made if it is not there.
+
+    Args:
+        forecasts: what :func:`joulecast.energy.forecast.forecast` gave.
+    """
+    entry = {"at": datetime.now(UTC).isoformat(timespec="seconds")}
+    kept = {name: forecasts[name] for name in ("prices", "forecasts")}
+    line = json.dumps(entry | kept, allow_nan=False)
+    try:
+        # One write: of two forecasts at once, neither cuts the other's line.
+        with ledger.open("a") as file:
+            file.write(f"{line}\n")
+    except OSError as error:
+        raise JoulecastError(f"{ledger}: the forecast cannot be kept ({error.strerror})") from None
+
+
+def read_ledger(ledger: Path) -> list[_Entry]:
+    """The forecasts of a ledger, the earliest first.
+
+    Raises:
+        JoulecastError: missing, or a line is no forecast; names it.
+    """
+    found = []
+    for number, line in enumerate(read_text(ledger, "ledger of forecasts").splitlines(), start=1):
+        place = f"{ledger}, line {number}"
+        try:
+            content = json.loads(line)
+        except ValueError as error:
+            raise JoulecastError(f"{place}: is no JSON ({error})") from None
+        found.append(validated(_ENTRY, content, place))
+    return sorted(found, key=lambda entry: entry.at)
+
+
+def _asked_again(row: _Row) -> Scales:
+    """The question that the row answers."""
+    unit = "nodes" if unit_of(row.nodes_are) == "node" else "gpus"
+    asked: dict[str, Any] = {unit: [row.nodes]}
+    if row.batch_size is not None:
+        asked["batch"] = round(row.batch_size)
+    if row.work_unit in ("samples", "epochs"):
+        asked[row.work_unit] = row.work
+    return Scales(**asked)
+
+
+def _measured(
+    records: Sequence[Path], question: Scales, prices: Prices
+) -> dict[tuple[str, str, int], dict[str, Any]]:
+    """What ran of a question, by workload, platform and scale."""
+    try:
+        rows = forecast(records, question, prices)["forecasts"]
+    except JoulecastError:
+        return {}
+    return {
+        (row["workload"], row["platform"], row["nodes"]): row
+        for row in rows
+        if row["basis"] == "measured"
+    }
+
+
+def judge_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, Any]:
+    """Hold forecasts that were kept against the runs of the same settings.
+
+    Args:
+        records: folders of run records.
+
+    Returns:
+        ``settings``: a row a forecast of a setting that ran later, with ``at`` (when it was forecast),
+        ``workload``, ``platform``, ``nodes``, ``batch_size``, ``work``, and for time, energy, cost and CO2
+        what was forecast and what it took (``time_s``, ``time_was_s``, ...), the error
+        (``time_error_percent``) and whether it was inside the interval (``time_inside``); ``summary`` by
+        quantity: ``settings``, ``mape_percent``, ``bias_percent``, ``covered_percent``, ``missed`` (what was
+        taken beyond the forecasts, in all); ``waiting``: forecasts of settings that did not run.
+
+    Raises:
+        JoulecastError: the ledger is not sound, or no record can be read.
+    """
+    settings, waiting = [], []
+    known: dict[str, dict[tuple[str, str, int], dict[str, Any]]] = defaultdict(dict)
+    for entry in read_ledger(ledger):
+        prices = Prices(**entry.prices.model_dump())
+        for row in entry.forecasts:
+            if row.basis == "measured":
+                # It had run when it was asked.
+                continue
+            question = _asked_again(row)
+            key = f"{question.asked()} {prices.as_json()}"
+            if key not in known:
+                known[key] = _measured(records, question, prices)
+            took = known[key].get((row.workload, row.platform, row.nodes))
+            said = {
+                "at": entry.at.isoformat(),
+                **{name: getattr(row, name) for name in ("workload", "platform", "nodes")},
+                **{name: getattr(row, name) for name in ("nodes_are", "batch_size", "work")},
+            }
+            if took is None:
+                waiting.append(said)
+            else:
+                settings.append(said | _compared(row.model_dump(), took))
+    return {"settings": settings, "summary": _summary(settings), "waiting": waiting}
+
+
+def _compared(foretold: dict[str, Any], took: dict[str, Any]) -> dict[str, Any]:
+    """What was forecast, what it took, and the error, by quantity."""
+    found: dict[str, Any] = {}
+    for quantity, form in _QUANTITIES.items():
+        name = form.format("")
+        said, was = foretold.get(name), took[name]
+        low, high = (foretold.get(form.format(end)) for end in ("_low", "_high"))
+        is_known = said is not None and was is not None
+        found |= {
+            name: said,
+            form.format("_was"): was,
+            f"{quantity}_error_percent": 100 * (said / was - 1) if is_known and was else None,
+            f"{quantity}_inside": low <= was <= high if is_known and low is not None else None,
+        }
+    return found
+
+
+def _summary(settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    table, rows = pd.DataFrame(settings), []
+    for quantity, form in _QUANTITIES.items() if settings else ():
+        errors = pd.to_numeric(table[f"{quantity}_error_percent"]).dropna()
+        if errors.empty:
+            continue
+        inside = table[f"{quantity}_inside"].dropna().astype(float)
+        of = table.loc[errors.index]
+        rows.append(
+            {
+                "quantity": quantity,
+                "settings": len(errors),
+                "mape_percent": errors.abs().mean(),
+                "bias_percent": errors.mean(),
+                "covered_percent": 100 * inside.mean() if len(inside) else None,
+                "missed": (of[form.format("_was")] - of[form.format("")]).astype(float).sum(),
+            }
+        )
+    return json_rows(pd.DataFrame(rows))

@@ -1,0 +1,96 @@
+"""Forecasts that were kept, against what ran later."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import joulecast
+from joulecast.app.cli.main import app
+from joulecast.errors import JoulecastError
+from joulecast.logs.mlperf import import_mlperf
+from joulecast.runs.files.shipped import recorded_folder
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Metered runs: all of them, and those on one node."""
+    folder = tmp_path_factory.mktemp("ledger")
+    import_mlperf(recorded_folder(Path("recorded/mlperf-power")), folder / "imported")
+    for record in (folder / "imported").glob("resnet-*"):
+        shutil.copytree(record, folder / "all" / record.name)
+        if "-n1-" in record.name:
+            shutil.copytree(record, folder / "before" / record.name)
+    return folder
+
+
+def test_a_forecast_is_judged_once_its_setting_ran(runs, tmp_path):
+    ledger, asked = tmp_path / "ledger.jsonl", {"nodes": [8], "price": 0.3, "co2": 300}
+    foretold = joulecast.forecast(runs / "before", keep=ledger, **asked)
+    before = joulecast.evaluate(runs / "before", ledger=ledger)
+    assert before["settings"] == [] and len(before["waiting"]) == len(foretold["forecasts"])
+    later = joulecast.evaluate(runs / "all", ledger=ledger)
+    assert later["settings"] and len(later["settings"]) + len(later["waiting"]) == len(
+        before["waiting"]
+    )
+    rows = {row["workload"]: row for row in foretold["forecasts"]}
+    for judged in later["settings"]:
+        row = rows[judged["workload"]]
+        # One question has one answer: the forecast of the same question, now that it ran.
+        (answer,) = (
+            each
+            for each in joulecast.forecast(
+                runs / "all",
+                **asked,
+                batch=round(row["batch_size"]),
+                **{row["work_unit"]: row["work"]},
+            )["forecasts"]
+            if each["workload"] == judged["workload"]
+        )
+        assert answer["basis"] == "measured"
+        for name in ("time_s", "energy_j", "cost", "co2_kg"):
+            quantity, _, unit = name.partition("_")
+            was = judged["_".join(filter(None, (quantity, "was", unit)))]
+            assert judged[name] == row[name] and was == pytest.approx(answer[name])
+            error = 100 * (row[name] / answer[name] - 1)
+            assert judged[f"{quantity}_error_percent"] == pytest.approx(error)
+    by_quantity = {row["quantity"]: row for row in later["summary"]}
+    missed = sum(row["cost_was"] - row["cost"] for row in later["settings"])
+    assert by_quantity["cost"]["missed"] == pytest.approx(missed)
+    inside = [row["energy_inside"] for row in later["settings"]]
+    assert by_quantity["energy"]["covered_percent"] == pytest.approx(
+        100 * sum(inside) / len(inside)
+    )
+
+
+def test_what_had_run_is_no_forecast(runs, tmp_path):
+    ledger = tmp_path / "ledger.jsonl"
+    rows = joulecast.forecast(runs / "before", nodes=[1, 8], keep=ledger)["forecasts"]
+    judged = joulecast.evaluate(runs / "all", ledger=ledger)
+    unseen = [row for row in rows if row["basis"] != "measured"]
+    assert len(judged["settings"]) + len(judged["waiting"]) == len(unseen) < len(rows)
+
+
+def test_the_commands_keep_and_judge(runs, tmp_path):
+    ledger = str(tmp_path / "ledger.jsonl")
+    for _ in range(2):
+        words = ["forecast", "--records", str(runs / "before"), "--nodes", "8", "--keep", ledger]
+        assert CliRunner().invoke(app, words).exit_code == 0
+    assert len(Path(ledger).read_text().splitlines()) == 2
+    words = ["evaluate", "--records", str(runs / "all"), "--ledger", ledger]
+    said = CliRunner().invoke(app, words)
+    assert said.exit_code == 0 and "inside the 90 % interval" in said.output
+    told = json.loads(CliRunner().invoke(app, [*words, "--json"]).output)
+    assert len(told["settings"]) == 2 * len({row["workload"] for row in told["settings"]})
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"at": "x", "prices": {}, "forecasts": []}'])
+def test_a_ledger_that_is_none_is_named_with_its_line(runs, tmp_path, line):
+    ledger = tmp_path / "ledger.jsonl"
+    ledger.write_text(f"{line}\n")
+    with pytest.raises(JoulecastError, match=r"ledger\.jsonl, line 1"):
+        joulecast.evaluate(runs / "before", ledger=ledger)
+    with pytest.raises(JoulecastError, match="no such"):
+        joulecast.evaluate(runs / "before", ledger=tmp_path / "none.jsonl")
