@@ -3,6 +3,7 @@
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -321,6 +322,44 @@ def test_a_folder_that_cannot_be_written_is_said_before_the_start(tmp_path):
     answer = measured(tmp_path, ["echo", "started"], "--out", "/proc/mine")
     assert (answer.returncode, answer.stdout) == (2, "")
     assert answer.stderr.startswith("error: /proc/mine: no record can be written there")
+
+
+FILLING = """
+import pathlib, sys, time
+(samples,) = pathlib.Path("out").glob(".job-*/host-0.samples")
+for _ in range(2):
+    before = samples.stat().st_size
+    while samples.stat().st_size == before:
+        time.sleep(0.05)
+with open("fill", "wb", buffering=0) as file:
+    try:
+        while True:
+            file.write(bytes(1000))
+    except OSError:
+        sys.exit(7)
+"""
+
+
+def test_a_disk_that_is_full_at_the_end_costs_neither_the_measurement_nor_the_exit_code(tmp_path):
+    in_namespace = ["unshare", "--map-root-user", "--mount"]
+    if subprocess.run([*in_namespace, "true"], capture_output=True).returncode:
+        pytest.skip("this machine lets nobody mount a small disk (unshare --map-root-user --mount)")
+    (tmp_path / "filling.py").write_text(FILLING)
+    measure = shlex.join([*JOULECAST, "measure", "--name", "mine", "--out", "out", "--"])
+    script = f"""
+        mkdir disk && mount -t tmpfs -o size=2m tmpfs disk && cd disk
+        {measure} {shlex.quote(sys.executable)} ../filling.py; echo "ended as $?"
+        rm fill
+        {measure} true >/dev/null
+        cp -r out ..
+    """
+    words = [*in_namespace, "sh", "-c", script]
+    answer = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert answer.stdout == "ended as 7\n", answer.stderr
+    assert "the disk is full" in answer.stderr and "Traceback" not in answer.stderr
+    records = [read_record(folder) for folder in (tmp_path / "out").glob("mine-*")]
+    (kept,) = [r for r in records if "filling.py" in r.info.spec.observed.command[-1]]
+    assert len(kept.power) > 5 and "incomplete" in kept.info.left_out[0]
 
 
 def test_a_program_that_is_not_there_is_all_that_is_said(tmp_path):

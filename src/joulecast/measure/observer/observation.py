@@ -151,6 +151,15 @@ class Observation:
             faults: reasons why the run counts as failed.
         """
         ended_s = time.monotonic()
+        # A run of a campaign is measured again. Of another one nothing is removed before its record stands.
+        self._keep = self._asked.spec is None
+        try:
+            return self._ended(code, faults, ended_s)
+        except (JoulecastError, OSError) as error:
+            kept = f"; what was measured is in {self._job.path}" if self._keep else ""
+            return Result(why_not=f"{error}{kept}", of_killed=self._of_killed)
+
+    def _ended(self, code: int | None, faults: Sequence[str], ended_s: float) -> Result:
         job = self._job
         job.leave_end(code)
         if self._sampler is not None:
@@ -161,17 +170,11 @@ class Observation:
         if job.place.rank != 0:
             job.wait(lambda: not job.path.exists(), _PATIENCE_S)
             return Result()
-        try:
-            missing = _wait_for_all(job)
-            all_faults = [*faults, *missing]
-            folder, record = write_job(
-                job, self._asked, self._out, ended_s, all_faults, runs_on=code is None
-            )
-        except JoulecastError as error:
-            # A run of a campaign is measured again; of another one, the next measurement tries once more.
-            self._keep = self._asked.spec is None and job.has_samples()
-            kept = f"; what was measured is in {job.path}" if self._keep else ""
-            return Result(why_not=f"{error}{kept}", of_killed=self._of_killed)
+        all_faults = [*faults, *_wait_for_all(job)]
+        folder, record = write_job(
+            job, self._asked, self._out, ended_s, all_faults, runs_on=code is None
+        )
+        self._keep = False
         return Result(folder, record, of_killed=self._of_killed)
 
     def close(self) -> None:

@@ -295,7 +295,9 @@ class _Writer:
     def _write_all(self) -> None:
         while (block := self._blocks.get()) is not None:
             try:
-                self._file.append(*block)
+                # What follows a block that was cut short could not be read.
+                if self._fault is None:
+                    self._file.append(*block)
             except OSError as error:
                 self._fault = error
 
