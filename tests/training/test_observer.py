@@ -1,5 +1,7 @@
 """Any training under `joulecast measure`: its record, its output and its end are what they should be."""
 
+import json
+import math
 import os
 import pty
 import re
@@ -322,6 +324,41 @@ def test_a_folder_that_cannot_be_written_is_said_before_the_start(tmp_path):
     answer = measured(tmp_path, ["echo", "started"], "--out", "/proc/mine")
     assert (answer.returncode, answer.stdout) == (2, "")
     assert answer.stderr.startswith("error: /proc/mine: no record can be written there")
+
+
+COUNTER = """
+import os, sys, time
+factor, jump = map(float, sys.argv[1:])
+drawn = 100 * factor * (time.time() - os.stat("counter.py").st_mtime)
+print(drawn + jump * os.path.exists("jumps"), "J")
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([sys.executable, "counter.py", "1", "2e6"], "it restarted or is broken"),
+        ([sys.executable, "counter.py", "20000", "0"], "it restarted or is broken"),
+        ([sys.executable, "counter.py", "5e-5", "0"], "it restarted or is broken"),
+        (["echo", "2000000 W"], "it reads 2e+06 W"),
+        (["cat", "board"], "it reads 0 W"),
+        ([sys.executable, "counter.py", "1", "0"], None),
+    ],
+)
+def test_no_impossible_power_is_measured(tmp_path, words, said):
+    (tmp_path / "counter.py").write_text(COUNTER)
+    (tmp_path / "board").write_text("100 W")
+    (tmp_path / "mine.json").write_text(json.dumps({"power": {"command": words}}))
+    program = "sleep 3; touch jumps; echo 0 W >board; sleep 6"
+    answer = measured(tmp_path, ["sh", "-c", program], "--config", "mine.json")
+    assert answer.returncode == 0, answer.stderr
+    row = observe(record_of(tmp_path))
+    assert row["energy_source"] == (None if said else "measured")
+    if said is None:
+        assert row["energy_j"] == pytest.approx(100 * row["total_s"], rel=0.1)
+    else:
+        assert math.isnan(row["energy_j"]) and said in row["why_no_energy"]
+        assert said in answer.stderr
 
 
 FILLING = """

@@ -29,6 +29,7 @@ from joulecast.measure.power.meter_registry import METERS
 from joulecast.measure.power.meters import (
     READING,
     About,
+    Believed,
     Meter,
     MeteredNodes,
     MeterFailed,
@@ -85,7 +86,7 @@ class _Readings:
     """What the meters gave, and how each of them fared."""
 
     def __init__(self, meters: list[Meter]) -> None:
-        self._meters = meters
+        self._meters = [Believed(meter) for meter in meters]
         self.failed = [0] * len(meters)
         self.faults: list[str | None] = [None] * len(meters)
         self.columns: list[Columns] = [{name: [] for name in READING} for _ in meters]
@@ -96,7 +97,7 @@ class _Readings:
             while self.faults[index] is None and self._read_one(index, meter):
                 pass
 
-    def _read_one(self, index: int, meter: Meter) -> bool:
+    def _read_one(self, index: int, meter: Believed) -> bool:
         """Read a meter; return whether it may have kept more."""
         before = time.monotonic()
         try:
@@ -128,7 +129,7 @@ class _Readings:
                 "identity": m.identity,
                 "about": asdict(About.of(m)),
             }
-            for m in self._meters
+            for m in (believed.meter for believed in self._meters)
         ]
 
 
