@@ -17,6 +17,7 @@ from joulecast.measure.power.meters import (
     MeteredNodes,
     MeterUnavailable,
     ReadFailed,
+    opened_in_time,
 )
 from joulecast.quantities import digits
 from joulecast.runs.files.shipped import PLATFORMS
@@ -124,7 +125,7 @@ def meters(
     missing: list[str] = []
     for name, opener in METERS.items():
         try:
-            found += opener(nodes)
+            found += opened_in_time(name, opener, nodes)
         except MeterUnavailable as absent:
             indent = f"\n{'':{_WIDTH}}to get it: "
             missing.append(f"{name:{_WIDTH}}missing: {absent.reason}{indent}{absent.remedy}")

@@ -63,7 +63,6 @@ class BackgroundMeter:
         node: that it belongs to.
         ask: asks it once.
         every_s: seconds from one question to the next, where the answers are faster.
-        counter: whether its joules count on by themselves.
         identity: of the device.
 
     Raises:
@@ -77,14 +76,16 @@ class BackgroundMeter:
     limits = limits_of("node", renewed_s=60.0, moves_within_s=300.0)
 
     def __init__(
-        self, name: str, node: str, ask: Ask, *, every_s: float, counter: bool, identity: str | None
+        self, name: str, node: str, ask: Ask, *, every_s: float, identity: str | None
     ) -> None:
-        self.name, self.node, self.counter, self.identity = name, node, counter, identity
+        self.name, self.node, self.identity = name, node, identity
         self._ask, self._every_s = ask, every_s
         self._answers: deque[Reading | ReadFailed] = deque(maxlen=_MOST_KEPT)
         self._took_s: deque[float] = deque(maxlen=_MEDIAN_OF)
         self._wake, self._is_over = threading.Event(), threading.Event()
-        self._answers.append(self._once())
+        first = self._once()
+        self._answers.append(first)
+        self.counter = first.joules is not None
         self._thread: threading.Thread | None = None
 
     @property
@@ -258,16 +259,13 @@ def open_command(nodes: MeteredNodes) -> list[Meter]:
     remedy = "run the words of power.command by hand, on the node"
     if shutil.which(words[0]) is None:
         raise MeterUnavailable(f"command: there is no program {words[0]}", remedy)
-    command = SiteCommand(words)
     try:
-        reading = command.ask()
         return [
             BackgroundMeter(
                 "command",
                 nodes.host_node,
-                command.ask,
+                SiteCommand(words).ask,
                 every_s=_EVERY_S,
-                counter=reading.joules is not None,
                 identity=identity_of("command"),
             )
         ]

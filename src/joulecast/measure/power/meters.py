@@ -10,6 +10,8 @@ another unit. What a meter says is believed only while the power is possible for
 (:class:`Believed`).
 """
 
+import queue
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -135,6 +137,35 @@ class MeteredNodes:
 
 Opener = Callable[[MeteredNodes], list[Meter]]
 """Opens the meters of one kind for a host's nodes."""
+
+
+_OPENED_WITHIN_S = 15.0
+"""A site's command may take ten seconds."""
+
+
+def opened_in_time(kind: str, open_meters: Opener, nodes: MeteredNodes) -> list[Meter]:
+    """The meters of a kind, whose driver may hang.
+
+    Raises:
+        MeterUnavailable: it has none, or did not answer in time.
+    """
+    answers: queue.SimpleQueue[list[Meter] | Exception] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            answers.put(open_meters(nodes))
+        except Exception as error:
+            answers.put(error)
+
+    threading.Thread(target=ask, daemon=True).start()
+    try:
+        answer = answers.get(timeout=_OPENED_WITHIN_S)
+    except queue.Empty:
+        reason = f"{kind}: does not answer within {_OPENED_WITHIN_S:g} s"
+        raise MeterUnavailable(reason, "its driver hangs; see to it, or leave it out") from None
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 def identity_of(device: str) -> str | None:
