@@ -36,6 +36,7 @@ from joulecast.logs.csv_map import map_of
 from joulecast.logs.import_log import RunFacts, import_log, read_runs
 from joulecast.logs.log import LogOptions
 from joulecast.logs.log_times import Clock, zone_named
+from joulecast.measure.observer.job_record import assemble_killed
 from joulecast.report.tables.published import read_published, read_published_tuning
 from joulecast.runs.observations import observe
 from joulecast.runs.record import read_record
@@ -124,6 +125,18 @@ def _logs(folder: Path) -> object:
                 raise
         runs += [observe(read_record(each)).get("energy_j", 0.0) for each in out.iterdir()]
     return [joules for joules in runs if joules == joules]
+
+
+def _assembled(folder: Path) -> object:
+    """What a killed measurement left as a record; all of it stays in its folder."""
+    # Of another host's, it is known after two minutes of silence.
+    for line in assemble_killed(folder / "out"):
+        if "no record" in line:
+            raise JoulecastError(line)
+    assert [each.name for each in folder.iterdir()] == ["out"], "it leads out of its folder"
+    rows = [observe(read_record(each)) for each in (folder / "out").glob("mine-*")]
+    # A record without stages or meters has no figures of them.
+    return [{name: value for name, value in row.items() if value == value} for row in rows]
 
 
 FORMATS = {
@@ -272,6 +285,17 @@ FORMATS = {
             examples.nccl_tests,
             ("log/*.log",),
             (("import", "nccl-tests", "{}/log", "{}/ours.yaml"),),
+        ),
+        Format(
+            "killed measurement",
+            examples.killed_measurement,
+            (
+                "out/.job-*/*.json",
+                "out/.job-*/*.facts",
+                "out/.job-*/*.samples",
+                "out/.job-*/marks-0/*",
+            ),
+            (_assembled,),
         ),
         Format(
             "Zeus traces",

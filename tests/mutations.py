@@ -1,9 +1,12 @@
 """Mutations of files: of their bytes, and of what they mean as JSON, YAML, CSV and Parquet."""
 
+import gzip
 import io
 import json
+import math
 import random
 import re
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -214,12 +217,41 @@ def _parquet(content: bytes, rng: random.Random) -> bytes:
     return out.getvalue()
 
 
+def _samples(content: bytes, rng: random.Random) -> bytes:
+    """A file of a sampler with some wrong numbers."""
+    with pa.CompressedInputStream(pa.BufferReader(content), "gzip") as plain:
+        table = pa.ipc.open_stream(plain).read_all()
+    place = rng.randrange(table.num_columns)
+    name, values = table.column_names[place], table.column(place).to_pylist()
+    wrong = (0, 1, 2, 3, 65535) if name == "series" else _FLOATS
+    for row in rng.sample(range(len(values)), rng.choice((1, 5, len(values)))):
+        values[row] = rng.choice(wrong)
+    table = table.set_column(place, name, pa.array(values, table.schema.field(place).type))
+    out = io.BytesIO()
+    with pa.ipc.new_stream(out, table.schema) as stream:
+        stream.write_table(table)
+    return gzip.compress(out.getvalue())
+
+
+def _marks(content: bytes, rng: random.Random) -> bytes:
+    """Marks of a training of which one has a wrong number."""
+    row = bytearray(content)
+    place = 17 * rng.randrange(len(content) // 17)
+    where, form = rng.choice(((0, "<B"), (1, "<d"), (9, "<f"), (13, "<f")))
+    wrong = (0, 5, 6, 255) if form == "<B" else (math.nan, math.inf, -1.0, 1e18, 1e30, 0.5, -1e30)
+    struct.pack_into(form, row, place + where, rng.choice(wrong))
+    return bytes(row)
+
+
 STRUCTURE: dict[str, Mutation] = {
     ".json": _json,
     ".jsonl": _json_lines,
     ".yaml": _yaml,
     ".csv": _csv,
     ".parquet": _parquet,
+    ".facts": _json,
+    ".samples": _samples,
+    ".marks": _marks,
 }
 """By the ending of a file's name."""
 

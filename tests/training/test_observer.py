@@ -17,10 +17,12 @@ from pathlib import Path
 import psutil
 import pytest
 from click.testing import Result
+from fuzz_examples import killed_measurement
 from typer.testing import CliRunner
 
 from joulecast.app.cli.main import app
 from joulecast.measure.observer.command import Command
+from joulecast.measure.observer.job_record import assemble_killed
 from joulecast.measure.power.samples import read_samples
 from joulecast.runs.observations import observe
 from joulecast.runs.record import RunRecord, read_record
@@ -445,6 +447,40 @@ def test_one_line_in_the_program_does_the_same(tmp_path):
     assert measured(tmp_path, words).returncode == 0
     assert record_of(tmp_path).info.outcome.steps == 79, "both trainings, but for the first step"
     assert not (tmp_path / "results/measured/one-n1-r2").exists()
+
+
+def test_a_loss_that_is_no_number_costs_no_record(tmp_path):
+    (tmp_path / "train.py").write_text(
+        f"import runpy, joulecast\n"
+        f"with joulecast.observe('mine') as observing:\n"
+        f"    runpy.run_path({DDP!r})\n"
+        f"    observing.log_loss(float('nan'))\n"
+    )
+    words = [sys.executable, "train.py"]
+    answer = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert answer.returncode == 0, answer.stderr
+    outcome = record_of(tmp_path).info.outcome
+    assert outcome.steps == 39 and outcome.final_loss is None
+
+
+def test_a_broken_leftover_of_a_killed_measurement_stops_no_training(tmp_path):
+    job = tmp_path / "results/measured/.job-alone-0"
+    job.mkdir(parents=True)
+    (job / "lock").touch()
+    (job / "process-0.json").write_text("{")
+    answer = measured(tmp_path, ["echo", "trained"])
+    assert (answer.returncode, answer.stdout) == (0, "trained\n")
+    assert ".job-alone-0: no record of a killed measurement" in answer.stderr
+    assert len(record_of(tmp_path).power) > 0
+
+
+def test_no_name_of_a_leftover_leads_out_of_its_folder(tmp_path):
+    killed_measurement(tmp_path)
+    (asked,) = tmp_path.glob("out/.job-*/asked.json")
+    asked.write_text(asked.read_text().replace('"mine"', '"../ESC"'))
+    (said,) = assemble_killed(tmp_path / "out")
+    assert "asked.json: training.name" in said and asked.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 @pytest.mark.parametrize(

@@ -601,7 +601,16 @@ def test_a_file_that_is_cut_anywhere_is_read_up_to_the_last_whole_block(cut, tmp
     writer = SampleWriter(file)
     facts = {
         "series": ["power.0", "work"],
-        "meters": [{"meter": "m"}],
+        "meters": [
+            {
+                "node": "host",
+                "meter": "m",
+                "source": "measured",
+                "counter": True,
+                "identity": None,
+                "about": asdict(About()),
+            }
+        ],
         "failed": [0],
         "faults": [None],
     }

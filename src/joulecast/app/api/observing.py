@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from contextlib import ContextDecorator
@@ -36,12 +37,13 @@ class Observing(ContextDecorator):
         return self
 
     def log_loss(self, loss: float) -> None:
-        """Keep the loss of the training so far; the record gets the last one of rank 0."""
+        """Keep the loss of the training so far; the record gets the last one of rank 0, if it is finite."""
         from joulecast.measure.observer.inside import note
 
+        known = float(loss)
         # Under `joulecast measure` the observer was loaded from its folder, by this name.
         loaded = sys.modules.get("joulecast_inside")
-        (note if loaded is None else loaded.note)(loss=float(loss))
+        (note if loaded is None else loaded.note)(loss=known if math.isfinite(known) else None)
 
     def __exit__(
         self,
