@@ -37,7 +37,7 @@ class Observing(ContextDecorator):
         return self
 
     def log_loss(self, loss: float) -> None:
-        """Keep the loss of the training so far; the record gets the last one of rank 0, if it is finite."""
+        """Keep the loss of the training so far; the record gets the last one of rank 0."""
         from joulecast.measure.observer.inside import note
 
         known = float(loss)
