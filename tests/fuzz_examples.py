@@ -13,6 +13,7 @@ from conftest import ROOT
 from mlperf_fixtures import write_run
 from nccl_logs import nccl_log
 
+import joulecast
 from joulecast.measure.observer.inside.marks import BACKWARD, EXCHANGE, FETCH, ROW, UPDATE
 from joulecast.measure.observer.job_folder import JobFolder, Place
 from joulecast.measure.observer.job_record import begin
@@ -252,8 +253,15 @@ LOGS = {
 """Logs of other tools, by the kind that reads them; ``runs.csv`` is of the first."""
 
 
+MADE = Path(__file__).parent / "data" / "imports"
+
+
+def forecast(folder: Path) -> None:
+    found = joulecast.forecast("two-core-vm", [4, 8], price=0.3, co2=380)
+    (folder / "forecast.json").write_text(json.dumps(found))
+
+
 def logs(folder: Path) -> None:
-    made = Path(__file__).parent / "data" / "imports"
     watts = [200 + 300 * (10 <= t < 50) + t * 5 % 13 for t in range(60)]
     at = [f"2026-05-02 10:00:{t:02d}.25" for t in range(60)]
     rows = {
@@ -278,4 +286,4 @@ def logs(folder: Path) -> None:
     result = [{"metric": labels, "values": values}]
     answer = {"status": "success", "data": {"resultType": "matrix", "result": result}}
     (folder / "kepler.json").write_text(json.dumps(answer))
-    shutil.copy(made / "codecarbon-3.3.2-runs.csv", folder / "emissions.csv")
+    shutil.copy(MADE / "codecarbon-3.3.2-runs.csv", folder / "emissions.csv")

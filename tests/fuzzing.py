@@ -99,6 +99,7 @@ _OF_RECORDS: tuple[tuple[str, ...], ...] = (
 )
 
 
+_PERUN = "import perun {}/log.hdf5 {}/out --timezone UTC --epochs 1 --network net --platform box"
 _ADVISE = "advise --network vgg16 --platform {}/mine.yaml --nodes 1 --samples 1000 --json"
 
 
@@ -285,6 +286,18 @@ FORMATS = {
             examples.nccl_tests,
             ("log/*.log",),
             (("import", "nccl-tests", "{}/log", "{}/ours.yaml"),),
+        ),
+        Format(
+            "HDF5 of perun",
+            examples.copied(examples.MADE / "perun-1.0.0.hdf5", "log.hdf5"),
+            ("log.hdf5",),
+            (tuple(_PERUN.split()),),
+        ),
+        Format(
+            "forecast",
+            examples.forecast,
+            ("forecast.json",),
+            (("export", "openmetrics", "{}/forecast.json"),),
         ),
         Format(
             "killed measurement",

@@ -37,6 +37,7 @@ class Column:
         most: the greatest number.
         optional: a value may be missing (NaN, or empty text).
         choices: the texts that there are; none: any.
+        longest: characters of a text at most.
         meaning: of a value, for the documentation.
     """
 
@@ -45,6 +46,7 @@ class Column:
     most: float = math.inf
     optional: bool = False
     choices: tuple[str, ...] = ()
+    longest: int = 10_000
     meaning: str = ""
 
     @property
@@ -53,6 +55,8 @@ class Column:
         if self.choices:
             return f"one of {', '.join(self.choices)}"
         words = {"text": "text", "whole": "a whole number", "number": "a finite number"}[self.kind]
+        if self.kind == "text":
+            words += f" of at most {self.longest:,} characters"
         if self.least > -math.inf:
             words += f" of at least {self.least:g}"
         if self.most < math.inf:
@@ -106,9 +110,16 @@ def _texts(values: "pd.Series", column: Column, origin: str) -> "pd.Series":
     try:
         codes, names = pd.factorize(values if texts else values.astype(str).where(values.notna()))
         choices = column.choices
-        good = [isinstance(n, str) and (not choices or n in choices) for n in list(names)]
+        good = [
+            isinstance(n, str) and len(n) <= column.longest and (not choices or n in choices)
+            for n in list(names)
+        ]
     except UnicodeDecodeError:
         raise JoulecastError(f"{origin}: {values.name} has text that is not UTF-8") from None
+    except TypeError:
+        raise JoulecastError(
+            f"{origin}: {values.name} holds lists, expected {column.expected}"
+        ) from None
     # The code of a missing text is -1.
     bad = ~np.array([*good, column.optional])[codes]
     if bad.any():
@@ -279,21 +290,15 @@ def parquet_table(
         JoulecastError: broken, or as :func:`checked_table`.
     """
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     groups = range(file.metadata.num_row_groups) if groups is None else groups
     try:
         # Threads cost more than they bring on files of this size.
         table = file.read_row_groups(list(groups), columns=list(columns), use_threads=False)
-        for place, kind in enumerate(table.schema.types):
-            if pa.types.is_dictionary(kind):
-                for chunk in table.column(place).chunks:
-                    longest = pc.max(pc.binary_length(chunk.dictionary)).as_py() or 0
-                    if longest * len(chunk) > MAX_TABLE_BYTES // 2:
-                        raise ValueError(f"texts of {longest} bytes in {len(chunk)} rows")
-                texts = table.column(place).cast(pa.string())
-                table = table.set_column(place, table.schema.names[place], texts)
         frame = table.to_pandas(ignore_metadata=True)
+        # A text that fills millions of rows is one object: its name is not unfolded.
+        texts = [name for name in frame if frame[name].dtype == "category"]
+        frame = frame.astype(dict.fromkeys(texts, object))
     except (OSError, ValueError, pa.ArrowException, MemoryError) as error:
         raise JoulecastError(f"{path}: is broken: {error}") from None
     return checked_table(frame, columns, str(path))
