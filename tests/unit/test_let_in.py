@@ -213,7 +213,7 @@ def written_frame(folder, change):
 def test_a_text_that_fills_a_frame_is_not_unfolded(tmp_path):
     name, rows = "x" * 60_000, 50_000
     numbers = {column: pa.array([1.0] * rows) for column in ("t_s", "watts", "joules")}
-    texts = pa.array([name] * rows).dictionary_encode()
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), [name])
     folder = written_frame(tmp_path, lambda _: pa.table({"node": texts, "meter": texts, **numbers}))
     assert (folder / "power.parquet").stat().st_size < 10_000
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

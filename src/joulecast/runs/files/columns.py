@@ -18,6 +18,7 @@ from joulecast.errors import JoulecastError
 from joulecast.runs.files.reading import opened, read_bytes
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
 MAX_TABLE_BYTES = 1_000_000_000
@@ -258,7 +259,7 @@ def parquet_file(path: Path, what: str, columns: Schema, sha256: str | None = No
         footer = pq.read_metadata(pa.BufferReader(content))
         # One text that fills millions of rows stays one text.
         texts = [n for n in footer.schema.names if n in columns and columns[n].kind == "text"]
-        file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=texts)
+        file = pq.ParquetFile(pa.BufferReader(content), metadata=footer, read_dictionary=texts)
         schema = file.schema_arrow
         unfolded = sum(footer.row_group(n).total_byte_size for n in range(footer.num_row_groups))
     except (OSError, ValueError, pa.ArrowException, MemoryError) as error:
@@ -281,6 +282,24 @@ def parquet_file(path: Path, what: str, columns: Schema, sha256: str | None = No
     return file
 
 
+def _values(column: Any) -> "np.ndarray | pd.Series":
+    """The values of an Arrow column. A text that fills millions of rows is one object: it is not unfolded."""
+    import numpy as np
+    import pandas as pd
+    import pyarrow as pa
+
+    if not pa.types.is_dictionary(column.type):
+        values: np.ndarray = column.to_numpy()
+        return values
+    parts = [np.empty(0, object)]
+    for chunk in column.chunks:
+        # The code -1 of a missing text takes the last of the names.
+        names = np.array([*chunk.dictionary.to_pylist(), None], object)
+        parts.append(names[chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False)])
+    # As objects: pandas would take them for texts of its own, and unfold them.
+    return pd.Series(np.concatenate(parts), dtype=object)
+
+
 def parquet_table(
     file: Any, path: Path, columns: Schema, groups: Collection[int] | None = None
 ) -> "pd.DataFrame":
@@ -289,16 +308,16 @@ def parquet_table(
     Raises:
         JoulecastError: broken, or as :func:`checked_table`.
     """
+    import pandas as pd
     import pyarrow as pa
 
     groups = range(file.metadata.num_row_groups) if groups is None else groups
     try:
         # Threads cost more than they bring on files of this size.
         table = file.read_row_groups(list(groups), columns=list(columns), use_threads=False)
-        frame = table.to_pandas(ignore_metadata=True)
-        # A text that fills millions of rows is one object: its name is not unfolded.
-        texts = [name for name in frame if frame[name].dtype == "category"]
-        frame = frame.astype(dict.fromkeys(texts, object))
+        frame = pd.DataFrame(
+            {name: _values(table.column(name)) for name in table.column_names}, copy=False
+        )
     except (OSError, ValueError, pa.ArrowException, MemoryError) as error:
         raise JoulecastError(f"{path}: is broken: {error}") from None
     return checked_table(frame, columns, str(path))
