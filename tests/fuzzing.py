@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import fuzz_examples as examples
@@ -130,12 +131,15 @@ def _logs(folder: Path) -> object:
 
 def _assembled(folder: Path) -> object:
     """What a killed measurement left as a record; all of it stays in its folder."""
-    # Of another host's, it is known after two minutes of silence.
-    for line in assemble_killed(folder / "out"):
-        if "no record" in line:
-            raise JoulecastError(line)
-    assert [each.name for each in folder.iterdir()] == ["out"], "it leads out of its folder"
-    rows = [observe(read_record(each)) for each in (folder / "out").glob("mine-*")]
+    with TemporaryDirectory() as scratch:
+        out = Path(scratch) / "out"
+        shutil.copytree(folder / "out", out)
+        # Of another host's, it is known after two minutes of silence.
+        for line in assemble_killed(out):
+            if "no record" in line:
+                raise JoulecastError(line.replace(scratch, str(folder)))
+        assert [each.name for each in Path(scratch).iterdir()] == ["out"], "it leads out"
+        rows = [observe(read_record(each)) for each in out.glob("mine-*")]
     # A record without stages or meters has no figures of them.
     return [{name: value for name, value in row.items() if value == value} for row in rows]
 
