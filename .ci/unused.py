@@ -107,3 +107,12 @@ url
 time_high_s
 energy_low_j
 energy_high_j
+
+# Facts that the observer notes of a process; they are read by name.
+local_rank
+group_rank
+group_ranks
+mpi_ranks
+noted_s
+exchange_by
+not_profiled

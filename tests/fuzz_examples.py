@@ -3,14 +3,25 @@
 import gzip
 import json
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pandas as pd
 from conftest import ROOT
 from mlperf_fixtures import write_run
 from nccl_logs import nccl_log
 
+import joulecast
+from joulecast.measure.observer.inside.marks import BACKWARD, EXCHANGE, FETCH, ROW, UPDATE
+from joulecast.measure.observer.job_folder import JobFolder, Place
+from joulecast.measure.observer.job_record import begin
+from joulecast.measure.observer.observed_training import observed
+from joulecast.measure.observer.parts import SamplerBegun
+from joulecast.measure.observer.request import ObserveRequest
+from joulecast.measure.power.samples import SampleWriter
+from joulecast.runs.provenance import host_fingerprint
 from joulecast.runs.recorded import pack, unpack_all
 from joulecast.tune.history import add_to_history_file, begin_history_file
 from joulecast.tune.trial import CostModel, EpochAtLimit, Proposal, Trial
@@ -185,6 +196,53 @@ def nccl_tests(folder: Path) -> None:
     (folder / "log/all_reduce_perf.log").write_text(nccl_log("all_reduce", 2, said=False))
 
 
+def killed_measurement(folder: Path) -> None:
+    """What `joulecast measure` leaves where it is killed: 20 steps of two ranks, 4 s of samples."""
+    with TemporaryDirectory() as scratch:
+        job = JobFolder(Path(scratch), Place(0, 1, "alone-0123456789ab"))
+        begin(job, observed(ObserveRequest(name="mine"), ["python", "train.py"]))
+        now_s = time.monotonic()
+        begun = SamplerBegun(
+            host=job.host,
+            label="vm",
+            meters=("command", "estimated"),
+            load_before=(0.1, ("sh",)),
+            clock=(0.0, 0.0, now_s),
+            fingerprint=host_fingerprint(),
+        )
+        job.write("begun-0", begun)
+        writer = SampleWriter(job.samples_of(0))
+        about = {"covers": "node", "remark": None, "renewed_s": 1.0}
+        meter = {"node": "vm", "meter": "command", "source": "measured", "counter": True}
+        facts = {"meters": [meter | {"identity": "a:command", "about": about}], "nodes": ["vm"]}
+        facts |= {"absent": [{"meter": "gpu", "reason": "gpu: none", "remedy": "plug one in"}]}
+        facts |= {"series": ["power.0", "activity.0", "work"], "failed": [0], "faults": [None]}
+        t_s = [now_s + k / 10 for k in range(41)]
+        power = {"t_s": t_s, "watts": [None] * 41, "joules": [10.0 * k for k in range(41)]}
+        half, none = [0.5] * 41, [None] * 41
+        activity = {"t_s": t_s, "cpu": half, "gpu": none, "memory": [1e9] * 41, "net": half}
+        work = {"t_s": t_s, "machine_s": [k / 10 for k in range(41)], "own_s": half}
+        tables = {"power.0": power, "activity.0": activity, "work": work}
+        writer.append(facts | {"missed_deadlines": 1}, tables)
+        writer.close()
+        for pid in (11, 12):
+            rows = [
+                row
+                for k in range(20)
+                for row in (
+                    ROW.pack(FETCH, now_s + 0.15 * k, 0.01, 8),
+                    ROW.pack(BACKWARD, now_s + 0.15 * k + 0.05, 0.02, 0),
+                    ROW.pack(EXCHANGE, now_s + 0.15 * k + 0.07, 0.01, 0),
+                    ROW.pack(UPDATE, now_s + 0.15 * k + 0.1, 0.02, 0),
+                )
+            ]
+            (job.marks / f"{pid}.marks").write_bytes(b"".join(rows))
+            noted = {"pid": pid, "rank": pid - 11, "ranks": 2, "local_rank": pid - 11, "loss": 1.5}
+            noted |= {"noted_s": now_s, "optimizer": "SGD", "parameters_0": 4160, "device": "cpu"}
+            (job.marks / f"{pid}.json").write_text(json.dumps(noted))
+        shutil.copytree(scratch, folder / "out")
+
+
 LOGS = {
     "csv": "pdu.csv",
     "nvidia-smi": "n1.log",
@@ -195,8 +253,15 @@ LOGS = {
 """Logs of other tools, by the kind that reads them; ``runs.csv`` is of the first."""
 
 
+MADE = Path(__file__).parent / "data" / "imports"
+
+
+def forecast(folder: Path) -> None:
+    found = joulecast.forecast("two-core-vm", [4, 8], price=0.3, co2=380)
+    (folder / "forecast.json").write_text(json.dumps(found))
+
+
 def logs(folder: Path) -> None:
-    made = Path(__file__).parent / "data" / "imports"
     watts = [200 + 300 * (10 <= t < 50) + t * 5 % 13 for t in range(60)]
     at = [f"2026-05-02 10:00:{t:02d}.25" for t in range(60)]
     rows = {
@@ -221,4 +286,4 @@ def logs(folder: Path) -> None:
     result = [{"metric": labels, "values": values}]
     answer = {"status": "success", "data": {"resultType": "matrix", "result": result}}
     (folder / "kepler.json").write_text(json.dumps(answer))
-    shutil.copy(made / "codecarbon-3.3.2-runs.csv", folder / "emissions.csv")
+    shutil.copy(MADE / "codecarbon-3.3.2-runs.csv", folder / "emissions.csv")

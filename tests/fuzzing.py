@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import fuzz_examples as examples
@@ -36,6 +37,7 @@ from joulecast.logs.csv_map import map_of
 from joulecast.logs.import_log import RunFacts, import_log, read_runs
 from joulecast.logs.log import LogOptions
 from joulecast.logs.log_times import Clock, zone_named
+from joulecast.measure.observer.job_record import assemble_killed
 from joulecast.report.tables.published import read_published, read_published_tuning
 from joulecast.runs.observations import observe
 from joulecast.runs.record import read_record
@@ -98,6 +100,7 @@ _OF_RECORDS: tuple[tuple[str, ...], ...] = (
 )
 
 
+_PERUN = "import perun {}/log.hdf5 {}/out --timezone UTC --epochs 1 --network net --platform box"
 _ADVISE = "advise --network vgg16 --platform {}/mine.yaml --nodes 1 --samples 1000 --json"
 
 
@@ -124,6 +127,21 @@ def _logs(folder: Path) -> object:
                 raise
         runs += [observe(read_record(each)).get("energy_j", 0.0) for each in out.iterdir()]
     return [joules for joules in runs if joules == joules]
+
+
+def _assembled(folder: Path) -> object:
+    """What a killed measurement left as a record; all of it stays in its folder."""
+    with TemporaryDirectory() as scratch:
+        out = Path(scratch) / "out"
+        shutil.copytree(folder / "out", out)
+        # Of another host's, it is known after two minutes of silence.
+        for line in assemble_killed(out):
+            if "no record" in line:
+                raise JoulecastError(line.replace(scratch, str(folder)))
+        assert [each.name for each in Path(scratch).iterdir()] == ["out"], "it leads out"
+        rows = [observe(read_record(each)) for each in out.glob("mine-*")]
+    # A record without stages or meters has no figures of them.
+    return [{name: value for name, value in row.items() if value == value} for row in rows]
 
 
 FORMATS = {
@@ -272,6 +290,29 @@ FORMATS = {
             examples.nccl_tests,
             ("log/*.log",),
             (("import", "nccl-tests", "{}/log", "{}/ours.yaml"),),
+        ),
+        Format(
+            "HDF5 of perun",
+            examples.copied(examples.MADE / "perun-1.0.0.hdf5", "log.hdf5"),
+            ("log.hdf5",),
+            (tuple(_PERUN.split()),),
+        ),
+        Format(
+            "forecast",
+            examples.forecast,
+            ("forecast.json",),
+            (("export", "openmetrics", "{}/forecast.json"),),
+        ),
+        Format(
+            "killed measurement",
+            examples.killed_measurement,
+            (
+                "out/.job-*/*.json",
+                "out/.job-*/*.facts",
+                "out/.job-*/*.samples",
+                "out/.job-*/marks-0/*",
+            ),
+            (_assembled,),
         ),
         Format(
             "Zeus traces",

@@ -1,9 +1,12 @@
 """Mutations of files: of their bytes, and of what they mean as JSON, YAML, CSV and Parquet."""
 
+import gzip
 import io
 import json
+import math
 import random
 import re
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -183,8 +186,13 @@ def _parquet(content: bytes, rng: random.Random) -> bytes:
     table = pq.read_table(io.BytesIO(content))
     name = rng.choice(table.column_names)
     place, values = table.column_names.index(name), table[name].to_pylist()
-    kind = rng.randrange(8)
-    if kind == 0:
+    kind = rng.randrange(9)
+    if kind == 8 and len(table):
+        nested = rng.choice(([1.0], ["x"], {"a": 1.0}, [("k", "v")]))
+        is_map = isinstance(nested, list) and isinstance(nested[0], tuple)
+        of_map = pa.map_(pa.string(), pa.string()) if is_map else None
+        table = table.set_column(place, name, pa.array([nested] * len(table), type=of_map))
+    elif kind == 0:
         table = table.drop([name])
     elif kind == 1:
         table = table.rename_columns(["other" if n == name else n for n in table.column_names])
@@ -214,12 +222,68 @@ def _parquet(content: bytes, rng: random.Random) -> bytes:
     return out.getvalue()
 
 
+def _samples(content: bytes, rng: random.Random) -> bytes:
+    """A file of a sampler with some wrong numbers."""
+    with pa.CompressedInputStream(pa.BufferReader(content), "gzip") as plain:
+        table = pa.ipc.open_stream(plain).read_all()
+    place = rng.randrange(table.num_columns)
+    name, values = table.column_names[place], table.column(place).to_pylist()
+    wrong = (0, 1, 2, 3, 65535) if name == "series" else _FLOATS
+    for row in rng.sample(range(len(values)), rng.choice((1, 5, len(values)))):
+        values[row] = rng.choice(wrong)
+    table = table.set_column(place, name, pa.array(values, table.schema.field(place).type))
+    out = io.BytesIO()
+    with pa.ipc.new_stream(out, table.schema) as stream:
+        stream.write_table(table)
+    return gzip.compress(out.getvalue())
+
+
+def _hdf5(content: bytes, rng: random.Random) -> bytes:
+    """An HDF5 file of which one data set, or one attribute, is another."""
+    import h5py
+    import numpy as np
+
+    file = io.BytesIO(content)
+    with h5py.File(file, "r+") as root:
+        names: list[str] = []
+        root.visit(names.append)
+        name = rng.choice(names)
+        item = root[name]
+        if isinstance(item, h5py.Dataset) and rng.random() < 0.7:
+            attributes = dict(item.attrs)
+            del root[name]
+            wrong = (np.zeros(3, "f4"), np.array([b"x"]), np.zeros((2, 2, 2)), np.full(4, np.nan))
+            made = root.create_dataset(name, data=wrong[rng.randrange(4)])
+            made.attrs.update(attributes)
+        elif len(item.attrs) and rng.random() < 0.7:
+            item.attrs[rng.choice(list(item.attrs))] = rng.choice((-1.0, math.inf, "x", 0, [1, 2]))
+        elif rng.random() < 0.5:
+            root.create_dataset("big", (1 << 40,), "f8", chunks=(1 << 20,))
+        else:
+            del root[name]
+    return file.getvalue()
+
+
+def _marks(content: bytes, rng: random.Random) -> bytes:
+    """Marks of a training of which one has a wrong number."""
+    row = bytearray(content)
+    place = 17 * rng.randrange(len(content) // 17)
+    where, form = rng.choice(((0, "<B"), (1, "<d"), (9, "<f"), (13, "<f")))
+    wrong = (0, 5, 6, 255) if form == "<B" else (math.nan, math.inf, -1.0, 1e18, 1e30, 0.5, -1e30)
+    struct.pack_into(form, row, place + where, rng.choice(wrong))
+    return bytes(row)
+
+
 STRUCTURE: dict[str, Mutation] = {
     ".json": _json,
     ".jsonl": _json_lines,
     ".yaml": _yaml,
     ".csv": _csv,
     ".parquet": _parquet,
+    ".hdf5": _hdf5,
+    ".facts": _json,
+    ".samples": _samples,
+    ".marks": _marks,
 }
 """By the ending of a file's name."""
 

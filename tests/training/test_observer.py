@@ -1,8 +1,11 @@
 """Any training under `joulecast measure`: its record, its output and its end are what they should be."""
 
+import json
+import math
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,10 +17,12 @@ from pathlib import Path
 import psutil
 import pytest
 from click.testing import Result
+from fuzz_examples import killed_measurement
 from typer.testing import CliRunner
 
 from joulecast.app.cli.main import app
 from joulecast.measure.observer.command import Command
+from joulecast.measure.observer.job_record import assemble_killed
 from joulecast.measure.power.samples import read_samples
 from joulecast.runs.observations import observe
 from joulecast.runs.record import RunRecord, read_record
@@ -323,6 +328,79 @@ def test_a_folder_that_cannot_be_written_is_said_before_the_start(tmp_path):
     assert answer.stderr.startswith("error: /proc/mine: no record can be written there")
 
 
+COUNTER = """
+import os, sys, time
+factor, jump = map(float, sys.argv[1:])
+drawn = 100 * factor * (time.time() - os.stat("counter.py").st_mtime)
+print(drawn + jump * os.path.exists("jumps"), "J")
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([sys.executable, "counter.py", "1", "2e6"], "it restarted or is broken"),
+        ([sys.executable, "counter.py", "20000", "0"], "it restarted or is broken"),
+        ([sys.executable, "counter.py", "5e-5", "0"], "it restarted or is broken"),
+        (["echo", "2000000 W"], "it reads 2e+06 W"),
+        (["cat", "board"], "it reads 0 W"),
+        ([sys.executable, "counter.py", "1", "0"], None),
+    ],
+)
+def test_no_impossible_power_is_measured(tmp_path, words, said):
+    (tmp_path / "counter.py").write_text(COUNTER)
+    (tmp_path / "board").write_text("100 W")
+    (tmp_path / "mine.json").write_text(json.dumps({"power": {"command": words}}))
+    program = "sleep 3; touch jumps; echo 0 W >board; sleep 6"
+    answer = measured(tmp_path, ["sh", "-c", program], "--config", "mine.json")
+    assert answer.returncode == 0, answer.stderr
+    row = observe(record_of(tmp_path))
+    assert row["energy_source"] == (None if said else "measured")
+    if said is None:
+        assert row["energy_j"] == pytest.approx(100 * row["total_s"], rel=0.1)
+    else:
+        assert math.isnan(row["energy_j"]) and said in row["why_no_energy"]
+        assert said in answer.stderr
+
+
+FILLING = """
+import pathlib, sys, time
+(samples,) = pathlib.Path("out").glob(".job-*/host-0.samples")
+for _ in range(2):
+    before = samples.stat().st_size
+    while samples.stat().st_size == before:
+        time.sleep(0.05)
+with open("fill", "wb", buffering=0) as file:
+    try:
+        while True:
+            file.write(bytes(1000))
+    except OSError:
+        sys.exit(7)
+"""
+
+
+def test_a_disk_that_is_full_at_the_end_costs_neither_the_measurement_nor_the_exit_code(tmp_path):
+    in_namespace = ["unshare", "--map-root-user", "--mount"]
+    if subprocess.run([*in_namespace, "true"], capture_output=True).returncode:
+        pytest.skip("this machine lets nobody mount a small disk (unshare --map-root-user --mount)")
+    (tmp_path / "filling.py").write_text(FILLING)
+    measure = shlex.join([*JOULECAST, "measure", "--name", "mine", "--out", "out", "--"])
+    script = f"""
+        mkdir disk && mount -t tmpfs -o size=2m tmpfs disk && cd disk
+        {measure} {shlex.quote(sys.executable)} ../filling.py; echo "ended as $?"
+        rm fill
+        {measure} true >/dev/null
+        cp -r out ..
+    """
+    words = [*in_namespace, "sh", "-c", script]
+    answer = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert answer.stdout == "ended as 7\n", answer.stderr
+    assert "the disk is full" in answer.stderr and "Traceback" not in answer.stderr
+    records = [read_record(folder) for folder in (tmp_path / "out").glob("mine-*")]
+    (kept,) = [r for r in records if "filling.py" in r.info.spec.observed.command[-1]]
+    assert len(kept.power) > 5 and "incomplete" in kept.info.left_out[0]
+
+
 def test_a_program_that_is_not_there_is_all_that_is_said(tmp_path):
     answer = measured(tmp_path, ["nosuchprogram"])
     assert answer.returncode == 2 and answer.stderr.startswith("error: nosuchprogram")
@@ -369,6 +447,40 @@ def test_one_line_in_the_program_does_the_same(tmp_path):
     assert measured(tmp_path, words).returncode == 0
     assert record_of(tmp_path).info.outcome.steps == 79, "both trainings, but for the first step"
     assert not (tmp_path / "results/measured/one-n1-r2").exists()
+
+
+def test_a_loss_that_is_no_number_costs_no_record(tmp_path):
+    (tmp_path / "train.py").write_text(
+        f"import runpy, joulecast\n"
+        f"with joulecast.observe('mine') as observing:\n"
+        f"    runpy.run_path({DDP!r})\n"
+        f"    observing.log_loss(float('nan'))\n"
+    )
+    words = [sys.executable, "train.py"]
+    answer = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert answer.returncode == 0, answer.stderr
+    outcome = record_of(tmp_path).info.outcome
+    assert outcome.steps == 39 and outcome.final_loss is None
+
+
+def test_a_broken_leftover_of_a_killed_measurement_stops_no_training(tmp_path):
+    job = tmp_path / "results/measured/.job-alone-0"
+    job.mkdir(parents=True)
+    (job / "lock").touch()
+    (job / "process-0.json").write_text("{")
+    answer = measured(tmp_path, ["echo", "trained"])
+    assert (answer.returncode, answer.stdout) == (0, "trained\n")
+    assert ".job-alone-0: no record of a killed measurement" in answer.stderr
+    assert len(record_of(tmp_path).power) > 0
+
+
+def test_no_name_of_a_leftover_leads_out_of_its_folder(tmp_path):
+    killed_measurement(tmp_path)
+    (asked,) = tmp_path.glob("out/.job-*/asked.json")
+    asked.write_text(asked.read_text().replace('"mine"', '"../ESC"'))
+    (said,) = assemble_killed(tmp_path / "out")
+    assert "asked.json: training.name" in said and asked.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 @pytest.mark.parametrize(

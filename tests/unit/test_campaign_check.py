@@ -34,6 +34,14 @@ def test_a_sound_configuration_says_what_it_will_do(check):
     assert "dry run: 12 jobs" in done.output
 
 
+def test_a_check_runs_no_program_of_a_configuration(check, tmp_path):
+    power = f"power: {{meters: [command], command: [touch, {tmp_path}/ran]}}\n"
+    done = check(GOOD + power)
+    assert done.exit_code == 0, done.output
+    assert "meter command: not tried" in done.output
+    assert not (tmp_path / "ran").exists()
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -1,13 +1,18 @@
 """Pipes, devices and files that unfold to gigabytes are refused in a line, wherever a file is read."""
 
+import json
 import os
+import resource
+import shutil
 import struct
 from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT
+from conftest import ROOT, make_record, make_spec
+from fuzz_examples import MADE, forecast
 from fuzzing import limited_cpu
 from typer.testing import CliRunner
 
@@ -19,6 +24,7 @@ from joulecast.report.tables.published import read_published
 from joulecast.runs.files.columns import Column, checked_table, read_csv
 from joulecast.runs.files.reading import MAX_YAML_NODES
 from joulecast.runs.files.writing import sha256_of
+from joulecast.runs.record import read_record, write_record
 
 SIMULATE = {"--network": "vgg16", "--platform": "hc1", "--strategy": "dp=2"}
 
@@ -136,3 +142,117 @@ def test_text_of_a_table_that_is_not_utf_8_is_refused_by_the_name_of_its_column(
     table = pd.DataFrame({"node": pd.array(broken, dtype=pd.ArrowDtype(pa.string()))})
     with pytest.raises(JoulecastError, match=r"power\.parquet: node has text that is not UTF-8"):
         checked_table(table, {"node": Column("text")}, "power.parquet")
+
+
+def perun_file(folder):
+    shutil.copy(MADE / "perun-1.0.0.hdf5", folder / "log.hdf5")
+    return folder / "log.hdf5"
+
+
+def read_by_perun(folder):
+    words = ("import", "perun", str(folder / "log.hdf5"), str(folder / "out"), "--timezone", "UTC")
+    given = ("--epochs", "1", "--network", "net", "--platform", "box")
+    return CliRunner().invoke(app, [*words, *given])
+
+
+@pytest.mark.parametrize("how", ["external", "link", "soft", "virtual", "again", "huge"])
+def test_hdf5_holds_its_own_numbers_and_not_too_many(tmp_path, how):
+    h5py = pytest.importorskip("h5py")
+    secret = tmp_path / "secret"
+    secret.write_bytes(bytes(range(80)))
+    with h5py.File(perun_file(tmp_path), "r+") as root:
+        names = []
+        root.visit(names.append)
+        name = next(name for name in names if name.endswith("raw_data/values"))
+        attributes, size = dict(root[name].attrs), len(root[name])
+        del root[name]
+        if how == "external":
+            root.create_dataset(name, (10,), "f8", external=[(str(secret), 0, 80)])
+        elif how == "link":
+            root[name] = h5py.ExternalLink(str(tmp_path / "other.hdf5"), "/x")
+        elif how == "soft":
+            root[name] = h5py.SoftLink(name.replace("values", "timesteps"))
+        elif how == "virtual":
+            layout = h5py.VirtualLayout((10,), "f8")
+            layout[:] = h5py.VirtualSource(str(tmp_path / "other.hdf5"), "x", (10,))
+            root.create_virtual_dataset(name, layout)
+        elif how == "again":
+            root[name] = root[name.replace("values", "timesteps")]
+        else:
+            root.create_dataset(name, (1_200_000_000,), "f8", chunks=(1_000_000,))
+        if how in ("external", "virtual", "huge"):
+            root[name].attrs.update(attributes)
+    assert size and (tmp_path / "log.hdf5").stat().st_size < 1_000_000
+    done = read_by_perun(tmp_path)
+    assert done.exit_code == 2 and "log.hdf5: cannot be read as file of perun" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_job_has_no_more_nodes_than_a_cluster(tmp_path):
+    log = tmp_path / "jobs.txt"
+    log.write_text(
+        "JobID|Start|End|NNodes|ConsumedEnergyRaw\n"
+        f"7|2026-05-02T10:00:00|2026-05-02T10:30:00|{2**63 - 1}|900000\n"
+    )
+    words = ("--timezone", "UTC", "--epochs", "1", "--network", "net", "--platform", "box")
+    done = CliRunner().invoke(app, ["import", "slurm", str(log), str(tmp_path / "out"), *words])
+    assert done.exit_code == 2 and f"{log}: job 7 has 9,223" in done.stderr
+
+
+def written_frame(folder, change):
+    """A run record whose power is changed, and signed again."""
+    record = make_record(make_spec())
+    write_record(folder / "r", record)
+    power, info = folder / "r/power.parquet", folder / "r/run.json"
+    old = sha256_of(power)
+    pq.write_table(change(pq.read_table(power)), power, compression="zstd")
+    info.write_text(info.read_text().replace(old, sha256_of(power)))
+    return folder / "r"
+
+
+def test_a_text_that_fills_a_frame_is_not_unfolded(tmp_path):
+    name, rows = "x" * 60_000, 50_000
+    numbers = {column: pa.array([1.0] * rows) for column in ("t_s", "watts", "joules")}
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), [name])
+    folder = written_frame(tmp_path, lambda _: pa.table({"node": texts, "meter": texts, **numbers}))
+    assert (folder / "power.parquet").stat().st_size < 10_000
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(JoulecastError, match=r"power.parquet: node .* at most 255 characters"):
+        read_record(folder)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000
+
+
+@pytest.mark.parametrize(
+    "value",
+    [["x"], [1.0], {"a": 1.0}, [("a", "b")], [["x"]]],
+    ids=["texts", "list", "struct", "map", "deep"],
+)
+def test_nested_values_in_a_frame_are_refused_by_their_column(tmp_path, value):
+    kind = pa.map_(pa.string(), pa.string()) if value == [("a", "b")] else None
+
+    def change(table):
+        values = pa.array([value] * len(table), type=kind)
+        return table.set_column(table.column_names.index("meter"), "meter", values)
+
+    with pytest.raises(JoulecastError, match=r"power.parquet: .*meter"):
+        read_record(written_frame(tmp_path, change))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"energy_j": -1.0}, "forecasts: 0.energy_j"),
+        ({"workload": ["x"]}, "forecasts: 0.workload"),
+        ({"nodes": "many"}, "forecasts: 0.nodes"),
+        (None, "forecasts: 0"),
+    ],
+)
+def test_a_forecast_that_is_exported_is_a_forecast(tmp_path, change, named):
+    forecast(tmp_path)
+    file = tmp_path / "forecast.json"
+    content = json.loads(file.read_text())
+    row = content["forecasts"][0]
+    content["forecasts"][0] = None if change is None else row | change
+    file.write_text(json.dumps(content))
+    done = CliRunner().invoke(app, ["export", "openmetrics", str(file)])
+    assert done.exit_code == 2 and f"{file}: {named}" in done.stderr

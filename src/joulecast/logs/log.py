@@ -22,7 +22,7 @@ from joulecast.runs.metering import EnergySource, Supply
 
 NODE_METER = "node_power"
 _LONGEST_NAME = 150
-_MOST_HOSTS = 100_000
+MOST_HOSTS = 100_000
 _MOST_RESTARTS = 0.01
 """Share of a counter's readings at which it may begin anew."""
 _SHOWN = 3
@@ -308,8 +308,8 @@ def expanded(text: str) -> tuple[str, ...]:
         for part in re.findall(r"\[[^\]]*\]|[^\[\]]+", word):
             ends = _numbers(part[1:-1]) if part.startswith("[") else [part]
             names = [name + end for name in names for end in ends]
-            if len(names) + len(found) > _MOST_HOSTS:
-                raise JoulecastError(f"hosts {text[:40]}: are more than {_MOST_HOSTS:,}")
+            if len(names) + len(found) > MOST_HOSTS:
+                raise JoulecastError(f"hosts {text[:40]}: are more than {MOST_HOSTS:,}")
         found += names
     return tuple(found)
 
@@ -320,8 +320,8 @@ def _numbers(text: str) -> list[str]:
         match = re.fullmatch(r"(\d{1,15})-(\d{1,15})", part.strip())
         if match is None:
             numbers.append(part.strip())
-        elif int(match[2]) - int(match[1]) > _MOST_HOSTS:
-            raise JoulecastError(f"hosts [{text[:40]}]: are more than {_MOST_HOSTS:,}")
+        elif int(match[2]) - int(match[1]) > MOST_HOSTS:
+            raise JoulecastError(f"hosts [{text[:40]}]: are more than {MOST_HOSTS:,}")
         else:
             width = len(match[1])
             numbers += [f"{n:0{width}d}" for n in range(int(match[1]), int(match[2]) + 1)]

@@ -18,11 +18,12 @@ import pandas as pd
 from joulecast.errors import JoulecastError
 from joulecast.logs.log import LogOptions
 from joulecast.logs.log_times import Floats, Times
-from joulecast.runs.files.columns import NOT_PACKED, unpacked
+from joulecast.runs.files.columns import MAX_TABLE_BYTES, NOT_PACKED, unpacked
 from joulecast.runs.files.reading import opened
 
 MAX_LOG_BYTES = 20_000_000_000
-_MOST_VALUES = 200_000_000
+_MOST_VALUES = MAX_TABLE_BYTES // 8
+"""Of an HDF5 file: as many bytes as a table may have."""
 _ROWS = 250_000
 _NEAR = 100
 _DELIMITERS = (",", ";", "\t", "|")
@@ -362,20 +363,51 @@ def opened_hdf5(path: Path, what: str) -> Iterator[Any]:
     with opened(path, what, MAX_LOG_BYTES) as file:
         try:
             with h5py.File(file, "r") as found:
+                _require_own_data(found)
                 yield found
         except (OSError, KeyError, RuntimeError, ValueError) as error:
             text = " ".join(str(error).split())[:150]
             raise JoulecastError(f"{path}: cannot be read as {what}: {text}") from None
 
 
+def _require_own_data(root: Any) -> None:
+    """Refuse an HDF5 file that takes data from other files, or unfolds to more than is read.
+
+    Raises:
+        ValueError: it does; says what.
+    """
+    import h5py
+
+    values = 0
+
+    # A visit ends with the first answer that is not None. An exception may not pass h5py's visits.
+    def look(name: str, item: Any) -> str | None:
+        nonlocal values
+        is_data = isinstance(item, h5py.Dataset)
+        if is_data and (item.external or item.is_virtual):
+            return f"{name} takes its numbers from another file"
+        if h5py.h5o.get_info(item.id).rc > 1:
+            return f"{name} is there by several names"
+        values += item.size or 0 if is_data else 0
+        return None
+
+    def look_at_link(name: str, link: Any) -> str | None:
+        return None if isinstance(link, h5py.HardLink) else f"{name} is a link to somewhere else"
+
+    if fault := root.visititems_links(look_at_link) or root.visititems(look):
+        raise ValueError(fault)
+    if values > _MOST_VALUES:
+        raise ValueError(f"it unfolds to {values:,} numbers, at most {_MOST_VALUES:,} are read")
+
+
 def numbers_of(data: Any) -> Floats:
     """The numbers of an HDF5 data set.
 
     Raises:
-        ValueError: it has no numbers, or far too many.
+        ValueError: it has no numbers.
     """
-    if data.dtype.kind not in "iuf" or data.ndim > 2 or data.size > _MOST_VALUES:
-        raise ValueError(f"{data.name} holds no numbers, or too many")
+    if data.dtype.kind not in "iuf" or data.ndim > 2:
+        raise ValueError(f"{data.name} holds no numbers")
     return np.asarray(data[:], dtype=float)
 
 

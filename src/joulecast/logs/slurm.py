@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from joulecast.errors import JoulecastError
-from joulecast.logs.log import Log, LoggedMeter, LoggedRun, LogOptions, expanded
+from joulecast.logs.log import MOST_HOSTS, Log, LoggedMeter, LoggedRun, LogOptions, expanded
 from joulecast.logs.log_table import LogTable
 from joulecast.logs.log_times import TimeForm
 from joulecast.runs.files.reading import read_json_object
@@ -78,6 +78,8 @@ def read(file: Path, options: LogOptions) -> Log:
 def _run(file: Path, job: str, whole: _Row, own: list[_Row]) -> LoggedRun:
     joules, remark = _energy(whole, own)
     nodes = whole.nodes or len(whole.hosts) or 1
+    if nodes > MOST_HOSTS:
+        raise JoulecastError(f"{file}: job {job} has {nodes:,} nodes, more than a cluster")
     hosts = whole.hosts if len(whole.hosts) == nodes else tuple(f"node_{n}" for n in range(nodes))
     meters = [
         LoggedMeter(

@@ -143,7 +143,7 @@ def load_during(hosts: Sequence[SampledHost], outcome: Outcome) -> Load | None:
         boot = host.host.partition(":")[2]
         machines.setdefault(host.host if boot == "unknown-boot" else boot, []).append(host)
     for of_machine in machines.values():
-        if any(host.samples.died for host in of_machine):
+        if any(host.samples.died or not host.samples.work.size for host in of_machine):
             continue
         worked = {"machine": 0.0, "own": 0.0}
         programs: set[str] = set()

@@ -24,6 +24,10 @@ FRAME_MEANINGS = {
 }
 
 
+_NAME = 255
+"""Characters of the longest name that a host, or a file, may have."""
+
+
 def _time_s(meaning: str, *, optional: bool = False) -> Column:
     # No run is longer than three centuries.
     return Column("number", -1e10, 1e10, optional=optional, meaning=meaning)
@@ -52,9 +56,13 @@ FRAMES: dict[str, dict[str, Column]] = {
         "stop_s": _time_s("end on the run clock, not before `start_s`"),
     },
     "power": {
-        "node": Column("text", meaning="name of the node, as in `nodes` of `run.json`"),
+        "node": Column(
+            "text", longest=_NAME, meaning="name of the node, as in `nodes` of `run.json`"
+        ),
         "meter": Column(
-            "text", meaning="name of the meter: `kind` or `kind:device`, as `rapl:package-0`"
+            "text",
+            longest=_NAME,
+            meaning="name of the meter: `kind` or `kind:device`, as `rapl:package-0`",
         ),
         # An estimate for a whole run has none.
         "t_s": _time_s(
@@ -69,7 +77,7 @@ FRAMES: dict[str, dict[str, Column]] = {
         ),
     },
     "activity": {
-        "node": Column("text", meaning="name of the node"),
+        "node": Column("text", longest=_NAME, meaning="name of the node"),
         "t_s": _time_s("time on the run clock"),
         "cpu_utilisation": _share("share of the node's cores at work; 1 is all of them"),
         "gpu_utilisation": _share("mean share of the node's GPUs; missing where there is none"),

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 
+from joulecast.runs.integration import Floats
 from joulecast.runs.metering import MeterInfo, Metering, metered, too_slow
 from joulecast.runs.record import RunRecord
 
@@ -14,9 +15,11 @@ _STILL_COUNTS = 3
 """A slow counter may stand still for so many renewals, a coarse one for the time of so many of its units."""
 
 
-def _still_s(counted: pd.DataFrame, start_s: float, stop_s: float) -> float:
+_NO_ROWS = np.empty(0, int)
+
+
+def _still_s(t_s: Floats, joules: Floats, start_s: float, stop_s: float) -> float:
     """The longest time of a run in which a counter did not move, though it was read."""
-    t_s, joules = counted["t_s"].to_numpy(float), counted["joules"].to_numpy(float)
     moved = np.flatnonzero(np.diff(joules, prepend=-1.0) > 0)
     # From the reading at which it stood to the last one that found it there.
     until = np.append(moved[1:], len(joules)) - 1
@@ -24,9 +27,8 @@ def _still_s(counted: pd.DataFrame, start_s: float, stop_s: float) -> float:
     return float(still.max(initial=0.0))
 
 
-def _may_stand_s(meter: MeterInfo, counted: pd.DataFrame, lasts_s: float) -> float:
+def _may_stand_s(meter: MeterInfo, t_s: Floats, joules: Floats, lasts_s: float) -> float:
     """The longest time that a counter may stand still in a run of ``lasts_s``."""
-    t_s, joules = counted["t_s"].to_numpy(float), counted["joules"].to_numpy(float)
     steps = np.diff(joules)
     moved, span_s = float(steps.sum()), float(t_s[-1] - t_s[0]) if len(t_s) else 0.0
     unit_s = float(steps[steps > 0].min()) * span_s / moved if moved > 0 else 0.0
@@ -39,29 +41,31 @@ def _unusable(record: RunRecord) -> dict[tuple[str, str], str]:
     outcome = record.info.outcome
     power = record.power
     good = power[power["watts"].notna() | power["joules"].notna()]
-    times = good.groupby(["node", "meter"])["t_s"].agg(["min", "max", "nunique"])
-    spans = {key: row for key, *row in times.itertuples(name=None)}
+    rows_of = good.groupby(["node", "meter"], sort=False).indices
+    good_s, good_j = good["t_s"].to_numpy(float), good["joules"].to_numpy(float)
     wrong = too_slow(record.info.meters, outcome.stop_s - outcome.start_s)
     for meter in record.info.meters:
         key = (meter.node, meter.meter)
         if key in wrong:
             continue
-        first, last, readings = spans.get(key, (0.0, 0.0, 0))
         if not meter.available:
             continue
-        if readings < 2:
+        rows = rows_of.get(key, _NO_ROWS)
+        t_s, joules = good_s[rows], good_j[rows]
+        if len(t_s) < 2 or t_s.min() == t_s.max():
             wrong[key] = "gave fewer than two readings"
             continue
-        inside = min(last, outcome.stop_s) - max(first, outcome.start_s)
+        inside = min(t_s.max(), outcome.stop_s) - max(t_s.min(), outcome.start_s)
         share = max(0.0, inside) / (outcome.stop_s - outcome.start_s)
         # A counter knows what passed between two readings, however far apart; watts are unknown there.
         if not meter.counter and meter.coverage is not None:
             share = min(share, meter.coverage)
         if meter.counter and meter.source in ("measured", "recorded"):
-            own = good[(good["node"] == meter.node) & (good["meter"] == meter.meter)]
-            own = own[own["joules"].notna()].sort_values("t_s", kind="stable")
-            still_s = _still_s(own, outcome.start_s, outcome.stop_s)
-            if still_s > _may_stand_s(meter, own, outcome.stop_s - outcome.start_s):
+            order = np.argsort(t_s, kind="stable")
+            order = order[~np.isnan(joules[order])]
+            counted = t_s[order], joules[order]
+            still_s = _still_s(*counted, outcome.start_s, outcome.stop_s)
+            if still_s > _may_stand_s(meter, *counted, outcome.stop_s - outcome.start_s):
                 wrong[key] = f"stood still for {still_s:.2g} s of the run"
                 continue
         if share < _LEAST_COVERED:

@@ -237,17 +237,20 @@ def _utilisation(record: RunRecord) -> dict[str, float]:
     that a run that is shorter than the sampler's period has utilisations, too.
     """
     outcome = record.info.outcome
-    activity = record.activity.sort_values(["node", "t_s"], kind="stable")
-    until = activity["t_s"]
-    since = until.groupby(activity["node"]).shift().fillna(until - record.info.spec.sample_period_s)
-    inside = until.clip(upper=outcome.stop_s) - since.clip(lower=outcome.start_s)
-    weights = inside.clip(lower=0.0)
+    activity = record.activity
+    nodes, t_s = pd.factorize(activity["node"])[0], activity["t_s"].to_numpy(float)
+    order = np.lexsort((t_s, nodes))
+    nodes, until = nodes[order], t_s[order]
+    is_first = np.diff(nodes, prepend=-1) != 0
+    since = np.where(is_first, until - record.info.spec.sample_period_s, np.roll(until, 1))
+    inside = np.minimum(until, outcome.stop_s) - np.maximum(since, outcome.start_s)
+    weights = np.maximum(inside, 0.0)
     names = {"u_cpu": "cpu_utilisation"} | {name: name for name in UTILISATIONS[1:]}
     means = {}
     for name, column in names.items():
-        known = weights.where(activity[column].notna(), 0.0)
-        total = float(known.sum())
-        weighted = float((activity[column].fillna(0.0) * known).sum())
+        shares = activity[column].to_numpy(float)[order]
+        known = np.where(np.isnan(shares), 0.0, weights)
+        total, weighted = float(known.sum()), float((np.nan_to_num(shares) * known).sum())
         means[name] = weighted / total if total > 0 else float("nan")
     return means
 
@@ -364,7 +367,7 @@ def allreduce_points(folders: Iterable[Path]) -> pd.DataFrame:
         spec = read_info(Path(folder)).spec
         if spec.kind != "allreduce":
             continue
-        record = read_record(Path(folder))
+        record = read_record(Path(folder), ("stages",))
         copies = record.stages[record.stages["stage"] == "communicating_copy"]
         slowest = (copies["stop_s"] - copies["start_s"]).groupby(copies["step"]).max()
         for step, size in enumerate(record.info.step_bytes or []):

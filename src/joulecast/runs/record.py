@@ -191,20 +191,13 @@ class RunRecord:
     phases: "pd.DataFrame"
 
 
-def validate(record: RunRecord, *, with_stages: bool = True) -> None:
+def validate(record: RunRecord) -> None:
     """Prove that a record answers its specification, and that its figures are possible.
-
-    Args:
-        record: to prove.
-        with_stages: whether it has its stages; they may be read in parts (:func:`stages_in_parts`).
 
     Raises:
         JoulecastError: naming the run, and the frame and row, and what is wrong with it.
     """
-    info, spec = record.info, record.info.spec
-    run = spec.run
-    if info.spec_sha256 != spec.digest():
-        raise JoulecastError(f"run {run}: spec_sha256 does not belong to the spec in run.json")
+    run = record.info.spec.run
     for name, columns in FRAMES.items():
         frame = getattr(record, name)
         checked_table(frame, columns, f"run {run}: {name}.parquet")
@@ -212,6 +205,20 @@ def validate(record: RunRecord, *, with_stages: bool = True) -> None:
             raise JoulecastError(
                 f"run {run}: {name}.parquet has the columns {', '.join(more)}, which no record keeps"
             )
+    _validate_run(record, with_stages=True)
+
+
+def _validate_run(record: RunRecord, *, with_stages: bool) -> None:
+    """Prove the same of a record whose frames have been checked one by one.
+
+    Args:
+        record: to prove.
+        with_stages: whether it has its stages; they may be read in parts (:func:`stages_in_parts`).
+    """
+    info, spec = record.info, record.info.spec
+    run = spec.run
+    if info.spec_sha256 != spec.digest():
+        raise JoulecastError(f"run {run}: spec_sha256 does not belong to the spec in run.json")
     if info.outcome.stop_s < info.outcome.start_s:
         raise JoulecastError(f"run {run}: stops before it starts")
     _validate_joules(run, record.power)
@@ -379,7 +386,7 @@ def read_record(folder: Path, frames: Collection[str] = tuple(FRAMES)) -> RunRec
             file = parquet_file(path, "file of a run record", FRAMES[name], sha256)
             read[name] = parquet_table(file, path, FRAMES[name])
         record = RunRecord(info, **read)
-        validate(record, with_stages="stages" in frames)
+        _validate_run(record, with_stages="stages" in frames)
     except JoulecastError as error:
         named = "" if str(folder) in str(error) else f"{folder}: "
         raise JoulecastError(f"{named}{error}; delete {folder} to repeat the run") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from contextlib import ContextDecorator
@@ -39,9 +40,10 @@ class Observing(ContextDecorator):
         """Keep the loss of the training so far; the record gets the last one of rank 0."""
         from joulecast.measure.observer.inside import note
 
+        known = float(loss)
         # Under `joulecast measure` the observer was loaded from its folder, by this name.
         loaded = sys.modules.get("joulecast_inside")
-        (note if loaded is None else loaded.note)(loss=float(loss))
+        (note if loaded is None else loaded.note)(loss=known if math.isfinite(known) else None)
 
     def __exit__(
         self,

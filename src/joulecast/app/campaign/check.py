@@ -9,7 +9,7 @@ from joulecast.app.campaign.config import Config
 from joulecast.app.campaign.runs import campaign_runs
 from joulecast.errors import JoulecastError
 from joulecast.measure.power.meter_registry import METERS
-from joulecast.measure.power.meters import MeteredNodes, MeterUnavailable
+from joulecast.measure.power.meters import MeteredNodes, MeterUnavailable, opened_in_time
 from joulecast.runs.files.shipped import PLATFORMS, shipped_folder
 from joulecast.runs.platforms import find_platform, recorded_for
 from joulecast.runs.provenance import usable_cores
@@ -98,8 +98,14 @@ def remarks(config: Config, runs: list[RunSpec]) -> list[str]:
         "this host", {}, 1.0, facts.idle_w, facts.full_w, power.sysfs_root, tuple(power.command)
     )
     for name in config.power.meters:
+        if name == "command" and power.command:
+            lines.append(
+                "meter command: not tried, as a check runs no program of the configuration; "
+                "`joulecast meters --config FILE` runs it"
+            )
+            continue
         try:
-            METERS[name](nodes)
+            opened_in_time(name, METERS[name], nodes)
         except MeterUnavailable as missing:
             if missing.elsewhere and len(config.power.meters) > 1:
                 continue

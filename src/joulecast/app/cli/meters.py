@@ -10,7 +10,15 @@ from joulecast.app.campaign.config import PowerSection, read_config
 from joulecast.app.cli.options import MeteredPlatform, PowerConfig
 from joulecast.errors import JoulecastError
 from joulecast.measure.power.meter_registry import METERS
-from joulecast.measure.power.meters import About, Meter, MeteredNodes, MeterUnavailable, ReadFailed
+from joulecast.measure.power.meters import (
+    About,
+    Believed,
+    Meter,
+    MeteredNodes,
+    MeterUnavailable,
+    ReadFailed,
+    opened_in_time,
+)
 from joulecast.quantities import digits
 from joulecast.runs.files.shipped import PLATFORMS
 from joulecast.runs.metering import EnergySource, MeterInfo, metered
@@ -35,11 +43,12 @@ def _watts_now(found: list[Meter]) -> dict[str, float | str]:
     """Watts of each meter over half a second, by its name; or why there are none."""
     first: dict[str, tuple[float, float]] = {}
     watts: dict[str, float | str] = {}
+    all_believed = [Believed(meter) for meter in found]
     for is_last in (False, True):
-        for meter in found:
-            before_s = time.monotonic()
+        for believed in all_believed:
+            meter, before_s = believed.meter, time.monotonic()
             try:
-                reading = meter.read()
+                reading = believed.read()
             except ReadFailed as error:
                 watts.setdefault(meter.name, f"fails: {error}")
                 continue
@@ -116,7 +125,7 @@ def meters(
     missing: list[str] = []
     for name, opener in METERS.items():
         try:
-            found += opener(nodes)
+            found += opened_in_time(name, opener, nodes)
         except MeterUnavailable as absent:
             indent = f"\n{'':{_WIDTH}}to get it: "
             missing.append(f"{name:{_WIDTH}}missing: {absent.reason}{indent}{absent.remedy}")

@@ -3,13 +3,22 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    TypeAdapter,
+    create_model,
+)
 
 from joulecast.app.api.forecasts import read_records
 from joulecast.app.api.given import AnyPath, Records
 from joulecast.errors import JoulecastError
 from joulecast.quantities import is_number
-from joulecast.runs.files.reading import read_json_object
+from joulecast.runs.files.reading import read_json_object, validated
 from joulecast.runs.frames import STAGES
 from joulecast.runs.observations import observe
 from joulecast.runs.record import RunRecord
@@ -28,6 +37,7 @@ _FORECAST = {
     "cost": ("cost", "", 1.0, "Money, in the currency of the prices."),
     "co2_grams": ("co2", "kg", 1e3, "CO2 equivalent of the training."),
 }
+_Count = Annotated[int, Field(ge=0, le=10**12)]
 _ENDS = {"expected": "", "low": "_low", "high": "_high"}
 _FORECAST_LABELS = (
     "workload",
@@ -146,15 +156,45 @@ def exported(source: Records | Mapping[str, Any]) -> list[Exported]:
     return [of_record(record) for record in read_records(source)]
 
 
+class _Prices(BaseModel):
+    currency: str | None = None
+
+
+class _Scale(BaseModel):
+    """A row of a forecast, without its figures."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    workload: str
+    platform: str | None = None
+    nodes: _Count
+    nodes_are: str | None
+    gpus: _Count | None
+    batch_size: _Count | NonNegativeFloat | None = None
+    work: _Count | NonNegativeFloat | None = None
+    work_unit: str | None = None
+    basis: str | None = None
+    energy_source: str | None
+
+
+_FIGURES: dict[str, Any] = {
+    name: (NonNegativeFloat | None, None)
+    for column, unit, *_ in _FORECAST.values()
+    for name in (f"{column}{end}{'_' if unit else ''}{unit}" for end in _ENDS.values())
+}
+_ROW = create_model("_ROW", __base__=_Scale, **_FIGURES)
+
+
 def _read_forecast(file: AnyPath) -> dict[str, Any]:
-    content: dict[str, Any] = read_json_object(Path(file), "forecast")
-    rows = content.get("forecasts")
-    known = {"workload", "energy_source", "gpus", "nodes", "nodes_are"}
-    if not isinstance(rows, list) or any(
-        not isinstance(row, dict) or known - set(row) for row in rows
-    ):
+    content = read_json_object(Path(file), "forecast")
+    if "forecasts" not in content:
         raise JoulecastError(f"{file}: is no forecast; make one by `joulecast forecast ... --json`")
-    return content
+    rows = validated(TypeAdapter(list[_ROW]), content["forecasts"], f"{file}: forecasts")
+    prices = validated(TypeAdapter(_Prices | None), content.get("prices"), f"{file}: prices")
+    return {
+        "forecasts": [row.model_dump() for row in rows],
+        "prices": None if prices is None else prices.model_dump(),
+    }
 
 
 def grouped(found: Sequence[Exported]) -> dict[str, list[Exported]]:

@@ -5,8 +5,8 @@ samples the host's meters, and the first of all makes the record when the others
 """
 
 import fcntl
-import json
 import os
+import re
 import shutil
 import time
 import uuid
@@ -14,12 +14,15 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
+
+from pydantic import TypeAdapter
 
 from joulecast.errors import JoulecastError
+from joulecast.measure.observer.parts import Came, Ended, Part, SamplerEnded
 from joulecast.measure.observer.steps import Process, read_processes
 from joulecast.measure.power.samples import SAMPLES
-from joulecast.runs.files.reading import read_json_object
+from joulecast.runs.files.reading import read_json_object, validated
 from joulecast.runs.files.writing import written_aside
 from joulecast.runs.provenance import boot_id, physical_host
 
@@ -29,6 +32,9 @@ _SILENT_S = 120.0
 _LOCK = "lock"
 PREFIX = ".job-"
 """Begin of the names of the folders of launches."""
+_PROCESS = re.compile(r"process-(\d{1,9})\.json", re.ASCII)
+
+P = TypeVar("P", bound=Part)
 
 
 @dataclass(frozen=True)
@@ -103,8 +109,8 @@ class JobFiles:
         """
         if self.is_held():
             return False
-        first = self.read("process-0")
-        if first is not None and first["host"] == host:
+        first = self.read("process-0", Came)
+        if first is not None and first.host == host:
             return True
         try:
             signs = [path.stat().st_mtime for path in self.path.rglob("*")]
@@ -112,24 +118,27 @@ class JobFiles:
             return False  # a process at work removes its files
         return time.time() - max(signs, default=0.0) > _SILENT_S
 
-    def write(self, name: str, content: dict[str, Any]) -> None:
+    def write(self, name: str, content: Part) -> None:
         """Write a file of plain data."""
         with written_aside(self.path / f"{name}.json") as partial:
-            partial.write_text(json.dumps(content))
+            partial.write_text(content.model_dump_json())
 
-    def read(self, name: str) -> dict[str, Any] | None:
-        """Read a file of plain data; ``None`` if it is not there yet."""
+    def read(self, name: str, kind: type[P]) -> P | None:
+        """Read a file of plain data; ``None`` if it is not there yet.
+
+        Raises:
+            JoulecastError: it holds something else.
+        """
         path = self.path / f"{name}.json"
         if not path.is_file():
             return None
-        content: dict[str, Any] = read_json_object(path, "part of a measurement")
-        return content
+        content = read_json_object(path, "part of a measurement")
+        return validated(TypeAdapter(kind), content, str(path))
 
     def ranks(self) -> list[int]:
         """The processes that have come."""
-        return sorted(
-            int(path.stem.rpartition("-")[2]) for path in self.path.glob("process-*.json")
-        )
+        names = (_PROCESS.fullmatch(path.name) for path in self.path.iterdir())
+        return sorted(int(name[1]) for name in names if name)
 
     def samples_of(self, rank: int) -> Path:
         """File of the sampler that a process starts."""
@@ -184,7 +193,7 @@ class JobFolder(JobFiles):
         """Leave word of this process: its lock, its host and its number."""
         self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_SH)
-        self.write(f"process-{self.place.rank}", {"host": self.host, "pid": self._pid})
+        self.write(f"process-{self.place.rank}", Came(host=self.host, pid=self._pid))
         self.marks.mkdir(exist_ok=True)
 
     @property
@@ -212,21 +221,23 @@ class JobFolder(JobFiles):
 
     def ranks_of_host(self) -> list[int]:
         """The processes of this host, as far as they have come."""
-        known = {rank: self.read(f"process-{rank}") for rank in range(self.place.size)}
-        return [rank for rank, part in known.items() if part and part["host"] == self.host]
+        known = {rank: self.read(f"process-{rank}", Came) for rank in range(self.place.size)}
+        return [rank for rank, part in known.items() if part and part.host == self.host]
 
     def pids_of_host(self, patience_s: float) -> tuple[int, ...]:
         """The processes of this host, once all of the launch have come, or after some time."""
         everywhere = range(self.place.size)
-        self.wait(lambda: all(self.read(f"process-{rank}") for rank in everywhere), patience_s)
-        parts = (self.read(f"process-{rank}") for rank in self.ranks_of_host())
-        return tuple(int(part["pid"]) for part in parts if part)
+        self.wait(
+            lambda: all(self.read(f"process-{rank}", Came) for rank in everywhere), patience_s
+        )
+        parts = (self.read(f"process-{rank}", Came) for rank in self.ranks_of_host())
+        return tuple(part.pid for part in parts if part)
 
     def leave_end(self, code: int | None) -> None:
         """Leave word that the command of this process has ended, or is not measured any longer."""
-        self.write(f"ended-{self.place.rank}", {"host": self.host, "code": code})
+        self.write(f"ended-{self.place.rank}", Ended(host=self.host, code=code))
 
     def hosts_that_ended(self) -> set[str]:
         """The hosts whose samplers have ended."""
-        paths = self.path.glob("host-*.json")
-        return {str(read_json_object(path, "part of a measurement")["host"]) for path in paths}
+        ends = (self.read(path.stem, SamplerEnded) for path in self.path.glob("host-*.json"))
+        return {end.host for end in ends if end is not None}

@@ -7,24 +7,20 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
-from typing import Any
-
-from pydantic import TypeAdapter
 
 from joulecast.errors import JoulecastError
-from joulecast.measure.observer.job_folder import PREFIX, JobFiles
+from joulecast.measure.observer.job_folder import PREFIX, JobFiles, P
 from joulecast.measure.observer.observed_record import Host, observed_record
 from joulecast.measure.observer.observed_training import ObservedTraining
+from joulecast.measure.observer.parts import Asked, Began, Came, Ended, SamplerBegun, SamplerEnded
 from joulecast.measure.observer.steps import Process
 from joulecast.measure.power.host_clocks import ClockOffset, RunClock
 from joulecast.measure.power.other_load import Load
 from joulecast.measure.power.samples import Left
 from joulecast.measure.run_record import SampledHost
-from joulecast.runs.files.reading import validated
 from joulecast.runs.provenance import physical_host
 from joulecast.runs.record import RunRecord, write_record
 
-_ASKED = TypeAdapter(ObservedTraining)
 _LOST_S = 5.0
 """What a killed sampler may have kept to itself."""
 INCOMPLETE = "incomplete: the measurement was killed; made of what its processes had written"
@@ -32,33 +28,33 @@ INCOMPLETE = "incomplete: the measurement was killed; made of what its processes
 
 def begin(job: JobFiles, asked: ObservedTraining) -> None:
     """Keep what is asked for, and when the run's clock begins: now."""
-    job.write("asked", _ASKED.dump_python(asked, mode="json"))
-    job.write("began", {"utc": datetime.now(UTC).isoformat(), "clock_s": time.monotonic()})
+    job.write("asked", Asked(training=asked))
+    job.write("began", Began(utc=datetime.now(UTC), clock_s=time.monotonic()))
 
 
-def _part(job: JobFiles, name: str) -> dict[str, Any]:
-    part = job.read(name)
+def _part(job: JobFiles, name: str, kind: type[P]) -> P:
+    part = job.read(name, kind)
     if part is None:
         raise JoulecastError(f"{job.path / name}.json: is missing")
     return part
 
 
 def _host(job: JobFiles, rank: int, origin_s: float) -> Host:
-    begun, end = _part(job, f"begun-{rank}"), job.read(f"host-{rank}")
-    clocks = [begun["clock"], None if end is None else end["clock"]]
+    begun = _part(job, f"begun-{rank}", SamplerBegun)
+    end = job.read(f"host-{rank}", SamplerEnded)
+    clocks = [begun.clock, None if end is None else end.clock]
     offsets = [ClockOffset(*at) for at in clocks if at is not None]
     if not offsets:
         raise JoulecastError(
-            f"{begun['label']}: its clock could not be related to that of the first host"
+            f"{begun.label}: its clock could not be related to that of the first host"
         )
     clock = RunClock(origin_s, offsets[0], offsets[-1])
-    died = None if end is None else end["died"]
-    left = Left(job.samples_of(rank), tuple(begun["meters"]), died, is_whole=end is not None)
-    load = begun["load_before"]
+    died = None if end is None else end.died
+    left = Left(job.samples_of(rank), begun.meters, died, is_whole=end is not None)
     return Host(
-        SampledHost(begun["host"], begun["label"], clock, left.samples()),
-        begun["fingerprint"],
-        load and Load(load[0], tuple(load[1])),
+        SampledHost(begun.host, begun.label, clock, left.samples()),
+        begun.fingerprint.model_dump(),
+        begun.load_before and Load(*begun.load_before),
     )
 
 
@@ -85,21 +81,21 @@ def write_job(
     Raises:
         JoulecastError: no record can describe it; says why.
     """
-    began = _part(job, "began")
-    origin_s, began_utc = float(began["clock_s"]), datetime.fromisoformat(began["utc"])
-    ranks = [rank for rank in job.ranks() if job.read(f"begun-{rank}") is not None]
+    began = _part(job, "began", Began)
+    origin_s = began.clock_s
+    ranks = [rank for rank in job.ranks() if job.read(f"begun-{rank}", SamplerBegun) is not None]
     hosts = {host.sampled.host: host for host in (_host(job, r, origin_s) for r in ranks)}
     processes: list[tuple[Process, Host]] = []
     faults = list(faults)
     for rank in job.ranks():
-        host = hosts.get(_part(job, f"process-{rank}")["host"])
-        end = job.read(f"ended-{rank}")
+        host = hosts.get(_part(job, f"process-{rank}", Came).host)
+        end = job.read(f"ended-{rank}", Ended)
         if host is not None:
             processes += [(process, host) for process in job.marks_of(rank)]
-        if end is not None and end["code"] and rank:
-            faults.append(f"failed: process {rank} of the launch ended with code {end['code']}")
+        if end is not None and end.code and rank:
+            faults.append(f"failed: process {rank} of the launch ended with code {end.code}")
     # The first process is on the host whose clock is the run's.
-    first = _part(job, "process-0")["host"]
+    first = _part(job, "process-0", Came).host
     every = sorted(hosts.values(), key=lambda host: host.sampled.host != first)
     until_s = ended_s - origin_s if runs_on and ended_s is not None else math.inf
     if ended_s is None:
@@ -113,7 +109,7 @@ def write_job(
 
     def written(folder: Path, repeat: int) -> tuple[Path, RunRecord]:
         record = observed_record(
-            asked, folder.name, repeat, every, processes, whole, began_utc, faults, until_s
+            asked, folder.name, repeat, every, processes, whole, began.utc, faults, until_s
         )
         write_record(folder, record)
         return folder, record
@@ -153,11 +149,11 @@ def assemble_killed(out: Path) -> list[str]:
     lines = []
     for folder in sorted(out.glob(f"{PREFIX}*")):
         job = JobFiles(folder)
-        if not job.was_killed(physical_host()):
-            continue
         try:
+            if not job.was_killed(physical_host()):
+                continue
             if job.has_samples():
-                asked = validated(_ASKED, _part(job, "asked"), str(folder / "asked.json"))
+                asked = _part(job, "asked", Asked).training
                 record, _ = write_job(job, asked, out, None, [INCOMPLETE])
                 lines.append(f"{record}: made of what a killed measurement had written; incomplete")
         except (JoulecastError, OSError) as error:

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from joulecast.measure.observer.job_folder import PREFIX, JobFiles
+from joulecast.measure.observer.parts import Asked
 from joulecast.measure.observer.steps import Steps
 from joulecast.measure.power.meters import READING
 from joulecast.measure.power.samples import SAMPLES, Samples, read_samples
@@ -50,7 +51,7 @@ class Running:
 def _drawn(samples: Samples) -> tuple[float | None, float | None, EnergySource | None, str | None]:
     """Watts now and joules so far of one host, their source, and why there are none."""
     infos = [meter_info(meter) for meter in samples.meters]
-    choice = metered(samples.facts["nodes"], infos)
+    choice = metered(samples.facts.nodes, infos)
     if choice.source is None:
         return None, None, None, choice.why_not
     chosen = {(meter.node, meter.meter) for meter in choice.meters}
@@ -82,7 +83,7 @@ def running_measurements(out: Path, steps_in_all: int | None = None) -> list[Run
     found = []
     for folder in sorted(out.glob(f"{PREFIX}*")):
         job = JobFiles(folder)
-        asked = job.read("asked")
+        asked = job.read("asked", Asked)
         hosts = [read_samples(file) for file in sorted(folder.glob(f"*{SAMPLES}"))]
         hosts = [host for host in hosts if host.span_s is not None]
         if asked is None or not hosts or not job.is_held():
@@ -104,7 +105,7 @@ def running_measurements(out: Path, steps_in_all: int | None = None) -> list[Run
                 whole_j = joules + watts * left_s
         found.append(
             Running(
-                str(asked["name"]),
+                asked.training.name,
                 len(hosts),
                 watts,
                 joules,

@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -17,6 +16,14 @@ from joulecast.measure.observer.command import Command, Ending, RunningProcess
 from joulecast.measure.observer.job_folder import JobFolder, place
 from joulecast.measure.observer.job_record import assemble_killed, begin, write_job
 from joulecast.measure.observer.observed_training import ObservedTraining
+from joulecast.measure.observer.parts import (
+    Came,
+    Clock,
+    Fingerprint,
+    Offset,
+    SamplerBegun,
+    SamplerEnded,
+)
 from joulecast.measure.power.host_clocks import ClockOffset, ClockServer, offset_from
 from joulecast.measure.power.meters import MeteredNodes
 from joulecast.measure.power.other_load import load_now
@@ -64,14 +71,14 @@ class _HostSampler:
         self._sampler = Sampler(order, job.samples_of(job.place.rank))
         job.write(
             f"begun-{job.place.rank}",
-            {
-                "host": job.host,
-                "label": label,
-                "meters": asked.meters,
-                "load_before": None if load is None else [load.busy_cores, list(load.programs)],
-                "clock": _plain(self._offset()),
-                "fingerprint": provenance.host_fingerprint(),
-            },
+            SamplerBegun(
+                host=job.host,
+                label=label,
+                meters=asked.meters,
+                load_before=None if load is None else (load.busy_cores, load.programs),
+                clock=_plain(self._offset()),
+                fingerprint=Fingerprint(**provenance.host_fingerprint()),
+            ),
         )
         self._sampler.wait_until_begun()
 
@@ -79,11 +86,11 @@ class _HostSampler:
         here = ClockOffset(0.0, 0.0, time.monotonic())
         if self._job.place.size == 1:
             return here
-        self._job.wait(lambda: self._job.read("clock") is not None, _PATIENCE_S)
-        first = self._job.read("clock")
-        if first is None or first["host"] == self._job.host:
+        self._job.wait(lambda: self._job.read("clock", Clock) is not None, _PATIENCE_S)
+        first = self._job.read("clock", Clock)
+        if first is None or first.host == self._job.host:
             return None if first is None else here
-        return offset_from(first["addresses"], first["port"]) or _by_wall_clock(first)
+        return offset_from(first.addresses, first.port) or _by_wall_clock(first)
 
     def stop(self) -> str | None:
         """Stop; the reason if the sampler died."""
@@ -92,17 +99,17 @@ class _HostSampler:
     def leave(self) -> None:
         """Stop, and leave word of it for the first process."""
         died = self.stop()
-        end = {"host": self._job.host, "died": died, "clock": _plain(self._offset())}
+        end = SamplerEnded(host=self._job.host, died=died, clock=_plain(self._offset()))
         self._job.write(f"host-{self._job.place.rank}", end)
 
 
-def _plain(offset: ClockOffset | None) -> list[float] | None:
-    return None if offset is None else [offset.offset_s, offset.uncertainty_s, offset.at_s]
+def _plain(offset: ClockOffset | None) -> Offset | None:
+    return None if offset is None else (offset.offset_s, offset.uncertainty_s, offset.at_s)
 
 
-def _by_wall_clock(first: Mapping[str, Any]) -> ClockOffset:
+def _by_wall_clock(first: Clock) -> ClockOffset:
     """Offset by the wall clocks of two hosts, which NTP holds together within about 10 ms."""
-    ahead_s = first["wall_s"] - first["clock_s"]
+    ahead_s = first.wall_s - first.clock_s
     own_s = time.time() - time.monotonic()
     return ClockOffset(own_s - ahead_s, 0.01, time.monotonic())
 
@@ -113,9 +120,7 @@ def _announce_clock(job: JobFolder) -> ClockServer | None:
         return None
     server = ClockServer()
     now = {"clock_s": time.monotonic(), "wall_s": time.time()}
-    job.write(
-        "clock", {"host": job.host, "addresses": server.addresses, "port": server.port, **now}
-    )
+    job.write("clock", Clock(host=job.host, addresses=server.addresses, port=server.port, **now))
     return server
 
 
@@ -151,6 +156,15 @@ class Observation:
             faults: reasons why the run counts as failed.
         """
         ended_s = time.monotonic()
+        # A run of a campaign is measured again. Of another one nothing is removed before its record stands.
+        self._keep = self._asked.spec is None
+        try:
+            return self._ended(code, faults, ended_s)
+        except (JoulecastError, OSError) as error:
+            kept = f"; what was measured is in {self._job.path}" if self._keep else ""
+            return Result(why_not=f"{error}{kept}", of_killed=self._of_killed)
+
+    def _ended(self, code: int | None, faults: Sequence[str], ended_s: float) -> Result:
         job = self._job
         job.leave_end(code)
         if self._sampler is not None:
@@ -161,17 +175,11 @@ class Observation:
         if job.place.rank != 0:
             job.wait(lambda: not job.path.exists(), _PATIENCE_S)
             return Result()
-        try:
-            missing = _wait_for_all(job)
-            all_faults = [*faults, *missing]
-            folder, record = write_job(
-                job, self._asked, self._out, ended_s, all_faults, runs_on=code is None
-            )
-        except JoulecastError as error:
-            # A run of a campaign is measured again; of another one, the next measurement tries once more.
-            self._keep = self._asked.spec is None and job.has_samples()
-            kept = f"; what was measured is in {job.path}" if self._keep else ""
-            return Result(why_not=f"{error}{kept}", of_killed=self._of_killed)
+        all_faults = [*faults, *_wait_for_all(job)]
+        folder, record = write_job(
+            job, self._asked, self._out, ended_s, all_faults, runs_on=code is None
+        )
+        self._keep = False
         return Result(folder, record, of_killed=self._of_killed)
 
     def close(self) -> None:
@@ -190,7 +198,7 @@ def _wait_for_all(job: JobFolder) -> list[str]:
     ranks = range(job.place.size)
     job.wait(lambda: all(job.ended(rank) for rank in ranks), _PATIENCE_S)
     late = [rank for rank in ranks if not job.ended(rank)]
-    seen = {part["host"] for rank in ranks if (part := job.read(f"process-{rank}")) is not None}
+    seen = {part.host for rank in ranks if (part := job.read(f"process-{rank}", Came)) is not None}
     job.wait(lambda: seen <= job.hosts_that_ended(), _PATIENCE_S)
     missing = sorted(host.partition(":")[0] for host in seen - job.hosts_that_ended())
     faults = []

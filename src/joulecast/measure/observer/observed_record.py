@@ -247,8 +247,7 @@ def _parameters(ranks: Sequence[Rank]) -> int | None:
 
 def _loss(ranks: Sequence[Rank]) -> float | None:
     """Last loss that rank 0 logged; ``None`` if it logged none, or if it is no number any more."""
-    loss = ranks[0].facts.get("loss") if ranks else None
-    return float(loss) if isinstance(loss, int | float) and math.isfinite(loss) else None
+    return ranks[0].facts.get("loss") if ranks else None
 
 
 def _remarks(ranks: Sequence[Rank]) -> list[str]:

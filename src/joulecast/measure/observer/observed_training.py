@@ -4,8 +4,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from joulecast.measure.observer.request import ObserveRequest
+from pydantic import Field
+
+from joulecast.measure.observer.request import ObserveRequest, StepsThatCount, TrainingName
 from joulecast.measure.power.meter_registry import ALL_METERS
 from joulecast.runs.files.shipped import PLATFORMS
 from joulecast.runs.platforms import Platform, find_platform
@@ -22,13 +25,13 @@ class ObservedTraining:
     its record must answer.
     """
 
-    name: str
+    name: TrainingName
     command: tuple[str, ...]
     platform: Platform
-    samples_per_step: int | None = None
-    steps: tuple[int, int] | None = None
+    samples_per_step: Annotated[int, Field(ge=1, le=10**18)] | None = None
+    steps: StepsThatCount | None = None
     meters: tuple[str, ...] = ALL_METERS
-    period_s: float = 0.1
+    period_s: Annotated[float, Field(gt=0, le=1e6)] = 0.1
     spec: RunSpec | None = None
     attached: int | None = None
     metering: MeterSettings = AS_USUAL

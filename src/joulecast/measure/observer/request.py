@@ -16,8 +16,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _STEPS = re.compile(r"(\d+):(\d+)")
 
 
-def _names_a_folder(name: str | None) -> str | None:
-    if name is not None and not _NAME.fullmatch(name):
+def _names_a_folder(name: str) -> str:
+    if not _NAME.fullmatch(name):
         raise ValueError("use letters, digits, '.', '_' and '-', with a letter or digit first")
     return name
 
@@ -31,10 +31,14 @@ def _steps(given: Any) -> Any:
     return int(found[1]), int(found[2])
 
 
-def _in_order(steps: tuple[int, int] | None) -> tuple[int, int] | None:
-    if steps is not None and not 0 <= steps[0] <= steps[1]:
+def _in_order(steps: tuple[int, int]) -> tuple[int, int]:
+    if not 0 <= steps[0] <= steps[1]:
         raise ValueError("give the first and the last one, in this order")
     return steps
+
+
+TrainingName = Annotated[str, AfterValidator(_names_a_folder)]
+StepsThatCount = Annotated[tuple[int, int], AfterValidator(_in_order)]
 
 
 def _words(given: Any) -> Any:
@@ -53,7 +57,7 @@ def _known(meters: tuple[str, ...]) -> tuple[str, ...]:
 class ObserveRequest(Request):
     """Observe a training: its power, its time, and the stages of its steps."""
 
-    name: Annotated[str | None, AfterValidator(_names_a_folder)] = Field(
+    name: TrainingName | None = Field(
         default=None,
         description="Name of the training, for `forecast NAME`; by default the name of its script.",
     )
@@ -63,11 +67,9 @@ class ObserveRequest(Request):
         ge=1,
         description="Samples of a step on all ranks; by default the batches of the loaders.",
     )
-    steps: Annotated[tuple[int, int] | None, BeforeValidator(_steps), AfterValidator(_in_order)] = (
-        Field(
-            default=None,
-            description="First and last step that count, as 10:200; all but the first one.",
-        )
+    steps: Annotated[StepsThatCount | None, BeforeValidator(_steps)] = Field(
+        default=None,
+        description="First and last step that count, as 10:200; all but the first one.",
     )
     meters: Annotated[tuple[str, ...], BeforeValidator(_words), AfterValidator(_known)] = Field(
         default=(), description=f"Meters, best first; by default all: {','.join(METERS)}."

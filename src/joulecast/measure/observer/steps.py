@@ -15,13 +15,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from joulecast.errors import JoulecastError
 from joulecast.measure.observer.inside import marks
-from joulecast.runs.files.reading import read_json_object
+from joulecast.runs.files.reading import read_json_object, validated
 from joulecast.runs.spans import Span, subtract
 
 MARK = np.dtype([("kind", "u1"), ("start", "<f8"), ("length", "<f4"), ("amount", "<f4")])
@@ -32,6 +34,9 @@ Floats = NDArray[np.float64]
 Stage = tuple[int, str, float, float]
 """Step, stage, start and stop."""
 _PART_STEPS = 10_000
+_LATEST_S, _LARGEST, _MOST_OPTIMIZERS = 1e10, 1e18, 1e6
+"""Of a mark: what lies beyond is no time, no amount, and no number of an optimizer."""
+_Number = Annotated[int, Field(ge=0, le=10**9)]
 
 
 def _updates(marked: Marked) -> NDArray[np.int64]:
@@ -98,15 +103,62 @@ class Process:
         return int(_updates(self.marks).max(initial=0))
 
 
+class _Facts(BaseModel):
+    """What a process notes of itself; ``parameters_0`` and so on are those of its optimizers."""
+
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
+    __pydantic_extra__: dict[str, Annotated[int, Field(ge=0, le=10**18)]]
+
+    pid: _Number | None = None
+    rank: _Number | None = None
+    ranks: _Number | None = None
+    local_rank: _Number | None = None
+    group_rank: _Number | None = None
+    group_ranks: _Number | None = None
+    mpi_ranks: _Number = 1
+    noted_s: float | None = None
+    device: str = "cpu"
+    optimizer: str | None = None
+    loss: float | None = None
+    wrapper: str | None = None
+    autocast: str | None = None
+    precision: str | None = None
+    exchange_by: str | None = None
+    not_profiled: str | None = None
+
+
+_FACTS = TypeAdapter(_Facts)
+
+
+def _are_possible(marked: Marked) -> NDArray[np.bool_]:
+    kind, amount = marked["kind"], marked["amount"]
+    is_time = (np.abs(marked["start"]) <= _LATEST_S) & (marked["length"] >= 0)
+    is_number = (amount == np.floor(amount)) & (amount >= marks.PART) & (amount < _MOST_OPTIMIZERS)
+    is_amount = np.where(kind == marks.UPDATE, is_number, np.abs(amount) <= _LARGEST)
+    possible: NDArray[np.bool_] = (
+        (kind <= marks.PREFETCH) & is_time & (marked["length"] <= _LATEST_S) & is_amount
+    )
+    return possible
+
+
 def read_processes(folder: Path) -> list[Process]:
     """The processes that trained, in the order of their ranks; a mark that is cut short is left out."""
     found = []
     for path in sorted(folder.glob("*.marks")):
         content = path.read_bytes()
         whole = len(content) // MARK.itemsize * MARK.itemsize
+        marked = np.frombuffer(content[:whole], MARK)
         facts = path.with_suffix(".json")
-        known = read_json_object(facts, "facts of a process") if facts.is_file() else {}
-        found.append(Process(known, np.frombuffer(content[:whole], MARK)))
+        known = {}
+        if facts.is_file():
+            noted = read_json_object(facts, "facts of a process")
+            known = validated(_FACTS, noted, str(facts)).model_dump(exclude_unset=True)
+        if not _are_possible(marked).all():
+            number = int(np.argmin(_are_possible(marked)))
+            raise JoulecastError(
+                f"{path}: mark {number + 1} is none of a training; without the file, its rank has no steps"
+            )
+        found.append(Process(known, marked))
     return sorted(found, key=lambda process: (process.rank, -process.updates))
 
 

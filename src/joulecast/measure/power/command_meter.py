@@ -19,8 +19,6 @@ from statistics import median
 from tempfile import TemporaryFile
 
 from joulecast.measure.power.meters import (
-    MOST_NODE_W,
-    Limits,
     Meter,
     MeteredNodes,
     MeterFailed,
@@ -28,8 +26,8 @@ from joulecast.measure.power.meters import (
     NothingNew,
     ReadFailed,
     Reading,
-    Register,
     identity_of,
+    limits_of,
 )
 from joulecast.runs.covers import Covers
 
@@ -53,9 +51,6 @@ _READING = re.compile(
 )
 _WATTS = {"mW": 1e-3, "W": 1.0, "kW": 1e3, "MW": 1e6}
 _JOULES = {"J": 1.0, "kJ": 1e3, "MJ": 1e6, "Wh": 3600.0, "kWh": 3.6e6}
-_UNIT_J = 1e-6
-# The counter of a wattmeter may be renewed by the minute.
-_LIMITS = Limits(least_w=1.0, most_w=MOST_NODE_W, renewed_s=60.0, moves_within_s=300.0)
 
 
 class BackgroundMeter:
@@ -68,7 +63,6 @@ class BackgroundMeter:
         node: that it belongs to.
         ask: asks it once.
         every_s: seconds from one question to the next, where the answers are faster.
-        counter: whether its joules count on by themselves.
         identity: of the device.
 
     Raises:
@@ -78,16 +72,20 @@ class BackgroundMeter:
     source = "measured"
     covers: Covers | None = "node"
     remark: str | None = None
+    # The counter of a wattmeter may be renewed by the minute.
+    limits = limits_of("node", renewed_s=60.0, moves_within_s=300.0)
 
     def __init__(
-        self, name: str, node: str, ask: Ask, *, every_s: float, counter: bool, identity: str | None
+        self, name: str, node: str, ask: Ask, *, every_s: float, identity: str | None
     ) -> None:
-        self.name, self.node, self.counter, self.identity = name, node, counter, identity
+        self.name, self.node, self.identity = name, node, identity
         self._ask, self._every_s = ask, every_s
         self._answers: deque[Reading | ReadFailed] = deque(maxlen=_MOST_KEPT)
         self._took_s: deque[float] = deque(maxlen=_MEDIAN_OF)
         self._wake, self._is_over = threading.Event(), threading.Event()
-        self._answers.append(self._once())
+        first = self._once()
+        self._answers.append(first)
+        self.counter = first.joules is not None
         self._thread: threading.Thread | None = None
 
     @property
@@ -215,18 +213,15 @@ class SiteCommand:
     def __init__(self, words: tuple[str, ...]) -> None:
         self._words = words
         self._counts: bool | None = None
-        self._register: Register | None = None
+        self._first_j: float | None = None
 
     def ask(self) -> Reading:
         """Run the command once.
 
         Raises:
             ReadFailed: it fails, or prints no reading.
-            MeterFailed: its counter cannot be believed.
         """
-        before_s = time.monotonic()
         printed = output_of(self._words, _TIMEOUT_S)
-        after_s = time.monotonic()
         match = _READING.fullmatch(printed)
         if match is None:
             raise ReadFailed(
@@ -241,15 +236,11 @@ class SiteCommand:
             raise ReadFailed(
                 f"the command printed {_shown(printed)!r}, another quantity than before"
             )
-        if counts:
-            count = round(value * _JOULES[unit] / _UNIT_J)
-            if self._register is None:
-                self._register = Register(count, before_s, unit_j=_UNIT_J, limits=_LIMITS)
-            return Reading(None, self._register.joules(count, before_s, after_s))
-        watts = value * _WATTS[unit]
-        if watts > MOST_NODE_W:
-            raise ReadFailed(f"the command printed {_shown(printed)!r}, which no node draws")
-        return Reading(watts, None)
+        if not counts:
+            return Reading(value * _WATTS[unit], None)
+        joules = value * _JOULES[unit]
+        self._first_j = joules if self._first_j is None else self._first_j
+        return Reading(None, joules - self._first_j)
 
 
 def open_command(nodes: MeteredNodes) -> list[Meter]:
@@ -268,16 +259,13 @@ def open_command(nodes: MeteredNodes) -> list[Meter]:
     remedy = "run the words of power.command by hand, on the node"
     if shutil.which(words[0]) is None:
         raise MeterUnavailable(f"command: there is no program {words[0]}", remedy)
-    command = SiteCommand(words)
     try:
-        reading = command.ask()
         return [
             BackgroundMeter(
                 "command",
                 nodes.host_node,
-                command.ask,
+                SiteCommand(words).ask,
                 every_s=_EVERY_S,
-                counter=reading.joules is not None,
                 identity=identity_of("command"),
             )
         ]

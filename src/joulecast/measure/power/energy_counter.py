@@ -12,6 +12,7 @@ from typing import Literal
 from joulecast.errors import JoulecastError
 from joulecast.measure.power.meter_registry import METERS
 from joulecast.measure.power.meters import (
+    Believed,
     Meter,
     MeteredNodes,
     MeterFailed,
@@ -47,7 +48,7 @@ class EnergyCounter:
         least_s: float = 0.0,
         renewed_s: float = 0.0,
     ) -> None:
-        self._meters, self.why_not = meters, why_not
+        self._meters, self.why_not = [Believed(meter) for meter in meters], why_not
         self._least_s, self._renewed_s = least_s, renewed_s
         self._last_failure = ""
         self._has_failed = False
@@ -67,9 +68,10 @@ class EnergyCounter:
         if self.why_not is not None or self._has_failed:
             return None
         total = 0.0
-        for meter in self._meters:
+        for believed in self._meters:
+            meter = believed.meter
             try:
-                joules = meter.read().joules
+                joules = believed.read().joules
             except MeterFailed as error:
                 self._last_failure = f"{meter.name} failed: {error}"
                 self._has_failed = True

@@ -11,19 +11,17 @@
 """
 
 import re
-import time
 from pathlib import Path
 
 from joulecast.measure.power.meters import (
-    MOST_NODE_W,
     Limits,
     Meter,
     MeteredNodes,
     MeterUnavailable,
     ReadFailed,
     Reading,
-    Register,
     identity_of,
+    limits_of,
 )
 from joulecast.runs.covers import Covers
 
@@ -76,27 +74,21 @@ class FileMeter:
         self.name, self.node, self.covers = name, node, covers
         self.identity = identity_of(name)
         self.counter, self.renewed_s = counter, renewed_s
-        self._file, self._unit, self._most_w = file, unit, limits.most_w
-        first = _number_in(file)
-        self._register = Register(first, time.monotonic(), unit_j=unit, limits=limits)
+        self.limits = limits
+        self._file, self._unit = file, unit
+        self._first = _number_in(file)
 
     def read(self) -> Reading:
         """Joules since it was opened, or watts."""
-        before_s = time.monotonic()
         number = _number_in(self._file)
         if self.counter:
-            return Reading(None, self._register.joules(number, before_s, time.monotonic()))
-        watts = number * self._unit
-        if not 0 <= watts <= self._most_w:
-            raise ReadFailed(f"{self._file}: {watts:g} W, which cannot be")
-        return Reading(watts, None)
+            return Reading(None, (number - self._first) * self._unit)
+        return Reading(number * self._unit, None)
 
 
 _CRAY = Path("cray/pm_counters")
 _CRAY_RENEWED_S = 0.1
 """The node's controller renews all files ten times a second."""
-_CRAY_NODE = Limits(least_w=1.0, most_w=MOST_NODE_W, renewed_s=0.3, moves_within_s=5.0)
-_CRAY_PART = Limits(least_w=0.2, most_w=10_000.0, renewed_s=0.3, moves_within_s=5.0)
 _CRAY_PARTS: dict[str, Covers] = {"": "node", "cpu": "cpu", "memory": "memory"}
 
 
@@ -133,7 +125,10 @@ def open_pm_counters(nodes: MeteredNodes) -> list[Meter]:
                         counter=True,
                         unit=1.0,
                         covers=covers,
-                        limits=_CRAY_NODE if covers == "node" else _CRAY_PART,
+                        # One counter counts all processors of a node, and one all of its memory.
+                        limits=limits_of(
+                            covers if covers in ("node", "gpu") else "module", renewed_s=0.3
+                        ),
                         renewed_s=_CRAY_RENEWED_S,
                     )
                 )
@@ -149,9 +144,6 @@ def open_pm_counters(nodes: MeteredNodes) -> list[Meter]:
 
 _HWMON = Path("class/hwmon")
 
-_NODE = Limits(least_w=1.0, most_w=MOST_NODE_W, renewed_s=1.0, moves_within_s=10.0)
-_DEVICE = Limits(least_w=0.1, most_w=4000.0, renewed_s=0.2, moves_within_s=10.0)
-
 _LABELLED: tuple[tuple[str, Covers], ...] = (
     (r"module power socket (\d+)", "module"),
     (r"grace power socket (\d+)", "socket"),
@@ -164,7 +156,9 @@ _SUPPLIES = re.compile(
 )
 
 
-def _watts(folder: Path, name: str, node: str, covers: Covers, file: Path) -> FileMeter:
+def _watts(
+    folder: Path, name: str, node: str, covers: Covers, file: Path, least_w: float | None = None
+) -> FileMeter:
     interval_ms = _text_in(folder / "power1_average_interval") or ""
     return FileMeter(
         f"hwmon:{name}",
@@ -173,14 +167,15 @@ def _watts(folder: Path, name: str, node: str, covers: Covers, file: Path) -> Fi
         counter=False,
         unit=1e-6,
         covers=covers,
-        limits=_DEVICE if covers == "cpu" else _NODE,
+        limits=limits_of(covers, least_w=least_w),
         renewed_s=int(interval_ms) / 1e3 if interval_ms.isdigit() and int(interval_ms) else None,
     )
 
 
 def _joules(name: str, node: str, covers: Covers, file: Path) -> FileMeter:
+    limits = limits_of(covers, renewed_s=0.2)
     return FileMeter(
-        f"hwmon:{name}", node, file, counter=True, unit=1e-6, covers=covers, limits=_DEVICE
+        f"hwmon:{name}", node, file, counter=True, unit=1e-6, covers=covers, limits=limits
     )
 
 
@@ -215,7 +210,8 @@ def _of_supplies(folders: list[Path], node: str) -> list[FileMeter]:
         for file in sorted(folder.glob("power[1-4]_input")):
             label = _text_in(file.with_name(file.name.replace("input", "label"))) or ""
             if label.lower() in ("pin", "power total"):
-                found.append(_watts(folder, f"supply-{number}", node, "node", file))
+                # A supply in standby gives nothing.
+                found.append(_watts(folder, f"supply-{number}", node, "node", file, least_w=0.0))
                 break
     return found
 

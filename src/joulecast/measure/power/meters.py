@@ -5,10 +5,15 @@ first), watts, or both. A read that fails raises :class:`ReadFailed` and is a mi
 never 0. A meter that can no longer be believed raises :class:`MeterFailed`. A meter that is not there
 raises :class:`MeterUnavailable` when it is opened, with the reason and the remedy.
 
-An energy counter can restart (a driver is loaded anew), run backwards, jump, or stop. What it says is
-believed only while the power between two readings is possible for the device (:class:`Register`).
+A counter can restart (a driver is loaded anew), run backwards, jump, or stop; a sensor can read 0 or in
+another unit. What a meter says is believed only while the power is possible for its device
+(:class:`Believed`).
 """
 
+import queue
+import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -16,8 +21,19 @@ from typing import NamedTuple, Protocol
 from joulecast.runs.covers import Covers
 from joulecast.runs.provenance import boot_id
 
-MOST_NODE_W = 50_000.0
-"""Watts that no node draws."""
+_POSSIBLE_W: dict[Covers | None, tuple[float, float]] = {
+    "node": (1.0, 30e3),
+    "module": (0.1, 10e3),
+    "socket": (0.1, 1500.0),
+    "gpu": (0.1, 4000.0),
+    "cpu": (0.1, 750.0),
+    "memory": (0.01, 1000.0),
+    None: (0.01, 30e3),
+}
+"""Watts that such a device draws at least while it is on, and at most. The largest that are sold are limited
+to 14 kW (a node of 8 B200), 2.7 kW (a module of Grace and Blackwell), 1.4 kW (a GPU), 500 W (a processor)."""
+_MEAN_OF = 10
+"""The time of one renewal of a counter is only known between two readings; that of so many is known well."""
 
 
 class MeterUnavailable(Exception):
@@ -123,6 +139,35 @@ Opener = Callable[[MeteredNodes], list[Meter]]
 """Opens the meters of one kind for a host's nodes."""
 
 
+_OPENED_WITHIN_S = 15.0
+"""A site's command may take ten seconds."""
+
+
+def opened_in_time(kind: str, open_meters: Opener, nodes: MeteredNodes) -> list[Meter]:
+    """The meters of a kind, whose driver may hang.
+
+    Raises:
+        MeterUnavailable: it has none, or did not answer in time.
+    """
+    answers: queue.SimpleQueue[list[Meter] | Exception] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            answers.put(open_meters(nodes))
+        except Exception as error:
+            answers.put(error)
+
+    threading.Thread(target=ask, daemon=True).start()
+    try:
+        answer = answers.get(timeout=_OPENED_WITHIN_S)
+    except queue.Empty:
+        reason = f"{kind}: does not answer within {_OPENED_WITHIN_S:g} s"
+        raise MeterUnavailable(reason, "its driver hangs; see to it, or leave it out") from None
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
 def identity_of(device: str) -> str | None:
     """A device's name, the same in all containers of this machine; ``None`` if the boot is not known."""
     boot = boot_id()
@@ -131,12 +176,12 @@ def identity_of(device: str) -> str | None:
 
 @dataclass(frozen=True)
 class Limits:
-    """What is possible for a device and its register.
+    """What is possible for a device and its counter.
 
     Attributes:
-        least_w: watts that a device which is on cannot fall below, as a mean over ``moves_within_s``.
+        least_w: watts that a device which is on cannot fall below.
         most_w: watts that it cannot exceed.
-        renewed_s: how often the register is renewed.
+        renewed_s: how often its count is renewed, at the latest.
         moves_within_s: how long its count may stay the same.
     """
 
@@ -146,65 +191,113 @@ class Limits:
     moves_within_s: float
 
 
-class Register:
-    """The energy counter of a device.
-
-    After a fault it counts on from what it says then. What it missed is not known, so that joules from before
-    a fault to after it are none.
+def limits_of(
+    covers: Covers | None,
+    *,
+    renewed_s: float = 1.0,
+    moves_within_s: float = 10.0,
+    least_w: float | None = None,
+    most_w: float | None = None,
+) -> Limits:
+    """Limits of a device by what it covers, closer where its description says more.
 
     Args:
-        first: its count when it is opened.
-        at_s: when that was.
-        unit_j: joules of one count.
-        limits: what is possible.
+        covers: what it covers.
+        renewed_s, moves_within_s: of its counter.
+        least_w: of a device that may draw less than others.
+        most_w: by its description; it counts where it is lower.
+    """
+    least, most = _POSSIBLE_W[covers]
+    return Limits(
+        least if least_w is None else least_w,
+        most if most_w is None else min(most, most_w),
+        renewed_s,
+        moves_within_s,
+    )
+
+
+class _Renewal(NamedTuple):
+    """A count, and the time in which the counter was renewed to it."""
+
+    joules: float
+    earliest_s: float
+    latest_s: float
+
+
+class Believed:
+    """A meter that is believed while its device can draw what it says: the one rule for all meters.
+
+    Of watts, each reading has to be possible. Of a counter, the mean watts from one renewal to the next and
+    over ten renewals have to be, and it may not stand still. After a fault the meter begins anew, and joules
+    from before the fault to after it are none. An estimate comes from no device, so nothing limits it.
+
+    Args:
+        meter: what is read. It may have ``limits``; else those of what it covers hold.
     """
 
-    def __init__(
-        self,
-        first: int,
-        at_s: float,
-        *,
-        unit_j: float,
-        limits: Limits,
-    ) -> None:
-        self._last, self._last_s = first, at_s
-        self._unit_j, self._limits = unit_j, limits
-        self._counted = self._seen = 0
-        self._seen_s = at_s
+    def __init__(self, meter: Meter) -> None:
+        self.meter = meter
+        limits = getattr(meter, "limits", None) or limits_of(About.of(meter).covers)
+        self._limits: Limits | None = None if meter.source == "estimated" else limits
+        self._renewals: deque[_Renewal] = deque(maxlen=_MEAN_OF)
+        self._last_s = 0.0
 
-    def joules(self, count: int, before_s: float, after_s: float) -> float:
-        """Joules since it was opened.
-
-        Args:
-            count: what the register says.
-            before_s: just before it was read.
-            after_s: just after.
+    def read(self) -> Reading:
+        """Read once.
 
         Raises:
-            MeterFailed: it cannot be believed.
+            ReadFailed: this read gave nothing.
+            MeterFailed: what it gave cannot be believed, or no read gives anything from now on.
         """
-        fault = self._look(count, before_s, after_s)
+        before_s = time.monotonic()
+        reading = self.meter.read()
+        after_s = time.monotonic()
+        if reading.at_s is not None:
+            before_s = after_s = reading.at_s
+        fault = None
+        if self._limits is not None:
+            fault = _fault_of_watts(reading.watts, self._limits)
+            if reading.joules is not None:
+                fault = fault or self._look(reading.joules, before_s, after_s, self._limits)
         if fault is not None:
-            self._last, self._last_s = count, before_s
-            self._seen, self._seen_s = self._counted, after_s
+            self._renewals.clear()
             raise MeterFailed(fault)
-        return self._counted * self._unit_j
+        return reading
 
-    def _look(self, count: int, before_s: float, after_s: float) -> str | None:
-        step, elapsed_s = count - self._last, after_s - self._last_s
-        # The first of two reads may have been of a count that was about to be renewed.
-        most_j = self._limits.most_w * (elapsed_s + self._limits.renewed_s)
-        if step < 0 or step * self._unit_j > most_j:
-            return (
-                f"its counter went from {self._last * self._unit_j:.6g} to {count * self._unit_j:.6g} J "
-                f"in {elapsed_s:.3g} s: it restarted or is broken"
-            )
-        self._last, self._last_s = count, before_s
-        self._counted += step
-        # A slow read may be of its end: only what lies surely between two reads counts as standing still.
-        stood_s, moved_j = before_s - self._seen_s, (self._counted - self._seen) * self._unit_j
-        if stood_s > self._limits.moves_within_s:
-            if moved_j < self._limits.least_w * stood_s:
-                return f"its counter moved by {moved_j:.2g} J in {stood_s:.2g} s: it stands still"
-            self._seen, self._seen_s = self._counted, after_s
+    def _look(self, joules: float, before_s: float, after_s: float, limits: Limits) -> str | None:
+        fault = None
+        if self._renewals and joules == self._renewals[-1].joules:
+            # A slow read may be of its end: only what lies surely between two reads counts.
+            stood_s = before_s - self._renewals[-1].latest_s
+            if stood_s > limits.moves_within_s:
+                fault = f"its counter stands still for {stood_s:.3g} s"
+        else:
+            new = _Renewal(joules, before_s - limits.renewed_s, after_s)
+            if self._renewals:
+                new = new._replace(earliest_s=max(new.earliest_s, self._last_s))
+                fault = _fault_between(self._renewals[-1], new, limits)
+                fault = fault or _fault_between(self._renewals[0], new, limits)
+            self._renewals.append(new)
+        self._last_s = before_s
+        return fault
+
+
+def _fault_of_watts(watts: float | None, limits: Limits) -> str | None:
+    if watts is None or limits.least_w <= watts <= limits.most_w:
         return None
+    return f"it reads {watts:.6g} W; {_possible(limits)}"
+
+
+def _fault_between(old: _Renewal, new: _Renewal, limits: Limits) -> str | None:
+    moved_j, most_s = new.joules - old.joules, new.latest_s - old.earliest_s
+    least_s = max(0.0, new.earliest_s - old.latest_s)
+    if moved_j >= 0 and limits.least_w * least_s <= moved_j <= limits.most_w * most_s:
+        return None
+    return (
+        f"its counter went from {old.joules:.6g} to {new.joules:.6g} J in {most_s:.3g} s: it restarted or is "
+        f"broken; {_possible(limits)}"
+    )
+
+
+def _possible(limits: Limits) -> str:
+    return f"such a device draws {limits.least_w:g} to {limits.most_w:g} W"

@@ -29,19 +29,24 @@ from joulecast.measure.power.meter_registry import METERS
 from joulecast.measure.power.meters import (
     READING,
     About,
+    Believed,
     Meter,
     MeteredNodes,
     MeterFailed,
     MeterUnavailable,
     NothingNew,
     ReadFailed,
+    opened_in_time,
 )
 from joulecast.measure.power.samples import Left, SampleWriter
 
 _KEPT_EVERY_S = 4.0
 """With the time that writing takes, at most five seconds are lost."""
+_HANGS_S = 20.0
+"""Seconds without an answer after which a meter hangs."""
 _END_S = 30.0
 """Seconds that a sampler may take to end: a meter may hang."""
+_BEGUN = "begun"
 
 Keep = Callable[[dict[str, Any], Mapping[str, Columns]], None]
 
@@ -67,7 +72,7 @@ def open_all(order: SamplerOrder) -> tuple[list[Meter], list[dict[str, str]]]:
     elsewhere: list[dict[str, str]] = []
     for name in order.meters:
         try:
-            opened += METERS[name](order.nodes)
+            opened += opened_in_time(name, METERS[name], order.nodes)
         except MeterUnavailable as missing:
             row = {"meter": name, "reason": missing.reason, "remedy": missing.remedy}
             (elsewhere if missing.elsewhere else absent).append(row)
@@ -81,11 +86,28 @@ def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
+class _Asked:
+    """The meter that is asked now, and since when on the monotonic clock; no name between two."""
+
+    name, since_s = "", 0.0
+
+    def set(self, name: str) -> None:
+        self.since_s, self.name = time.monotonic(), name
+
+    def end_if_it_hangs(self) -> None:
+        """End this process with the meter's name once it hangs: a thread of its own waits for that."""
+        while not (name := self.name) or time.monotonic() - self.since_s < _HANGS_S:
+            time.sleep(1.0)
+        print(f"{name} does not answer: its driver hangs", flush=True)
+        os._exit(1)
+
+
 class _Readings:
     """What the meters gave, and how each of them fared."""
 
-    def __init__(self, meters: list[Meter]) -> None:
-        self._meters = meters
+    def __init__(self, meters: list[Meter], asked: _Asked) -> None:
+        self._asked = asked
+        self._meters = [Believed(meter) for meter in meters]
         self.failed = [0] * len(meters)
         self.faults: list[str | None] = [None] * len(meters)
         self.columns: list[Columns] = [{name: [] for name in READING} for _ in meters]
@@ -93,10 +115,12 @@ class _Readings:
     def read(self) -> None:
         """Read all meters that have not failed. A meter's fault is its own: the others are read on."""
         for index, meter in enumerate(self._meters):
+            self._asked.set(meter.meter.name)
             while self.faults[index] is None and self._read_one(index, meter):
                 pass
+        self._asked.set("")
 
-    def _read_one(self, index: int, meter: Meter) -> bool:
+    def _read_one(self, index: int, meter: Believed) -> bool:
         """Read a meter; return whether it may have kept more."""
         before = time.monotonic()
         try:
@@ -128,7 +152,7 @@ class _Readings:
                 "identity": m.identity,
                 "about": asdict(About.of(m)),
             }
-            for m in self._meters
+            for m in (believed.meter for believed in self._meters)
         ]
 
 
@@ -147,6 +171,7 @@ def sample(
     stop: threading.Event,
     keep: Keep,
     begun: Callable[[], None] = lambda: None,
+    asked: _Asked | None = None,
 ) -> None:
     """Read all meters at ``t0 + k period`` until ``stop`` is set, and once more after it.
 
@@ -157,10 +182,11 @@ def sample(
         stop: ends it.
         keep: gets the facts, and the columns of the last few seconds by series.
         begun: is called when the meters have been read for the first time.
+        asked: is told which meter is asked.
     """
     meters, absent = open_all(order)
     activity = HostActivity(order.nodes, any(meter.name.startswith("gpu") for meter in meters))
-    readings, work = _Readings(meters), CpuWork(order.ranks)
+    readings, work = _Readings(meters, asked or _Asked()), CpuWork(order.ranks)
     tables = {f"power.{index}": columns for index, columns in enumerate(readings.columns)}
     tables |= {f"activity.{index}": columns for index, columns in enumerate(activity.columns)}
     tables["work"] = work.columns
@@ -229,6 +255,7 @@ class Sampler:
                 f"{file}: samples cannot be written there ({error.strerror})"
             ) from None
         self._order, self._file = order, file
+        self._said = ""
         self._process = subprocess.Popen(
             # -P: no module of the folder that the user stands in is taken for one of ours.
             [sys.executable, "-P", "-m", "joulecast.measure.power.sampler", str(file)],
@@ -245,9 +272,12 @@ class Sampler:
             self._process.stdin.flush()
 
     def wait_until_begun(self) -> None:
-        """Wait for the first readings: what is done before them is not known to any meter."""
+        """Wait for the first readings: what is done before them is not known to any meter.
+
+        The sampler bounds it: a meter that hangs ends the sampler.
+        """
         assert self._process.stdout is not None
-        self._process.stdout.readline()
+        self._said = self._process.stdout.readline().strip()
 
     def stop(self) -> "Left":
         """End the sampler and return what it left.
@@ -260,15 +290,18 @@ class Sampler:
             self._process.stdin.close()
         try:
             self._process.wait(_END_S)
+            code = self._process.returncode
         except subprocess.TimeoutExpired:
-            died = f"did not end within {_END_S:g} s"
+            # Not even SIGKILL ends a process at once whose driver hangs: nothing waits for it.
+            died, code = f"did not end within {_END_S:g} s", 0
         self._end_group()
-        self._process.wait()
+        if code < 0:
+            died = f"was ended by {signal.Signals(-code).name}"
+        elif code > 0:
+            said = [self._said, *self._process.stdout.read().splitlines()]
+            reasons = [line for line in said if line not in ("", _BEGUN)]
+            died = f"ended: {reasons[-1] if reasons else f'code {code}'}"
         self._process.stdout.close()
-        if died is None and self._process.returncode < 0:
-            died = f"was ended by {signal.Signals(-self._process.returncode).name}"
-        elif died is None and self._process.returncode != 0:
-            died = f"ended with code {self._process.returncode}"
         whole = None if died is None else f"the power sampler {died}"
         return Left(self._file, self._order.meters, whole)
 
@@ -295,7 +328,9 @@ class _Writer:
     def _write_all(self) -> None:
         while (block := self._blocks.get()) is not None:
             try:
-                self._file.append(*block)
+                # What follows a block that was cut short could not be read.
+                if self._fault is None:
+                    self._file.append(*block)
             except OSError as error:
                 self._fault = error
 
@@ -314,10 +349,12 @@ class _Writer:
 
 def main() -> None:
     """Sample as ordered on standard input until it closes; the argument is the file to write."""
-    # A terminal sends these to all that run in it; who started the sampler needs it to the end, and closes
-    # its standard input, also by ending.
+    # A terminal sends these to all that run in it, and a scheduler SIGTERM to all processes of a job. Who
+    # started the sampler needs it to the end, and closes its standard input, also by ending. Zeus ends its
+    # helpers by SIGTERM: they would inherit that it is ignored, but no handler.
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: None)
     order = json.loads(sys.stdin.readline())
     stop = threading.Event()
 
@@ -328,9 +365,11 @@ def main() -> None:
     def say_begun() -> None:
         # The rank may have ended, and gives the reason itself.
         with suppress(BrokenPipeError):
-            print("begun", flush=True)
+            print(_BEGUN, flush=True)
 
-    threading.Thread(target=wait_for_the_end, daemon=True).start()
+    asked = _Asked()
+    for task in (wait_for_the_end, asked.end_if_it_hangs):
+        threading.Thread(target=task, daemon=True).start()
     nodes = MeteredNodes(**order["nodes"])
     sampled = SamplerOrder(
         tuple(order["meters"]),
@@ -339,7 +378,7 @@ def main() -> None:
         tuple(order.get("ranks", ())),
     )
     writer = _Writer(Path(sys.argv[1]))
-    sample(sampled, stop, writer.keep, say_begun)
+    sample(sampled, stop, writer.keep, say_begun, asked)
     try:
         writer.close()
     except OSError as error:

@@ -14,11 +14,16 @@ from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, TypeAdapter, model_validator
 
 from joulecast.errors import JoulecastError
 from joulecast.measure.power.host_activity import ACTIVITY, WORK, Columns
 from joulecast.measure.power.meters import READING
+from joulecast.runs.covers import Covers
+from joulecast.runs.files.reading import read_json_object, validated
+from joulecast.runs.metering import EnergySource
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,10 +31,66 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
+Count = Annotated[int, Field(ge=0, le=10**18)]
+
+
+class _Facts(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class AboutMeter(_Facts):
+    """What a meter says of its figures, as :class:`~joulecast.measure.power.meters.About`."""
+
+    covers: Covers | None
+    remark: str | None
+    renewed_s: NonNegativeFloat | None
+
+
+class SampledMeter(_Facts):
+    """What a meter is."""
+
+    node: str
+    meter: str
+    source: EnergySource
+    counter: bool
+    identity: str | None
+    about: AboutMeter
+
+
+class AbsentMeter(_Facts):
+    """A meter that could not be opened, with reason and remedy."""
+
+    meter: str
+    reason: str
+    remedy: str
+
+
+class SamplerFacts(_Facts):
+    """What a sampler writes beside its file: its meters, how each fared, and what the series are."""
+
+    meters: list[SampledMeter] = []
+    absent: list[AbsentMeter] = []
+    nodes: list[str] = []
+    series: list[str] = []
+    failed: list[Count] = []
+    faults: list[str | None] = []
+    missed_deadlines: Count = 0
+    programs: list[str] = []
+    ended: bool = False
+
+    @model_validator(mode="after")
+    def _of_each_meter(self) -> "SamplerFacts":
+        if not len(self.meters) == len(self.failed) == len(self.faults):
+            raise ValueError("meters, failed and faults differ in length")
+        return self
+
+
 SAMPLES = ".samples"
 """End of the names of files of samples."""
 _VALUES = ("t_s", "a", "b", "c", "d")
 """Columns of a row; a series has names of its own for them."""
+_LATEST_S, _LARGEST = 1e10, 1e18
+"""Beyond, a value is no time and no figure."""
 _NAN = float("nan")
 _LATE_S = 15.0
 """Time in which what another host wrote is seen on a shared file system."""
@@ -110,7 +171,7 @@ class Samples:
         died: reason why the sampler did not end in order.
     """
 
-    facts: dict[str, Any]
+    facts: SamplerFacts
     readings: "list[Floats]"
     activity: "dict[str, Floats]"
     work: "Floats"
@@ -120,25 +181,25 @@ class Samples:
     def meters(self) -> list[dict[str, Any]]:
         """A row a meter: what it is, how many reads ``failed``, and ``fault``: why it failed for good."""
         facts = self.facts
-        rows = zip(
-            facts.get("meters", ()), facts.get("failed", ()), facts.get("faults", ()), strict=True
-        )
-        return [meter | {"failed": failed, "fault": fault} for meter, failed, fault in rows]
+        rows = zip(facts.meters, facts.failed, facts.faults, strict=True)
+        return [
+            meter.model_dump() | {"failed": failed, "fault": fault} for meter, failed, fault in rows
+        ]
 
     @property
     def absent(self) -> list[dict[str, str]]:
         """Meters that could not be opened, with reason and remedy."""
-        return list(self.facts.get("absent", ()))
+        return [meter.model_dump() for meter in self.facts.absent]
 
     @property
     def missed_deadlines(self) -> int:
         """Readings that were skipped, as the one before took too long."""
-        return int(self.facts.get("missed_deadlines", 0))
+        return self.facts.missed_deadlines
 
     @property
     def programs(self) -> list[str]:
         """Names of the busiest other programs."""
-        return list(self.facts.get("programs", ()))
+        return self.facts.programs
 
     @property
     def span_s(self) -> tuple[float, float] | None:
@@ -155,35 +216,39 @@ def read_samples(file: Path, died: str | None = None) -> Samples:
     import numpy as np
     import pyarrow as pa
 
-    facts: dict[str, Any] = {}
+    facts = SamplerFacts()
     blocks: list[Any] = []
     facts_file = _facts_of(file)
     if facts_file.is_file():
-        facts = json.loads(facts_file.read_text())
+        content = read_json_object(facts_file, "facts of a sampler")
+        facts = validated(TypeAdapter(SamplerFacts), content, str(facts_file))
+    kinds = pa.schema([("series", pa.uint16()), *((name, pa.float64()) for name in _VALUES)])
     try:
         with pa.CompressedInputStream(pa.OSFile(str(file)), "gzip") as plain:
-            for batch in pa.ipc.open_stream(plain):
-                blocks.append(np.array([column.to_numpy() for column in batch.columns], float))
+            stream = pa.ipc.open_stream(plain)
+            if not stream.schema.equals(kinds):
+                raise pa.ArrowInvalid(f"its columns are {stream.schema}".replace("\n", ", "))
+            for batch in stream:
+                columns = [column.to_numpy(zero_copy_only=False) for column in batch.columns]
+                blocks.append(np.array(columns, float))
     except pa.ArrowInvalid as error:
         if blocks or file.stat().st_size > 1000:
             raise JoulecastError(f"{file}: holds no samples ({error})") from None
     except OSError:
         pass  # The last block is cut short, or nothing was written yet.
     rows = np.concatenate(blocks, axis=1) if blocks else np.empty((1 + len(_VALUES), 0))
+    if not (np.abs(rows[1]) <= _LATEST_S).all() or (np.abs(rows[2:]) > _LARGEST).any():
+        raise JoulecastError(f"{file}: holds a time or a figure that no sampler reads")
 
     def table(name: str, columns: tuple[str, ...]) -> "Floats":
-        names = facts.get("series", [])
-        own = rows[0] == (names.index(name) if name in names else -1)
+        own = rows[0] == (facts.series.index(name) if name in facts.series else -1)
         found: Floats = rows[1 : 1 + len(columns), own]
         return found
 
     return Samples(
         facts,
-        [table(f"power.{index}", READING) for index in range(len(facts.get("meters", ())))],
-        {
-            node: table(f"activity.{index}", ACTIVITY)
-            for index, node in enumerate(facts.get("nodes", ()))
-        },
+        [table(f"power.{index}", READING) for index in range(len(facts.meters))],
+        {node: table(f"activity.{index}", ACTIVITY) for index, node in enumerate(facts.nodes)},
         table("work", WORK),
         died,
     )
@@ -205,14 +270,14 @@ class Left:
         """The samples; a sampler that read nothing gives its reason for each kind of meter."""
         until_s = time.monotonic() + (_LATE_S if self.is_whole and self.died is None else 0.0)
         found = read_samples(self.path, self.died)
-        while not found.facts.get("ended", False) and time.monotonic() < until_s:
+        while not found.facts.ended and time.monotonic() < until_s:
             time.sleep(0.1)
             found = read_samples(self.path, self.died)
-        if self.is_whole and found.died is None and not found.facts.get("ended", False):
+        if self.is_whole and found.died is None and not found.facts.ended:
             found.died = f"the power sampler's file {self.path} has no end"
         if found.died is not None and not found.meters:
             remedy = "see what it printed in the log of the run"
-            found.facts["absent"] = [
-                {"meter": name, "reason": found.died, "remedy": remedy} for name in self.meters
+            found.facts.absent = [
+                AbsentMeter(meter=name, reason=found.died, remedy=remedy) for name in self.meters
             ]
         return found

@@ -2,15 +2,12 @@
 
 Zeus knows NVIDIA and AMD GPUs, RAPL (also without root, through its daemon ``zeusd``), Jetson and Apple
 silicon. Each of its devices becomes a meter: of joules where the device counts them, of watts otherwise.
-A counter is believed only while the power between two readings is possible for the device
-(:class:`~joulecast.measure.power.meters.Register`).
 """
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from joulecast.measure.power.meters import (
@@ -20,20 +17,17 @@ from joulecast.measure.power.meters import (
     MeterUnavailable,
     ReadFailed,
     Reading,
-    Register,
     identity_of,
+    limits_of,
 )
 from joulecast.runs.covers import Covers
 
 GPU_RENEWED_S, CPU_RENEWED_S = 0.1, 0.001
 """How often the drivers renew a GPU's counter (NVML), and RAPL's."""
-MOST_GPU_W = 4000.0
-"""Watts that no GPU exceeds, whatever is put on one board."""
-_GPU = Limits(least_w=0.1, most_w=MOST_GPU_W, renewed_s=GPU_RENEWED_S, moves_within_s=10.0)
-_CPU = Limits(least_w=1e-3, most_w=1500.0, renewed_s=CPU_RENEWED_S, moves_within_s=2.0)
-_SOC = Limits(least_w=1e-3, most_w=1500.0, renewed_s=0.5, moves_within_s=10.0)
-_PEAK = 3.0
-"""Transients of milliseconds reach twice the power limit that a board allows."""
+_PEAK = 2.0
+"""Transients of milliseconds reach twice the power limit that a device allows."""
+_SOC_LEAST_W = 1e-3
+"""Parts of a chip for phones sleep by themselves."""
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 Count = Callable[[], float]
@@ -89,8 +83,9 @@ class ZeusMeter:
     ) -> None:
         self.name, self.node, self.covers = name, node, covers
         self.identity, self.remark = identity, remark
+        self.limits = limits
         self._count = count
-        self._register = Register(self._asked(), time.monotonic(), unit_j=1e-3, limits=limits)
+        self._first = self._asked()
 
     def _asked(self) -> int:
         from zeus.exception import ZeusBaseError
@@ -102,9 +97,7 @@ class ZeusMeter:
 
     def read(self) -> Reading:
         """Joules since it was opened."""
-        before_s = time.monotonic()
-        counted = self._asked()
-        return Reading(None, self._register.joules(counted, before_s, time.monotonic()))
+        return Reading(None, (self._asked() - self._first) / 1e3)
 
 
 class ZeusWatts:
@@ -118,6 +111,7 @@ class ZeusWatts:
         from zeus.exception import ZeusBaseError
 
         self.node, self.remark, self.identity = node, remark, _gpu_identity(gpu, index)
+        self.limits = _gpu_limits(gpu)
         try:
             gpu.get_instant_power_usage()
             self._milliwatts, self.name = gpu.get_instant_power_usage, f"gpu:{index}"
@@ -131,12 +125,9 @@ class ZeusWatts:
         from zeus.exception import ZeusBaseError
 
         try:
-            watts = float(self._milliwatts()) / 1e3
+            return Reading(float(self._milliwatts()) / 1e3, None)
         except (ZeusBaseError, OSError) as error:
             raise ReadFailed(f"{self.name}: {error}") from error
-        if not 0 <= watts <= MOST_GPU_W:
-            raise ReadFailed(f"{watts:g} W, which no GPU draws")
-        return Reading(watts, None)
 
 
 def _gpu_identity(gpu: Any, index: int) -> str | None:
@@ -165,11 +156,22 @@ def gpu_identity(index: int) -> str | None:
 def _gpu_limits(gpu: Any) -> Limits:
     from zeus.exception import ZeusBaseError
 
-    try:
-        highest_w = gpu.get_power_management_limit_constraints()[1] / 1e3
-    except ZeusBaseError:
-        return _GPU
-    return replace(_GPU, most_w=min(MOST_GPU_W, _PEAK * highest_w)) if highest_w > 0 else _GPU
+    most_w = None
+    with suppress(ZeusBaseError):
+        most_w = _PEAK * gpu.get_power_management_limit_constraints()[1] / 1e3 or None
+    return limits_of("gpu", renewed_s=GPU_RENEWED_S, most_w=most_w)
+
+
+def _cpu_limits(cpu: Any, covers: Covers) -> Limits:
+    """Limits of a processor by the power limits that the kernel shows beside its counter; of its memory."""
+    folder = Path(getattr(getattr(cpu, "rapl_file", None), "path", "/nowhere"))
+    found = []
+    if covers == "cpu":
+        for file in folder.glob("constraint_*_power_limit_uw"):
+            with suppress(OSError, ValueError):
+                found.append(_PEAK * int(file.read_text()) / 1e6)
+    most_w = max(found, default=0.0) or None
+    return limits_of(covers, renewed_s=CPU_RENEWED_S, moves_within_s=2.0, most_w=most_w)
 
 
 def _gpu_meter(gpu: Any, index: int, node: str) -> Meter:
@@ -240,9 +242,10 @@ def open_cpus(nodes: MeteredNodes) -> list[Meter]:
             for part, covers in parts:
                 name = f"cpu:{part}-{index}"
                 count = _cpu_count(cpu, "cpu_mj" if part == "package" else "dram_mj")
+                limits = _cpu_limits(cpu, covers)
                 meters.append(
                     ZeusMeter(
-                        name, nodes.host_node, covers, count, _CPU, identity=identity_of(name)
+                        name, nodes.host_node, covers, count, limits, identity=identity_of(name)
                     )
                 )
     except ZeusCPUNoPermissionError:
@@ -301,7 +304,7 @@ def open_soc(nodes: MeteredNodes) -> list[Meter]:
                 nodes.host_node,
                 covers,
                 _soc_count(soc, metric),
-                _SOC,
+                limits_of(covers, renewed_s=0.5, least_w=_SOC_LEAST_W),
                 identity=identity_of(f"soc:{part}"),
             )
             for metric, part, covers in _SOC_PARTS

@@ -18,6 +18,7 @@ from joulecast.errors import JoulecastError
 from joulecast.runs.files.reading import opened, read_bytes
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
 MAX_TABLE_BYTES = 1_000_000_000
@@ -37,6 +38,7 @@ class Column:
         most: the greatest number.
         optional: a value may be missing (NaN, or empty text).
         choices: the texts that there are; none: any.
+        longest: characters of a text at most.
         meaning: of a value, for the documentation.
     """
 
@@ -45,6 +47,7 @@ class Column:
     most: float = math.inf
     optional: bool = False
     choices: tuple[str, ...] = ()
+    longest: int = 10_000
     meaning: str = ""
 
     @property
@@ -53,6 +56,8 @@ class Column:
         if self.choices:
             return f"one of {', '.join(self.choices)}"
         words = {"text": "text", "whole": "a whole number", "number": "a finite number"}[self.kind]
+        if self.kind == "text":
+            words += f" of at most {self.longest:,} characters"
         if self.least > -math.inf:
             words += f" of at least {self.least:g}"
         if self.most < math.inf:
@@ -106,9 +111,16 @@ def _texts(values: "pd.Series", column: Column, origin: str) -> "pd.Series":
     try:
         codes, names = pd.factorize(values if texts else values.astype(str).where(values.notna()))
         choices = column.choices
-        good = [isinstance(n, str) and (not choices or n in choices) for n in list(names)]
+        good = [
+            isinstance(n, str) and len(n) <= column.longest and (not choices or n in choices)
+            for n in list(names)
+        ]
     except UnicodeDecodeError:
         raise JoulecastError(f"{origin}: {values.name} has text that is not UTF-8") from None
+    except TypeError:
+        raise JoulecastError(
+            f"{origin}: {values.name} holds lists, expected {column.expected}"
+        ) from None
     # The code of a missing text is -1.
     bad = ~np.array([*good, column.optional])[codes]
     if bad.any():
@@ -247,7 +259,7 @@ def parquet_file(path: Path, what: str, columns: Schema, sha256: str | None = No
         footer = pq.read_metadata(pa.BufferReader(content))
         # One text that fills millions of rows stays one text.
         texts = [n for n in footer.schema.names if n in columns and columns[n].kind == "text"]
-        file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=texts)
+        file = pq.ParquetFile(pa.BufferReader(content), metadata=footer, read_dictionary=texts)
         schema = file.schema_arrow
         unfolded = sum(footer.row_group(n).total_byte_size for n in range(footer.num_row_groups))
     except (OSError, ValueError, pa.ArrowException, MemoryError) as error:
@@ -270,6 +282,24 @@ def parquet_file(path: Path, what: str, columns: Schema, sha256: str | None = No
     return file
 
 
+def _values(column: Any) -> "np.ndarray | pd.Series":
+    """The values of an Arrow column. A text that fills millions of rows is one object: it is not unfolded."""
+    import numpy as np
+    import pandas as pd
+    import pyarrow as pa
+
+    if not pa.types.is_dictionary(column.type):
+        values: np.ndarray = column.to_numpy()
+        return values
+    parts = [np.empty(0, object)]
+    for chunk in column.chunks:
+        # The code -1 of a missing text takes the last of the names.
+        names = np.array([*chunk.dictionary.to_pylist(), None], object)
+        parts.append(names[chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False)])
+    # As objects: pandas would take them for texts of its own, and unfold them.
+    return pd.Series(np.concatenate(parts), dtype=object)
+
+
 def parquet_table(
     file: Any, path: Path, columns: Schema, groups: Collection[int] | None = None
 ) -> "pd.DataFrame":
@@ -278,22 +308,16 @@ def parquet_table(
     Raises:
         JoulecastError: broken, or as :func:`checked_table`.
     """
+    import pandas as pd
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     groups = range(file.metadata.num_row_groups) if groups is None else groups
     try:
         # Threads cost more than they bring on files of this size.
         table = file.read_row_groups(list(groups), columns=list(columns), use_threads=False)
-        for place, kind in enumerate(table.schema.types):
-            if pa.types.is_dictionary(kind):
-                for chunk in table.column(place).chunks:
-                    longest = pc.max(pc.binary_length(chunk.dictionary)).as_py() or 0
-                    if longest * len(chunk) > MAX_TABLE_BYTES // 2:
-                        raise ValueError(f"texts of {longest} bytes in {len(chunk)} rows")
-                texts = table.column(place).cast(pa.string())
-                table = table.set_column(place, table.schema.names[place], texts)
-        frame = table.to_pandas(ignore_metadata=True)
+        frame = pd.DataFrame(
+            {name: _values(table.column(name)) for name in table.column_names}, copy=False
+        )
     except (OSError, ValueError, pa.ArrowException, MemoryError) as error:
         raise JoulecastError(f"{path}: is broken: {error}") from None
     return checked_table(frame, columns, str(path))
