@@ -529,14 +529,17 @@ def test_a_platform_without_records_is_simulated_and_says_so():
     assert all(c["time_low_s"] < c["time_s"] < c["time_high_s"] for c in advice["candidates"])
     unjudged = advise([], "alexnet", platform="hc1", samples=1e5, nodes=[1], platforms=PLATFORMS)
     assert all(c["time_low_s"] is None and c["why_no_interval"] for c in unjudged["candidates"])
-    assert all(c["energy_j"] is None and c["why_no_energy"] for c in advice["candidates"])
-    assert advice["best"]["time_s"] == min(c["time_s"] for c in advice["candidates"])
-    assert "not known: no metered run of hc2" in advice_text(advice)
+    assert all(c["energy_j"] is None and c["why_no_energy"] for c in unjudged["candidates"])
+    assert unjudged["best"]["time_s"] == min(c["time_s"] for c in unjudged["candidates"])
+    assert "not known: no metered run of hc1" in advice_text(unjudged)
+    # Its GPU is described, and so is the power of its nodes.
+    assert {c["energy_source"] for c in advice["candidates"]} == {"simulated, described powers"}
+    assert all(c["energy_low_j"] < c["energy_j"] < c["energy_high_j"] for c in advice["candidates"])
     budget = advise(
         [],
         "alexnet",
         Limit(energy_budget_j=1e6),
-        platform="hc2",
+        platform="hc1",
         samples=1e5,
         nodes=[1],
         platforms=PLATFORMS,

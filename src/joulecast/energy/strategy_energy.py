@@ -9,13 +9,20 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from joulecast.energy.fitting import CampaignFit
-from joulecast.energy.node_power import MeteredNode, known_nodes, metered_nodes, shipped_nodes
+from joulecast.energy.node_power import (
+    REST_SHARE,
+    REST_WIDTH,
+    MeteredNode,
+    known_nodes,
+    metered_nodes,
+    shipped_nodes,
+)
 from joulecast.errors import JoulecastError
 from joulecast.graphs.clocks import POWER_WIDTH, gpu_power_of
 from joulecast.graphs.kernel_costs import kernel_costs_of
@@ -67,7 +74,7 @@ class StepEnergy:
         low_j, high_j: 90 % interval; ``None`` with ``why_no_interval``.
         why_no_interval: also what the interval does not hold.
         rests_on: the runs behind the powers, and what of them is carried further.
-        covers: whether the joules are of whole nodes, or of their GPUs alone.
+        gpus_w: what of the power is of the GPUs in use, where their description says it.
     """
 
     joules: float | None
@@ -78,7 +85,7 @@ class StepEnergy:
     high_j: float | None = None
     why_no_interval: str = ""
     rests_on: str = ""
-    covers: Literal["nodes", "GPUs"] = "nodes"
+    gpus_w: float | None = None
 
     @property
     def label(self) -> str | None:
@@ -95,7 +102,7 @@ class StepEnergy:
             "power_w": self.power_w,
             "energy_source": self.label,
             "energy_rests_on": self.rests_on or None,
-            "energy_covers": self.covers if known else None,
+            "gpus_power_w": self.gpus_w,
             "why_no_energy": None if known else self.reason,
             "why_no_energy_interval": (self.why_no_interval or None) if known else None,
         }
@@ -283,12 +290,8 @@ def _of_hardware(nodes: Sequence[MeteredNode], platform: Platform) -> MeteredNod
     return max(named or alike, key=lambda n: (n.gpus in (None, per_node), n.runs), default=None)
 
 
-def simulation_energy(simulation: Simulation, fit: CampaignFit | None = None) -> StepEnergy:
-    """Joules of a simulated step.
-
-    Args:
-        fit: of metered runs on the same hardware; by default the metered runs that are shipped.
-    """
+def _metered_energy(simulation: Simulation, fit: CampaignFit | None) -> StepEnergy:
+    """Joules by metered runs of the same hardware."""
     platform = simulation.platform
     if fit is None:
         node = _of_hardware(shipped_nodes(), platform)
@@ -309,6 +312,62 @@ def simulation_energy(simulation: Simulation, fit: CampaignFit | None = None) ->
     energy = step_energy(fit, called, stage_times(simulation, fit), nodes, platform.hosts)
     width, why = _held_out_width(fit, called)
     return _with_interval(energy, simulation, width, width, why)
+
+
+def _described_energy(simulation: Simulation, why: str) -> StepEnergy | None:
+    """Joules of a step by the description of the GPUs, with the rest of their nodes as other nodes teach it.
+
+    ``None`` if the description does not say watts. What a GPU does not compute, it is awake.
+    ``why``: why no metered run says them.
+    """
+    platform, devices = simulation.platform, simulation.strategy.devices
+    costs = kernel_costs_of(platform, simulation.training.precision.name)
+    power = costs and gpu_power_of(costs.device, costs.precision)
+    if not power:
+        return None
+    mhz = simulation.sm_mhz
+    clock = float(power.clock_at(power.limit_w)) if mhz is None else mhz / power.boost_mhz
+    busy_w, share = float(power.watts(clock)), simulation.breakdown.computing_s / simulation.step_s
+    each_w = share * busy_w + (1 - share) * power.awake_w
+    held = nodes_of(platform, devices) * platform.require_cluster().devices_per_node
+    gpus_w, idle_w = devices * each_w, (held - devices) * power.awake_w
+    rest_w = REST_SHARE * held * power.limit_w
+    watts = gpus_w + idle_w + rest_w
+    energy = StepEnergy(
+        watts * simulation.step_s,
+        "described",
+        power_w=watts,
+        gpus_w=gpus_w,
+        rests_on=f"watts from the GPU's description: {busy_w:,.0f} W computing at "
+        f"{clock * power.boost_mhz:,.0f} MHz, {power.awake_w:,.0f} W awake; the step computes "
+        f"{100 * share:.0f} % of its time; the rest of a node is taken as {REST_SHARE:g} of the power limits "
+        f"of its GPUs ({rest_w:,.0f} W of {watts:,.0f}), as two node types of 8 H100 say; {why}",
+    )
+    up = min(POWER_WIDTH, math.log(power.limit_w / each_w))
+    less = math.hypot(gpus_w * -math.expm1(-POWER_WIDTH), rest_w * -math.expm1(-REST_WIDTH))
+    more = math.hypot(gpus_w * math.expm1(up), rest_w * math.expm1(REST_WIDTH))
+    return _with_interval(energy, simulation, -math.log1p(-less / watts), math.log1p(more / watts))
+
+
+def simulation_energy(simulation: Simulation, fit: CampaignFit | None = None) -> StepEnergy:
+    """Joules of a simulated step: from metered runs, which had no power limit; else from the description of
+    its GPUs.
+
+    Args:
+        fit: of metered runs on the same hardware; by default the metered runs that are shipped.
+
+    Raises:
+        JoulecastError: a fit, and a power limit or clock.
+    """
+    if simulation.sm_mhz is not None and fit is not None:
+        raise JoulecastError(
+            "--fits: metered runs say nothing of a power limit or clock; leave out --fits, or both of these"
+        )
+    metered = _metered_energy(simulation, fit)
+    if fit is not None or (metered.joules is not None and simulation.sm_mhz is None):
+        return metered
+    at_limit = "metered runs say nothing of a power limit or clock"
+    return _described_energy(simulation, metered.reason or at_limit) or metered
 
 
 NO_INTERVAL = "simulated, and the simulator's error on this platform was not measured"
@@ -347,45 +406,6 @@ def energy_of_steps(
     }
 
 
-def described_energy(simulation: Simulation, why: str) -> StepEnergy | None:
-    """Joules of a step of the GPUs alone, from their description; ``None`` if that does not say them.
-
-    What a GPU does not compute, it is awake. ``why``: why no metered run says them.
-    """
-    costs = kernel_costs_of(simulation.platform, simulation.training.precision.name)
-    power = costs and gpu_power_of(costs.device, costs.precision)
-    if not power:
-        return None
-    mhz, devices = simulation.sm_mhz, simulation.strategy.devices
-    clock = float(power.clock_at(power.limit_w)) if mhz is None else mhz / power.boost_mhz
-    busy_w, share = float(power.watts(clock)), simulation.breakdown.computing_s / simulation.step_s
-    each_w = share * busy_w + (1 - share) * power.awake_w
-    energy = StepEnergy(
-        devices * each_w * simulation.step_s,
-        "described",
-        power_w=devices * each_w,
-        rests_on=f"watts from the GPU's description, of the GPUs alone, not of their nodes: {busy_w:,.0f} W "
-        f"computing at {clock * power.boost_mhz:,.0f} MHz, {power.awake_w:,.0f} W awake; the step computes "
-        f"{100 * share:.0f} % of its time; {why}",
-        covers="GPUs",
-    )
-    up = min(POWER_WIDTH, math.log(power.limit_w / each_w))
-    return _with_interval(energy, simulation, POWER_WIDTH, up)
-
-
-def _best_known(simulation: Simulation, fit: CampaignFit | None) -> StepEnergy:
-    """Joules from metered runs, which had no power limit; else from the GPU's description."""
-    if simulation.sm_mhz is not None and fit is not None:
-        raise JoulecastError(
-            "--fits: metered runs say nothing of a power limit or clock; leave out --fits, or both of these"
-        )
-    metered = simulation_energy(simulation, fit)
-    if fit is not None or (metered.joules is not None and simulation.sm_mhz is None):
-        return metered
-    at_limit = "metered runs say nothing of a power limit or clock"
-    return described_energy(simulation, metered.reason or at_limit) or metered
-
-
 def fit_in(fits: Path | None) -> CampaignFit | None:
     """The fit in a folder, if one is given."""
     return None if fits is None else CampaignFit.load(fits)
@@ -400,5 +420,5 @@ def priced(simulation: Simulation, fit: CampaignFit | None = None) -> dict[str, 
             "computing_s": times.computing_s + times.update_s,
             "communicating_s": times.communicating_copy_s + times.communicating_wait_s,
         },
-        **_best_known(simulation, fit).as_json(),
+        **simulation_energy(simulation, fit).as_json(),
     }
