@@ -8,15 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import pandas as pd
 import yaml
+from scipy.stats import t as student
 
 from joulecast.energy import node_power
 from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.mc2_phases import PhaseMC2
-from joulecast.energy.node_power import MeteredNode, metered_nodes
+from joulecast.energy.node_power import MeteredNode, metered_nodes, shipped_nodes
+from joulecast.graphs.clocks import gpu_power_of
 from joulecast.logs.mlperf import import_mlperf
 from joulecast.runs.files.shipped import recorded_folder
+from joulecast.runs.platforms.platform import find_platform
 
 HEAD = """\
 # Written by benchmarks/node_power.py --write from recorded/mlperf-power (MLPerf Training v4.0, submission
@@ -71,6 +75,29 @@ def held_out(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+METERED_TRAINS_KW, AIR_COOLED_TRAINS_KW = 5.8, 7.1
+"""A node of 8 H100 in MLPerf trainings: the metered one, and another maker's."""
+MOST_KW = {"v100": (300, 3.5), "a100": (400, 6.5), "h100": (700, 10.2), "b200": (1000, 14.3)}
+"""Power limit of a GPU in W, and the most that a node of eight draws: NVIDIA's data sheets of the DGX."""
+
+
+def rest_of_node() -> tuple[float, float]:
+    """Share of the power limits of its GPUs that all else of a node draws, and the half width of its
+    logarithm for one node type more, by Student's t."""
+    (node,) = shipped_nodes()
+    device = find_platform("h100-sxm").require_cluster().device
+    power = gpu_power_of(device, "bf16")
+    limit_w = GPUS * power.limit_w
+    metered = (node.idle_w - GPUS * power.awake_w) / limit_w
+    told = metered + 1e3 * (AIR_COOLED_TRAINS_KW - METERED_TRAINS_KW) / limit_w
+    known = np.log([metered, told])
+    sheets = np.log([(1e3 * kw - GPUS * w) / (GPUS * w) for w, kw in MOST_KW.values()])
+    freedom = len(known) + len(sheets) - 2
+    squares = sum(((logs - logs.mean()) ** 2).sum() for logs in (known, sheets))
+    sd = float(np.sqrt(squares / freedom * (1 + 1 / len(known))))
+    return float(np.exp(known.mean())), float(student.ppf(0.95, freedom)) * sd
+
+
 def main() -> None:
     """Judge, print, and write if asked."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -84,6 +111,7 @@ def main() -> None:
     print(
         f"mean absolute error {table['error_percent'].abs().mean():.2f} %, {100 * inside:.0f} % inside"
     )
+    print("rest of a node, and its width: {:.3f} {:.3f}".format(*rest_of_node()))
     if given.write:
         file = Path(node_power.__file__).with_name("metered_nodes.yaml")
         content = {"nodes": [node.as_plain() for node in fitted(runs)]}

@@ -161,7 +161,7 @@ def watts_of_steps(rows: pd.DataFrame) -> list[dict[str, Any]]:
             largest = of[of["batch"] == of["batch"].max()]
             batch, measured_w = int(largest["batch"].iloc[0]), float(largest["full_w"].iloc[0])
             step = joulecast.simulate_step(graph, name, "dp=1", batch=batch, optimizer=optimizer)
-            watts = step["power_w"]
+            watts = step["gpus_power_w"]
             found.append(
                 {
                     "what": f"watts, {network} on {gpu}, batch {batch}",

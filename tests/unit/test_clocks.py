@@ -43,13 +43,17 @@ def test_the_boost_clock_is_that_of_the_data_sheet(name, boost_mhz):
 def test_a_lower_limit_never_makes_a_step_faster_nor_its_power_higher(one, other):
     low, high = (step(power_limit=limit) for limit in sorted((one, other)))
     assert low["step_s"] >= high["step_s"] and low["power_w"] <= high["power_w"] * (1 + 1e-9)
-    assert low["sm_mhz"] <= high["sm_mhz"] and low["power_w"] <= max(one, other) * (1 + 1e-9)
+    assert low["sm_mhz"] <= high["sm_mhz"] and low["gpus_power_w"] <= max(one, other) * (1 + 1e-9)
 
 
-def test_some_limit_takes_fewer_joules_than_none_and_the_lowest_ones_more():
-    joules = {limit: step(power_limit=limit)["step_j"] for limit in (300, 250, 200, 150, 110)}
-    assert step()["step_j"] == pytest.approx(joules[300])
+def test_some_limit_takes_fewer_joules_of_the_gpus_than_none_and_the_lowest_ones_more():
+    steps = {limit: step(power_limit=limit) for limit in (300, 250, 200, 150, 110)}
+    joules = {limit: of["gpus_power_w"] * of["step_s"] for limit, of in steps.items()}
+    assert step()["step_j"] == pytest.approx(steps[300]["step_j"])
     assert joules[200] < 0.95 * joules[300] and joules[110] > joules[200]
+    # The rest of the node pays for each second that a limit adds.
+    saved = {limit: joules[300] - of for limit, of in joules.items()}
+    assert all(steps[300]["step_j"] - steps[limit]["step_j"] <= saved[limit] for limit in joules)
 
 
 def test_a_clock_lengthens_products_and_leaves_memory_as_it_is():
@@ -62,7 +66,8 @@ def test_a_clock_lengthens_products_and_leaves_memory_as_it_is():
 
 def test_a_limit_widens_the_interval_and_metered_nodes_draw_what_gpus_draw_less():
     free, limited = step(), step(power_limit=200)
-    assert free["energy_covers"] == limited["energy_covers"] == "GPUs" and free["sm_mhz"] is None
+    rest = {result["power_w"] - result["gpus_power_w"] for result in (free, limited)}
+    assert max(rest) == pytest.approx(min(rest)) and free["sm_mhz"] is None
     for result in (free, limited):
         assert result["step_j_low"] < result["step_j"] < result["step_j_high"]
     width = [each["step_high_s"] / each["step_low_s"] for each in (free, limited)]
@@ -71,7 +76,6 @@ def test_a_limit_widens_the_interval_and_metered_nodes_draw_what_gpus_draw_less(
         joulecast.simulate_step(ASKED[0], "h100", "dp=8", precision="bf16", power_limit=limit)
         for limit in (700, 500)
     ]
-    assert [each["energy_covers"] for each in on_metered] == ["nodes", "nodes"]
     # At the highest limit, the figure is the one without a limit.
     free = joulecast.simulate_step(ASKED[0], "h100", "dp=8", precision="bf16")
     assert on_metered[0]["step_j"] == pytest.approx(free["step_j"])
@@ -101,7 +105,7 @@ def test_the_command_says_clock_joules_and_what_they_are_of():
     result = CliRunner().invoke(app, [*asked, "--power-limit", "200"])
     assert result.exit_code == 0
     assert (
-        "MHz" in result.output and "W of all GPUs (simulated, described powers; " in result.output
+        "MHz" in result.output and "W of all nodes (simulated, described powers; " in result.output
     )
 
 

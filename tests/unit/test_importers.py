@@ -28,10 +28,12 @@ from mlperf_fixtures import (
 )
 from typer.testing import CliRunner
 
+import joulecast
 from joulecast.app.cli.main import app
 from joulecast.errors import JoulecastError
 from joulecast.logs.mlperf import import_mlperf, runs_of
 from joulecast.runs.files.columns import csv_in_parts
+from joulecast.runs.folders import record_folders
 from joulecast.runs.integration import EnergyCurve
 from joulecast.runs.record import RunRecord, read_record
 
@@ -732,3 +734,20 @@ def test_names_that_are_no_text_or_too_long_become_names_of_records(tmp_path):
     write_run(results, "result_\udcff²", system="y" * 200, benchmark="b" * 200)
     summary = import_mlperf(tmp_path / "in", tmp_path / "out")
     assert summary.runs == 2 and len(list((tmp_path / "out").iterdir())) == 2
+
+
+UNET = ROOT.parent / "shared/data/mlperf_power_unet3d"
+
+
+@pytest.mark.skipif(not UNET.is_dir(), reason="U-Net's runs are not shipped")
+def test_a_workload_that_no_width_was_judged_on_lies_inside_its_interval(tmp_path):
+    """Its evaluations run on nodes of their own, beside training."""
+    for source in (SHIPPED, UNET):
+        import_mlperf(source, tmp_path / source.name)
+    verdict = joulecast.evaluate(
+        record_folders(tmp_path), split="leave-one-workload-out", time="given"
+    )
+    (ours,) = (
+        row for row in verdict["settings"] if row["workload"] == "unet3d" and row["model"] == "MC2"
+    )
+    assert abs(ours["error_percent"]) < 5 and ours["covered_percent"] >= 80

@@ -31,20 +31,24 @@ def run(*arguments: object):
     return CliRunner().invoke(app, [str(a) for a in arguments])
 
 
-def load_benchmark():
-    path = Path(__file__).parents[2] / "benchmarks" / "real_clusters.py"
-    spec = importlib.util.spec_from_file_location("real_clusters", path)
+def load_benchmark(name):
+    folder = Path(__file__).parents[2] / "benchmarks"
+    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        spec.loader.exec_module(module)
     return module
 
 
 @pytest.fixture(scope="module")
-def benchmark_module(request):
-    folder = str(Path(__file__).parents[2] / "benchmarks")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(folder)
-        yield load_benchmark()
+def benchmark_module():
+    return load_benchmark("real_clusters")
+
+
+@pytest.fixture(scope="module")
+def widths_module():
+    return load_benchmark("widths")
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +133,25 @@ def test_others_who_ran_the_benchmark_say_how_one_node_scales():
     helped = RunTimes().fit(pd.concat([own, others])).predict(asked)["time_s"].iloc[0]
     truth = asked["total_s"].iloc[0]
     assert abs(helped / truth - 1) < 0.03 < abs(alone / truth - 1)
+
+
+def test_a_smaller_scale_than_any_that_was_run_is_no_surer_than_a_larger_one():
+    times = RunTimes().fit(series([8, 16], 0.03))
+
+    def widths(counts):
+        answers = times.predict(series(counts, 0.03))
+        return np.log(answers["time_high_s"] / answers["time_low_s"]).to_numpy()
+
+    run_on, half, quarter = widths([8])[0], *widths([4, 2])
+    assert run_on < half < quarter
+    assert half > 0.6 * widths([32])[0]
+
+
+def test_most_scales_that_were_not_run_are_inside_their_intervals(widths_module, of_round):
+    scales = widths_module.other_scales(of_round)
+    assert len(scales) > 150
+    for _, of in scales.groupby("work"):
+        assert 0.8 < (of["error"].abs() <= of["half"]).mean() < 0.98
 
 
 def test_a_series_that_was_never_run_has_no_time():

@@ -32,17 +32,17 @@ def _evidence(split: Split, everything: Evidence) -> Evidence:
     fitted = training[split.fitted]
     if split.name == NEXT_SCALE:
         # A copy under another name would say what is asked.
-        fitted = _without_copies(fitted, training[split.judged])
+        fitted = without_copies(fitted, training[split.judged])
     return Evidence(
         fitted,
         others[chosen],
         allreduce[allreduce["nodes"].isin(allowed)],
         everything.watts,
-        _without_copies(everything.times, training[split.judged]),
+        without_copies(everything.times, training[split.judged]),
     )
 
 
-def _without_copies(times: pd.DataFrame, judged: pd.DataFrame) -> pd.DataFrame:
+def without_copies(times: pd.DataFrame, judged: pd.DataFrame) -> pd.DataFrame:
     """The times without the judged runs themselves, which may be there twice: under another name, with
     another meter, or on the same scale of the same series without one."""
     if times.empty or "series" not in judged:

@@ -15,7 +15,14 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from joulecast.energy.fitting import KnownRuns
-from joulecast.energy.intervals import least_half, on_one_count, outside_of, spreads_on, widened
+from joulecast.energy.intervals import (
+    judged_widths,
+    least_half,
+    on_one_count,
+    outside_of,
+    spreads_on,
+    widened,
+)
 from joulecast.energy.measured_settings import notes_on, put_in_measured
 from joulecast.energy.models import EnergyModel, MC2OnPhases, MC2OnStages, fit_groups, mc2_for
 from joulecast.energy.prices import NO_PRICES, Prices, cost_columns
@@ -379,6 +386,12 @@ def forecast_table(
         fitted = everything.training
         beyond = False
         rests_on = f"MC2, fitted to {counted(len(fitted), 'run')} on {_scales(fitted)}"
+        if imported:
+            judged = judged_widths()
+            rests_on += (
+                f"; intervals judged on {judged.times} times and {judged.energies} energies of recorded "
+                "settings that no fit had seen"
+            )
         for workload, of_workload in fitted.groupby("workload"):
             about = partial(Note, str(workload))
             why_not = why_not_forecast(of_workload, asked, asked.batch is not None, asked.to_target)

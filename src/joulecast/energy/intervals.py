@@ -2,19 +2,22 @@
 
 A setting that was run has the interval of one more run, from how repeats differ (:class:`Spread`). One that
 was not run has the interval of its model: what MC2 misses node counts by that were left out of its fit
-(:func:`left_out_widths`), or, on phases, draws of what it does not know, and its misses on the workload's
-own runs (:func:`own_misses`). What lies outside of the runs widens it, in quadrature: node counts beyond them
-(:func:`width_of_counts`) and all else (:func:`outside_of`). None is narrower than the interval of one more
-run (:func:`least_half`).
+(:func:`left_out_widths`), or, on phases, draws of what it does not know, what it missed settings by that it
+had not seen (:func:`judged_widths`), and its misses on the workload's own runs (:func:`own_misses`). What
+lies outside of the runs widens it, in quadrature: node counts beyond them (:func:`width_of_counts`) and all
+else (:func:`outside_of`). None is narrower than the interval of one more run (:func:`least_half`).
 """
 
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import yaml
 from scipy.special import stdtrit
 
 from joulecast.energy.splits import is_sweep
@@ -30,7 +33,8 @@ _WORTH = 2.0
 """How many degrees of freedom of own repeats that assumption is worth: a single odd repeat neither makes an
 interval useless nor goes unseen. A guess."""
 
-_Z90 = 1.645
+Z90 = 1.645
+"""Half width of a normal distribution's 90 % interval, in standard deviations."""
 
 DRIFT = 0.05
 """Half width, relative, that each doubling beyond the node counts of the fit adds (in quadrature), and each
@@ -45,6 +49,32 @@ _NO_EXCHANGE = (
     "no run exchanged gradients, so the forecast has no exchange; the upper end allows for one over a link "
     "of 1 GB/s. Measure two ranks or more"
 )
+
+
+@dataclass(frozen=True)
+class JudgedWidths:
+    """Half widths (of logarithms) that hold 90 % of the settings of imported runs that a fit had not seen,
+    with one setting more than there were (conformal).
+
+    Attributes:
+        times: how many settings judged the times.
+        of_times: what each doubling of the accelerators away from the nearest own scale adds to the interval
+            of a time, in quadrature, with the work ``given`` or ``predicted``.
+        energies: how many settings judged the energies, with the time given.
+        of_energies: the least half width of an energy.
+    """
+
+    times: int
+    of_times: Mapping[str, float]
+    energies: int
+    of_energies: float
+
+
+@cache
+def judged_widths() -> JudgedWidths:
+    """The widths that come with joulecast."""
+    text = (resources.files("joulecast.energy") / "judged_widths.yaml").read_text()
+    return JudgedWidths(**yaml.safe_load(text))
 
 
 def _span(low: float, high: float) -> str:
@@ -142,7 +172,7 @@ def left_out_widths(
     spreads = {time: misses(full(training, time), training).std() for time in TIME}
     # Of one run, about the mean of many.
     repeats = REPEATS / math.sqrt(2)
-    return {time: np.hypot(_Z90 * s.fillna(0.0), repeats) for time, s in spreads.items()}
+    return {time: np.hypot(Z90 * s.fillna(0.0), repeats) for time, s in spreads.items()}
 
 
 def own_misses(asked: pd.DataFrame, own: pd.DataFrame, predict: Predict, time: str) -> pd.Series:

@@ -15,6 +15,7 @@ import pandas as pd
 
 from joulecast.energy.intervals import (
     Predict,
+    judged_widths,
     left_out_widths,
     own_misses,
     widened,
@@ -215,15 +216,16 @@ class MC2OnPhases:
         return self
 
     def predict(self, runs: pd.DataFrame, time: str) -> pd.DataFrame:
-        """Joules and seconds of ``runs`` with intervals, no narrower than MC2 is off on the workload's own
-        runs; beyond the largest of them, this grows with each doubling."""
+        """Joules and seconds of ``runs`` with intervals, no narrower than MC2 was off on settings that it had
+        not seen, nor than it is off on the workload's own runs; beyond the largest of them, this grows with
+        each doubling."""
         prediction = self._predicted(runs, time)
         if self.intervals:
             bounds = self.mc2.intervals(runs, time)
             bounds = bounds[["energy_low_j", "energy_high_j"]] if time == "given" else bounds
             prediction[list(bounds.columns)] = bounds
             off = own_misses(runs, self._training, self._predicted, time)
-            prediction = widened(prediction, off)
+            prediction = widened(prediction, off, {"energy_j": judged_widths().of_energies})
         return prediction
 
     def _predicted(self, runs: pd.DataFrame, time: str) -> pd.DataFrame:

@@ -34,6 +34,18 @@ Floats = NDArray[np.float64]
 
 _LEVEL, _DRAWS = 0.9, 2000
 
+REST_SHARE = 0.42
+"""Of the power limits of a node's GPUs: what all else of the node draws (processors, memory, network, fans,
+losses), where it was not metered. Of the metered node of 8 H100 it is 0.32: what it draws idle without the
+GPUs' own (``graphs/clocks.py``). Another maker's air-cooled node of 8 H100 draws 7.1 kW in MLPerf trainings
+where the metered one draws 5.8 (told by a submission that is not shipped): 0.55. This is their geometric
+mean."""
+REST_WIDTH = 0.93
+"""Half width of the logarithm of that share, of Student's t for one node type more. These two differ by 0.39
+(standard deviation). The data sheets of DGX-1 (V100), DGX A100, H100 and B200 have 3.5, 6.5, 10.2 and 14.3 kW
+at most: what they leave for all but the GPUs, over their limits, differs by 0.34.
+``benchmarks/node_power.py`` computes both again."""
+
 
 @dataclass(frozen=True)
 class Power:

@@ -24,6 +24,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from joulecast.energy.intervals import Z90, judged_widths
 from joulecast.runs.observations import most_frequent
 
 Floats = NDArray[np.float64]
@@ -53,11 +54,9 @@ _OTHER_NOISE = 0.3
 _TAIL = 4.0
 """Degrees of freedom of the noise of others: one that is odd counts little."""
 
-_BEYOND = 0.03
-"""Relative: what the form may be wrong by for each doubling of accelerators beyond the largest own scale."""
-
 _UNKNOWN_BATCH = 0.1
-"""Relative: the same for logs that do not show their batch."""
+"""Relative: what the form may be wrong by for each doubling beyond the own scales, for logs that do not show
+their batch."""
 
 _LEAST_SPREAD = 0.005
 """Relative: time between repeats of a run, at least."""
@@ -217,13 +216,19 @@ class Rate:
         )
         return _Scales(*(np.array([float(value)]) for value in values))
 
-    def noise(self, ranks: float) -> float:
-        """Relative standard deviation of a single run around the draws."""
-        beyond = np.log2(ranks / self.own.ranks.max())
+    def noise(self, ranks: float, work: str) -> float:
+        """Relative standard deviation of a single run around the draws.
+
+        Args:
+            work: ``given`` or ``predicted``.
+        """
+        doublings = np.abs(np.log2(ranks / self.own.ranks))
         if not self.knows_batch:
             # It may have grown with the nodes or not: that is not known between the scales either.
-            return float(np.hypot(self.spread, _UNKNOWN_BATCH * max(1.0, abs(beyond))))
-        return float(np.hypot(self.spread, _BEYOND * max(0.0, beyond)))
+            beyond = doublings[np.argmax(self.own.ranks)]
+            return float(np.hypot(self.spread, _UNKNOWN_BATCH * max(1.0, beyond)))
+        away = judged_widths().of_times[work] / Z90 * np.sqrt(doublings.min())
+        return float(np.hypot(self.spread, away))
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,8 @@ class RunTimes:
         random = np.random.default_rng(0)
         normal, jitter = random.standard_normal((2, DRAWS))
         work = np.full(DRAWS, float(run["samples"]))
-        if np.isnan(work[0]):
+        work_is = "predicted" if np.isnan(work[0]) else "given"
+        if work_is == "predicted":
             own = self.runs[self.runs["series"] == run["series"]]
             law = self.law(run["network"], own["work_unit"].iloc[0])
             work = law.draws(run["submitter"], run["batch"], normal)
@@ -101,7 +102,7 @@ class RunTimes:
                 # The work depends on the batch, by as much as it departs from a law.
                 work = float(own["samples"].mean()) * np.exp(DEPARTURE * normal)
         seconds = rate.seconds(run, work)
-        seconds = seconds * np.exp(rate.noise(float(run["ranks"])) * jitter)
+        seconds = seconds * np.exp(rate.noise(float(run["ranks"]), work_is) * jitter)
         chosen = np.arange(count) % DRAWS
         return np.asarray(seconds[chosen]), np.asarray(work[chosen])
 

@@ -9,13 +9,20 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from joulecast.energy.fitting import CampaignFit
-from joulecast.energy.node_power import MeteredNode, known_nodes, metered_nodes, shipped_nodes
+from joulecast.energy.node_power import (
+    REST_SHARE,
+    REST_WIDTH,
+    MeteredNode,
+    known_nodes,
+    metered_nodes,
+    shipped_nodes,
+)
 from joulecast.errors import JoulecastError
 from joulecast.graphs.clocks import POWER_WIDTH, GpuPower, gpu_power_of
 from joulecast.graphs.kernel_costs import kernel_costs_of
@@ -67,7 +74,7 @@ class StepEnergy:
         low_j, high_j: 90 % interval; ``None`` with ``why_no_interval``.
         why_no_interval: also what the interval does not hold.
         rests_on: the runs behind the powers, and what of them is carried further.
-        covers: whether the joules are of whole nodes, or of their GPUs alone.
+        gpus_w: what of the power is of the GPUs in use, where their description says it.
     """
 
     joules: float | None
@@ -78,7 +85,7 @@ class StepEnergy:
     high_j: float | None = None
     why_no_interval: str = ""
     rests_on: str = ""
-    covers: Literal["nodes", "GPUs"] = "nodes"
+    gpus_w: float | None = None
 
     @property
     def label(self) -> str | None:
@@ -95,7 +102,7 @@ class StepEnergy:
             "power_w": self.power_w,
             "energy_source": self.label,
             "energy_rests_on": self.rests_on or None,
-            "energy_covers": self.covers if known else None,
+            "gpus_power_w": self.gpus_w,
             "why_no_energy": None if known else self.reason,
             "why_no_energy_interval": (self.why_no_interval or None) if known else None,
         }
@@ -215,10 +222,9 @@ def rising_joules(
     power = _gpu_power(platform, precision)
     if fit is None and power is not None and (node is None or node.gpus not in (None, per_node)):
         # A GPU that computes draws more than one that is awake.
-        described, busy_w = power, float(power.watts(power.clock_at(power.limit_w)))
-        return lambda step_s, computing_s: (
-            devices * (computing_s * (busy_w - described.awake_w) + step_s * described.awake_w)
-        )
+        more_w = float(power.watts(power.clock_at(power.limit_w))) - power.awake_w
+        always_w = sum(_rest_of_nodes(platform, devices, power)) + devices * power.awake_w
+        return lambda step_s, computing_s: devices * computing_s * more_w + step_s * always_w
     if node is None or node.gpus not in (None, per_node) or not node.rises:
         return None
     metered, used = node, _used(platform, devices)
@@ -290,12 +296,8 @@ def _of_hardware(nodes: Sequence[MeteredNode], platform: Platform) -> MeteredNod
     return max(named or alike, key=lambda n: (n.gpus in (None, per_node), n.runs), default=None)
 
 
-def simulation_energy(simulation: Simulation, fit: CampaignFit | None = None) -> StepEnergy:
-    """Joules of a simulated step.
-
-    Args:
-        fit: of metered runs on the same hardware; by default the metered runs that are shipped.
-    """
+def _metered_energy(simulation: Simulation, fit: CampaignFit | None) -> StepEnergy:
+    """Joules by metered runs of the same hardware."""
     platform = simulation.platform
     if fit is None:
         node = _of_hardware(shipped_nodes(), platform)
@@ -318,6 +320,102 @@ def simulation_energy(simulation: Simulation, fit: CampaignFit | None = None) ->
     return _with_interval(energy, simulation, width, width, why)
 
 
+def _gpu_power(platform: Platform, precision: str) -> GpuPower | None:
+    """What a GPU of a platform draws, by its description; ``None`` if that does not say it."""
+    costs = kernel_costs_of(platform, precision)
+    return None if costs is None else gpu_power_of(costs.device, costs.precision)
+
+
+def _rest_of_nodes(platform: Platform, devices: int, power: GpuPower) -> tuple[float, float]:
+    """Watts of all but the GPUs of described nodes, and of their GPUs that are not in use."""
+    held = nodes_of(platform, devices) * platform.require_cluster().devices_per_node
+    return REST_SHARE * held * power.limit_w, (held - devices) * power.awake_w
+
+
+def _at_clock(metered: StepEnergy, simulation: Simulation) -> StepEnergy:
+    """Joules of metered nodes less what their GPUs draw less at the clock that they are set to."""
+    power = _gpu_power(simulation.platform, simulation.training.precision.name)
+    if metered.joules is None or simulation.sm_mhz is None or power is None:
+        return metered
+    full_w, set_w = (
+        float(power.watts(clock))
+        for clock in (power.clock_at(power.limit_w), simulation.sm_mhz / power.boost_mhz)
+    )
+    saved_j = simulation.strategy.devices * simulation.breakdown.computing_s * (full_w - set_w)
+    joules = metered.joules - saved_j
+    of_saved = POWER_WIDTH * saved_j / joules
+
+    def end(metered_j: float | None, sign: int) -> float | None:
+        """What is left is as uncertain as the metered joules, and as what is taken off."""
+        if metered_j is None or metered.joules is None:
+            return None
+        return joules * math.exp(sign * math.hypot(math.log(metered_j / metered.joules), of_saved))
+
+    return replace(
+        metered,
+        joules=joules,
+        power_w=joules / simulation.step_s,
+        low_j=end(metered.low_j, -1),
+        high_j=end(metered.high_j, 1),
+        rests_on=f"{metered.rests_on}, of which a GPU that computes draws {full_w - set_w:,.0f} W less at "
+        f"{simulation.sm_mhz:,.0f} MHz, by its description",
+    )
+
+
+def _described_energy(simulation: Simulation, why: str) -> StepEnergy | None:
+    """Joules of a step by the description of the GPUs, with the rest of their nodes as other nodes teach it.
+
+    ``None`` if the description does not say watts. What a GPU does not compute, it is awake.
+    ``why``: why no metered run says them.
+    """
+    platform, devices = simulation.platform, simulation.strategy.devices
+    power = _gpu_power(platform, simulation.training.precision.name)
+    if power is None:
+        return None
+    mhz = simulation.sm_mhz
+    clock = float(power.clock_at(power.limit_w)) if mhz is None else mhz / power.boost_mhz
+    busy_w, share = float(power.watts(clock)), simulation.breakdown.computing_s / simulation.step_s
+    each_w = share * busy_w + (1 - share) * power.awake_w
+    gpus_w, rest_w, idle_w = devices * each_w, *_rest_of_nodes(platform, devices, power)
+    watts = gpus_w + idle_w + rest_w
+    energy = StepEnergy(
+        watts * simulation.step_s,
+        "described",
+        power_w=watts,
+        gpus_w=gpus_w,
+        rests_on=f"watts from the GPU's description: {busy_w:,.0f} W computing at "
+        f"{clock * power.boost_mhz:,.0f} MHz, {power.awake_w:,.0f} W awake; the step computes "
+        f"{100 * share:.0f} % of its time; the rest of a node is taken as {REST_SHARE:g} of the power limits "
+        f"of its GPUs ({rest_w:,.0f} W of {watts:,.0f}), as two node types of 8 H100 say; {why}",
+    )
+    up = min(POWER_WIDTH, math.log(power.limit_w / each_w))
+    less = math.hypot(gpus_w * -math.expm1(-POWER_WIDTH), rest_w * -math.expm1(-REST_WIDTH))
+    more = math.hypot(gpus_w * math.expm1(up), rest_w * math.expm1(REST_WIDTH))
+    return _with_interval(energy, simulation, -math.log1p(-less / watts), math.log1p(more / watts))
+
+
+def simulation_energy(simulation: Simulation, fit: CampaignFit | None = None) -> StepEnergy:
+    """Joules of a simulated step.
+
+    They are from metered runs, less what a power limit or clock takes off; else from the description of its
+    GPUs.
+
+    Args:
+        fit: of metered runs on the same hardware; by default the metered runs that are shipped.
+
+    Raises:
+        JoulecastError: a fit, and a power limit or clock.
+    """
+    if simulation.sm_mhz is not None and fit is not None:
+        raise JoulecastError(
+            "--fits: metered runs say nothing of a power limit or clock; leave out --fits, or both of these"
+        )
+    metered = _metered_energy(simulation, fit)
+    if fit is not None or metered.joules is not None:
+        return _at_clock(metered, simulation)
+    return _described_energy(simulation, metered.reason) or metered
+
+
 NO_INTERVAL = "simulated, and the simulator's error on this platform was not measured"
 
 
@@ -327,15 +425,14 @@ def energy_of_steps(
     """What whole steps take, by the names that predictions have.
 
     Args:
-        fit: as of :func:`known_energy`.
+        fit: as of :func:`simulation_energy`.
         steps: how many.
 
     Returns:
         ``time_s`` and ``energy_j`` with the ends of their 90 % intervals (``time_low_s``, ...), each ``None``
-        where it is not known, with ``why_no_energy`` and ``why_no_interval``; ``energy_source``, and whether
-        it ``energy_covers`` whole nodes or GPUs alone.
+        where it is not known, with ``why_no_energy`` and ``why_no_interval``; and ``energy_source``.
     """
-    energy = known_energy(simulation, fit)
+    energy = simulation_energy(simulation, fit)
     ends = simulation.interval_s
     low_s, high_s = ends or (None, None)
     of_step = {
@@ -350,89 +447,9 @@ def energy_of_steps(
     return {
         **{name: None if each is None else steps * each for name, each in of_step.items()},
         "energy_source": energy.label,
-        "energy_covers": None if energy.joules is None else energy.covers,
         "why_no_energy": None if energy.joules is not None else energy.reason,
         "why_no_interval": NO_INTERVAL if ends is None else energy.why_no_interval or None,
     }
-
-
-def _gpu_power(platform: Platform, precision: str) -> GpuPower | None:
-    """What a GPU of a platform draws, by its description; ``None`` if that does not say it."""
-    costs = kernel_costs_of(platform, precision)
-    return None if costs is None else gpu_power_of(costs.device, costs.precision)
-
-
-def described_energy(simulation: Simulation, why: str) -> StepEnergy | None:
-    """Joules of a step of the GPUs alone, from their description; ``None`` if that does not say them.
-
-    What a GPU does not compute, it is awake. ``why``: why no metered run says them.
-    """
-    power = _gpu_power(simulation.platform, simulation.training.precision.name)
-    if power is None:
-        return None
-    mhz, devices = simulation.sm_mhz, simulation.strategy.devices
-    clock = float(power.clock_at(power.limit_w)) if mhz is None else mhz / power.boost_mhz
-    busy_w, share = float(power.watts(clock)), simulation.breakdown.computing_s / simulation.step_s
-    each_w = share * busy_w + (1 - share) * power.awake_w
-    energy = StepEnergy(
-        devices * each_w * simulation.step_s,
-        "described",
-        power_w=devices * each_w,
-        rests_on=f"watts from the GPU's description, of the GPUs alone, not of their nodes: {busy_w:,.0f} W "
-        f"computing at {clock * power.boost_mhz:,.0f} MHz, {power.awake_w:,.0f} W awake; the step computes "
-        f"{100 * share:.0f} % of its time; {why}",
-        covers="GPUs",
-    )
-    up = min(POWER_WIDTH, math.log(power.limit_w / each_w))
-    return _with_interval(energy, simulation, POWER_WIDTH, up)
-
-
-def _at_clock(metered: StepEnergy, simulation: Simulation) -> StepEnergy:
-    """Joules of metered nodes less what their GPUs draw less at the clock that they are set to."""
-    power = _gpu_power(simulation.platform, simulation.training.precision.name)
-    if metered.joules is None or simulation.sm_mhz is None or power is None:
-        return metered
-    full_w, set_w = (
-        float(power.watts(clock))
-        for clock in (power.clock_at(power.limit_w), simulation.sm_mhz / power.boost_mhz)
-    )
-    computing_s = simulation.strategy.devices * simulation.breakdown.computing_s
-    joules = metered.joules - computing_s * (full_w - set_w)
-    # What is left is as uncertain as the metered joules, and as what is taken off.
-    share = computing_s * (full_w - set_w) / joules
-    down, up = (
-        math.hypot(math.log(metered.joules / metered.low_j), share * POWER_WIDTH)
-        if metered.low_j
-        else None,
-        math.hypot(math.log(metered.high_j / metered.joules), share * POWER_WIDTH)
-        if metered.high_j
-        else None,
-    )
-    return replace(
-        metered,
-        joules=joules,
-        power_w=joules / simulation.step_s,
-        low_j=None if down is None else joules * math.exp(-down),
-        high_j=None if up is None else joules * math.exp(up),
-        rests_on=f"{metered.rests_on}, of which a GPU that computes draws {full_w - set_w:,.0f} W less at "
-        f"{simulation.sm_mhz:,.0f} MHz, by its description",
-    )
-
-
-def known_energy(simulation: Simulation, fit: CampaignFit | None = None) -> StepEnergy:
-    """Joules from metered runs, less what a power limit or clock takes off; else from the GPU's description.
-
-    Args:
-        fit: as of :func:`simulation_energy`.
-    """
-    if simulation.sm_mhz is not None and fit is not None:
-        raise JoulecastError(
-            "--fits: metered runs say nothing of a power limit or clock; leave out --fits, or both of these"
-        )
-    metered = simulation_energy(simulation, fit)
-    if fit is not None or metered.joules is not None:
-        return _at_clock(metered, simulation)
-    return described_energy(simulation, metered.reason) or metered
 
 
 def fit_in(fits: Path | None) -> CampaignFit | None:
@@ -449,5 +466,5 @@ def priced(simulation: Simulation, fit: CampaignFit | None = None) -> dict[str, 
             "computing_s": times.computing_s + times.update_s,
             "communicating_s": times.communicating_copy_s + times.communicating_wait_s,
         },
-        **known_energy(simulation, fit).as_json(),
+        **simulation_energy(simulation, fit).as_json(),
     }

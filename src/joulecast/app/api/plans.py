@@ -32,9 +32,9 @@ def simulate_step(request: SimulateRequest) -> dict[str, Any]:
         ``step_s``, ``samples_per_s``, ``computing_s``, ``exposed_communication_s``, ``bubble_s``,
         ``peak_memory_bytes``, ``state_bytes``, ``parameters``, ``out_of_memory``, ``step_j`` (``None`` with
         ``why_no_energy``) with its 90 % interval ``step_j_low`` and ``step_j_high``, ``power_w`` of all
-        nodes or GPUs (``energy_covers``), ``energy_source``, ``energy_rests_on``, ``sm_mhz`` (``None``: no
-        limit nor clock asked for), ``network_from`` (``file``, ``shipped`` or
-        ``numbers``), ...
+        nodes, ``gpus_power_w`` of the GPUs in use (``None`` with powers of metered nodes), ``energy_source``,
+        ``energy_rests_on``, ``sm_mhz`` (``None``: no limit nor clock asked for), ``network_from`` (``file``,
+        ``shipped`` or ``numbers``), ...
 
     Raises:
         JoulecastError: an unknown network, platform or strategy, or a fact that the platform's file lacks.
@@ -108,7 +108,7 @@ def plan(request: PlanRequest) -> dict[str, Any]:
         As of :func:`advise`: ``best`` (``None`` with ``why_none``), ``verdict``, ``candidates`` (the best
         first; each with ``platform``, ``gpus``, ``strategy``, ``batch_size``, ``precision``,
         ``power_limit_w``, ``time_s``, ``energy_j``, ``cost`` and ``co2_kg`` of the whole training with their
-        90 % intervals, ``energy_covers``, and whether it is ``on_front``: none takes less of all),
+        90 % intervals, ``energy_source``, and whether it is ``on_front``: none takes less of all),
         ``refused`` (what does not fit in memory, and by how much), ``rests_on``, ``warnings``,
         ``measure_next``, ...
 

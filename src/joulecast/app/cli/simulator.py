@@ -72,7 +72,7 @@ def _energy_line(result: dict[str, Any]) -> str:
     missing = result["why_no_energy_interval"]
     notes = [result["energy_source"], result["energy_rests_on"], missing]
     return (
-        f"{with_range(*values)} a step, {result['power_w']:,.0f} W of all {result['energy_covers']} "
+        f"{with_range(*values)} a step, {result['power_w']:,.0f} W of all nodes "
         f"({'; '.join(note for note in notes if note)})"
     )
 

@@ -26,7 +26,6 @@ class Candidate:
         time_low_s, time_high_s, energy_low_j, energy_high_j: 90 % interval of one run; ``None`` with
             ``why_no_interval``.
         energy_source: measured, estimated, recorded, imported, or what a simulation was priced with.
-        energy_covers: of a simulation, whether it is of whole ``nodes`` or of ``GPUs`` alone.
         runs: recorded runs of exactly this setting.
         runs_with_energy: those of them whose energy is known; without any, the energy is MC2's.
         width_is_assumed: whether no repeats tell how runs differ, so that it is assumed.
@@ -50,7 +49,6 @@ class Candidate:
     energy_low_j: float | None = None
     energy_high_j: float | None = None
     energy_source: str | None = None
-    energy_covers: str | None = None
     why_no_energy: str | None = None
     why_no_interval: str | None = None
     runs: int = 0

@@ -210,9 +210,6 @@ def _weighed(
     candidates = [candidate for one in each for candidate in one.candidates]
     refused = list({str(row): row for one in each for row in one.refused}.values())
     warnings = ["nothing was run: times are simulated"]
-    alone = sorted({str(c.platform) for c in candidates if c.energy_covers == "GPUs"})
-    if alone:
-        warnings.append(f"joules of {', '.join(alone)} are of the GPUs alone, without their nodes")
     near = [candidate for candidate in candidates if candidate.near_memory_limit]
     if near:
         warnings.append(

@@ -5,7 +5,7 @@ from typing import Any
 
 from joulecast.energy.fitting import CampaignFit
 from joulecast.energy.prices import Prices, costs
-from joulecast.energy.strategy_energy import known_energy, nodes_of, rising_joules
+from joulecast.energy.strategy_energy import nodes_of, rising_joules, simulation_energy
 from joulecast.errors import JoulecastError
 from joulecast.quantities import steady
 from joulecast.runs.platforms import Platform
@@ -15,7 +15,7 @@ from joulecast.simulate.strategy_search import Value
 
 
 def _row(simulation: Simulation, prices: Prices, fit: CampaignFit | None) -> dict[str, Any]:
-    energy = known_energy(simulation, fit)
+    energy = simulation_energy(simulation, fit)
     joules, step_s = energy.joules, simulation.step_s
     devices = simulation.strategy.devices
     nodes = nodes_of(simulation.platform, devices)
@@ -81,7 +81,7 @@ def ranked(
 
     Args:
         simulations: of one batch, equals in the order that they shall have.
-        fit: for the joules, as of :func:`joulecast.energy.strategy_energy.known_energy`.
+        fit: for the joules, as of :func:`joulecast.energy.strategy_energy.simulation_energy`.
 
     Raises:
         JoulecastError: the objective needs joules, which are not known; says why.

@@ -163,7 +163,7 @@ def plan_text(planned: Mapping[str, Any]) -> str:
         "time",
         "energy",
     )
-    titles = [*header, "of", *["cost"] * paid, *["CO2e"] * emits]
+    titles = [*header, *["cost"] * paid, *["CO2e"] * emits]
     cells = [
         [
             "*" if row is best else " " if row["within_limit"] else "x",
@@ -175,7 +175,6 @@ def plan_text(planned: Mapping[str, Any]) -> str:
             row["strategy"],
             _range(row, "time", "s"),
             _range(row, "energy", "j", in_joules),
-            row["energy_covers"] or "-",
             *[cost_text(row, prices.currency)] * paid,
             *[co2_text(row)] * emits,
         ]
