@@ -30,6 +30,7 @@ from joulecast.simulate.memory import (
     exceeds,
     least_state_bytes,
     memory_verdict,
+    share_of_memory,
     state_verdict,
 )
 from joulecast.simulate.simulate import (
@@ -139,7 +140,7 @@ class Ranking:
     """Strategies that are no better than those, and the seconds that their step takes at least. Whether they
     fit in memory was not always looked at."""
     out_of_memory: dict[str, str]
-    """Strategies that do not fit, and what does not; they are not timed."""
+    """Strategies that do not fit, and what does not, the nearest to fit first; they are not timed."""
     impossible: dict[str, str]
     """Strategies that cannot be run at all, and why."""
 
@@ -165,7 +166,8 @@ class _Outcome:
     least_s: dict[Place, tuple[str, float]] = field(default_factory=dict)
     """Strategies, and the seconds that their step takes at least."""
     simulations: dict[Place, Simulation] = field(default_factory=dict)
-    too_large: dict[str, str] = field(default_factory=dict)
+    too_large: dict[str, tuple[float, str]] = field(default_factory=dict)
+    """Strategies that do not fit, the share of its memory that a device would need, and what does not."""
     impossible: dict[str, str] = field(default_factory=dict)
 
 
@@ -186,6 +188,10 @@ class _Search:
     @cached_property
     def _recomputations(self) -> list[Recompute]:
         return recomputations(self.graph, self.assumed.training.inference)
+
+    @property
+    def _memory_bytes(self) -> float | None:
+        return self.platform.require_cluster().device.memory_bytes
 
     def _prepared(self, strategy: Strategy, batch: int) -> Prepared:
         training = self.assumed.training
@@ -212,7 +218,9 @@ class _Search:
         smallest = self._prepared(tried[-1], batch)
         memory = smallest.memory(tried[-1])
         if exceeds(memory, self.platform):
-            self.found.too_large[text_of(tried[-1])] = memory_verdict(memory, self.platform)
+            share = share_of_memory(memory, self.platform) or 0.0
+            verdict = memory_verdict(memory, self.platform)
+            self.found.too_large[text_of(tried[-1])] = share, verdict
             return None
         found, below = _Fitting(tried[-1], smallest), tried[:-1]
         while below:
@@ -252,7 +260,7 @@ class _Search:
         state = least_state_bytes(self.graph, last, self.assumed.training)
         verdict = state_verdict(state, self.platform)
         if verdict is not None:
-            self.found.too_large[text_of(last)] = verdict
+            self.found.too_large[text_of(last)] = state / (self._memory_bytes or 1.0), verdict
             return None
         try:
             each = [self._least_of(one, candidate.batch) for one in candidate.by_micro_batches]
@@ -323,12 +331,15 @@ class _Search:
             key=lambda item: (steady(self.of(item[1])), item[0]),
         )[:top]
         among = {place for place, _ in ranked}
+        too_large = sorted(
+            (share, text, why) for one in outcomes for text, (share, why) in one.too_large.items()
+        )
         least_s = dict(sorted(item for one in outcomes for item in one.least_s.items()))
         return Ranking(
             # A simulation that comes from another process has a copy of the network.
             [replace(simulation, graph=self.graph) for _, simulation in ranked],
             {text: seconds for place, (text, seconds) in least_s.items() if place not in among},
-            {text: why for one in outcomes for text, why in one.too_large.items()},
+            {text: why for _, text, why in too_large},
             {text: why for one in outcomes for text, why in one.impossible.items()},
         )
 

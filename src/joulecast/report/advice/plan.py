@@ -123,7 +123,7 @@ def _fastest(machine: _Machine, devices: int, batch: int) -> Simulation | str:
         return str(error)
     if ranking.feasible:
         return ranking.feasible[0]
-    return min(ranking.out_of_memory.values(), default="no strategy can be run")
+    return next(iter(ranking.out_of_memory.values()), "no strategy can be run")
 
 
 def _at_limits(
@@ -210,10 +210,9 @@ def _weighed(
     candidates = [candidate for one in each for candidate in one.candidates]
     refused = list({str(row): row for one in each for row in one.refused}.values())
     warnings = ["nothing was run: times are simulated"]
-    near = [candidate for candidate in candidates if candidate.near_memory_limit]
-    if near:
+    if len(request.precision) > 1:
         warnings.append(
-            f"{counted(len(near), 'setting')} come near a device's memory and may not fit"
+            "settings differ in precision: whether a training reaches the same accuracy is not known here"
         )
     return Weighed(
         request.network,

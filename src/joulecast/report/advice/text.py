@@ -172,7 +172,7 @@ def plan_text(planned: Mapping[str, Any]) -> str:
             digits(row["batch_size"]),
             row["precision"],
             "highest" if row["power_limit_w"] is None else f"{row['power_limit_w']:.0f}",
-            row["strategy"],
+            row["strategy"] + " (memory)" * row["near_memory_limit"],
             _range(row, "time", "s"),
             _range(row, "energy", "j", in_joules),
             *[cost_text(row, prices.currency)] * paid,
@@ -187,6 +187,9 @@ def plan_text(planned: Mapping[str, Any]) -> str:
     ]
     legend = "* the choice" + (
         "" if all(r["within_limit"] for r in front) else "; x not within the limit"
+    )
+    legend += "; (memory): near a device's memory, it may not fit" * any(
+        row["near_memory_limit"] for row in front
     )
     lines.append(f"{legend}; {len(rows) - len(cells)} more settings with --json")
     lines += [f"not a candidate: {r['setting']}: {r['why']}" for r in planned["refused"][:_FRONT]]
