@@ -279,12 +279,12 @@ def test_the_best_of_a_search_are_the_first_of_all(
     times = {text_of(each.strategy): each.step_s for each in everything.feasible}
     found = [text_of(each.strategy) for each in best.feasible]
     assert found == list(times)[:top]
-    assert set(best.beaten) == set(times) - set(found)
-    assert all(least <= times[text] * (1 + 1e-9) for text, least in best.beaten.items())
-    assert (best.out_of_memory, best.impossible) == (
-        everything.out_of_memory,
-        everything.impossible,
-    )
+    # Whether the rest fits is not always looked at: then its plainest form stands for it.
+    assert not set(best.beaten) & set(found)
+    known = {text: least for text, least in best.beaten.items() if text in times}
+    assert all(least <= times[text] * (1 + 1e-9) for text, least in known.items())
+    assert best.out_of_memory.items() <= everything.out_of_memory.items()
+    assert best.impossible == everything.impossible
 
 
 def test_a_search_tries_every_kind_of_strategy() -> None:
@@ -299,6 +299,12 @@ def test_a_search_tries_every_kind_of_strategy() -> None:
         "pp=4,dp=2,micro=16,schedule=zb-h1,zero=2",
     } <= tried
     assert not everything.beaten
+    # Where devices outnumber samples, they share the positions of a sample.
+    assert not any("cp=" in text for text in tried)
+    few = search(load("gpt2"), cluster_of(4), 8, 2)
+    assert {"dp=2,cp=4", "dp=2,cp=2,tp=2"} <= {text_of(each.strategy) for each in few.feasible}
+    images = search(load("vgg16"), cluster_of(4), 4, 2)
+    assert not any("cp=" in text_of(each.strategy) for each in images.feasible)
     forward = Assumptions(training=training_of("fp32", "none", inference=True))
     others = search(load("gpt2"), cluster_of(4), 8, 64, assumptions=forward)
     kept = {text_of(each.strategy) for each in others.feasible}
@@ -319,4 +325,4 @@ def test_processes_find_what_one_finds(monkeypatch, processes):
         text_of(one.strategy) for one in alone.feasible
     ]
     assert [one.step_s for one in together.feasible] == [one.step_s for one in alone.feasible]
-    assert together.beaten == alone.beaten
+    assert together.beaten.keys() == alone.beaten.keys()

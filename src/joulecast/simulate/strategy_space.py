@@ -46,6 +46,20 @@ def _meshes(devices: int, blocks: int, per_node: int) -> Iterator[dict[str, int]
                 yield {"pipeline": stages, "data": devices // tensor // stages, "tensor": tensor}
 
 
+def _sharing_samples(
+    mesh: Mapping[str, int], global_batch: int, splits_sequence: bool
+) -> dict[str, int] | None:
+    """The mesh with at least a sample for each replica: where it has too few, as few devices as can be share
+    the positions of a sample (context parallelism). ``None``: the batch does not divide."""
+    data = mesh["data"]
+    for shared in _divisors(data) if splits_sequence else [1]:
+        if global_batch % (data // shared) == 0:
+            context = {"context": shared} if shared > 1 else {}
+            rest = {"data": data // shared, **context, "tensor": mesh["tensor"]}
+            return {"pipeline": mesh["pipeline"], **rest}
+    return None
+
+
 def _micro_batches(stages: int, batch: int) -> list[int]:
     """Numbers of micro-batches to try, the fewest that fit in memory are taken.
 
@@ -100,10 +114,11 @@ def candidates(
     blocks = block_count(graph)
     per_node = platform.require_cluster().devices_per_node
     splits_sequence, experts = sequence_length(graph) is not None, experts_in(graph)
-    for mesh in _meshes(devices, blocks, per_node):
-        batch, rest = divmod(global_batch, mesh["data"])
-        if rest or not batch:
+    for divided in _meshes(devices, blocks, per_node):
+        mesh = _sharing_samples(divided, global_batch, splits_sequence)
+        if mesh is None:
             continue
+        batch = global_batch // mesh["data"]
         counts = _micro_batches(mesh["pipeline"], batch)
         ways = [False, True] if mesh["tensor"] > 1 and splits_sequence else [False]
         for axes, node in _shardings(mesh, per_node, experts, inference):
