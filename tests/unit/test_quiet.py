@@ -19,7 +19,7 @@ from joulecast.energy.request import Scales
 from joulecast.errors import JoulecastError
 from joulecast.measure.power import other_load
 from joulecast.measure.power.other_load import Load, Programs, work_of
-from joulecast.measure.power.samples import Samples
+from joulecast.measure.power.samples import Samples, SamplerFacts
 from joulecast.measure.run_record import SampledHost, load_during
 from joulecast.measure.training import machine
 from joulecast.measure.training.measure_run import Quiet, RunLaunch, measure_run
@@ -147,7 +147,7 @@ def test_a_second_try_that_fails_leaves_the_first_record(measured):
 
 
 def _host(host, work, programs=()):
-    samples = Samples({"programs": list(programs)}, [], {}, np.array(work, dtype=float).T)
+    samples = Samples(SamplerFacts(programs=list(programs)), [], {}, np.array(work, dtype=float).T)
     return SampledHost(host, host, lambda t: t - 100.0, samples)
 
 
