@@ -19,6 +19,7 @@ from joulecast.app.cli.main import app
 from joulecast.app.cli.planning import tune as command
 from joulecast.energy.fitting import fit_campaign
 from joulecast.energy.forecast import work_of
+from joulecast.energy.prices import from_wall
 from joulecast.logs.mlperf import import_mlperf
 from joulecast.report.campaign import campaign_answers
 from joulecast.report.figures.inline import inline_svg
@@ -118,6 +119,28 @@ def test_advice_weighs_runs_of_others_as_the_forecast_does(metered_runs):
     (candidate,) = advice["candidates"]
     for figure in ("time_s", "time_low_s", "time_high_s", "energy_j", "energy_low_j"):
         assert candidate[figure] == pytest.approx(forecast[figure], rel=1e-6)
+
+
+def test_what_is_metered_behind_the_supplies_costs_what_the_wall_gives(metered_runs):
+    asked = {"nodes": [16], "samples": 1e4, "price": 0.3}
+    told = joulecast.forecast(metered_runs, **asked)
+    (row,) = told["forecasts"]
+    advice = joulecast.advise("llama2_70b_lora", records=metered_runs, **asked)
+    ends = ("", "_low", "_high")
+    wall = [row[f"energy{end}_kwh"] * 3.6e6 / row[f"energy{end}_j"] for end in ends]
+    assert row["supply"] == "DC" and 1 < wall[1] < wall[0] < wall[2] < 1.15
+    assert any("DC" in note for note in told["notes"])
+    assert row["energy_kwh"] in {candidate["energy_kwh"] for candidate in advice["candidates"]}
+
+
+@pytest.mark.parametrize(
+    ("supply", "efficiency", "wall"),
+    [("AC", 0.9, 1.0), (None, None, 1.0), ("DC", 0.8, 1.25), ("DC", float("nan"), 1 / 0.95)],
+)
+def test_an_efficiency_that_a_log_has_goes_before_the_usual_one(supply, efficiency, wall):
+    expected, low, high = from_wall(supply, efficiency)
+    assert expected == pytest.approx(wall)
+    assert (low < expected < high) == (supply == "DC" and efficiency != 0.8)
 
 
 def test_advice_weighs_the_batch_that_the_forecast_has(metered_runs):

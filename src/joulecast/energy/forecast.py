@@ -56,6 +56,8 @@ _SETTING = {
     "work": "work",
     "work_unit": "work_unit",
     "work_is": "work_is",
+    "supply": "supply",
+    "conversion_eff": "conversion_eff",
 }
 """What a forecast names of its setting, and the column of the runs table that has it."""
 
@@ -414,7 +416,7 @@ def forecast_table(
                 predicted["work_is"] = _law_in_words(model, of_workload.iloc[0])
             notes += map(about, outside_notes(predicted))
             notes += map(about, notes_on(of_workload, predicted, model.remarks, everything.times))
-            setting = {name: predicted[column] for name, column in _SETTING.items()}
+            setting = {name: predicted.get(column) for name, column in _SETTING.items()}
             # Where steps are counted, the samples in one are not known.
             setting["batch_size"] = predicted["batch"].mask(predicted["work_unit"] == "steps")
             forecasts = (
@@ -449,7 +451,9 @@ def forecast(folders: Sequence[Path], asked: Scales, prices: Prices = NO_PRICES)
         ``energy_j`` and their 90 % intervals: of a setting that was run, means of its ``runs`` (``basis`` is
         ``measured``), else MC2's (``fitted``), which ``fitted_time_s`` and ``fitted_energy_j`` have of all;
         ``width_is_assumed``: no repeats tell how runs differ; energies are ``None`` where the records have
-        none; ``extrapolation``: in what a setting lies outside of the runs; and what it ``rests_on``), with
+        none; ``supply``: whether meters read before (``AC``) or behind (``DC``) the power supplies, whose
+        ``conversion_eff`` is in kWh, money and CO2; ``extrapolation``: in what a setting lies outside of
+        the runs; and what it ``rests_on``), with
         the columns of
         :func:`~joulecast.energy.prices.cost_columns`; ``prices``, ``fitted_runs``,
         ``largest_fitted_nodes``, ``left_out``, ``notes``.
