@@ -21,6 +21,7 @@ from joulecast.energy.fitting import fit_campaign
 from joulecast.energy.forecast import work_of
 from joulecast.energy.prices import from_wall
 from joulecast.logs.mlperf import import_mlperf
+from joulecast.quantities import consumptions, times
 from joulecast.report.campaign import campaign_answers
 from joulecast.report.figures.inline import inline_svg
 from joulecast.report.pages.overview import page_context, rendered
@@ -119,6 +120,22 @@ def test_advice_weighs_runs_of_others_as_the_forecast_does(metered_runs):
     (candidate,) = advice["candidates"]
     for figure in ("time_s", "time_low_s", "time_high_s", "energy_j", "energy_low_j"):
         assert candidate[figure] == pytest.approx(forecast[figure], rel=1e-6)
+
+
+def test_a_forecast_that_keeps_a_small_batch_begins_with_what_others_do(metered_runs):
+    told = joulecast.forecast(metered_runs, nodes=[64])
+    (first,) = told["first"]
+    batch = re.search(r"--batch (\d+) --target", first)[1]
+    asked = joulecast.forecast(metered_runs, nodes=[64], batch=int(batch), to_target=True)
+    (kept,), (usual,) = told["forecasts"], asked["forecasts"]
+    assert usual["batch_size"] > kept["batch_size"] == 8 and not asked["first"]
+    both = [
+        *times(kept["time_s"], usual["time_s"]),
+        *consumptions(kept["energy_j"], usual["energy_j"]),
+    ]
+    assert all(amount in first for amount in both)
+    out = CliRunner().invoke(app, ["forecast", "--records", str(metered_runs), "--nodes", "64"])
+    assert out.exit_code == 0 and out.output.startswith(first)
 
 
 def test_what_is_metered_behind_the_supplies_costs_what_the_wall_gives(metered_runs):
@@ -386,7 +403,7 @@ def test_a_batch_that_is_kept_at_a_larger_scale_is_told(tmp_path):
         write_record(tmp_path / "records" / spec.run, make_record(spec, _steps(nodes, 16)))
     records = tmp_path / "records"
     kept = _command("forecast", "--records", records, "--nodes", "2,8")
-    assert any("batch of 16 on 8 nodes" in note and "--batch" in note for note in kept["notes"])
+    assert any("batch of 16 on 8 nodes" in note and "--batch" in note for note in kept["first"])
     for quiet in (["--nodes", "2,4"], ["--nodes", "8", "--batch", "64"]):
         notes = _command("forecast", "--records", records, *quiet)["notes"]
         assert not any("--batch" in note for note in notes)
