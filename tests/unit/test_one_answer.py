@@ -20,6 +20,7 @@ from joulecast.app.cli.planning import tune as command
 from joulecast.energy.fitting import fit_campaign
 from joulecast.energy.forecast import work_of
 from joulecast.energy.prices import from_wall
+from joulecast.errors import JoulecastError
 from joulecast.logs.mlperf import import_mlperf
 from joulecast.quantities import consumptions, times
 from joulecast.report.campaign import campaign_answers
@@ -136,6 +137,35 @@ def test_a_forecast_that_keeps_a_small_batch_begins_with_what_others_do(metered_
     assert all(amount in first for amount in both)
     out = CliRunner().invoke(app, ["forecast", "--records", str(metered_runs), "--nodes", "64"])
     assert out.exit_code == 0 and out.output.startswith(first)
+
+
+def _whole_job(records, **asked):
+    told = joulecast.forecast(records, samples=1e8, whole_job=True, **asked)
+    (row,) = told["forecasts"]
+    terms = {term["name"]: term for term in row["whole_job"]}
+    assert all(term["source"] and term["energy_j"] > 0 for term in terms.values())
+    assert sum("the whole job on" in note for note in told["notes"]) == 1
+    return row, terms
+
+
+def test_the_whole_job_is_the_training_and_terms_with_their_sources(metered_runs):
+    _, alone = _whole_job(metered_runs, nodes=[1])
+    row, unsaved = _whole_job(metered_runs, nodes=[64])
+    _, saved = _whole_job(metered_runs, nodes=[64], checkpoint_s="30s")
+    # One node has no switch, and a start-up is as long as the logs say.
+    assert {*alone} == {"start-up", "restarts"} and 60 < alone["start-up"]["time_s"] < 120
+    switched = saved["switches"]["energy_j"] / row["energy_j"]
+    assert 0.19 <= switched < 0.25 and saved["switches"]["time_s"] == 0
+    # What checkpoints save of restarts is more than they cost.
+    lost = [sum(term["time_s"] for term in terms.values()) for terms in (saved, unsaved)]
+    assert 0 < lost[0] < lost[1]
+    plain = joulecast.forecast(metered_runs, samples=1e8, nodes=[64])["forecasts"][0]
+    assert plain["energy_j"] == row["energy_j"] and "whole_job" not in plain
+
+
+def test_checkpoints_are_a_part_of_the_whole_job(metered_runs):
+    with pytest.raises(JoulecastError, match="whole job"):
+        joulecast.forecast(metered_runs, nodes=[64], checkpoint_s=30)
 
 
 def test_what_is_metered_behind_the_supplies_costs_what_the_wall_gives(metered_runs):

@@ -28,6 +28,7 @@ from joulecast.energy.measured_settings import notes_on, put_in_measured
 from joulecast.energy.models import EnergyModel, MC2OnPhases, MC2OnStages, fit_groups, mc2_for
 from joulecast.energy.prices import NO_PRICES, Prices, cost_columns
 from joulecast.energy.request import Scales, Work
+from joulecast.energy.whole_job import Term, in_words, job_terms, start_up
 from joulecast.errors import JoulecastError
 from joulecast.quantities import consumptions, counted, digits, listed, times
 from joulecast.runs.json_values import json_rows
@@ -400,6 +401,28 @@ def _law_in_words(model: MC2OnPhases, example: pd.Series) -> str:
     return f"to the target, by the law of {batches} batches of {counted(submitters, 'submitter')}"
 
 
+def _whole_jobs(
+    of_workload: pd.DataFrame, forecasts: pd.DataFrame, checkpoint_s: float | None
+) -> list[list[Term]]:
+    """What surrounds each training; nothing where its energy or its hosts are not known."""
+    # The clock of an imported run begins with its log, that of a measured one with the training.
+    is_imported = of_workload["kind"] == "imported"
+    started_s = of_workload["folder"].map(lambda folder: read_info(Path(folder)).outcome.start_s)
+    started_s = started_s.where(is_imported, 0.0)
+    idle_w = of_workload["idle_w"].mean() if "idle_w" in of_workload else math.nan
+    return [
+        job_terms(
+            row,
+            start_up(of_workload, started_s, row["nodes"]),
+            None if math.isnan(idle_w) else float(idle_w),
+            checkpoint_s,
+        )
+        if pd.notna(row["energy_j"]) and pd.notna(row["hosts"])
+        else []
+        for row in forecasts.to_dict("records")
+    ]
+
+
 def _scales(fitted: pd.DataFrame) -> str:
     """The node counts of some runs, in words."""
     listed = ", ".join(f"{count:g}" for count in sorted(fitted["nodes"].unique()))
@@ -466,6 +489,14 @@ def forecast_table(
                     ]
                 )
             )
+            if asked.whole_job:
+                jobs = _whole_jobs(of_workload, forecasts, asked.checkpoint_s)
+                forecasts["whole_job"] = [[term._asdict() for term in terms] for terms in jobs]
+                notes += [
+                    about(f"{workload}: {in_words(row, terms)}")
+                    for row, terms in zip(forecasts.to_dict("records"), jobs, strict=True)
+                    if terms
+                ]
             paid = cost_columns(forecasts, prices, "energy_source")
             parts.append(pd.concat([forecasts, paid], axis=1))
         notes += [Note(None, text) for text in on_one_count(fitted, imported) if beyond]
@@ -490,9 +521,10 @@ def forecast(folders: Sequence[Path], asked: Scales, prices: Prices = NO_PRICES)
         ``conversion_eff`` is in kWh, money and CO2; ``extrapolation``: in what a setting lies outside of
         the runs; and what it ``rests_on``), with
         the columns of
-        :func:`~joulecast.energy.prices.cost_columns`; ``prices``, ``fitted_runs``,
-        ``largest_fitted_nodes``, ``left_out``, ``notes``; and ``first``, the notes that change the question:
-        a batch that is kept on more nodes, and what the batch of others takes.
+        :func:`~joulecast.energy.prices.cost_columns`, and of the whole job, where that is asked for, the
+        terms that it adds (``whole_job``: ``name``, ``time_s``, ``energy_j``, ``source``); ``prices``,
+        ``fitted_runs``, ``largest_fitted_nodes``, ``left_out``, ``notes``; and ``first``, the notes that
+        change the question: a batch that is kept on more nodes, and what the batch of others takes.
 
     Raises:
         JoulecastError: nothing is left to fit, or what is asked cannot be.
