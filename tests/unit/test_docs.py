@@ -370,8 +370,12 @@ def test_the_readmes_example_is_what_the_commands_say(tmp_path):
     row, number = llama(), r"([\d.]+)"
     kwh = [row[f"energy{end}_j"] / 3.6e6 for end in ("", "_low", "_high")]
     check(rf"energy of the nodes \| {number} kWh \| {number} to {number}", kwh, 0.011)
-    check(rf"EUR {number} \| {number} to {number}", [k * 1.3 * 0.30 for k in kwh], 0.011)
-    check(rf"\| {number} kg \| {number} to {number}", [k * 1.3 * 0.38 for k in kwh], 0.011)
+    money, co2 = (
+        [row[f"{name}{end}{unit}"] for end in ("", "_low", "_high")]
+        for name, unit in (("cost", ""), ("co2", "_kg"))
+    )
+    check(rf"EUR {number} \| {number} to {number}", money, 0.011)
+    check(rf"\| {number} kg \| {number} to {number}", co2, 0.011)
     seconds = [part for end in ("", "_low", "_high") for part in divmod(row[f"time{end}_s"], 60)]
     ends = " to ".join([rf"{number} min {number} s"] * 2)
     check(rf"time \| {number} min {number} s \| {ends}", seconds, 1.1)

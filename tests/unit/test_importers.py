@@ -740,14 +740,16 @@ UNET = ROOT.parent / "shared/data/mlperf_power_unet3d"
 
 
 @pytest.mark.skipif(not UNET.is_dir(), reason="U-Net's runs are not shipped")
-def test_a_workload_that_no_width_was_judged_on_lies_inside_its_interval(tmp_path):
-    """Its evaluations run on nodes of their own, beside training."""
+def test_a_node_alone_waits_for_no_other(tmp_path):
+    """U-Net on one node from nine: there other nodes evaluate, so that its steps on one look slow."""
     for source in (SHIPPED, UNET):
         import_mlperf(source, tmp_path / source.name)
     verdict = joulecast.evaluate(
-        record_folders(tmp_path), split="leave-one-workload-out", time="given"
+        record_folders(tmp_path), split="leave-one-node-count-out", time="given"
     )
     (ours,) = (
-        row for row in verdict["settings"] if row["workload"] == "unet3d" and row["model"] == "MC2"
+        row
+        for row in verdict["settings"]
+        if (row["workload"], row["nodes"], row["model"]) == ("unet3d", 1, "MC2")
     )
-    assert abs(ours["error_percent"]) < 5 and ours["covered_percent"] >= 80
+    assert abs(ours["error_percent"]) < 2 and ours["covered_percent"] >= 80

@@ -19,7 +19,10 @@ from joulecast.app.cli.main import app
 from joulecast.app.cli.planning import tune as command
 from joulecast.energy.fitting import fit_campaign
 from joulecast.energy.forecast import work_of
+from joulecast.energy.prices import from_wall
+from joulecast.errors import JoulecastError
 from joulecast.logs.mlperf import import_mlperf
+from joulecast.quantities import consumptions, times
 from joulecast.report.campaign import campaign_answers
 from joulecast.report.figures.inline import inline_svg
 from joulecast.report.pages.overview import page_context, rendered
@@ -118,6 +121,73 @@ def test_advice_weighs_runs_of_others_as_the_forecast_does(metered_runs):
     (candidate,) = advice["candidates"]
     for figure in ("time_s", "time_low_s", "time_high_s", "energy_j", "energy_low_j"):
         assert candidate[figure] == pytest.approx(forecast[figure], rel=1e-6)
+
+
+def test_a_forecast_that_keeps_a_small_batch_begins_with_what_others_do(metered_runs):
+    told = joulecast.forecast(metered_runs, nodes=[64])
+    (first,) = told["first"]
+    batch = re.search(r"--batch (\d+) --target", first)[1]
+    asked = joulecast.forecast(metered_runs, nodes=[64], batch=int(batch), to_target=True)
+    (kept,), (usual,) = told["forecasts"], asked["forecasts"]
+    assert usual["batch_size"] > kept["batch_size"] == 8 and not asked["first"]
+    both = [
+        *times(kept["time_s"], usual["time_s"]),
+        *consumptions(kept["energy_j"], usual["energy_j"]),
+    ]
+    assert all(amount in first for amount in both)
+    out = CliRunner().invoke(app, ["forecast", "--records", str(metered_runs), "--nodes", "64"])
+    assert out.exit_code == 0 and out.output.startswith(first)
+
+
+def _whole_job(records, **asked):
+    told = joulecast.forecast(records, samples=1e8, whole_job=True, **asked)
+    (row,) = told["forecasts"]
+    terms = {term["name"]: term for term in row["whole_job"]}
+    assert all(term["source"] and term["energy_j"] > 0 for term in terms.values())
+    assert sum("the whole job on" in note for note in told["notes"]) == 1
+    return row, terms
+
+
+def test_the_whole_job_is_the_training_and_terms_with_their_sources(metered_runs):
+    _, alone = _whole_job(metered_runs, nodes=[1])
+    row, unsaved = _whole_job(metered_runs, nodes=[64])
+    _, saved = _whole_job(metered_runs, nodes=[64], checkpoint_s="30s")
+    # One node has no switch, and a start-up is as long as the logs say.
+    assert {*alone} == {"start-up", "restarts"} and 60 < alone["start-up"]["time_s"] < 120
+    switched = saved["switches"]["energy_j"] / row["energy_j"]
+    assert 0.19 <= switched < 0.25 and saved["switches"]["time_s"] == 0
+    # What checkpoints save of restarts is more than they cost.
+    lost = [sum(term["time_s"] for term in terms.values()) for terms in (saved, unsaved)]
+    assert 0 < lost[0] < lost[1]
+    plain = joulecast.forecast(metered_runs, samples=1e8, nodes=[64])["forecasts"][0]
+    assert plain["energy_j"] == row["energy_j"] and "whole_job" not in plain
+
+
+def test_checkpoints_are_a_part_of_the_whole_job(metered_runs):
+    with pytest.raises(JoulecastError, match="whole job"):
+        joulecast.forecast(metered_runs, nodes=[64], checkpoint_s=30)
+
+
+def test_what_is_metered_behind_the_supplies_costs_what_the_wall_gives(metered_runs):
+    asked = {"nodes": [16], "samples": 1e4, "price": 0.3}
+    told = joulecast.forecast(metered_runs, **asked)
+    (row,) = told["forecasts"]
+    advice = joulecast.advise("llama2_70b_lora", records=metered_runs, **asked)
+    ends = ("", "_low", "_high")
+    wall = [row[f"energy{end}_kwh"] * 3.6e6 / row[f"energy{end}_j"] for end in ends]
+    assert row["supply"] == "DC" and 1 < wall[1] < wall[0] < wall[2] < 1.15
+    assert any("DC" in note for note in told["notes"])
+    assert row["energy_kwh"] in {candidate["energy_kwh"] for candidate in advice["candidates"]}
+
+
+@pytest.mark.parametrize(
+    ("supply", "efficiency", "wall"),
+    [("AC", 0.9, 1.0), (None, None, 1.0), ("DC", 0.8, 1.25), ("DC", float("nan"), 1 / 0.95)],
+)
+def test_an_efficiency_that_a_log_has_goes_before_the_usual_one(supply, efficiency, wall):
+    expected, low, high = from_wall(supply, efficiency)
+    assert expected == pytest.approx(wall)
+    assert (low < expected < high) == (supply == "DC" and efficiency != 0.8)
 
 
 def test_advice_weighs_the_batch_that_the_forecast_has(metered_runs):
@@ -363,7 +433,7 @@ def test_a_batch_that_is_kept_at_a_larger_scale_is_told(tmp_path):
         write_record(tmp_path / "records" / spec.run, make_record(spec, _steps(nodes, 16)))
     records = tmp_path / "records"
     kept = _command("forecast", "--records", records, "--nodes", "2,8")
-    assert any("batch of 16 on 8 nodes" in note and "--batch" in note for note in kept["notes"])
+    assert any("batch of 16 on 8 nodes" in note and "--batch" in note for note in kept["first"])
     for quiet in (["--nodes", "2,4"], ["--nodes", "8", "--batch", "64"]):
         notes = _command("forecast", "--records", records, *quiet)["notes"]
         assert not any("--batch" in note for note in notes)

@@ -19,7 +19,7 @@ from joulecast.energy.request import Scales
 from joulecast.errors import JoulecastError
 from joulecast.measure.power import other_load
 from joulecast.measure.power.other_load import Load, Programs, work_of
-from joulecast.measure.power.samples import Samples, SamplerFacts
+from joulecast.measure.power.samples import SamplerFacts, Samples
 from joulecast.measure.run_record import SampledHost, load_during
 from joulecast.measure.training import machine
 from joulecast.measure.training.measure_run import Quiet, RunLaunch, measure_run

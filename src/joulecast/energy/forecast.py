@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from joulecast.energy.fitting import KnownRuns
@@ -27,8 +28,9 @@ from joulecast.energy.measured_settings import notes_on, put_in_measured
 from joulecast.energy.models import EnergyModel, MC2OnPhases, MC2OnStages, fit_groups, mc2_for
 from joulecast.energy.prices import NO_PRICES, Prices, cost_columns
 from joulecast.energy.request import Scales, Work
+from joulecast.energy.whole_job import Term, in_words, job_terms, start_up
 from joulecast.errors import JoulecastError
-from joulecast.quantities import counted, digits, listed
+from joulecast.quantities import consumptions, counted, digits, listed, times
 from joulecast.runs.json_values import json_rows
 from joulecast.runs.judging import ANSWER
 from joulecast.runs.observations import metered_units, most_frequent
@@ -56,21 +58,25 @@ _SETTING = {
     "work": "work",
     "work_unit": "work_unit",
     "work_is": "work_is",
+    "supply": "supply",
+    "conversion_eff": "conversion_eff",
 }
 """What a forecast names of its setting, and the column of the runs table that has it."""
 
 
 class Note(NamedTuple):
-    """What a reader must know of a workload's forecast, or of all where it names none."""
+    """What a reader must know of a workload's forecast, or of all where it names none; what changes the
+    question stands ``first``."""
 
     workload: str | None
     text: str
+    first: bool = False
 
 
 def texts_of(notes: Iterable[Note]) -> list[str]:
     """The texts of notes; what is true of several workloads is said once, of all of them."""
     workloads: dict[str, list[str]] = {}
-    for workload, text in notes:
+    for workload, text, _ in notes:
         said = text.removeprefix(f"{workload}: ")
         workloads.setdefault(said, []).extend([str(workload)] if said != text else [])
     return [f"{listed(named)}: {said}" if named else said for said, named in workloads.items()]
@@ -333,8 +339,14 @@ def outside_notes(predicted: pd.DataFrame) -> list[str]:
     return _on_scales(str(rows[0]["workload"]), "", noted)
 
 
-def _on_kept_batch(of_workload: pd.DataFrame, rows: pd.DataFrame, asked: Scales) -> list[str]:
-    """A note where the largest scale keeps the batch of smaller ones."""
+def _on_kept_batch(
+    model: EnergyModel,
+    of_workload: pd.DataFrame,
+    rows: pd.DataFrame,
+    asked: Scales,
+    others: pd.DataFrame,
+) -> list[str]:
+    """A note where the largest scale keeps the batch of smaller ones, with what the batch of others takes."""
     largest = rows.loc[rows["nodes"].idxmax()]
     is_kept = asked.batch is None and asked.scaling == "recorded"
     is_larger = largest["nodes"] > of_workload["nodes"].max()
@@ -347,10 +359,35 @@ def _on_kept_batch(of_workload: pd.DataFrame, rows: pd.DataFrame, asked: Scales)
     if unit == "node" and pd.notna(largest["gpus"]):
         unit, devices = "GPU", largest["gpus"]
         scale += f" ({counted(int(devices), unit)})"
-    return [
+    kept = (
         f"{largest['workload']} keeps the recorded batch of {digits(largest['batch'])} on {scale}: "
-        f"{digits(largest['batch'] / devices)} samples a {unit}; --batch asks for another"
+        f"{digits(largest['batch'] / devices)} samples a {unit}"
+    )
+    usual = _batch_of_others(others, largest)
+    has_target = why_not_forecast(of_workload, asked, True, to_target=True) is None
+    if usual <= largest["batch"] or not has_target:
+        return [f"{kept}; --batch asks for another"]
+    row = setting_of(of_workload, int(largest["nodes"]), usual, math.nan, asked.gpus_per_node)
+    answer = model.predict(pd.DataFrame([row]), "predicted").iloc[0]
+    took, took_kept = times(answer["time_s"], largest["time_s"])
+    joules, joules_kept = consumptions(answer["energy_j"], largest["energy_j"])
+    return [
+        f"{kept}, in {took_kept} with {joules_kept}. Others on about as many nodes train with "
+        f"{digits(usual)}: by the law of work to the target that takes {took} and {joules} "
+        f"(--batch {usual} --target)"
     ]
+
+
+def _batch_of_others(others: pd.DataFrame, setting: pd.Series) -> int:
+    """The most frequent batch of other submitters on the node count that is nearest to a setting's; 0 where
+    none is known."""
+    if others.empty:
+        return 0
+    known = others[(others["network"] == setting["network"]) & others["batch"].notna()]
+    if known.empty:
+        return 0
+    apart = np.abs(np.log(known["nodes"] / setting["nodes"]))
+    return int(most_frequent(known.loc[apart == apart.min(), "batch"]))
 
 
 def _law_in_words(model: MC2OnPhases, example: pd.Series) -> str:
@@ -362,6 +399,28 @@ def _law_in_words(model: MC2OnPhases, example: pd.Series) -> str:
     if batches < 2:
         return "to the target, by a guess: no other batch is known"
     return f"to the target, by the law of {batches} batches of {counted(submitters, 'submitter')}"
+
+
+def _whole_jobs(
+    of_workload: pd.DataFrame, forecasts: pd.DataFrame, checkpoint_s: float | None
+) -> list[list[Term]]:
+    """What surrounds each training; nothing where its energy or its hosts are not known."""
+    # The clock of an imported run begins with its log, that of a measured one with the training.
+    is_imported = of_workload["kind"] == "imported"
+    started_s = of_workload["folder"].map(lambda folder: read_info(Path(folder)).outcome.start_s)
+    started_s = started_s.where(is_imported, 0.0)
+    idle_w = of_workload["idle_w"].mean() if "idle_w" in of_workload else math.nan
+    return [
+        job_terms(
+            row,
+            start_up(of_workload, started_s, row["nodes"]),
+            None if math.isnan(idle_w) else float(idle_w),
+            checkpoint_s,
+        )
+        if pd.notna(row["energy_j"]) and pd.notna(row["hosts"])
+        else []
+        for row in forecasts.to_dict("records")
+    ]
 
 
 def _scales(fitted: pd.DataFrame) -> str:
@@ -408,13 +467,14 @@ def forecast_table(
             notes += map(about, _on_scales(workload, " is not forecast", refused))
             if predicted.empty:
                 continue
-            notes += map(about, _on_kept_batch(of_workload, predicted, asked))
+            kept = _on_kept_batch(model, of_workload, predicted, asked, everything.times)
+            notes += [about(text, first=True) for text in kept]
             beyond |= not predicted["nodes"].isin(fitted["nodes"]).all()
             if asked.to_target and isinstance(model, MC2OnPhases):
                 predicted["work_is"] = _law_in_words(model, of_workload.iloc[0])
             notes += map(about, outside_notes(predicted))
             notes += map(about, notes_on(of_workload, predicted, model.remarks, everything.times))
-            setting = {name: predicted[column] for name, column in _SETTING.items()}
+            setting = {name: predicted.get(column) for name, column in _SETTING.items()}
             # Where steps are counted, the samples in one are not known.
             setting["batch_size"] = predicted["batch"].mask(predicted["work_unit"] == "steps")
             forecasts = (
@@ -429,6 +489,14 @@ def forecast_table(
                     ]
                 )
             )
+            if asked.whole_job:
+                jobs = _whole_jobs(of_workload, forecasts, asked.checkpoint_s)
+                forecasts["whole_job"] = [[term._asdict() for term in terms] for terms in jobs]
+                notes += [
+                    about(f"{workload}: {in_words(row, terms)}")
+                    for row, terms in zip(forecasts.to_dict("records"), jobs, strict=True)
+                    if terms
+                ]
             paid = cost_columns(forecasts, prices, "energy_source")
             parts.append(pd.concat([forecasts, paid], axis=1))
         notes += [Note(None, text) for text in on_one_count(fitted, imported) if beyond]
@@ -449,10 +517,14 @@ def forecast(folders: Sequence[Path], asked: Scales, prices: Prices = NO_PRICES)
         ``energy_j`` and their 90 % intervals: of a setting that was run, means of its ``runs`` (``basis`` is
         ``measured``), else MC2's (``fitted``), which ``fitted_time_s`` and ``fitted_energy_j`` have of all;
         ``width_is_assumed``: no repeats tell how runs differ; energies are ``None`` where the records have
-        none; ``extrapolation``: in what a setting lies outside of the runs; and what it ``rests_on``), with
+        none; ``supply``: whether meters read before (``AC``) or behind (``DC``) the power supplies, whose
+        ``conversion_eff`` is in kWh, money and CO2; ``extrapolation``: in what a setting lies outside of
+        the runs; and what it ``rests_on``), with
         the columns of
-        :func:`~joulecast.energy.prices.cost_columns`; ``prices``, ``fitted_runs``,
-        ``largest_fitted_nodes``, ``left_out``, ``notes``.
+        :func:`~joulecast.energy.prices.cost_columns`, and of the whole job, where that is asked for, the
+        terms that it adds (``whole_job``: ``name``, ``time_s``, ``energy_j``, ``source``); ``prices``,
+        ``fitted_runs``, ``largest_fitted_nodes``, ``left_out``, ``notes``; and ``first``, the notes that
+        change the question: a batch that is kept on more nodes, and what the batch of others takes.
 
     Raises:
         JoulecastError: nothing is left to fit, or what is asked cannot be.
@@ -465,5 +537,6 @@ def forecast(folders: Sequence[Path], asked: Scales, prices: Prices = NO_PRICES)
         "fitted_runs": len(runs.trained),
         "largest_fitted_nodes": int(runs.trained["nodes"].max()),
         "left_out": runs.left_out,
-        "notes": [*runs.notes, *texts_of(notes)],
+        "first": texts_of(note for note in notes if note.first),
+        "notes": [*runs.notes, *texts_of(note for note in notes if not note.first)],
     }

@@ -202,6 +202,8 @@ class PhaseMC2:
     ) -> Floats:
         """Excess power in a phase over the calibration's, from node-seconds spent on its work."""
         share = np.minimum(1.0, computes * pace * row["samples"] / np.maximum(spent_s, 1e-9))
+        # A single node waits for no other, however long its step takes.
+        share = np.ones_like(share) if row["nodes"] == 1 else share
         return self._duty(share, kappa) / self._duty(np.asarray(computes), kappa)
 
     def _duty(self, share: Floats, kappa: Floats | float) -> Floats:

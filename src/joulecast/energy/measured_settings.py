@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from joulecast.energy.intervals import REPEATS, per_work, spreads_on
+from joulecast.energy.prices import from_wall
 from joulecast.quantities import consumptions, counted, digits, listed, percent, times
 from joulecast.runs.record import read_info
 from joulecast.runs.scale import hosts_and_gpus, is_observed, scale_in_words
@@ -175,6 +176,16 @@ def notes_on(
                 f"{workload}: only {' and '.join(parts)} of its nodes were metered; what else draws power is "
                 "in no energy, money or CO2 here"
             )
+    largest = predicted.loc[predicted["nodes"].idxmax()].to_dict()
+    if largest.get("supply") == "DC" and pd.notna(largest["energy_j"]):
+        expected, low, high = from_wall("DC", largest["conversion_eff"])
+        rests = (
+            "by the log" if low == high else f"{low:.2f} to {high:.2f}, as the log does not say it"
+        )
+        notes.append(
+            f"{workload}: its nodes were metered behind their power supplies (DC); the wall gives "
+            f"{expected:.2f} times as much ({rests}), which kWh, money and CO2 have and the energy has not"
+        )
     crowded = [
         str(run)
         for run, folder, nodes_are in of_workload[["run", "folder", "nodes_are"]].itertuples(
@@ -190,7 +201,6 @@ def notes_on(
         )
     ran = of_workload.loc[of_workload["nodes"].idxmax()].to_dict()
     hosts_ran, _ = hosts_and_gpus(ran)
-    largest = predicted.loc[predicted["nodes"].idxmax()].to_dict()
     hosts, _ = hosts_and_gpus(largest)
     if is_observed(of_workload) and hosts_ran and hosts and hosts > hosts_ran:
         scale = scale_in_words(largest["nodes"], largest["nodes_are"])

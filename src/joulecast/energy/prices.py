@@ -20,6 +20,26 @@ RENT = "rent alone"
 """What money rests on that no energy is in."""
 
 
+SUPPLY_EFFICIENCY = (0.95, 0.98, 0.91)
+"""Share of AC that becomes DC where no log says it, and for the lower and the upper end of what the wall
+gives. 80 PLUS asks Titanium supplies for 96 % at half their load and 91 % at all of it (230 V); an AC and a
+DC meter of one cluster of MLPerf are 2 % apart."""
+
+
+def from_wall(supply: Any, efficiency: Any) -> tuple[float, float, float]:
+    """What the wall gives for a joule that a meter reads, with the ends of its range.
+
+    Args:
+        supply: ``DC`` where the meter reads behind the power supplies.
+        efficiency: of these, where the log has it.
+    """
+    if supply != "DC":
+        return 1.0, 1.0, 1.0
+    known = not pd.isna(efficiency)
+    expected, low, high = (float(efficiency),) * 3 if known else SUPPLY_EFFICIENCY
+    return 1 / expected, 1 / low, 1 / high
+
+
 class Prices(PricesSection, frozen=True):
     """The prices that a configuration or a request gives, and what a training costs by them."""
 
@@ -114,6 +134,7 @@ def costs(
     nodes: float | None,
     gpus: float | None,
     source: str | None,
+    wall: Sequence[float] = (1.0, 1.0, 1.0),
 ) -> dict[str, Any]:
     """kWh, money and CO2 of a training (``energy_kwh``, ``cost``, ``co2_kg``), each with its 90 % interval
     (``energy_low_kwh``, ...); ``None`` where it is not known.
@@ -122,13 +143,15 @@ def costs(
         seconds, joules: what is expected, and the lower and the upper end where there are any.
         nodes, gpus: in use.
         source: of the joules: measured, estimated, ...
+        wall: as of :func:`from_wall`.
 
     Returns:
         with ``cost_rests_on`` and ``co2_rests_on``, the source of the joules in them, and ``why_no_cost``.
     """
     found: dict[str, Any] = {}
     # The lowest time and the lowest energy make the lowest cost.
-    for end, s, j in zip_longest(_ENDS, seconds, joules):
+    for end, s, metered_j, factor in zip_longest(_ENDS, seconds, joules, wall):
+        j = None if metered_j is None else metered_j * factor
         found[f"energy{end}_kwh"] = prices.kwh(j)
         found[f"cost{end}"] = prices.money(s, j, nodes, gpus)
         found[f"co2{end}_kg"] = prices.co2_kg(j)
@@ -154,7 +177,8 @@ def cost_columns(
     for row in json_rows(table):
         seconds = [row.get(f"time{end}_s") for end in _ENDS]
         joules = [row.get(f"energy{end}_j") for end in _ENDS]
-        rows.append(costs(prices, seconds, joules, *hosts_and_gpus(row), row.get(source)))
+        wall = from_wall(row.get("supply"), row.get("conversion_eff"))
+        rows.append(costs(prices, seconds, joules, *hosts_and_gpus(row), row.get(source), wall))
     names = [*cost_keys(), "cost_rests_on", "co2_rests_on", "why_no_cost"]
     columns = pd.DataFrame(rows, columns=names, index=table.index)
     return columns.astype(dict.fromkeys(cost_keys(), float))

@@ -113,9 +113,22 @@ class Scales(Work, Scale):
         description="Train to the recorded quality: the work follows the batch, as in the records and "
         "the recorded MLPerf times.",
     )
+    whole_job: bool = Field(
+        default=False,
+        description="Say what start-up, checkpoints, restarts and switches add to the training, with the "
+        "source of each.",
+    )
+    checkpoint_s: Annotated[float | None, from_text(duration_s), Shell("--checkpoint")] = Field(
+        default=None,
+        gt=0,
+        description="Time that writing a checkpoint takes, as 30s, of the whole job; by default there are "
+        "none.",
+    )
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
+        if self.checkpoint_s is not None and not self.whole_job:
+            raise ValueError("checkpoint is a part of the whole job; give whole_job, too")
         if self.to_target and self.work is not None:
             raise ValueError("samples, epochs and target say the work in different ways; give one")
         if self.batch is not None and self.scaling != "recorded":

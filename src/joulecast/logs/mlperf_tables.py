@@ -11,7 +11,7 @@ ones. Runs whose unit stays open are left out, and of runs that are there twice 
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import numpy as np
 import pandas as pd
@@ -23,6 +23,7 @@ from joulecast.logs.log_times import Floats
 from joulecast.logs.mllog import LARGEST, number, whole_number
 from joulecast.logs.run_phases import Interval, WorkUnit, work_done
 from joulecast.runs.files.columns import Column, as_numbers, checked_table, csv_in_parts
+from joulecast.runs.metering import Supply
 
 _TEXT, _NUMBER = Column("text", optional=True), Column("number", optional=True)
 # A garbled number is no number, as in a log, and the run says so; without a name there is no run.
@@ -145,7 +146,8 @@ def _run(
     if events is not None:
         run.intervals = _intervals(events)
     for meter, readings in power.groupby("meter", sort=False) if power is not None else ():
-        _add_meter(run, str(meter), _numbers(readings["t_s"]), _numbers(readings["watts"]))
+        t_s, watts = _numbers(readings["t_s"]), _numbers(readings["watts"])
+        _add_meter(run, str(meter), t_s, watts, row.get("supply"))
     nodes = len(run.meters)
     if not nodes:
         run.findings.remark("no power", "power.csv has no node's reading of it; its times are used")
@@ -174,9 +176,11 @@ def _intervals(events: pd.DataFrame) -> list[Interval]:
     return sorted(found, key=lambda interval: (interval.start_s, interval.stop_s))
 
 
-def _add_meter(run: ImportedRun, name: str, t_s: Floats, watts: Floats) -> None:
+def _add_meter(run: ImportedRun, name: str, t_s: Floats, watts: Floats, supply: Any) -> None:
     known = np.isfinite(t_s)
-    meter = LoggedMeter(name, None, None, f"power.csv, {name}", t_s[known], watts[known])
+    stated = supply if supply in get_args(Supply) else None
+    file = f"power.csv, {name}"
+    meter = LoggedMeter(name, None, None, file, t_s[known], watts[known], supply=stated)
     if not name.startswith("sw_"):
         run.meters.append(meter)
     elif known.sum() > 1:

@@ -139,10 +139,22 @@ def _setting(info: RunInfo) -> dict[str, Any]:
             "metered_units": spec.nodes,
             "work_unit": imported.work_unit,
             "accelerators_per_node": imported.accelerators_per_node,
+            **_supply(info),
         }
         model = accelerator_model(imported.accelerator, spec.platform.name)
         row |= identity(spec.campaign, imported.benchmark, model, platform)
     return row
+
+
+def _supply(info: RunInfo) -> Row:
+    """Where its nodes were metered, if everywhere alike, and the efficiency of their supplies."""
+    meters = info.metering.meters
+    supplies = {meter.supply for meter in meters}
+    known = [meter.conversion_eff for meter in meters if meter.conversion_eff]
+    return {
+        "supply": supplies.pop() if len(supplies) == 1 else None,
+        "conversion_eff": float(np.mean(known)) if known else np.nan,
+    }
 
 
 def _of_observed(info: RunInfo) -> Row:

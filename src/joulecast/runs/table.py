@@ -77,6 +77,12 @@ COLUMNS: dict[str, Column] = {
     },
     "submitter": Column("text", "who ran it", "imported"),
     "accelerator": Column("text", "model of its GPUs", "imported"),
+    "supply": Column(
+        "text",
+        "where its nodes were metered: before (AC) or behind (DC) their supplies",
+        "imported",
+    ),
+    "conversion_eff": Column("number", "share of AC that becomes DC, by its log", "imported"),
     "series": Column(
         "text", "runs that are compared: a submitter's, of a benchmark on one GPU", "imported"
     ),

@@ -37,7 +37,8 @@ class Forecast(dict[str, Any]):
         columns = list(dict.fromkeys(name for row in rows for name in row))
         body = "".join(_line("td", [row.get(name, "") for name in columns]) for row in rows)
         notes = "<br>".join(map(escape, forecast_notes(self)))
-        return f"<table>{_line('th', columns)}{body}</table><p>{notes}</p>"
+        first = "<br>".join(map(escape, self["first"]))
+        return f"<p>{first}</p><table>{_line('th', columns)}{body}</table><p>{notes}</p>"
 
 
 def _line(tag: str, cells: Sequence[str]) -> str:

@@ -140,7 +140,8 @@ def forecast(request: ForecastRequest) -> Forecast:
         ``work_unit`` and where it is from (``work_is``), ``time_s`` and ``energy_j`` with 90 % intervals
         (``time_low_s``, ...), ``energy_kwh``, ``cost`` and ``co2_kg`` likewise, what these rest
         on (``cost_rests_on``, ``co2_rests_on``) or ``why_no_cost``, and ``energy_source``, the source of the
-        energies; ``prices``, ``fitted_runs``, ``largest_fitted_nodes``, ``left_out``.
+        energies; ``prices``, ``fitted_runs``, ``largest_fitted_nodes``, ``left_out``, ``notes``, and
+        ``first``: notes that change the question, as a batch that is kept on more nodes.
 
     Raises:
         JoulecastError: nothing to fit, or a node count below 1.

@@ -154,6 +154,8 @@ def forecast(request: ForecastRequest, as_json: AsJson = False) -> None:
         return
     from joulecast.report.forecast_lines import forecast_cells, forecast_notes
 
+    for line in result["first"]:
+        typer.echo(line)
     _print_table(forecast_cells(result))
     typer.echo()
     for line in forecast_notes(result):

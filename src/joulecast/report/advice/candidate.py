@@ -4,7 +4,7 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from joulecast.energy.prices import Prices, costs
+from joulecast.energy.prices import Prices, costs, from_wall
 from joulecast.quantities import steady
 from joulecast.runs.scale import scale_in_words
 
@@ -26,6 +26,7 @@ class Candidate:
         time_low_s, time_high_s, energy_low_j, energy_high_j: 90 % interval of one run; ``None`` with
             ``why_no_interval``.
         energy_source: measured, estimated, recorded, imported, or what a simulation was priced with.
+        supply, conversion_eff: where the joules were metered (:func:`joulecast.energy.prices.from_wall`).
         runs: recorded runs of exactly this setting.
         runs_with_energy: those of them whose energy is known; without any, the energy is MC2's.
         width_is_assumed: whether no repeats tell how runs differ, so that it is assumed.
@@ -60,6 +61,8 @@ class Candidate:
     nodes_are: str = "hosts"
     hosts: float | None = None
     gpus: float | None = None
+    supply: str | None = None
+    conversion_eff: float | None = None
     energy_kwh: float | None = None
     energy_low_kwh: float | None = None
     energy_high_kwh: float | None = None
@@ -111,6 +114,7 @@ class Candidate:
             self.hosts,
             self.gpus,
             self.energy_source,
+            from_wall(self.supply, self.conversion_eff),
         )
         return replace(self, **paid)
 

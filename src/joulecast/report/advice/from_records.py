@@ -152,6 +152,8 @@ def _candidate(campaign: Campaign, row: dict[str, Any]) -> Candidate | None:
         **answer,
         basis=row["basis"],
         energy_source=row["energy_source"],
+        supply=json_value(row.get("supply")),
+        conversion_eff=json_value(row.get("conversion_eff")),
         why_no_energy=campaign.why_no_energy if answer["energy_j"] is None else None,
         why_no_interval=None if answer["time_high_s"] is not None else "the model has no width",
         runs=row["runs"],

@@ -1,0 +1,94 @@
+"""What surrounds a training: start-up, checkpoints, restarts and switches, each with its source.
+
+None of it is in a forecast's time and energy, which are of the nodes that train.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from joulecast.quantities import consumptions, lasting
+from joulecast.runs.scale import scale_in_words
+
+SWITCHES = 0.19
+"""Energy of the switches over that of the nodes: what a submission of MLPerf estimated for 64 nodes. Fewer
+nodes need fewer layers of them, so that it is no more there."""
+NODE_HOURS_A_FAILURE = 6300.0
+"""Node-hours between two interruptions of a job: 419 in 54 days on 2,048 nodes of 8 H100 (The Llama 3 Herd of
+Models, 2024)."""
+
+
+class Term(NamedTuple):
+    """Seconds and joules that a part of the job adds to the training."""
+
+    name: str
+    time_s: float
+    energy_j: float
+    source: str
+
+
+def job_terms(
+    row: Mapping[str, Any], start_s: float | None, idle_w: float | None, checkpoint_s: float | None
+) -> list[Term]:
+    """What a job takes beside its training.
+
+    A failure loses half of what lies between two checkpoints, or of the run where there is none, and a
+    start-up. Checkpoints are as far apart as loses least (Young 1974).
+
+    Args:
+        row: a forecast with ``hosts``, ``time_s`` and ``energy_j``.
+        start_s: from the job's start to the training's; ``None``: not known.
+        idle_w: of a node, in the start-up; ``None``: as in the training.
+        checkpoint_s: of writing one, while the training waits; ``None``: there are none.
+    """
+    nodes, time_s, energy_j = row["hosts"], row["time_s"], row["energy_j"]
+    train_w = energy_j / time_s
+    terms = []
+    if start_s is not None:
+        start_w = train_w if idle_w is None else nodes * idle_w
+        drawn = "as in the training" if idle_w is None else "idle, as before the runs"
+        terms.append(
+            Term("start-up", start_s, start_s * start_w, f"mean of the runs' logs; power {drawn}")
+        )
+    between_s, mean_s = time_s, 3600 * NODE_HOURS_A_FAILURE / nodes
+    if checkpoint_s is not None:
+        between_s = math.sqrt(2 * checkpoint_s * mean_s)
+        writing_s = math.floor(time_s / between_s) * checkpoint_s
+        said = f"{lasting(checkpoint_s)} each, as asked, every {lasting(between_s)}"
+        terms.append(Term("checkpoints", writing_s, writing_s * train_w, said))
+    lost_s = time_s / mean_s * (min(between_s, time_s) / 2 + (start_s or 0.0))
+    said = f"an interruption each {lasting(mean_s)}, as in the training of Llama 3"
+    terms.append(Term("restarts", lost_s, lost_s * train_w, said))
+    if nodes > 1:
+        switched_j = SWITCHES * (energy_j + sum(term.energy_j for term in terms))
+        said = f"{100 * SWITCHES:.0f} % of the nodes, estimated in MLPerf for 64 nodes; fewer need less"
+        terms.append(Term("switches", 0.0, switched_j, said))
+    return terms
+
+
+def in_words(row: Mapping[str, Any], terms: Sequence[Term]) -> str:
+    """The whole job of a forecast, and its terms."""
+    time_s = row["time_s"] + sum(term.time_s for term in terms)
+    joules = [row["energy_j"] + sum(term.energy_j for term in terms), *(t.energy_j for t in terms)]
+    total, *each = consumptions(*joules)
+    parts = [
+        f"{term.name} {lasting(term.time_s) if term.time_s else 'no time'} and {drawn} ({term.source})"
+        for term, drawn in zip(terms, each, strict=True)
+    ]
+    scale = scale_in_words(row["nodes"], row["nodes_are"])
+    return f"the whole job on {scale} takes {lasting(time_s)} and {total}: {'; '.join(parts)}"
+
+
+def start_up(of_workload: pd.DataFrame, started_s: pd.Series, nodes: float) -> float | None:
+    """Mean seconds before the training, of the runs on the node count nearest to ``nodes`` that show them.
+
+    Args:
+        started_s: from the begin of each run's log to the training; 0 where the log does not show it.
+    """
+    known = of_workload[started_s > 0]
+    if known.empty:
+        return None
+    nearest = (known["nodes"] - nodes).abs()
+    return float(started_s[nearest.index[nearest == nearest.min()]].mean())
