@@ -59,7 +59,7 @@ def energy_is(row: Mapping[str, Any]) -> str:
     if row["energy_j"] is None:
         return f"none: {row['why_no_energy']}" if row.get("why_no_energy") else "not known"
     if row["basis"] == "simulated":
-        return "simulated"
+        return str(row["energy_source"] or "simulated")
     return f"{'' if row['runs_with_energy'] else 'forecast from '}{row['energy_source']}"
 
 
