@@ -101,7 +101,7 @@ _OF_RECORDS: tuple[tuple[str, ...], ...] = (
 
 
 _PERUN = "import perun {}/log.hdf5 {}/out --timezone UTC --epochs 1 --network net --platform box"
-_ADVISE = "advise --network vgg16 --platform {}/mine.yaml --nodes 1 --samples 1000 --json"
+_PLAN = "plan --network vgg16 --platform {}/mine.yaml --devices 1 --samples 1000 --precision fp32 --json"
 
 
 def _with(commands: Sequence[Sequence[str]], below: str) -> tuple[tuple[str, ...], ...]:
@@ -251,7 +251,7 @@ FORMATS = {
                 _simulated("--platform", "{}/mine.yaml"),
                 _simulated("--platform", "{}/mine.yaml", "--mode", "proteus"),
                 ("meters", "--platform", "{}/mine.yaml"),
-                tuple(_ADVISE.split()),
+                tuple(_PLAN.split()),
             ),
         ),
         Format(

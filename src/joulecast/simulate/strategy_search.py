@@ -109,7 +109,7 @@ def in_processes(work: Callable[[int, int, Found], R], processes: int, top: int 
         with ProcessPoolExecutor(processes, mp_context=_FORKING) as pool:
             return list(pool.map(_in_this_process, range(processes)))
     except (OSError, BrokenProcessPool) as error:
-        raise JoulecastError(f"a process of the search ended before its work: {error}") from None
+        raise JoulecastError(f"a process of a search ended before its work: {error}") from None
     finally:
         _SHARED.clear()
 

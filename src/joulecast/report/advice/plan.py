@@ -5,9 +5,7 @@ power limit. What is chosen of them is the least of the objective within the lim
 """
 
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
-from multiprocessing import get_context
 from typing import Any
 
 from joulecast.energy.forecast import whole_steps
@@ -29,7 +27,7 @@ from joulecast.simulate.answer import at_clock, platform_and_costs
 from joulecast.simulate.cost_cache import CachedCosts, OpCache
 from joulecast.simulate.simulate import Assumptions, Simulation, simulate
 from joulecast.simulate.strategy import text_of
-from joulecast.simulate.strategy_search import search
+from joulecast.simulate.strategy_search import Found, in_processes, search
 
 Refused = dict[str, str]
 
@@ -170,13 +168,8 @@ def _candidate(
     )
 
 
-_SHARED: list[tuple[PlanRequest, list[_Machine]]] = []
-"""What the processes that are forked next find."""
-
-
-def _settings(devices: int) -> _Settings:
+def _settings(request: PlanRequest, machines: list[_Machine], devices: int) -> _Settings:
     """All settings of a number of devices."""
-    request, machines = _SHARED[0]
     found = _Settings()
     for machine in machines:
         for batch in request.batch:
@@ -200,13 +193,13 @@ def _weighed(
     request: PlanRequest, machines: list[_Machine], of_platform: Mapping[str, Prices]
 ) -> Weighed:
     """The settings that a plan chooses from, simulated and priced."""
-    _SHARED[:] = [(request, machines)]
-    counts = sorted(set(request.devices), reverse=True)
-    try:
-        with ProcessPoolExecutor(usable_cores(), mp_context=get_context("fork")) as pool:
-            each = list(pool.map(_settings, counts))[::-1]
-    finally:
-        _SHARED.clear()
+    counts = sorted(set(request.devices))
+
+    def work(number: int, processes: int, _: Found) -> list[_Settings]:
+        return [_settings(request, machines, count) for count in counts[number::processes]]
+
+    parts = in_processes(work, min(usable_cores(), len(counts)), None)
+    each = [one for part in parts for one in part]
     candidates = [candidate for one in each for candidate in one.candidates]
     refused = list({str(row): row for one in each for row in one.refused}.values())
     warnings = ["nothing was run: times are simulated"]
