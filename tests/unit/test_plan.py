@@ -85,6 +85,15 @@ def test_what_does_not_fit_is_said():
         plan("v100-16gb-sxm", network="gpt2-xl", devices="1", precision="fp16")
 
 
+def test_a_precision_that_a_platform_lacks_is_no_candidate():
+    planned = plan("v100", "h100-sxm", precision="fp16,fp8", devices="1")
+    there = {(row["platform"], row["precision"]) for row in planned["candidates"]}
+    assert {name for name, precision in there if precision == "fp8"} == {"h100-sxm"}
+    assert len(there) == 3 and "no rate at fp8" in planned["refused"][0]["why"]
+    with pytest.raises(JoulecastError, match="no rate at fp8"):
+        plan("v100", precision="fp8", devices="1")
+
+
 def test_limits_and_objectives_choose():
     rows = plan("h100-sxm")["candidates"]
     fastest = min(rows, key=lambda row: row["time_s"])
@@ -141,6 +150,7 @@ def test_the_command_prints_the_choice_and_the_front():
         (["--devices", "8:2"], "--devices '8:2': give the least and the most"),
         (["--power-limits", "120"], "--power-limits"),
         (["--price-gpu-hour", "b200=1"], "b200 is none of the platforms"),
+        (["--platform", "a40,b200", "--price-gpu-hour", "b200=1"], "a40 has none; give one"),
         (["--precision", "bf17"], "--precision"),
     ):
         refused = CliRunner().invoke(app, [*words, *wrong])

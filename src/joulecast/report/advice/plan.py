@@ -45,7 +45,7 @@ def plan(request: PlanRequest, prices: Prices) -> dict[str, Any]:
         JoulecastError: no such network or platform, a fact that a platform's file lacks, nothing that fits,
             or a limit that needs a price that is not given.
     """
-    hours, machines = request.price_gpu_hour, _machines(request)
+    hours, (machines, refused) = request.price_gpu_hour, _machines(request)
     of_platform = {
         machine.platform.name: prices.model_copy(
             update={"price_gpu_hour": hours.get(machine.given, hours.get(""))}
@@ -56,7 +56,8 @@ def plan(request: PlanRequest, prices: Prices) -> dict[str, Any]:
     if request.objective is None:
         request = request.model_copy(update={"objective": "cost" if known.known else "energy"})
     check_prices_of(request, known)
-    return answer(_weighed(request, machines, of_platform), request, prices)
+    found = _weighed(request, machines, of_platform)
+    return answer(replace(found, refused=[*refused, *found.refused]), request, prices)
 
 
 @dataclass(frozen=True)
@@ -82,21 +83,28 @@ class _Settings:
     refused: list[Refused] = field(default_factory=list)
 
 
-def _machines(request: PlanRequest) -> list[_Machine]:
-    found = []
+def _machines(request: PlanRequest) -> tuple[list[_Machine], list[Refused]]:
+    """The platforms at the precisions that they have, and those that they lack."""
+    found, refused = [], []
     for precision in request.precision:
         training = training_of(precision, request.optimizer, False, request.gradients)
         graph = network_for(request.network, training, request.attention)
         op_cache = OpCache()
         for name in request.platform:
-            platform, costs = platform_and_costs(
-                simulated_platform(name, request.platforms),
-                precision,
-                measured_steps=request.calibrate,
-            )
+            platform = simulated_platform(name, request.platforms)
+            try:
+                platform, costs = platform_and_costs(
+                    platform, precision, measured_steps=request.calibrate
+                )
+            except JoulecastError as error:
+                if len(request.platform) * len(request.precision) == 1:
+                    raise
+                setting = f"{platform.name} at {precision}"
+                refused.append({"setting": setting, "why": str(error)})
+                continue
             known = CachedCosts(costs, op_cache)
             found.append(_Machine(name, platform, precision, graph, training, costs, known))
-    return found
+    return found, refused
 
 
 def _why_not(machine: _Machine, devices: int) -> str | None:
