@@ -72,6 +72,14 @@ def test_no_way_to_pause_is_cheaper(tmp_path_factory, prices, hours, restart):
     assert all(a[1] < b[0] for a, b in itertools.pairwise(runs))
 
 
+def test_a_pause_is_one_also_where_power_earns_money(tmp_path):
+    file = written(tmp_path, [-2, -1, 3, 3])
+    answer = chosen(file, 2, restart_s=600)
+    runs = [[np.datetime64(each.rstrip("Z")) for each in pair] for pair in answer["paused"]["runs"]]
+    assert all(a[1] < b[0] for a, b in itertools.pairwise(runs))
+    assert answer["best"]["cost"] == pytest.approx(-3)
+
+
 def _restarts_work(hours_run):
     """Whether each span after a pause has more than its restart."""
     later = [k for k, (a, b) in enumerate(itertools.pairwise(hours_run), start=1) if b - a > 1]
@@ -98,7 +106,7 @@ def test_both_columns_are_paid_and_the_objective_says_which_counts(tmp_path):
     [
         ("time,cents\n2026-11-27T00:00,1\n", {}, "no column price or co2"),
         ("time,price\nnoon,1\nnight,2\n", {}, "column time"),
-        ("time,price\n2026-11-27T01:00,1\n2026-11-27T00:00,2\n", {}, "after the one before"),
+        ("time,price\n2026-11-27T01:00,1\n2026-11-27T00:00,2\n", {}, "not after the one before"),
         (None, {"after_s": "2026-11-29T00:00"}, "has nothing of 2026-11-29"),
         (None, {"deadline_s": "9h"}, "before the deadline"),
         (None, {"duration_s": "5h"}, "the training takes until"),
@@ -122,6 +130,6 @@ def test_the_page_shows_what_the_command_prints(tmp_path, monkeypatch):
     commands = re.findall(r"^./run joulecast (when .*)$", page, re.M)
     said = [CliRunner().invoke(app, command.split()) for command in commands]
     assert said[0].output == blocks["when prints"]
-    assert said[1].exit_code == 0 and "with pauses" in said[1].output
+    assert said[1].exit_code == 0 and "no pause is worth" in said[1].output
     told = json.loads(CliRunner().invoke(app, [*commands[0].split(), "--json"]).output)
     assert joulecast.choose_start(**told["request"]) == told

@@ -131,18 +131,19 @@ def judge_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, Any]:
         what was forecast and what it took (``time_s``, ``time_was_s``, ...), the error
         (``time_error_percent``) and whether it was inside the interval (``time_inside``); ``summary`` by
         quantity: ``settings``, ``mape_percent``, ``bias_percent``, ``covered_percent``, ``missed`` (what was
-        taken beyond the forecasts, in all); ``waiting``: forecasts of settings that did not run.
+        taken beyond the forecasts, in all); ``waiting``: forecasts of settings that did not run; ``had_run``:
+        how many rows are no forecasts, as their setting had run when they were asked.
 
     Raises:
         JoulecastError: the ledger is not sound, or no record can be read.
     """
-    settings, waiting = [], []
+    settings, waiting, had_run = [], [], 0
     known: dict[str, dict[tuple[str, str, int], dict[str, Any]]] = defaultdict(dict)
     for entry in read_ledger(ledger):
         prices = Prices(**entry.prices.model_dump())
         for row in entry.forecasts:
             if row.basis == "measured":
-                # It had run when it was asked.
+                had_run += 1
                 continue
             question = _asked_again(row)
             key = f"{question.asked()} {prices.as_json()}"
@@ -158,7 +159,12 @@ def judge_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, Any]:
                 waiting.append(said)
             else:
                 settings.append(said | _compared(row.model_dump(), took))
-    return {"settings": settings, "summary": _summary(settings), "waiting": waiting}
+    return {
+        "settings": settings,
+        "summary": _summary(settings),
+        "waiting": waiting,
+        "had_run": had_run,
+    }
 
 
 def _compared(foretold: dict[str, Any], took: dict[str, Any]) -> dict[str, Any]:

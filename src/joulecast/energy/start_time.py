@@ -70,9 +70,14 @@ def read_hours(path: Path) -> Hours:
     except ValueError as error:
         raise JoulecastError(f"{path}: column time: {error}") from None
     begins_s = times.dt.tz_convert(None).to_numpy().astype("datetime64[ns]").astype(np.int64) / 1e9
-    if len(begins_s) < 2 or not (np.diff(begins_s) > 0).all():
+    if len(begins_s) < 2:
+        raise JoulecastError(f"{path}: column time: give two times or more")
+    back = np.flatnonzero(np.diff(begins_s) <= 0)
+    if len(back):
+        row = int(back[0]) + 1
         raise JoulecastError(
-            f"{path}: column time: give two times or more, each after the one before"
+            f"{path}, row {row + 1}: time {table['time'].iloc[row]} is not after the one before; where "
+            "clocks were set back, give the zone, as +02:00"
         )
     edges_s = np.append(begins_s, 2 * begins_s[-1] - begins_s[-2])
     return Hours(edges_s, {name: table[name].to_numpy(float) for name in there})
@@ -92,8 +97,10 @@ def best_start(hours: Hours, name: str, duration_s: float, after_s: float, by_s:
 def best_spans(
     hours: Hours, name: str, duration_s: float, after_s: float, by_s: float, restart_s: float
 ) -> list[tuple[float, float]]:
-    """The spans of the cheapest run that may pause. Each start but the first takes ``restart_s`` more, in
-    which the training draws power and does no work."""
+    """The spans of the cheapest run that may pause, for a step of time or more.
+
+    Each start but the first takes ``restart_s`` more, in which the training draws power and does no work.
+    """
     step_s = max(_LEAST_STEP_S, (by_s - after_s) / _STEPS)
     count = int((by_s - after_s) / step_s)
     work, restart = int(np.ceil(duration_s / step_s)), int(np.ceil(restart_s / step_s))
@@ -110,8 +117,8 @@ def best_spans(
             runs[at, 1:] = np.minimum(runs[at, 1:], runs[at - 1, :-1] + cost[at - 1])
             stands[at] = np.minimum(stands[at - 1], runs[at])
         runs[at, 0] = stands[at, 0]
-        if at + restart <= count:
-            again = stands[at, 1:] + summed[min(count, at + restart)] - summed[at]
+        if at and at + restart <= count:
+            again = stands[at - 1, 1:] + summed[at + restart] - summed[at]
             runs[at + restart, 1:] = np.minimum(runs[at + restart, 1:], again)
     ended = int(np.argmin(stands[:, work]))
     return _walked_back(stands, runs, cost, summed, ended, work, restart, after_s, step_s)
@@ -138,6 +145,7 @@ def _walked_back(
             at, done = at - 1, done - 1
         at -= restart if done else 0
         spans.append((after_s + step_s * at, after_s + step_s * ended))
+        at -= 1 if done else 0
     return spans[::-1]
 
 

@@ -63,11 +63,15 @@ def _sharing_samples(
 def _micro_batches(stages: int, batch: int) -> list[int]:
     """Numbers of micro-batches to try, the fewest that fit in memory are taken.
 
-    With a pipeline four a stage, or as near below as the batch divides: more of them leave a shorter bubble,
-    and at four a stage it is a fifth of the step. Without one, micro-batches only save memory.
+    With a pipeline four a stage, or as near above as the batch divides: more of them leave a shorter bubble,
+    and at four a stage it is a fifth of the step. Where these do not fit, one for each sample. Without a
+    pipeline, micro-batches only save memory.
     """
     divisors = _divisors(batch)
-    return [max(d for d in divisors if d <= 4 * stages)] if stages > 1 else divisors
+    if stages == 1:
+        return divisors
+    enough = next((d for d in divisors if d >= 4 * stages), batch)
+    return sorted({enough, batch})
 
 
 def _shardings(
@@ -135,6 +139,7 @@ def candidates(
                             **schedule,
                         )
                         for count in counts
+                        if not schedule.get("virtual") or count % mesh["pipeline"] == 0
                     )
                     yield StrategyAlternatives(tried, batch)
 

@@ -132,15 +132,21 @@ def _print_ledger(verdict: dict[str, Any]) -> None:
         typer.echo()
     for row in verdict["summary"]:
         in_words = {"time": times, "energy": energies}.get(row["quantity"])
-        missed = digits(row["missed"]) if in_words is None else in_words(row["missed"])[0]
+        amount = abs(row["missed"])
+        missed = digits(amount) if in_words is None else in_words(amount)[0]
         typer.echo(
             f"{row['quantity']}: mean error {percent(row['mape_percent'])}, bias "
             f"{percent(row['bias_percent'], signed=True)}, inside the 90 % interval "
             f"{percent(row['covered_percent'])}, {counted(row['settings'], 'setting')}; "
-            f"{missed} more than forecast in all"
+            f"{missed} {'more' if row['missed'] >= 0 else 'less'} than forecast in all"
         )
     waits = len(verdict["waiting"])
     typer.echo(f"{counted(waits, 'forecast')} of settings that did not run yet")
+    if verdict["had_run"]:
+        had_run = counted(verdict["had_run"], "row")
+        typer.echo(
+            f"{had_run} of settings that had run when they were asked: these are no forecasts"
+        )
 
 
 @asks(ForecastRequest)

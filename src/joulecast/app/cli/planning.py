@@ -49,7 +49,11 @@ def when(request: StartRequest, as_json: AsJson = False) -> None:
         echo_json(chosen)
         return
     ways = {"now": "at once", "best": "started later", "paused": "with pauses"}
-    shown = {name: chosen[name] for name in ways if chosen[name] is not None}
+    shown = {"now": chosen["now"]}
+    if chosen["best"]["start"] != chosen["now"]["start"]:
+        shown["best"] = chosen["best"]
+    if chosen["paused"] is not None and len(chosen["paused"]["runs"]) > 1:
+        shown["paused"] = chosen["paused"]
     key = {"cost": "cost", "co2": "co2_kg"}[chosen["objective"]]
     for name, way in shown.items():
         costs = "" if way["cost"] is None else f", {way['cost']:,.2f} in money"
@@ -58,7 +62,11 @@ def when(request: StartRequest, as_json: AsJson = False) -> None:
         saved = chosen["now"][key] - way[key]
         less = "" if saved <= 0 else f": {100 * saved / abs(chosen['now'][key]):.0f} % less"
         typer.echo(f"{ways[name]}: {way['start']} to {way['end']}{costs}{emits}{less}")
-    if chosen["paused"] is not None:
+    if "best" not in shown:
+        typer.echo("no later start is better")
+    if chosen["paused"] is not None and "paused" not in shown:
+        typer.echo("no pause is worth its restart")
+    if "paused" in shown:
         for start, end in chosen["paused"]["runs"]:
             typer.echo(f"  runs {start} to {end}")
 

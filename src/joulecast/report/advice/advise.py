@@ -264,7 +264,7 @@ def measure_next(
     weighed = "time" if leading.ends(least)[0] is None else least
     name = "the fastest setting" if best is None else "the choice"
     steps: list[tuple[str, str]] = []
-    if leading.basis == "simulated":
+    if leading.basis == "simulated" and not leading.is_calibrated:
         steps.append(
             (
                 f"a few steps of it on two GPUs of {leading.platform}, and give them with --calibrate",

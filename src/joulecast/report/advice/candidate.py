@@ -36,6 +36,7 @@ class Candidate:
         platform, precision: of a plan, which chooses them too.
         power_limit_w: that each GPU is set to; ``None``: its highest.
         near_memory_limit: whether it may not fit in memory after all.
+        is_calibrated: whether measured steps correct its simulation.
     """
 
     nodes: int
@@ -79,6 +80,7 @@ class Candidate:
     precision: str | None = None
     power_limit_w: float | None = None
     near_memory_limit: bool = False
+    is_calibrated: bool = False
 
     def ends(self, quantity: str) -> Ends:
         """The ``time`` (s), ``energy`` (J), ``cost``, ``co2`` (kg), or ``edp`` (J s) with its interval."""

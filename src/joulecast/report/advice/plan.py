@@ -24,6 +24,7 @@ from joulecast.report.advice.request import PlanRequest
 from joulecast.runs.platforms import Platform, simulated_platform
 from joulecast.runs.provenance import usable_cores
 from joulecast.simulate.answer import at_clock, platform_and_costs
+from joulecast.simulate.correction import Corrected
 from joulecast.simulate.cost_cache import CachedCosts, OpCache
 from joulecast.simulate.simulate import Assumptions, Simulation, simulate
 from joulecast.simulate.strategy import text_of
@@ -86,11 +87,11 @@ class _Settings:
 def _machines(request: PlanRequest) -> tuple[list[_Machine], list[Refused]]:
     """The platforms at the precisions that they have, and those that they lack."""
     found, refused = [], []
-    for precision in request.precision:
+    for precision in dict.fromkeys(request.precision):
         training = training_of(precision, request.optimizer, False, request.gradients)
         graph = network_for(request.network, training, request.attention)
         op_cache = OpCache()
-        for name in request.platform:
+        for name in dict.fromkeys(request.platform):
             platform = simulated_platform(name, request.platforms)
             try:
                 platform, costs = platform_and_costs(
@@ -137,11 +138,14 @@ def _at_limits(
 ) -> Iterator[tuple[float | None, Simulation]]:
     """The step at each power limit in W that is asked for; ``None``: the highest."""
     limit_w = machine.platform.require_cluster().device.power_limit_w
-    for percent in request.power_limits:
-        if percent == 100 or limit_w is None:
+    if limit_w is None:
+        yield None, fastest
+        return
+    for percent in dict.fromkeys(request.power_limits):
+        if percent == 100:
             yield None, fastest
             continue
-        set_w = percent / 100 * limit_w
+        set_w = round(percent / 100 * limit_w, 3)
         costs, sm_mhz = at_clock(machine.costs, set_w, None)
         batch = round(fastest.batch) // fastest.strategy.replicas
         slower = simulate(
@@ -172,6 +176,7 @@ def _candidate(
         precision=machine.precision,
         power_limit_w=power_limit_w,
         near_memory_limit=step.near_memory_limit,
+        is_calibrated=isinstance(machine.costs, Corrected),
         **energy_of_steps(step, None, whole_steps(samples, batch)),
     )
 
@@ -180,7 +185,7 @@ def _settings(request: PlanRequest, machines: list[_Machine], devices: int) -> _
     """All settings of a number of devices."""
     found = _Settings()
     for machine in machines:
-        for batch in request.batch:
+        for batch in dict.fromkeys(request.batch):
             fastest = _fastest(machine, devices, batch)
             if isinstance(fastest, str):
                 setting = (
@@ -211,6 +216,12 @@ def _weighed(
     candidates = [candidate for one in each for candidate in one.candidates]
     refused = list({str(row): row for one in each for row in one.refused}.values())
     warnings = ["nothing was run: times are simulated"]
+    if request.calibrate is not None:
+        warnings = ["times are simulated, as measured steps correct them"]
+        remarks = [
+            machine.costs.remark for machine in machines if isinstance(machine.costs, Corrected)
+        ]
+        warnings += [remark for remark in remarks if remark]
     if len(request.precision) > 1:
         warnings.append(
             "settings differ in precision: whether a training reaches the same accuracy is not known here"

@@ -136,6 +136,11 @@ class PlanRequest(SimulatedTraining, WithPrices, Limit):
         min_length=1,
         description="Power limits of a GPU to choose from, in percent of its highest.",
     )
+    objective: Objective | None = Field(
+        default=None,
+        description="What to minimise; edp: joules times seconds. By default money where there are prices, "
+        "otherwise energy.",
+    )
     price_gpu_hour: RatesByName = Field(
         default={},
         description="Price of an hour of a GPU in use: of all platforms, or of each, as "
@@ -151,7 +156,10 @@ class PlanRequest(SimulatedTraining, WithPrices, Limit):
             )
         unknown = self.price_gpu_hour.keys() - {"", *self.platform}
         if unknown:
-            raise ValueError(f"price-gpu-hour: {sorted(unknown)[0]} is none of the platforms")
+            raise ValueError(
+                f"price-gpu-hour: {sorted(unknown)[0]} is none of the platforms; name them as they are "
+                f"given: {', '.join(self.platform)}"
+            )
         missing = [name for name in self.platform if name not in self.price_gpu_hour]
         if self.price_gpu_hour and "" not in self.price_gpu_hour and missing:
             raise ValueError(f"price-gpu-hour: {missing[0]} has none; give one for each platform")
