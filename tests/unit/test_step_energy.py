@@ -128,13 +128,6 @@ def test_a_node_that_nobody_metered_is_searched_by_energy():
     assert joules == sorted(joules) and joules[0] > 0
 
 
-def test_the_advice_on_a_node_that_nobody_metered_has_its_money_and_says_what_it_rests_on():
-    asked = ["advise", "--network", "gpt2", "--platform", "b200", "--nodes", "1,2"]
-    asked += ["--precision", "bf16", "--samples", "1e6", "--price", "0.3"]
-    code, text = _run(*asked)
-    assert code == 0 and "simulated, described powers" in text and "EUR" in text
-
-
 def test_a_platform_without_a_described_gpu_has_no_joules_but_the_reason():
     result = step("hc1", "dp=1", precision="fp32")
     joules = ("step_j", "step_j_low", "step_j_high", "power_w", "energy_source", "gpus_power_w")
