@@ -135,6 +135,22 @@ def test_stages_that_few_runs_cannot_tell_apart_draw_alike():
     assert powers["P0"] == pytest.approx(IDLE_W, rel=0.2)
 
 
+def test_one_disturbed_run_changes_no_forecast_of_what_was_left_out():
+    observations, points = campaign()
+    first = observations["run"] == "big-1-8-1"
+    disturbed = observations.assign(
+        sigma_computing_s=observations["sigma_computing_s"].mask(first, 10.0)
+    )
+    training = disturbed["kind"] == "training"
+    held_out = disturbed[training & (disturbed["nodes"] == 8)]
+    model = StageMC2().fit(
+        disturbed[training & (disturbed["nodes"] < 8)], points, disturbed[~training]
+    )
+    assert model.predict_times(held_out)["total_s"].to_numpy() == pytest.approx(
+        held_out["total_s"].to_numpy(), rel=0.02
+    )
+
+
 def test_intervals_widen_with_each_doubling_beyond_what_was_run():
     counts = width_of_counts(pd.Series([4.0, 8.0, 16.0]), [1, 2, 4])
     assert counts.tolist() == pytest.approx([0.0, 0.05, 0.1])

@@ -198,7 +198,7 @@ class StageMC2:
             calibration: observations of the runs of kind idle, allreduce and sleeping_rank.
             bootstrap: resamples of the runs behind the intervals; 0 for none.
         """
-        self._sigma = training.groupby("network")["sigma_computing_s"].mean().to_dict()
+        self._sigma = training.groupby("network")["sigma_computing_s"].median().to_dict()
         form = choose_form(allreduce)
         values, condition, self._one_exchange = self._fit_time(training, allreduce, form)
         self.time = Fitted(values, {}, condition, form)
