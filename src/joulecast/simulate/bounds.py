@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from joulecast.simulate.compiler import Compiler, TurnWork
-from joulecast.simulate.cost_cache import cached
 from joulecast.simulate.device_mesh import uneven
 from joulecast.simulate.phases import Bucket, Message, reduction
 from joulecast.simulate.program import StageProgram
@@ -32,30 +31,31 @@ class Least:
     """Seconds that a device computes, the mean over devices."""
 
 
-def _ops_s(ready: Prepared, program: StageProgram, mesh: dict[str, int]) -> tuple[float, float]:
+def _ops_s(ready: Prepared, program: StageProgram) -> tuple[float, float]:
     """Seconds that a stage's ops take in the forward and in the backward of a micro-batch."""
     graph, forward_s, backward_s = ready.graph, 0.0, 0.0
-    for item in program.items:
-        parts = item.parts(mesh)
-        forward_s += ready.costs.cost(graph, item.op, parts, "forward").seconds
-        if any(access.tensor in graph.trained for access in item.op.reads):
-            backward_s += ready.costs.cost(graph, item.op, parts, "backward").seconds
+    for split, count in Counter(item.split for item in program.items).items():
+        forward_s += count * ready.costs.cost(graph, split.op, split.parts, "forward").seconds
+        if split.has_backward:
+            backward_s += count * ready.costs.cost(graph, split.op, split.parts, "backward").seconds
     return forward_s, 0.0 if ready.training.inference else backward_s
 
 
-def least_computing(ready: Prepared, strategy: Strategy) -> Least:
-    """What a step takes at least to compute; 0 where devices have parts of unlike sizes."""
-    mesh, costs = dict(strategy.mesh), cached(ready.costs)
-    if uneven(ready.placed, mesh):
-        return Least(0.0, 0.0)
-    stages = []
-    for program, shape in zip(ready.programs, ready.shapes, strict=True):
-        key = ("ops", costs, tuple(mesh.items()), shape)
+def stage_seconds(ready: Prepared) -> list[tuple[float, float]]:
+    """Seconds of each stage's ops, forward and backward of a micro-batch; 0 where devices have parts of
+    unlike sizes."""
+    if uneven(ready.placed):
+        return [(0.0, 0.0)] * len(ready.programs)
+    return [_ops_s(ready, program) for program in ready.programs]
 
-        def work(program: StageProgram = program) -> tuple[float, float]:
-            return _ops_s(ready, program, mesh)
 
-        stages.append(costs.op_cache.once(ready.graph, key, work))
+def least_computing(stages: list[tuple[float, float]], strategy: Strategy) -> Least:
+    """What a step takes at least to compute.
+
+    Args:
+        stages: as of :func:`stage_seconds`.
+        strategy: micro-batches, and their order.
+    """
     # With zero-bubble schedules, gradients of weights may come behind what is passed on.
     passes_back = strategy.schedule != "zb-h1"
     ends, passed_s = [], 0.0
@@ -135,11 +135,7 @@ class _Class:
             now += segment.seconds * self.pace
             for number in segment.starts:
                 start(number)
-            summed += [
-                now + self._sum_s(bucket)
-                for _, bucket in work.buckets
-                if bucket.after in segment.steps
-            ]
+            summed += [now + self._sum_s(bucket) for _, bucket in work.sent_behind(segment)]
         summed += [now + self._sum_s(bucket) for _, bucket in work.afterwards]
         keys = {number: messages[number].key for number in done}
         sent = [done[number] for number, key in keys.items() if key and abs(key[3] - key[4]) == 1]

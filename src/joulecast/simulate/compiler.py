@@ -8,15 +8,17 @@ own.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
-from joulecast.graphs.costs import Costs, Direction
+from joulecast.graphs.costs import Cost, Costs, Direction
 from joulecast.graphs.opgraph import KINDS, Op, OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, TrainingSetup
 from joulecast.simulate.cost_cache import cached
-from joulecast.simulate.device_mesh import DeviceMesh, remainder, uneven
+from joulecast.simulate.device_mesh import DeviceMesh, uneven
 from joulecast.simulate.device_streams import DeviceStreams
 from joulecast.simulate.event_loop import Activity, ActivityGraph
 from joulecast.simulate.phases import Bucket, Message, Phase, Segment, Step, buckets_of, segments_of
+from joulecast.simulate.placement import Split, remainder
 from joulecast.simulate.program import StageProgram
 from joulecast.simulate.proteus import BUCKET_BYTES, FIRST_BUCKET_BYTES
 from joulecast.simulate.schedules import Turn, device_order
@@ -39,6 +41,18 @@ class TurnWork:
     """Sent as soon as they are ready, each with its place among all."""
     afterwards: Sequence[tuple[int, Bucket]] = ()
     """Sent when all else is done."""
+
+    @cached_property
+    def ready_after(self) -> dict[int, list[tuple[int, Bucket]]]:
+        """The buckets that are ready after each step. A segment ends with such a step."""
+        found: dict[int, list[tuple[int, Bucket]]] = {}
+        for place, bucket in self.buckets:
+            found.setdefault(bucket.after, []).append((place, bucket))
+        return found
+
+    def sent_behind(self, segment: Segment) -> Sequence[tuple[int, Bucket]]:
+        """The buckets that are sent when a segment ends."""
+        return self.ready_after.get(segment.steps[-1], ())
 
 
 @dataclass(frozen=True)
@@ -135,7 +149,7 @@ class Compiler:
     def _plan_of(self, number: int, stage: int) -> StagePlan:
         program = self.programs[stage]
         places = {axis: self._place(number, axis) for axis in self.device_mesh.mesh}
-        more = uneven(program.items, self.device_mesh.mesh)
+        more = uneven(program.items)
         larger = tuple(int(places[axis] < amount) for axis, amount in more)
         if (stage, larger) not in self._plans:
             self._plans[stage, larger] = self._plan(program, places)
@@ -198,7 +212,7 @@ class Compiler:
         plans = self.plans_of(number)
         streams = DeviceStreams(self, number, self.device_of(number))
         for turn, work in self.turns(streams.device, plans):
-            streams.run(turn, work.stage, work.phase, work.segments, work.buckets)
+            streams.run(turn, work)
             for place, bucket in work.afterwards:
                 streams.send_bucket(bucket, (work.stage, place, turn.micro_batch))
         for plan in plans:
@@ -239,7 +253,8 @@ class Compiler:
 
     def _cost(self, plan: StagePlan, places: Mapping[str, int]) -> None:
         """Fill in the seconds of a plan's segments."""
-        seconds: dict[tuple[str, Direction], float] = {}
+        known: dict[tuple[Split, Direction], Cost] = {}
+        counted: set[tuple[str, Direction]] = set()
         late = {id(segment) for segment in (*plan.weights, *plan.last_weights)}
         done: set[int] = set()
         for phase, segments in plan.all_segments:
@@ -250,21 +265,25 @@ class Compiler:
                 parts = []
                 for number in segment.steps:
                     step = phase.steps[number]
-                    key = (step.item.op.name, step.direction)
-                    if key not in seconds:
-                        seconds[key] = self._seconds(step, places)
+                    key = step.item.split, step.direction
+                    if key not in known:
+                        known[key] = self._cost_of(step, places)
+                    cost, named = known[key], (step.item.op.name, step.direction)
+                    if named not in counted:
+                        counted.add(named)
+                        self.sources[cost.source] = self.sources.get(cost.source, 0) + 1
                     share = 1.0
                     if self.split_backward and step.direction == "backward":
                         share = _weights_share(self.graph, step.item.op)
                         share = share if id(segment) in late else 1 - share
                     elif id(segment) in late:
                         share = 0.0
-                    parts.append((step, seconds[key] * share))
+                    parts.append((step, cost.seconds * share))
                 segment.parts = tuple(parts)
                 segment.seconds = sum(part for _, part in parts)
 
-    def _seconds(self, step: Step, places: Mapping[str, int]) -> float:
-        parts = step.item.parts(self.device_mesh.mesh)
+    def _cost_of(self, step: Step, places: Mapping[str, int]) -> Cost:
+        parts = dict(step.item.parts)
         for axis, dim in step.item.placement.items():
             # Uneven dims give the first places one more.
             size, count = step.item.op.dim(dim).size, self.device_mesh.mesh[axis]
@@ -272,9 +291,7 @@ class Compiler:
                 more = remainder(size, count)
                 mine = size // count + (places[axis] < more if more else 1)
                 parts[dim] *= size / mine / count
-        cost = self.costs.cost(self.graph, step.item.op, parts, step.direction)
-        self.sources[cost.source] = self.sources.get(cost.source, 0) + 1
-        return cost.seconds
+        return self.costs.cost(self.graph, step.item.op, parts, step.direction)
 
     def update_seconds(self, plans: list[StagePlan], pace: float) -> float:
         """Seconds of the optimizer, on the shard of the weights whose state a device keeps."""

@@ -133,24 +133,10 @@ class DeviceMesh:
         return found
 
 
-_PADDED_FROM = 1000
-"""Elements of a part from which a dim is padded to parts of one size, as Megatron pads vocabularies."""
-
-
-def remainder(size: int, parts: int) -> int:
-    """How many of the parts of a dim have one element more; 0 where it divides evenly or is padded."""
-    return size % parts if size // parts < _PADDED_FROM else 0
-
-
-def uneven(items: list[PlacedOp], mesh: Mapping[str, int]) -> list[tuple[str, int]]:
+def uneven(items: list[PlacedOp]) -> list[tuple[str, int]]:
     """Axes and remainders of dims that do not divide evenly: the first places have one more."""
-    found = set()
-    for item in items:
-        for axis, dim in item.placement.items():
-            more = remainder(item.op.dim(dim).size, mesh[axis])
-            if more:
-                found.add((axis, more))
-    return sorted(found)
+    splits = {item.split for item in items}
+    return sorted({each for split in splits for each in split.uneven})
 
 
 def build_device_mesh(
@@ -185,7 +171,7 @@ def build_device_mesh(
     own = [np.unique(pace, return_inverse=True)[1].reshape(-1)]
     if "pipeline" in place:
         own.append(place["pipeline"])
-    own += [(place[axis] < more).astype(np.int64) for axis, more in uneven(items, mesh)]
+    own += [(place[axis] < more).astype(np.int64) for axis, more in uneven(items)]
     if by_place:
         # Exchanges among a number of ranks that is no power of two treat their places unlike.
         own += [place[axis] for axis, size in mesh.items() if size & (size - 1)]

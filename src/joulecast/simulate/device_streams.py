@@ -6,7 +6,6 @@ sharded weights (ZeRO-2 and 3) queue with the gathers of weights, as they are on
 block's weights are gathered before the gradients of this one are scattered.
 """
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from joulecast.simulate.event_loop import Activity
@@ -14,15 +13,13 @@ from joulecast.simulate.phases import (
     Bucket,
     Key,
     Message,
-    Phase,
-    Segment,
     reduction,
 )
 from joulecast.simulate.schedules import Turn
 from joulecast.simulate.strategy import size_along
 
 if TYPE_CHECKING:
-    from joulecast.simulate.compiler import Compiler
+    from joulecast.simulate.compiler import Compiler, TurnWork
 
 
 _AT_THE_END = -1
@@ -139,23 +136,9 @@ class DeviceStreams:
                 size /= size_along(self.compiler.device_mesh.mesh, axis)
         self.gradient_messages += after
 
-    def run(
-        self,
-        turn: Turn,
-        stage: int,
-        phase: Phase,
-        segments: list[Segment],
-        buckets: Sequence[tuple[int, Bucket]] = (),
-    ) -> None:
-        """Add the activities of a turn of work: one micro-batch's forward or backward of a stage.
-
-        Args:
-            turn: what is done.
-            stage: of the network.
-            phase: its program.
-            segments: the program cut into pieces that run through, with their costs.
-            buckets: gradients that are sent as soon as they are ready, each with its place among all.
-        """
+    def run(self, turn: Turn, work: "TurnWork") -> None:
+        """Add the activities of a turn of work: one micro-batch's forward or backward of a stage."""
+        stage, phase = work.stage, work.phase
         sent: dict[int, int] = {}
         direction, micro_batch = turn.phase, turn.micro_batch
 
@@ -175,16 +158,14 @@ class DeviceStreams:
             if message.after == -1:
                 start(number)
 
-        for segment in segments:
+        for segment in work.segments:
             arriving = [sent[number] for number in segment.needs]
             for received in segment.receives:
                 source = self.transfers.partner(self.number, received[3])
                 arriving.append(self._sent(received, micro_batch, source))
             label, seconds = f"{direction} {micro_batch}", segment.seconds * self.pace
-            work = Activity(label, (self.number,), seconds, parts=segment.parts)
-            self.compute(work, arriving)
+            self.compute(Activity(label, (self.number,), seconds, parts=segment.parts), arriving)
             for number in segment.starts:
                 start(number)
-            for place, bucket in buckets:
-                if bucket.after in segment.steps:
-                    self.send_bucket(bucket, (stage, place, micro_batch))
+            for place, bucket in work.sent_behind(segment):
+                self.send_bucket(bucket, (stage, place, micro_batch))

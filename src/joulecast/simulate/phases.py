@@ -1,5 +1,6 @@
 """Phases of a micro-batch on one device: steps of compute, and the messages between them."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -57,14 +58,8 @@ class Phase:
         self.messages.append(message)
         return len(self.messages) - 1
 
-    def copied(self) -> "Phase":
-        """The same, to which messages can be added that its steps wait for."""
-        steps = [replace(step, needs=list(step.needs)) for step in self.steps]
-        return Phase(steps, list(self.messages))
 
-
-@dataclass(frozen=True)
-class WeightGradient:
+class WeightGradient(NamedTuple):
     """The gradient of a parameter, and when backward has it."""
 
     tensor: Tensor
@@ -89,7 +84,7 @@ class WeightGradient:
 
     def at_zero(self, level: int) -> "WeightGradient":
         """The same at another level of ZeRO."""
-        return replace(self, sharding=self.sharding._replace(zero=level))
+        return self._replace(sharding=self.sharding._replace(zero=level))
 
     @property
     def gathered_after_update(self) -> bool:
@@ -128,13 +123,15 @@ def gather_weights(phase: Phase, gathered: Mapping[str, Mapping[str, Sharding]])
     """
     if not gathered:
         return phase
-    phase = phase.copied()
+    phase = Phase(list(phase.steps), list(phase.messages))
     starts: list[tuple[str, int]] = []
     for number, step in enumerate(phase.steps):
         unit = step.item.unit
         if unit in gathered and (not starts or starts[-1][0] != unit):
             starts.append((unit, number))
-    of_unit = dict.fromkeys(unit for unit, _ in starts)
+    units = {unit for unit, _ in starts}
+    blocks_of = Counter(tensor for unit in units for tensor in gathered[unit])
+    shared = {tensor for tensor, blocks in blocks_of.items() if blocks > 1}
     held: set[str] = set()
     for place, (unit, first) in enumerate(starts):
         after = starts[place - 1][1] - 1 if place else -1
@@ -142,11 +139,14 @@ def gather_weights(phase: Phase, gathered: Mapping[str, Mapping[str, Sharding]])
         for tensor, weight in gathered[unit].items():
             if tensor not in held:
                 sizes[weight.axis] = sizes.get(weight.axis, 0.0) + weight.bytes
-        held |= {t for t in gathered[unit] for u in of_unit if u != unit and t in gathered[u]}
+        held |= shared & gathered[unit].keys()
+        step = phase.steps[first]
+        needs = list(step.needs)
         for axis, size in sizes.items():
             label = f"gather weights of {unit}"
             message = Message("all_gather", axis, size, label, after, weights=True)
-            phase.steps[first].needs.append(phase.send(message))
+            needs.append(phase.send(message))
+        phase.steps[first] = replace(step, needs=needs)
     return phase
 
 

@@ -6,7 +6,6 @@ from itertools import accumulate
 import numpy as np
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.costs import Costs
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.simulate.strategy import Strategy
 
@@ -84,20 +83,16 @@ def _stages(strategy: Strategy) -> str:
 
 
 def cut_stages(
-    graph: OpGraph,
-    placed: list[dict[str, str]],
-    strategy: Strategy,
-    costs: Costs,
-    send_s_per_byte: float,
+    graph: OpGraph, seconds: list[float], strategy: Strategy, send_s_per_byte: float
 ) -> list[int]:
-    """Stages whose times come out even, cut between blocks if there are enough of them."""
-    seconds = []
-    for op, placement in zip(graph.ops, placed, strict=True):
-        parts: dict[str, float] = {dim: strategy.mesh[axis] for axis, dim in placement.items()}
-        seconds.append(
-            costs.cost(graph, op, parts, "forward").seconds
-            + costs.cost(graph, op, parts, "backward").seconds
-        )
+    """Stages whose times come out even, cut between blocks if there are enough of them.
+
+    Args:
+        graph: the network.
+        seconds: of each op, forward and backward.
+        strategy: how many stages there are.
+        send_s_per_byte: seconds that a byte takes between stages.
+    """
     blocks: list[list[int]] = []
     for i, op in enumerate(graph.ops):
         if blocks and unit_of(op.module) == unit_of(graph.ops[i - 1].module):

@@ -5,11 +5,12 @@ tensor axis, an even cut into stages along the pipeline axis, and for all other 
 tensors that they read.
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple, get_args
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.costs import Costs
+from joulecast.graphs.costs import Costs, Direction
 from joulecast.graphs.opgraph import Dim, DimKind, Op, OpGraph
 from joulecast.simulate.cost_cache import cached
 from joulecast.simulate.inferred_splits import (
@@ -31,25 +32,76 @@ Placement = Mapping[str, str]
 """The dim that is split along each mesh axis; axes that are not named hold copies."""
 
 
-@dataclass(frozen=True)
-class PlacedOp:
+_PADDED_FROM = 1000
+"""Elements of a part from which a dim is padded to parts of one size, as Megatron pads vocabularies."""
+
+
+def remainder(size: int, parts: int) -> int:
+    """How many of the parts of a dim have one element more; 0 where it divides evenly or is padded."""
+    return size % parts if size // parts < _PADDED_FROM else 0
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """How a mesh divides an op. Ops that are alike but for their names share one object."""
+
+    op: Op
+    """One of them."""
+    placement: Placement
+    parts: Mapping[str, float]
+    """Into how many parts each split dim is divided."""
+    uneven: tuple[tuple[str, int], ...]
+    """Axes along which the first places have one element more, and how many they are."""
+    has_backward: bool
+
+
+class PlacedOp(NamedTuple):
     """An op, and what one device does of it."""
 
     op: Op
     stage: int
-    placement: Placement
+    split: Split
     unit: str
     """The repeated block that it belongs to: what is recomputed, gathered and cut as a whole."""
     recompute: str
     """What it is computed again with for its backward; empty: it is not."""
     zero: int
 
-    def parts(self, mesh: Mapping[str, int]) -> dict[str, float]:
+    @property
+    def placement(self) -> Placement:
+        """The dim that is split along each axis."""
+        return self.split.placement
+
+    @property
+    def parts(self) -> Mapping[str, float]:
         """Into how many parts each split dim is divided."""
-        found: dict[str, float] = {}
-        for axis, dim in self.placement.items():
-            found[dim] = found.get(dim, 1) * mesh[axis]
-        return found
+        return self.split.parts
+
+
+def _split_of(op: Op, placement: Placement, mesh: Mapping[str, int], has_backward: bool) -> Split:
+    parts: dict[str, float] = {}
+    uneven = []
+    for axis, name in placement.items():
+        parts[name] = parts.get(name, 1) * mesh[axis]
+        more = remainder(op.dim(name).size, mesh[axis])
+        if more:
+            uneven.append((axis, more))
+    return Split(op, placement, parts, tuple(uneven), has_backward)
+
+
+def _splits_of(
+    graph: OpGraph, placements: Placements, mesh: Mapping[str, int], numbers: Mapping[str, int]
+) -> list[Split]:
+    """How each op is divided, one object for those that are alike."""
+    known: dict[Hashable, Split] = {}
+    found = []
+    for op, placement in zip(graph.ops, placements, strict=True):
+        has_backward = any(access.tensor in graph.trained for access in op.reads)
+        key = numbers[op.name], has_backward, *placement.items()
+        if key not in known:
+            known[key] = _split_of(op, placement, mesh, has_backward)
+        found.append(known[key])
+    return found
 
 
 def _named_dims(graph: OpGraph, op: Op, name: str) -> list[Dim]:
@@ -132,14 +184,14 @@ def _axes_of_tree(node: Node) -> set[str]:
     return axes
 
 
-def _check_parts(graph: OpGraph, placed: list[PlacedOp], mesh: Mapping[str, int]) -> None:
-    for item in placed:
-        for name, parts in item.parts(mesh).items():
-            dim = item.op.dim(name)
+def _check_parts(splits: list[Split]) -> None:
+    for split in dict.fromkeys(splits):
+        for name, parts in split.parts.items():
+            dim, op = split.op.dim(name), split.op
             if dim.size < parts:
                 hint = "; a larger batch, or fewer replicas" if dim.kind is DimKind.BATCH else ""
                 raise JoulecastError(
-                    f"strategy: op `{item.op.name}` (node `{item.op.module or 'the root'}`): dim "
+                    f"strategy: op `{op.name}` (node `{op.module or 'the root'}`): dim "
                     f"`{name}` of size {dim.size} cannot be split into {parts:g} parts{hint}"
                 )
 
@@ -150,53 +202,52 @@ def check_heads(placed: list[PlacedOp], size: int) -> None:
     Raises:
         JoulecastError: names the heads and the op.
     """
-    for item in placed:
-        dim = item.placement.get("tensor")
-        if dim is None and item.op.kind in ("attention", "softmax"):
+    for split in dict.fromkeys(item.split for item in placed):
+        op, dim = split.op, split.placement.get("tensor")
+        if dim is None and op.kind in ("attention", "softmax"):
             # More parts than heads: nothing was split.
-            dim = next((d.name for d in item.op.dims if d.name == "heads" and d.size < size), None)
-        if dim is not None and "head" in dim and item.op.dim(dim).size % size:
+            dim = next((d.name for d in op.dims if d.name == "heads" and d.size < size), None)
+        if dim is not None and "head" in dim and op.dim(dim).size % size:
             raise JoulecastError(
-                f"strategy: tp={size} does not divide the {item.op.dim(dim).size} heads of "
-                f"`{item.op.name}`; take a size that does"
+                f"strategy: tp={size} does not divide the {op.dim(dim).size} heads of "
+                f"`{op.name}`; take a size that does"
             )
 
 
-def _check_stages(graph: OpGraph, placed: list[PlacedOp], count: int) -> None:
-    for item in placed:
-        if item.stage >= count:
+def _check_stages(graph: OpGraph, stages: list[int], count: int) -> None:
+    stage_of = {op.name: stage for op, stage in zip(graph.ops, stages, strict=True)}
+    for op, stage in zip(graph.ops, stages, strict=True):
+        if stage >= count:
             raise JoulecastError(
-                f"strategy: node `{item.op.module or 'the root'}`: stage {item.stage}, but the "
+                f"strategy: node `{op.module or 'the root'}`: stage {stage}, but the "
                 f"mesh has {count} (axis pipeline)"
             )
-    stage = {item.op.name: item.stage for item in placed}
-    for item in placed:
-        for access in item.op.reads:
+        for access in op.reads:
             producer = graph.producer.get(access.tensor)
-            if producer is not None and stage[producer.name] > item.stage:
+            if producer is not None and stage_of[producer.name] > stage:
                 raise JoulecastError(
-                    f"strategy: node `{item.op.module or 'the root'}` is on stage {item.stage}, but reads "
-                    f"`{access.tensor}` of stage {stage[producer.name]}: stages must follow the data"
+                    f"strategy: node `{op.module or 'the root'}` is on stage {stage}, but reads "
+                    f"`{access.tensor}` of stage {stage_of[producer.name]}: stages must follow the data"
                 )
-    empty = set(range(count)) - {item.stage for item in placed}
+    empty = set(range(count)) - set(stages)
     if empty:
         raise JoulecastError(f"strategy: no node is on stage {min(empty)}")
 
 
 def _placed(
-    graph: OpGraph, stages: list[int], placements: list[dict[str, str]], settings: list[Node]
+    graph: OpGraph, stages: list[int], splits: list[Split], settings: list[Node]
 ) -> list[PlacedOp]:
     selective = any(setting.recompute == "selective" for setting in settings)
     cores = attention_cores(graph) if selective else {}
     placed = []
-    for op, stage, placement, setting in zip(graph.ops, stages, placements, settings, strict=True):
+    for op, stage, split, setting in zip(graph.ops, stages, splits, settings, strict=True):
         unit = unit_of(op.module)
         # What stands before and behind the blocks is kept, as training frameworks do.
         again = unit if setting.recompute and unit[-1:].isdigit() else ""
         if setting.recompute == "selective":
             again = cores.get(op.name, "")
         zero = setting.zero or 0
-        placed.append(PlacedOp(op, stage, placement, unit or op.name, again, zero))
+        placed.append(PlacedOp(op, stage, split, unit or op.name, again, zero))
     return placed
 
 
@@ -215,32 +266,33 @@ def place(
         JoulecastError: names the node of the tree: an unknown module, dim or axis, an opaque dim, more parts
             than a dim has, stages against the flow of data.
     """
-    tree = strategy.tree
+    tree, known = strategy.tree, cached(costs)
+    once, numbers = known.op_cache.once, known.op_cache.numbers(graph)
     if tree.children or tree.split or tree.stage is not None:
         placements, settings = _settle_splits(graph, strategy)
-        placements = _split(graph, strategy, placements)
-        stages = _cut(graph, strategy, costs, send_s_per_byte, placements, settings)
-        return _placed(graph, stages, placements, settings)
+        splits = _split(graph, strategy, placements, numbers)
+        stages = _cut(graph, strategy, known, send_s_per_byte, splits, settings)
+        return _placed(graph, stages, splits, settings)
     settings = [tree] * len(graph.ops)
-    mesh, known = tuple(strategy.mesh.items()), cached(costs)
-    once = known.op_cache.once
 
-    def split() -> Placements:
-        return _split(graph, strategy, [{} for _ in graph.ops])
+    def split() -> list[Split]:
+        return _split(graph, strategy, [{} for _ in graph.ops], numbers)
 
     # What a strategy shards and computes again changes nothing here, nor does what ops cost where they split.
-    key = (mesh, strategy.sequence_parallel)
-    placements = once(graph, ("split", *key), split)
+    key = (tuple(strategy.mesh.items()), strategy.sequence_parallel)
+    splits = once(graph, ("split", *key), split)
 
     def cut() -> list[int]:
-        return _cut(graph, strategy, costs, send_s_per_byte, placements, settings)
+        return _cut(graph, strategy, known, send_s_per_byte, splits, settings)
 
     stages = once(graph, ("cut", *key, strategy.virtual, send_s_per_byte, known), cut)
-    return _placed(graph, stages, placements, settings)
+    return _placed(graph, stages, splits, settings)
 
 
-def _split(graph: OpGraph, strategy: Strategy, placements: Placements) -> Placements:
-    """Infer what the settings leave open of the placements, in place."""
+def _split(
+    graph: OpGraph, strategy: Strategy, placements: Placements, numbers: Mapping[str, int]
+) -> list[Split]:
+    """Infer what the settings leave open of the placements."""
     used = _axes_of_tree(strategy.tree)
     for axis, size in strategy.mesh.items():
         if axis == "pipeline" or size == 1:
@@ -267,7 +319,7 @@ def _split(graph: OpGraph, strategy: Strategy, placements: Placements) -> Placem
     for placement in placements:
         for axis in [a for a in placement if strategy.mesh[a] == 1]:
             del placement[axis]
-    return placements
+    return _splits_of(graph, placements, strategy.mesh, numbers)
 
 
 def _cut(
@@ -275,7 +327,7 @@ def _cut(
     strategy: Strategy,
     costs: Costs,
     send_s_per_byte: float,
-    placements: Placements,
+    splits: list[Split],
     settings: list[Node],
 ) -> list[int]:
     """The stage of each op: as the settings have it, or even ones."""
@@ -286,10 +338,21 @@ def _cut(
             raise JoulecastError(
                 f"strategy: node `{missing or 'the root'}` has no stage; give all of them one, or none"
             )
-        stages = cut_stages(graph, placements, strategy, costs, send_s_per_byte)
+        stages = cut_stages(graph, _seconds_of(graph, splits, costs), strategy, send_s_per_byte)
     else:
         stages = [stage or 0 for stage in numbers]
-    placed = _placed(graph, stages, placements, settings)
-    _check_parts(graph, placed, strategy.mesh)
-    _check_stages(graph, placed, strategy.stages)
+        _check_stages(graph, stages, strategy.stages)
+    _check_parts(splits)
     return stages
+
+
+def _seconds_of(graph: OpGraph, splits: list[Split], costs: Costs) -> list[float]:
+    """Seconds of each op, forward and backward."""
+    known = {
+        split: sum(
+            costs.cost(graph, split.op, split.parts, direction).seconds
+            for direction in get_args(Direction)
+        )
+        for split in dict.fromkeys(splits)
+    }
+    return [known[split] for split in splits]

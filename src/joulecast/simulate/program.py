@@ -416,7 +416,7 @@ class ProgramBuilder:
             copies = [a for a in self.sharded if item.placement.get(a) not in split]
             axis = "+".join(copies)
             shards = size_along(self.mesh, axis)
-            part = part_of(access, item.parts(self.mesh))
+            part = part_of(access, item.parts)
             size = self.graph.tensors[access.tensor].bytes * part
             self._shardings[key] = Sharding(size, item.zero, axis, shards)
         return self._shardings[key]

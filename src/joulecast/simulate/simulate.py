@@ -290,8 +290,7 @@ class Prepared:
     @cached_property
     def shapes(self) -> list[Hashable]:
         """What tells each stage from another but names."""
-        numbers = cached(self.costs).op_cache.numbers(self.graph)
-        return [shape_of(program, numbers) for program in self.programs]
+        return [shape_of(program) for program in self.programs]
 
     def memory(self, strategy: Strategy) -> list[Memory]:
         """Memory of each stage's devices."""

@@ -23,13 +23,11 @@ def _largest_part(op: Op, name: str, parts: float) -> float:
     return size / math.ceil(size / parts)
 
 
-def _parts(item: PlacedOp, mesh: dict[str, int]) -> dict[str, float]:
-    return {name: _largest_part(item.op, name, p) for name, p in item.parts(mesh).items()}
+def _parts(item: PlacedOp) -> dict[str, float]:
+    return {name: _largest_part(item.op, name, p) for name, p in item.parts.items()}
 
 
-def _sizes(
-    graph: OpGraph, items: list[PlacedOp], mesh: dict[str, int], as_written: bool
-) -> dict[str, float]:
+def _sizes(graph: OpGraph, items: list[PlacedOp], as_written: bool) -> dict[str, float]:
     """Bytes that a device holds of each activation that its stage reads or writes.
 
     What is gathered for a product is held whole, or ``as_written``: gathered again for backward.
@@ -37,7 +35,7 @@ def _sizes(
     sizes: dict[str, float] = {}
     written = {access.tensor for item in items for access in item.op.writes}
     for item in items:
-        parts = _parts(item, mesh)
+        parts = _parts(item)
         reads = [a for a in item.op.reads if not (as_written and a.tensor in written)]
         for access in (*reads, *item.op.writes):
             tensor = graph.tensors[access.tensor]
@@ -54,13 +52,12 @@ class _Stage:
         self,
         graph: OpGraph,
         program: StageProgram,
-        mesh: dict[str, int],
         keeps: bool = True,
         as_written: bool = False,
     ) -> None:
         self.items = program.items
-        self.sizes = _sizes(graph, program.items, mesh, as_written)
-        self.gathered = [self._gathered_for(graph, item, mesh) for item in self.items]
+        self.sizes = _sizes(graph, program.items, as_written)
+        self.gathered = [self._gathered_for(graph, item) for item in self.items]
         """Bytes that an op gathers of what is held in shards, and drops behind it."""
         self.last_read: dict[str, int] = {}
         self.keepers: dict[str, list[int]] = {}
@@ -77,7 +74,7 @@ class _Stage:
             extra = extra_kept(graph, item.op) if keeps else None
             if extra is not None:
                 name = f"kept by {item.op.name}"
-                share = part_of(extra.access, _parts(item, mesh))
+                share = part_of(extra.access, _parts(item))
                 if as_written and extra.access.tensor in self.made:
                     tensor = extra.access.tensor
                     share = min(share, self.sizes[tensor] / graph.tensors[tensor].bytes)
@@ -101,8 +98,8 @@ class _Stage:
         self.saved = {t for t in saved if t in self.sizes}
         self.saved_bytes = sum(self.sizes[t] for t in self.saved)
 
-    def _gathered_for(self, graph: OpGraph, item: PlacedOp, mesh: dict[str, int]) -> float:
-        parts = _parts(item, mesh)
+    def _gathered_for(self, graph: OpGraph, item: PlacedOp) -> float:
+        parts = _parts(item)
         return sum(
             max(0.0, graph.tensors[a.tensor].bytes * part_of(a, parts) - self.sizes[a.tensor])
             for a in item.op.reads
@@ -202,9 +199,8 @@ class StagePeaks:
 _Peaks = tuple[float, tuple[float, int], tuple[float, int]]
 
 
-def shape_of(program: StageProgram, numbers: dict[str, int]) -> Hashable:
-    """What tells a stage from another of a mesh but names: its ops by signature, what is split of them, and
-    who reads what."""
+def shape_of(program: StageProgram) -> Hashable:
+    """What tells a stage from another of a mesh but names: its ops, their splits, and who reads what."""
     places: dict[str, int] = {}
     found: list[Hashable] = []
     for item in program.items:
@@ -212,7 +208,7 @@ def shape_of(program: StageProgram, numbers: dict[str, int]) -> Hashable:
             places.setdefault(a.tensor, len(places)) for a in (*item.op.reads, *item.op.writes)
         ]
         again = places.setdefault(f"again {item.recompute}", len(places)) if item.recompute else -1
-        found.append((numbers[item.op.name], again, *item.placement.items(), *tensors))
+        found.append((item.split, again, *tensors))
     return tuple(found)
 
 
@@ -234,14 +230,14 @@ def stage_peaks(
         keeps: whether there is a backward.
         op_cache: what is known of other stages.
     """
-    mesh, as_written = dict(strategy.mesh), strategy.sequence_parallel
+    as_written = strategy.sequence_parallel
 
     def looked_at() -> _Peaks:
-        stage = _Stage(graph, program, mesh, keeps, as_written)
+        stage = _Stage(graph, program, keeps, as_written)
         backward = stage.backward_peak() if keeps else (0.0, -1)
         return stage.saved_bytes, stage.forward_peak(), backward
 
-    key = (shape, tuple(mesh.items()), keeps, as_written)
+    key = (shape, tuple(strategy.mesh.items()), keeps, as_written)
     saved, forward, backward = op_cache.once(graph, key, looked_at)
     names = [*(item.op.name for item in program.items), ""]
     return StagePeaks(saved, forward[0], names[forward[1]], backward[0], names[backward[1]])

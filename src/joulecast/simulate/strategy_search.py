@@ -23,7 +23,7 @@ from joulecast.graphs.opgraph import OpGraph
 from joulecast.quantities import steady
 from joulecast.runs.platforms import Platform
 from joulecast.runs.provenance import usable_cores
-from joulecast.simulate.bounds import Least, least_computing, least_time
+from joulecast.simulate.bounds import Least, least_computing, least_time, stage_seconds
 from joulecast.simulate.compiler import Compiler
 from joulecast.simulate.cost_cache import cached
 from joulecast.simulate.memory import (
@@ -183,7 +183,8 @@ class _Search:
     value: Value
     candidates: list[StrategyAlternatives]
     found: _Outcome = field(default_factory=_Outcome)
-    _plain: dict[object, Prepared] = field(default_factory=dict)
+    _stages: dict[object, list[tuple[float, float]]] = field(default_factory=dict)
+    """Seconds of the stages of strategies without sharding and recomputation, which change nothing there."""
 
     @cached_property
     def _recomputations(self) -> list[Recompute]:
@@ -198,17 +199,13 @@ class _Search:
         return prepare(self.graph, self.platform, strategy, batch, self.costs, training)
 
     def _least_of(self, strategy: Strategy, batch: int) -> Least:
-        """What a strategy computes at least; what it shards changes nothing there, nor does its order."""
-        plain = strategy.model_copy(
-            update={
-                "tree": Node(),
-                "schedule": strategy.schedule if strategy.virtual > 1 else "1f1b",
-            }
-        )
+        """What a strategy computes at least."""
+        usual = strategy.schedule if strategy.virtual > 1 else "1f1b"
+        plain = strategy.model_copy(update={"tree": Node(), "schedule": usual})
         key = text_of(plain), batch
-        if key not in self._plain:
-            self._plain[key] = self._prepared(plain, batch)
-        return least_computing(self._plain[key], strategy)
+        if key not in self._stages:
+            self._stages[key] = stage_seconds(self._prepared(plain, batch))
+        return least_computing(self._stages[key], strategy)
 
     def _bound(self, least: Least) -> float:
         return steady(self.value(least.step_s, least.computing_s))
@@ -299,7 +296,7 @@ class _Search:
             if isinstance(each, StrategyAlternatives):
                 del done.least_s[at]
                 for one, fits in enumerate(self.fitting(each)):
-                    wait(least_computing(fits.ready, fits.strategy), (at[0], one), fits)
+                    wait(self._least_of(fits.strategy, each.batch), (at[0], one), fits)
             elif each.compiler is None:
                 compiler = compiler_of(each.ready, self.platform, each.strategy, self.assumed)
                 wait(least_time(compiler), at, replace(each, compiler=compiler))

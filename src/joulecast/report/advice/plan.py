@@ -146,7 +146,8 @@ def _at_limits(
             yield None, fastest
             continue
         set_w = round(percent / 100 * limit_w, 3)
-        costs, sm_mhz = at_clock(machine.costs, set_w, None)
+        slower_costs, sm_mhz = at_clock(machine.costs, set_w, None)
+        costs = CachedCosts(slower_costs, machine.known.op_cache)
         batch = round(fastest.batch) // fastest.strategy.replicas
         slower = simulate(
             machine.graph,
