@@ -15,9 +15,11 @@ import re
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from unittest.mock import patch
 
@@ -109,7 +111,11 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {''.join(str(error).strip().splitlines()[:1])}"
 
 
-def exported(module: nn.Module, inputs: Sequence[torch.Tensor]) -> ExportedProgram:
+def exported(
+    module: nn.Module,
+    inputs: Sequence[Any],
+    named_inputs: Mapping[str, Any] = MappingProxyType({}),
+) -> ExportedProgram:
     """The module's training-mode forward as operators of torch; the module's own mode stays as it was.
 
     Raises:
@@ -121,11 +127,11 @@ def exported(module: nn.Module, inputs: Sequence[torch.Tensor]) -> ExportedProgr
         with _nothing_left_out(), _without_cache(module):
             try:
                 with _as_in_training():
-                    return export(module, tuple(inputs), strict=False)
+                    return export(module, tuple(inputs), dict(named_inputs), strict=False)
             except Exception as error:
                 # It may look at values then, which an export has none of.
                 before = f"{_first_line(error)}; and as in an export"
-                return export(module, tuple(inputs), strict=False)
+                return export(module, tuple(inputs), dict(named_inputs), strict=False)
     except Exception as error:
         raise JoulecastError(
             f"{type(module).__name__}: torch.export cannot follow its forward: as in training {before}: "
@@ -334,7 +340,19 @@ class Capture:
         return checked(graph.with_batch(1))
 
 
-def capture(module: nn.Module, example_inputs: Sequence[torch.Tensor], name: str) -> OpGraph:
+def _traced(value: Any) -> Any:
+    """A tensor with several samples; what is no tensor stays."""
+    if isinstance(value, torch.Tensor) and value.dim():
+        return value.new_zeros((TRACED_BATCH, *value.shape[1:]))
+    return value
+
+
+def capture(
+    module: nn.Module,
+    example_inputs: Sequence[Any],
+    name: str,
+    named_inputs: Mapping[str, Any] = MappingProxyType({}),
+) -> OpGraph:
     """The op graph of a module, for one sample.
 
     ``module`` takes tensors whose first axis is the batch (of any size here) and gives logits ``(batch, ...,
@@ -344,14 +362,31 @@ def capture(module: nn.Module, example_inputs: Sequence[torch.Tensor], name: str
     Raises:
         JoulecastError: torch cannot export the module.
     """
-    inputs = [x.new_zeros((TRACED_BATCH, *x.shape[1:])) for x in example_inputs]
-    captured = Capture(module, exported(module, inputs), name)
+    inputs = [_traced(value) for value in example_inputs]
+    named = {each: _traced(value) for each, value in named_inputs.items()}
+    captured = Capture(module, exported(module, inputs, named), name)
     if captured.unknown:
         found = ", ".join(f"{target} ({count})" for target, count in captured.unknown.items())
         warnings.warn(
             f"{name}: only the memory traffic of these operators is counted: {found}", stacklevel=2
         )
     return captured.graph()
+
+
+def capture_trained(
+    module: nn.Module, inputs: Sequence[Any], named_inputs: Mapping[str, Any]
+) -> OpGraph:
+    """The op graph of a module while it is trained: at fp32, as all captured graphs are.
+
+    Raises:
+        JoulecastError: as :func:`capture`.
+    """
+    for within in ("_orig_mod", "module"):
+        # What torch.compile and DistributedDataParallel have wrapped.
+        module = getattr(module, within, module)
+    graph = capture(module, inputs, type(module).__name__, named_inputs)
+    half = {n: replace(t, itemsize=4) for n, t in graph.tensors.items() if t.itemsize == 2}
+    return replace(graph, tensors={**graph.tensors, **half})
 
 
 def capture_network(name: str, image_size: int, patch_size: int, classes: int) -> OpGraph:

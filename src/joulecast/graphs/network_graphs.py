@@ -19,6 +19,8 @@ from joulecast.graphs.opgraph import OpGraph, read_graph
 from joulecast.graphs.precision import TrainingSetup, at_precision, for_inference
 from joulecast.graphs.transformer import ATTENTIONS, Attention, attention_of, in_cudnn, transformer
 from joulecast.runs.files.shipped import is_path
+from joulecast.runs.folders import measured_records
+from joulecast.runs.record import NETWORK
 
 
 def names() -> list[str]:
@@ -38,6 +40,17 @@ def is_graph_file(graph: str) -> bool:
     return is_path(graph, (".json",)) and not graph.startswith("hf:")
 
 
+def _file_of(graph: str) -> Path | None:
+    """The file of a network that is given as one, or by the name of a training that `measure` captured."""
+    if is_graph_file(graph):
+        return Path(graph)
+    name = _plain(graph)
+    if ":" in name or name in names() or is_by_numbers(name):
+        return None
+    captured = [folder / NETWORK for folder in measured_records(graph)]
+    return next((path for path in reversed(captured) if path.is_file()), None)
+
+
 def graph_origin(
     graph: str, attention: Attention | None = None
 ) -> Literal["file", "shipped", "numbers"]:
@@ -46,7 +59,7 @@ def graph_origin(
     GPT-2's shipped graph has the kernels of the code that it was captured from; by its numbers it is as other
     transformers are.
     """
-    if is_graph_file(graph):
+    if _file_of(graph) is not None:
         return "file"
     name = _plain(graph)
     by_numbers = attention == "eager" and is_by_numbers(name)
@@ -89,13 +102,15 @@ def _with_attention(graph: OpGraph, attention: Attention | None) -> OpGraph:
 
 
 def op_graph(graph: str, attention: Attention | None = None, half: bool = False) -> OpGraph:
-    """An op graph: that of a network by name, or a file whose path has a ``/`` or ends in ``.json``.
+    """An op graph: that of a network by name, of a training that was captured, or of a file, whose path has a
+    ``/`` or ends in ``.json``.
 
     Raises:
         JoulecastError: as :func:`load` and :func:`joulecast.graphs.opgraph.read_graph`.
     """
-    if is_graph_file(graph):
-        return _with_attention(read_graph(Path(graph)), attention)
+    file = _file_of(graph)
+    if file is not None:
+        return _with_attention(read_graph(file), attention)
     return load(graph, attention, half)
 
 

@@ -8,6 +8,7 @@ record is written aside, validated and then
 renamed, so a folder that is there is complete.
 """
 
+import shutil
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,6 +85,23 @@ class Outcome(_Part):
     """Most memory that any rank held."""
 
 
+NETWORK = "network.json"
+"""In the folder of a record: the captured network of an observed training, as an op graph."""
+
+
+class ObservedStep(_Part):
+    """How an observed training makes a step."""
+
+    optimizer: str | None = None
+    """Class of the optimizer, as torch names it."""
+    precision: str | None = None
+    """Type of what is computed with, as torch names it: that of autocast, where it is on."""
+    wrapper: str | None = None
+    """What exchanges gradients, as ``DistributedDataParallel``; ``None``: it was not seen."""
+    micro_batches: int = Field(1, ge=1)
+    """Backward passes of a rank."""
+
+
 class RunInfo(_Part):
     """``run.json``: what was run, where, and how it went."""
 
@@ -145,6 +163,8 @@ class RunInfo(_Part):
     unseen: dict[str, str] = {}
     """Of an observed training: stages that it does not show, each with the reason. Their time is in
     another stage, which the reason names."""
+    observed_step: ObservedStep | None = None
+    """Of an observed training whose steps were seen."""
     frames_sha256: dict[str, str] = {}
     """Checksum of each Parquet file of the record. A file that differs is not read."""
 
@@ -189,6 +209,8 @@ class RunRecord:
     power: "pd.DataFrame"
     activity: "pd.DataFrame"
     phases: "pd.DataFrame"
+    network: Path | None = None
+    """The captured network of an observed training, as the file of an op graph; a record has a copy."""
 
 
 def validate(record: RunRecord) -> None:
@@ -340,6 +362,8 @@ def write_record(target: Path, record: RunRecord) -> None:
     with directory_written_aside(target) as partial:
         for name in FRAMES:
             _write_frame(partial / f"{name}.parquet", getattr(record, name))
+        if record.network is not None:
+            shutil.copyfile(record.network, partial / NETWORK)
         sums = {name: sha256_of(partial / f"{name}.parquet") for name in FRAMES}
         info = record.info.model_copy(update={"frames_sha256": sums})
         (partial / "run.json").write_text(info.model_dump_json(indent=1) + "\n")

@@ -32,7 +32,7 @@ from joulecast.quantities import MOST_SAMPLES, counted, digits
 from joulecast.runs.files.reading import read_yaml, validated
 from joulecast.runs.folders import record_folders
 from joulecast.runs.platforms import Platform
-from joulecast.runs.record import read_info
+from joulecast.runs.record import NETWORK, RunInfo, read_info
 from joulecast.simulate.correction import (
     Corrected,
     MeasuredError,
@@ -85,40 +85,74 @@ _SHOWN = 10
 """Records of a folder that an error shows."""
 
 
-def _steps_to_write(folder: Path) -> JoulecastError:
-    """What run records lack for a simulation, and the file to write: with what they know."""
-    lines = []
+_PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}
+_REPLICAS = "DistributedDataParallel"
+
+
+def _captured_step(record: Path, info: RunInfo, step_s: float, batch: int) -> MeasuredStep | None:
+    """The step of a training that was captured; ``None``: it was not, or ran on no GPU, or its ranks are
+    joined by something else than DistributedDataParallel."""
+    network, seen, ranks = record / NETWORK, info.observed_step, info.spec.ranks
+    if not network.is_file() or seen is None or info.outcome.device != "cuda":
+        return None
+    if seen.precision not in _PRECISIONS or (ranks > 1 and seen.wrapper != _REPLICAS):
+        return None
+    micro = f",micro={seen.micro_batches}" if seen.micro_batches > 1 else ""
+    return MeasuredStep(
+        network=str(network),
+        strategy=f"dp={ranks}{micro}",
+        batch=batch,
+        precision=_PRECISIONS[seen.precision],
+        optimizer="adam" if "adam" in (seen.optimizer or "").lower() else "momentum",
+        step_s=step_s,
+        source=str(record),
+    )
+
+
+def _recorded_steps(folder: Path) -> list[MeasuredStep]:
+    """The steps of run records whose networks were captured.
+
+    Raises:
+        JoulecastError: there are none. It says what the records lack, and the file to write.
+    """
+    lines, found = [], []
     for record in record_folders(folder):
         info = read_info(record)
         outcome, batch = info.outcome, info.global_batch_size
         if not outcome.steps or not batch or outcome.work_unit != "samples" or info.left_out:
             continue
         ranks = info.spec.ranks
-        said = "; ".join([f"{counted(ranks, 'rank')}, {batch} samples of all", *info.remarks])
         step_s = (outcome.stop_s - outcome.start_s) / outcome.steps
+        each = max(1, batch // ranks)
+        step = _captured_step(record, info, step_s, each)
+        found += [] if step is None else [step]
+        said = "; ".join([f"{counted(ranks, 'rank')}, {batch} samples of all", *info.remarks])
         lines.append(
-            f"  - {{network: NETWORK, strategy: STRATEGY, batch: {max(1, batch // ranks)}, precision: "
+            f"  - {{network: NETWORK, strategy: STRATEGY, batch: {each}, precision: "
             f"PRECISION, step_s: {step_s:.6g}}}  # {record.name}: {said}"
         )
+    if found:
+        return found
     if not lines:
-        return JoulecastError(
+        raise JoulecastError(
             f"{folder}: no record there has steps of known samples to calibrate on"
         )
-    return JoulecastError(
+    raise JoulecastError(
         f"{folder}: run records do not say which network of the simulator was trained, at which length or "
-        "image size, and how it was split; write these into a YAML file, and give that file:\n  steps:\n"
+        "image size, and how it was split. Measure with --capture on GPUs, one or joined by "
+        f"{_REPLICAS}; or write these into a YAML file, and give that file:\n  steps:\n"
         + "\n".join(lines[:_SHOWN])
     )
 
 
 def read_steps(path: Path) -> list[MeasuredStep]:
-    """Measured steps from YAML: one step, or several under ``steps``.
+    """Measured steps from YAML, one or several under ``steps``; or from a folder of run records.
 
     Raises:
         JoulecastError: missing, or with wrong keys; names them. A folder of run records: what they lack.
     """
     if path.is_dir():
-        raise _steps_to_write(path)
+        return _recorded_steps(path)
     content = read_yaml(path, "measured step")
     if isinstance(content, dict) and "steps" in content:
         return validated(TypeAdapter(_Steps), content, str(path)).steps

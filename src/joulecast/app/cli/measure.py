@@ -1,6 +1,7 @@
 """The command that measures any training: it runs the user's command and leaves a run record."""
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +13,9 @@ from joulecast.measure.observer.request import MeasureRequest
 
 if TYPE_CHECKING:
     from joulecast.measure.observer.observation import Result
+
+_CAPTURE = "joulecast.graphs.capture:capture_trained"
+"""Runs in the training, which may lack what the observer itself does without."""
 
 
 @asks(MeasureRequest)
@@ -30,9 +34,15 @@ def measure(
 
     if (not command) == (request.attach is None):
         raise JoulecastError("give the training as a COMMAND behind `--`, or by --attach PID")
+    if request.capture and request.attach is not None:
+        raise JoulecastError(
+            "--capture: of a process that runs already no network can be captured; give its COMMAND"
+        )
     words = command_of(request.attach) if request.attach is not None else command or ()
     power = power_section(request.config)
     training = observed(request, words, MeterSettings(power.sysfs_root, tuple(power.command)))
+    if request.capture:
+        training = replace(training, capture=_CAPTURE)
     if request.attach is not None:
         _show(measure_running(training, request.attach, request.out, request.window_s))
         return

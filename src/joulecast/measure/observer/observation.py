@@ -33,6 +33,7 @@ from joulecast.runs.record import RunRecord
 
 _SITE = Path(__file__).parent / "site"
 FOLDER = "JOULECAST_OBSERVER"
+CAPTURE = "JOULECAST_CAPTURE"
 """Variable that has the folder for the marks, in the processes of a command that is measured."""
 
 _PATIENCE_S = 120.0
@@ -212,10 +213,13 @@ def _wait_for_all(job: JobFolder) -> list[str]:
     return faults
 
 
-def _environment(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
+def _environment(
+    environment: Mapping[str, str], folder: Path, capture: str | None
+) -> dict[str, str]:
     """The environment that brings the observer into the Python processes of a command."""
     own = [str(_SITE), *filter(None, [environment.get("PYTHONPATH")])]
-    return {**environment, "PYTHONPATH": os.pathsep.join(own), FOLDER: str(folder)}
+    asked = {FOLDER: str(folder), **({CAPTURE: capture} if capture else {})}
+    return {**environment, "PYTHONPATH": os.pathsep.join(own), **asked}
 
 
 def measure_command(
@@ -241,7 +245,9 @@ def measure_command(
     environment = dict(os.environ if environment is None else environment)
     observation = Observation(asked, out, environment)
     try:
-        command = Command(asked.command, _environment(environment, observation.marks))
+        command = Command(
+            asked.command, _environment(environment, observation.marks, asked.capture)
+        )
         ending = command.wait(window_s)
         faults = [ending.fault] if ending is not None and ending.fault else []
         result = observation.end(None if ending is None else ending.code, faults)

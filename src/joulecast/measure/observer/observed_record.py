@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from joulecast.measure.run_record import SampledHost, run_record
 from joulecast.quantities import counted
 from joulecast.runs.frames import STAGE_COLUMNS, STAGES
 from joulecast.runs.observations import most_frequent
-from joulecast.runs.record import Checks, Outcome, RunRecord
+from joulecast.runs.record import Checks, ObservedStep, Outcome, RunRecord
 from joulecast.runs.spec import Observed, RunSpec
 
 _PART_ROWS = 200_000
@@ -250,17 +250,29 @@ def _loss(ranks: Sequence[Rank]) -> float | None:
     return ranks[0].facts.get("loss") if ranks else None
 
 
+def _observed_step(ranks: Sequence[Rank]) -> ObservedStep:
+    facts = ranks[0].facts
+    return ObservedStep(
+        optimizer=facts.get("optimizer"),
+        precision=facts.get("autocast") or facts.get("precision"),
+        wrapper=facts.get("wrapper"),
+        micro_batches=max(1, ranks[0].steps.micro_batches),
+    )
+
+
 def _remarks(ranks: Sequence[Rank]) -> list[str]:
-    facts, steps = ranks[0].facts, ranks[0].steps
-    precision = facts.get("autocast") or facts.get("precision") or "unknown"
-    said = [f"observed: {facts.get('optimizer', 'an optimizer')}, {precision}"]
-    if steps.micro_batches > 1:
-        said.append(f"{steps.micro_batches} backward passes a step")
-    if wrapper := facts.get("wrapper"):
-        said.append(str(wrapper))
+    facts, step = ranks[0].facts, _observed_step(ranks)
+    said = [f"observed: {step.optimizer or 'an optimizer'}, {step.precision or 'unknown'}"]
+    if step.micro_batches > 1:
+        said.append(f"{step.micro_batches} backward passes a step")
+    if step.wrapper:
+        said.append(step.wrapper)
     if facts.get("exchange_by"):
         said.append("exchange as in the steps that torch's profiler recorded")
-    return [", ".join(said)]
+    remarks = [", ".join(said)]
+    if "not_captured" in facts:
+        remarks.append(f"the network was not captured: {facts['not_captured']}")
+    return remarks
 
 
 def observed_record(
@@ -313,7 +325,7 @@ def observed_record(
         device=str(ranks[0].facts.get("device", "cpu")) if ranks else None,
         final_loss=_loss(ranks),
     )
-    return run_record(
+    record = run_record(
         spec,
         [host.sampled for host in hosts],
         [host.fingerprint for host in hosts],
@@ -332,7 +344,9 @@ def observed_record(
         left_out=left_out,
         remarks=remarks,
         unseen=_unseen(ranks) if ranks else {},
+        observed_step=_observed_step(ranks) if ranks else None,
     )
+    return replace(record, network=ranks[0].process.graph) if ranks else record
 
 
 def _shares_cores(ranks: Sequence[Rank]) -> bool:

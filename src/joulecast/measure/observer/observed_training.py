@@ -21,7 +21,8 @@ class ObservedTraining:
 
     ``samples_per_step`` is of all ranks; ``steps`` are the first and the last one, from 0, of the part that
     counts; ``meters`` and ``period_s`` are the sampler's; ``attached`` is the process that ran before it was
-    measured; ``metering`` is where meters look and what they call. A run of a campaign has a ``spec``, which
+    measured; ``metering`` is where meters look and what they call; ``capture``: the function that
+    captures its network, as ``package.module:function``. A run of a campaign has a ``spec``, which
     its record must answer.
     """
 
@@ -35,6 +36,7 @@ class ObservedTraining:
     spec: RunSpec | None = None
     attached: int | None = None
     metering: MeterSettings = AS_USUAL
+    capture: str | None = None
 
 
 def observed(

@@ -93,6 +93,11 @@ class MeasureRequest(ObserveRequest):
         ge=1,
         description="PID of a process that runs already, in place of a COMMAND. Its steps are not seen.",
     )
+    capture: bool = Field(
+        default=False,
+        description="Capture the network in the first step, for `plan --network NAME`. It needs joulecast in "
+        "the environment of the training.",
+    )
     window_s: Annotated[float | None, from_text(duration_s), Shell("--for")] = Field(
         default=None,
         gt=0,

@@ -88,6 +88,8 @@ class Process:
 
     facts: dict[str, Any]
     marks: Marked
+    graph: Path | None = None
+    """The op graph of the network that it trains, if that was captured."""
 
     @property
     def rank(self) -> int:
@@ -125,6 +127,7 @@ class _Facts(BaseModel):
     precision: str | None = None
     exchange_by: str | None = None
     not_profiled: str | None = None
+    not_captured: str | None = None
 
 
 _FACTS = TypeAdapter(_Facts)
@@ -158,7 +161,8 @@ def read_processes(folder: Path) -> list[Process]:
             raise JoulecastError(
                 f"{path}: mark {number + 1} is none of a training; without the file, its rank has no steps"
             )
-        found.append(Process(known, marked))
+        graph = path.with_suffix(".graph")
+        found.append(Process(known, marked, graph if graph.is_file() else None))
     return sorted(found, key=lambda process: (process.rank, -process.updates))
 
 

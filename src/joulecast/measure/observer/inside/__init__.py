@@ -17,14 +17,15 @@ _WATCH: list[Watch] = []
 """That of this process, once its hooks are in."""
 
 
-def install(folder: str) -> Marks:
+def install(folder: str, capture: str | None = None) -> Marks:
     """Observe this process: hooks come in when it imports torch, or at once if it has.
 
     Args:
         folder: of this host, which gets the marks of each process.
+        capture: the function that captures the network that is trained, if that is asked for.
     """
     if not _WATCH:
-        _WATCH.append(Watch(Marks()))
+        _WATCH.append(Watch(Marks(), capture))
         for module, hook in _WATCH[0].by_module().items():
             after_import(module, hook)
     _WATCH[0].begin()

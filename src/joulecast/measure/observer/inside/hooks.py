@@ -23,6 +23,7 @@ from .marks import (
     Moment,
     clock_of,
 )
+from .network import Network
 from .wrapping import Hook, named_as
 
 _FUNCTIONAL = (
@@ -52,9 +53,13 @@ def samples_of(batch: Any, depth: int = 0) -> int | None:
     return None
 
 
+def _trained_by(optimizer: Any) -> list[Any]:
+    return [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+
+
 def _facts_of(optimizer: Any, number: int) -> dict[str, Any]:
     """Facts of what an optimizer trains."""
-    tensors = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    tensors = _trained_by(optimizer)
     if not tensors:
         return {}
     known = {"optimizer": type(optimizer).__name__}
@@ -73,8 +78,9 @@ def _facts_of_tensors(tensors: list[Any], number: int) -> dict[str, Any]:
 class Watch:
     """The hooks of one process."""
 
-    def __init__(self, marks: Marks) -> None:
+    def __init__(self, marks: Marks, capture: str | None = None) -> None:
         self.marks = marks
+        self._network = Network(marks, capture) if capture else None
         self._clock = HostClock()
         self._begun = self._clock.now()
         self._in_update = False
@@ -92,7 +98,9 @@ class Watch:
 
     def by_module(self) -> dict[str, Hook]:
         """The hooks by the module that they are for."""
+        network = self._network
         return {
+            **({"torch.nn.modules.module": network.watch} if network else {}),
             "torch.optim.optimizer": self._watch_optimizers,
             "torch.autograd": self._watch_backward,
             "torch.autograd.profiler": self._profiled.watch,
@@ -134,6 +142,9 @@ class Watch:
         number = self._optimizers.setdefault(id(optimizer), len(self._optimizers))
         if is_new:
             self._note(_facts_of(optimizer, number))
+        if self._network is not None:
+            # It takes seconds, which belong to the first step: a warm-up.
+            self._network.capture(_trained_by(optimizer), self.marks.path("graph"))
         self._updated(number)
 
     def _watch_functional(self, name: str) -> Hook:

@@ -89,7 +89,7 @@ class Marks:
         with suppress(OSError):
             if self._file is None:
                 self._file = os.open(
-                    self._path("marks"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644
+                    self.path("marks"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644
                 )
                 self._save()
             os.write(self._file, b"".join(self._rows))
@@ -112,12 +112,13 @@ class Marks:
             "noted_s": time.monotonic(),
             **self._facts,
         }
-        partial = self._path("partial")
+        partial = self.path("partial")
         with open(partial, "w") as file:
             json.dump(known, file)
-        os.replace(partial, self._path("json"))
+        os.replace(partial, self.path("json"))
 
-    def _path(self, ending: str) -> str:
+    def path(self, ending: str) -> str:
+        """The file of this process with an ending."""
         return os.path.join(self._folder or "", f"{os.getpid()}.{ending}")
 
 

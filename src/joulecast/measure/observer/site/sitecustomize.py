@@ -33,7 +33,8 @@ def _observe() -> None:
         return
     try:
         inside = os.path.join(os.path.dirname(_HERE), "inside", "__init__.py")
-        _load("joulecast_inside", inside).install(folder)
+        capture = os.environ.get("JOULECAST_CAPTURE")
+        _load("joulecast_inside", inside).install(folder, capture)
     except Exception as error:
         sys.stderr.write(f"joulecast: this process is not observed: {error}\n")
 

@@ -1,0 +1,93 @@
+"""The network that is trained, captured as an op graph in the first step, where that is asked for.
+
+It needs joulecast in the program's own environment, as an op graph is made from torch's export of the module
+that is in memory here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from weakref import ref
+
+from .marks import Marks
+from .wrapping import named_as
+
+_NAMES_OF_LABELS = ("label", "labels")
+"""Arguments by which a network of the Hugging Face hub gets what its loss is taken of."""
+
+
+_MOST_CALLS = 64
+"""Calls that are remembered; those of the first step alone can be many."""
+
+
+def _without_samples(value: Any) -> Any:
+    """A tensor of no samples in place of one of some: its shape and type are all that is needed."""
+    shape = getattr(value, "shape", None)
+    return value.new_empty((0, *shape[1:])) if shape else value
+
+
+class Network:
+    """Notes the modules that are called until the first update, and captures the one that it trains.
+
+    Args:
+        capture: the function that makes an op graph of a module and what it is called with, as
+            ``package.module:function``; the graph can be written to a path.
+    """
+
+    def __init__(self, marks: Marks, capture: str) -> None:
+        self._marks = marks
+        self._capture = capture
+        self._depth = 0
+        self._called: list[tuple[ref[Any], tuple[Any, ...], dict[str, Any]]] = []
+        self._unwatch: Callable[[], None] | None = None
+
+    def watch(self, module: Any) -> None:
+        """Wrap the call of ``torch.nn.modules.module.Module`` until the network is captured."""
+        kind = module.Module
+        own = kind.__call__
+
+        def noted_call(called: Any, *args: Any, **kwargs: Any) -> Any:
+            # torch.fx keeps the call that it finds when it is imported, and traces with it.
+            if self._unwatch is None:
+                return own(called, *args, **kwargs)
+            if self._depth == 0:
+                shapes = tuple(map(_without_samples, args))
+                named = {name: _without_samples(value) for name, value in kwargs.items()}
+                self._called.append((ref(called), shapes, named))
+                del self._called[:-_MOST_CALLS]
+            self._depth += 1
+            try:
+                return own(called, *args, **kwargs)
+            finally:
+                self._depth -= 1
+
+        kind.__call__ = named_as(noted_call, own)
+        self._unwatch = lambda: setattr(kind, "__call__", own)
+
+    def capture(self, tensors: list[Any], path: str) -> None:
+        """Write the op graph of the module that has most of the tensors that were updated."""
+        if self._unwatch is None:
+            return
+        self._unwatch()
+        self._unwatch, called, self._called = None, self._called, []
+        trained = {id(tensor) for tensor in tensors}
+        known = [(module(), args, kwargs) for module, args, kwargs in called]
+        shares = [
+            sum(id(tensor) in trained for tensor in module.parameters()) if module else 0
+            for module, _, _ in known
+        ]
+        try:
+            if not any(shares):
+                raise ValueError("no module that was called has the parameters that were updated")
+            module, args, kwargs = known[shares.index(max(shares))]
+            unlabelled = {
+                name: value for name, value in kwargs.items() if name not in _NAMES_OF_LABELS
+            }
+            package, _, function = self._capture.partition(":")
+            graph = getattr(import_module(package), function)(module, args, unlabelled)
+            graph.write(Path(path))
+        except Exception as error:
+            self._marks.note(not_captured=f"{type(error).__name__}: {error}"[:1000])

@@ -1,0 +1,138 @@
+"""A training whose network `joulecast measure --capture` captures is simulated and planned by its name."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from joulecast.app.cli.main import app
+
+TRAINING = """
+import torch
+import torch.distributed as dist
+
+class Tagger(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = torch.nn.Embedding(1000, 64)
+        self.layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
+        self.tags = torch.nn.Linear(64, 50)
+
+    def forward(self, ids=None, labels=None):
+        logits = self.tags(self.layer(self.words(ids)))
+        if labels is None:
+            return logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        return loss, logits
+
+dist.init_process_group("gloo")
+network = torch.nn.parallel.DistributedDataParallel(Tagger())
+optimizer = torch.optim.AdamW(network.parameters())
+for step in range(4):
+    for micro_batch in range(2):
+        ids = torch.randint(0, 50, (4, 16))
+        with torch.autocast("cpu", torch.bfloat16):
+            loss, _ = network(ids=ids, labels=ids)
+        loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+dist.destroy_process_group()
+"""
+PARAMETERS = (
+    1000 * 64 + 64 * 192 + 192 + 64 * 64 + 64 + 2 * 64 * 128 + 128 + 64 + 4 * 64 + 64 * 50 + 50
+)
+
+
+def joulecast(*words: str) -> str:
+    result = CliRunner().invoke(app, [*words])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder in which the training was measured, on two ranks."""
+    folder = tmp_path_factory.mktemp("captured")
+    (folder / "train.py").write_text(TRAINING)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(folder)
+        ranks = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"]
+        options = ["--capture", "--name", "tagger", "--samples-per-step", "16"]
+        joulecast("measure", *options, "--", *ranks)
+    return folder
+
+
+def simulated(*options: str) -> dict:
+    words = [
+        "--platform",
+        "h100-sxm",
+        "--precision",
+        "bf16",
+        "--optimizer",
+        "adam",
+        "--json",
+        *options,
+    ]
+    return json.loads(joulecast("simulate", "--network", "tagger", *words))
+
+
+def test_a_captured_network_is_simulated_by_the_name_of_its_training(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    found = simulated("--strategy", "dp=2", "--batch", "64")
+    assert found["parameters"] == PARAMETERS
+    assert found["global_batch"] == 128 and found["step_s"] > 0
+
+
+def test_its_record_calibrates_a_plan_if_it_ran_on_gpus(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    record = "results/measured/tagger-n1-r1"
+    setting = ("--strategy", "dp=2,micro=2", "--batch", "8")
+    on_cpu = ["simulate", "--network", "tagger", "--platform", "h100-sxm", *setting]
+    refused = CliRunner().invoke(app, [*on_cpu, "--calibrate", record])
+    assert refused.exit_code != 0 and "--capture" in refused.output
+    # As if it had run on GPUs, where its steps take 1.3 times as long as simulated.
+    plain = simulated(*setting)
+    path = Path(record) / "run.json"
+    info = json.loads(path.read_text())
+    outcome = info["outcome"]
+    outcome["device"] = "cuda"
+    outcome["stop_s"] = outcome["start_s"] + outcome["steps"] * 1.3 * plain["step_s"]
+    path.write_text(json.dumps(info))
+    again = simulated(*setting, "--calibrate", record)
+    assert again["step_s"] == pytest.approx(1.3 * plain["step_s"], rel=0.01)
+    assert again["basis"] == "calibrated"
+    asked = [
+        "--network",
+        "tagger",
+        "--platform",
+        "h100-sxm",
+        "--devices",
+        "1:4",
+        "--samples",
+        "1e4",
+    ]
+    plan = json.loads(joulecast("plan", *asked, "--calibrate", record, "--json"))
+    assert {row["gpus"] for row in plan["candidates"]} == {1, 2, 4}
+    assert all(row["is_calibrated"] for row in plan["candidates"])
+
+
+def test_a_training_without_joulecast_is_measured_and_says_why_it_was_not_captured(tmp_path):
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import sys\n"
+        "sys.modules['joulecast'] = None\n"
+        "import torch\n"
+        "network = torch.nn.Linear(8, 8)\n"
+        "optimizer = torch.optim.SGD(network.parameters(), lr=0.1)\n"
+        "for step in range(5):\n"
+        "    network(torch.randn(4, 8)).sum().backward()\n"
+        "    optimizer.step()\n"
+    )
+    out = ["--out", str(tmp_path), "--name", "plain", "--samples-per-step", "4"]
+    joulecast("measure", "--capture", *out, "--", sys.executable, str(program))
+    info = json.loads((tmp_path / "plain-n1-r1" / "run.json").read_text())
+    assert info["outcome"]["steps"] == 4
+    assert any("not captured" in remark for remark in info["remarks"])
+    assert not (tmp_path / "plain-n1-r1" / "network.json").exists()
