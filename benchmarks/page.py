@@ -20,7 +20,7 @@ import altair
 from _output import parser, show
 from playwright.sync_api import Browser, sync_playwright
 
-from joulecast.report.figures.look import Chart
+from joulecast.report.figures.style import Chart
 from joulecast.report.pages.overview import page_context, rendered, write_overview
 
 _LOADS = 5

@@ -5,8 +5,8 @@ import io
 import re
 from pathlib import Path
 
-from alike import assert_alike
 from conftest import ROOT
+from same_text import assert_alike
 
 import joulecast
 

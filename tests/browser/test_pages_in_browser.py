@@ -14,7 +14,7 @@ from pages_fixtures import write_answered, write_campaign
 
 import joulecast
 from joulecast.energy.prices import NO_PRICES, Prices
-from joulecast.report.figures.look import GREY, PALETTES
+from joulecast.report.figures.style import GREY, PALETTES
 from joulecast.report.forecast_lines import forecast_cells
 from joulecast.report.pages.overview import write_overview
 from joulecast.report.papers.rows import Row, paper_table

@@ -19,8 +19,8 @@ import pandas as pd
 import pytest
 import reference
 import yaml
-from alike import assert_alike
 from conftest import ROOT
+from same_text import assert_alike
 from typer.testing import CliRunner
 
 import joulecast

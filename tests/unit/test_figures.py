@@ -11,4 +11,4 @@ def test_one_module_has_all_colours():
         for path in (ROOT / "src/joulecast/report/figures").glob("*.py")
         if re.search(r"#[0-9A-Fa-f]{6}", path.read_text())
     }
-    assert found == {"look.py"}
+    assert found == {"style.py"}

@@ -26,7 +26,7 @@ from joulecast.report.campaign import (
 )
 from joulecast.report.figures.front import energy_time_front
 from joulecast.report.figures.inline import inline_svg, page_colours
-from joulecast.report.figures.look import PALETTES, SHADES
+from joulecast.report.figures.style import PALETTES, SHADES
 from joulecast.report.pages.overview import page_context, rendered, write_overview
 from joulecast.report.pages.settings import headline, settings_table, short_table
 from joulecast.report.results_folder import NothingToShow, read_results

@@ -10,8 +10,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from joulecast.app.api.arguments import AnyPath, Records, naming, paths, prices_of, takes_request
 from joulecast.app.api.forecast_result import Forecast
-from joulecast.app.api.given import AnyPath, Records, naming, paths, prices_of, takes_request
 from joulecast.energy.request import EvaluateRequest, ForecastRequest
 from joulecast.report.advice.request import AdviceRequest
 

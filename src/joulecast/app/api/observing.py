@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from joulecast.app.api.given import parameters_of
+from joulecast.app.api.arguments import parameters_of
 from joulecast.measure.observer.request import ObserveRequest
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from joulecast.app.api.given import naming, prices_of, takes_request
+from joulecast.app.api.arguments import naming, prices_of, takes_request
 from joulecast.energy.request import StartRequest
 from joulecast.partition.request import PartitionRequest
 from joulecast.report.advice.request import PlanRequest

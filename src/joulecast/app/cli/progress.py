@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from joulecast.app.api.given import prices_of
+from joulecast.app.api.arguments import prices_of
 from joulecast.app.cli.options import AsJson, Platforms, PricesFile, echo_json
 from joulecast.energy.prices import Prices
 from joulecast.errors import JoulecastError

@@ -14,8 +14,8 @@ from pydantic import (
     create_model,
 )
 
+from joulecast.app.api.arguments import AnyPath, Records
 from joulecast.app.api.forecasts import read_records
-from joulecast.app.api.given import AnyPath, Records
 from joulecast.errors import JoulecastError
 from joulecast.quantities import is_number
 from joulecast.runs.files.reading import read_json_object, validated

@@ -7,7 +7,7 @@ from typing import Any
 from prometheus_client.core import CollectorRegistry, GaugeMetricFamily
 from prometheus_client.openmetrics.exposition import generate_latest
 
-from joulecast.app.api.given import AnyPath, Records
+from joulecast.app.api.arguments import AnyPath, Records
 from joulecast.app.integrations.exported import Exported, exported
 from joulecast.runs.files.writing import written_aside
 

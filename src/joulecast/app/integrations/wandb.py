@@ -5,7 +5,7 @@ from typing import Any
 
 import wandb
 
-from joulecast.app.api.given import Records
+from joulecast.app.api.arguments import Records
 from joulecast.app.integrations.exported import exported, grouped
 
 

@@ -10,7 +10,7 @@ import altair as alt
 import pandas as pd
 
 from joulecast.quantities import consumptions, digits, masses, money, times, with_range
-from joulecast.report.figures.look import (
+from joulecast.report.figures.style import (
     CONFIG,
     GREY,
     INK,

@@ -8,7 +8,7 @@ import pandas as pd
 
 from joulecast.quantities import NONE, consumptions, is_number, joules, seconds
 from joulecast.report.campaign import COSTS, Advised, work_in_words
-from joulecast.report.figures.look import (
+from joulecast.report.figures.style import (
     INK,
     KNOWN,
     Chart,

@@ -1,7 +1,7 @@
 """Charts as SVG that stands in a page: drawn when the page is made, with the numbers of each mark.
 
 A mark's ``data-tip`` has what a reader sees on hovering, as ``name: text`` parted by :data:`PARTED`. Colours
-are those of :data:`~joulecast.report.figures.look.SHADES`, so that a page shows them on dark paper, too.
+are those of :data:`~joulecast.report.figures.style.SHADES`, so that a page shows them on dark paper, too.
 """
 
 import json
@@ -10,7 +10,7 @@ from typing import Any
 
 import vl_convert
 
-from joulecast.report.figures.look import CONFIG, SERIES, SHADES, VEGA_LITE, WHITE, Chart
+from joulecast.report.figures.style import CONFIG, SERIES, SHADES, VEGA_LITE, WHITE, Chart
 
 PARTED = " · "
 _WIDTH = 400

@@ -5,7 +5,7 @@ import pandas as pd
 
 from joulecast.energy.fitting import CampaignFit
 from joulecast.quantities import digits, joules, percent, seconds
-from joulecast.report.figures.look import (
+from joulecast.report.figures.style import (
     INK,
     Chart,
     Figure,

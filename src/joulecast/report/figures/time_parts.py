@@ -6,7 +6,7 @@ import altair as alt
 import pandas as pd
 
 from joulecast.quantities import counted, listed, percent
-from joulecast.report.figures.look import (
+from joulecast.report.figures.style import (
     PARTS,
     PHASES,
     Chart,

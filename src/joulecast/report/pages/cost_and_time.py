@@ -12,7 +12,7 @@ from joulecast.report.figures.forecast import (
     forecast_charts,
     training_names,
 )
-from joulecast.report.figures.look import Chart
+from joulecast.report.figures.style import Chart
 from joulecast.report.forecast_lines import forecast_cells
 from joulecast.report.grid import SHOWS, Amounts, Table
 from joulecast.report.measured_runs import ENERGY_IS, NODES_ARE

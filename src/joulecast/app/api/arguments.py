@@ -1,4 +1,4 @@
-"""What the public functions share: how they are asked, and paths and prices as people give them."""
+"""Arguments of the public functions: how they become a request, and paths and prices as people give them."""
 
 from __future__ import annotations
 

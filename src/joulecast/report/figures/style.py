@@ -1,4 +1,4 @@
-"""What all figures share: their colours and their look."""
+"""The style of all figures: their colours, fonts and sizes."""
 
 import math
 import textwrap
