@@ -367,7 +367,9 @@ def test_the_papers_page_is_readable_and_alone(browser, tmp_path, width, scheme)
         for ours in (10.3, 9.2, 112.0, 10.1)
     ]
     rows += [replace(rows[0], published=">60"), replace(rows[1], why_not_comparable="another " * 9)]
-    papers = [Paper("Zeus", read_published(ROOT / "config/published/mc2.yaml"), "traces", ("q",))]
+    papers = [
+        Paper("Zeus", read_published(ROOT / "config/published/mc2.yaml"), "traces", {"q": ["q"]})
+    ]
     write_papers(tmp_path / "papers", paper_table(rows, tmp_path), papers)
     context = browser.new_context(
         viewport={"width": width, "height": 900}, offline=True, color_scheme=scheme

@@ -1,6 +1,6 @@
-"""One line a paper, computed from its rows: claimed, regenerated, how near, and why not the rest."""
+"""One row a claim and one line a paper, computed from the rows of its numbers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -23,14 +23,14 @@ class Paper:
         name: as in the column ``paper`` of the table.
         published: its numbers, citation and claims.
         regenerated_on: what ours are made of.
-        headlines: quantities whose numbers its line gives.
+        headlines: its claims in short, and the quantities whose numbers each rests on.
         rivals: a sentence that says where a rival is better.
     """
 
     name: str
     published: FromPaper
     regenerated_on: str
-    headlines: tuple[str, ...]
+    headlines: Mapping[str, Sequence[str]]
     rivals: str = ""
 
 
@@ -95,7 +95,6 @@ def _summary(paper: Paper, rows: pd.DataFrame) -> Summary:
         f"{int(regenerated.sum())} of {len(rows)} rows ({sources}), on {paper.regenerated_on}.",
         [
             *_judged(rows),
-            *(_headline(rows, quantity) for quantity in paper.headlines),
             *([paper.rivals] if paper.rivals else []),
         ],
         _reasons(rows),
@@ -137,34 +136,54 @@ def _judged(rows: pd.DataFrame) -> list[str]:
     return [*found, f"Not reproduced: {'; '.join(names)}{more}."] if names else found
 
 
-def _headline(rows: pd.DataFrame, quantity: str) -> str:
-    """The published number of a quantity, and ours from the smallest to the largest."""
-    of_quantity = rows[rows["quantity"] == quantity]
-    alike = of_quantity[of_quantity["comparable"] == "yes"]
-    of_quantity = alike if len(alike) else of_quantity
-    theirs = of_quantity["published"].fillna(of_quantity["reference"])
-    unit = next(iter(of_quantity["unit"]), "")
-    printed = "printed" if of_quantity["published"].notna().all() else "by the public code"
-    head = f"{quantity[:1].upper()}{quantity[1:]}: {_range(theirs)} {unit} {printed}"
-    ours = of_quantity.dropna(subset=["ours"])
-    if ours.empty:
-        return f"{head}, none here."
-    least, most = ours.loc[ours["ours"].idxmin()], ours.loc[ours["ours"].idxmax()]
-    here = f"{digits(least['ours'])} {unit} here"
-    if len(ours) > 1:
-        here = (
-            f"{digits(least['ours'])} {unit} ({least['setting']}) to {digits(most['ours'])} {unit} "
-        )
-        here += f"({most['setting']}) here"
-    return f"{head}; {here}."
+def claims_table(table: pd.DataFrame, papers: Sequence[Paper]) -> pd.DataFrame:
+    """One row a claim: what is printed, what came out here, on what, and the verdict.
+
+    Args:
+        table: of :func:`joulecast.report.papers.rows.paper_table`.
+        papers: those that have rows in it.
+    """
+    found = [
+        {"paper": paper.name, "claim": claim, **_of_claim(rows), "on": paper.regenerated_on}
+        for paper in papers
+        for claim, quantities in paper.headlines.items()
+        for rows in [table[(table["paper"] == paper.name) & table["quantity"].isin(quantities)]]
+        if len(rows)
+    ]
+    columns = ["paper", "claim", "printed", "here", "on", "verdict"]
+    return pd.DataFrame(found, columns=columns)
+
+
+def _of_claim(rows: pd.DataFrame) -> dict[str, str]:
+    """What is printed of a claim's numbers, what came out here, and the verdict on them."""
+    same = rows[rows["comparable"] == "yes"]
+    rows = same if len(same) else rows
+    unit = f" {rows['unit'].iloc[0]}".rstrip()
+    theirs = pd.to_numeric(rows["published"].fillna(rows["reference"]), errors="coerce").dropna()
+    ours = rows["ours"].dropna()
+    printed = _range(theirs) + unit if len(theirs) else str(rows["published"].iloc[0])
+    if rows["published"].isna().all():
+        printed += " (its public code)"
+    verdict = ", ".join(rows["verdict"].unique())
+    differences = rows["difference"].dropna()
+    if verdict == Verdict.NOT_COMPARABLE and len(differences):
+        verdict += f"; ours is {_against(differences)}"
+    return {
+        "printed": printed,
+        "here": _range(ours) + unit if len(ours) else "none",
+        "verdict": verdict,
+    }
+
+
+def _against(differences: pd.Series) -> str:
+    if (differences < 0).all():
+        return "lower"
+    return "higher" if (differences > 0).all() else "lower in some rows, higher in others"
 
 
 def _range(numbers: pd.Series) -> str:
-    values = pd.to_numeric(numbers, errors="coerce").dropna()
-    if values.empty:
-        return "none"
-    least, most = values.min(), values.max()
-    return f"{least:g}" if least == most else f"{least:g} to {most:g}"
+    least, most = digits(numbers.min()), digits(numbers.max())
+    return least if least == most else f"{least} to {most}"
 
 
 def _reasons(rows: pd.DataFrame) -> list[str]:

@@ -10,7 +10,7 @@ from joulecast.report.papers.antichain import antichain_rows, of_antichain
 from joulecast.report.papers.mc2 import mc2_rows, of_mc2
 from joulecast.report.papers.proteus import of_proteus, proteus_rows
 from joulecast.report.papers.rows import paper_table, verdict_counts
-from joulecast.report.papers.summary import Paper, Summary, in_all, summaries
+from joulecast.report.papers.summary import Paper, Summary, claims_table, in_all, summaries
 from joulecast.report.papers.zeus import of_zeus, zeus_rows
 from joulecast.report.tables.output import markdown, write_numbers, write_text
 from joulecast.report.tables.partition import read_published_partitioning
@@ -98,7 +98,7 @@ def write_papers(stem: Path, table: pd.DataFrame, papers: Sequence[Paper]) -> No
     # Some are printed as bounds (``>60``): the column is text.
     as_printed = table["published"].map(_as_printed, na_action="ignore")
     rounded = write_numbers(stem, table.assign(published=as_printed))
-    write_text(stem, _TITLE, _as_markdown(rounded, lines))
+    write_text(stem, _TITLE, _as_markdown(rounded, claims_table(table, papers), lines))
 
 
 def _as_printed(number: float | str) -> str:
@@ -107,13 +107,13 @@ def _as_printed(number: float | str) -> str:
 
 def _in_short(line: Summary) -> str:
     parts = [f"Claims: {line.paper.published.claim}", f"Computed here: {line.regenerated}"]
-    parts.append(f"How near: {' '.join(line.near)}")
+    parts += line.near
     if line.why_not:
         parts.append(f"{line.why_not_what}: {'; '.join(line.why_not)}.")
     return f"* **{line.paper.name}: {line.in_short}.** {' '.join(parts)}"
 
 
-def _as_markdown(table: pd.DataFrame, lines: Sequence[Summary]) -> str:
+def _as_markdown(table: pd.DataFrame, claims: pd.DataFrame, lines: Sequence[Summary]) -> str:
     cited = {line.paper.name: line.paper.published.citation for line in lines}
     text = [
         f"# {_TITLE}",
@@ -121,6 +121,8 @@ def _as_markdown(table: pd.DataFrame, lines: Sequence[Summary]) -> str:
         in_all(table),
         "",
         " ".join(f"{line.paper.name}: {line.in_short}." for line in lines),
+        "",
+        markdown(claims),
         "",
         *map(_in_short, lines),
         "",

@@ -22,7 +22,19 @@ def of_zeus(published: PublishedTuning) -> Paper:
         _PAPER,
         published,
         "the traces that its authors measured: six workloads on four GPUs",
-        ("least energy saved", "most energy saved", "most time saved"),
+        {
+            "least energy saved": ["least energy saved"],
+            "most energy saved": ["most energy saved"],
+            "most time saved": ["most time saved"],
+            "least energy of each workload (figure 1)": [
+                f"least energy, {of}" for of in ("batch size only", "power limit only", "both")
+            ],
+            "the reproduction: energy of its experiments": ["energy"],
+            "the reproduction: time of its experiments": ["time"],
+            "the reproduction: least and most energy saved": [
+                f"{which} energy saved, the reproduction's own range" for which in ("least", "most")
+            ],
+        },
     )
 
 
