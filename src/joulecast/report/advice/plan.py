@@ -26,6 +26,7 @@ from joulecast.runs.provenance import usable_cores
 from joulecast.simulate.answer import at_clock, platform_and_costs
 from joulecast.simulate.correction import Corrected
 from joulecast.simulate.cost_cache import CachedCosts, OpCache
+from joulecast.simulate.inferred_splits import sequence_length
 from joulecast.simulate.simulate import Assumptions, Simulation, simulate
 from joulecast.simulate.strategy import text_of
 from joulecast.simulate.strategy_search import Found, in_processes, search
@@ -227,13 +228,14 @@ def _weighed(
         warnings.append(
             "settings differ in precision: whether a training reaches the same accuracy is not known here"
         )
+    length = next((sequence_length(machine.graph) for machine in machines), None)
     return Weighed(
         request.network,
         ", ".join(of_platform),
         "simulated",
         request.samples,
         "samples",
-        "as asked",
+        "as asked" if length is None else f"as asked, of {length:,} tokens or positions each",
         [candidate.priced(of_platform[str(candidate.platform)]) for candidate in candidates],
         refused,
         [

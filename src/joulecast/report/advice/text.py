@@ -141,7 +141,7 @@ def plan_text(planned: Mapping[str, Any]) -> str:
     rows = planned["candidates"]
     in_joules = consumptions_of(row["energy_j"] for row in rows)
     lines = [
-        f"{planned['network']}, {amount(work['samples'], work['unit'])}; "
+        f"{planned['network']}, {amount(work['samples'], work['unit'])} ({work['why']}); "
         f"{_limit_in_words(planned['request'], prices.currency)}",
         "",
         *_choice(planned, in_joules),
