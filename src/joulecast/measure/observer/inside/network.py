@@ -17,16 +17,14 @@ from .wrapping import named_as
 
 _NAMES_OF_LABELS = ("label", "labels")
 """Arguments by which a network of the Hugging Face hub gets what its loss is taken of."""
-
-
 _MOST_CALLS = 64
 """Calls that are remembered; those of the first step alone can be many."""
 
 
 def _without_samples(value: Any) -> Any:
     """A tensor of no samples in place of one of some: its shape and type are all that is needed."""
-    shape = getattr(value, "shape", None)
-    return value.new_empty((0, *shape[1:])) if shape else value
+    new_empty = getattr(value, "new_empty", None)
+    return value if new_empty is None or not value.shape else new_empty((0, *value.shape[1:]))
 
 
 class Network:
