@@ -147,7 +147,7 @@ def _ablations() -> Iterator[tuple[str, Any, str, Any]]:
 def _energy_priors(folders: list[Path]) -> Iterator[dict[str, Any]]:
     """Energies with every prior of kappa halved and doubled."""
     for factor in (0.5, 2.0):
-        for name in ("KAPPA_PRIOR", "KAPPA_PRIOR_SD", "KAPPA_SPREAD"):
+        for name in ("KAPPA_PRIOR", "KAPPA_SPREAD"):
             with _changed(mc2_phases, name, factor * getattr(mc2_phases, name)):
                 for row in metered(folders, ("summary",)):
                     if row["model"] == "MC2":

@@ -21,7 +21,6 @@ class Terms:
 
     phases: bool = True
     duty: str = "partial"
-    pooled: bool = True
     ramp: bool = True
     own_idle: bool = True
     others: bool = True
@@ -34,7 +33,6 @@ ABLATIONS = {
     "no phases": Terms(phases=False, ramp=False),
     "no ramp": Terms(ramp=False),
     "one idle floor for all nodes": Terms(own_idle=False),
-    "kappa of the prior alone": Terms(pooled=False),
     "no times of others": Terms(others=False),
 }
 """Models with one thing taken away, by what is missing."""
