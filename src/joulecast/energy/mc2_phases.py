@@ -15,7 +15,8 @@ from a break loses ``ramp_s`` seconds of excess power. Over a run::
 
     E = N [ P_0 T + dP_T f(u_T) (T_training - ramp_s starts) + dP_E f(u_E) T_evaluating ]
 
-Where an evaluation runs during training, on nodes of its own, each term counts the nodes in its phase.
+Where evaluations run during training, on nodes of their own, each term counts the nodes in its phase. Such
+nodes wait for the next evaluation at partial duty: of the training, they compute the share that is evaluated.
 
 What is learnt: ``P_0`` and ``ramp_s`` from all workloads of the platform, ``dP`` from the workload's
 own smallest node count, ``kappa`` of a workload from the prior and its own larger node counts, as far as it
@@ -44,6 +45,7 @@ from joulecast.energy.run_time import RunTimes
 from joulecast.energy.smallest_scale import (
     TIMES,
     Calibrated,
+    apart_seconds,
     calibrate,
     evaluates_apart,
     idle_floors,
@@ -166,15 +168,16 @@ class PhaseMC2:
         evaluators = self._evaluators(base, row)
         trains = row["nodes"] - evaluators
         training_s = trains * np.asarray(row["training_s"])
-        evaluating_s = row["nodes"] * np.asarray(row["evaluating_s"])
-        evaluating_s = evaluating_s + evaluators * np.asarray(row["both_s"])
+        alone_s = row["nodes"] * np.asarray(row["evaluating_s"])
+        evaluating_s = alone_s + evaluators * np.asarray(row["both_s"])
         powered_s = training_s - trains * self._lost_s(row)
         fall = evaluating_fall = self._fall(base.pace, base.computes, row, training_s, kappa)
         if base.evaluating_pace > 0:
             pace = base.evaluating_pace
             evaluating_fall = self._fall(pace, base.computes, row, evaluating_s, kappa)
         excess_j = base.training_w * powered_s * fall
-        excess_j = excess_j + base.evaluating_w * evaluating_s * evaluating_fall
+        lit_s = alone_s + apart_seconds(evaluators, row)
+        excess_j = excess_j + base.evaluating_w * lit_s * evaluating_fall
         floor_j = row["nodes"] * floor_w * np.asarray(row["total_s"])
         return np.asarray(floor_j + rise * excess_j)
 
