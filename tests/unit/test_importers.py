@@ -741,8 +741,8 @@ UNET = ROOT.parent / "shared/data/mlperf_power_unet3d"
 
 @pytest.mark.skipif(not UNET.is_dir(), reason="U-Net's runs are not shipped")
 def test_nodes_that_evaluate_beside_the_training_are_known_on_other_counts(tmp_path):
-    """U-Net on one node from nine, of which some only evaluate: its steps on one wait for no other. And on nine
-    from one: the nodes that evaluate wait in between, and draw more than idle."""
+    """U-Net on one node from nine, of which some only evaluate: its steps on one wait for no other. And on
+    nine from one: the nodes that evaluate wait in between, and draw more than idle."""
     for source in (SHIPPED, UNET):
         import_mlperf(source, tmp_path / source.name)
     verdict = joulecast.evaluate(
