@@ -211,8 +211,6 @@ class PhaseMC2:
     def _duty(self, share: Floats, kappa: Floats | float) -> Floats:
         if self.terms.duty == "none":
             return np.ones_like(share)
-        if self.terms.duty == "shared":
-            return np.asarray(share + kappa * np.maximum(0.0, 1.0 - share))
         return duty(share, kappa)
 
     def _kappa_of(self, workload: str, larger: pd.DataFrame) -> Gaussian:
@@ -239,11 +237,6 @@ class PhaseMC2:
     def _believe_kappas(self, kappas: dict[str, Gaussian]) -> None:
         if self.terms.duty == "linear":
             self.kappa = dict.fromkeys([*self.workloads, UNSEEN], Gaussian(0.0, 0.0))
-        elif self.terms.duty == "shared":
-            values = [v.mean for v in kappas.values()]
-            # Nothing to share where no workload ran on more nodes than its calibration.
-            shared = Gaussian(float(np.mean(values)) if values else float("nan"), 0.1)
-            self.kappa = dict.fromkeys([*self.workloads, UNSEEN], shared)
         else:
             prior = Gaussian(KAPPA_PRIOR, KAPPA_SPREAD)
             self.kappa = {UNSEEN: prior} | {
