@@ -85,6 +85,7 @@ def test_what_was_simulated_is_told(on_l40s):
         ({"platform": "h100-sxm", **RESNET, "whole_job": True}, "leave out whole-job"),
         ({"platform": "h100-sxm", **RESNET, "samples": 1e6}, "--epochs"),
         (RESNET, "give platform"),
+        ({"precision": "fp32"}, "give platform"),
     ],
 )
 def test_what_cannot_be_forecast_elsewhere_is_refused_with_a_way_out(on_l40s, asked, way_out):

@@ -223,8 +223,8 @@ class ForecastRequest(Priced, Scales, Recorded):
     @model_validator(mode="after")
     def _elsewhere(self) -> Self:
         """What is asked of a platform, and what is not."""
-        if self.platform is None and (self.graph or self.ran_on):
-            raise ValueError("graph and ran-on are of a simulated platform; give platform, too")
+        if self.platform is None and self.model_fields_set & {"graph", "ran_on", "precision"}:
+            raise ValueError("graph, ran-on and precision are of a platform; give platform, too")
         if self.platform is not None and self.whole_job:
             raise ValueError(
                 "what surrounds a training was seen on the records' platform alone; leave out whole-job, or "

@@ -112,11 +112,17 @@ def _known(runs: pd.DataFrame, asked: ForecastRequest) -> _Known:
     platform = asked.ran_on or (gpu and per_node and f"{gpu}:gpus={per_node}") or gpu or named[0]
     network = asked.graph.get(str(first["network"]), str(first["network"]))
     try:
+        network_for(network, training_of(asked.precision, "adam", False, None), None)
+    except JoulecastError:
+        raise JoulecastError(
+            f"the simulator has no network `{network}`; name one that it has with --graph "
+            f"{first['network']}=NAME"
+        ) from None
+    try:
         machine = _machine(platform, network, asked.precision)
     except JoulecastError as error:
         raise JoulecastError(
-            f"{error}; name what the simulator knows with --graph {first['network']}=NAME, and where the "
-            "records ran with --ran-on PLATFORM"
+            f"{error}; --ran-on names the platform of the records for the simulator"
         ) from None
     each = machine.platform.require_cluster().devices_per_node
     gpus = [hosts_and_gpus(row)[1] for row in runs.to_dict("records")]
@@ -203,7 +209,7 @@ def _rows(
         for devices in counts or sorted({int(each) for each in known.runs["devices"]}):
             yield _row(everything, known, asked, devices)
     except JoulecastError as error:
-        notes.append(Note(name, f"{name} is not forecast: {error}"))
+        notes.append(Note(name, f"{name}: not forecast on {platform}: {error}"))
 
 
 def forecast_elsewhere(
@@ -221,6 +227,8 @@ def forecast_elsewhere(
     Raises:
         JoulecastError: nothing can be forecast, with the reasons.
     """
+    # What is wrong with the platform is wrong for all.
+    platform_and_costs(simulated_platform(str(asked.platform)), asked.precision)
     runs, notes = KnownRuns.of_records(folders), list[Note]()
     rows = [
         row
@@ -229,7 +237,7 @@ def forecast_elsewhere(
         for row in _rows(everything, of_workload, asked, notes)
     ]
     if not rows:
-        raise JoulecastError("; ".join(note.text for note in notes))
+        raise JoulecastError("; ".join(texts_of(notes)))
     table = pd.DataFrame(rows).reindex(columns=[*COLUMNS, "why_no_energy", "energy_rests_on"])
     judged = judged_widths()
     notes.append(
