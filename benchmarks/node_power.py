@@ -4,6 +4,7 @@
 """
 
 import argparse
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -81,21 +82,34 @@ MOST_KW = {"v100": (300, 3.5), "a100": (400, 6.5), "h100": (700, 10.2), "b200": 
 """Power limit of a GPU in W, and the most that a node of eight draws: NVIDIA's data sheets of the DGX."""
 
 
+def known_rests() -> tuple[float, float]:
+    """Share of the power limits of its GPUs that all else draws: of the metered node, and of the other."""
+    (node,) = shipped_nodes()
+    power = gpu_power_of(find_platform("h100-sxm").require_cluster().device, "bf16")
+    limit_w = GPUS * power.limit_w
+    metered = (node.idle_w - GPUS * power.awake_w) / limit_w
+    return metered, metered + 1e3 * (AIR_COOLED_TRAINS_KW - METERED_TRAINS_KW) / limit_w
+
+
 def rest_of_node() -> tuple[float, float]:
     """Share of the power limits of its GPUs that all else of a node draws, and the half width of its
     logarithm for one node type more, by Student's t."""
-    (node,) = shipped_nodes()
-    device = find_platform("h100-sxm").require_cluster().device
-    power = gpu_power_of(device, "bf16")
-    limit_w = GPUS * power.limit_w
-    metered = (node.idle_w - GPUS * power.awake_w) / limit_w
-    told = metered + 1e3 * (AIR_COOLED_TRAINS_KW - METERED_TRAINS_KW) / limit_w
-    known = np.log([metered, told])
+    known = np.log(known_rests())
     sheets = np.log([(1e3 * kw - GPUS * w) / (GPUS * w) for w, kw in MOST_KW.values()])
     freedom = len(known) + len(sheets) - 2
     squares = sum(((logs - logs.mean()) ** 2).sum() for logs in (known, sheets))
     sd = float(np.sqrt(squares / freedom * (1 + 1 / len(known))))
     return float(np.exp(known.mean())), float(student.ppf(0.95, freedom)) * sd
+
+
+def left_out_types() -> Iterator[str]:
+    """A node of each of the two types in training, by what all but its GPUs draw in the other type."""
+    power = gpu_power_of(find_platform("h100-sxm").require_cluster().device, "bf16")
+    limit_kw = GPUS * power.limit_w / 1e3
+    drawn, rests = (METERED_TRAINS_KW, AIR_COOLED_TRAINS_KW), known_rests()
+    for was, own, other in zip(drawn, rests, reversed(rests), strict=True):
+        error = (other - own) * limit_kw / was
+        yield f"a node that draws {was} kW, by the rest of the other type: {100 * error:+.0f} % off"
 
 
 def main() -> None:
@@ -111,6 +125,7 @@ def main() -> None:
     print(
         f"mean absolute error {table['error_percent'].abs().mean():.2f} %, {100 * inside:.0f} % inside"
     )
+    print(*left_out_types(), sep="\n")
     print("rest of a node, and its width: {:.3f} {:.3f}".format(*rest_of_node()))
     if given.write:
         file = Path(node_power.__file__).with_name("metered_nodes.yaml")

@@ -144,14 +144,19 @@ def _ablations() -> Iterator[tuple[str, Any, str, Any]]:
     yield "without departures from the law", work_law, "DEPARTURE", 1e-6
 
 
+def _ours(folders: list[Path], text: str) -> Iterator[dict[str, Any]]:
+    """MC2's energies, with what is changed."""
+    for row in metered(folders, ("summary",)):
+        if row["model"] == "MC2":
+            yield row | {"question": f"{row['question']}, {text}"}
+
+
 def _energy_priors(folders: list[Path]) -> Iterator[dict[str, Any]]:
     """Energies with every prior of kappa halved and doubled."""
     for factor in (0.5, 2.0):
-        for name in ("KAPPA_PRIOR", "KAPPA_PRIOR_SD", "KAPPA_SPREAD"):
+        for name in ("KAPPA_PRIOR", "KAPPA_SPREAD"):
             with _changed(mc2_phases, name, factor * getattr(mc2_phases, name)):
-                for row in metered(folders, ("summary",)):
-                    if row["model"] == "MC2":
-                        yield row | {"question": f"{row['question']}, {name} x {factor:g}"}
+                yield from _ours(folders, f"{name} x {factor:g}")
 
 
 def _varied(changes: Callable[[], Iterator[tuple[str, Any, str, Any]]]) -> Iterator[dict[str, Any]]:
@@ -213,6 +218,8 @@ def main() -> None:
         rows += _in_short("the same, cases that are in several rounds once", ours)
         if given.ablation:
             rows += [*metered(folders, ("ablation",)), *_varied(_ablations)]
+            with _changed(run_time.RunTimes, "_neighbours", _nothing):
+                rows += _ours(folders, "without the times of others")
         if given.priors:
             rows += [*_energy_priors(folders), *_varied(_priors)]
     rows += corrupted() if given.corrupted else []

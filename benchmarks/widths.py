@@ -4,8 +4,10 @@
 
 Times: each recorded scale of a series (``recorded/mlperf-times``) is predicted from the one or two scales
 next to it, above, below or on both sides, with its work given and predicted. Energies: the held-out workloads
-and node counts of ``recorded/mlperf-power``, with the time given. Rows have the share of the settings
-that are inside with widths from the others alone: other submitters, other benchmarks, other workloads.
+and node counts of ``recorded/mlperf-power``, with the time given. GPUs that were not run: where a submitter
+trained a network on two (``recorded/mlperf-times``), each is predicted from the other and the simulator. Rows
+have the share of the settings that are inside with widths from the others alone: other submitters, other
+benchmarks, other workloads.
 """
 
 import argparse
@@ -27,13 +29,17 @@ from joulecast.energy.evaluation import evaluate, without_copies
 from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.intervals import JudgedWidths
 from joulecast.energy.run_time import RunTimes
+from joulecast.errors import JoulecastError
 from joulecast.logs.mlperf import import_mlperf
+from joulecast.logs.mlperf_tables import times_table
+from joulecast.report.advice.elsewhere import simulate_training
 from joulecast.runs.files.shipped import recorded_folder
 from joulecast.runs.judging import OURS, judge
+from joulecast.runs.platforms import gpu_in
 from joulecast.runs.recorded import record_folders
 
 HEAD = "# Written by benchmarks/widths.py --write; JudgedWidths in energy/intervals.py says what they are.\n"
-NO_WIDTHS = JudgedWidths(0, {"given": 0.0, "predicted": 0.0}, 0, 0.0)
+NO_WIDTHS = JudgedWidths(0, {"given": 0.0, "predicted": 0.0}, 0, 0.0, 0, 0.0)
 _SPLITS = ("leave-one-workload-out", "leave-one-node-count-out")
 
 
@@ -127,6 +133,57 @@ def energies_given() -> pd.DataFrame:
     )
 
 
+_GRAPHS = {"resnet": "resnet50", "bert": "bert-large"}
+"""Networks of recorded times whose op graphs the simulator has."""
+
+
+def other_platforms() -> pd.DataFrame:
+    """Times on a GPU by those of the same submitter on another one, corrected by the simulator.
+
+    Returns:
+        a row a submitter, network, scale and other GPU: ``error`` (logarithm of the predicted over the
+        measured time of a step), and ``by_peak``, the same by the peak rates of the GPUs alone.
+    """
+    runs = times_table(recorded_folder(Path("mlperf-times")))
+    runs = runs[runs["network"].isin(_GRAPHS) & runs["batch"].notna() & runs["nodes"].notna()]
+    runs = runs.assign(gpu=[gpu_in(str(name)) for name in runs["accelerator"]])
+    runs = runs.dropna(subset=["gpu", "accelerators_per_node"])
+    runs = runs.assign(devices=runs["nodes"] * runs["accelerators_per_node"])
+    cells = []
+    by = ["submitter", "network", "gpu", "accelerators_per_node", "devices", "batch"]
+    for key, of in runs.groupby(by):
+        submitter, network, gpu, each, devices, batch = key
+        platform = f"{gpu}:gpus={each:.0f}"
+        try:
+            step = simulate_training(_GRAPHS[network], platform, "bf16", int(devices), int(batch))
+        except JoulecastError as error:
+            print(f"left out: {error}")
+            continue
+        took_s = float((of["total_s"] / of["samples"]).mean()) * batch
+        peak = step.platform.require_cluster().device.peak_flops["bf16"]
+        cells.append(
+            dict(zip(by, key, strict=True))
+            | {"factor": took_s / step.step_s, "per_peak": took_s * devices * peak / batch}
+        )
+    rows = []
+    for (submitter, network), of in pd.DataFrame(cells).groupby(["submitter", "network"]):
+        for asked in of.to_dict("records"):
+            for gpu, other in of[of["gpu"] != asked["gpu"]].groupby("gpu"):
+                apart = np.abs(np.log2(other["devices"] / asked["devices"]))
+                near = other[apart == apart.min()]
+                rows.append(
+                    {
+                        "submitter": submitter,
+                        "network": network,
+                        "pair": f"{submitter} {network} {sorted([gpu, asked['gpu']])}",
+                        "devices": asked["devices"],
+                        "error": float(np.log(near["factor"] / asked["factor"]).mean()),
+                        "by_peak": float(np.log(near["per_peak"] / asked["per_peak"]).mean()),
+                    }
+                )
+    return pd.DataFrame(rows)
+
+
 def _inside(question: str, settings: int, error: pd.Series, half: pd.Series) -> dict[str, Any]:
     return {
         "question": question,
@@ -174,6 +231,22 @@ def _energies_held_out(energies: pd.DataFrame) -> dict[str, Any]:
     )
 
 
+def _platforms_held_out(pairs: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    """The errors of the simulator and of peak rates, and shares inside with widths of others."""
+    said = "time on a GPU that was not run"
+    for name, error in ((said, "error"), (f"{said}, by peak rates", "by_peak")):
+        for by in ("submitter", "network"):
+            width = {
+                left_out: holding(pairs[error][rest].abs(), pairs["pair"][rest])
+                for left_out in pairs[by].unique()
+                for rest in [pairs[by] != left_out]
+            }
+            half = pairs[by].map(width)
+            yield _inside(
+                f"{name}, width of other {by}s", pairs["pair"].nunique(), pairs[error], half
+            )
+
+
 def main() -> None:
     """Judge, print, and write if asked."""
     arguments: argparse.ArgumentParser = parser(__doc__)
@@ -181,7 +254,7 @@ def main() -> None:
     given = arguments.parse_args()
     with patch.object(rate, "judged_widths", lambda: NO_WIDTHS):
         times = other_scales(timed_runs())
-    energies = energies_given()
+    energies, pairs = energies_given(), other_platforms()
     found = JudgedWidths(
         times=int((times["work"] == "given").sum()),
         of_times={
@@ -190,8 +263,11 @@ def main() -> None:
         },
         energies=energies["setting"].nunique(),
         of_energies=round(holding(energies["error"].abs(), energies["setting"]), 3),
+        platforms=pairs["pair"].nunique(),
+        of_platforms=round(holding(pairs["error"].abs(), pairs["pair"]), 3),
     )
-    show([*_times_held_out(times), _energies_held_out(energies)], given)
+    rows = [*_times_held_out(times), _energies_held_out(energies), *_platforms_held_out(pairs)]
+    show(rows, given)
     print(found)
     if given.write:
         path = Path(intervals.__file__).with_name("judged_widths.yaml")

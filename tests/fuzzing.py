@@ -95,6 +95,10 @@ def _simulated(*words: str, network: str = "vgg16") -> tuple[str, ...]:
 
 _OF_RECORDS: tuple[tuple[str, ...], ...] = (
     ("forecast", "--records", "{}", "--nodes", "4", "--json"),
+    (
+        *("forecast", "--records", "{}", "--platform", "l40s", "--ran-on", "a40", "--gpus", "1"),
+        *("--graph", "resnet18=resnet50", "--json"),
+    ),
     ("evaluate", "--records", "{}", "--split", "in-sample", "--json"),
     ("advise", "--records", "{}", "--network", "resnet18", "--deadline", "1h", "--json"),
 )

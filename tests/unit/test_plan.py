@@ -149,6 +149,11 @@ def test_a_pipeline_has_enough_micro_batches():
     assert best["time_s"] < 0.95 * few["step_s"] * -(-100_000 // 64)
 
 
+def test_a_batch_with_more_samples_than_a_step_has_micro_batches_is_planned():
+    planned = plan("h100-sxm", devices="1", batch=[80_000], network="resnet50")
+    assert planned["best"]["batch_size"] == 80_000
+
+
 def test_what_is_asked_twice_is_one_setting():
     planned = plan("h100-sxm", "h100-sxm", devices="2,2", batch=[64, 64], power_limits="100,100")
     assert len(planned["candidates"]) == 1

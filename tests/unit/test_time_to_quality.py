@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 
 from joulecast.app.cli.main import app
 from joulecast.energy.evaluation import evaluate
-from joulecast.energy.priors import UNSEEN, Gaussian, beliefs_of
 from joulecast.energy.recorded_times import recorded_times, times_of_others
 from joulecast.energy.run_time import RunTimes
 from joulecast.energy.splits import NEXT_SCALE
@@ -220,17 +219,6 @@ def test_what_is_judged_never_reaches_the_fit_of_the_next_scale(of_round):
     before, after = ours(some), ours(changed)
     assert len(before) >= 10
     assert after.to_numpy() == pytest.approx(before.to_numpy(), rel=1e-9)
-
-
-@settings(max_examples=40)
-@given(st.floats(-30, 30))
-def test_one_odd_workload_moves_what_others_inherit_by_less_than_their_spread(odd):
-    prior, spread = Gaussian(1.0, 0.1), 0.3
-    seen = {name: Gaussian(value, 0.05) for name, value in (("a", 0.9), ("b", 1.1), ("c", 1.0))}
-    usual = beliefs_of(prior, spread, seen, seen)[UNSEEN]
-    moved = beliefs_of(prior, spread, {**seen, "odd": Gaussian(odd, 0.05)}, seen)[UNSEEN]
-    assert abs(moved.mean - usual.mean) < spread
-    assert moved.sd < 3 * spread
 
 
 def test_times_alone_are_imported_evaluated_and_forecast(tmp_path):

@@ -88,6 +88,9 @@ _BASIS = [
     *("fitted_time_s", "fitted_energy_j", "energy_source"),
 ]
 
+COLUMNS = [*_SETTING, *_AMOUNTS, *_BASIS, "extrapolation", "rests_on"]
+"""Of a forecast, without what it costs."""
+
 _PER_WORK = {"samples": 1e6, "epochs": 1.0, "steps": 1e3}
 """The work that costs are given for where no amount is asked for, by what is counted: so many samples that it
 decides nothing that a training has whole steps."""

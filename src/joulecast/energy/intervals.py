@@ -62,12 +62,16 @@ class JudgedWidths:
             of a time, in quadrature, with the work ``given`` or ``predicted``.
         energies: how many settings judged the energies, with the time given.
         of_energies: the least half width of an energy.
+        platforms: how many pairs of GPUs judged what a simulator says of one by the other.
+        of_platforms: half width of a time on a platform that no run was on.
     """
 
     times: int
     of_times: Mapping[str, float]
     energies: int
     of_energies: float
+    platforms: int
+    of_platforms: float
 
 
 @cache

@@ -15,12 +15,13 @@ from a break loses ``ramp_s`` seconds of excess power. Over a run::
 
     E = N [ P_0 T + dP_T f(u_T) (T_training - ramp_s starts) + dP_E f(u_E) T_evaluating ]
 
-Where an evaluation runs during training, on nodes of its own, each term counts the nodes in its phase.
+Where evaluations run during training, on nodes of their own, each term counts the nodes in its phase. Such
+nodes wait for the next evaluation at partial duty: of the training, they compute the share that is evaluated.
 
 What is learnt: ``P_0`` and ``ramp_s`` from all workloads of the platform, ``dP`` from the workload's
-own smallest node count, ``kappa`` of a workload from its own larger node counts as far as it has any,
-else from the other workloads and the prior, by their precisions. The times, where they are to be
-predicted, are those of :mod:`joulecast.energy.run_time`, divided into phases as the workload's own runs were.
+own smallest node count, ``kappa`` of a workload from the prior and its own larger node counts, as far as it
+has any, by their precisions. The times, where they are to be predicted, are those of
+:mod:`joulecast.energy.run_time`, divided into phases as the workload's own runs were.
 """
 
 import math
@@ -36,14 +37,15 @@ from joulecast.energy.priors import (
     KAPPA_RANGE,
     UNSEEN,
     Gaussian,
-    beliefs_of,
     drawn_kappas,
     spread_of_unseen,
+    weighed,
 )
 from joulecast.energy.run_time import RunTimes
 from joulecast.energy.smallest_scale import (
     TIMES,
     Calibrated,
+    apart_seconds,
     calibrate,
     evaluates_apart,
     idle_floors,
@@ -58,11 +60,8 @@ Row = Mapping[str, Any]
 """One run: the columns of its observation, numbers or arrays of draws."""
 
 KAPPA_PRIOR = 1.0
-KAPPA_PRIOR_SD = 0.1
-"""How far the mean kappa of all workloads may be from Fan's curve before any evidence."""
-
 KAPPA_SPREAD = 0.3
-"""Spread of kappa between workloads, a guess that the workloads seen correct."""
+"""How far the kappa of a workload may be from Fan's curve before any evidence: a guess."""
 
 _LEAST_NODE_SPREAD = 0.005
 """Relative: power between nodes of one type, at least."""
@@ -107,7 +106,7 @@ class PhaseMC2:
         self.times = RunTimes().fit(runs) if times is None else times
         runs = runs[runs["energy_j"].notna()]
         if runs.empty:
-            self._pool_kappa({})
+            self._believe_kappas({})
             return self
         runs = self._seen(runs)
         self.bounded = []
@@ -124,7 +123,9 @@ class PhaseMC2:
         larger = {
             name: of[of["nodes"] > self.workloads[name].nodes] for name, of in by_workload.items()
         }
-        self._pool_kappa({name: self._kappa_of(name, of) for name, of in larger.items() if len(of)})
+        self._believe_kappas(
+            {name: self._kappa_of(name, of) for name, of in larger.items() if len(of)}
+        )
         return self
 
     def _calibrate(self, workload: str, runs: pd.DataFrame) -> Calibrated:
@@ -167,15 +168,16 @@ class PhaseMC2:
         evaluators = self._evaluators(base, row)
         trains = row["nodes"] - evaluators
         training_s = trains * np.asarray(row["training_s"])
-        evaluating_s = row["nodes"] * np.asarray(row["evaluating_s"])
-        evaluating_s = evaluating_s + evaluators * np.asarray(row["both_s"])
+        alone_s = row["nodes"] * np.asarray(row["evaluating_s"])
+        evaluating_s = alone_s + evaluators * np.asarray(row["both_s"])
         powered_s = training_s - trains * self._lost_s(row)
         fall = evaluating_fall = self._fall(base.pace, base.computes, row, training_s, kappa)
         if base.evaluating_pace > 0:
             pace = base.evaluating_pace
             evaluating_fall = self._fall(pace, base.computes, row, evaluating_s, kappa)
         excess_j = base.training_w * powered_s * fall
-        excess_j = excess_j + base.evaluating_w * evaluating_s * evaluating_fall
+        lit_s = alone_s + apart_seconds(evaluators, row)
+        excess_j = excess_j + base.evaluating_w * lit_s * evaluating_fall
         floor_j = row["nodes"] * floor_w * np.asarray(row["total_s"])
         return np.asarray(floor_j + rise * excess_j)
 
@@ -209,8 +211,6 @@ class PhaseMC2:
     def _duty(self, share: Floats, kappa: Floats | float) -> Floats:
         if self.terms.duty == "none":
             return np.ones_like(share)
-        if self.terms.duty == "shared":
-            return np.asarray(share + kappa * np.maximum(0.0, 1.0 - share))
         return duty(share, kappa)
 
     def _kappa_of(self, workload: str, larger: pd.DataFrame) -> Gaussian:
@@ -234,19 +234,15 @@ class PhaseMC2:
             )
         return Gaussian(kappa, _POWER_NOISE / steep**0.5)
 
-    def _pool_kappa(self, kappas: dict[str, Gaussian]) -> None:
-        prior = Gaussian(KAPPA_PRIOR, KAPPA_PRIOR_SD)
+    def _believe_kappas(self, kappas: dict[str, Gaussian]) -> None:
         if self.terms.duty == "linear":
             self.kappa = dict.fromkeys([*self.workloads, UNSEEN], Gaussian(0.0, 0.0))
-        elif self.terms.duty == "shared":
-            values = [v.mean for v in kappas.values()]
-            # Nothing to share where no workload ran on more nodes than its calibration.
-            shared = Gaussian(float(np.mean(values)) if values else float("nan"), 0.1)
-            self.kappa = dict.fromkeys([*self.workloads, UNSEEN], shared)
         else:
-            self.kappa = beliefs_of(
-                prior, KAPPA_SPREAD, kappas, self.workloads, pooled=self.terms.pooled
-            )
+            prior = Gaussian(KAPPA_PRIOR, KAPPA_SPREAD)
+            self.kappa = {UNSEEN: prior} | {
+                name: weighed(prior, kappas[name]) if name in kappas else prior
+                for name in self.workloads
+            }
 
     def coefficients(self) -> dict[str, Any]:
         """What was fitted, as plain data: watts, seconds, node-seconds per unit of work."""

@@ -55,13 +55,6 @@ class Evidence:
         """The time model of imported runs, which all models of the same evidence share."""
         return RunTimes().fit(pd.concat([self.training, self.times]))
 
-    @cached_property
-    def own_times(self) -> RunTimes:
-        """The same without the runs of other submitters."""
-        known = pd.concat([self.training, self.times])
-        own = known["submitter"].isin(set(self.training["submitter"]))
-        return RunTimes().fit(known[own])
-
     @property
     def shows_exchange(self) -> bool:
         """Whether any run, or the all-reduce loop, exchanged gradients."""
@@ -210,8 +203,7 @@ class MC2OnPhases:
 
     def fit(self, evidence: Evidence) -> "MC2OnPhases":
         """Fit to the training runs; imported campaigns have no calibration runs."""
-        times = evidence.run_times if self.terms.others else evidence.own_times
-        self.mc2 = PhaseMC2(self.terms).fit(evidence.training, times)
+        self.mc2 = PhaseMC2(self.terms).fit(evidence.training, evidence.run_times)
         self._training = evidence.training
         return self
 

@@ -10,6 +10,8 @@ from pydantic import Field, model_validator
 from joulecast.errors import JoulecastError
 from joulecast.quantities import MOST_SAMPLES, duration_s, energy_j
 from joulecast.runs.request import (
+    Called,
+    Name,
     Priced,
     PriceList,
     Recorded,
@@ -19,6 +21,7 @@ from joulecast.runs.request import (
     Shell,
     from_text,
 )
+from joulecast.simulate.request import PeakPrecision
 
 
 class PricesSection(PriceList, Section):
@@ -195,7 +198,36 @@ class ForecastRequest(Priced, Scales, Recorded):
 
     command: ClassVar[str] = "forecast"
 
+    platform: Name | None = Field(
+        default=None,
+        description="Platform that nobody ran it on, by name or GPU, as b200 or l40s:gpus=4: times are "
+        "simulated and corrected by the records, watts are those of the description.",
+    )
+    graph: Called = Field(
+        default={},
+        description="With platform: what the simulator calls a network of the records, as resnet=resnet50.",
+    )
+    precision: PeakPrecision = Field(
+        default="bf16", description="With platform: precision that is simulated."
+    )
+    ran_on: Name | None = Field(
+        default=None,
+        description="With platform: the platform of the records for the simulator, as h100-sxm:gpus=4; by "
+        "default the GPU that they name.",
+    )
     keep: Path | None = Field(
         default=None,
         description="Add the forecast to this file, a line each, for `evaluate --ledger`.",
     )
+
+    @model_validator(mode="after")
+    def _elsewhere(self) -> Self:
+        """What is asked of a platform, and what is not."""
+        if self.platform is None and self.model_fields_set & {"graph", "ran_on", "precision"}:
+            raise ValueError("graph, ran-on and precision are of a platform; give platform, too")
+        if self.platform is not None and self.whole_job:
+            raise ValueError(
+                "what surrounds a training was seen on the records' platform alone; leave out whole-job, or "
+                "platform"
+            )
+        return self

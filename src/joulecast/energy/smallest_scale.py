@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from joulecast.energy.terms import duty
 from joulecast.runs.phases import SHORTEST_BREAK_S
 
 Floats = NDArray[np.float64]
@@ -118,14 +119,21 @@ def evaluators_of(runs: pd.DataFrame) -> pd.Series:
     return nodes.where(evaluates_apart(runs), 0.0)
 
 
+def apart_seconds(nodes: Any, run: Any) -> Any:
+    """Seconds of full excess power of nodes that evaluate while others train: in between they wait at partial
+    duty, with the power of the curve of Fan."""
+    training_s = np.maximum(np.asarray(run["training_s"], float), 1e-9)
+    share = np.minimum(1.0, np.asarray(run["both_s"], float) / training_s)
+    return nodes * training_s * duty(share, 1.0)
+
+
 def calibrate(of_workload: pd.DataFrame, ramp_s: float, computes: float) -> Calibrated:
     """Calibrate on the smallest node count; ``floor_w`` is the idle floor of each run's nodes."""
     base = of_workload[of_workload["nodes"] == of_workload["nodes"].min()]
     nodes, apart = base["nodes"], evaluators_of(base)
     steady_j = base["training_j"] - nodes * base["floor_w"] * base["stalled_training_s"]
     excess_j = steady_j - nodes * base["floor_w"] * base["training_s"]
-    # Nodes apart are idle while the others train alone.
-    lit_s = (nodes - apart) * base["training_s"] + apart * base["both_s"]
+    lit_s = (nodes - apart) * base["training_s"] + apart_seconds(apart, base)
     lit_s = lit_s - nodes * ramp_s * base["starts"]
     alone_s = nodes * base["evaluating_s"]
     evaluating_s = alone_s + apart * base["both_s"]

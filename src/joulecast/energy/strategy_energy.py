@@ -265,6 +265,18 @@ def _with_interval(
     )
 
 
+def power_widths(energy: StepEnergy, simulation: Simulation) -> tuple[float, float] | None:
+    """Half widths of the logarithm of the power alone, downwards and upwards; ``None`` where not known."""
+    if energy.joules is None or energy.low_j is None or energy.high_j is None:
+        return None
+    ends = math.log(energy.joules / energy.low_j), math.log(energy.high_j / energy.joules)
+    down, up = (
+        math.sqrt(max(0.0, end**2 - time**2))
+        for end, time in zip(ends, _widths(simulation) or (0.0, 0.0), strict=True)
+    )
+    return down, up
+
+
 def _node_energy(simulation: Simulation, node: MeteredNode) -> StepEnergy:
     """Joules of a step on nodes of a metered type."""
     platform = simulation.platform

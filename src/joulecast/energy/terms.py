@@ -14,28 +14,22 @@ FAN_EXPONENT = 1.4
 class Terms:
     """Switches for the terms of the model: all on, except in an ablation.
 
-    ``duty`` is how power falls with the computing share: ``partial`` as :func:`duty` says, ``shared`` a
-    constant communication power, ``linear`` straight to idle, ``none`` (one power whatever the share).
-    ``others`` are the recorded times of other submitters.
+    ``duty`` is how power falls with the computing share: ``partial`` as :func:`duty` says, ``linear``
+    straight to idle, ``none`` (one power whatever the share).
     """
 
     phases: bool = True
     duty: str = "partial"
-    pooled: bool = True
     ramp: bool = True
     own_idle: bool = True
-    others: bool = True
 
 
 ABLATIONS = {
     "one power": Terms(phases=False, duty="none", ramp=False, own_idle=False),
     "no partial duty (kappa = 0)": Terms(duty="linear"),
-    "shared communication power": Terms(duty="shared"),
     "no phases": Terms(phases=False, ramp=False),
     "no ramp": Terms(ramp=False),
     "one idle floor for all nodes": Terms(own_idle=False),
-    "kappa of the prior alone": Terms(pooled=False),
-    "no times of others": Terms(others=False),
 }
 """Models with one thing taken away, by what is missing."""
 

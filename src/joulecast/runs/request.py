@@ -193,13 +193,13 @@ def _counts(given: Any) -> Any:
 
 
 def _pairs(given: Any) -> Any:
-    """Numbers by name; the texts ``nic=12.5e9``."""
+    """Values by name; the texts ``nic=12.5e9``."""
     if isinstance(given, Mapping):
         return given
     pairs = [text.partition("=") for text in ([given] if isinstance(given, str) else given)]
-    if not all(equals and number for _, equals, number in pairs):
-        raise ValueError("give it as name=number")
-    return {key: number for key, _, number in pairs}
+    if not all(equals and value for _, equals, value in pairs):
+        raise ValueError("give it as name=value")
+    return {key: value for key, _, value in pairs}
 
 
 def _paths(given: Any) -> Any:
@@ -220,6 +220,8 @@ Rates = Annotated[
     dict[str, Annotated[float, Field(ge=0, le=1e30)]], BeforeValidator(_pairs), Shell("--link")
 ]
 """Numbers by name; also as texts ``name=number``."""
+Called = Annotated[dict[str, str], BeforeValidator(_pairs)]
+"""Names by name; also as texts ``name=other``."""
 Slow = Annotated[
     dict[int, Annotated[float, Field(ge=0, le=1e30)]], BeforeValidator(_pairs), Shell("--straggler")
 ]

@@ -22,7 +22,8 @@ from joulecast.runs.files.reading import read_yaml, validated
 DDP_FIRST_BUCKET = 1 << 20
 DDP_BUCKET = 25 << 20
 _MOST_DEVICES = 1_000_000
-
+MOST_MICRO_BATCHES = 10_000
+"""Of a step."""
 
 _SHARDED = ("data", "context", "expert")
 """Axes along which ZeRO shards; ``replica`` holds copies of the shards."""
@@ -82,7 +83,7 @@ class Strategy(BaseModel):
     mesh: dict[str, int] = Field(
         {"data": 1}, description="Axes and sizes, the outermost first: neighbours lie on the last."
     )
-    micro_batches: int = Field(1, ge=1, le=10_000)
+    micro_batches: int = Field(1, ge=1, le=MOST_MICRO_BATCHES)
     schedule: Literal["1f1b", "gpipe", "interleaved", "zb-h1"] | tuple[int, ...] = Field(
         "1f1b", description="Or, for each stage, how many micro-batches may be under way at most."
     )

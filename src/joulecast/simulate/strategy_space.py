@@ -13,7 +13,7 @@ from joulecast.runs.platforms import Platform
 from joulecast.simulate.inferred_splits import experts_in, sequence_length
 from joulecast.simulate.pipeline_stages import block_count
 from joulecast.simulate.recomputation import attention_cores
-from joulecast.simulate.strategy import Node, Strategy, divided_replicas
+from joulecast.simulate.strategy import MOST_MICRO_BATCHES, Node, Strategy, divided_replicas
 
 _ZERO_LEVELS: tuple[Literal[0, 2, 3], ...] = (0, 2, 3)
 """ZeRO-2 sends what ZeRO-1 sends and keeps no more, so that it takes its place."""
@@ -64,14 +64,14 @@ def _micro_batches(stages: int, batch: int) -> list[int]:
     """Numbers of micro-batches to try, the fewest that fit in memory are taken.
 
     With a pipeline four a stage, or as near above as the batch divides: more of them leave a shorter bubble,
-    and at four a stage it is a fifth of the step. Where these do not fit, one for each sample. Without a
-    pipeline, micro-batches only save memory.
+    and at four a stage it is a fifth of the step. Where these do not fit, one for each sample, as far as a
+    step may have so many. Without a pipeline, micro-batches only save memory.
     """
-    divisors = _divisors(batch)
+    divisors = [count for count in _divisors(batch) if count <= MOST_MICRO_BATCHES]
     if stages == 1:
         return divisors
-    enough = next((d for d in divisors if d >= 4 * stages), batch)
-    return sorted({enough, batch})
+    enough = next((d for d in divisors if d >= 4 * stages), divisors[-1])
+    return sorted({enough, divisors[-1]})
 
 
 def _shardings(

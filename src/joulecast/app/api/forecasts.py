@@ -132,7 +132,8 @@ def evaluate(request: EvaluateRequest) -> dict[str, Any]:
 
 @takes_request(ForecastRequest, "nodes")
 def forecast(request: ForecastRequest) -> Forecast:
-    """Forecast time, energy, money and CO2 of node counts not yet run, from MC2 fitted to run records.
+    """Forecast time, energy, money and CO2 of node counts not yet run, from MC2 fitted to run records; with a
+    ``platform``, of hardware that they did not run on, by simulation.
 
     Returns:
         Plain data that a notebook shows as a table; ``table`` is its data frame, ``plot()`` its chart.
@@ -148,11 +149,13 @@ def forecast(request: ForecastRequest) -> Forecast:
     """
     from joulecast.energy.forecast import forecast as forecast_records
     from joulecast.energy.ledger import keep_forecast
+    from joulecast.report.advice.elsewhere import forecast_elsewhere
     from joulecast.runs.recorded import run_records
 
     paid, folders = prices_of(request), paths(request.records)
+    ask = forecast_records if request.platform is None else forecast_elsewhere
     with naming(*request.records), run_records(folders) as records:
-        found = forecast_records(records, request, paid)
+        found = ask(records, request, paid)
     if request.keep is not None:
         keep_forecast(request.keep, found)
     return Forecast(found)

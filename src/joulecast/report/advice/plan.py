@@ -63,7 +63,7 @@ def plan(request: PlanRequest, prices: Prices) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Machine:
+class Machine:
     """A platform at one precision."""
 
     given: str
@@ -85,7 +85,7 @@ class _Settings:
     refused: list[Refused] = field(default_factory=list)
 
 
-def _machines(request: PlanRequest) -> tuple[list[_Machine], list[Refused]]:
+def _machines(request: PlanRequest) -> tuple[list[Machine], list[Refused]]:
     """The platforms at the precisions that they have, and those that they lack."""
     found, refused = [], []
     for precision in dict.fromkeys(request.precision):
@@ -105,11 +105,11 @@ def _machines(request: PlanRequest) -> tuple[list[_Machine], list[Refused]]:
                 refused.append({"setting": setting, "why": str(error)})
                 continue
             known = CachedCosts(costs, op_cache)
-            found.append(_Machine(name, platform, precision, graph, training, costs, known))
+            found.append(Machine(name, platform, precision, graph, training, costs, known))
     return found, refused
 
 
-def _why_not(machine: _Machine, devices: int) -> str | None:
+def _why_not(machine: Machine, devices: int) -> str | None:
     """Why a platform cannot give so many devices; ``None`` if it can."""
     cluster = machine.platform.require_cluster()
     if cluster.nodes is not None and devices > cluster.nodes * cluster.devices_per_node:
@@ -117,7 +117,7 @@ def _why_not(machine: _Machine, devices: int) -> str | None:
     return None
 
 
-def _fastest(machine: _Machine, devices: int, batch: int) -> Simulation | str:
+def find_fastest(machine: Machine, devices: int, batch: int) -> Simulation | str:
     """The fastest strategy that fits in memory; or why there is none."""
     why = _why_not(machine, devices)
     if why is not None:
@@ -135,7 +135,7 @@ def _fastest(machine: _Machine, devices: int, batch: int) -> Simulation | str:
 
 
 def _at_limits(
-    machine: _Machine, fastest: Simulation, request: PlanRequest
+    machine: Machine, fastest: Simulation, request: PlanRequest
 ) -> Iterator[tuple[float | None, Simulation]]:
     """The step at each power limit in W that is asked for; ``None``: the highest."""
     limit_w = machine.platform.require_cluster().device.power_limit_w
@@ -162,7 +162,7 @@ def _at_limits(
 
 
 def _candidate(
-    machine: _Machine, step: Simulation, power_limit_w: float | None, samples: float
+    machine: Machine, step: Simulation, power_limit_w: float | None, samples: float
 ) -> Candidate:
     devices, batch = step.strategy.devices, round(step.batch)
     nodes = nodes_of(machine.platform, devices)
@@ -183,12 +183,12 @@ def _candidate(
     )
 
 
-def _settings(request: PlanRequest, machines: list[_Machine], devices: int) -> _Settings:
+def _settings(request: PlanRequest, machines: list[Machine], devices: int) -> _Settings:
     """All settings of a number of devices."""
     found = _Settings()
     for machine in machines:
         for batch in dict.fromkeys(request.batch):
-            fastest = _fastest(machine, devices, batch)
+            fastest = find_fastest(machine, devices, batch)
             if isinstance(fastest, str):
                 setting = (
                     f"{devices} x {machine.platform.name}, batch {batch:,}, {machine.precision}"
@@ -205,7 +205,7 @@ def _settings(request: PlanRequest, machines: list[_Machine], devices: int) -> _
 
 
 def _weighed(
-    request: PlanRequest, machines: list[_Machine], of_platform: Mapping[str, Prices]
+    request: PlanRequest, machines: list[Machine], of_platform: Mapping[str, Prices]
 ) -> Weighed:
     """The settings that a plan chooses from, simulated and priced."""
     counts = sorted(set(request.devices))

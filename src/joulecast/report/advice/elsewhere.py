@@ -1,0 +1,259 @@
+"""A forecast for hardware that none of the records ran on: simulated times, and the power of described nodes.
+
+The simulator says how long a step takes on any platform whose GPU is described. It knows neither a training's
+own code nor what surrounds its steps. The records do: what a step took there, over what the simulator says of
+the same platform, is a factor that the other platform gets, too. How far the factors of two platforms differ,
+MLPerf submitters who trained one network on both tell (:func:`joulecast.energy.intervals.judged_widths`).
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.special import ndtri
+
+from joulecast.energy.fitting import KnownRuns
+from joulecast.energy.forecast import (
+    COLUMNS,
+    Note,
+    recorded_work,
+    texts_of,
+    usual_batch,
+    why_not_forecast,
+)
+from joulecast.energy.intervals import Z90, judged_widths
+from joulecast.energy.models import Evidence, fit_groups
+from joulecast.energy.prices import NO_PRICES, Prices, cost_columns
+from joulecast.energy.request import ForecastRequest
+from joulecast.energy.strategy_energy import nodes_of, power_widths, simulation_energy
+from joulecast.errors import JoulecastError
+from joulecast.graphs.network_graphs import network_for
+from joulecast.graphs.precision import training_of
+from joulecast.quantities import counted, digits
+from joulecast.report.advice.plan import Machine, find_fastest
+from joulecast.runs.json_values import json_rows
+from joulecast.runs.observations import most_frequent
+from joulecast.runs.platforms import gpu_in, same_hardware, simulated_platform
+from joulecast.runs.scale import gpus_per_node, hosts_and_gpus
+from joulecast.simulate.answer import platform_and_costs
+from joulecast.simulate.cost_cache import CachedCosts, OpCache
+from joulecast.simulate.simulate import Simulation
+from joulecast.simulate.strategy import text_of
+
+_NORMAL = ndtri((np.arange(200) + 0.5) / 200)
+"""Equally likely values of a standard normal, for the work to a target."""
+
+
+@cache
+def _machine(platform: str, network: str, precision: str) -> Machine:
+    training = training_of(precision, "adam", False, None)
+    graph = network_for(network, training, None)
+    found, costs = platform_and_costs(simulated_platform(platform), precision)
+    return Machine(
+        platform, found, precision, graph, training, costs, CachedCosts(costs, OpCache())
+    )
+
+
+def simulate_training(
+    network: str, platform: str, precision: str, devices: int, batch: int
+) -> Simulation:
+    """The step of the fastest strategy that fits.
+
+    Args:
+        batch: samples of a step of all devices.
+
+    Raises:
+        JoulecastError: no such network or platform, or no strategy fits.
+    """
+    step = find_fastest(_machine(platform, network, precision), devices, batch)
+    if isinstance(step, str):
+        raise JoulecastError(f"{network} on {devices} x {platform}, batch {batch:,}: {step}")
+    return step
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What the records of a workload say of a simulator.
+
+    Attributes:
+        runs: with ``devices``, the GPUs (or ranks) of each.
+        network: whose op graph is simulated.
+        platform: that the records ran on, as the simulator knows it.
+    """
+
+    runs: pd.DataFrame
+    network: str
+    platform: str
+    precision: str
+
+    def factor(self, devices: int) -> tuple[float, str]:
+        """What a step took over what is simulated, on the nearest recorded scale; and that in words."""
+        apart = np.abs(np.log2(self.runs["devices"] / devices))
+        near = self.runs[(apart == apart.min()) & self.runs["batch"].notna()]
+        batch, of = most_frequent(near["batch"]), int(near["devices"].max())
+        near = near[(near["batch"] == batch) & (near["devices"] == of)]
+        took_s = float((near["total_s"] / near["samples"]).mean()) * batch
+        simulated = simulate_training(self.network, self.platform, self.precision, of, int(batch))
+        factor = took_s / simulated.step_s
+        # What an epoch has of samples is in the factor of a log that counts epochs.
+        times = f"times {digits(factor)}" if near["work_unit"].iloc[0] == "samples" else "corrected"
+        return factor, f"{times} as {counted(len(near), 'run')} on {of} x {self.platform}"
+
+
+def _known(runs: pd.DataFrame, asked: ForecastRequest) -> _Known:
+    first, per_node = runs.iloc[0], gpus_per_node(runs, asked.gpus_per_node)
+    named = [str(first[name]) for name in ("platform", "accelerator") if name in runs]
+    gpu = next(filter(None, map(gpu_in, named)), None)
+    platform = asked.ran_on or (gpu and per_node and f"{gpu}:gpus={per_node}") or gpu or named[0]
+    network = asked.graph.get(str(first["network"]), str(first["network"]))
+    try:
+        network_for(network, training_of(asked.precision, "adam", False, None), None)
+    except JoulecastError:
+        raise JoulecastError(
+            f"the simulator has no network `{network}`; name one that it has with --graph "
+            f"{first['network']}=NAME"
+        ) from None
+    try:
+        machine = _machine(platform, network, asked.precision)
+    except JoulecastError as error:
+        raise JoulecastError(
+            f"{error}; --ran-on names the platform of the records for the simulator"
+        ) from None
+    each = machine.platform.require_cluster().devices_per_node
+    gpus = [hosts_and_gpus(row)[1] for row in runs.to_dict("records")]
+    else_are = runs["nodes"] * each if first["kind"] == "imported" else runs["ranks"]
+    devices = pd.Series(gpus, runs.index, dtype=float).fillna(else_are)
+    return _Known(runs.assign(devices=devices), network, platform, asked.precision)
+
+
+def _work(
+    everything: Evidence, runs: pd.DataFrame, asked: ForecastRequest, batch: float
+) -> tuple[float, float, str]:
+    """The work of a training, the half width of its logarithm, and where it is from."""
+    first = runs.iloc[0]
+    if asked.work is not None:
+        return asked.work, 0.0, "asked for"
+    if not asked.to_target or first["kind"] != "imported":
+        return recorded_work(runs)[0], 0.0, recorded_work(runs)[1]
+    law = everything.run_times.law(first["network"], first["work_unit"])
+    draws = np.log(law.draws(first["submitter"], batch, _NORMAL))
+    return float(np.exp(np.median(draws))), Z90 * float(draws.std()), "to the target, by its law"
+
+
+def _row(
+    everything: Evidence, known: _Known, asked: ForecastRequest, devices: int
+) -> dict[str, Any]:
+    """A forecast of so many devices of the platform that is asked for."""
+    runs, platform = known.runs, str(asked.platform)
+    each = float((runs["devices"] / runs["nodes"]).iloc[-1])
+    batch = float(asked.batch or usual_batch(runs, round(devices / each), asked.scaling))
+    work, spread, work_is = _work(everything, runs, asked, batch)
+    factor, said = known.factor(devices)
+    step = simulate_training(known.network, platform, known.precision, devices, round(batch))
+    time_s = work / batch * step.step_s * factor
+    half = math.hypot(judged_widths().of_platforms, spread)
+    energy = simulation_energy(step)
+    widths = power_widths(energy, step)
+    joules = None if energy.power_w is None else energy.power_w * time_s
+    down, up = (None, None) if widths is None else (math.hypot(half, width) for width in widths)
+    nodes = nodes_of(step.platform, devices)
+    return {
+        "workload": runs["workload"].iloc[0],
+        "platform": step.platform.name,
+        "nodes": nodes,
+        "nodes_are": "hosts",
+        "hosts": nodes,
+        "gpus": devices,
+        "batch_size": batch,
+        "work": work,
+        "work_unit": runs["work_unit"].iloc[0],
+        "work_is": work_is,
+        "time_s": time_s,
+        "time_low_s": time_s * math.exp(-half),
+        "time_high_s": time_s * math.exp(half),
+        "energy_j": joules,
+        "energy_low_j": None if joules is None or down is None else joules * math.exp(-down),
+        "energy_high_j": None if joules is None or up is None else joules * math.exp(up),
+        "basis": "simulated",
+        "runs": 0,
+        "runs_with_energy": 0,
+        "energy_source": energy.label,
+        "why_no_energy": energy.reason or None,
+        "extrapolation": (),
+        "rests_on": f"{known.network} at {known.precision} on {devices} x {step.platform.name}, "
+        f"{text_of(step.strategy)}: {said}",
+        "energy_rests_on": energy.rests_on or None,
+    }
+
+
+def _rows(
+    everything: Evidence, runs: pd.DataFrame, asked: ForecastRequest, notes: list[Note]
+) -> Iterator[dict[str, Any]]:
+    """The forecasts of a workload; why there is none becomes a note."""
+    name, platform = str(runs["workload"].iloc[0]), str(asked.platform)
+    why = why_not_forecast(runs, asked, True, asked.to_target)
+    if why is not None:
+        notes.append(Note(name, why))
+        return
+    try:
+        known = _known(runs, asked)
+        if same_hardware(known.platform, platform):
+            raise JoulecastError(f"its records are of {platform}; leave out --platform")
+        per_node = simulated_platform(platform).require_cluster().devices_per_node
+        counts = asked.gpus or [count * per_node for count in asked.nodes]
+        for devices in counts or sorted({int(each) for each in known.runs["devices"]}):
+            yield _row(everything, known, asked, devices)
+    except JoulecastError as error:
+        notes.append(Note(name, f"{name}: not forecast on {platform}: {error}"))
+
+
+def forecast_elsewhere(
+    folders: Sequence[Path], asked: ForecastRequest, prices: Prices = NO_PRICES
+) -> dict[str, Any]:
+    """Forecast the trainings of records on a platform that they did not run on.
+
+    Args:
+        folders: run records, imported or measured.
+        asked: with a ``platform``.
+
+    Returns:
+        As :func:`joulecast.energy.forecast.forecast`; the ``basis`` of all is ``simulated``.
+
+    Raises:
+        JoulecastError: nothing can be forecast, with the reasons.
+    """
+    # What is wrong with the platform is wrong for all.
+    platform_and_costs(simulated_platform(str(asked.platform)), asked.precision)
+    runs, notes = KnownRuns.of_records(folders), list[Note]()
+    rows = [
+        row
+        for everything, _ in fit_groups(runs.clean, runs.allreduce, runs.watts)
+        for _, of_workload in everything.training.groupby("workload")
+        for row in _rows(everything, of_workload, asked, notes)
+    ]
+    if not rows:
+        raise JoulecastError("; ".join(texts_of(notes)))
+    table = pd.DataFrame(rows).reindex(columns=[*COLUMNS, "why_no_energy", "energy_rests_on"])
+    judged = judged_widths()
+    notes.append(
+        Note(
+            None,
+            f"nothing was run on {asked.platform}: intervals of times are what {judged.platforms} pairs of "
+            "GPUs, on which one MLPerf submitter trained one network, differed by; the watts of a described "
+            "node were judged on nodes of 8 H100 alone",
+        )
+    )
+    return {
+        "forecasts": json_rows(pd.concat([table, cost_columns(table, prices)], axis=1)),
+        "prices": prices.as_json(),
+        "fitted_runs": len(runs.trained),
+        "largest_fitted_nodes": int(runs.trained["nodes"].max()),
+        "left_out": runs.left_out,
+        "first": [],
+        "notes": [*runs.notes, *texts_of(notes)],
+    }

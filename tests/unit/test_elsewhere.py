@@ -1,0 +1,93 @@
+"""Forecasts for hardware that none of the records ran on."""
+
+import pandas as pd
+import pytest
+from conftest import ROOT
+from typer.testing import CliRunner
+
+import joulecast
+from joulecast.app.cli.main import app
+from joulecast.errors import JoulecastError
+from joulecast.logs.mlperf import import_mlperf
+from joulecast.runs.files.shipped import recorded_folder
+
+RESNET = {"graph": {"resnet": "resnet50"}}
+
+
+def _times(submitter: str, benchmark: str) -> pd.DataFrame:
+    """Recorded runs of a submitter on nodes of eight."""
+    table = pd.read_csv(recorded_folder(ROOT / "recorded/mlperf-times") / "runs.csv.gz")
+    of = (table["org"] == submitter) & (table["benchmark"] == benchmark)
+    return table[of & (table["nodes"] == 1) & (table["accelerators_per_node"] == 8)]
+
+
+def _imported(runs: pd.DataFrame, folder):
+    (folder / "table").mkdir(parents=True)
+    runs.to_csv(folder / "table/runs.csv.gz", index=False)
+    import_mlperf(folder / "table", folder / "records")
+    return folder / "records"
+
+
+@pytest.fixture(scope="module")
+def on_l40s(tmp_path_factory):
+    runs = _times("Fujitsu", "resnet")
+    runs = runs[runs["accelerator"].str.contains("L40S")]
+    return _imported(runs, tmp_path_factory.mktemp("l40s"))
+
+
+def test_a_submitters_times_on_one_gpu_foretell_those_on_another(on_l40s):
+    runs = _times("Fujitsu", "resnet")
+    was = runs[runs["accelerator"].str.contains("A100")]
+    asked = {"platform": "a100-80gb-pcie", "batch": 3200, **RESNET}
+    (row,) = joulecast.forecast(on_l40s, epochs=float(was["work"].mean()), **asked)["forecasts"]
+    assert row["basis"] == "simulated" and (row["nodes"], row["gpus"]) == (1, 8)
+    assert row["time_s"] == pytest.approx(was["seconds"].mean(), rel=0.3)
+    assert row["time_low_s"] < was["seconds"].min() < was["seconds"].max() < row["time_high_s"]
+    # As uncertain as the time, and as the power.
+    assert row["energy_high_j"] / row["energy_j"] > row["time_high_s"] / row["time_s"]
+
+
+def test_a_training_that_is_slow_here_is_slow_there(on_l40s, tmp_path):
+    slow = pd.read_csv(on_l40s.parent / "table/runs.csv.gz")
+    slow["seconds"] *= 2
+    asked = {"platform": "h100-sxm", "nodes": [2], "price": 0.3, **RESNET}
+    usual, twice = (
+        joulecast.forecast(records, **asked)["forecasts"][0]
+        for records in (on_l40s, _imported(slow, tmp_path))
+    )
+    for amount in ("time_s", "time_high_s", "energy_j", "cost"):
+        assert twice[amount] == pytest.approx(2 * usual[amount])
+
+
+def test_the_work_to_the_target_follows_the_batch(on_l40s):
+    asked = {"platform": "h100-sxm", "to_target": True, **RESNET}
+    (small,), (large,) = (
+        joulecast.forecast(on_l40s, batch=batch, **asked)["forecasts"] for batch in (3200, 64000)
+    )
+    assert large["work"] > 1.1 * small["work"]
+    widths = [row["time_high_s"] / row["time_low_s"] for row in (small, large)]
+    assert 1 < widths[0] < widths[1]
+
+
+def test_what_was_simulated_is_told(on_l40s):
+    words = ["--records", str(on_l40s), "--platform", "b200", "--graph", "resnet=resnet50"]
+    out = CliRunner().invoke(app, ["forecast", *words, "--nodes", "1,4"])
+    assert out.exit_code == 0
+    assert all(word in out.output for word in ("simulated", "8 x l40s", "32 x b200", "resnet50"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "way_out"),
+    [
+        ({"platform": "h100-sxm"}, "--graph resnet="),
+        ({"platform": "h100-sxm", **RESNET, "ran_on": "abacus"}, "abacus"),
+        ({"platform": "l40s", **RESNET}, "leave out --platform"),
+        ({"platform": "h100-sxm", **RESNET, "whole_job": True}, "leave out whole-job"),
+        ({"platform": "h100-sxm", **RESNET, "samples": 1e6}, "--epochs"),
+        (RESNET, "give platform"),
+        ({"precision": "fp32"}, "give platform"),
+    ],
+)
+def test_what_cannot_be_forecast_elsewhere_is_refused_with_a_way_out(on_l40s, asked, way_out):
+    with pytest.raises(JoulecastError, match=way_out):
+        joulecast.forecast(on_l40s, **asked)
