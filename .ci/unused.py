@@ -116,3 +116,7 @@ mpi_ranks
 noted_s
 exchange_by
 not_profiled
+not_captured
+
+# `joulecast measure --capture` names it to the training that it observes.
+capture_trained

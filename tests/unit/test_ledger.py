@@ -1,6 +1,7 @@
 """Forecasts that were kept, against what ran later."""
 
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -84,6 +85,46 @@ def test_the_commands_keep_and_judge(runs, tmp_path):
     assert said.exit_code == 0 and "inside the 90 % interval" in said.output
     told = json.loads(CliRunner().invoke(app, [*words, "--json"]).output)
     assert len(told["settings"]) == 2 * len({row["workload"] for row in told["settings"]})
+
+
+def test_intervals_widen_once_forecasts_that_were_kept_missed_what_ran(runs, tmp_path):
+    ledger, asked = tmp_path / "ledger.jsonl", {"nodes": [8], "price": 0.3}
+    plain = joulecast.forecast(runs / "before", keep=ledger, **asked)
+    entry = json.loads(ledger.read_text())
+    # Nine settings, each forecast at half of what it will take.
+    (row,) = (r for r in entry["forecasts"] if r["basis"] != "measured")
+    lines = []
+    for times in range(1, 10):
+        work = row["work"] * (1 - 1e-4 * times)
+        (took,) = joulecast.forecast(runs / "all", nodes=[8], **{row["work_unit"]: work})[
+            "forecasts"
+        ]
+        assert took["basis"] == "measured"
+        said = took | {"basis": "fitted", "work": work}
+        for name in ("time_s", "energy_j"):
+            quantity, _, unit = name.partition("_")
+            said |= {name: took[name] / 2}
+            said |= {
+                f"{quantity}_low_{unit}": took[name] / 2.2,
+                f"{quantity}_high_{unit}": took[name] / 1.8,
+            }
+        lines.append(json.dumps(entry | {"forecasts": [said]}))
+    ledger.write_text("\n".join(lines) + "\n")
+    before, half = {name: plain["forecasts"][0][name] for name in row}, 2 / 1.8
+    again = joulecast.forecast(runs / "before", keep=ledger, **asked)
+    # None of them ran, as far as these records tell.
+    assert again["forecasts"][0]["time_high_s"] == pytest.approx(before["time_high_s"])
+    assert len(ledger.read_text().splitlines()) == 10
+    wider = joulecast.forecast(runs / "all", nodes=[32], keep=ledger, price=0.3)
+    same = joulecast.forecast(runs / "all", nodes=[32], price=0.3)
+    (wide,), (narrow,) = wider["forecasts"], same["forecasts"]
+    factor = math.log(2) / math.log(half)
+    for name in ("time{}_s", "energy{}_j"):
+        value, high = narrow[name.format("")], narrow[name.format("_high")]
+        assert wide[name.format("")] == value
+        assert wide[name.format("_high")] == pytest.approx(value * (high / value) ** factor)
+    assert wide["cost_high"] > narrow["cost_high"]
+    assert any("times as wide" in note for note in wider["notes"])
 
 
 @pytest.mark.parametrize("line", ["{", "[]", '{"at": "x", "prices": {}, "forecasts": []}'])

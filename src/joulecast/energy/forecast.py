@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -433,8 +434,31 @@ def _scales(fitted: pd.DataFrame) -> str:
     return f"{listed} {units.removesuffix('s') if listed == '1' else units}"
 
 
+def _rescaled(forecasts: pd.DataFrame, widths: Mapping[str, float]) -> pd.DataFrame:
+    """Forecasts whose intervals are so many times as wide (of logarithms), but for settings that were run."""
+    columns = {}
+    for quantity, factor in widths.items():
+        name = {"time": "time{}_s", "energy": "energy{}_j"}[quantity]
+        value = forecasts[name.format("")].astype(float)
+        for end in (name.format("_low"), name.format("_high")):
+            scaled = value * (forecasts[end].astype(float) / value) ** factor
+            columns[end] = forecasts[end].where(forecasts["basis"] == "measured", scaled)
+    return forecasts.assign(**columns)
+
+
+def _widths_in_words(widths: Mapping[str, float]) -> list[str]:
+    return [
+        f"the intervals of {quantity} are {digits(factor)} times as wide as the model's, as forecasts that "
+        "were kept missed what then ran"
+        for quantity, factor in widths.items()
+    ]
+
+
 def forecast_table(
-    runs: KnownRuns, asked: Scales, prices: Prices = NO_PRICES
+    runs: KnownRuns,
+    asked: Scales,
+    prices: Prices = NO_PRICES,
+    widths: Mapping[str, float] = MappingProxyType({}),
 ) -> tuple[pd.DataFrame, list[Note]]:
     """A row a workload, platform and node count: the columns of :func:`forecast`, unrounded; and notes: why a
     workload was left out, or what its forecast does not know.
@@ -492,6 +516,7 @@ def forecast_table(
                     ]
                 )
             )
+            forecasts = _rescaled(forecasts, widths)
             if asked.whole_job:
                 jobs = _whole_jobs(of_workload, forecasts, asked.checkpoint_s)
                 forecasts["whole_job"] = [[term._asdict() for term in terms] for terms in jobs]
@@ -508,11 +533,18 @@ def forecast_table(
     return pd.concat(parts, ignore_index=True), notes
 
 
-def forecast(folders: Sequence[Path], asked: Scales, prices: Prices = NO_PRICES) -> dict[str, Any]:
+def forecast(
+    folders: Sequence[Path],
+    asked: Scales,
+    prices: Prices = NO_PRICES,
+    widths: Mapping[str, float] = MappingProxyType({}),
+) -> dict[str, Any]:
     """Forecast all workloads in the records.
 
     Args:
         folders: run records, imported or measured.
+        widths: how many times as wide the intervals of ``time`` and ``energy`` are as the model says, as of
+            :func:`joulecast.energy.ledger.widths_by_ledger`.
 
     Returns:
         ``forecasts`` (a list of settings with ``batch_size``, ``work``, its unit and where it is from
@@ -533,7 +565,7 @@ def forecast(folders: Sequence[Path], asked: Scales, prices: Prices = NO_PRICES)
         JoulecastError: nothing is left to fit, or what is asked cannot be.
     """
     runs = KnownRuns.of_records(folders)
-    table, notes = forecast_table(runs, asked, prices)
+    table, notes = forecast_table(runs, asked, prices, widths)
     return {
         "forecasts": json_rows(table),
         "prices": prices.as_json(),
@@ -541,5 +573,9 @@ def forecast(folders: Sequence[Path], asked: Scales, prices: Prices = NO_PRICES)
         "largest_fitted_nodes": int(runs.trained["nodes"].max()),
         "left_out": runs.left_out,
         "first": texts_of(note for note in notes if note.first),
-        "notes": [*runs.notes, *texts_of(note for note in notes if not note.first)],
+        "notes": [
+            *runs.notes,
+            *texts_of(note for note in notes if not note.first),
+            *_widths_in_words(widths),
+        ],
     }

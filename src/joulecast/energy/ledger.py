@@ -6,6 +6,7 @@ rows. What a setting took once it ran is the row that a forecast of the same que
 """
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -167,6 +168,53 @@ def judge_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, Any]:
     }
 
 
+_FEWEST = 9
+"""Forecasts from which a width can hold 90 % of them, with one more (conformal)."""
+_LEAST_HALF = 1e-3
+"""Half width, relative, that an interval is taken to have at least where misses are counted in half widths."""
+
+
+def widths_by_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, float]:
+    """By how many times the half widths of forecasts have to be taken so that they hold 90 % of what ran.
+
+    Args:
+        ledger: of forecasts; a file that is not there yet has none.
+        records: folders of run records.
+
+    Returns:
+        a factor for ``time`` and ``energy`` each, where nine settings or more ran after they were forecast.
+
+    Raises:
+        JoulecastError: as :func:`judge_ledger`.
+    """
+    if not ledger.exists():
+        return {}
+    # Of several forecasts of one setting, the last one counts.
+    settings = {
+        tuple(row[name] for name in ("workload", "platform", "nodes", "batch_size", "work")): row
+        for row in judge_ledger(ledger, records)["settings"]
+    }
+    found = {}
+    for quantity in ("time", "energy"):
+        name, was, low, high = (
+            _QUANTITIES[quantity].format(end) for end in ("", "_was", "_low", "_high")
+        )
+        scores = sorted(
+            _in_half_widths(row[name], row[was], row[low], row[high])
+            for row in settings.values()
+            if None not in (row[name], row[was], row[low], row[high])
+        )
+        if len(scores) >= _FEWEST:
+            found[quantity] = scores[math.ceil(0.9 * (len(scores) + 1)) - 1]
+    return found
+
+
+def _in_half_widths(said: float, was: float, low: float, high: float) -> float:
+    """How far off a forecast was, in half widths of its interval on that side, of logarithms."""
+    half = math.log(high / said) if was > said else math.log(said / low)
+    return abs(math.log(was / said)) / max(half, _LEAST_HALF)
+
+
 def _compared(foretold: dict[str, Any], took: dict[str, Any]) -> dict[str, Any]:
     """What was forecast, what it took, and the error, by quantity."""
     found: dict[str, Any] = {}
@@ -178,6 +226,8 @@ def _compared(foretold: dict[str, Any], took: dict[str, Any]) -> dict[str, Any]:
         found |= {
             name: said,
             form.format("_was"): was,
+            form.format("_low"): low,
+            form.format("_high"): high,
             f"{quantity}_error_percent": 100 * (said / was - 1) if is_known and was else None,
             f"{quantity}_inside": low <= was <= high if is_known and low is not None else None,
         }

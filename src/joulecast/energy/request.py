@@ -217,7 +217,8 @@ class ForecastRequest(Priced, Scales, Recorded):
     )
     keep: Path | None = Field(
         default=None,
-        description="Add the forecast to this file, a line each, for `evaluate --ledger`.",
+        description="Add the forecast to this file, a line each, for `evaluate --ledger`. Once nine of its "
+        "settings ran, intervals are as wide as they have to be to hold nine of ten.",
     )
 
     @model_validator(mode="after")

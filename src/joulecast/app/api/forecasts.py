@@ -148,14 +148,17 @@ def forecast(request: ForecastRequest) -> Forecast:
         JoulecastError: nothing to fit, or a node count below 1.
     """
     from joulecast.energy.forecast import forecast as forecast_records
-    from joulecast.energy.ledger import keep_forecast
+    from joulecast.energy.ledger import keep_forecast, widths_by_ledger
     from joulecast.report.advice.elsewhere import forecast_elsewhere
     from joulecast.runs.recorded import run_records
 
     paid, folders = prices_of(request), paths(request.records)
-    ask = forecast_records if request.platform is None else forecast_elsewhere
     with naming(*request.records), run_records(folders) as records:
-        found = ask(records, request, paid)
+        if request.platform is not None:
+            found = forecast_elsewhere(records, request, paid)
+        else:
+            widths = {} if request.keep is None else widths_by_ledger(request.keep, records)
+            found = forecast_records(records, request, paid, widths)
     if request.keep is not None:
         keep_forecast(request.keep, found)
     return Forecast(found)
