@@ -171,7 +171,7 @@ def judge_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, Any]:
 _FEWEST = 9
 """Forecasts from which a width can hold 90 % of them, with one more (conformal)."""
 _LEAST_HALF = 1e-3
-"""Half width, relative, that an interval is taken to have at least where misses are counted in half widths."""
+"""Least half width, relative, of an interval whose misses are counted in half widths."""
 
 
 def widths_by_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, float]:
