@@ -22,6 +22,7 @@ from log_fixtures import (
     run,
 )
 
+from joulecast.logs import log_table
 from joulecast.logs.log import expanded
 from joulecast.logs.log_table import scale_of
 from joulecast.logs.log_times import Clock, zone_named
@@ -164,6 +165,17 @@ def test_files_that_are_no_text_or_are_cut_short(tmp_path):
     (tmp_path / "second.csv").write_bytes(whole)
     assert "--run" in refused("csv", tmp_path / "second.csv", tmp_path / "out", *MAP)
     imported("csv", tmp_path / "second.csv", tmp_path / "out", *MAP, "--run", "second")
+
+
+@pytest.mark.parametrize("name", ["long.csv", "long.csv.gz"])
+def test_a_table_with_too_many_rows_is_refused_with_the_way_out(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(log_table, "MAX_LOG_ROWS", 299)
+    whole = table(tmp_path / "log.csv").read_bytes()
+    (tmp_path / name).write_bytes(gzip.compress(whole) if name.endswith("gz") else whole)
+    said = refused("csv", tmp_path / name, tmp_path / "out", *MAP)
+    assert f"{name}: has more than 299 rows; divide it" in said
+    monkeypatch.setattr(log_table, "MAX_LOG_ROWS", 300)
+    imported("csv", tmp_path / name, tmp_path / "out", *MAP)
 
 
 def test_a_clock_that_runs_backwards_and_nodes_of_one_name(tmp_path):
