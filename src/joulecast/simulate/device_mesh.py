@@ -9,7 +9,7 @@ a colour of its own, and splits those that wait for it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -210,10 +210,10 @@ def build_device_mesh(
         own += [place[axis] for axis, size in mesh.items() if size & (size - 1)]
     grouped = {axis: None for axis, size in mesh.items() if size > 1}
     grouped |= dict.fromkeys(joined(tuple(grouped)))
-    groupings = [device_mesh.group_of(axis) for axis in grouped]
-    groupings += [numbers // width for width in widths if 1 < width < devices]
-    groupings.append(node_of)
-    groupings = _telling(groupings)
-    # A group across two nodes is unlike one within: what two groups have in common counts too.
-    groupings += [numbered(one * devices + other) for one, other in combinations(groupings, 2)]
-    return DeviceMesh(mesh, place, pace, fold(own, _telling(groupings)))
+    along = _telling([device_mesh.group_of(axis) for axis in grouped])
+    behind = _telling([*(numbers // width for width in widths), node_of])
+    # A group across two nodes is unlike one within: what two groups have in common counts too. Of groups
+    # along two axes that is one device, or one of the two.
+    pairs = [*product(along, behind), *combinations(behind, 2)]
+    common = [numbered(one * devices + other) for one, other in pairs]
+    return DeviceMesh(mesh, place, pace, fold(own, _telling([*along, *behind, *common])))
