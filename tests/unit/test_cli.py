@@ -1,9 +1,12 @@
 """The command line, as a user meets it."""
 
+import json
+
 from conftest import ROOT, make_record, make_spec
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from joulecast.app.cli import options
 from joulecast.app.cli.main import app
 from joulecast.runs.files.shipped import MEASURED
 from joulecast.runs.record import write_record
@@ -65,3 +68,11 @@ def test_a_command_without_a_training_says_how_to_name_one():
         said = RUN(app, [command]).output.strip()
         way = "give it, or the NAME of a training that `measure` ran"
         assert said == f"error: {flag} is missing; {way}"
+
+
+def test_a_long_search_says_that_it_goes_on(monkeypatch):
+    monkeypatch.setattr(options, "PATIENCE_S", 0.0)
+    asked = "search --network gpt2 --platform h100-sxm --devices 8 --global-batch 8 --json"
+    said = RUN(app, asked.split())
+    assert said.exit_code == 0
+    assert "8 devices" in said.stderr and json.loads(said.stdout)["feasible"]

@@ -22,9 +22,11 @@ from log_fixtures import (
     run,
 )
 
+from joulecast.logs import log_table
 from joulecast.logs.log import expanded
 from joulecast.logs.log_table import scale_of
 from joulecast.logs.log_times import Clock, zone_named
+from joulecast.runs.record import read_record
 
 MAP = ("--map", "time=t,watts=w")
 BERLIN = ("--timezone", "Europe/Berlin")
@@ -164,6 +166,35 @@ def test_files_that_are_no_text_or_are_cut_short(tmp_path):
     (tmp_path / "second.csv").write_bytes(whole)
     assert "--run" in refused("csv", tmp_path / "second.csv", tmp_path / "out", *MAP)
     imported("csv", tmp_path / "second.csv", tmp_path / "out", *MAP, "--run", "second")
+
+
+@pytest.mark.parametrize(("hz", "hours"), [(1, 30), (1, 168), (10, 12)])
+@pytest.mark.parametrize("watts", [(416, 417, 418), (417,)], ids=["whole", "constant"])
+def test_a_long_log_in_whole_watts_can_be_read_again(tmp_path, hz, hours, watts):
+    t_s, end_s = np.arange(hours * 3600 * hz) / hz, 3600.0 * hours - 60
+    drawn = np.where((t_s >= 60) & (t_s < end_s), np.resize(watts, len(t_s)), 105)
+    rows = [f"{ZERO_S + t:.1f},{w}" for t, w in zip(t_s.tolist(), drawn.tolist(), strict=True)]
+    table(tmp_path / "log.csv", rows)
+    times = ("--start", str(ZERO_S + 60), "--stop", str(ZERO_S + end_s), "--epochs", 9)
+    # A meter that says the same for hours is frozen; its record is there all the same.
+    run("import", "csv", tmp_path / "log.csv", tmp_path / "out", *MAP, *WHAT, *times)
+    power = read_record(tmp_path / "out" / "net").power
+    assert len(power) >= (end_s - 60) * hz
+    assert set(watts) <= set(power["watts"].unique()) <= {105, *watts}
+    if len(watts) > 1:
+        done = run("forecast", "--records", tmp_path / "out", "--nodes", 1)
+        assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize("name", ["long.csv", "long.csv.gz"])
+def test_a_table_with_too_many_rows_is_refused_with_the_way_out(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(log_table, "MAX_LOG_ROWS", 299)
+    whole = table(tmp_path / "log.csv").read_bytes()
+    (tmp_path / name).write_bytes(gzip.compress(whole) if name.endswith("gz") else whole)
+    said = refused("csv", tmp_path / name, tmp_path / "out", *MAP)
+    assert f"{name}: has more than 299 rows; divide it" in said
+    monkeypatch.setattr(log_table, "MAX_LOG_ROWS", 300)
+    imported("csv", tmp_path / name, tmp_path / "out", *MAP)
 
 
 def test_a_clock_that_runs_backwards_and_nodes_of_one_name(tmp_path):

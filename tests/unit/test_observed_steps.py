@@ -279,6 +279,16 @@ def test_a_mark_that_is_cut_short_is_left_out(tmp_path):
     assert (process.updates, process.rank) == (3, 0)
 
 
+def test_an_update_that_ends_after_the_next_one_is_none_of_a_training(tmp_path):
+    each = [marks.ROW.pack(marks.UPDATE, float(k), 0.5, 0.0) for k in range(4)]
+    (tmp_path / "7.marks").write_bytes(b"".join(each))
+    assert read_processes(tmp_path)[0].updates == 4
+    each[1] = marks.ROW.pack(marks.UPDATE, 1.0, 2.5, 0.0)
+    (tmp_path / "7.marks").write_bytes(b"".join(each))
+    with pytest.raises(JoulecastError, match=r"7\.marks: mark 2 is none"):
+        read_processes(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [

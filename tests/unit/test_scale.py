@@ -14,9 +14,11 @@ from conftest import make_record, make_spec
 import joulecast
 from joulecast.energy.evaluation import evaluate
 from joulecast.energy.time_rivals import TIME_MODELS
+from joulecast.errors import JoulecastError
 from joulecast.report.tables.errors import energy_error, time_error
+from joulecast.runs import observations as observing
 from joulecast.runs import recorded_frames
-from joulecast.runs.observations import allreduce_points, observe
+from joulecast.runs.observations import allreduce_points, observe, observe_all
 from joulecast.runs.record import write_record
 from joulecast.runs.recorded import pack, unpack_all
 
@@ -124,3 +126,16 @@ def test_a_recorded_campaign_opens_each_file_once(tmp_path, monkeypatch):
     # Every run costs what the one before did.
     assert counted[1]["write_record"] == 6 and counted[1]["FrameFile.of_run"] == 24
     assert sum(counted[1].values()) <= 2 * sum(counted[0].values())
+
+
+def test_many_records_give_the_rows_that_each_gives_alone(tmp_path, monkeypatch):
+    folders = [tmp_path / f"r{number}" for number in range(6)]
+    for number, folder in enumerate(folders):
+        write_record(folder, make_record(make_spec(folder.name, 1 + number % 2)))
+    alone = observe_all(folders)
+    monkeypatch.setattr(observing, "RECORDS_A_PROCESS", 2)
+    monkeypatch.setattr(observing, "usable_cores", lambda: 3)
+    pd.testing.assert_frame_equal(observe_all(folders), alone)
+    (folders[3] / "power.parquet").unlink()
+    with pytest.raises(JoulecastError, match=r"r3/power\.parquet: no such"):
+        observe_all(folders)

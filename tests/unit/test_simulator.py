@@ -1,6 +1,7 @@
 """The simulator against cases worked out by hand, and properties that hold for every strategy."""
 
 import math
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -498,3 +499,15 @@ def test_megatron_on_gpt2_sums_twice_a_block_and_direction() -> None:
     assert all(
         op.dim("classes").kind is DimKind.REDUCE for op in graph.ops if op.kind == "cross_entropy"
     )
+
+
+def test_a_million_devices_take_little_memory() -> None:
+    platform, strategy = cluster_of(per_node=8), parse_strategy("dp=250000,tp=4")
+    tracemalloc.start()
+    try:
+        simulated = simulate(load("gpt2"), platform, strategy, 4)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert simulated.strategy.devices == 1_000_000
+    assert peak_bytes < 400 * 1_000_000

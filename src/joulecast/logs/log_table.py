@@ -21,7 +21,9 @@ from joulecast.logs.log_times import Floats, Times
 from joulecast.runs.files.columns import MAX_TABLE_BYTES, NOT_PACKED, unpacked
 from joulecast.runs.files.reading import opened
 
-MAX_LOG_BYTES = 20_000_000_000
+MAX_LOG_BYTES = 4_000_000_000
+MAX_LOG_ROWS = 20_000_000
+"""Of a table: a reading a second of eight GPUs of sixteen nodes for a day are eleven million."""
 _MOST_VALUES = MAX_TABLE_BYTES // 8
 """Of an HDF5 file: as many bytes as a table may have."""
 _ROWS = 250_000
@@ -161,7 +163,8 @@ class LogTable:
         mid-file, as appending leaves it, is left out too.
 
         Raises:
-            JoulecastError: a line has more cells than the first, or is no text.
+            JoulecastError: a line has more cells than the first, or is no text; or there are more than
+                :data:`MAX_LOG_ROWS`.
         """
         places = sorted(self.columns.index(name) for name in dict.fromkeys(names))
         whole = self._ends_with_newline()
@@ -183,6 +186,11 @@ class LogTable:
                 )
                 before: pd.DataFrame | None = None
                 for part in parts:
+                    if part.index.stop > MAX_LOG_ROWS:
+                        raise JoulecastError(
+                            f"{self.path}: has more than {MAX_LOG_ROWS:,} rows; divide it by node or by "
+                            "time, or keep fewer readings a second"
+                        )
                     if before is not None:
                         yield before
                     before = self._clean(part, places)

@@ -7,6 +7,9 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +17,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from joulecast.errors import JoulecastError
 from joulecast.runs.frames import STAGES
 from joulecast.runs.integration import EnergySplit, exposed_intervals
 from joulecast.runs.metered_power import counted_power, machines
 from joulecast.runs.metering import Metering, kind_of
 from joulecast.runs.phases import observe_phases
+from joulecast.runs.provenance import usable_cores
 from joulecast.runs.record import RunInfo, RunRecord, read_info, read_record
 from joulecast.runs.stages_in_parts import stages_in_parts
 from joulecast.runs.table import ENERGIES, typed
@@ -31,6 +36,8 @@ UTILISATIONS = ("u_cpu", "memory_bytes", "network_bytes_per_s")
 TIMED = STAGES[:-1]
 """The stages that are timed; ``other`` is the rest."""
 
+RECORDS_A_PROCESS = 200
+"""Records that take about as long to read as a process and what it sends take."""
 
 Row = dict[str, Any]
 
@@ -362,8 +369,17 @@ def _with_comparable_energies(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def observe_all(folders: Iterable[Path]) -> pd.DataFrame:
-    """The rows of many records, one record in memory at a time."""
-    rows = pd.DataFrame([_observe_folder(Path(folder)) for folder in folders])
+    """The rows of many records; each process has one record in memory at a time."""
+    paths = [Path(folder) for folder in folders]
+    processes = min(usable_cores(), len(paths) // RECORDS_A_PROCESS)
+    if processes > 1:
+        try:
+            with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
+                rows = pd.DataFrame(list(pool.map(_observe_folder, paths, chunksize=20)))
+        except BrokenProcessPool as error:
+            raise JoulecastError(f"a process that read records was ended: {error}") from None
+    else:
+        rows = pd.DataFrame([_observe_folder(path) for path in paths])
     # Runs from outside have no utilisation, measured ones no phases: columns are there for both.
     rows = rows.reindex(columns=[*rows.columns, *(c for c in UTILISATIONS if c not in rows)])
     return _with_comparable_energies(typed(rows))

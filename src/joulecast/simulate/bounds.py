@@ -16,7 +16,6 @@ from joulecast.simulate.compiler import Compiler, TurnWork
 from joulecast.simulate.device_mesh import uneven
 from joulecast.simulate.phases import Bucket, Message, reduction
 from joulecast.simulate.program import StageProgram
-from joulecast.simulate.shared_links import alone
 from joulecast.simulate.simulate import Prepared
 from joulecast.simulate.strategy import Strategy, size_along
 from joulecast.simulate.transfers import Flow
@@ -67,10 +66,10 @@ def least_computing(stages: list[tuple[float, float]], strategy: Strategy) -> Le
     return Least(max(ends), computing_s)
 
 
-def least_seconds(flow: Flow, size: float, capacity: list[float]) -> float:
+def least_seconds(flow: Flow, size: float) -> float:
     """Seconds of a transfer that has its ports for itself."""
     activity = flow.activity("", size, False)
-    return activity.latency + activity.work / alone(flow.usage, capacity)
+    return activity.latency + activity.work / flow.bytes_per_s
 
 
 class _Turn(NamedTuple):
@@ -146,14 +145,14 @@ class _Class:
             flow = self.transfers.send(self.number, message.key[3], message.key[4])
         else:
             flow = self.transfers.flow(message.kind, message.axis, self.number)
-        return least_seconds(flow, message.bytes, self.transfers.capacity)
+        return least_seconds(flow, message.bytes)
 
     def _sum_s(self, bucket: Bucket) -> float:
         size, seconds = bucket.bytes, 0.0
         for axis in bucket.axes:
             kind = reduction(bucket.zero, axis)
             flow = self.transfers.flow(kind, axis, self.number)
-            seconds += least_seconds(flow, size, self.transfers.capacity)
+            seconds += least_seconds(flow, size)
             if kind == "reduce_scatter":
                 size /= size_along(self.compiler.device_mesh.mesh, axis)
         return seconds

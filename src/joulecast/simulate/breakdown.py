@@ -75,8 +75,9 @@ def breakdowns(graph: ActivityGraph, timeline: Timeline, classes: int) -> list[B
         of_kind = computing if activity.usage is None else talking
         for device in activity.devices:
             of_kind[device].append(interval)
+    step_s = timeline.duration_s
     return [
-        _breakdown(_merged(computing[device]), _merged(talking[device]), timeline.duration_s)
+        _breakdown(_merged(computing[device]), _merged(talking[device]), step_s)
         for device in range(classes)
     ]
 

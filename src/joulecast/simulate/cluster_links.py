@@ -24,7 +24,6 @@ from joulecast.runs.files.writing import written_aside
 from joulecast.runs.platforms import Link, Platform, find_platform, gpu_in, gpu_names
 from joulecast.simulate.collectives import Kind
 from joulecast.simulate.device_mesh import build_device_mesh
-from joulecast.simulate.shared_links import alone
 from joulecast.simulate.strategy import parse_strategy
 from joulecast.simulate.topology import topology_of
 from joulecast.simulate.transfers import Transfers
@@ -53,8 +52,7 @@ def collective_seconds(
     transfers = Transfers(device_mesh, topology, platform.require_cluster(), kinds, set())
     flow = transfers.flow(kind, "data", 0)
     sent = [flow.activity("collective", size, gradient=False) for size in sizes]
-    rate = alone(flow.usage, transfers.capacity)
-    return [each.latency + each.work / rate for each in sent]
+    return [each.latency + each.work / flow.bytes_per_s for each in sent]
 
 
 def _changed(platform: Platform, **facts: Any) -> Platform:

@@ -9,9 +9,11 @@ a colour of its own, and splits those that wait for it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from joulecast.errors import JoulecastError
@@ -38,21 +40,27 @@ def summed_by(group: Ints, values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def signatures(group: Ints, colour: Ints) -> Ints:
-    """A number for the colours in each device's group: equal where the colours of the groups are."""
-    numbered = np.unique(group, return_inverse=True)[1].reshape(-1)
-    return summed_by(numbered, scrambled(colour))[numbered].astype(np.int64)
+    """A number for the colours in each device's group: equal where the colours of the groups are.
+
+    Args:
+        group: of each device, numbered from 0 without gaps.
+        colour: of each device.
+    """
+    return summed_by(group, scrambled(colour))[group].astype(np.int64)
 
 
-def _renumbered(columns: list[Ints]) -> Ints:
+def numbered(values: NDArray[Any]) -> Ints:
+    """A number for each distinct value, from 0 in the order in which they come."""
+    numbers: Ints = pd.factorize(values)[0]
+    return numbers
+
+
+def _one_of(columns: list[Ints]) -> Ints:
     """One number for each distinct row of the columns, in the order in which devices show them."""
     row = np.zeros(len(columns[0]), dtype=np.uint64)
     for place, column in enumerate(columns):
         row += scrambled(column + (place << 40))
-    _, first, inverse = np.unique(row, return_index=True, return_inverse=True)
-    rank = np.empty(len(first), dtype=np.int64)
-    rank[np.argsort(first)] = np.arange(len(first))
-    numbers: Ints = rank[inverse.reshape(-1)]
-    return numbers
+    return numbered(row)
 
 
 @dataclass(frozen=True)
@@ -84,11 +92,12 @@ def fold(own: list[Ints], groupings: list[Ints]) -> Classes:
 
     Args:
         own: what a device does by itself, each a number for every device.
-        groupings: the group of every device, in each way in which devices depend on each other.
+        groupings: the group of every device, in each way in which devices depend on each other, numbered
+            from 0 without gaps.
     """
-    colour = _renumbered(own)
+    colour = _one_of(own)
     while True:
-        finer = _renumbered([colour, *(signatures(group, colour) for group in groupings)])
+        finer = _one_of([colour, *(signatures(group, colour) for group in groupings)])
         if finer.max() == colour.max():
             return _classes(colour)
         colour = finer
@@ -139,6 +148,16 @@ def uneven(items: list[PlacedOp]) -> list[tuple[str, int]]:
     return sorted({each for split in splits for each in split.uneven})
 
 
+def _telling(groupings: list[Ints]) -> list[Ints]:
+    """The groupings that differ, without those in which every device is alone or all are together."""
+    found: list[Ints] = []
+    for group in groupings:
+        parts = int(group.max()) + 1
+        if 1 < parts < len(group) and not any(np.array_equal(group, other) for other in found):
+            found.append(group)
+    return found
+
+
 def build_device_mesh(
     strategy: Strategy,
     items: list[PlacedOp],
@@ -177,9 +196,10 @@ def build_device_mesh(
         own += [place[axis] for axis, size in mesh.items() if size & (size - 1)]
     grouped = {axis: None for axis, size in mesh.items() if size > 1}
     grouped |= dict.fromkeys(joined(tuple(grouped)))
-    groupings = [device_mesh.group_of(axis) for axis in grouped]
-    groupings += [numbers // width for width in widths if 1 < width < devices]
-    groupings.append(node_of)
-    # A group across two nodes is unlike one within: what two groups have in common counts too.
-    groupings += [first * devices + second for first, second in combinations(groupings, 2)]
-    return DeviceMesh(mesh, place, pace, fold(own, groupings))
+    along = _telling([device_mesh.group_of(axis) for axis in grouped])
+    behind = _telling([*(numbers // width for width in widths), node_of])
+    # A group across two nodes is unlike one within: what two groups have in common counts too. Of groups
+    # along two axes that is one device, or one of the two.
+    pairs = [*product(along, behind), *combinations(behind, 2)]
+    common = [numbered(one * devices + other) for one, other in pairs]
+    return DeviceMesh(mesh, place, pace, fold(own, _telling([*along, *behind, *common])))

@@ -19,6 +19,7 @@ from joulecast.runs.platforms import Cluster, Platform, Ring
 from joulecast.simulate.collectives import Kind, hops_of
 from joulecast.simulate.device_mesh import DeviceMesh, Ints
 from joulecast.simulate.event_loop import Activity
+from joulecast.simulate.shared_links import alone
 from joulecast.simulate.topology import Hops, Topology
 from joulecast.simulate.transfers import Flow, Transfers
 
@@ -166,6 +167,11 @@ class RingTransfers(Transfers):
         around_rings = cluster.model_copy(update={"collective_algorithm": "ring"})
         super().__init__(device_mesh, topology, around_rings, kinds, cuts)
 
+    @property
+    def seen_by(self) -> Ints:
+        """All devices: groups share ports that no class stands for."""
+        return np.arange(self.topology.devices)
+
     def over_lines(self, hops: Hops, groups: Ints, flows: Ints) -> Hops:
         """The hops as they are: the file's rings say what lines carry."""
         return hops
@@ -178,10 +184,9 @@ class RingTransfers(Transfers):
             nodes = len(np.unique(self.topology.node_of(group)))
             ring, ranks = self._ring(group), len(group)
             own = usage[number]
+            price = (alone(own, self.capacity), 1.0, 0.0)
             flows.append(
-                RingFlow(
-                    number, kind, members, own, 1.0, 0.0, None, ring=ring, ranks=ranks, nodes=nodes
-                )
+                RingFlow(number, kind, members, own, *price, ring=ring, ranks=ranks, nodes=nodes)
             )
         return flows
 
@@ -212,14 +217,14 @@ class RingTransfers(Transfers):
     def _sharers(self, number: int) -> float:
         """Groups of the same kind that cross the same port between units of devices."""
         kind, group, _ = self.specs[number]
-        mine = [h for h in self.hops if number in h.flow]
-        load = self.topology.load(mine[0])
+        load = next(each for each in self.loads if number in each.flow)
         first_shared = 2 * self.topology.devices
         shared = (load.port >= first_shared) if self.topology.widths[:1] == (1,) else load.port >= 0
         crossed = self.topology.load(
             hops_of(kind, "ring", group.reshape(1, -1), np.array([number]))
             if kind != "send"
-            else Hops(np.array([number]), group[:1], group[1:], np.ones(1))
+            else Hops(np.array([number]), group[:1], group[1:], np.ones(1)),
+            group,
         ).port
         on_my_ports = shared & np.isin(load.port, crossed)
         totals = np.bincount(load.port[on_my_ports], weights=load.times[on_my_ports])

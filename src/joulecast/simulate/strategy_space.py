@@ -4,6 +4,7 @@ This is the one list of them. A way that is worth nothing on a network or a clus
 parallelism without a sequence, chunks of fewer than one block, groups of shards as large as all replicas.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -33,7 +34,8 @@ class StrategyAlternatives:
 
 
 def _divisors(number: int) -> list[int]:
-    return [d for d in range(1, number + 1) if number % d == 0]
+    smaller = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    return sorted({*smaller, *(number // d for d in smaller)})
 
 
 def _meshes(devices: int, blocks: int, per_node: int) -> Iterator[dict[str, int]]:

@@ -157,17 +157,23 @@ class Topology:
         counts = [2 * -(-self.devices // width) for width in self.widths]
         return np.repeat(np.array(self.bytes_per_s, float), counts)
 
-    def load(self, hops: Hops) -> PortLoad:
-        """Ports that the hops cross, summed for each flow and port."""
+    def load(self, hops: Hops, seen_by: Ints) -> PortLoad:
+        """Ports of some devices, and of the units that these are in, that the hops cross.
+
+        What a flow takes of a port is summed over its hops.
+        """
         flows, ports, times = [], [], []
         for level, width in enumerate(self.widths):
             leaves, enters = hops.source // width, hops.target // width
+            seen = np.zeros(-(-self.devices // width), dtype=bool)
+            seen[seen_by // width] = True
             crosses = leaves != enters
             base = self._offset(level)
             for unit, direction in ((leaves, 0), (enters, 1)):
-                flows.append(hops.flow[crosses])
-                ports.append(base + 2 * unit[crosses] + direction)
-                times.append(hops.weight[crosses])
+                counted = np.flatnonzero(crosses & seen[unit])
+                flows.append(hops.flow[counted])
+                ports.append(base + 2 * unit[counted] + direction)
+                times.append(hops.weight[counted])
         flow, port = np.concatenate(flows), np.concatenate(ports)
         key, where = np.unique(flow * self.port_count + port, return_inverse=True)
         summed = np.zeros(len(key))

@@ -22,7 +22,7 @@ from joulecast.simulate.collectives import (
 from joulecast.simulate.device_mesh import DeviceMesh, Ints, scrambled, signatures, summed_by
 from joulecast.simulate.event_loop import Activity
 from joulecast.simulate.shared_links import Usage, alone
-from joulecast.simulate.topology import Hops, Topology
+from joulecast.simulate.topology import Hops, PortLoad, Topology
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,6 @@ class Tree:
 
     bytes_per_byte: float
     launch_s: float
-    bytes_per_s: float
-    """Of the flow if it has its ports for itself, by which the library chooses."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +41,8 @@ class Flow:
     kind: Kind
     members: tuple[int, ...]
     usage: Usage
+    bytes_per_s: float
+    """If it has its ports for itself."""
     bytes_per_byte: float
     """Bytes through a device's port for each byte of the buffer."""
     launch_s: float
@@ -54,7 +54,7 @@ class Flow:
         latency, sent = self.launch_s, size * self.bytes_per_byte
         if self.tree is not None:
             by_tree = size * self.tree.bytes_per_byte
-            if (by_tree - sent) / self.tree.bytes_per_s < latency - self.tree.launch_s:
+            if (by_tree - sent) / self.bytes_per_s < latency - self.tree.launch_s:
                 latency, sent = self.tree.launch_s, by_tree
         return Activity(label, self.members, sent, self.usage, latency, gradient)
 
@@ -85,7 +85,7 @@ class Transfers:
         self._flows: dict[tuple[object, ...], Flow] = {}
         self._class_flow: dict[tuple[object, int], int] = {}
         self._partners: dict[tuple[int, int], int] = {}
-        self.hops: list[Hops] = []
+        self.loads: list[PortLoad] = []
         self.specs: list[tuple[Kind, Ints, tuple[int, ...]]] = []
         for kind, axis in sorted(kinds):
             self._add_axis(kind, axis)
@@ -93,6 +93,11 @@ class Transfers:
             self._add_cut(source, target)
         self.capacity: list[float] = []
         self.flows = self.priced()
+
+    @property
+    def seen_by(self) -> Ints:
+        """Devices whose ports are looked at: those of a class meet the same, so that one is enough."""
+        return self.device_mesh.classes.first
 
     def _add(self, kind: Kind, name: object, groups: Ints, devices: Ints, signature: Ints) -> None:
         """Flows of groups: one for each signature; ``devices`` look their flow up by class."""
@@ -110,10 +115,10 @@ class Transfers:
             hops = self.once_a_node(hops, groups)
         if self.topology.pairs:
             hops = self.over_lines(hops, groups, flows)
-        self.hops.append(hops)
+        self.loads.append(self.topology.load(hops, self.seen_by))
         for row in rows:
-            for device in devices[row]:
-                self._class_flow[name, int(class_of[device])] = int(flows[row])
+            for number in np.unique(class_of[devices[row]]).tolist():
+                self._class_flow[name, number] = int(flows[row])
 
     def once_a_node(self, hops: Hops, groups: Ints) -> Hops:
         """Hops of tokens to their experts, of which each node gets a token once (DeepSeek-AI 2024, 3.2.2).
@@ -202,9 +207,9 @@ class Transfers:
             latency = launch + self._latency(kind, group)
             tree = None
             if self.trees and kind == "all_reduce" and nodes > 1:
-                rate = alone(usage[number], self.capacity)
-                tree = Tree(tree_share(), launch + self._tree_latency(ranks, nodes), rate)
-            flows.append(Flow(number, kind, members, usage[number], share, latency, tree))
+                tree = Tree(tree_share(), launch + self._tree_latency(ranks, nodes))
+            rate = alone(usage[number], self.capacity)
+            flows.append(Flow(number, kind, members, usage[number], rate, share, latency, tree))
         return flows
 
     def _tree_latency(self, ranks: int, nodes: int) -> float:
@@ -215,15 +220,14 @@ class Transfers:
     def _port_usage(self) -> list[dict[int, float]]:
         """What each flow takes of each port; ports that are loaded alike are one."""
         usage: list[dict[int, float]] = [{} for _ in self.specs]
-        if not self.hops:
+        if not self.loads:
             return usage
-        hops = Hops(
+        load = PortLoad(
             *(
-                np.concatenate([getattr(h, name) for h in self.hops])
-                for name in ("flow", "source", "target", "weight")
+                np.concatenate([getattr(each, name) for each in self.loads])
+                for name in ("flow", "port", "times")
             )
         )
-        load = self.topology.load(hops)
         capacity = self.topology.capacity()
         ports, port = np.unique(load.port, return_inverse=True)
         stands_for = np.arange(len(ports))

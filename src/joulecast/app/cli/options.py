@@ -2,8 +2,10 @@
 
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
@@ -146,3 +148,19 @@ _NUMBERS = {int: "int", float: "float", str: "text"}
 def echo_json(content: dict[str, Any]) -> None:
     """Print plain data as JSON."""
     typer.echo(json.dumps(content, indent=1, allow_nan=False))
+
+
+PATIENCE_S = 10.0
+"""Seconds after which a command says that it still works."""
+
+
+@contextmanager
+def noting_patience(what: str) -> Iterator[None]:
+    """Say once, on stderr, what takes long, if it does."""
+    timer = Timer(PATIENCE_S, lambda: typer.echo(f"note: {what}", err=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -141,6 +141,12 @@ def _are_possible(marked: Marked) -> NDArray[np.bool_]:
     possible: NDArray[np.bool_] = (
         (kind <= marks.PREFETCH) & is_time & (marked["length"] <= _LATEST_S) & is_amount
     )
+    # An optimizer's update ends before its next one does.
+    updates = np.flatnonzero((kind == marks.UPDATE) & (amount != marks.PART))
+    ordered = updates[np.lexsort((marked["start"][updates], amount[updates]))]
+    ends = (marked["start"] + marked["length"])[ordered]
+    longer = (np.diff(ends) < 0) & (np.diff(amount[ordered]) == 0)
+    possible[ordered[:-1][longer]] = False
     return possible
 
 
