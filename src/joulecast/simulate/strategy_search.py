@@ -81,33 +81,36 @@ class Found:
 
 
 _SHARED: list[Any] = []
-"""What processes find that are forked next: the function, how many they are, and what has been found."""
+"""What processes find that are forked next: the function, its number of parts, and what has been found."""
 
 
 def _in_this_process(number: int) -> Any:
-    work, processes, found = _SHARED
-    return work(number, processes, found)
+    work, parts, found = _SHARED
+    return work(number, parts, found)
 
 
-def in_processes(work: Callable[[int, int, Found], R], processes: int, top: int | None) -> list[R]:
-    """What ``work`` gives in each process.
+def in_processes(
+    work: Callable[[int, int, Found], R], processes: int, top: int | None, parts: int | None = None
+) -> list[R]:
+    """What the parts of some work give; the next part goes to the process that is free.
 
     Args:
-        work: gets the number of its process, how many there are, and what all have found; what it returns is
+        work: gets the number of its part, how many there are, and what all have found; what it returns is
             pickled.
         processes: how many; with one, the work is done here.
         top: how many of the least values are wanted.
+        parts: how many; by default one for each process.
 
     Raises:
         JoulecastError: a process was ended from outside, or could not start.
     """
-    found = Found(top)
+    found, parts = Found(top), parts or processes
     if processes <= 1:
-        return [work(0, 1, found)]
-    _SHARED[:] = work, processes, found
+        return [work(number, parts, found) for number in range(parts)]
+    _SHARED[:] = work, parts, found
     try:
         with ProcessPoolExecutor(processes, mp_context=_FORKING) as pool:
-            return list(pool.map(_in_this_process, range(processes)))
+            return list(pool.map(_in_this_process, range(parts)))
     except (OSError, BrokenProcessPool) as error:
         raise JoulecastError(f"a process of a search ended before its work: {error}") from None
     finally:

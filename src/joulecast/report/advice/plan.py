@@ -208,13 +208,13 @@ def _weighed(
     request: PlanRequest, machines: list[Machine], of_platform: Mapping[str, Prices]
 ) -> Weighed:
     """The settings that a plan chooses from, simulated and priced."""
-    counts = sorted(set(request.devices))
+    # More devices have more strategies: what takes longest comes first.
+    counts = sorted(set(request.devices), reverse=True)
 
-    def work(number: int, processes: int, _: Found) -> list[_Settings]:
-        return [_settings(request, machines, count) for count in counts[number::processes]]
+    def work(number: int, parts: int, _: Found) -> _Settings:
+        return _settings(request, machines, counts[number])
 
-    parts = in_processes(work, min(usable_cores(), len(counts)), None)
-    each = [one for part in parts for one in part]
+    each = in_processes(work, min(usable_cores(), len(counts)), None, len(counts))
     candidates = [candidate for one in each for candidate in one.candidates]
     refused = list({str(row): row for one in each for row in one.refused}.values())
     warnings = ["nothing was run: times are simulated"]
