@@ -289,7 +289,7 @@ def width_of_counts(nodes: pd.Series, fitted: Collection[float]) -> pd.Series:
 def widened(
     answer: pd.DataFrame, by: pd.Series, at_least: Mapping[str, float] | None = None
 ) -> pd.DataFrame:
-    """The answer with the half widths of its intervals (of logarithms) widened, in quadrature.
+    """The answer with wider intervals: ``by`` is added to their half widths in quadrature, in logarithms.
 
     Args:
         at_least: half widths of ``time_s`` and ``energy_j`` that are widened where they are smaller.

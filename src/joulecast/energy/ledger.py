@@ -175,7 +175,7 @@ _LEAST_HALF = 1e-3
 
 
 def widths_by_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, float]:
-    """By how many times the half widths of forecasts have to be taken so that they hold 90 % of what ran.
+    """Factors by which the half widths of forecasts must be multiplied to hold 90 % of the runs.
 
     Args:
         ledger: of forecasts; a file that is not there yet has none.

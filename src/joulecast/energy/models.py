@@ -238,7 +238,7 @@ class Proportional:
     rival: Rival
 
     def fit(self, evidence: Evidence) -> "Proportional":
-        """Remember what the rival may know of each platform."""
+        """Keep for each platform the data that the rival may use."""
         self._contexts = {
             platform: Context.of(of_platform, evidence.calibration, evidence.watts)
             for platform, of_platform in evidence.metered.groupby("platform")
@@ -269,7 +269,7 @@ class Proportional:
 
 
 def mc2_for(imported: bool, bootstrap: int = 0) -> MC2OnStages | MC2OnPhases:
-    """The full model for runs of one kind."""
+    """MC2 for imported runs (on phases), or for runs with stages."""
     return MC2OnPhases() if imported else MC2OnStages(bootstrap=bootstrap)
 
 

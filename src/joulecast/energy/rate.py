@@ -182,7 +182,7 @@ class Rate:
     spread: float
 
     def seconds(self, scale: pd.Series, work: Floats | float) -> Floats:
-        """Draws of the seconds of a run at a scale (``nodes``, ``ranks``, ``batch``) with some work."""
+        """Seconds of a run with this work at a scale (``nodes``, ``ranks``, ``batch``), one for each draw."""
         asked = self._scale_of(scale)
         step_s = np.exp(self.level) * _in_steps(asked, self.b0, self.beliefs)[0]
         return np.asarray(work / asked.batch * step_s + self._start_s(float(scale["nodes"])))

@@ -124,8 +124,7 @@ class Scales(Work, Scale):
     checkpoint_s: Annotated[float | None, from_text(duration_s), Shell("--checkpoint")] = Field(
         default=None,
         gt=0,
-        description="Time that writing a checkpoint takes, as 30s, of the whole job; by default there are "
-        "none.",
+        description="With whole-job: time to write one checkpoint, as 30s; by default there are none.",
     )
 
     @model_validator(mode="after")
@@ -177,19 +176,19 @@ class StartRequest(Request):
     deadline_s: Annotated[float | None, _DURATION, Shell("--deadline")] = Field(
         default=None,
         gt=0,
-        description="Time until it has to be done, from then: seconds, or as 12h, 2d; by default the end of "
-        "the file.",
+        description="Time from --after until the training must be done: seconds, or as 12h, 2d; by default "
+        "the end of the file.",
     )
     restart_s: Annotated[float | None, _DURATION, Shell("--restart")] = Field(
         default=None,
         ge=0,
         le=1e9,
-        description="Time that it takes to go on after a pause: seconds, or as 10min. Without it, it runs "
-        "without a pause.",
+        description="Time to go on after a pause: seconds, or as 10min. Without this option, the training "
+        "does not pause.",
     )
     objective: Literal["cost", "co2"] | None = Field(
         default=None,
-        description="What is to be least; by default money, where the file has prices.",
+        description="What to minimise; by default money, if the file has prices.",
     )
 
 
@@ -212,13 +211,13 @@ class ForecastRequest(Priced, Scales, Recorded):
     )
     ran_on: Name | None = Field(
         default=None,
-        description="With platform: the platform of the records for the simulator, as h100-sxm:gpus=4; by "
-        "default the GPU that they name.",
+        description="With platform: the platform that the records ran on, as h100-sxm:gpus=4; by default the "
+        "GPU that they name.",
     )
     keep: Path | None = Field(
         default=None,
         description="Add the forecast to this file, a line each, for `evaluate --ledger`. Once nine of its "
-        "settings ran, intervals are as wide as they have to be to hold nine of ten.",
+        "settings ran, intervals are as wide as needed to hold nine of ten of them.",
     )
 
     @model_validator(mode="after")

@@ -202,7 +202,7 @@ def _used(platform: Platform, devices: int) -> list[int]:
 
 
 def nodes_of(platform: Platform, devices: int) -> int:
-    """Nodes that so many devices take, each whole."""
+    """Number of nodes that ``devices`` take; a node that is partly used counts as one."""
     return len(_used(platform, devices))
 
 

@@ -236,7 +236,7 @@ def is_constant(call: Call) -> bool:
 
 
 def constants(call: Call, name: str) -> list[View]:
-    """Results that depend on no data, as buffers."""
+    """Add the results of a call that depends on no data, as buffers."""
     return [
         call.builder.add_tensor(
             f"constant.{name}.{place}" if place else f"constant.{name}",

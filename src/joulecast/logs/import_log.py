@@ -141,7 +141,7 @@ def read_runs(path: Path, clock: Clock) -> list[RunFacts]:
 
 
 def read_source(kind: str, source: Path, options: LogOptions) -> Log:
-    """All that a file, or each file of a folder, holds.
+    """Read a log from one file, or from all files of a folder.
 
     Raises:
         JoulecastError: a file cannot be read as ``kind``, or there is none.

@@ -84,7 +84,7 @@ class Plan:
 
     @property
     def gap(self) -> float | None:
-        """Share by which the bottleneck is above the lower bound; ``None`` above a bound of 0."""
+        """Share by which the bottleneck is above the lower bound; ``None`` if only the bound is 0."""
         if not self.lower_bound:
             return None if self.bottleneck else 0.0
         return self.bottleneck / self.lower_bound - 1

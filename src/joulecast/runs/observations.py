@@ -68,8 +68,11 @@ def platform_family(system: str) -> str:
 
 
 def imported_platform(info: RunInfo) -> str:
-    """What the system of an imported run is called: one cluster may submit its runs twice, metered before and
-    behind the power supplies."""
+    """Name of the system of an imported run.
+
+    It has the campaign in it: one cluster may submit its runs twice, metered before and behind the power
+    supplies.
+    """
     family, campaign = platform_family(info.spec.platform.name), info.spec.campaign
     return family if campaign == UNNAMED else f"{family} ({campaign})"
 

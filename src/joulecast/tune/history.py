@@ -161,7 +161,7 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 def add_to_history_file(path: Path, trial: Trial) -> None:
-    """Append a trial; a line that is not whole (the machine died) is passed over when the file is read.
+    """Append a trial to the file. A reader skips a line that is not whole, as when the machine died.
 
     Raises:
         JoulecastError: the file cannot be written.

@@ -185,7 +185,7 @@ class LiveTraining:
             self._measured[size] = {**self._measured.get(size, {}), **trial.limits}
 
     def run(self, proposal: Proposal, recurrence: int) -> Trial:
-        """Train once as proposed; the power limit is as found again when it returns, or raises.
+        """Train once as proposed, and restore the power limit at the end, also after an error.
 
         A try whose first epoch is known, from the last try with its batch size, to be above the bound is
         not started. What is not known is found out: the first epoch of a batch size is always trained.

@@ -68,7 +68,7 @@ class TrainingWatch:
                 self.profile.paused()
 
     def go_on(self, done: int, accuracy: float) -> bool:
-        """Whether another epoch, at the mean cost of those so far, stays within the bound."""
+        """Whether the cost stays within the bound if another epoch costs the mean of those so far."""
         bound = self._proposal.cost_bound
         if bound < inf and self._first is not None:
             spent_s = self._seconds() - self._first[0]

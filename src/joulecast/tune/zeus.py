@@ -154,7 +154,7 @@ class Zeus:
 
 
 def check_beta(beta: float) -> None:
-    """Refuse a bound that stops every try which is not cheaper than all before.
+    """Refuse a ``beta`` of 1 or less: its bound would stop each try that is not cheaper than all before.
 
     Raises:
         JoulecastError: ``beta`` is not above 1.

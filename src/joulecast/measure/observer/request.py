@@ -69,7 +69,7 @@ class ObserveRequest(Request):
     )
     steps: Annotated[StepsThatCount | None, BeforeValidator(_steps)] = Field(
         default=None,
-        description="First and last step that count, as 10:200; all but the first one.",
+        description="First and last step that count, as 10:200; by default all steps but the first.",
     )
     meters: Annotated[tuple[str, ...], BeforeValidator(_words), AfterValidator(_known)] = Field(
         default=(), description=f"Meters, best first; by default all: {','.join(METERS)}."
@@ -79,7 +79,7 @@ class ObserveRequest(Request):
     )
     platform: Name = Field(
         default=THIS_MACHINE,
-        description="Platform whose watts an estimate takes: a name, or a FILE.yaml.",
+        description="Platform whose watts are used for an estimate: a name, or a FILE.yaml.",
     )
 
 
@@ -101,7 +101,7 @@ class MeasureRequest(ObserveRequest):
     window_s: Annotated[float | None, from_text(duration_s), Shell("--for")] = Field(
         default=None,
         gt=0,
-        description="Time to measure from the start on, as 10min; the training runs on.",
+        description="Measure only this time from the start, as 10min; the training continues after it.",
     )
     config: Path | None = Field(
         default=None,

@@ -137,7 +137,7 @@ class BackgroundMeter:
         return answer
 
     def ask_last(self) -> None:
-        """Ask once more, and then no more."""
+        """Ask for the last answer, and stop asking."""
         self._wake.set()
 
     def wait(self, until_s: float) -> None:

@@ -23,8 +23,10 @@ _PATIENCE_S = 5.0
 
 @dataclass(frozen=True)
 class ClockOffset:
-    """Rank 0's clock minus a host's own, with its largest error; ``at_s`` is when it was measured, on the
-    host's clock."""
+    """Rank 0's clock minus the host's own clock, in seconds, with its largest error.
+
+    ``at_s`` is the time of the measurement on the host's clock.
+    """
 
     offset_s: float
     uncertainty_s: float

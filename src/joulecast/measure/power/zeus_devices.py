@@ -101,7 +101,7 @@ class ZeusMeter:
 
 
 class ZeusWatts:
-    """One GPU that counts no joules."""
+    """Watts of one GPU that has no counter of joules."""
 
     source = "measured"
     counter = False

@@ -134,7 +134,7 @@ class PlanRequest(SimulatedTraining, WithPrices, Limit):
     power_limits: Percents = Field(
         default=(100, 85, 70),
         min_length=1,
-        description="Power limits of a GPU to choose from, in percent of its highest.",
+        description="Power limits of a GPU to choose from, in percent of its highest limit.",
     )
     objective: Objective | None = Field(
         default=None,

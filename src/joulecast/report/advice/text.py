@@ -1,4 +1,4 @@
-"""An advice for people: the choice first, then the candidates that come next, then what it rests on."""
+"""The text of an advice: first the choice, then the next candidates, then the data behind it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

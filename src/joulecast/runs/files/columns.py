@@ -129,7 +129,7 @@ def _texts(values: "pd.Series", column: Column, origin: str) -> "pd.Series":
 
 
 def as_numbers(values: "pd.Series") -> "pd.Series":
-    """Texts and objects as numbers; NaN for what is none."""
+    """Texts and objects as numbers; NaN where a value is no number."""
     import pandas as pd
 
     try:

@@ -234,7 +234,7 @@ class ProfiledSteps:
         kind.__init__ = named_as(noted_init, own)
 
     def warm_up(self, device: str) -> None:
-        """Record nothing once, so that the driver's tools are loaded, where steps will be recorded."""
+        """Load the driver's tools by one empty recording, if steps will be recorded."""
         self._on_device = device == "cuda"
         if self._is_wanted():
             self._start()
