@@ -196,6 +196,16 @@ def nccl_tests(folder: Path) -> None:
     (folder / "log/all_reduce_perf.log").write_text(nccl_log("all_reduce", 2, said=False))
 
 
+def training_log(folder: Path) -> None:
+    (folder / "train.log").write_text(
+        "".join(
+            f" [2026-05-02 10:00:{step:02d}] iteration {step:8d}/ 50 | consumed samples: {step * 8:12d} | "
+            "global batch size:     8 |\n"
+            for step in range(1, 20)
+        )
+    )
+
+
 def killed_measurement(folder: Path) -> None:
     """What `joulecast measure` leaves where it is killed: 20 steps of two ranks, 4 s of samples."""
     with TemporaryDirectory() as scratch:

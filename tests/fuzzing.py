@@ -296,6 +296,12 @@ FORMATS = {
             (("import", "nccl-tests", "{}/log", "{}/ours.yaml"),),
         ),
         Format(
+            "training log",
+            examples.training_log,
+            ("train.log",),
+            (("import", "training-log", "{}/train.log", "{}/runs.csv"),),
+        ),
+        Format(
             "HDF5 of perun",
             examples.copied(examples.MADE / "perun-1.0.0.hdf5", "log.hdf5"),
             ("log.hdf5",),

@@ -221,3 +221,29 @@ def import_nccl_tests(
     found = fit_links(node, tests)
     write_platform(found, out)
     typer.echo(f"{out}: {found.text()}")
+
+
+@import_app.command("training-log")
+def import_training_log(
+    source: Annotated[Path, typer.Argument(help="What Megatron-LM or torchtitan printed.")],
+    out: Annotated[Path, typer.Argument(help="Table of runs to write, for --runs.")],
+    name: Annotated[Text, typer.Option(help="Name of the run; the file's by default.")] = None,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, help="Number of nodes that the training used.")
+    ] = None,
+    timezone: Annotated[
+        Text, typer.Option(help="Time zone of the log: Europe/Berlin, UTC, +02:00.")
+    ] = None,
+) -> None:
+    """Make a table of runs from a training log: when the training ran, and how much it trained."""
+    import pandas as pd
+
+    from joulecast.logs.log_times import Clock, zone_named
+    from joulecast.logs.training_log import read_training_log
+    from joulecast.runs.files.writing import write_csv
+
+    row = read_training_log(source, Clock(zone_named(timezone) if timezone else None))
+    said = {"run": name or source.name.split(".")[0], "nodes": nodes, **row}
+    known = {key: value for key, value in said.items() if value is not None}
+    write_csv(pd.DataFrame([known]), out)
+    typer.echo(f"{out}: " + ", ".join(f"{key} {value}" for key, value in known.items()))
