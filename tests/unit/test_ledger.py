@@ -125,6 +125,22 @@ def test_intervals_widen_once_forecasts_that_were_kept_missed_what_ran(runs, tmp
         assert wide[name.format("_high")] == pytest.approx(value * (high / value) ** factor)
     assert wide["cost_high"] > narrow["cost_high"]
     assert any("times as wide" in note for note in wider["notes"])
+    # Intervals that were widened when they were kept say as much of the model's.
+    ledger.write_text("\n".join(_widened(line, wider["widths"]) for line in lines) + "\n")
+    (again,) = joulecast.forecast(runs / "all", nodes=[32], keep=ledger, price=0.3)["forecasts"]
+    assert again["time_high_s"] == pytest.approx(wide["time_high_s"])
+    assert again["energy_low_j"] == pytest.approx(wide["energy_low_j"])
+
+
+def _widened(line, widths):
+    """A line of a ledger as if its intervals had been widened before it was kept."""
+    entry = json.loads(line)
+    (row,) = entry["forecasts"]
+    for name, factor in (("time{}_s", widths["time"]), ("energy{}_j", widths["energy"])):
+        value = row[name.format("")]
+        for end in (name.format("_low"), name.format("_high")):
+            row[end] = value * (row[end] / value) ** factor
+    return json.dumps(entry | {"widths": widths})
 
 
 @pytest.mark.parametrize("line", ["{", "[]", '{"at": "x", "prices": {}, "forecasts": []}'])

@@ -557,7 +557,8 @@ def forecast(
         the runs; and what it ``rests_on``), with
         the columns of
         :func:`~joulecast.energy.prices.cost_columns`, and of the whole job, where that is asked for, the
-        terms that it adds (``whole_job``: ``name``, ``time_s``, ``energy_j``, ``source``); ``prices``,
+        terms that it adds (``whole_job``: ``name``, ``time_s``, ``energy_j``, ``source``); ``prices``;
+        ``widths``: how many times as wide as the model's the intervals are;
         ``fitted_runs``, ``largest_fitted_nodes``, ``left_out``, ``notes``; and ``first``, the notes that
         change the question: a batch that is kept on more nodes, and what the batch of others takes.
 
@@ -569,6 +570,7 @@ def forecast(
     return {
         "forecasts": json_rows(table),
         "prices": prices.as_json(),
+        "widths": dict(widths),
         "fitted_runs": len(runs.trained),
         "largest_fitted_nodes": int(runs.trained["nodes"].max()),
         "left_out": runs.left_out,

@@ -55,6 +55,8 @@ class _Entry(BaseModel):
     at: datetime
     prices: PricesSection
     forecasts: list[_Row]
+    widths: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = {}
+    """How many times as wide as the model's the intervals are."""
 
 
 _ENTRY = TypeAdapter(_Entry)
@@ -67,7 +69,7 @@ def keep_forecast(ledger: Path, forecasts: dict[str, Any]) -> None:
         forecasts: what :func:`joulecast.energy.forecast.forecast` gave.
     """
     entry = {"at": datetime.now(UTC).isoformat(timespec="seconds")}
-    kept = {name: forecasts[name] for name in ("prices", "forecasts")}
+    kept = {name: forecasts[name] for name in ("prices", "forecasts", "widths")}
     line = json.dumps(entry | kept, allow_nan=False)
     try:
         # One write: of two forecasts at once, neither cuts the other's line.
@@ -154,7 +156,11 @@ def judge_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, Any]:
             said = {
                 "at": entry.at.isoformat(),
                 **{name: getattr(row, name) for name in ("workload", "platform", "nodes")},
-                **{name: getattr(row, name) for name in ("nodes_are", "batch_size", "work")},
+                **{
+                    name: getattr(row, name)
+                    for name in ("nodes_are", "batch_size", "work", "basis")
+                },
+                "widths": entry.widths,
             }
             if took is None:
                 waiting.append(said)
@@ -200,9 +206,11 @@ def widths_by_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, float]:
             _QUANTITIES[quantity].format(end) for end in ("", "_was", "_low", "_high")
         )
         scores = sorted(
+            # In half widths of the model, whose intervals these may have widened already.
             _in_half_widths(row[name], row[was], row[low], row[high])
+            * row["widths"].get(quantity, 1.0)
             for row in settings.values()
-            if None not in (row[name], row[was], row[low], row[high])
+            if row["basis"] == "fitted" and None not in (row[name], row[was], row[low], row[high])
         )
         if len(scores) >= _FEWEST:
             found[quantity] = scores[math.ceil(0.9 * (len(scores) + 1)) - 1]

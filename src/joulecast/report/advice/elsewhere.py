@@ -251,6 +251,7 @@ def forecast_elsewhere(
     return {
         "forecasts": json_rows(pd.concat([table, cost_columns(table, prices)], axis=1)),
         "prices": prices.as_json(),
+        "widths": {},
         "fitted_runs": len(runs.trained),
         "largest_fitted_nodes": int(runs.trained["nodes"].max()),
         "left_out": runs.left_out,
