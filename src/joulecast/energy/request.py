@@ -199,7 +199,7 @@ class ForecastRequest(Priced, Scales, Recorded):
 
     platform: Name | None = Field(
         default=None,
-        description="Platform that nobody ran it on, by name or GPU, as b200 or l40s:gpus=4: times are "
+        description="Another platform than the records', by name or GPU, as b200 or l40s:gpus=4: times are "
         "simulated and corrected by the records, watts are those of the description.",
     )
     graph: Called = Field(

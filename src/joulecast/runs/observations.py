@@ -7,9 +7,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +14,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from joulecast.errors import JoulecastError
 from joulecast.runs.frames import STAGES
 from joulecast.runs.integration import EnergySplit, exposed_intervals
 from joulecast.runs.metered_power import counted_power, machines
 from joulecast.runs.metering import Metering, kind_of
 from joulecast.runs.phases import observe_phases
+from joulecast.runs.processes import mapped
 from joulecast.runs.provenance import usable_cores
 from joulecast.runs.record import RunInfo, RunRecord, read_info, read_record
 from joulecast.runs.stages_in_parts import stages_in_parts
@@ -376,11 +373,7 @@ def observe_all(folders: Iterable[Path]) -> pd.DataFrame:
     paths = [Path(folder) for folder in folders]
     processes = min(usable_cores(), len(paths) // RECORDS_A_PROCESS)
     if processes > 1:
-        try:
-            with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
-                rows = pd.DataFrame(list(pool.map(_observe_folder, paths, chunksize=20)))
-        except BrokenProcessPool as error:
-            raise JoulecastError(f"a process that read records was ended: {error}") from None
+        rows = pd.DataFrame(mapped(_observe_folder, paths, processes, together=20))
     else:
         rows = pd.DataFrame([_observe_folder(path) for path in paths])
     # Runs from outside have no utilisation, measured ones no phases: columns are there for both.

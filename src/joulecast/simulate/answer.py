@@ -145,6 +145,6 @@ def platform_and_costs(
         if step.precision != precision:
             raise JoulecastError(
                 f"{measured_steps}: a step at {step.precision} cannot correct costs at {precision}; "
-                "measure one at that precision"
+                f"measure one at that precision, or ask with --precision {step.precision}"
             )
     return corrected(found, costs, steps)

@@ -9,12 +9,9 @@ Where only the best are asked for, strategies are simulated in the order of the 
 import bisect
 import heapq
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from ctypes import c_double
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from multiprocessing import get_context
 from typing import Any, TypeVar
 
 from joulecast.errors import JoulecastError
@@ -22,6 +19,7 @@ from joulecast.graphs.costs import Costs, roofline_of
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.quantities import steady
 from joulecast.runs.platforms import Platform
+from joulecast.runs.processes import FORKING, mapped
 from joulecast.runs.provenance import usable_cores
 from joulecast.simulate.bounds import Least, least_computing, least_time, stage_seconds
 from joulecast.simulate.compiler import Compiler
@@ -51,7 +49,6 @@ from joulecast.simulate.strategy_space import (
     recomputing,
 )
 
-_FORKING = get_context("fork")
 R = TypeVar("R")
 
 
@@ -63,7 +60,7 @@ class Found:
     """
 
     def __init__(self, top: int | None) -> None:
-        self._least = None if top is None else _FORKING.Array(c_double, [float("inf")] * top)
+        self._least = None if top is None else FORKING.Array(c_double, [float("inf")] * top)
 
     @property
     def limit(self) -> float:
@@ -109,10 +106,7 @@ def in_processes(
         return [work(number, parts, found) for number in range(parts)]
     _SHARED[:] = work, parts, found
     try:
-        with ProcessPoolExecutor(processes, mp_context=_FORKING) as pool:
-            return list(pool.map(_in_this_process, range(parts)))
-    except (OSError, BrokenProcessPool) as error:
-        raise JoulecastError(f"a process of a search ended before its work: {error}") from None
+        return mapped(_in_this_process, range(parts), processes)
     finally:
         _SHARED.clear()
 
