@@ -1,7 +1,8 @@
 """Cutting a network into pipeline stages whose times come out even."""
 
+from dataclasses import dataclass
 from functools import cache, lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -63,17 +64,29 @@ def block_count(graph: OpGraph) -> int:
     return len({unit for unit in units if unit[-1:].isdigit()} or units)
 
 
-def _crossing_bytes(graph: OpGraph, blocks: list[list[int]]) -> list[float]:
+@dataclass(frozen=True)
+class Blocks:
+    """The parts of a network between which it is cut."""
+
+    of_op: list[int]
+    """The block of each op."""
+    crossing_bytes: list[int]
     """Bytes of the activations that a cut before each block would have to send."""
-    block_of = {graph.ops[i].name: number for number, block in enumerate(blocks) for i in block}
+
+
+def blocks_of(graph: OpGraph) -> Blocks:
+    """The blocks of a network: runs of ops of one unit."""
+    units = [unit_of(op.module) for op in graph.ops]
+    of_op = list(accumulate((one != other for one, other in pairwise(units)), initial=0))
+    block_of = dict(zip((op.name for op in graph.ops), of_op, strict=True))
     # What begins to cross at a cut, and what has crossed the last one before it.
-    change = [0] * (len(blocks) + 1)
+    change = [0] * (of_op[-1] + 2)
     for name, op in graph.producer.items():
         last = max((block_of[reader.name] for reader in graph.readers[name]), default=-1)
         if last > block_of[op.name]:
             change[block_of[op.name] + 1] += graph.tensors[name].bytes
             change[last + 1] -= graph.tensors[name].bytes
-    return [float(size) for size in accumulate(change[:-1])]
+    return Blocks(of_op, list(accumulate(change[:-1])))
 
 
 def _stages(strategy: Strategy) -> str:
@@ -83,37 +96,33 @@ def _stages(strategy: Strategy) -> str:
 
 
 def cut_stages(
-    graph: OpGraph, seconds: list[float], strategy: Strategy, send_s_per_byte: float
+    graph: OpGraph,
+    blocks: Blocks,
+    seconds: list[float],
+    strategy: Strategy,
+    send_s_per_byte: float,
 ) -> list[int]:
     """Stages whose times come out even, cut between blocks if there are enough of them.
 
     Args:
         graph: the network.
+        blocks: of it.
         seconds: of each op, forward and backward.
         strategy: how many stages there are.
         send_s_per_byte: seconds that a byte takes between stages.
     """
-    blocks: list[list[int]] = []
-    for i, op in enumerate(graph.ops):
-        if blocks and unit_of(op.module) == unit_of(graph.ops[i - 1].module):
-            blocks[-1].append(i)
-        else:
-            blocks.append([i])
     # The embedding and the head may be stages of their own.
-    has = block_count(graph)
-    most = min(has + 2, len(blocks))
+    has, count = block_count(graph), len(blocks.crossing_bytes)
+    most = min(has + 2, count)
     if strategy.stages > most:
         raise JoulecastError(
             f"strategy: {_stages(strategy)}, but {graph.name} has {has} blocks; take {most} stages or fewer"
         )
     # What crosses a cut is sent forward, and its gradient back.
     replicas = strategy.replicas
-    crossing = _crossing_bytes(graph, blocks)
-    sends = tuple(2 * size / replicas * send_s_per_byte for size in crossing)
-    weights = tuple(sum(seconds[i] for i in block) for block in blocks)
-    owner = even_cut(weights, strategy.stages, sends)
-    stages = [0] * len(graph.ops)
-    for block, stage in zip(blocks, owner, strict=True):
-        for i in block:
-            stages[i] = stage
-    return stages
+    sends = tuple(2 * size / replicas * send_s_per_byte for size in blocks.crossing_bytes)
+    weights = [0.0] * count
+    for block, op_s in zip(blocks.of_op, seconds, strict=True):
+        weights[block] += op_s
+    owner = even_cut(tuple(weights), strategy.stages, sends)
+    return [owner[block] for block in blocks.of_op]

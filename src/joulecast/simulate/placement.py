@@ -24,7 +24,7 @@ from joulecast.simulate.inferred_splits import (
     split_products,
     split_sequence,
 )
-from joulecast.simulate.pipeline_stages import cut_stages, unit_of
+from joulecast.simulate.pipeline_stages import blocks_of, cut_stages, unit_of
 from joulecast.simulate.recomputation import attention_cores
 from joulecast.simulate.strategy import REPLICAS, Node, Strategy
 
@@ -286,7 +286,11 @@ def place(
         return _cut(graph, strategy, known, send_s_per_byte, splits, settings)
 
     stages = once(graph, ("cut", *key, strategy.virtual, send_s_per_byte, known), cut)
-    return _placed(graph, stages, splits, settings)
+
+    def placed() -> list[PlacedOp]:
+        return _placed(graph, stages, splits, settings)
+
+    return once(graph, ("placed", *key, tuple(stages), tree.recompute, tree.zero), placed)
 
 
 def _split(
@@ -338,7 +342,9 @@ def _cut(
             raise JoulecastError(
                 f"strategy: node `{missing or 'the root'}` has no stage; give all of them one, or none"
             )
-        stages = cut_stages(graph, _seconds_of(graph, splits, costs), strategy, send_s_per_byte)
+        blocks = cached(costs).op_cache.once(graph, "blocks", lambda: blocks_of(graph))
+        seconds = _seconds_of(graph, splits, costs)
+        stages = cut_stages(graph, blocks, seconds, strategy, send_s_per_byte)
     else:
         stages = [stage or 0 for stage in numbers]
         _check_stages(graph, stages, strategy.stages)

@@ -27,7 +27,7 @@ from joulecast.simulate.answer import at_clock, platform_and_costs
 from joulecast.simulate.correction import Corrected
 from joulecast.simulate.cost_cache import CachedCosts, OpCache
 from joulecast.simulate.inferred_splits import sequence_length
-from joulecast.simulate.simulate import Assumptions, Simulation, simulate
+from joulecast.simulate.simulate import Assumptions, Simulation, no_cycles, simulate
 from joulecast.simulate.strategy import text_of
 from joulecast.simulate.strategy_search import Found, in_processes, search
 
@@ -212,7 +212,8 @@ def _weighed(
     counts = sorted(set(request.devices), reverse=True)
 
     def work(number: int, parts: int, _: Found) -> _Settings:
-        return _settings(request, machines, counts[number])
+        with no_cycles():
+            return _settings(request, machines, counts[number])
 
     each = in_processes(work, min(usable_cores(), len(counts)), None, len(counts))
     candidates = [candidate for one in each for candidate in one.candidates]
