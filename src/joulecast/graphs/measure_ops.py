@@ -9,15 +9,16 @@ import multiprocessing
 import os
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from multiprocessing.connection import Connection, wait
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from statistics import fmean, median
 from threading import BrokenBarrierError
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Direction
@@ -180,15 +181,20 @@ def _environment_of_training() -> Iterator[None]:
                 os.environ[name] = value
 
 
+_BARRIER: list[Barrier] = []
+"""Of this process: ranks start each step together."""
+
+
+def _join(barrier: Barrier) -> None:
+    """Begin a rank's process."""
+    _BARRIER[:] = [barrier]
+
+
 def _rank(
-    pipe: Connection,
-    barrier: Barrier,
-    size: tuple[str, int, int, int],
-    batches: Sequence[int],
-    iterations: int,
-    core: int,
-) -> None:
-    """One rank's process: sends the graph and the times for each batch size, or what went wrong."""
+    size: tuple[str, int, int, int], batches: Sequence[int], iterations: int, core: int
+) -> list[tuple[OpGraph, StepTimes]]:
+    """One rank: the graph and the times of its steps for each batch size."""
+    (barrier,) = _BARRIER
     try:
         # A core of its own: ranks that the kernel moves about disturb each other.
         os.sched_setaffinity(0, {core})
@@ -200,65 +206,51 @@ def _rank(
         keep_freed_memory()
         torch.manual_seed(0)
         network = build_network(*size)
+        found = []
         for batch in batches:
             images = torch.randn(batch, 3, size[1], size[1])
             timed = TimedNetwork(network, images, size[3], size[0])
-            pipe.send((timed.graph, time_steps(timed, iterations, barrier)))
-            del timed
-    except BrokenBarrierError:  # another rank failed, and says why
-        pipe.close()
-    except Exception as error:
-        known = isinstance(error, JoulecastError)
-        pipe.send(str(error) if known else f"{type(error).__name__}: {error}")
+            found.append((timed.graph, time_steps(timed, iterations, barrier)))
+        return found
+    except Exception:
+        # The others would wait for this rank.
         barrier.abort()
+        raise
 
 
-def _failure(
-    pipes: list[Connection], processes: list[Any], silent: int, network: str
-) -> JoulecastError:
-    """Reason of a rank that ended without a message: another has failed, or it was killed."""
-    for rank, pipe in enumerate(pipes):
-        try:
-            while rank != silent and pipe.poll(1):
-                message = pipe.recv()
-                if isinstance(message, str):
-                    return JoulecastError(f"measuring the ops of {network}: rank {rank}: {message}")
-        except EOFError:
-            continue
-    processes[silent].join()
-    return JoulecastError(
-        f"measuring the ops of {network}: rank {silent} ended with {processes[silent].exitcode} and no "
-        "word; was it killed because memory ran out? Try fewer samples or ranks"
-    )
-
-
-def _collect(
-    pipes: list[Connection], processes: list[Any], count: int, network: str
+def _together(
+    size: tuple[str, int, int, int], batches: Sequence[int], iterations: int, ranks: int
 ) -> list[tuple[OpGraph, StepTimes]]:
     """Graph and times of all ranks for each batch size.
 
     Raises:
         JoulecastError: a rank failed; with its message.
     """
-    received: list[list[tuple[OpGraph, StepTimes]]] = [[] for _ in pipes]
-    while any(len(of_rank) < count for of_rank in received):
-        open_pipes = [p for p, of_rank in zip(pipes, received, strict=True) if len(of_rank) < count]
-        for ready in wait(open_pipes):
-            rank = pipes.index(cast(Connection, ready))
-            try:
-                message = pipes[rank].recv()
-            except EOFError:
-                raise _failure(pipes, processes, rank, network) from None
-            if isinstance(message, str):
-                raise JoulecastError(f"measuring the ops of {network}: rank {rank}: {message}")
-            received[rank].append(message)
-    together = []
-    for of_batch in zip(*received, strict=True):
-        graph, steps = of_batch[0]
-        for _, other in of_batch[1:]:
-            steps.add(other)
-        together.append((graph, steps))
-    return together
+    context = multiprocessing.get_context("spawn")
+    cores = sorted(os.sched_getaffinity(0))[:ranks]
+    with (
+        _environment_of_training(),
+        ProcessPoolExecutor(ranks, context, _join, (context.Barrier(ranks),)) as pool,
+    ):
+        # A rank waits for the others at its first step, so that no process takes two of them.
+        each = [pool.submit(_rank, size, tuple(batches), iterations, core) for core in cores]
+    failures = [error for error in (rank.exception() for rank in each) if error is not None]
+    # A rank that found the barrier broken says nothing of why.
+    failures.sort(key=lambda error: isinstance(error, BrokenBarrierError))
+    if failures and isinstance(failures[0], BrokenProcessPool):
+        raise JoulecastError(
+            f"measuring the ops of {size[0]}: a rank was ended from outside; was it killed because memory "
+            "ran out? Try fewer samples or ranks"
+        )
+    if failures:
+        raise JoulecastError(
+            f"measuring the ops of {size[0]}: {type(failures[0]).__name__}: {failures[0]}"
+        ) from failures[0]
+    first, *others = [rank.result() for rank in each]
+    for other in others:
+        for (_, steps), (_, more) in zip(first, other, strict=True):
+            steps.add(more)
+    return first
 
 
 def _check(ranks: int, batches: Sequence[int], iterations: int) -> None:
@@ -303,27 +295,8 @@ def measure_database(
     check_size(network, image_size, patch_size)
     _check(ranks, batches, iterations)
     load_facts = load_before(load)
-    context = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(ranks)
-    size = (network, image_size, patch_size, classes)
-    pipes, processes = [], []
     start = time.monotonic()
-    try:
-        for core in sorted(os.sched_getaffinity(0))[:ranks]:
-            here, there = context.Pipe(duplex=False)
-            arguments = (there, barrier, size, tuple(batches), iterations, core)
-            process = context.Process(target=_rank, args=arguments, daemon=True)
-            with _environment_of_training():
-                process.start()
-            there.close()
-            pipes.append(here)
-            processes.append(process)
-        measured = _collect(pipes, processes, len(batches), network)
-        for process in processes:
-            process.join()
-    finally:
-        for process in processes:
-            process.kill()
+    measured = _together((network, image_size, patch_size, classes), batches, iterations, ranks)
     tables = [tabulated(graph, steps) for graph, steps in measured]
     database = Database(
         provenance={
