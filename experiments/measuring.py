@@ -38,7 +38,6 @@ from joulecast.runs.files.writing import (
 from joulecast.runs.provenance import host_fingerprint, source_state, versions
 from joulecast.simulate.judged.results import (
     CONFIGURATIONS_FILE,
-    FORMAT,
     PROVENANCE_FILE,
     Experiment,
     IterationTable,
@@ -356,7 +355,6 @@ def write_results(
         write_more(folder)
         files = sorted(file.name for file in folder.iterdir())
         provenance = {
-            "format": FORMAT,
             "source_of_seconds": "measured",
             "ended_utc": datetime.now(UTC).isoformat(timespec="seconds"),
             "sessions": [dict(session.facts) for session in sessions],

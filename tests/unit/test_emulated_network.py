@@ -1,6 +1,5 @@
 """The emulated network: what a step is, and what was measured and is kept."""
 
-import json
 import shutil
 
 import numpy as np
@@ -108,19 +107,11 @@ def test_without_overlap_a_step_is_the_sum_of_its_parts(results):
         assert computing_s + reducing_s == pytest.approx(measured_s, rel=0.03), each.name
 
 
-def test_a_folder_that_was_changed_or_is_something_else_is_refused(tmp_path):
-    with pytest.raises(JoulecastError, match="no measurements of the emulated network"):
+def test_a_folder_that_is_something_else_is_refused(tmp_path):
+    with pytest.raises(JoulecastError, match=r"provenance\.json"):
         read_results(tmp_path)
     copy = tmp_path / "copy"
     shutil.copytree(RECORDED, copy)
-    (copy / "steps.csv").write_text((copy / "steps.csv").read_text().replace(",0.", ",1.", 1))
-    with pytest.raises(JoulecastError, match=r"steps\.csv was changed"):
-        read_results(copy)
     (copy / "ranks.csv").unlink()
-    (copy / "steps.csv").write_bytes((RECORDED / "steps.csv").read_bytes())
-    with pytest.raises(JoulecastError, match=r"ranks\.csv: no such file"):
-        read_results(copy)
-    provenance = json.loads((copy / "provenance.json").read_text())
-    (copy / "provenance.json").write_text(json.dumps({**provenance, "format": 99}))
-    with pytest.raises(JoulecastError, match="format 99"):
+    with pytest.raises(JoulecastError, match=r"ranks\.csv"):
         read_results(copy)

@@ -1,7 +1,5 @@
 """The simulator against real training: the recorded folder, and what is judged on it."""
 
-import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -98,18 +96,8 @@ def test_a_shape_that_was_not_measured_is_named(results):
         predict(results, other, calibrations(results), 1.0)
 
 
-def test_a_changed_folder_is_refused(results, tmp_path):
-    copy = tmp_path / "copy"
-    shutil.copytree(FOLDER, copy)
-    with open(copy / "steps.csv", "a") as file:
-        file.write("\n")
-    with pytest.raises(JoulecastError, match=r"steps\.csv was changed since it was measured"):
-        read_results(copy)
-    provenance = json.loads((copy / "provenance.json").read_text())
-    (copy / "provenance.json").write_text(json.dumps(provenance | {"format": 99}))
-    with pytest.raises(JoulecastError, match="format 99"):
-        read_results(copy)
-    with pytest.raises(JoulecastError, match="no measurements of training"):
+def test_a_folder_without_measurements_is_named(tmp_path):
+    with pytest.raises(JoulecastError, match=r"provenance\.json"):
         read_results(tmp_path)
 
 

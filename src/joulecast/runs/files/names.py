@@ -6,13 +6,11 @@ address ends up in messages, logs and recorded campaigns, where a password has n
 """
 
 import re
-from pathlib import PurePosixPath
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 """What becomes a file, a folder or a wildcard of the workflow may be called."""
 
 _UNFIT = re.compile(r"""[^\w ./+=@,:~-]""")
-_NAME_PART = re.compile(r"[\w+.-][\w+. -]*")
 _ADDRESS = re.compile(r"\b([a-z][a-z0-9+.-]*://)([^\s'\"<>]*)", re.IGNORECASE)
 
 
@@ -42,20 +40,6 @@ def simple_name(name: str) -> str:
     """
     if not re.fullmatch(NAME, name):
         raise ValueError(f"{name!r} is no name: letters, digits and _ . - only")
-    return name
-
-
-def relative_name(name: str) -> str:
-    """``name`` itself.
-
-    Raises:
-        ValueError: it is no path that stays below a folder, of letters, digits, spaces and ``_ . + -``.
-    """
-    parts = PurePosixPath(name).parts
-    if PurePosixPath(name).is_absolute() or ".." in parts:
-        raise ValueError(f"{name!r} must be a relative path without `..`")
-    if not parts or not all(_NAME_PART.fullmatch(part) for part in parts):
-        raise ValueError(f"{name!r} must be of letters, digits, spaces and _ . + - (and / between)")
     return name
 
 

@@ -231,10 +231,6 @@ EMULATED = Experiment(
         "collectives": IterationTable(_COLLECTIVE, _OUTCOME),
     },
     typical=median,
-    # The first has one session, whose facts are the provenance, and no column for it.
-    formats=(1, 2),
-    missing="no measurements of the emulated network ({why}); the kept ones are in "
-    "recorded/emulated-network, experiments/emulated-network makes new ones",
 )
 
 ABLATIONS: dict[str, tuple[Assumptions, bool]] = {
@@ -250,7 +246,7 @@ def read_results(folder: Path) -> Measurements[EmulatedStep]:
     """Read what was measured on the emulated network.
 
     Raises:
-        JoulecastError: ``folder`` is not such data, or was changed since it was written.
+        JoulecastError: ``folder`` is not such data.
     """
     return read_folder(folder, EMULATED)
 

@@ -6,7 +6,7 @@ A folder has
 ``steps.csv``             a row an iteration: its seconds and what disturbed it
 ``collectives.csv``       the same for stand-alone collectives and messages
 other tables              of the experiment
-``provenance.json``       where all this comes from, with the SHA-256 of the others
+``provenance.json``       where all this comes from
 
 Disturbed iterations are kept and marked ``disturbed``. Nothing but ``steps.csv`` is about steps, which are
 what a prediction is judged on.
@@ -17,22 +17,18 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pandas as pd
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from joulecast.errors import JoulecastError
 from joulecast.runs.files.columns import Column, read_csv
-from joulecast.runs.files.names import relative_name
 from joulecast.runs.files.reading import read_json, read_json_object, validated
-from joulecast.runs.files.writing import sha256_of
 from joulecast.runs.judging import join_references
 from joulecast.runs.platforms import Cluster, Device, Link, Platform
 from joulecast.simulate.network_calibration import NetworkCalibration
 
-FORMAT = 2
 CONFIGURATIONS_FILE = "configurations.json"
 PROVENANCE_FILE = "provenance.json"
 STAGES = (
@@ -115,15 +111,11 @@ class Experiment(Generic[C]):
         configuration: the class of its configurations.
         tables: by name, without ``.csv``; ``steps`` and ``collectives`` among them.
         typical: gives the seconds of something from those of its undisturbed iterations.
-        formats: that are read.
-        missing: of what there are no measurements, and where others are, for a message with ``{why}``.
     """
 
     configuration: type[C]
     tables: Mapping[str, IterationTable]
     typical: Callable[[list[float]], float]
-    formats: tuple[int, ...]
-    missing: str
 
     def summary(self, rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
         """Typical seconds of undisturbed iterations in groups.
@@ -168,40 +160,13 @@ class Measurements(Generic[C]):
         return next(each for each in self.configurations if each.name == name)
 
 
-class _Known(BaseModel):
-    """The fields of a provenance that reading checks."""
-
-    format: int
-    sha256: dict[Annotated[str, AfterValidator(relative_name)], str]
-
-
-def _checked_provenance(folder: Path, experiment: Experiment[Any]) -> dict[str, Any]:
-    """The provenance of a folder whose files are as they were when it was written."""
-    try:
-        provenance = read_json_object(folder / PROVENANCE_FILE, "provenance of measurements")
-        known = validated(TypeAdapter(_Known), provenance, PROVENANCE_FILE)
-    except JoulecastError as error:
-        raise JoulecastError(f"{folder} has {experiment.missing.format(why=error)}") from None
-    if known.format not in experiment.formats:
-        readable = " and ".join(map(str, experiment.formats))
-        raise JoulecastError(f"{folder}: format {known.format}, this version reads {readable}")
-    wanted = [CONFIGURATIONS_FILE, *(f"{name}.csv" for name in experiment.tables)]
-    for name in {**dict.fromkeys(wanted), **known.sha256}:
-        if sha256_of(folder / name) != known.sha256.get(name):
-            raise JoulecastError(
-                f"{folder / name} was changed since it was measured (its SHA-256 is not that of "
-                f"{PROVENANCE_FILE}); bring it back with git checkout"
-            )
-    return provenance
-
-
 def read_folder(folder: Path, experiment: Experiment[C]) -> Measurements[C]:
     """Read what was measured.
 
     Raises:
-        JoulecastError: ``folder`` is not such data, or was changed since it was written.
+        JoulecastError: ``folder`` is not such data.
     """
-    provenance = _checked_provenance(folder, experiment)
+    provenance = read_json_object(folder / PROVENANCE_FILE, "provenance of measurements")
     listed = folder / CONFIGURATIONS_FILE
     configurations: list[C] = validated(
         TypeAdapter(list[experiment.configuration]),  # type: ignore[name-defined]

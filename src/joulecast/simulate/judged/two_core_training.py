@@ -114,9 +114,6 @@ REAL = Experiment(
         "parts": IterationTable(("part", "network", "rank", "bytes"), _OUTCOME),
     },
     typical=mean_of_fastest,
-    formats=(2,),
-    missing="no measurements of training ({why}); the kept ones are in recorded/two-core-training, "
-    "experiments/two-core-training makes new ones",
 )
 
 Databases = Mapping[tuple[str, int], Database]
@@ -152,7 +149,7 @@ def read_results(folder: Path) -> TrainingResults:
     """Read what was measured of real training.
 
     Raises:
-        JoulecastError: ``folder`` is not such data, or was changed since it was written.
+        JoulecastError: ``folder`` is not such data.
     """
     results = read_folder(folder, REAL)
     rows, sessions = results.rows["steps"], len(results.provenance["sessions"])
