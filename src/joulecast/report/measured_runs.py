@@ -13,9 +13,9 @@ from joulecast.runs.observations import is_training
 from joulecast.runs.record import RunInfo
 
 NODES_ARE = {
-    "hosts": "a machine each",
+    "hosts": "each is a machine",
     "ranks of one host": "processes that share one machine, so they share its cores and memory",
-    "emulated": "emulated on one machine: each computes more slowly than the machine does",
+    "emulated": "emulated on one machine: each node is slower than the machine",
 }
 """What the nodes of runs are, by ``nodes_are``."""
 ENERGY_IS = {
@@ -72,7 +72,7 @@ def _what_was_measured(infos: Sequence[RunInfo]) -> list[tuple[str, str]]:
         ("Platform", listed(sorted({info.spec.platform.name for info in infos}))),
         ("Hosts", _hosts(infos)),
         ("Nodes", _nodes(infos)),
-        ("Counted are", _counted(infos)),
+        ("Scales count", _counted(infos)),
         ("Energy comes from", _meters(infos)),
         ("Meters without a figure", _absent(infos)),
         ("Dates", _dates(infos)),
