@@ -19,11 +19,11 @@ import pandas as pd
 from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.intervals import (
     judged_widths,
-    least_half,
-    on_one_count,
+    least_half_width,
+    one_count_notes,
     outside_of,
     spreads_on,
-    widened,
+    widen_intervals,
 )
 from joulecast.energy.measured_settings import notes_on, put_in_measured
 from joulecast.energy.models import EnergyModel, MC2OnPhases, MC2OnStages, fit_groups, mc2_for
@@ -234,8 +234,8 @@ def answer_settings(
     outside = [outside_of(of_workload, row, knows_exchange) for row in rows.to_dict("records")]
     widens = pd.Series([each.widens for each in outside], index=rows.index)
     spreads = spreads_on(fitted, of_workload)
-    at_least = {name: least_half(spread, of_workload) for name, spread in spreads.items()}
-    answer = widened(model.predict(rows, "predicted"), widens, at_least)
+    at_least = {name: least_half_width(spread, of_workload) for name, spread in spreads.items()}
+    answer = widen_intervals(model.predict(rows, "predicted"), widens, at_least)
     rows = rows.drop(columns=[*ANSWER], errors="ignore").join(answer)
     # The work that was asked for, or that the law predicts.
     rows["work"] = rows["work"].fillna(rows["samples"])
@@ -527,7 +527,7 @@ def forecast_table(
                 ]
             paid = cost_columns(forecasts, prices, "energy_source")
             parts.append(pd.concat([forecasts, paid], axis=1))
-        notes += [Note(None, text) for text in on_one_count(fitted, imported) if beyond]
+        notes += [Note(None, text) for text in one_count_notes(fitted, imported) if beyond]
     if not parts:
         raise JoulecastError("; ".join(note.text for note in notes) or "nothing can be forecast")
     return pd.concat(parts, ignore_index=True), notes

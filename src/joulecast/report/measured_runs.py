@@ -6,7 +6,7 @@ from typing import Any
 
 from joulecast.energy.prices import Prices
 from joulecast.quantities import NONE, counted, digits, listed
-from joulecast.report.grid import Table
+from joulecast.report.page_table import Table
 from joulecast.report.results_folder import CHECKS, Results
 from joulecast.runs.metering import host_of, kind_of
 from joulecast.runs.observations import is_training

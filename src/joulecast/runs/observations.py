@@ -1,6 +1,6 @@
 """One row a run: what the models fit and are judged on, taken from the run records.
 
-:data:`joulecast.runs.table.COLUMNS` says what each column holds.
+:data:`joulecast.runs.runs_table.COLUMNS` says what each column holds.
 """
 
 import math
@@ -22,8 +22,8 @@ from joulecast.runs.phases import observe_phases
 from joulecast.runs.processes import mapped
 from joulecast.runs.provenance import usable_cores
 from joulecast.runs.record import RunInfo, RunRecord, read_info, read_record
+from joulecast.runs.runs_table import ENERGIES, typed
 from joulecast.runs.stages_in_parts import stages_in_parts
-from joulecast.runs.table import ENERGIES, typed
 
 UNNAMED = "mlperf"
 """Campaign of imported runs whose submission says no name of its own."""

@@ -84,7 +84,7 @@ class TunedTraining(Protocol):
         begun: Callable[[], None],
         stepped: Callable[[int], None],
         ended: Callable[[], None],
-        go_on: Callable[[int, float], bool],
+        may_continue: Callable[[int, float], bool],
     ) -> TunedResult: ...
 
 

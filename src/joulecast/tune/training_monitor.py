@@ -67,7 +67,7 @@ class TrainingWatch:
             if done % self._steps_per_epoch == 0:
                 self.profile.paused()
 
-    def go_on(self, done: int, accuracy: float) -> bool:
+    def may_continue(self, done: int, accuracy: float) -> bool:
         """Whether the cost stays within the bound if another epoch costs the mean of those so far."""
         bound = self._proposal.cost_bound
         if bound < inf and self._first is not None:

@@ -13,7 +13,12 @@ from math import inf, sqrt
 
 from joulecast.errors import JoulecastError
 from joulecast.tune.history import History
-from joulecast.tune.policies import LimitChooser, cheapest_arm, is_blind, what_is_left
+from joulecast.tune.policies import (
+    LimitChooser,
+    cheapest_arm,
+    is_last_cost_unknown,
+    propose_untried,
+)
 from joulecast.tune.trial import Phase, Proposal, SearchSpace, Trial
 
 _ROUNDS = 2
@@ -104,7 +109,7 @@ class Zeus:
         space = self._space
         best = cheapest_arm(history, self._window)
         known_to_work = space.default if best is None else best
-        if is_blind(history):
+        if is_last_cost_unknown(history):
             return self._proposal(history, known_to_work, inf, "best")
         bound = bound_of(history, self._beta, self._window)
         pruned = prune(space, history.trials)
@@ -117,7 +122,7 @@ class Zeus:
         # All were pruned: by chance, or because the default and what is above it fail.
         if best is not None:
             return self._proposal(history, best, bound, "best")
-        return what_is_left(space, history, self._limits)
+        return propose_untried(space, history, self._limits)
 
     def _proposal(self, history: History, size: int, bound: float, phase: Phase) -> Proposal:
         limits = (

@@ -11,7 +11,7 @@ from typing import Any
 
 from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.forecast import recorded_work, why_not_forecast, work_of
-from joulecast.energy.intervals import on_one_count
+from joulecast.energy.intervals import one_count_notes
 from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.errors import JoulecastError
 from joulecast.quantities import counted, digits, steady
@@ -146,7 +146,7 @@ def _weigh(
         f"{scale_in_words(fitted['nodes'].max(), fitted['nodes_are'].iloc[-1])}",
     ]
     warnings = [*campaign.notes, *differ]
-    warnings += on_one_count(fitted, campaign.imported)
+    warnings += one_count_notes(fitted, campaign.imported)
     if (runs["energy_source"] == "estimated").any():
         warnings.append("energies are estimated from utilisation and assumed watts, not measured")
     return Weighed(

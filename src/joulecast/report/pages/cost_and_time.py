@@ -14,8 +14,8 @@ from joulecast.report.figures.forecast import (
 )
 from joulecast.report.figures.style import Chart
 from joulecast.report.forecast_lines import forecast_cells
-from joulecast.report.grid import SHOWS, Amounts, Table
 from joulecast.report.measured_runs import ENERGY_IS, NODES_ARE
+from joulecast.report.page_table import SHOWS, Amounts, Table
 from joulecast.report.results_folder import NothingToShow, Results
 from joulecast.runs.observations import is_training
 from joulecast.runs.scale import scale_in_words

@@ -29,8 +29,8 @@ from joulecast.report.figures.front import energy_time_front
 from joulecast.report.figures.inline import inline_svg, page_colours
 from joulecast.report.figures.predicted import predicted_against_measured
 from joulecast.report.figures.time_parts import stage_shares
+from joulecast.report.pages.clusters_and_papers import metered_section, verdicts_by_paper
 from joulecast.report.pages.cost_and_time import badges, cost_and_time
-from joulecast.report.pages.of_others import metered_section, verdicts_by_paper
 from joulecast.report.pages.settings import cautions, headline, settings_table, short_table
 from joulecast.report.results_folder import Part, Results, read_results
 from joulecast.report.tables.errors import EXTRAPOLATION, error_sentences, errors_explained

@@ -21,7 +21,7 @@ from joulecast.quantities import (
 )
 from joulecast.report.campaign import COSTS, Advised, work_in_words
 from joulecast.report.forecast_lines import energy_is
-from joulecast.report.grid import SHOWS, Amounts, Table
+from joulecast.report.page_table import SHOWS, Amounts, Table
 from joulecast.runs.json_values import json_rows
 from joulecast.runs.scale import hosts_and_gpus, scales_are
 

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from joulecast.quantities import NONE, counted, is_number, percent, span, steady
-from joulecast.report.grid import Table
+from joulecast.report.page_table import Table
 from joulecast.report.results_folder import METERED, NothingToShow, Results, papers_table
 from joulecast.runs.judging import OURS
 
