@@ -302,8 +302,10 @@ def usual_batch(of_workload: pd.DataFrame, nodes: int, scaling: str = "recorded"
 def _settings(
     of_workload: pd.DataFrame, scales: Sequence[int], asked: Scales
 ) -> list[dict[str, Any]]:
-    """The training that is asked for, on each scale: the same work, by default that of the largest recorded
-    one."""
+    """A row for each scale that is asked for, all with the same amount of work.
+
+    By default, the work is that of the largest recorded scale.
+    """
     usual, recorded = _usual(of_workload)
     one = usual.iloc[0]
     as_recorded = asked.work is None and not asked.to_target
@@ -337,7 +339,7 @@ def _on_scales(
 
 
 def outside_notes(predicted: pd.DataFrame) -> list[str]:
-    """In what the settings of a workload lie outside of its runs, as far as a reader must know it."""
+    """Notes that name the ways in which the settings of a workload lie outside of its runs."""
     rows = predicted.to_dict("records")
     noted = [(row, text) for row in rows for text in row["noted"]]
     return _on_scales(str(rows[0]["workload"]), "", noted)

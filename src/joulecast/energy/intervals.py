@@ -231,14 +231,16 @@ class Outside:
 
     @property
     def noted(self) -> tuple[str, ...]:
-        """What a forecast has a note for: other scales are what it is for, but not any."""
+        """Limits of the runs that a forecast names in a note; it names no other scales, as people ask for
+        those.
+        """
         return self.all if self.times_beyond > BEYOND else self.others
 
 
 def outside_of(
     of_workload: pd.DataFrame, setting: Mapping[str, Any], knows_exchange: bool
 ) -> Outside:
-    """In what a setting lies outside of what was run, and by how much that widens its intervals."""
+    """In which ways a setting lies outside of the runs, and how much wider each way makes its intervals."""
     least, most = of_workload["nodes"].min(), of_workload["nodes"].max()
     times, scale = max(1.0, float(setting["nodes"]) / float(most)), None
     if not least <= setting["nodes"] <= most:

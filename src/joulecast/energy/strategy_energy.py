@@ -300,8 +300,11 @@ def _node_energy(simulation: Simulation, node: MeteredNode) -> StepEnergy:
 
 
 def _of_hardware(nodes: Sequence[MeteredNode], platform: Platform) -> MeteredNode | None:
-    """The metered node type of a platform: of its very name, else of the same hardware; of several one with
-    nodes of that size, then the one with most runs."""
+    """The metered node type that fits a platform.
+
+    It has the platform's name, or else the same hardware. Of several types, those with nodes of the same size
+    go first, and then the one with most runs.
+    """
     named = [node for node in nodes if node.platform == platform.name]
     alike = [node for node in nodes if same_hardware(node.platform, _hardware(platform))]
     per_node = platform.require_cluster().devices_per_node

@@ -187,7 +187,7 @@ def _gaps(
 
 
 def _named(gaps: Mapping[Family, list[Gap]]) -> dict[Family, list[Gap]]:
-    """The gaps; where only a part of what a kind of meter covers is missing, the kind's name says which."""
+    """Name each gap by its kind of meter, and by the missing part if only a part is missing."""
     of_kind: dict[str, list[list[Gap]]] = defaultdict(list)
     for (kind, _), found in gaps.items():
         of_kind[kind].append(found)

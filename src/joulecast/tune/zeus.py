@@ -1,9 +1,11 @@
 """Zeus: pruning of batch sizes in two rounds, then Gaussian Thompson sampling (You et al., NSDI 2023).
 
-Otherwise than in the authors' program, from some of whose states there is no way out: the bound on a try
-expires when it stops what was chosen for being cheap; a recurrence that failed does not lower it; when
-nothing survives the pruning, the best known size is run, or one that was not tried; and nothing is tried out
-while costs are not known.
+The authors' program has states that it never leaves. So this one differs in four points:
+
+- The bound on a try expires if it stops a size that was chosen because it is cheap.
+- A recurrence that failed does not lower the bound.
+- If no size survives the pruning, the best known size is run, or one that was not tried.
+- Nothing is tried out while costs are not known.
 """
 
 import random
@@ -41,7 +43,9 @@ class _Pruned:
 
 
 def _walk(sizes: list[int], start: int) -> Iterator[list[int]]:
-    """The two ways of a round: down from the start, and up from the next larger size."""
+    """The batch sizes of a round in two lists: downwards from the start, and upwards from the next larger
+    size.
+    """
     at = sizes.index(start)
     yield sizes[at::-1]
     yield sizes[at + 1 :]

@@ -113,7 +113,7 @@ class _Readings:
         self.columns: list[Columns] = [{name: [] for name in READING} for _ in meters]
 
     def read(self) -> None:
-        """Read all meters that have not failed. A meter's fault is its own: the others are read on."""
+        """Read all meters that have not failed. If one fails, the others are still read."""
         for index, meter in enumerate(self._meters):
             self._asked.set(meter.meter.name)
             while self.faults[index] is None and self._read_one(index, meter):

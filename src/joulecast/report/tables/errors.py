@@ -183,8 +183,8 @@ def _parts_percent(cell: pd.DataFrame) -> dict[str, float]:
 def scaling(training: pd.DataFrame) -> pd.DataFrame:
     """Speed, efficiency, shares of the time and joules per unit of work by workload and node count.
 
-    Efficiency is speed per node over that of the smallest node count with the same batch a node, or of
-    the same workload where the log tells no batch of a node.
+    Efficiency is the speed per node, divided by that of the smallest node count with the same batch a node.
+    If the log has no batch of a node, the smallest node count of the same workload is taken.
     """
     rows = []
     groups = training.groupby(["platform", "network", "batch_per_rank"], dropna=False)
