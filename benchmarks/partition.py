@@ -7,7 +7,7 @@ Only computing counts, every device gets one stage. ``ratio_to_optimum`` is the 
 certified best one.
 
 * ``joulecast exact``: our planner, with its proof.
-* ``PipeDream's optimizer``: its arithmetic and its states, as joulecast.partition.compat has them; with NumPy
+* ``PipeDream's optimizer``: its arithmetic and its states, as in joulecast.partition.pipedream; with NumPy
   for its innermost loops, which is faster than its own programme.
 * ``block partition``: Barany and Grinberg 2015, for one order of the nodes, as torchgpipe 0.0.7 balances (on
   all 20 rows its ``blockpartition.solve`` gave the same blocks when both were tried).
@@ -38,8 +38,8 @@ from threadpoolctl import threadpool_limits
 
 from joulecast.errors import JoulecastError
 from joulecast.partition.baselines import block_cuts
-from joulecast.partition.compat import compat_plan
 from joulecast.partition.dynamic_programme import cut_order_by_work
+from joulecast.partition.pipedream import compat_plan
 from joulecast.partition.planner import best_plan
 from joulecast.partition.problem import pipeline_problem
 from joulecast.partition.task_graph_files import read_partitionable

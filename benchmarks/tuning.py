@@ -110,7 +110,7 @@ class _PlainZeus:
         self.seen[size].append(cost)
         return cost, reached
 
-    def recur(self) -> float:
+    def run_recurrences(self) -> float:
         total, failed_best = 0.0, False
         for _ in range(_TRIES):
             size = self.asked if self.survivors is None else self._sample()
@@ -134,7 +134,7 @@ def _numpy(settings: list[Setting], seeds: int, recurrences: int) -> Costs:
             rows = []
             for seed in range(seeds):
                 zeus = _PlainZeus(setting.trace, seed)
-                rows.append([zeus.recur() for _ in range(recurrences)])
+                rows.append([zeus.run_recurrences() for _ in range(recurrences)])
             found[setting.name] = np.array(rows)
         return found
 

@@ -32,7 +32,7 @@ from joulecast.energy.run_time import RunTimes
 from joulecast.errors import JoulecastError
 from joulecast.logs.mlperf import import_mlperf
 from joulecast.logs.mlperf_tables import times_table
-from joulecast.report.advice.elsewhere import simulate_training
+from joulecast.report.advice.other_platform import simulate_training
 from joulecast.runs.files.shipped import recorded_folder
 from joulecast.runs.judging import OURS, judge
 from joulecast.runs.platforms import gpu_in

@@ -16,9 +16,9 @@ from nccl_logs import nccl_log
 import joulecast
 from joulecast.measure.observer.inside.marks import BACKWARD, EXCHANGE, FETCH, ROW, UPDATE
 from joulecast.measure.observer.job_folder import JobFolder, Place
+from joulecast.measure.observer.job_messages import SamplerBegun
 from joulecast.measure.observer.job_record import begin
 from joulecast.measure.observer.observed_training import observed
-from joulecast.measure.observer.parts import SamplerBegun
 from joulecast.measure.observer.request import ObserveRequest
 from joulecast.measure.power.samples import SampleWriter
 from joulecast.runs.provenance import host_fingerprint

@@ -84,7 +84,7 @@ def _together(
     ]
 
 
-def lasting(value: float) -> str:
+def duration_in_words(value: float) -> str:
     """A duration to the second, the minute or the hour: 45 s, 3 min 20 s, 2 h 5 min, 2 d 5 h."""
     whole = round(value)
     minutes, hours, days = whole // 60, whole // 3600, whole // 86400
@@ -101,7 +101,7 @@ def times(*values: Any) -> list[str]:
     """Durations in seconds, as 1.23 s, 4 min 34 s, 3 h 20 min or 2 d 5 h; all of them alike."""
     if max((abs(value) for value in values if is_number(value)), default=0.0) < _LONG:
         return _together(values, _TIMES)
-    return [lasting(value) if is_number(value) else NONE for value in values]
+    return [duration_in_words(value) if is_number(value) else NONE for value in values]
 
 
 def step_times(*values: Any) -> list[str]:

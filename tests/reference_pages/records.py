@@ -5,8 +5,8 @@ from joulecast.runs.files.columns import Column
 from joulecast.runs.frames import FRAME_MEANINGS, FRAMES, STAGE_MEANINGS
 from joulecast.runs.judging import COLUMNS as PREDICTIONS
 from joulecast.runs.metering import MeterInfo
+from joulecast.runs.runs_table import COLUMNS
 from joulecast.runs.spec import MeterSettings
-from joulecast.runs.table import COLUMNS
 from reference_pages.words import anchor, fields, markdown, table, unit_of
 
 MODELS: dict[type, str] = {

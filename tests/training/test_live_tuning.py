@@ -236,7 +236,7 @@ class MadeUp:
     def device_uuid(self):
         return None
 
-    def train(self, batch_size, seed, *, begun=None, stepped=None, ended=None, go_on=None):
+    def train(self, batch_size, seed, *, begun=None, stepped=None, ended=None, may_continue=None):
         self.seeds.append(seed)
         # Sums from 0 on, so that a training costs the same whenever it is done.
         self.bench.now_s = self.bench.used_j = 0.0
@@ -250,7 +250,7 @@ class MadeUp:
                 stepped(done)
             self.bench.work(0.1, 100)
             last = epoch == self.to_target
-            if not last and not go_on(done, 0.5):
+            if not last and not may_continue(done, 0.5):
                 ended()
                 return Ended(False, True, epoch, self.bench.now_s - begin_s, 0.5)
         ended()

@@ -139,7 +139,7 @@ def test_ddp_on_two_numbers_of_ranks_has_its_stages_and_is_forecast_by_name(tmp_
     asked = ("--gpus", "1,2,4", "--samples", "1e6", "--price", "0.3")
     forecast = joulecast("forecast", "mine", *asked)
     assert forecast.exit_code == 0, forecast.output
-    assert "4 ranks are taken to be 2 hosts" in forecast.output
+    assert "the forecast assumes that 4 ranks are 2 hosts" in forecast.output
     assert "EUR" in forecast.output and "estimated" in forecast.output
     advised = joulecast("advise", "mine", "--samples", "1e6", "--objective", "energy")
     assert advised.exit_code == 0, advised.output

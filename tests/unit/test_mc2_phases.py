@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from joulecast.energy.evaluation import evaluate
 from joulecast.energy.mc2_phases import PhaseMC2
+from joulecast.energy.mc2_terms import ABLATIONS, Terms, duty
 from joulecast.energy.models import Evidence, MC2OnPhases
-from joulecast.energy.terms import ABLATIONS, Terms, duty
 from joulecast.runs.judging import judge
 
 IDLE_W = 2600.0

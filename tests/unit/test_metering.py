@@ -14,7 +14,7 @@ from joulecast.runs.metered_power import counted_power
 from joulecast.runs.metering import MeterInfo, metered
 from joulecast.runs.observations import observe, observe_all
 from joulecast.runs.record import write_record
-from joulecast.runs.table import COLUMNS
+from joulecast.runs.runs_table import COLUMNS
 
 RUN_S = 3.0
 DENIED = "RAPL: energy_uj may be read by root only"

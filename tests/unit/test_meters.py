@@ -430,7 +430,7 @@ def test_a_cray_node_counts_as_a_whole_and_in_parts(tmp_path, clock):
         meters[0].read()
     with pytest.raises(MeterUnavailable) as missing:
         METERS["pm_counters"](here(tmp_path / "no"))
-    assert missing.value.elsewhere
+    assert missing.value.not_applicable
 
 
 def acpi(root: Path, number: int, label: str | None, microwatts: int) -> Path:

@@ -19,14 +19,14 @@ from joulecast.app.cli.main import app
 from joulecast.errors import JoulecastError
 from joulecast.partition import planner
 from joulecast.partition.baselines import BASELINES, baseline_ideals, block_cuts, slowest_work
-from joulecast.partition.compat import compat_plan
 from joulecast.partition.order import (
     PartialOrder,
     TooManyIdeals,
     WeighedOrder,
     WeightRange,
-    nodes_of,
+    nodes_in_set,
 )
+from joulecast.partition.pipedream import compat_plan
 from joulecast.partition.planner import best_plan
 from joulecast.partition.problem import (
     PARAMETER_COPIES,
@@ -85,7 +85,7 @@ def graphs(draw: st.DrawFn, most: int = 8) -> TaskGraph:
 
 
 def is_ideal(order: PartialOrder, bits: int) -> bool:
-    return all(order.before[node] & ~bits == 0 for node in nodes_of(bits))
+    return all(order.before[node] & ~bits == 0 for node in nodes_in_set(bits))
 
 
 def all_ideals(problem: Problem) -> list[int]:
@@ -95,7 +95,7 @@ def all_ideals(problem: Problem) -> list[int]:
 
 def stage_time(problem: Problem, before: int, after: int, devices: int, used: int) -> float:
     """Time of a stage, written down again from the definition; infinite where memory is short."""
-    stage = list(nodes_of(after & ~before))
+    stage = list(nodes_in_set(after & ~before))
     work = sum(problem.order.weights[stage])
     parameters = sum(problem.parameters[stage])
     if problem.memory is not None:
@@ -108,7 +108,7 @@ def stage_time(problem: Problem, before: int, after: int, devices: int, used: in
     time = (work + 4 * (devices - 1) * parameters * problem.reduce_time / devices) / devices
     into = out = 0.0
     for output in problem.outputs:
-        readers = set(nodes_of(output.consumers))
+        readers = set(nodes_in_set(output.consumers))
         if output.producer in stage:
             out += output.cost if readers - set(stage) else 0.0
         else:
@@ -219,7 +219,7 @@ def milp_bottleneck(problem: Problem) -> float:
         rows.append(row({node * stages + s: 1.0 for s in range(stages)}))
         low.append(1.0)
         high.append(1.0)
-        for earlier in nodes_of(problem.order.before[node]):
+        for earlier in nodes_in_set(problem.order.before[node]):
             numbers = {node * stages + s: float(s) for s in range(stages)}
             rows.append(row(numbers | {earlier * stages + s: -float(s) for s in range(stages)}))
             low.append(0.0)

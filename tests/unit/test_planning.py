@@ -361,7 +361,7 @@ def test_beyond_one_count_the_intervals_are_as_wide_as_recorded_scales_differ(tm
     assert four["time_high_s"] / four["time_s"] > math.exp(ONE_COUNT)
     assert best["time_s"] / best["time_low_s"] > math.exp(5 * ONE_COUNT)
     assert "64 nodes: run on 2, 32 times beyond" in best["extrapolation"]
-    assert any("32 times beyond the largest run" in warning for warning in advice["warnings"])
+    assert any("32 times larger than the largest run" in warning for warning in advice["warnings"])
 
 
 def test_the_width_beyond_one_count_is_what_recorded_scales_differ_by():
@@ -447,7 +447,7 @@ def test_energy_that_is_only_estimated_does_not_choose(tmp_path):
     assert max(c["nodes"] for c in ran) == 2 < max(c["nodes"] for c in advice["candidates"])
     assert advice["best"]["time_s"] == min(c["time_s"] for c in ran)
     assert advice["limit"]["objective"] == "time"
-    assert advice["limit"]["in_words"] == "time on scales that were run"
+    assert advice["limit"]["in_words"] == "time among the scales that were run"
     frugal = min(advice["candidates"], key=lambda c: c["energy_j"])["setting"]
     assert advice["by_energy"] == frugal != advice["best"]["setting"]
     assert frugal in advice_text(advice).split("judged by")[1].split("rests on")[0]

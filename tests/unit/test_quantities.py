@@ -10,10 +10,10 @@ from joulecast.errors import JoulecastError
 from joulecast.quantities import (
     NONE,
     digits,
+    duration_in_words,
     duration_s,
     energies,
     joules,
-    lasting,
     seconds,
     steady,
     step_times,
@@ -27,7 +27,7 @@ from joulecast.quantities import (
     [(0.4, "0 s"), (59.4, "59 s"), (200, "3 min 20 s"), (7500, "2 h 5 min"), (190_800, "2 d 5 h")],
 )
 def test_durations_are_written_as_people_say_them(value, text):
-    assert lasting(value) == text
+    assert duration_in_words(value) == text
 
 
 def test_counts_have_no_exponent():

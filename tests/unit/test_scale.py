@@ -124,7 +124,7 @@ def test_a_recorded_campaign_opens_each_file_once(tmp_path, monkeypatch):
         ("stages.parquet", "power.parquet", "activity.parquet", "phases.parquet"), 2
     )
     # Every run costs what the one before did.
-    assert counted[1]["write_record"] == 6 and counted[1]["FrameFile.of_run"] == 24
+    assert counted[1]["write_record"] == 6 and counted[1]["FrameFile.read_run"] == 24
     assert sum(counted[1].values()) <= 2 * sum(counted[0].values())
 
 

@@ -19,7 +19,7 @@ from joulecast.report.tables.simulator import (
 )
 from joulecast.runs.judging import COLUMNS as PREDICTIONS
 from joulecast.runs.judging import join_references
-from joulecast.runs.table import COLUMNS
+from joulecast.runs.runs_table import COLUMNS
 from joulecast.simulate.collectives import sent_share, steps_of
 from joulecast.simulate.network_calibration import calibrate_network
 

@@ -153,7 +153,7 @@ def test_a_command_of_the_site_prints_watts_or_joules(printed, reading):
 def test_a_command_that_prints_no_reading_says_why(tmp_path, text, said):
     with pytest.raises(MeterUnavailable, match=said) as missing:
         command_meter.open_command(commanded(program(tmp_path, "meter", text)))
-    assert "power.command" in missing.value.remedy and not missing.value.elsewhere
+    assert "power.command" in missing.value.remedy and not missing.value.not_applicable
 
 
 def test_a_command_that_is_not_there_or_does_not_end(tmp_path, monkeypatch):
@@ -161,7 +161,7 @@ def test_a_command_that_is_not_there_or_does_not_end(tmp_path, monkeypatch):
         command_meter.open_command(commanded("nowhere"))
     with pytest.raises(MeterUnavailable) as missing:
         command_meter.open_command(commanded())
-    assert missing.value.elsewhere
+    assert missing.value.not_applicable
     monkeypatch.setattr(command_meter, "_TIMEOUT_S", 0.2)
     left = tmp_path / "pid"
     hanging = program(tmp_path, "hanging", f"sleep 1000 & echo $! > {left}; wait")

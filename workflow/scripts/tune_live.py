@@ -11,14 +11,14 @@ from joulecast.report.tables.tuning import write_live_table
 from joulecast.tune.history import begun_of, read_history_file
 from joulecast.tune.live_job import live_job
 from joulecast.tune.live_record import live_record
-from joulecast.tune.tune import tuned_here
+from joulecast.tune.tune import tune_on_this_machine
 
 
 def main(live: dict[str, Any], history: Path, config: Config, record: Path, tables: Path) -> None:
     history.parent.mkdir(parents=True, exist_ok=True)
     job = dict(live)
     policy, recurrences = job.pop("policy"), job.pop("recurrences")
-    environment, done, _ = tuned_here(
+    environment, done, _ = tune_on_this_machine(
         live_job(**job), policy, {}, recurrences, history, print, quiet_wait_s=config.quiet.wait_s
     )
     with written_aside(record) as partial:

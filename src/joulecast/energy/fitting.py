@@ -23,7 +23,7 @@ from joulecast.runs.judging import SETTING, judge
 from joulecast.runs.left_out import left_out, runs_to_fit, used
 from joulecast.runs.observations import allreduce_points, is_training
 from joulecast.runs.record import read_info, read_record
-from joulecast.runs.table import COLUMNS
+from joulecast.runs.runs_table import COLUMNS
 
 _FRAMES = ("observations", "predictions", "series")
 _MOST_BINS = 150

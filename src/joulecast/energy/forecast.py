@@ -19,11 +19,11 @@ import pandas as pd
 from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.intervals import (
     judged_widths,
-    least_half,
-    on_one_count,
+    least_half_width,
+    one_count_notes,
     outside_of,
     spreads_on,
-    widened,
+    widen_intervals,
 )
 from joulecast.energy.measured_settings import notes_on, put_in_measured
 from joulecast.energy.models import EnergyModel, MC2OnPhases, MC2OnStages, fit_groups, mc2_for
@@ -234,8 +234,8 @@ def answer_settings(
     outside = [outside_of(of_workload, row, knows_exchange) for row in rows.to_dict("records")]
     widens = pd.Series([each.widens for each in outside], index=rows.index)
     spreads = spreads_on(fitted, of_workload)
-    at_least = {name: least_half(spread, of_workload) for name, spread in spreads.items()}
-    answer = widened(model.predict(rows, "predicted"), widens, at_least)
+    at_least = {name: least_half_width(spread, of_workload) for name, spread in spreads.items()}
+    answer = widen_intervals(model.predict(rows, "predicted"), widens, at_least)
     rows = rows.drop(columns=[*ANSWER], errors="ignore").join(answer)
     # The work that was asked for, or that the law predicts.
     rows["work"] = rows["work"].fillna(rows["samples"])
@@ -302,8 +302,10 @@ def usual_batch(of_workload: pd.DataFrame, nodes: int, scaling: str = "recorded"
 def _settings(
     of_workload: pd.DataFrame, scales: Sequence[int], asked: Scales
 ) -> list[dict[str, Any]]:
-    """The training that is asked for, on each scale: the same work, by default that of the largest recorded
-    one."""
+    """A row for each scale that is asked for, all with the same amount of work.
+
+    By default, the work is that of the largest recorded scale.
+    """
     usual, recorded = _usual(of_workload)
     one = usual.iloc[0]
     as_recorded = asked.work is None and not asked.to_target
@@ -337,7 +339,7 @@ def _on_scales(
 
 
 def outside_notes(predicted: pd.DataFrame) -> list[str]:
-    """In what the settings of a workload lie outside of its runs, as far as a reader must know it."""
+    """Notes that name the ways in which the settings of a workload lie outside of its runs."""
     rows = predicted.to_dict("records")
     noted = [(row, text) for row in rows for text in row["noted"]]
     return _on_scales(str(rows[0]["workload"]), "", noted)
@@ -527,7 +529,7 @@ def forecast_table(
                 ]
             paid = cost_columns(forecasts, prices, "energy_source")
             parts.append(pd.concat([forecasts, paid], axis=1))
-        notes += [Note(None, text) for text in on_one_count(fitted, imported) if beyond]
+        notes += [Note(None, text) for text in one_count_notes(fitted, imported) if beyond]
     if not parts:
         raise JoulecastError("; ".join(note.text for note in notes) or "nothing can be forecast")
     return pd.concat(parts, ignore_index=True), notes

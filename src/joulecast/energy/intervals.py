@@ -3,9 +3,9 @@
 A setting that was run has the interval of one more run, from how repeats differ (:class:`Spread`). One that
 was not run has the interval of its model: what MC2 misses node counts by that were left out of its fit
 (:func:`left_out_widths`), or, on phases, draws of what it does not know, what it missed settings by that it
-had not seen (:func:`judged_widths`), and its misses on the workload's own runs (:func:`own_misses`). What
+had not seen (:func:`judged_widths`), and its misses on the workload's own runs (:func:`own_errors`). What
 lies outside of the runs widens it, in quadrature: node counts beyond them (:func:`width_of_counts`) and all
-else (:func:`outside_of`). None is narrower than the interval of one more run (:func:`least_half`).
+else (:func:`outside_of`). None is narrower than the interval of one more run (:func:`least_half_width`).
 """
 
 import math
@@ -129,13 +129,13 @@ def spreads_on(fitted: pd.DataFrame, of_workload: pd.DataFrame) -> dict[str, Spr
     return {name: spread_of(on_platform, name) for name in ("time_s", "energy_j")}
 
 
-def least_half(spread: Spread, of_workload: pd.DataFrame) -> float:
+def least_half_width(spread: Spread, of_workload: pd.DataFrame) -> float:
     """Half width (of logarithms) below which no interval of a workload is: that of one more run of the
     setting that was run least often. A setting that was not run is not better known than one that was."""
     return spread.half(int(of_workload.groupby([*SETTING], dropna=False).size().min()))
 
 
-def misses(prediction: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+def log_errors(prediction: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """Logarithms of predicted over measured joules (``j``) and seconds (``s``)."""
     ratios = pd.DataFrame(
         {
@@ -170,16 +170,16 @@ def left_out_widths(
         out = training["nodes"] == count
         predict, judged = without(out), training[out & usual]
         for time, of_time in missed.items():
-            of_time.append(misses(predict(judged, time), judged))
+            of_time.append(log_errors(predict(judged, time), judged))
     if len(counts) > 1:
         return {time: pd.concat(m).abs().quantile(0.9) for time, m in missed.items()}
-    spreads = {time: misses(full(training, time), training).std() for time in TIME}
+    spreads = {time: log_errors(full(training, time), training).std() for time in TIME}
     # Of one run, about the mean of many.
     repeats = REPEATS / math.sqrt(2)
     return {time: np.hypot(Z90 * s.fillna(0.0), repeats) for time, s in spreads.items()}
 
 
-def own_misses(asked: pd.DataFrame, own: pd.DataFrame, predict: Predict, time: str) -> pd.Series:
+def own_errors(asked: pd.DataFrame, own: pd.DataFrame, predict: Predict, time: str) -> pd.Series:
     """How far off a model is on a workload's own runs at the nearest node count, times one for each doubling
     beyond the largest; 0 of a workload without metered runs.
 
@@ -231,14 +231,16 @@ class Outside:
 
     @property
     def noted(self) -> tuple[str, ...]:
-        """What a forecast has a note for: other scales are what it is for, but not any."""
+        """Limits of the runs that a forecast names in a note; it names no other scales, as people ask for
+        those.
+        """
         return self.all if self.times_beyond > BEYOND else self.others
 
 
 def outside_of(
     of_workload: pd.DataFrame, setting: Mapping[str, Any], knows_exchange: bool
 ) -> Outside:
-    """In what a setting lies outside of what was run, and by how much that widens its intervals."""
+    """In which ways a setting lies outside of the runs, and how much wider each way makes its intervals."""
     least, most = of_workload["nodes"].min(), of_workload["nodes"].max()
     times, scale = max(1.0, float(setting["nodes"]) / float(most)), None
     if not least <= setting["nodes"] <= most:
@@ -286,7 +288,7 @@ def width_of_counts(nodes: pd.Series, fitted: Collection[float]) -> pd.Series:
     return ONE_COUNT * doublings.abs() if len(fitted) == 1 else DRIFT * doublings.clip(lower=0)
 
 
-def widened(
+def widen_intervals(
     answer: pd.DataFrame, by: pd.Series, at_least: Mapping[str, float] | None = None
 ) -> pd.DataFrame:
     """The answer with wider intervals: ``by`` is added to their half widths in quadrature, in logarithms.
@@ -306,7 +308,7 @@ def widened(
     return wide
 
 
-def on_one_count(fitted: pd.DataFrame, imported: bool) -> list[str]:
+def one_count_notes(fitted: pd.DataFrame, imported: bool) -> list[str]:
     """A note where all runs have one node count: what the intervals of others are made of."""
     if imported or fitted["nodes"].nunique() > 1:
         return []

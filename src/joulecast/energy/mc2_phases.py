@@ -33,6 +33,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from joulecast.energy.mc2_terms import Terms, duty
 from joulecast.energy.priors import (
     KAPPA_RANGE,
     UNSEEN,
@@ -53,7 +54,6 @@ from joulecast.energy.smallest_scale import (
     ramp_seconds,
     spread_between_runs,
 )
-from joulecast.energy.terms import Terms, duty
 
 Floats = NDArray[np.float64]
 Row = Mapping[str, Any]

@@ -385,7 +385,7 @@ class StageMC2:
 
 
 def _too_short(runs: pd.DataFrame) -> frozenset[str]:
-    """Stages that take up less than a hundredth of every run: no power can be read off them."""
+    """Stages with less than a hundredth of every run's time. Their power cannot be fitted."""
     steps = runs["steps"].clip(lower=1)
     shares = {stage: (runs[f"t_{stage}_s"] * steps / runs["total_s"]).max() for stage in TIMED}
     return frozenset(stage for stage, share in shares.items() if share < _LEAST_SHARE)

@@ -22,14 +22,16 @@ _SAME_WORK = 0.02
 """Relative difference of work up to which imported runs stand for another amount."""
 
 _LONG = 10.0
-"""Times the work of the longest run from which that is worth a note."""
+"""A note is given if the work is more than this many times that of the longest run."""
 
 _IN_WORDS = {"time": ("s", times), "energy": ("j", consumptions)}
 
 
 def runs_of(of_workload: pd.DataFrame, setting: Mapping[str, Any]) -> pd.DataFrame:
-    """The runs of exactly a setting; none where imported runs did another amount of work than is asked for:
-    their start and what stands still do not grow with the work, so that no run shows what that takes.
+    """The runs of exactly one setting.
+
+    There are none if imported runs did another amount of work than is asked for. Their start and their
+    pauses do not grow with the work, so they do not show what the other amount takes.
 
     Args:
         setting: its ``samples`` are NaN where as much work is asked for as the setting needs to its target.
@@ -50,8 +52,9 @@ def runs_of(of_workload: pd.DataFrame, setting: Mapping[str, Any]) -> pd.DataFra
 def put_in_measured(
     fitted: pd.DataFrame, of_workload: pd.DataFrame, predicted: pd.DataFrame
 ) -> pd.DataFrame:
-    """Settings that a model predicts; where one was run, the mean of its runs takes the place of the model's
-    time, and of its energy where the runs have one.
+    """Replace a model's time and energy by the mean of the runs, where a setting was run.
+
+    The energy is replaced only where the runs have one.
 
     The 90 % interval of such a mean is that of one more run, from how repeats vary on the platform.
 
@@ -129,9 +132,9 @@ def differences(rows: pd.DataFrame) -> list[str]:
         said, was = in_words(worst[f"fitted_{name}"], worst[name])
         by = percent(100 * (worst[f"fitted_{name}"] / worst[name] - 1), signed=True)
         notes.append(
-            f"{worst['workload']}: in {len(off)} of {len(ran)} settings that were run, MC2's {quantity} is "
-            f"more than {100 * REPEATS:g} % off their runs, most on {_setting(worst)}: {said} for {was} "
-            f"({by}); what was not run is MC2's, and may be as far off"
+            f"{worst['workload']}: MC2's {quantity} is more than {100 * REPEATS:g} % off the runs in "
+            f"{len(off)} of {len(ran)} settings. The worst is {_setting(worst)}: MC2 says {said}, the runs "
+            f"say {was} ({by}). Settings that were not run may be as far off"
         )
     return notes
 
@@ -142,11 +145,12 @@ def notes_on(
     remarks: Sequence[str],
     times_of_others: pd.DataFrame,
 ) -> list[str]:
-    """What a reader of predictions should know of the runs behind them: :func:`differences`, whether they
-    trained in different ways, whether the
-    width of their repeats is assumed, how much longer than any run they are, whose times count too, which
-    part of a node was metered, which runs had more ranks than cores, and how many hosts a scale is taken to
-    have.
+    """What a reader of predictions should know of the runs behind them.
+
+    The notes say how far the model is off the runs, whether the runs trained in different ways, whether the
+    spread of repeats is assumed, how much longer than any run the predicted work is, whose times are used
+    beside the runs, which part of a node was metered, which runs had more ranks than cores, and on how many
+    hosts the largest scale is assumed to be.
 
     Args:
         remarks: of the model that predicts; those that begin with the workload are of it.
@@ -158,14 +162,14 @@ def notes_on(
     notes += differences(predicted)
     if predicted["width_is_assumed"].any():
         notes.append(
-            f"{workload}: no repeats tell how much its runs differ; two are taken to differ by less than "
-            f"{100 * REPEATS:g} % nine times in ten, as repeats in MLPerf do"
+            f"{workload}: no repeats tell how much runs differ. The intervals assume what MLPerf's "
+            f"repeats show: nine of ten pairs differ by less than {100 * REPEATS:g} %"
         )
     asked, longest = float(predicted["work"].max()), float(of_workload["samples"].max())
     if asked > _LONG * longest:
         notes.append(
-            f"{workload}: the work is {digits(asked / longest)} times that of the longest run; a step is "
-            "taken to last as long as it did there"
+            f"{workload}: the work is {digits(asked / longest)} times that of the longest run. The forecast "
+            "assumes that steps stay as long as in the runs"
         )
     if (of_workload["kind"] == "imported").all():
         notes += _on_other_scales(workload, of_workload, times_of_others)
@@ -173,18 +177,17 @@ def notes_on(
         parts = [str(covers) for covers in of_workload["energy_covers"].dropna().unique()]
         if parts and not {"node", "module"} & {*parts}:
             notes.append(
-                f"{workload}: only {' and '.join(parts)} of its nodes were metered; what else draws power is "
-                "in no energy, money or CO2 here"
+                f"{workload}: only {' and '.join(parts)} of its nodes had meters. Energy, money and CO2 do "
+                "not contain what else draws power"
             )
     largest = predicted.loc[predicted["nodes"].idxmax()].to_dict()
     if largest.get("supply") == "DC" and pd.notna(largest["energy_j"]):
         expected, low, high = from_wall("DC", largest["conversion_eff"])
-        rests = (
-            "by the log" if low == high else f"{low:.2f} to {high:.2f}, as the log does not say it"
-        )
+        rests = "by the log" if low == high else f"{low:.2f} to {high:.2f}; the log does not say it"
         notes.append(
-            f"{workload}: its nodes were metered behind their power supplies (DC); the wall gives "
-            f"{expected:.2f} times as much ({rests}), which kWh, money and CO2 have and the energy has not"
+            f"{workload}: the meters of its nodes are behind the power supplies (DC). The wall gives "
+            f"{expected:.2f} times as much ({rests}). kWh, money and CO2 contain this factor; the energy "
+            "does not"
         )
     crowded = [
         str(run)
@@ -196,8 +199,8 @@ def notes_on(
     ]
     if crowded:
         notes.append(
-            f"{workload}: more ranks than cores in {listed(crowded, 3)}: they took longer than ranks with a "
-            "core each, and the fit does not know it"
+            f"{workload}: {listed(crowded, 3)} had more ranks than cores. Such ranks take longer than ranks "
+            "with a core each, and the fit does not know this"
         )
     ran = of_workload.loc[of_workload["nodes"].idxmax()].to_dict()
     hosts_ran, _ = hosts_and_gpus(ran)
@@ -205,9 +208,9 @@ def notes_on(
     if is_observed(of_workload) and hosts_ran and hosts and hosts > hosts_ran:
         scale = scale_in_words(largest["nodes"], largest["nodes_are"])
         notes.append(
-            f"{workload}: {scale} are taken to be {counted(round(hosts), 'host')} of up to "
-            f"{largest['ranks_per_host']:g} (--gpus-per-node), each with its power, that exchange as fast as "
-            f"the runs did on {counted(round(hosts_ran), 'host')}; over a slower link they take longer"
+            f"{workload}: the forecast assumes that {scale} are {counted(round(hosts), 'host')} of up to "
+            f"{largest['ranks_per_host']:g} (--gpus-per-node), each with its power, and that they exchange "
+            f"as fast as the runs on {counted(round(hosts_ran), 'host')}. Over a slower link they take longer"
         )
     return notes
 
@@ -235,8 +238,8 @@ def _of_several_trainings(workload: str, of_workload: pd.DataFrame) -> list[str]
     if not mixed:
         return []
     return [
-        f"{workload}: its runs differ in {listed(mixed)}, which is not told apart; measure each training "
-        "under a name of its own (--name), or give the records of one (--records)"
+        f"{workload}: its runs differ in {listed(mixed)}, but count as repeats of one training. Measure each "
+        "training under a name of its own (--name), or give the records of one (--records)"
     ]
 
 
@@ -247,13 +250,15 @@ def _on_other_scales(workload: str, of_workload: pd.DataFrame, others: pd.DataFr
     if network in known:
         submitters = others.loc[others["network"] == network, "submitter"].nunique()
         others_are = counted(submitters, "other submitter")
-        return [f"{workload}: MLPerf times of {others_are} count too, found by this name"]
+        return [
+            f"{workload}: the forecast also uses MLPerf times of {others_are}, found by this name"
+        ]
     if of_workload["nodes"].nunique() > 1:
         return []
     ran = scale_in_words(of_workload["nodes"].iloc[0], of_workload["nodes_are"].iloc[0])
     return [
-        f"{workload}: all runs are on {ran}, so how time grows with nodes is a guess, with a wide interval; "
-        "measure a second count, or import it under the name that recorded MLPerf times have"
+        f"{workload}: all runs are on {ran}, so the growth of time with nodes is a guess, with a wide "
+        "interval. Measure a second count, or import it under the name that recorded MLPerf times have"
         + (f" ({', '.join(sorted(known))})" if known else "")
     ]
 

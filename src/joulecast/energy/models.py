@@ -17,16 +17,16 @@ from joulecast.energy.intervals import (
     Predict,
     judged_widths,
     left_out_widths,
-    own_misses,
-    widened,
+    own_errors,
+    widen_intervals,
     width_of_counts,
 )
 from joulecast.energy.mc2_phases import PhaseMC2
 from joulecast.energy.mc2_stages import SPLIT_POWERS, StageMC2
+from joulecast.energy.mc2_terms import ABLATIONS, Terms
 from joulecast.energy.proportional_models import MODELS, Context, Rival, Watts
 from joulecast.energy.recorded_times import times_of_others
 from joulecast.energy.run_time import RunTimes
-from joulecast.energy.terms import ABLATIONS, Terms
 from joulecast.runs.judging import ANSWER
 from joulecast.runs.observations import is_training
 
@@ -216,8 +216,8 @@ class MC2OnPhases:
             bounds = self.mc2.intervals(runs, time)
             bounds = bounds[["energy_low_j", "energy_high_j"]] if time == "given" else bounds
             prediction[list(bounds.columns)] = bounds
-            off = own_misses(runs, self._training, self._predicted, time)
-            prediction = widened(prediction, off, {"energy_j": judged_widths().of_energies})
+            off = own_errors(runs, self._training, self._predicted, time)
+            prediction = widen_intervals(prediction, off, {"energy_j": judged_widths().of_energies})
         return prediction
 
     def _predicted(self, runs: pd.DataFrame, time: str) -> pd.DataFrame:

@@ -25,8 +25,8 @@ import pandas as pd
 import yaml
 from numpy.typing import NDArray
 
+from joulecast.energy.mc2_terms import FAN_EXPONENT, duty
 from joulecast.energy.priors import UNSEEN, Gaussian, drawn_kappas, spread_of_unseen
-from joulecast.energy.terms import FAN_EXPONENT, duty
 from joulecast.quantities import listed
 from joulecast.runs.platforms import gpu_in
 

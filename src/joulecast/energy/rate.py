@@ -281,8 +281,10 @@ def rate_of(own: pd.DataFrame, neighbours: Neighbours) -> Rate:
 
 
 def _weighed(likely: Callable[[Floats], Floats]) -> Floats:
-    """Equally likely draws of the beliefs, by importance sampling in rounds: each round draws half of its
-    candidates where the last one found the evidence to be, and half from the prior."""
+    """Draw equally likely values from the posterior, by importance sampling in rounds.
+
+    Each round draws half of its candidates near the posterior of the last round, and half from the prior.
+    """
     # That of the start is in the seconds it is multiplied with.
     medians = np.log([1.0 if name == "start" else m for name, (m, _) in BELIEFS.items()])
     sds = np.array([sd for _, sd in BELIEFS.values()])

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from joulecast.energy.terms import duty
+from joulecast.energy.mc2_terms import duty
 from joulecast.runs.phases import SHORTEST_BREAK_S
 
 Floats = NDArray[np.float64]

@@ -201,7 +201,7 @@ def _used(platform: Platform, devices: int) -> list[int]:
     return [per_node] * full + [rest] * bool(rest)
 
 
-def nodes_of(platform: Platform, devices: int) -> int:
+def node_count(platform: Platform, devices: int) -> int:
     """Number of nodes that ``devices`` take; a node that is partly used counts as one."""
     return len(_used(platform, devices))
 
@@ -300,8 +300,11 @@ def _node_energy(simulation: Simulation, node: MeteredNode) -> StepEnergy:
 
 
 def _of_hardware(nodes: Sequence[MeteredNode], platform: Platform) -> MeteredNode | None:
-    """The metered node type of a platform: of its very name, else of the same hardware; of several one with
-    nodes of that size, then the one with most runs."""
+    """The metered node type that fits a platform.
+
+    It has the platform's name, or else the same hardware. Of several types, those with nodes of the same size
+    go first, and then the one with most runs.
+    """
     named = [node for node in nodes if node.platform == platform.name]
     alike = [node for node in nodes if same_hardware(node.platform, _hardware(platform))]
     per_node = platform.require_cluster().devices_per_node
@@ -324,7 +327,7 @@ def _metered_energy(simulation: Simulation, fit: CampaignFit | None) -> StepEner
     node = _of_hardware(metered_nodes(phases, fit.observations) if phases else [], platform)
     if node is not None:
         return _node_energy(simulation, node)
-    nodes = nodes_of(platform, simulation.strategy.devices)
+    nodes = node_count(platform, simulation.strategy.devices)
     by_name = platform.name in set(fit.observations["platform"])
     called = platform.name if by_name else _hardware(platform)
     energy = step_energy(fit, called, stage_times(simulation, fit), nodes, platform.hosts)
@@ -340,7 +343,7 @@ def _gpu_power(platform: Platform, precision: str) -> GpuPower | None:
 
 def _rest_of_nodes(platform: Platform, devices: int, power: GpuPower) -> tuple[float, float]:
     """Watts of all but the GPUs of described nodes, and of their GPUs that are not in use."""
-    held = nodes_of(platform, devices) * platform.require_cluster().devices_per_node
+    held = node_count(platform, devices) * platform.require_cluster().devices_per_node
     return REST_SHARE * held * power.limit_w, (held - devices) * power.awake_w
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from joulecast.quantities import consumptions, lasting
+from joulecast.quantities import consumptions, duration_in_words
 from joulecast.runs.scale import scale_in_words
 
 SWITCHES = 0.19
@@ -56,10 +56,10 @@ def job_terms(
     if checkpoint_s is not None:
         between_s = math.sqrt(2 * checkpoint_s * mean_s)
         writing_s = math.floor(time_s / between_s) * checkpoint_s
-        said = f"{lasting(checkpoint_s)} each, as asked, every {lasting(between_s)}"
+        said = f"{duration_in_words(checkpoint_s)} each, as asked, every {duration_in_words(between_s)}"
         terms.append(Term("checkpoints", writing_s, writing_s * train_w, said))
     lost_s = time_s / mean_s * (min(between_s, time_s) / 2 + (start_s or 0.0))
-    said = f"an interruption each {lasting(mean_s)}, as in the training of Llama 3"
+    said = f"an interruption each {duration_in_words(mean_s)}, as in the training of Llama 3"
     terms.append(Term("restarts", lost_s, lost_s * train_w, said))
     if nodes > 1:
         switched_j = SWITCHES * (energy_j + sum(term.energy_j for term in terms))
@@ -73,12 +73,13 @@ def in_words(row: Mapping[str, Any], terms: Sequence[Term]) -> str:
     time_s = row["time_s"] + sum(term.time_s for term in terms)
     joules = [row["energy_j"] + sum(term.energy_j for term in terms), *(t.energy_j for t in terms)]
     total, *each = consumptions(*joules)
+    lasts = [duration_in_words(term.time_s) if term.time_s else "no time" for term in terms]
     parts = [
-        f"{term.name} {lasting(term.time_s) if term.time_s else 'no time'} and {drawn} ({term.source})"
-        for term, drawn in zip(terms, each, strict=True)
+        f"{term.name} {time} and {drawn} ({term.source})"
+        for term, time, drawn in zip(terms, lasts, each, strict=True)
     ]
     scale = scale_in_words(row["nodes"], row["nodes_are"])
-    return f"the whole job on {scale} takes {lasting(time_s)} and {total}: {'; '.join(parts)}"
+    return f"the whole job on {scale} takes {duration_in_words(time_s)} and {total}: {'; '.join(parts)}"
 
 
 def start_up(of_workload: pd.DataFrame, started_s: pd.Series, nodes: float) -> float | None:

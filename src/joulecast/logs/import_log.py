@@ -397,8 +397,10 @@ def _refuse_another_run(out: Path, source: Path, runs: Sequence[Window]) -> None
 def _refuse_missing_gpus(
     kind: str, source: Path, facts: RunFacts, meters: Sequence[LoggedMeter]
 ) -> None:
-    """Raise where a log that has a meter for each GPU has too few of a node: its energy would be a part of
-    the node's, and look like all of it."""
+    """Raise if a log with a meter for each GPU has too few meters for a node.
+
+    Its energy would be only a part of the node's, and would look like all of it.
+    """
     if kind != "nvidia-smi" or facts.accelerators is None:
         return
     for node, count in Counter(m.node for m in meters if m.covers == "gpu").items():

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from joulecast.errors import JoulecastError
 from joulecast.logs.log_times import Clock, Floats, TimeForm, in_words
-from joulecast.runs.covers import Covers
+from joulecast.runs.metered_part import Covers
 from joulecast.runs.metering import EnergySource, Supply
 
 NODE_METER = "node_power"

@@ -1,12 +1,12 @@
 """MLPerf runs as flat tables, plain or packed (``.csv.gz``).
 
-Of metered runs ``runs.csv``, ``events.csv`` and ``power.csv`` have a row a run, an event and a reading; times
-are seconds of the run clock already. ``power.csv`` is read once, run by run as its rows come, so that its
-size does not matter.
+Metered runs are in three tables: ``runs.csv`` has a row for each run, ``events.csv`` for each event, and
+``power.csv`` for each reading. Their times are already seconds of the run clock. ``power.csv`` is read once,
+one run after the other, so it may be larger than the memory.
 
-A table of times has ``runs.csv.gz`` alone. The work of a run stands there in the unit of its log. It becomes
-what :mod:`joulecast.logs.run_phases` makes of the same log: samples, or epochs where a benchmark counts whole
-ones. Runs whose unit stays open are left out, and of runs that are there twice in one round the second.
+A table of times is ``runs.csv.gz`` alone. It has the work of a run in the unit of its log.
+:mod:`joulecast.logs.run_phases` turns this into samples, or into epochs for benchmarks that count whole ones.
+Runs without a known unit are left out. If a run is there twice in one round, the second copy is left out.
 """
 
 from collections.abc import Iterator

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from joulecast.partition.order import PartialOrder, WeighedOrder, bits_of, nodes_of
+from joulecast.partition.order import PartialOrder, WeighedOrder, nodes_in_set, set_of_nodes
 from joulecast.partition.problem import Floats, Output, Problem
 
 
@@ -27,7 +27,7 @@ class Contraction:
     def expanded(self, ideal: int) -> int:
         """The larger problem's ideal that is one of the smaller."""
         found = 0
-        for node in nodes_of(ideal):
+        for node in nodes_in_set(ideal):
             found |= self.members[node]
         return found
 
@@ -35,7 +35,7 @@ class Contraction:
 def _groups(order: PartialOrder, pairs: Sequence[tuple[int, int]]) -> tuple[int, list[int]]:
     """Number of groups, and each node's group, if the nodes of each pair are one, with all between them."""
     links = [
-        (before, node) for node in range(order.size) for before in nodes_of(order.before[node])
+        (before, node) for node in range(order.size) for before in nodes_in_set(order.before[node])
     ]
     # A pair is a cycle, so that it is strongly connected.
     links += [*pairs, *((later, earlier) for earlier, later in pairs)]
@@ -65,7 +65,7 @@ def contracted(problem: Problem, bottleneck: float) -> Contraction | None:
         (output.producer, reader)
         for output in problem.outputs
         if output.cost / most >= bottleneck
-        for reader in nodes_of(output.consumers)
+        for reader in nodes_in_set(output.consumers)
     ]
     if not pairs:
         return None
@@ -74,7 +74,7 @@ def contracted(problem: Problem, bottleneck: float) -> Contraction | None:
     members, before = [0] * count, [set[int]() for _ in range(count)]
     for node, group in enumerate(group_of):
         members[group] |= 1 << node
-        before[group] |= {group_of[n] for n in nodes_of(order.before[node])} - {group}
+        before[group] |= {group_of[n] for n in nodes_in_set(order.before[node])} - {group}
     first = [(bits & -bits).bit_length() for bits in members]
     running = _in_running_order(before, first)
     place = {group: position for position, group in enumerate(running)}
@@ -86,9 +86,9 @@ def contracted(problem: Problem, bottleneck: float) -> Contraction | None:
     outputs = []
     for output in problem.outputs:
         producer = position_of[output.producer]
-        readers = {position_of[node] for node in nodes_of(output.consumers)} - {producer}
+        readers = {position_of[node] for node in nodes_in_set(output.consumers)} - {producer}
         if readers:
-            outputs.append(Output(producer, bits_of(readers), output.cost))
+            outputs.append(Output(producer, set_of_nodes(readers), output.cost))
     work = summed(problem.work)
     smaller = replace(
         problem,

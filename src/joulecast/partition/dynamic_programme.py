@@ -18,7 +18,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from joulecast.partition.order import PartialOrder, WeightRange, membership, nodes_of
+from joulecast.partition.order import PartialOrder, WeightRange, membership, nodes_in_set
 from joulecast.partition.problem import Problem
 from joulecast.partition.stage_costs import StageCosts
 
@@ -249,7 +249,7 @@ def orders_to_cut(order: PartialOrder) -> list[list[int]]:
             node = ready.pop()
             done |= 1 << node
             found.append(node)
-            fresh = [n for n in nodes_of(order.after[node]) if not order.before[n] & ~done]
+            fresh = [n for n in nodes_in_set(order.after[node]) if not order.before[n] & ~done]
             ready += sorted(fresh, reverse=largest_first)
         return found
 

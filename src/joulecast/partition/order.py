@@ -26,7 +26,7 @@ class TooManyIdeals(Exception):
     """There are more ideals than the caller has room for."""
 
 
-def nodes_of(bits: int) -> Iterator[int]:
+def nodes_in_set(bits: int) -> Iterator[int]:
     """The nodes of a set, in order."""
     while bits:
         lowest = bits & -bits
@@ -34,7 +34,7 @@ def nodes_of(bits: int) -> Iterator[int]:
         bits ^= lowest
 
 
-def bits_of(nodes: Iterable[int]) -> int:
+def set_of_nodes(nodes: Iterable[int]) -> int:
     """The set of some nodes."""
     bits = 0
     for node in nodes:
@@ -71,7 +71,7 @@ class PartialOrder:
     """
 
     def __init__(self, before: Sequence[Iterable[int]]) -> None:
-        self.before = [bits_of(nodes) for nodes in before]
+        self.before = [set_of_nodes(nodes) for nodes in before]
         """Direct predecessors of each node."""
         self.size = size = len(before)
         self.everything = (1 << size) - 1
@@ -81,7 +81,7 @@ class PartialOrder:
         """Each node with all its ancestors."""
         for node, bits in enumerate(self.before):
             down = own = 1 << node
-            for earlier in nodes_of(bits):
+            for earlier in nodes_in_set(bits):
                 down |= self.down[earlier]
                 self.after[earlier] |= own
             self.down[node] = down
@@ -89,22 +89,24 @@ class PartialOrder:
         """Each node with all its descendants."""
         for node in reversed(range(size)):
             up = 1 << node
-            for later in nodes_of(self.after[node]):
+            for later in nodes_in_set(self.after[node]):
                 up |= self.up[later]
             self.up[node] = up
 
     def antichain(self, ideal: int) -> list[int]:
         """The maximal nodes of an ideal."""
-        return [node for node in nodes_of(ideal) if not self.after[node] & ideal]
+        return [node for node in nodes_in_set(ideal) if not self.after[node] & ideal]
 
     def crossing(self, ideal: int) -> list[int]:
         """The nodes of an ideal that something outside of it reads."""
-        return [node for node in nodes_of(ideal) if self.after[node] & ~ideal]
+        return [node for node in nodes_in_set(ideal) if self.after[node] & ~ideal]
 
     def larger_by_one(self, ideal: int) -> list[int]:
         """The ideals that have one node more: the successors of a state in the antichain DAG."""
         outside = self.everything & ~ideal
-        return [ideal | 1 << node for node in nodes_of(outside) if not self.before[node] & outside]
+        return [
+            ideal | 1 << node for node in nodes_in_set(outside) if not self.before[node] & outside
+        ]
 
     def ideals_from(self, ideal: int, limit: int) -> list[int]:
         """All ideals that include ``ideal``, by size: the states of the antichain DAG from there on.
@@ -155,7 +157,7 @@ class WeighedOrder(PartialOrder):
         """Weight of a set."""
         total = 0.0
         if bits.bit_count() <= _FEW_NODES:
-            for node in nodes_of(bits):
+            for node in nodes_in_set(bits):
                 total += self._node_weights[node]
             return total
         for place, byte in zip(

@@ -4,8 +4,8 @@ import time
 from typing import Any
 
 from joulecast.errors import JoulecastError
-from joulecast.partition.compat import compat_plan
-from joulecast.partition.order import nodes_of
+from joulecast.partition.order import nodes_in_set
+from joulecast.partition.pipedream import compat_plan
 from joulecast.partition.planner import MOST_IDEALS, Plan, best_plan
 from joulecast.partition.problem import CostModel, Problem, pipeline_problem
 from joulecast.partition.request import PartitionRequest
@@ -111,7 +111,7 @@ def compat_report(
     per_unit = _US_PER[graph.time_unit] / 1e6
     stages, before = [], 0
     for number, stage in enumerate(plan.stages):
-        tasks = [graph.tasks[node] for node in nodes_of(stage.ideal & ~before)]
+        tasks = [graph.tasks[node] for node in nodes_in_set(stage.ideal & ~before)]
         stages.append(
             {
                 "stage": number,

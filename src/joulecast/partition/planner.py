@@ -27,7 +27,7 @@ from joulecast.partition.dynamic_programme import (
     prefixes,
     state_windows,
 )
-from joulecast.partition.order import TooManyIdeals, nodes_of
+from joulecast.partition.order import TooManyIdeals, nodes_in_set
 from joulecast.partition.problem import Problem
 from joulecast.partition.stage_costs import Stage, described_stages
 
@@ -185,7 +185,7 @@ class _Search:
                 node = ready.pop(place)
                 done |= 1 << node
                 nodes.append(node)
-                ready += [n for n in nodes_of(order.after[node]) if not order.before[n] & ~done]
+                ready += [n for n in nodes_in_set(order.after[node]) if not order.before[n] & ~done]
             found.append(nodes)
         return found
 

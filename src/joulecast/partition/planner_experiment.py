@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 from joulecast.errors import JoulecastError
 from joulecast.partition.baselines import BASELINES, baseline_ideals, slowest_work
-from joulecast.partition.compat import compat_plan
 from joulecast.partition.makespan import makespan
-from joulecast.partition.order import nodes_of
+from joulecast.partition.order import nodes_in_set
+from joulecast.partition.pipedream import compat_plan
 from joulecast.partition.plan_report import report_of
 from joulecast.partition.planner import Plan, best_plan
 from joulecast.partition.problem import Problem, pipeline_problem
@@ -124,6 +124,6 @@ def stages_for_runtime(graph: TaskGraph, devices: int, planner: str) -> list[lis
         raise JoulecastError(f"planner `{planner}`: unknown (known: {known})")
     before, stages = 0, []
     for ideal in baseline_ideals(planner, graph, problem):
-        stages.append([graph.tasks[node].name for node in nodes_of(ideal & ~before)])
+        stages.append([graph.tasks[node].name for node in nodes_in_set(ideal & ~before)])
         before = ideal
     return stages

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.errors import JoulecastError
-from joulecast.partition.order import WeighedOrder, bits_of
+from joulecast.partition.order import WeighedOrder, set_of_nodes
 from joulecast.partition.taskgraph import TaskGraph
 
 CostModel = Literal["compute", "max", "sum"]
@@ -142,7 +142,7 @@ def pipeline_problem(
         raise JoulecastError(f"{needs} needs --bandwidth, the bytes per second of a device's link")
     per_byte = _US / bandwidth if bandwidth is not None else 0.0
     traffic = tuple(
-        Output(producer, bits_of(readers), task.activation_bytes)
+        Output(producer, set_of_nodes(readers), task.activation_bytes)
         for producer, (task, readers) in enumerate(zip(graph.tasks, graph.readers, strict=True))
         if readers and task.activation_bytes
     )

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.partition.order import membership, nodes_of
+from joulecast.partition.order import membership, nodes_in_set
 from joulecast.partition.problem import Floats, Problem
 
 
@@ -37,7 +37,7 @@ class StageCosts:
         maximal = np.zeros_like(self._inside)
         for node in range(order.size):
             later = np.zeros(self._inside.shape[1], np.uint8)
-            for reader in nodes_of(order.after[node]):
+            for reader in nodes_in_set(order.after[node]):
                 later |= self._inside[reader]
             maximal[node] = self._inside[node] & ~later
         self._maximal = _by_ideal(maximal, len(self.ideals))
@@ -49,7 +49,7 @@ class StageCosts:
             return np.zeros(len(self.ideals)), None
         crossing = np.zeros((len(outputs), self._inside.shape[1]), np.uint8)
         for row, output in enumerate(outputs):
-            readers = [self._inside[node] for node in nodes_of(output.consumers)]
+            readers = [self._inside[node] for node in nodes_in_set(output.consumers)]
             crossing[row] = self._inside[output.producer] & ~np.bitwise_and.reduce(readers)
         by_ideal = _by_ideal(crossing, len(self.ideals))
         cost = np.array([output.cost for output in outputs])
@@ -91,7 +91,7 @@ class StageCosts:
         def by_output(combine: np.ufunc) -> NDArray[np.uint8]:
             """Whether each end has some, or all, of the later readers of each output."""
             rows = [
-                combine.reduce(inside[list(nodes_of(outputs[n].consumers & outside))], axis=0)
+                combine.reduce(inside[list(nodes_in_set(outputs[n].consumers & outside))], axis=0)
                 for n in crossing
             ]
             return _unpacked(np.stack(rows), 8 * (last - first))[:, ends - 8 * first]
@@ -185,7 +185,7 @@ def described_stages(
     used, found = 0, []
     for begin, ((before, after), count) in enumerate(zip(pairwise(chain), replicas, strict=True)):
         ends = np.array([begin + 1])
-        inside = list(nodes_of(after & ~before))
+        inside = list(nodes_in_set(after & ~before))
         enters, leaves = costs.transfers(begin, ends) if problem.outputs else (None, None)
         parameters = float(problem.parameters[inside].sum())
         activations = float(problem.activations[inside].sum())

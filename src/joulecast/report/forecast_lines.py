@@ -42,7 +42,7 @@ def _cells(row: Mapping[str, Any], currency: str, in_joules: InWords) -> dict[st
     return {
         **{name: str(row[name]) for name in ("platform", "workload")},
         f"{unit}s": digits(row["nodes"]),
-        "batch_size": digits(row["batch_size"]),
+        "batch": digits(row["batch_size"]),
         "work": amount(row["work"], row["work_unit"]),
         "work is": str(row["work_is"]),
         **amounts,
@@ -85,7 +85,7 @@ def forecast_notes(result: Mapping[str, Any]) -> list[str]:
     """What a reader of a forecast should know: what it rests on, the prices, what was left out."""
     rows, paid = result["forecasts"], Prices(**result["prices"])
     beyond = scale_in_words(result["largest_fitted_nodes"], rows[0]["nodes_are"])
-    of_one = "in brackets: 90 % intervals of one run; batch_size is of all nodes"
+    of_one = "in brackets: 90 % intervals of one run; batch is of all nodes"
     lines = [
         f"MC2 is fitted to {counted(result['fitted_runs'], 'run')} on up to {beyond}; beyond, the time is an "
         "extrapolation",

@@ -6,16 +6,16 @@ from typing import Any
 
 from joulecast.energy.prices import Prices
 from joulecast.quantities import NONE, counted, digits, listed
-from joulecast.report.grid import Table
+from joulecast.report.page_table import Table
 from joulecast.report.results_folder import CHECKS, Results
 from joulecast.runs.metering import host_of, kind_of
 from joulecast.runs.observations import is_training
 from joulecast.runs.record import RunInfo
 
 NODES_ARE = {
-    "hosts": "a machine each",
+    "hosts": "each is a machine",
     "ranks of one host": "processes that share one machine, so they share its cores and memory",
-    "emulated": "emulated on one machine: each computes more slowly than the machine does",
+    "emulated": "emulated on one machine: each node is slower than the machine",
 }
 """What the nodes of runs are, by ``nodes_are``."""
 ENERGY_IS = {
@@ -72,7 +72,7 @@ def _what_was_measured(infos: Sequence[RunInfo]) -> list[tuple[str, str]]:
         ("Platform", listed(sorted({info.spec.platform.name for info in infos}))),
         ("Hosts", _hosts(infos)),
         ("Nodes", _nodes(infos)),
-        ("Counted are", _counted(infos)),
+        ("Scales count", _counted(infos)),
         ("Energy comes from", _meters(infos)),
         ("Meters without a figure", _absent(infos)),
         ("Dates", _dates(infos)),

@@ -161,16 +161,18 @@ def summarise(cells: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
 
 
 def rank(rows: pd.DataFrame, by: Sequence[str], fewest: int) -> pd.DataFrame:
-    """Whether predictions order settings as they were measured, in each group of judged rows.
+    """Judge whether predictions order settings as the measurements do, in each group of rows.
 
     Args:
-        rows: one a setting in each group.
+        rows: one row a setting in each group.
         by: columns that make groups.
-        fewest: settings of a group that is ranked.
+        fewest: a group with fewer settings is not ranked.
 
     Returns:
-        ``settings``, how many; ``chosen`` and ``least``, the index of the row that is predicted to be the
-        least and of the one that was; ``regret_percent``, what the chosen one has more; ``kendall_tau``.
+        ``settings``, their number; ``chosen``, the index of the row with the smallest prediction; ``least``,
+        the
+        index of the row with the smallest measurement; ``regret_percent``, by how much the measurement of
+        ``chosen`` is larger than that of ``least``; ``kendall_tau``.
     """
     ranked = []
     for names, group in rows.groupby(list(by), sort=False):

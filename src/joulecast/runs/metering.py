@@ -15,7 +15,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt
 
-from joulecast.runs.covers import Covers
+from joulecast.runs.metered_part import Covers
 
 EnergySource = Literal["measured", "estimated", "simulated", "recorded", "imported"]
 
@@ -187,7 +187,7 @@ def _gaps(
 
 
 def _named(gaps: Mapping[Family, list[Gap]]) -> dict[Family, list[Gap]]:
-    """The gaps; where only a part of what a kind of meter covers is missing, the kind's name says which."""
+    """Name each gap by its kind of meter, and by the missing part if only a part is missing."""
     of_kind: dict[str, list[list[Gap]]] = defaultdict(list)
     for (kind, _), found in gaps.items():
         of_kind[kind].append(found)

@@ -1,6 +1,6 @@
 """One row a run: what the models fit and are judged on, taken from the run records.
 
-:data:`joulecast.runs.table.COLUMNS` says what each column holds.
+:data:`joulecast.runs.runs_table.COLUMNS` says what each column holds.
 """
 
 import math
@@ -22,8 +22,8 @@ from joulecast.runs.phases import observe_phases
 from joulecast.runs.processes import mapped
 from joulecast.runs.provenance import usable_cores
 from joulecast.runs.record import RunInfo, RunRecord, read_info, read_record
+from joulecast.runs.runs_table import ENERGIES, typed
 from joulecast.runs.stages_in_parts import stages_in_parts
-from joulecast.runs.table import ENERGIES, typed
 
 UNNAMED = "mlperf"
 """Campaign of imported runs whose submission says no name of its own."""
@@ -79,8 +79,11 @@ _MODEL = re.compile(r"(?:[AHVPTL]|B|GB|GH|RTX|MI)\d{2,4}[A-Z]{0,2}")
 
 
 def accelerator_model(accelerator: str | None, system: str) -> str | None:
-    """Model of an accelerator, as ``H100`` or ``H100 PCIE``, from its name or from that of the system;
-    ``None`` where neither names one."""
+    """Model of an accelerator, such as ``H100`` or ``H100 PCIE``, from its name or from the name of the
+    system.
+
+    It is ``None`` if neither name has a model.
+    """
     for name in (accelerator or "", system):
         words = re.split(r"[^A-Za-z0-9]+", name)
         models = [word for word in words if _MODEL.fullmatch(word)]
@@ -154,7 +157,10 @@ def _setting(info: RunInfo) -> dict[str, Any]:
 
 
 def _supply(info: RunInfo) -> Row:
-    """Where its nodes were metered, if everywhere alike, and the efficiency of their supplies."""
+    """Where the meters of a run's nodes are (AC or DC), and the efficiency of the power supplies.
+
+    The first is ``None`` unless all nodes are metered at the same place.
+    """
     meters = info.metering.meters
     supplies = {meter.supply for meter in meters}
     known = [meter.conversion_eff for meter in meters if meter.conversion_eff]

@@ -1,15 +1,16 @@
 """Phases of an imported run: training, evaluating, both at once, or standing still.
 
-A log from outside has no stages of ranks, but it says when epochs, blocks and evaluations began and
-ended and how much work they did. Phases are intervals that can be in force together: an evaluation may run on
-nodes of its own while the others train. From these times alone, never from power, a run is split into
+A log from outside has no stages of ranks. It says when epochs, blocks and evaluations began and ended, and
+how much work they did. Two phases can overlap, because an evaluation may run on its own nodes while the
+others train. The split uses these times alone, never power. A run is split into
 
-- **training**: its steady part, at the seconds per unit of work that its segments have in common;
-- **evaluating**: evaluations during which no training runs, and **both**, evaluations during training;
-- **stalled**: the rest: start-up, data loaders that are built, what made one segment slower than the
+- **training**: its steady part. All segments have the same seconds per unit of work there;
+- **evaluating**: evaluations while no training runs;
+- **both**: evaluations during training;
+- **stalled**: the rest, such as start-up, building data loaders, and what made one segment slower than the
   others.
 
-Energy is then integrated over the same intervals where the run has a meter.
+Energy is then integrated over the same intervals, if the run has a meter.
 """
 
 import math

@@ -321,7 +321,7 @@ def recorded_run(campaign: RecordedCampaign, run: str) -> RunRecord:
     origin = {"recorded_campaign": campaign.info.name, "recorded_sha256": campaign.sha256}
     if campaign.info.note:
         origin["recorded_note"] = plain_note(campaign.info.note)
-    frames = {frame: campaign.frames[frame].of_run(run) for frame in FRAMES}
+    frames = {frame: campaign.frames[frame].read_run(run) for frame in FRAMES}
     renamed = {
         "spec": info.spec.model_copy(update={"campaign": campaign.info.name}),
         "source": {**info.source, **origin},

@@ -79,7 +79,7 @@ class FrameFile:
             else:
                 self._mixed.append(group)
 
-    def of_run(self, run: str) -> pd.DataFrame:
+    def read_run(self, run: str) -> pd.DataFrame:
         """The rows of one run, in the order of the file."""
         groups = sorted((*self._groups.get(run, ()), *self._mixed))
         table = parquet_table(self._file, self._path, self._columns, groups)

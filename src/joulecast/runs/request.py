@@ -1,9 +1,9 @@
-"""What a request is: the options of a command and of the Python function of that name, each defined once; and
-what a section of the configuration is.
+"""Requests: the options that a command and the Python function of the same name share, each defined once.
 
-A room's own requests and sections lie in that room (``<room>/request.py``). Defaults are written
-``default=...``, which a user's type checker understands. Of a field come the command's option, the function's
-parameter, the key in a result's ``request``, and the one line that says what is wrong with it.
+This module also defines what a section of the configuration is. The requests and sections of a room are in
+that room (``<room>/request.py``). Defaults are written ``default=...``, which a user's type checker
+understands. Each field makes an option of the command, a parameter of the function, a key in the result's
+``request``, and the error message for a wrong value.
 """
 
 import re

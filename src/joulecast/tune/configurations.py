@@ -1,10 +1,10 @@
 """What the trials of a history say about configurations: their expected recurrence, and how sure that is.
 
-The expected recurrence is the mean number of epochs to the target, times an epoch under the power limit;
-tries that fail at the last epoch are repeated, and count. One that a policy stopped for its cost says no more
-than that it would have taken longer. Noise is that of the number of epochs: log-normal, with one variance
-for all batch sizes, so that a size that was tried once has an uncertainty too. An epoch is taken to cost what
-it cost on average so far.
+The expected recurrence is the mean number of epochs to the target, times the cost of an epoch under the power
+limit. Tries that fail at the last epoch are repeated, and count. A try that a policy stopped for its cost
+only shows that it would have taken longer. The noise of the number of epochs is log-normal. All batch sizes
+share one variance, so a size that was tried once has an uncertainty, too. The cost of an epoch is its mean so
+far.
 """
 
 from collections.abc import Mapping
@@ -98,9 +98,9 @@ def _whole_runs(history: History, space: SearchSpace) -> dict[int, dict[int | No
 def _profiled(
     profile: Mapping[int, EpochAtLimit], whole: Mapping[int | None, EpochAtLimit]
 ) -> dict[int | None, EpochAtLimit]:
-    """Epochs under the limits of a profile, brought to the level of whole runs where both are known.
+    """Epochs under the limits of a profile, scaled to whole runs if both are known.
 
-    A profile knows nothing of evaluations between epochs, nor of what has changed since.
+    A profile does not see evaluations between epochs, or what has changed since it was measured.
     """
     known = [watts for watts in profile if watts in whole]
     time, energy = 1.0, 1.0
@@ -185,9 +185,11 @@ def default_configuration(
 
 
 def log_sd_of_ratio(sizes: Mapping[int, Size], one: int, other: int) -> tuple[float, int]:
-    """Standard deviation of the log of the ratio of two batch sizes' mean epochs; degrees of freedom.
+    """Standard deviation of the logarithm of the ratio of two batch sizes' mean epochs, and degrees of
+    freedom.
 
-    The size that a policy has settled on does not speak for the others: its many runs count as few.
+    A policy runs the size that it has settled on many times. These runs count as few, because they say little
+    about the other sizes.
     """
     squares, freedom = _FIRST_WEIGHT * _FIRST_SD**2, _FIRST_WEIGHT
     for size in sizes.values():

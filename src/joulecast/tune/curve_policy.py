@@ -23,7 +23,7 @@ from joulecast.tune.cost_curve import (
 )
 from joulecast.tune.history import History
 from joulecast.tune.limit_choice import selector_of
-from joulecast.tune.policies import is_blind, what_is_left
+from joulecast.tune.policies import is_last_cost_unknown, propose_untried
 from joulecast.tune.trial import Phase, Proposal, SearchSpace, Trial
 from joulecast.tune.zeus import check_beta
 
@@ -113,7 +113,7 @@ class Curve:
             return self._first(history)
         costs = {b: s.cost_of_epoch * sum(s.epochs) / len(s.epochs) for b, s in worked.items()}
         best = min(costs, key=lambda batch: costs[batch])
-        if is_blind(history):
+        if is_last_cost_unknown(history):
             return self._proposal(history, best, inf, "best")
         last = history.trials[-1]
         if not last.reached:
@@ -142,7 +142,7 @@ class Curve:
         if self._warm and not history.trials:
             cheapest = space.batch_sizes[int(self._curve.shape.argmin())]
             return self._proposal(history, cheapest, inf, "walk")
-        return what_is_left(space, history, self._limits)
+        return propose_untried(space, history, self._limits)
 
     def _known(self, trials: list[Trial]) -> dict[int, _Size]:
         """What is known of each batch size; the newest trial gives the cost of an epoch."""

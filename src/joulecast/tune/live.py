@@ -37,7 +37,7 @@ from joulecast.tune.limit_choice import selector_of
 from joulecast.tune.limit_measurement import LimitProfile
 from joulecast.tune.live_job import LiveJob, TunedTraining, live_job, live_provenance, stopped_by
 from joulecast.tune.policies import Policy, SeededByTrial
-from joulecast.tune.recurrences import TRIES, Recurrence, recur
+from joulecast.tune.recurrences import TRIES, Recurrence, run_recurrences
 from joulecast.tune.training_monitor import TrainingWatch
 from joulecast.tune.trial import CostModel, EpochAtLimit, Proposal, SearchSpace, Trial
 
@@ -119,7 +119,7 @@ class LiveTraining:
             job.max_slowdown,
         )
         self._select = selector_of(self.space)
-        self.go_on_from(History())
+        self.continue_from(History())
 
     def _say_what_a_cpu_has_not(self) -> None:
         job = self.job
@@ -166,7 +166,7 @@ class LiveTraining:
             "cost": asdict(self.space.cost),
         }
 
-    def go_on_from(self, history: History) -> None:
+    def continue_from(self, history: History) -> None:
         """Take up where earlier trials ended: seeds are not used twice, epochs are known in advance, and
         limits that were measured are not measured again."""
         self._number = 0
@@ -232,7 +232,7 @@ class LiveTraining:
             begun=watch.begun,
             stepped=watch.stepped,
             ended=watch.ended,
-            go_on=watch.go_on,
+            may_continue=watch.may_continue,
         )
         energy_j, why_no_energy = watch.energy()
         cost = self.space.cost.of(trained.time_s, energy_j)
@@ -378,8 +378,8 @@ def tune_live(
         if history_file is not None:
             of = environment.described() | {"policy_seed": seed} | dict(header or {})
             history = begin_history_file(history_file, of, begun=live_provenance())
-        environment.go_on_from(history)
-        for _ in recur(
+        environment.continue_from(history)
+        for _ in run_recurrences(
             environment,
             seeded,
             recurrences,

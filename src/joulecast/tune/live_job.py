@@ -38,7 +38,7 @@ class LiveJob(RecurringTraining):
         return Workload(network=self.network, image_size=self.image_size)
 
     def as_trained(self) -> dict[str, Any]:
-        """Plain data that tells trials of one job from those of another."""
+        """Plain data that two jobs share only if their trials may be compared."""
         content = self.model_dump(mode="json", exclude={"network", "image_size"})
         return content | {"workload": self.workload.model_dump(mode="json")}
 
@@ -84,7 +84,7 @@ class TunedTraining(Protocol):
         begun: Callable[[], None],
         stepped: Callable[[int], None],
         ended: Callable[[], None],
-        go_on: Callable[[int, float], bool],
+        may_continue: Callable[[int, float], bool],
     ) -> TunedResult: ...
 
 

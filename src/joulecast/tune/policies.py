@@ -94,7 +94,7 @@ class GridSearch:
             self._grid += [(batch, (watts,)) for watts in limits] or [(batch, ())]
 
     def propose(self, history: History, rng: random.Random) -> Proposal:
-        if is_blind(history):
+        if is_last_cost_unknown(history):
             best_arm = cheapest_arm(history)
             size = self._space.default if best_arm is None else best_arm
             return Proposal(size, self._space.highest_limit(size), phase="best")
@@ -135,7 +135,7 @@ def cheapest_arm(history: History, window: int | None = None) -> int | None:
     return None if best is None else best[1]
 
 
-def is_blind(history: History) -> bool:
+def is_last_cost_unknown(history: History) -> bool:
     """Whether the last trial's cost is not known (its meter was lost).
 
     Experiments teach nothing then; policies run what they know until costs are known again.
@@ -150,13 +150,13 @@ def nearest_untried(space: SearchSpace, history: History) -> int | None:
     return min(untried, key=lambda b: max(b / default, default / b), default=None)
 
 
-def what_is_left(space: SearchSpace, history: History, limits: LimitsOf) -> Proposal:
+def propose_untried(space: SearchSpace, history: History, limits: LimitsOf) -> Proposal:
     """What to try where no batch size is known to reach the target at a known cost.
 
     The untried one that is nearest to the default, as long as there is one and costs are known; the default
     without a bound where all have failed.
     """
-    size = None if is_blind(history) else nearest_untried(space, history)
+    size = None if is_last_cost_unknown(history) else nearest_untried(space, history)
     if size is None:
         return Proposal(space.default, space.highest_limit(space.default), phase="unbounded")
     return Proposal(size, limits.limits(history, size), phase="walk")

@@ -18,7 +18,7 @@ from joulecast.tune.expectation import best_configuration, expected_default
 from joulecast.tune.history import History
 from joulecast.tune.policies import Fixed, Policy
 from joulecast.tune.policy_registry import POLICIES, make_policy
-from joulecast.tune.recurrences import Recurrence, recur
+from joulecast.tune.recurrences import Recurrence, run_recurrences
 from joulecast.tune.replay import Replay
 from joulecast.tune.traces import MAX_POWER_W, WORKLOADS, Trace, read_trace
 from joulecast.tune.trial import PLAIN, Goal, Proposal, SearchSpace
@@ -72,7 +72,7 @@ def paper_recurrences(trace: Trace) -> int:
     return 2 * len(trace.epochs) * len(trace.at_limit[trace.default])
 
 
-def swept(trace: Trace, rng: random.Random, goal: Goal) -> History:
+def sweep_settings(trace: Trace, rng: random.Random, goal: Goal) -> History:
     """One run of every batch size of a trace, each under its best power limit."""
     environment, history = Replay(trace, rng, goal=goal), History()
     for number, batch in enumerate(trace.epochs):
@@ -91,7 +91,7 @@ def policy_for(setting: Setting, name: str, seed: int, goal: Goal = PLAIN) -> Po
         return Fixed(*best_configuration(setting.trace, goal.eta))
     space = setting.trace.space(goal)
     if name == "warm-start":
-        history = swept(setting.elsewhere, random.Random(f"swept {seed}"), goal)
+        history = sweep_settings(setting.elsewhere, random.Random(f"swept {seed}"), goal)
         return Curve(space, prior=CurvePrior(earlier=earlier_costs(history)))
     return make_policy(name, space)
 
@@ -108,7 +108,7 @@ def replay(
     workload, gpu = setting.name
     drawn = random.Random(f"{workload} {gpu} {seed}")
     environment = Replay(setting.trace, drawn, goal=goal)
-    return list(recur(environment, policy, recurrences, random.Random(seed)))
+    return list(run_recurrences(environment, policy, recurrences, random.Random(seed)))
 
 
 def replayed(

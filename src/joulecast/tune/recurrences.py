@@ -55,7 +55,7 @@ class Recurrence:
         )
 
 
-def recur(
+def run_recurrences(
     environment: Environment,
     policy: Policy,
     recurrences: int,

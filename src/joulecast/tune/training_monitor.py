@@ -42,7 +42,7 @@ class TrainingWatch:
 
     @property
     def limit_w(self) -> int | None:
-        """The power limit that was chosen, or set; ``None``: it was left alone."""
+        """The power limit of the training; ``None`` if nobody changed it."""
         return self._limit_w if self.profile is None else self.profile.chosen_w
 
     def begun(self) -> None:
@@ -67,7 +67,7 @@ class TrainingWatch:
             if done % self._steps_per_epoch == 0:
                 self.profile.paused()
 
-    def go_on(self, done: int, accuracy: float) -> bool:
+    def may_continue(self, done: int, accuracy: float) -> bool:
         """Whether the cost stays within the bound if another epoch costs the mean of those so far."""
         bound = self._proposal.cost_bound
         if bound < inf and self._first is not None:

@@ -19,7 +19,7 @@ from joulecast.tune.trial import Trial
 _SEEDS = 20
 
 
-def tuned_on_traces(traces: Path, request: TuneRequest) -> dict[str, Any]:
+def tune_on_traces(traces: Path, request: TuneRequest) -> dict[str, Any]:
     """The report of a replay: what the policy saves.
 
     Raises:
@@ -39,7 +39,7 @@ def tuned_on_traces(traces: Path, request: TuneRequest) -> dict[str, Any]:
     return report
 
 
-def tuned_here(
+def tune_on_this_machine(
     job: LiveJob,
     policy: str,
     options: dict[str, Any],

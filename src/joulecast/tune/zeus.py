@@ -1,9 +1,11 @@
 """Zeus: pruning of batch sizes in two rounds, then Gaussian Thompson sampling (You et al., NSDI 2023).
 
-Otherwise than in the authors' program, from some of whose states there is no way out: the bound on a try
-expires when it stops what was chosen for being cheap; a recurrence that failed does not lower it; when
-nothing survives the pruning, the best known size is run, or one that was not tried; and nothing is tried out
-while costs are not known.
+The authors' program has states that it never leaves. So this one differs in four points:
+
+- The bound on a try expires if it stops a size that was chosen because it is cheap.
+- A recurrence that failed does not lower the bound.
+- If no size survives the pruning, the best known size is run, or one that was not tried.
+- Nothing is tried out while costs are not known.
 """
 
 import random
@@ -13,7 +15,12 @@ from math import inf, sqrt
 
 from joulecast.errors import JoulecastError
 from joulecast.tune.history import History
-from joulecast.tune.policies import LimitChooser, cheapest_arm, is_blind, what_is_left
+from joulecast.tune.policies import (
+    LimitChooser,
+    cheapest_arm,
+    is_last_cost_unknown,
+    propose_untried,
+)
 from joulecast.tune.trial import Phase, Proposal, SearchSpace, Trial
 
 _ROUNDS = 2
@@ -36,7 +43,9 @@ class _Pruned:
 
 
 def _walk(sizes: list[int], start: int) -> Iterator[list[int]]:
-    """The two ways of a round: down from the start, and up from the next larger size."""
+    """The batch sizes of a round in two lists: downwards from the start, and upwards from the next larger
+    size.
+    """
     at = sizes.index(start)
     yield sizes[at::-1]
     yield sizes[at + 1 :]
@@ -104,7 +113,7 @@ class Zeus:
         space = self._space
         best = cheapest_arm(history, self._window)
         known_to_work = space.default if best is None else best
-        if is_blind(history):
+        if is_last_cost_unknown(history):
             return self._proposal(history, known_to_work, inf, "best")
         bound = bound_of(history, self._beta, self._window)
         pruned = prune(space, history.trials)
@@ -117,7 +126,7 @@ class Zeus:
         # All were pruned: by chance, or because the default and what is above it fail.
         if best is not None:
             return self._proposal(history, best, bound, "best")
-        return what_is_left(space, history, self._limits)
+        return propose_untried(space, history, self._limits)
 
     def _proposal(self, history: History, size: int, bound: float, phase: Phase) -> Proposal:
         limits = (

@@ -149,13 +149,13 @@ def forecast(request: ForecastRequest) -> Forecast:
     """
     from joulecast.energy.forecast import forecast as forecast_records
     from joulecast.energy.ledger import keep_forecast, widths_by_ledger
-    from joulecast.report.advice.elsewhere import forecast_elsewhere
+    from joulecast.report.advice.other_platform import forecast_other_platform
     from joulecast.runs.recorded import run_records
 
     paid, folders = prices_of(request), paths(request.records)
     with naming(*request.records), run_records(folders) as records:
         if request.platform is not None:
-            found = forecast_elsewhere(records, request, paid)
+            found = forecast_other_platform(records, request, paid)
         else:
             widths = {} if request.keep is None else widths_by_ledger(request.keep, records)
             found = forecast_records(records, request, paid, widths)

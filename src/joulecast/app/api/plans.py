@@ -201,14 +201,14 @@ def tune_training(request: TuneRequest, *, tell: Callable[[str], None] = print) 
     """
     from joulecast.tune.live_job import LiveJob
     from joulecast.tune.policy_report import live_report
-    from joulecast.tune.tune import tuned_here, tuned_on_traces
+    from joulecast.tune.tune import tune_on_this_machine, tune_on_traces
 
     if request.live:
         chosen = request.model_fields_set & Goals.model_fields.keys()
         job = LiveJob(**{name: getattr(request, name) for name in chosen})
-        here, done, trials = tuned_here(
+        here, done, trials = tune_on_this_machine(
             job, request.policy, request.options, request.recurrences, request.history, tell
         )
         return live_report(here.space, request.policy, done, trials, here.notes, request.history)
     with naming(request.traces):
-        return tuned_on_traces(recorded_folder(request.traces or ZEUS_TRACE), request)
+        return tune_on_traces(recorded_folder(request.traces or ZEUS_TRACE), request)

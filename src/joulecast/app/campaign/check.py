@@ -107,7 +107,7 @@ def remarks(config: Config, runs: list[RunSpec]) -> list[str]:
         try:
             opened_in_time(name, METERS[name], nodes)
         except MeterUnavailable as missing:
-            if missing.elsewhere and len(config.power.meters) > 1:
+            if missing.not_applicable and len(config.power.meters) > 1:
                 continue
             lines.append(
                 f"meter {name}: not on this host: {missing.reason}; to get it: {missing.remedy}"

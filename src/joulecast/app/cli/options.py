@@ -155,7 +155,7 @@ PATIENCE_S = 10.0
 
 
 @contextmanager
-def noting_patience(what: str) -> Iterator[None]:
+def report_waiting(what: str) -> Iterator[None]:
     """Say once, on stderr, what takes long, if it does."""
     timer = Timer(PATIENCE_S, lambda: typer.echo(f"note: {what}", err=True))
     timer.daemon = True

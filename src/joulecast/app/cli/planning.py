@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from joulecast.app.cli.options import AsJson, asks, echo_json, noting_patience
+from joulecast.app.cli.options import AsJson, asks, echo_json, report_waiting
 from joulecast.energy.request import StartRequest
 from joulecast.quantities import masses
 from joulecast.report.advice.request import AdviceRequest, PlanRequest
@@ -32,7 +32,7 @@ def plan(request: PlanRequest, as_json: AsJson = False) -> None:
     from joulecast.app.api.plans import plan as plan_on
     from joulecast.report.advice.text import plan_text
 
-    with noting_patience("still searching; many devices, platforms or batches can take minutes"):
+    with report_waiting("still searching; many devices, platforms or batches can take minutes"):
         planned = plan_on(request)
     if as_json:
         echo_json(planned)

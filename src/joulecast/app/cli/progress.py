@@ -10,7 +10,7 @@ from joulecast.app.api.arguments import prices_of
 from joulecast.app.cli.options import AsJson, Platforms, PricesFile, echo_json
 from joulecast.energy.prices import Prices
 from joulecast.errors import JoulecastError
-from joulecast.quantities import digits, joules, lasting
+from joulecast.quantities import digits, duration_in_words, joules
 from joulecast.runs.files.shipped import MEASURED, PLATFORMS
 from joulecast.runs.progress import progress_of, progress_of_training, progress_text
 from joulecast.runs.request import Priced
@@ -85,13 +85,13 @@ def _show_live(out: Path, steps: int | None, prices: Prices, as_json: bool) -> N
             drawn = f"no energy: {run.why_no_energy}"
         else:
             drawn = f"{digits(run.watts)} W now, {joules(run.joules)} so far ({run.source})"
-        parts = [f"{run.name}: {drawn} in {lasting(run.lasted_s)}"]
+        parts = [f"{run.name}: {drawn} in {duration_in_words(run.lasted_s)}"]
         if run.steps is not None:
             parts.append(f"step {run.steps:,}" + ("" if steps is None else f" of {steps:,}"))
         if run.left_s is not None:
             whole = "" if run.whole_j is None else f"{joules(run.whole_j)} for the whole, "
             paid = "" if money is None else f"{prices.currency} {digits(money)}, "
-            parts.append(f"{whole}{paid}about {lasting(run.left_s)} left")
+            parts.append(f"{whole}{paid}about {duration_in_words(run.left_s)} left")
         elif steps is None:
             parts.append("how long it lasts is not known (give --steps)")
         typer.echo("; ".join(parts))

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from joulecast.app.cli.options import AsJson, asks, echo_json, noting_patience
+from joulecast.app.cli.options import AsJson, asks, echo_json, report_waiting
 from joulecast.errors import JoulecastError
 from joulecast.quantities import counted, digits, energies, step_times, with_range
 from joulecast.simulate.request import SearchRequest, SimulateRequest
@@ -83,7 +83,7 @@ def search(request: SearchRequest, as_json: AsJson = False) -> None:
     from joulecast.app.api.plans import search as search_on
 
     devices = counted(request.devices, "device")
-    with noting_patience(f"still searching the strategies of {devices}; many can take minutes"):
+    with report_waiting(f"still searching the strategies of {devices}; many can take minutes"):
         result = search_on(request)
     if as_json:
         echo_json(result)

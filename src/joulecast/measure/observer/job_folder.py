@@ -19,7 +19,7 @@ from typing import TypeVar
 from pydantic import TypeAdapter
 
 from joulecast.errors import JoulecastError
-from joulecast.measure.observer.parts import Came, Ended, Part, SamplerEnded
+from joulecast.measure.observer.job_messages import Came, Ended, Part, SamplerEnded
 from joulecast.measure.observer.steps import Process, read_processes
 from joulecast.measure.power.samples import SAMPLES
 from joulecast.runs.files.reading import read_json_object, validated

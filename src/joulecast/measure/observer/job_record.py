@@ -10,9 +10,16 @@ from pathlib import Path
 
 from joulecast.errors import JoulecastError
 from joulecast.measure.observer.job_folder import PREFIX, JobFiles, P
+from joulecast.measure.observer.job_messages import (
+    Asked,
+    Began,
+    Came,
+    Ended,
+    SamplerBegun,
+    SamplerEnded,
+)
 from joulecast.measure.observer.observed_record import Host, observed_record
 from joulecast.measure.observer.observed_training import ObservedTraining
-from joulecast.measure.observer.parts import Asked, Began, Came, Ended, SamplerBegun, SamplerEnded
 from joulecast.measure.observer.steps import Process
 from joulecast.measure.power.host_clocks import ClockOffset, RunClock
 from joulecast.measure.power.other_load import Load

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from joulecast.measure.observer.job_folder import PREFIX, JobFiles
-from joulecast.measure.observer.parts import Asked
+from joulecast.measure.observer.job_messages import Asked
 from joulecast.measure.observer.steps import Steps
 from joulecast.measure.power.meters import READING
 from joulecast.measure.power.samples import SAMPLES, Samples, read_samples

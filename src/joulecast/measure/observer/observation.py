@@ -14,9 +14,7 @@ import psutil
 from joulecast.errors import JoulecastError
 from joulecast.measure.observer.command import Command, Ending, RunningProcess
 from joulecast.measure.observer.job_folder import JobFolder, place
-from joulecast.measure.observer.job_record import assemble_killed, begin, write_job
-from joulecast.measure.observer.observed_training import ObservedTraining
-from joulecast.measure.observer.parts import (
+from joulecast.measure.observer.job_messages import (
     Came,
     Clock,
     Fingerprint,
@@ -24,6 +22,8 @@ from joulecast.measure.observer.parts import (
     SamplerBegun,
     SamplerEnded,
 )
+from joulecast.measure.observer.job_record import assemble_killed, begin, write_job
+from joulecast.measure.observer.observed_training import ObservedTraining
 from joulecast.measure.power.host_clocks import ClockOffset, ClockServer, offset_from
 from joulecast.measure.power.meters import MeteredNodes
 from joulecast.measure.power.other_load import load_now

@@ -19,11 +19,14 @@ from joulecast.runs.spec import AS_USUAL, MeterSettings, RunSpec
 class ObservedTraining:
     """The training that is observed, and what its user knows of it.
 
-    ``samples_per_step`` is of all ranks; ``steps`` are the first and the last one, from 0, of the part that
-    counts; ``meters`` and ``period_s`` are the sampler's; ``attached`` is the process that ran before it was
-    measured; ``metering`` is where meters look and what they call; ``capture``: the function that
-    captures its network, as ``package.module:function``. A run of a campaign has a ``spec``, which
-    its record must answer.
+    Attributes:
+        samples_per_step: samples of all ranks in a step.
+        steps: first and last step that count; the first step of the training is 0.
+        meters, period_s: which meters the sampler reads, and how often.
+        attached: a process that ran before the measurement began.
+        metering: where meters look, and what they call.
+        capture: the function that builds the network to capture, written ``package.module:function``.
+        spec: the specification of a campaign's run. The record must match it.
     """
 
     name: TrainingName

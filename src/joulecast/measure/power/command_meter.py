@@ -29,7 +29,7 @@ from joulecast.measure.power.meters import (
     identity_of,
     limits_of,
 )
-from joulecast.runs.covers import Covers
+from joulecast.runs.metered_part import Covers
 
 Ask = Callable[[], Reading]
 """Asks a slow meter once, with a bound on how long that takes; raises ``ReadFailed``."""
@@ -136,7 +136,7 @@ class BackgroundMeter:
             raise answer
         return answer
 
-    def ask_last(self) -> None:
+    def request_last_reading(self) -> None:
         """Ask for the last answer, and stop asking."""
         self._wake.set()
 
@@ -151,7 +151,7 @@ def finish_all(meters: Sequence[Meter]) -> bool:
     slow meters."""
     slow = [meter for meter in meters if isinstance(meter, BackgroundMeter)]
     for meter in slow:
-        meter.ask_last()
+        meter.request_last_reading()
     until_s = time.monotonic() + _FINISH_S
     for meter in slow:
         meter.wait(until_s)
@@ -254,7 +254,7 @@ def open_command(nodes: MeteredNodes) -> list[Meter]:
         raise MeterUnavailable(
             "command: the site gave none",
             "set power.command to words that print what the node draws, as 231.5 W or 12345 J",
-            elsewhere=True,
+            not_applicable=True,
         )
     remedy = "run the words of power.command by hand, on the node"
     if shutil.which(words[0]) is None:

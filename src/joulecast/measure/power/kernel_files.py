@@ -23,7 +23,7 @@ from joulecast.measure.power.meters import (
     identity_of,
     limits_of,
 )
-from joulecast.runs.covers import Covers
+from joulecast.runs.metered_part import Covers
 
 
 def _number_in(file: Path) -> int:
@@ -109,7 +109,7 @@ def open_pm_counters(nodes: MeteredNodes) -> list[Meter]:
         raise MeterUnavailable(
             f"pm_counters: there is no {folder}",
             "only nodes of HPE Cray machines have it (in a container: mount /sys/cray)",
-            elsewhere=True,
+            not_applicable=True,
         )
     meters: list[Meter] = []
     try:
@@ -262,6 +262,6 @@ def open_hwmon(nodes: MeteredNodes) -> list[Meter]:
         raise MeterUnavailable(
             "hwmon: no driver of the kernel shows a power meter that is known",
             "a board with an ACPI meter needs `modprobe acpi_power_meter`",
-            elsewhere=True,
+            not_applicable=True,
         )
     return [*found]

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from joulecast.runs.covers import Covers
+from joulecast.runs.metered_part import Covers
 from joulecast.runs.provenance import boot_id
 
 _POSSIBLE_W: dict[Covers | None, tuple[float, float]] = {
@@ -39,13 +39,13 @@ _MEAN_OF = 10
 class MeterUnavailable(Exception):
     """The meter cannot be opened: why, and how to get it.
 
-    ``elsewhere``: this is no machine for such a meter, or it was not set up, so that its absence is worth a
-    line only to those who ask for all meters.
+    ``not_applicable`` means that this kind of machine has no such meter, or that nobody set it up. Then only
+    those who ask for all meters see a line about it.
     """
 
-    def __init__(self, reason: str, remedy: str, *, elsewhere: bool = False) -> None:
+    def __init__(self, reason: str, remedy: str, *, not_applicable: bool = False) -> None:
         super().__init__(f"{reason}; {remedy}")
-        self.reason, self.remedy, self.elsewhere = reason, remedy, elsewhere
+        self.reason, self.remedy, self.not_applicable = reason, remedy, not_applicable
 
 
 class ReadFailed(Exception):

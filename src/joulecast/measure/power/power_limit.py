@@ -32,10 +32,10 @@ class Preflight:
     """What is known of a GPU's power limit.
 
     Attributes:
-        name: of the GPU; ``None`` if there is none.
-        found_w: in force now.
-        lowest_w, highest_w: what can be set; ``None`` where the driver does not say.
-        why_not: why it may not be set, and how that is usually had; ``None``: it may.
+        name: name of the GPU; ``None`` if there is none.
+        found_w: the limit in force now.
+        lowest_w, highest_w: the limits that can be set; ``None`` if the driver does not say.
+        why_not: why no limit may be set, and how to get the right; ``None`` if a limit may be set.
     """
 
     name: str | None = None

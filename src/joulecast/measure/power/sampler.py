@@ -69,17 +69,17 @@ def open_all(order: SamplerOrder) -> tuple[list[Meter], list[dict[str, str]]]:
     """
     opened: list[Meter] = []
     absent: list[dict[str, str]] = []
-    elsewhere: list[dict[str, str]] = []
+    not_applicable: list[dict[str, str]] = []
     for name in order.meters:
         try:
             opened += opened_in_time(name, METERS[name], order.nodes)
         except MeterUnavailable as missing:
             row = {"meter": name, "reason": missing.reason, "remedy": missing.remedy}
-            (elsewhere if missing.elsewhere else absent).append(row)
+            (not_applicable if missing.not_applicable else absent).append(row)
         except Exception as error:
             reason = f"{name}: cannot be opened ({_said(error)})"
             absent.append({"meter": name, "reason": reason, "remedy": "leave it out of `meters`"})
-    return opened, absent if opened or absent else elsewhere
+    return opened, absent if opened or absent else not_applicable
 
 
 def _said(error: Exception) -> str:
@@ -113,7 +113,7 @@ class _Readings:
         self.columns: list[Columns] = [{name: [] for name in READING} for _ in meters]
 
     def read(self) -> None:
-        """Read all meters that have not failed. A meter's fault is its own: the others are read on."""
+        """Read all meters that have not failed. If one fails, the others are still read."""
         for index, meter in enumerate(self._meters):
             self._asked.set(meter.meter.name)
             while self.faults[index] is None and self._read_one(index, meter):

@@ -21,8 +21,8 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, TypeAdapter
 from joulecast.errors import JoulecastError
 from joulecast.measure.power.host_activity import ACTIVITY, WORK, Columns
 from joulecast.measure.power.meters import READING
-from joulecast.runs.covers import Covers
 from joulecast.runs.files.reading import read_json_object, validated
+from joulecast.runs.metered_part import Covers
 from joulecast.runs.metering import EnergySource
 
 if TYPE_CHECKING:

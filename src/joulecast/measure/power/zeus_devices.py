@@ -20,7 +20,7 @@ from joulecast.measure.power.meters import (
     identity_of,
     limits_of,
 )
-from joulecast.runs.covers import Covers
+from joulecast.runs.metered_part import Covers
 
 GPU_RENEWED_S, CPU_RENEWED_S = 0.1, 0.001
 """How often the drivers renew a GPU's counter (NVML), and RAPL's."""
@@ -312,7 +312,7 @@ def open_soc(nodes: MeteredNodes) -> list[Meter]:
         ]
     except (ZeusBaseError, ReadFailed, OSError) as error:
         raise MeterUnavailable(
-            f"soc: {_line(error)}", "only Jetson and Apple silicon have it", elsewhere=True
+            f"soc: {_line(error)}", "only Jetson and Apple silicon have it", not_applicable=True
         ) from None
 
 

@@ -174,7 +174,7 @@ class GradientBuckets:
         return self._views
 
     def discard(self) -> list[Tensor]:
-        """Zeros in place of the gradients of a backward pass that ran with :attr:`overlap` off."""
+        """Set the gradients to zero after a backward pass that ran with :attr:`overlap` off."""
         self._flat.zero_()
         for bucket in self._buckets:
             bucket.missing = set(bucket.members)

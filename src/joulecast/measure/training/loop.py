@@ -342,13 +342,13 @@ class Trainer:
     def train(
         self,
         progress: Callable[[int, float], None],
-        go_on: Callable[[int, float], bool] | None = None,
+        may_continue: Callable[[int, float], bool] | None = None,
     ) -> LoopResult:
         """Warm up, then train for the given steps or to the target accuracy.
 
         Args:
             progress: called after every step with the steps done and this rank's mean loss.
-            go_on: called after every evaluation that missed the target, with the steps done and the
+            may_continue: called after every evaluation that missed the target, with the steps done and the
                 accuracy; says whether to continue, and the same on all ranks.
         """
         training, comm, clock = self.training, self.hosts.comm, self.clock
@@ -374,7 +374,7 @@ class Trainer:
                 if accuracy >= training.target_accuracy:
                     reached = True
                     break
-                if go_on is not None and not last and not go_on(done, accuracy):
+                if may_continue is not None and not last and not may_continue(done, accuracy):
                     break
         arrive(comm, self.yields)
         stop = time.monotonic()

@@ -22,7 +22,7 @@ from joulecast.measure.training.rank_result import StageClock
 from joulecast.runs.platforms import Platform
 from joulecast.runs.spec import RunSpec, Training, Workload
 
-GoOn = Callable[[int, float], bool]
+MayContinue = Callable[[int, float], bool]
 _WARM_UP_STEPS = 2
 
 
@@ -40,7 +40,7 @@ class TrainedToTarget:
 
     Attributes:
         reached: whether the accuracy met the target.
-        stopped: whether ``go_on`` ended it, and not the target or the last epoch.
+        stopped: whether ``may_continue`` ended it, and not the target or the last epoch.
         epochs: number of whole epochs, at least 1 unless it failed.
         time_s: seconds of training and evaluations, without setting up.
         accuracy: result of the last evaluation, 0 to 1; ``None`` if there was none.
@@ -139,7 +139,7 @@ class TrainingToTarget:
         begun: Callable[[], None] = _nothing,
         stepped: Callable[[int], None] = _nothing,
         ended: Callable[[], None] = _nothing,
-        go_on: GoOn = _always,
+        may_continue: MayContinue = _always,
     ) -> TrainedToTarget:
         """The result of one training.
 
@@ -148,8 +148,8 @@ class TrainingToTarget:
             begun: called when all is set up.
             stepped: called after each step with the steps done.
             ended: called after the last evaluation, before memory is freed.
-            go_on: called after an epoch that missed the target, with the steps done and the accuracy; says
-                whether to continue.
+            may_continue: called after an epoch that missed the target, with the steps done and the accuracy.
+                It says whether to continue.
 
         Raises:
             JoulecastError: a GPU is configured and there is none; the network does not fit the images.
@@ -162,7 +162,7 @@ class TrainingToTarget:
         def evaluated(steps_done: int, reached: float) -> bool:
             nonlocal stopped, accuracy
             accuracy = reached
-            stopped = not go_on(steps_done, reached)
+            stopped = not may_continue(steps_done, reached)
             return not stopped
 
         def progress(steps_done: int, loss: float) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.forecast import recorded_work, why_not_forecast, work_of
-from joulecast.energy.intervals import on_one_count
+from joulecast.energy.intervals import one_count_notes
 from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.errors import JoulecastError
 from joulecast.quantities import counted, digits, steady
@@ -32,8 +32,8 @@ _MOST = 3
 """Settings that an error names with their reasons."""
 
 _BATCHES = (
-    "candidates differ in batch size: training to an accuracy may need more samples with a larger batch of "
-    "all nodes, which these runs do not tell; hold the batch with --batch"
+    "the settings differ in batch size. A larger batch may need more samples to reach the same accuracy, and "
+    "these runs do not show how many. `--batch` keeps the batch the same"
 )
 
 
@@ -146,7 +146,7 @@ def _weigh(
         f"{scale_in_words(fitted['nodes'].max(), fitted['nodes_are'].iloc[-1])}",
     ]
     warnings = [*campaign.notes, *differ]
-    warnings += on_one_count(fitted, campaign.imported)
+    warnings += one_count_notes(fitted, campaign.imported)
     if (runs["energy_source"] == "estimated").any():
         warnings.append("energies are estimated from utilisation and assumed watts, not measured")
     return Weighed(
@@ -175,8 +175,8 @@ def _as_json(limit: AdviceRequest | PlanRequest, found: Weighed, choice: Choice)
     beyond = max(candidate.times_beyond for candidate in candidates)
     if beyond > BEYOND:
         warnings.append(
-            f"settings up to {digits(beyond)} times beyond the largest run are weighed, as asked; no error "
-            "of a forecast so far beyond is known"
+            f"some settings are up to {digits(beyond)} times larger than the largest run, as asked. No error "
+            "of forecasts so far beyond the runs is known"
         )
     why_counts = "as asked"
     if isinstance(limit, AdviceRequest) and not limit.nodes and not limit.gpus:
@@ -281,7 +281,10 @@ def measure_next(
             )
     elif leading.runs == 1:
         steps.append(
-            (f"a repeat of {leading.setting}", "it was run once: how runs differ is not known")
+            (
+                f"a repeat of {leading.setting}",
+                "it was run once, so the spread of its runs is not known",
+            )
         )
     if leading.energy_j is None or "estimated" in (leading.energy_source or ""):
         why = "energy is estimated from utilisation and assumed watts, and judges no setting"

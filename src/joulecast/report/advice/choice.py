@@ -47,7 +47,7 @@ IN_WORDS = {
 }
 """What is weighed, in words."""
 
-_ON_RUN = " on scales that were run"
+_ON_RUN = " among the scales that were run"
 
 _SAME = 0.005
 """Relative difference below which a saving is not named."""
@@ -221,15 +221,15 @@ def _aim(kept: Sequence[Candidate], limit: Limit) -> _Aim:
 
 def _would_choose(by_energy: Candidate, best: Candidate) -> str:
     which = "the same" if by_energy is best else f"{by_energy.setting}, as --objective energy does"
-    return f". Energy is only estimated and does not choose; it would choose {which}"
+    return f". Energy is only estimated, so it does not choose. It would choose {which}"
 
 
 def _judged_by(candidates: Sequence[Candidate], limit: Limit, aim: _Aim) -> str:
     if not limit.budgets:
         return f"the {aim.text}; no limit was given"
     ends = "; ".join(_upper(quantity, candidates) for quantity in limit.budgets)
-    them = "it" if len(limit.budgets) == 1 else "all of them"
-    return f"{ends}; among those within {them}, the least {aim.text}"
+    limits = "the limit" if len(limit.budgets) == 1 else "the limits"
+    return f"{ends} against {limits}; then the least {aim.text}"
 
 
 def nearest(candidates: Sequence[Candidate], budgets: Mapping[str, float]) -> Candidate | None:
@@ -325,12 +325,12 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
     if best.ends(least)[2] is None:
         why_unknown = "it has no interval"
     elif best.beyond_one_count:
-        why_unknown = f"all runs have another {unit_of(best.nodes_are)} count, and only one"
+        why_unknown = f"all runs have only one {unit_of(best.nodes_are)} count, and it has another"
     rivals = [other for other in others if overlaps(other, best, least)]
     if not rivals and best.width_is_assumed:
-        why_unknown = "no repeats tell how much runs differ, so it is assumed"
+        why_unknown = "without repeats, the spread of runs is assumed"
     if why_unknown is not None:
-        return nothing | {"in_words": f"whether it is clearly the best is not known: {why_unknown}"}
+        return nothing | {"in_words": f"not known whether it is clearly the best: {why_unknown}"}
     paid = "energy" if best.cost is None else "cost"
     if not rivals:
         among = _ON_RUN * choice.only_run

@@ -10,7 +10,7 @@ from typing import Any
 
 from joulecast.energy.forecast import whole_steps
 from joulecast.energy.prices import Prices
-from joulecast.energy.strategy_energy import energy_of_steps, nodes_of
+from joulecast.energy.strategy_energy import energy_of_steps, node_count
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs
 from joulecast.graphs.network_graphs import network_for
@@ -165,7 +165,7 @@ def _candidate(
     machine: Machine, step: Simulation, power_limit_w: float | None, samples: float
 ) -> Candidate:
     devices, batch = step.strategy.devices, round(step.batch)
-    nodes = nodes_of(machine.platform, devices)
+    nodes = node_count(machine.platform, devices)
     return Candidate(
         nodes=nodes,
         hosts=nodes,

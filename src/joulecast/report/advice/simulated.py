@@ -5,7 +5,7 @@ from typing import Any
 
 from joulecast.energy.fitting import CampaignFit
 from joulecast.energy.prices import Prices, costs
-from joulecast.energy.strategy_energy import nodes_of, rising_joules, simulation_energy
+from joulecast.energy.strategy_energy import node_count, rising_joules, simulation_energy
 from joulecast.errors import JoulecastError
 from joulecast.quantities import steady
 from joulecast.runs.platforms import Platform
@@ -18,7 +18,7 @@ def _row(simulation: Simulation, prices: Prices, fit: CampaignFit | None) -> dic
     energy = simulation_energy(simulation, fit)
     joules, step_s = energy.joules, simulation.step_s
     devices = simulation.strategy.devices
-    nodes = nodes_of(simulation.platform, devices)
+    nodes = node_count(simulation.platform, devices)
     paid = costs(prices, [step_s], [joules], nodes, devices, energy.label)
     return {
         **simulation.as_json(),
@@ -54,7 +54,7 @@ def rising_value(
     """
     if objective == "time":
         return lambda step_s, _: step_s
-    nodes = nodes_of(platform, devices)
+    nodes = node_count(platform, devices)
     if objective == "cost" and prices.price is None:
         return lambda step_s, _: prices.money(step_s, None, nodes, devices) or 0.0
     joules = rising_joules(platform, precision, devices, fit)

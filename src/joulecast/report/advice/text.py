@@ -83,7 +83,7 @@ def advice_text(advice: Mapping[str, Any]) -> str:
     counts = advice["weighed"]["counts"]
     units = unit if counts == [1] else f"{unit}s"
     weighed = listed([digits(count) for count in counts])
-    lines.append(f"  weighed: {weighed} {units} ({advice['weighed']['why']})")
+    lines.append(f"  compared: {weighed} {units} ({advice['weighed']['why']})")
     lines.append(f"  judged by {advice['limit']['judged_by']}")
     lines.append(f"  rests on: {advice['rests_on']}")
     if prices.given:

@@ -1,6 +1,6 @@
 """Figures of a forecast: energy, money, CO2 and time against the scale, with intervals."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -40,9 +40,11 @@ ENERGY, TIME, COST, CO2 = "energy", "time", "cost", "CO2e"
 
 
 @dataclass(frozen=True)
-class _Quantity:
-    """What is drawn: its columns in a forecast, its units (from how much on, with how many base units each
-    has), its words."""
+class Quantity:
+    """What is drawn, with its columns in a forecast and its words.
+
+    Each of ``units`` has the least value that it is used for, its size in base units, and its name.
+    """
 
     name: str
     column: str
@@ -54,33 +56,36 @@ class _Quantity:
         value: float | None = row.get(f"{self.column}{end}{self.unit}")
         return value
 
-    def shown_in(self, rows: Sequence[Row]) -> tuple[float, str]:
-        """The unit in which people read the forecast in the middle."""
-        middle = median(self.of(row) or 0.0 for row in rows)
+    def unit_for(self, values: Iterable[float]) -> tuple[float, str]:
+        """Size and name of the unit in which people read the median of the values."""
+        middle = median(values)
         _, size, name = max((u for u in self.units if u[0] <= middle), default=self.units[0])
         return size, name
 
 
-_ENERGY = _Quantity(
+ENERGIES = Quantity(
     ENERGY,
     "energy",
     "_j",
-    ((0, 1.0, "J"), (1e3, 1e3, "kJ"), (3.6e5, 3.6e6, "kWh"), (3.6e9, 3.6e9, "MWh")),
+    (
+        *((0, 1.0, "J"), (1e3, 1e3, "kJ"), (3.6e5, 3.6e3, "Wh")),
+        *((3.6e6, 3.6e6, "kWh"), (3.6e9, 3.6e9, "MWh")),
+    ),
     consumptions,
 )
-_TIME = _Quantity(
+TIMES = Quantity(
     TIME,
     "time",
     "_s",
     ((0, 1.0, "s"), (120.0, 60.0, "min"), (7200.0, 3600.0, "h"), (1.728e5, 86400.0, "d")),
     times,
 )
-_CO2 = _Quantity(CO2, "co2", "_kg", ((0, 1e-3, "g"), (1.0, 1.0, "kg"), (1e3, 1e3, "t")), masses)
+_CO2 = Quantity(CO2, "co2", "_kg", ((0, 1e-3, "g"), (1.0, 1.0, "kg"), (1e3, 1e3, "t")), masses)
 
 
-def _quantities(currency: str) -> tuple[_Quantity, ...]:
-    paid = _Quantity(COST, "cost", "", ((0, 1.0, currency),), partial(money, currency))
-    return _ENERGY, paid, _CO2, _TIME
+def _quantities(currency: str) -> tuple[Quantity, ...]:
+    paid = Quantity(COST, "cost", "", ((0, 1.0, currency),), partial(money, currency))
+    return ENERGIES, paid, _CO2, TIMES
 
 
 def training_names(rows: Sequence[Row]) -> list[str]:
@@ -88,7 +93,7 @@ def training_names(rows: Sequence[Row]) -> list[str]:
     return names_of([row["workload"] for row in rows], [row["platform"] for row in rows])
 
 
-def _frame(rows: Sequence[Row], quantity: _Quantity, factor: float) -> pd.DataFrame:
+def _frame(rows: Sequence[Row], quantity: Quantity, factor: float) -> pd.DataFrame:
     """A line for each forecast, with :data:`_NUMBERS` in the shown unit."""
     ends = ("", "_low", "_high")
     frame = pd.DataFrame(
@@ -132,23 +137,23 @@ def batch_in_words(rows: Sequence[Row]) -> str:
     return f"batch {span} of all {unit_of(rows[0]['nodes_are'])}s"
 
 
-def _was_run(row: Row, quantity: _Quantity) -> bool:
-    return bool(row["runs"] if quantity is _TIME else row["runs_with_energy"])
+def _was_run(row: Row, quantity: Quantity) -> bool:
+    return bool(row["runs"] if quantity is TIMES else row["runs_with_energy"])
 
 
-def _basis(row: Row, quantity: _Quantity) -> str:
+def _basis(row: Row, quantity: Quantity) -> str:
     """What the quantity rests on: with the source of its energy, unless it is a time."""
-    if quantity is _TIME or row["energy_source"] is None:
+    if quantity is TIMES or row["energy_source"] is None:
         return basis_in_words(row)
     return f"{basis_in_words(row)} ({row['energy_source']})"
 
 
-def _beyond(quantity: _Quantity, most_run: int, last: float, title: str) -> Chart:
+def _beyond(quantity: Quantity, most_run: int, last: float, title: str) -> Chart:
     """The part of a chart that nothing was run on, shaded and labelled where lines leave room."""
     room = alt.InlineData(values=[{"from": most_run, "scale": last}])
     shade = alt.Chart(room).mark_rect(color=GREY, opacity=0.1)
     drawn = shade.encode(x=alt.X("from:Q", title=title, scale=_DOUBLING), x2="scale:Q")
-    falls = quantity is _TIME
+    falls = quantity is TIMES
     words = alt.Chart(room).mark_text(
         align="right" if falls else "left", baseline="top", dx=-4 if falls else 4, color=INK
     )
@@ -160,9 +165,9 @@ def _beyond(quantity: _Quantity, most_run: int, last: float, title: str) -> Char
     return label
 
 
-def _drawn(rows: Sequence[Row], quantity: _Quantity, names: Sequence[str]) -> Chart:
+def _drawn(rows: Sequence[Row], quantity: Quantity, names: Sequence[str]) -> Chart:
     """One quantity against the scale: a line and its 90 % interval for each training."""
-    factor, unit = quantity.shown_in(rows)
+    factor, unit = quantity.unit_for(quantity.of(row) or 0.0 for row in rows)
     frame = _frame(rows, quantity, factor)
     title = f"{unit_of(rows[0]['nodes_are'])}s"
     x = alt.X(
@@ -202,7 +207,7 @@ def _drawn(rows: Sequence[Row], quantity: _Quantity, names: Sequence[str]) -> Ch
     if batch := batch_in_words(rows):
         facts.insert(0, batch)
     below = "; ".join(facts)
-    if quantity is not _TIME and {row["energy_source"] for row in rows} == {"estimated"}:
+    if quantity is not TIMES and {row["energy_source"] for row in rows} == {"estimated"}:
         below = f"power is estimated; {below}"
     return titled(drawn, f"Forecast {quantity.name}", _HEIGHT, below)
 

@@ -8,6 +8,7 @@ import pandas as pd
 
 from joulecast.quantities import NONE, consumptions, is_number, joules, seconds
 from joulecast.report.campaign import COSTS, Advised, work_in_words
+from joulecast.report.figures.forecast import ENERGIES, TIMES
 from joulecast.report.figures.style import (
     INK,
     KNOWN,
@@ -57,8 +58,8 @@ def energy_time_front(advised: Sequence[Advised], finding: str) -> Figure:
         "Which setting costs least?",
         charts,
         finding,
-        "Lower left is better. The dashed line joins settings that no other beats in both time and energy; "
-        "upright lines are 90 % intervals of the energy. A label names the setting that is advised."
+        "Lower left is better. The dashed line joins settings that no other beats in both time and energy. "
+        "Upright lines are 90 % intervals of the energy. The label names the setting to take."
         + (f" {more} more fronts are not drawn." if more else ""),
         files=(COSTS,),
     )
@@ -92,18 +93,23 @@ def _points(one: Advised) -> Iterator[dict[str, Any]]:
 def _front(points: pd.DataFrame, alike: pd.DataFrame, workload: str, source: str) -> Chart:
     """A chart of one workload, with axes that hold all the points that are ``alike``."""
     work = work_in_words(points["unit"].iloc[0])
+    second, of_time = TIMES.unit_for(alike["time_s"])
+    joule, of_energy = ENERGIES.unit_for(alike["energy_j"])
+    in_units = {"time_s": second} | dict.fromkeys(_ENERGIES, joule)
+    points, alike = (
+        frame.assign(**{name: frame[name].astype(float) / size for name, size in in_units.items()})
+        for frame in (points, alike)
+    )
     x = alt.X(
         "time_s:Q",
-        title=f"seconds for {work}",
+        title=f"time for {work}, {of_time}",
         scale=(times := value_scale(alike["time_s"], pad=0.12)),
         axis=value_axis(times),
     )
     y = alt.Y(
         "energy_j:Q",
-        title=f"joules for {work}",
-        scale=(
-            energies := value_scale(*(alike[name].astype(float) for name in _ENERGIES), pad=0.12)
-        ),
+        title=f"energy for {work}, {of_energy}",
+        scale=(energies := value_scale(*(alike[name] for name in _ENERGIES), pad=0.12)),
         axis=value_axis(energies),
     )
     chart = alt.Chart(values(points))

@@ -5,6 +5,7 @@ import pandas as pd
 
 from joulecast.energy.fitting import CampaignFit
 from joulecast.quantities import digits, joules, percent, seconds
+from joulecast.report.figures.forecast import ENERGIES, TIMES, Quantity
 from joulecast.report.figures.style import (
     INK,
     Chart,
@@ -37,30 +38,30 @@ def predicted_against_measured(fit: CampaignFit) -> Figure:
         NothingToShow: nothing was fitted.
     """
     time = judged_times(fit)
-    charts = [_against_runs("time", "s", time)]
+    charts = [_against_runs("measured time", TIMES, time)]
     for source, cells in judged_energies(fit):
-        charts.append(_against_runs(f"{source} energy", "J", cells))
+        charts.append(_against_runs(f"{source} energy", ENERGIES, cells))
     return Figure(
         "predicted",
         "Is the forecast right?",
         charts,
         " ".join(error_sentences(fit)),
-        "Each point is a setting: a network on so many nodes. On the line the forecast was right; above it, "
-        f"too high. {split_sentence(time['split'].iloc[0])}",
+        "Each point is a setting: a network on so many nodes. On the line, the forecast was right. Above it, "
+        f"the forecast was too high. {split_sentence(time['split'].iloc[0])}",
         files=("tables/energy/time_error", "tables/energy/energy_error"),
     )
 
 
-def _against_runs(what: str, unit: str, judged: pd.DataFrame) -> Chart:
+def _against_runs(of_runs: str, quantity: Quantity, judged: pd.DataFrame) -> Chart:
     """Settings by network (colour) and node count (shape), around the line on which the forecast is right."""
     cells = judged[judged["model"] == OURS]
     network = _few(cells["network"].astype(str))
-    in_words = seconds if unit == "s" else joules
-    of_runs = "measured time" if unit == "s" else what
+    factor, unit = quantity.unit_for(cells["measured"])
+    in_words = seconds if quantity is TIMES else joules
     shown = pd.DataFrame(
         {
-            "measured": cells["measured"].astype(float),
-            "predicted": cells["predicted"].astype(float),
+            "measured": cells["measured"].astype(float) / factor,
+            "predicted": cells["predicted"].astype(float) / factor,
             "network": network,
             "nodes": cells["nodes"].astype(int).astype(str),
             "setting": [

@@ -85,6 +85,8 @@ CONFIG: dict[str, Any] = {
         **{"labelColor": INK, "titleColor": INK, "gridColor": GRID, "domainColor": GREY},
         **{"tickColor": GREY, "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": 500},
     },
+    # Room for labels in a reader's font, which may be wider than the one that they are measured in.
+    "axisY": {"minExtent": 38},
     "legend": {
         **{"orient": "bottom", "labelColor": INK, "titleColor": INK, "labelFontSize": 12},
         **{"titleFontSize": 12, "titleFontWeight": 500, "columns": 3, "labelLimit": 150},

@@ -58,8 +58,8 @@ def stage_shares(results: Results) -> Figure:
         "Where does the time go?",
         charts,
         _share_finding(_shares(rows, STAGES), len(rows)),
-        "Each bar is a whole run. Loading is of samples; waiting is for slower nodes; exchanging is of "
-        "gradients, over the network after every step; updating is of weights."
+        "Each bar is a whole run. A node loads samples, computes, waits for slower nodes, exchanges "
+        "gradients over the network, and updates the weights."
         + (cut if shown > _MOST_BARS else ""),
         files=(SCALING,),
     )

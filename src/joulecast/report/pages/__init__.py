@@ -1,6 +1,6 @@
 """Pages for people: the overview of a campaign's results as one file that stands alone.
 
-``report.results_folder`` reads what the rules wrote; ``report.campaign`` answers; ``report.figures`` draws;
-``settings``, ``cost_and_time`` and ``of_others`` put the numbers into tables and words; ``overview`` fills
-``templates/overview.html.j2``; its box for own samples and prices is computed in ``templates/overview.js``.
+``report.results_folder`` reads what the rules wrote, ``report.campaign`` answers, ``report.figures`` draws.
+``settings``, ``cost_and_time`` and ``clusters_and_papers`` put the numbers into tables and words.
+``overview`` fills ``templates/overview.html.j2``. ``templates/overview.js`` computes the box *Your numbers*.
 """

@@ -14,8 +14,8 @@ from joulecast.report.figures.forecast import (
 )
 from joulecast.report.figures.style import Chart
 from joulecast.report.forecast_lines import forecast_cells
-from joulecast.report.grid import SHOWS, Amounts, Table
 from joulecast.report.measured_runs import ENERGY_IS, NODES_ARE
+from joulecast.report.page_table import SHOWS, Amounts, Table
 from joulecast.report.results_folder import NothingToShow, Results
 from joulecast.runs.observations import is_training
 from joulecast.runs.scale import scale_in_words
@@ -25,7 +25,7 @@ _MOST_SPOKEN = 4
 
 @dataclass(frozen=True)
 class Badge:
-    """What a reader must not miss: a few words, their kind (as of ``source``), and more words."""
+    """What a reader must not miss: a few words, the class of their colour, and a longer text."""
 
     text: str
     kind: str
@@ -42,7 +42,6 @@ class CostAndTime:
     table: Table
     trainings: list[str]
     work_is: str
-    notes: list[str]
 
     @property
     def costs(self) -> list[str]:
@@ -65,11 +64,10 @@ def cost_and_time(found: CampaignForecast, prices: Prices) -> CostAndTime:
     return CostAndTime(
         charts,
         {name: _spoken(found, cells, name) for name in charts},
-        f"Forecast by MC2, fitted to {found.runs_were}; dashed: beyond what was run.{drawn}",
+        f"Forecast by MC2, fitted to {found.runs_were}. Dashed lines are beyond what was run.{drawn}",
         _table(cells, found),
         list(dict.fromkeys(training_names(found.rows))),
         found.work_is,
-        found.notes,
     )
 
 

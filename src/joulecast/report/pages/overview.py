@@ -1,7 +1,7 @@
 """The overview page: one file with the answer, how sure it is, the figures behind it, and how to repeat it.
 
 It works from a folder (``file://``), without a network and without JavaScript: charts stand in it as SVG.
-What the campaign did not make has its reason in its place, with the command that makes it.
+If the campaign did not make a part, the reason stands in its place, with the command that makes it.
 """
 
 import os
@@ -29,15 +29,19 @@ from joulecast.report.figures.front import energy_time_front
 from joulecast.report.figures.inline import inline_svg, page_colours
 from joulecast.report.figures.predicted import predicted_against_measured
 from joulecast.report.figures.time_parts import stage_shares
+from joulecast.report.pages.clusters_and_papers import metered_section, verdicts_by_paper
 from joulecast.report.pages.cost_and_time import badges, cost_and_time
-from joulecast.report.pages.of_others import metered_section, verdicts_by_paper
-from joulecast.report.pages.settings import headline, settings_table, short_table
+from joulecast.report.pages.settings import cautions, headline, settings_table, short_table
 from joulecast.report.results_folder import Part, Results, read_results
-from joulecast.report.tables.errors import EXTRAPOLATION, error_sentences
+from joulecast.report.tables.errors import EXTRAPOLATION, error_sentences, errors_explained
 from joulecast.runs.files.writing import written_aside
 from joulecast.runs.record import read_info
 
 SNAKEMAKE = "./run snakemake --cores all"
+_INSIDE_QUANTITY = re.compile(
+    r"(?<=\d) (?=(?:%|[smhdgt]|[mµ]s|min|[mkMG]?J|[kMG]?Wh|W|[mk]g|[KMG]iB)(?!\w))|(?<=\b[A-Z]{3}) (?=\d)"
+)
+"""The space between a number and its unit or currency; ``overview.js`` has the same one."""
 
 
 def write_overview(
@@ -112,12 +116,15 @@ def _context(
         "prices": found.prices,
         "forecast": answers.forecast.then(lambda rows: cost_and_time(rows, found.prices)),
         "short": short_table(advice, found.prices),
-        "errors": Part.of(lambda: error_sentences(found.fit)),
+        "errors": Part.of(lambda: errors_explained(found.fit)),
         "errors_beyond": Part.of(lambda: error_sentences(found.fit, EXTRAPOLATION)),
         "left_out_line": measured_runs.left_out_sentence(found),
         "advice": answers.advice,
         "advice_text": advice_text,
-        "warnings": measured_runs.check_warnings(found),
+        "cautions": [
+            *cautions(answers.forecast.content.notes if answers.forecast.content else [], advice),
+            *measured_runs.check_warnings(found),
+        ],
         "table": answers.costs.then(lambda costs: settings_table(costs, found.prices)),
         "front": answers.advice.then(lambda _: energy_time_front(advice, f"{answer}.")),
         "predicted": Part.of(lambda: predicted_against_measured(found.fit)),
@@ -130,10 +137,10 @@ def _context(
         "disturbed": found.disturbed,
         "disturbed_trainings": found.disturbed_trainings,
         "commands": [
-            ("Everything that is missing, measured and drawn", snakemake),
-            ("This page, and what it is made of", f"{snakemake} -- overview"),
-            ("Which settings there are to change", "./run joulecast config default"),
-            ("What this machine can measure", "./run joulecast meters"),
+            ("Measure and draw everything that is missing", snakemake),
+            ("Make this page, and what it needs", f"{snakemake} -- overview"),
+            ("See which settings you can change", "./run joulecast config default"),
+            ("See what this machine can measure", "./run joulecast meters"),
         ],
         "advise_commands": [f"./run {one.request.in_shell()}" for one in advice],
         "command": lambda part: _command(part, snakemake),
@@ -169,12 +176,21 @@ def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("joulecast.report.pages"),
         autoescape=True,
+        finalize=_with_whole_quantities,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters["coded"] = _coded
     return environment
+
+
+def _with_whole_quantities(value: Any) -> Any:
+    """Text in which no line ends between a number and its unit or currency."""
+    if not isinstance(value, str):
+        return value
+    # Of its own type, so that what is HTML already is not escaped again.
+    return type(value)(_INSIDE_QUANTITY.sub("\xa0", value))
 
 
 def _coded(text: str) -> Markup:

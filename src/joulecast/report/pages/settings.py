@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from joulecast.energy.forecast import work_of
+from joulecast.energy.forecast import Note, texts_of, work_of
 from joulecast.energy.prices import Prices, co2_text, cost_text
 from joulecast.quantities import (
     NONE,
@@ -21,15 +21,15 @@ from joulecast.quantities import (
 )
 from joulecast.report.campaign import COSTS, Advised, work_in_words
 from joulecast.report.forecast_lines import energy_is
-from joulecast.report.grid import SHOWS, Amounts, Table
+from joulecast.report.page_table import SHOWS, Amounts, Table
 from joulecast.runs.json_values import json_rows
 from joulecast.runs.scale import hosts_and_gpus, scales_are
 
 _MOST_NAMED = 3
 _HOW_SURE = {
-    True: "Clear winner for",
-    False: "No clear winner, as 90 % intervals overlap, for",
-    None: "Whether it is clearly the best is not known for",
+    True: "Clear winner for {}.",
+    False: "No clear winner for {}: the 90 % intervals of several settings overlap.",
+    None: "For {}, the runs do not tell whether another setting is better.",
 }
 
 
@@ -49,17 +49,34 @@ def headline(advised: Sequence[Advised]) -> tuple[str, str]:
     all_of_them = [one for ones in chosen.values() for one in ones]
     least = {one.answer["limit"]["in_words"] for one in all_of_them if one.answer}
     said = [
-        f"{words} {listed(names, _MOST_NAMED)}"
+        words.format(listed(names, _MOST_NAMED))
         for clear, words in _HOW_SURE.items()
         if (names := [one.label for one in all_of_them if _is_clear(one) is clear])
     ]
-    what = f"Least {listed(sorted(least))} is expected of"
-    return f"{what} {'; '.join([*named[:_MOST_NAMED], *more])}", ". ".join(said) + "."
+    which = "; ".join([*named[:_MOST_NAMED], *more])
+    return f"Take {which}: the least expected {listed(sorted(least))}", " ".join(said)
 
 
 def _is_clear(one: Advised) -> bool | None:
     clear: bool | None = one.answer["verdict"]["clear_winner"] if one.answer else None
     return clear
+
+
+def cautions(notes: Sequence[str], advised: Sequence[Advised]) -> list[str]:
+    """What a reader must know before using the numbers, each with the networks that it is about.
+
+    Args:
+        notes: of the forecast; those of a network's runs are in its advice, too.
+        advised: the advice on each network.
+    """
+    of_advice = [
+        Note(one.name, f"{one.name}: {warning.removeprefix(f'{one.name}: ')}")
+        for one in advised
+        if one.answer is not None
+        for warning in one.answer["warnings"]
+        if not notes or not warning.startswith(f"{one.name}: ")
+    ]
+    return [*notes, *texts_of(of_advice)]
 
 
 def short_table(advised: Sequence[Advised], prices: Prices) -> Table | None:
@@ -99,8 +116,8 @@ def short_table(advised: Sequence[Advised], prices: Prices) -> Table | None:
         return None
     columns = ("network", "setting", "energy", "energy is", *paid_names(prices), "time", "verdict")
     caption = (
-        f"Which setting to take, for {' or '.join(dict.fromkeys(works))}: the one whose "
-        f"{listed(list(dict.fromkeys(least)))} is expected to be least; in brackets: 90 % intervals"
+        f"Which setting to take, for {' or '.join(dict.fromkeys(works))}: the one with the least expected "
+        f"{listed(list(dict.fromkeys(least)))}. The brackets hold 90 % intervals"
     )
     return Table(caption, columns, rows, amounts=amounts, shows=SHOWS)
 
@@ -124,7 +141,7 @@ def paid_cells(row: Mapping[str, Any], prices: Prices, with_interval: bool = Tru
 
 
 def settings_table(costs: pd.DataFrame, prices: Prices) -> Table:
-    """Networks by node counts: time, energy with its source, joules a sample, and how wrong MC2 was.
+    """A row for each network and node count: time, energy, its source, joules a sample, and MC2's error.
 
     Args:
         costs: of :func:`joulecast.report.campaign.costs`.

@@ -53,11 +53,12 @@ _SPLITS = (*USUAL, "in-sample")
 EXTRAPOLATION = ("extrapolation",)
 """The split that judges forecasts beyond what was run."""
 _SPLIT_SENTENCES = {
-    "leave-one-node-count-out": "The fit had seen no run on the node count that it predicts here.",
+    "leave-one-node-count-out": "Each forecast is of a node count that its fit had seen no run on.",
     "extrapolation": "The fit had seen runs on at most a quarter of the nodes.",
-    "leave-one-workload-out": "The fit had seen the network on its smallest node count only, and others.",
-    "in-sample": "The fit had seen these very runs, so this says nothing of settings that are new; more node "
-    "counts are needed for that.",
+    "leave-one-workload-out": "The fit had seen other networks, and this network only on its smallest node "
+    "count.",
+    "in-sample": "The fit had seen these very runs, so this says nothing about new settings. Runs on more "
+    "node counts would.",
 }
 
 
@@ -182,8 +183,8 @@ def _parts_percent(cell: pd.DataFrame) -> dict[str, float]:
 def scaling(training: pd.DataFrame) -> pd.DataFrame:
     """Speed, efficiency, shares of the time and joules per unit of work by workload and node count.
 
-    Efficiency is speed per node over that of the smallest node count with the same batch a node, or of
-    the same workload where the log tells no batch of a node.
+    Efficiency is the speed per node, divided by that of the smallest node count with the same batch a node.
+    If the log has no batch of a node, the smallest node count of the same workload is taken.
     """
     rows = []
     groups = training.groupby(["platform", "network", "batch_per_rank"], dropna=False)
@@ -293,38 +294,49 @@ def error_sentences(fit: CampaignFit, splits: Sequence[str] = _SPLITS) -> list[s
             sentences.append(f"Energy ({source}): {_error(cells)}.")
         else:
             sentences.append(
-                f"Energy: {_error(cells)}; against {source} energy, which no meter measured, so it does not "
-                "say how wrong the model is about measured energy."
+                f"Energy: {_error(cells)}. The energy of these runs is {source}: no meter measured it, so "
+                "the error does not say how wrong the model is about measured energy."
             )
     return sentences
 
 
+def errors_explained(fit: CampaignFit) -> list[str]:
+    """What the fit had seen of the judged runs, then :func:`error_sentences`.
+
+    Raises:
+        NothingToShow: nothing was fitted or judged.
+    """
+    return [split_sentence(judged_times(fit)["split"].iloc[0]), *error_sentences(fit)]
+
+
 def _error(cells: pd.DataFrame) -> str:
-    """How far MC2 was off, the best rival, and how many runs its interval held; without a dot."""
+    """How far MC2 was off, the best rival, and how many runs its interval held; without a last full stop."""
     summary = summarise(cells, ["model"])
     ours = summary[summary["model"] == OURS].iloc[0]
     seen = cells["split"].iloc[0] == "in-sample"
     settings, bias = counted(int(ours["settings"]), "setting"), ours["bias_percent"]
     parts = [
         f"{percent(ours['mape_percent'])} off on average and {percent(ours['max_percent'])} at worst, over "
-        f"{settings}{'' if seen else ' it had not seen'}"
+        f"{settings}{'' if seen else ' that the fit had not seen'}"
     ]
     # In the sample, what has more parameters is closer.
     if not seen:
-        parts.append(f"{percent(abs(bias))} too {'high' if bias > 0 else 'low'} on the whole")
+        parts.append(
+            f"On average the forecasts are {percent(abs(bias))} too {'high' if bias > 0 else 'low'}"
+        )
         best = best_rival(summary)
         if best is not None:
             better = best["mape_percent"] < ours["mape_percent"]
             parts.append(
-                f"the best rival, {best['model']}: {percent(best['mape_percent'])}"
-                + (" (better than MC2 here)" if better else "")
+                f"The best rival, {best['model']}, is {percent(best['mape_percent'])} off"
+                + (" (better than MC2)" if better else "")
             )
     if is_number(ours["covered_percent"]):
         parts.append(
             f"{ours['covered_percent']:.0f} % of the {'' if seen else 'held-out '}runs lie inside the 90 % "
             "interval"
         )
-    return "; ".join(parts)
+    return ". ".join(parts)
 
 
 def write_tables(folder: Path, fit: CampaignFit, published: PublishedErrors) -> None:

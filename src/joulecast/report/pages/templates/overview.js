@@ -66,6 +66,8 @@ for (const box of boxes) {
 }
 // The tables for a reader's own work and prices, in the words that the page was written with (joulecast.quantities).
 const DASH = "—";
+// No line ends between a number and its unit or currency.
+const whole = (text) => text.replace(/(?<=\d) (?=(?:%|[smhdgt]|[mµ]s|min|[mkMG]?J|[kMG]?Wh|W|[mk]g|[KMG]iB)(?!\w))|(?<=\b[A-Z]{3}) (?=\d)/g, "\u00a0");
 const known = (value) => Number.isFinite(value);
 const digits = (value) => {
   const size = value ? Math.floor(Math.log10(Math.abs(Number(value.toPrecision(3))))) : 2;
@@ -138,7 +140,7 @@ if (own) {
   };
   const add = (row, name, tag, text) => {
     const cell = document.createElement(tag);
-    cell.textContent = text;
+    cell.textContent = whole(text);
     cell.dataset.label = name;
     cell.dataset.shows = name;
     row.append(cell);
@@ -162,7 +164,7 @@ if (own) {
       for (const [name] of wanted) add(head, name, "th", name);
       [...table.querySelectorAll("tr[data-amounts]")].forEach((line, place) => {
         const found = cells(rows[place], given, words);
-        for (const cell of line.querySelectorAll("[data-shows]")) cell.textContent = found[cell.dataset.shows] ?? cell.textContent;
+        for (const cell of line.querySelectorAll("[data-shows]")) cell.textContent = whole(found[cell.dataset.shows] ?? cell.textContent);
         for (const [name] of wanted) add(line, name, "td", found[name]);
       });
       const works = new Set(rows.filter((row) => row.unit === "samples").map((row) => row.work));

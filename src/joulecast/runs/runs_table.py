@@ -118,7 +118,7 @@ def typed(rows: pd.DataFrame) -> pd.DataFrame:
         KeyError: a column that the table has not.
     """
     if unknown := sorted(set(rows.columns) - COLUMNS.keys()):
-        raise KeyError(f"columns {unknown} are none of the runs table (joulecast.runs.table)")
+        raise KeyError(f"columns {unknown} are none of the runs table (joulecast.runs.runs_table)")
     names = [name for name in COLUMNS if name in rows]
     kinds = {name: COLUMNS[name].kind for name in names}
     types = {n: _TYPES[kind] for n, kind in kinds.items() if kind in _TYPES}

@@ -11,7 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from joulecast.errors import JoulecastError
-from joulecast.partition.order import PartialOrder, TooManyIdeals, bits_of, membership, nodes_of
+from joulecast.partition.order import (
+    PartialOrder,
+    TooManyIdeals,
+    membership,
+    nodes_in_set,
+    set_of_nodes,
+)
 from joulecast.partition.taskgraph import TaskGraph
 
 MOST_STATES = 5000
@@ -43,11 +49,11 @@ def _boundary(order: PartialOrder, ideal: int) -> list[int]:
     even if another maximal node does.
     """
     maximal = order.antichain(ideal)
-    chosen = bits_of(maximal)
+    chosen = set_of_nodes(maximal)
     behind = [order.down[node] & ~(1 << node) for node in maximal]
     return [
         node
-        for node in nodes_of(ideal)
+        for node in nodes_in_set(ideal)
         if chosen >> node & 1
         or any(down >> node & 1 and order.after[node] & ~down & ~chosen for down in behind)
     ]

@@ -30,7 +30,7 @@ from joulecast.energy.intervals import Z90, judged_widths
 from joulecast.energy.models import Evidence, fit_groups
 from joulecast.energy.prices import NO_PRICES, Prices, cost_columns
 from joulecast.energy.request import ForecastRequest
-from joulecast.energy.strategy_energy import nodes_of, power_widths, simulation_energy
+from joulecast.energy.strategy_energy import node_count, power_widths, simulation_energy
 from joulecast.errors import JoulecastError
 from joulecast.graphs.network_graphs import network_for
 from joulecast.graphs.precision import training_of
@@ -161,7 +161,7 @@ def _row(
     widths = power_widths(energy, step)
     joules = None if energy.power_w is None else energy.power_w * time_s
     down, up = (None, None) if widths is None else (math.hypot(half, width) for width in widths)
-    nodes = nodes_of(step.platform, devices)
+    nodes = node_count(step.platform, devices)
     return {
         "workload": runs["workload"].iloc[0],
         "platform": step.platform.name,
@@ -212,7 +212,7 @@ def _rows(
         notes.append(Note(name, f"{name}: not forecast on {platform}: {error}"))
 
 
-def forecast_elsewhere(
+def forecast_other_platform(
     folders: Sequence[Path], asked: ForecastRequest, prices: Prices = NO_PRICES
 ) -> dict[str, Any]:
     """Forecast the trainings of records on a platform that they did not run on.

@@ -1,5 +1,8 @@
-"""What stands on the page and is not of the campaign: errors of energy on clusters that others metered, and
-how many of the papers' numbers were reproduced."""
+"""The parts of the page that are not from the campaign.
+
+They are the errors of energy on clusters that others metered, and how many of the papers' numbers were
+reproduced.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from joulecast.quantities import NONE, counted, is_number, percent, span, steady
-from joulecast.report.grid import Table
+from joulecast.report.page_table import Table
 from joulecast.report.results_folder import METERED, NothingToShow, Results, papers_table
 from joulecast.runs.judging import OURS
 
@@ -22,7 +25,7 @@ _SPLITS = {
 
 @dataclass(frozen=True)
 class Metered:
-    """A line for the first screen, what the table is to be read with, and the table."""
+    """A line for the first screen, how to read the table, and the table."""
 
     in_short: str
     how_to_read: str
@@ -30,7 +33,7 @@ class Metered:
 
 
 def metered_section(results: Results) -> Metered:
-    """What MC2 and its rivals were off by on metered clusters, on what the fits had not seen.
+    """The errors of MC2 and its rivals on metered clusters, on runs that the fits had not seen.
 
     Raises:
         NothingToShow: the table is not there, or has nothing that was held out.
@@ -46,9 +49,9 @@ def metered_section(results: Results) -> Metered:
         raise NothingToShow(f"{_FILE} has no energy that MC2 had not seen", "energy_tables")
     return Metered(
         _in_short(ours),
-        "Each fit had not seen what it is judged on. “Time given”: the run's own time is known; “time "
-        f"forecast”: it is not. The paper says {_printed(ours['published_percent'].iloc[0])} for MC2, of "
-        "other networks on another machine.",
+        "No fit had seen the runs that it is judged on. “Time given” means that the run's own time is known. "
+        "“Time forecast” means that it is not. The paper prints "
+        f"{_printed(ours['published_percent'].iloc[0])} for MC2, for other networks on another machine.",
         _grid(asked),
     )
 
@@ -59,9 +62,8 @@ def _in_short(ours: pd.DataFrame) -> str:
     fewest, most = int(settings.min()), counted(int(settings.max()), "setting")
     each = most if settings.nunique() == 1 else f"{fewest} to {most}"
     text = (
-        "Energy that was held out, of MLPerf Training that others metered: "
-        f"{counted(len(ours), 'test')}, {each} each. "
-        f"MC2 was {_percents(ours['mape_percent'])} off on average"
+        f"On runs of MLPerf Training that others metered, in {counted(len(ours), 'test')} of {each} each, "
+        f"the energy of MC2 was {_percents(ours['mape_percent'])} off on average"
     )
     rivalled = ours[ours["best_rival_percent"].notna()]
     if rivalled.empty:
@@ -99,7 +101,7 @@ def _grid(asked: pd.DataFrame) -> Table:
         published = _printed(of_model["published_percent"].iloc[0])
         found = [percent(cells[q]) if q in cells else NONE for q in questions]
         rows.append((str(model), published, *found))
-    columns = ("model", "published, of another machine", *questions)
+    columns = ("model", "published, on another machine", *questions)
     return Table("Mean absolute errors of energy", columns, rows, frozenset(columns[1:]), METERED)
 
 
