@@ -40,7 +40,7 @@ ENERGY, TIME, COST, CO2 = "energy", "time", "cost", "CO2e"
 
 
 @dataclass(frozen=True)
-class _Quantity:
+class Quantity:
     """What is drawn: its columns in a forecast, its units (from how much on, with how many base units each
     has), its words."""
 
@@ -51,6 +51,7 @@ class _Quantity:
     in_words: Callable[..., list[str]]
 
     def of(self, row: Row, end: str = "") -> float | None:
+        """The quantity of a forecast, or an ``end`` of its interval: ``_low`` or ``_high``."""
         value: float | None = row.get(f"{self.column}{end}{self.unit}")
         return value
 
@@ -61,25 +62,26 @@ class _Quantity:
         return size, name
 
 
-_ENERGY = _Quantity(
+_ENERGY = Quantity(
     ENERGY,
     "energy",
     "_j",
     ((0, 1.0, "J"), (1e3, 1e3, "kJ"), (3.6e5, 3.6e6, "kWh"), (3.6e9, 3.6e9, "MWh")),
     consumptions,
 )
-_TIME = _Quantity(
+_TIME = Quantity(
     TIME,
     "time",
     "_s",
     ((0, 1.0, "s"), (120.0, 60.0, "min"), (7200.0, 3600.0, "h"), (1.728e5, 86400.0, "d")),
     times,
 )
-_CO2 = _Quantity(CO2, "co2", "_kg", ((0, 1e-3, "g"), (1.0, 1.0, "kg"), (1e3, 1e3, "t")), masses)
+_CO2 = Quantity(CO2, "co2", "_kg", ((0, 1e-3, "g"), (1.0, 1.0, "kg"), (1e3, 1e3, "t")), masses)
 
 
-def _quantities(currency: str) -> tuple[_Quantity, ...]:
-    paid = _Quantity(COST, "cost", "", ((0, 1.0, currency),), partial(money, currency))
+def quantities(currency: str) -> tuple[Quantity, Quantity, Quantity, Quantity]:
+    """Energy, cost, CO2 and time."""
+    paid = Quantity(COST, "cost", "", ((0, 1.0, currency),), partial(money, currency))
     return _ENERGY, paid, _CO2, _TIME
 
 
@@ -88,7 +90,7 @@ def training_names(rows: Sequence[Row]) -> list[str]:
     return names_of([row["workload"] for row in rows], [row["platform"] for row in rows])
 
 
-def _frame(rows: Sequence[Row], quantity: _Quantity, factor: float) -> pd.DataFrame:
+def _frame(rows: Sequence[Row], quantity: Quantity, factor: float) -> pd.DataFrame:
     """A line for each forecast, with :data:`_NUMBERS` in the shown unit."""
     ends = ("", "_low", "_high")
     frame = pd.DataFrame(
@@ -132,18 +134,18 @@ def batch_in_words(rows: Sequence[Row]) -> str:
     return f"batch {span} of all {unit_of(rows[0]['nodes_are'])}s"
 
 
-def _was_run(row: Row, quantity: _Quantity) -> bool:
+def _was_run(row: Row, quantity: Quantity) -> bool:
     return bool(row["runs"] if quantity is _TIME else row["runs_with_energy"])
 
 
-def _basis(row: Row, quantity: _Quantity) -> str:
+def _basis(row: Row, quantity: Quantity) -> str:
     """What the quantity rests on: with the source of its energy, unless it is a time."""
     if quantity is _TIME or row["energy_source"] is None:
         return basis_in_words(row)
     return f"{basis_in_words(row)} ({row['energy_source']})"
 
 
-def _beyond(quantity: _Quantity, most_run: int, last: float, title: str) -> Chart:
+def _beyond(quantity: Quantity, most_run: int, last: float, title: str) -> Chart:
     """The part of a chart that nothing was run on, shaded and labelled where lines leave room."""
     room = alt.InlineData(values=[{"from": most_run, "scale": last}])
     shade = alt.Chart(room).mark_rect(color=GREY, opacity=0.1)
@@ -160,7 +162,7 @@ def _beyond(quantity: _Quantity, most_run: int, last: float, title: str) -> Char
     return label
 
 
-def _drawn(rows: Sequence[Row], quantity: _Quantity, names: Sequence[str]) -> Chart:
+def _drawn(rows: Sequence[Row], quantity: Quantity, names: Sequence[str]) -> Chart:
     """One quantity against the scale: a line and its 90 % interval for each training."""
     factor, unit = quantity.shown_in(rows)
     frame = _frame(rows, quantity, factor)
@@ -227,7 +229,7 @@ def forecast_charts(rows: Sequence[Row], currency: str = "EUR") -> dict[str, Cha
         currency: of their costs.
     """
     charts, names = {}, list(dict.fromkeys(training_names(rows)))
-    for quantity in _quantities(currency):
+    for quantity in quantities(currency):
         known = [row for row in rows if quantity.of(row) is not None]
         if known:
             charts[quantity.name] = _drawn(known, quantity, names)
