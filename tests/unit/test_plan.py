@@ -77,6 +77,14 @@ def test_a_lower_limit_takes_longer_and_less_energy():
     assert [row["energy_j"] for row in rows] == sorted((r["energy_j"] for r in rows), reverse=True)
 
 
+def test_a_limit_that_a_gpu_does_not_reach_is_no_setting():
+    """Plain FP32 on an A100 draws less than 85 % of its limit."""
+    planned = plan("a100-80gb-sxm", devices="1", precision="fp32", power_limits="85,100,20")
+    highest, low = sorted(planned["candidates"], key=lambda row: row["time_s"])
+    assert highest["power_limit_w"] is None and low["power_limit_w"] == pytest.approx(0.2 * 400)
+    assert low["time_s"] > highest["time_s"]
+
+
 def test_what_does_not_fit_is_said():
     planned = plan("v100-16gb-sxm", network="gpt2-xl", devices="1,8", precision="fp16")
     assert {row["gpus"] for row in planned["candidates"]} == {8}
