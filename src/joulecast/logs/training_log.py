@@ -94,8 +94,8 @@ def read_steps(file: Path, clock: Clock) -> StepLog:
     steps = log.steps
     if len(steps) < 2:
         raise JoulecastError(
-            f"{file}: has {len(steps)} lines of steps, as Megatron-LM or torchtitan print them; give "
-            "a log of at least two"
+            f"{file}: has {len(steps)} steps, as Megatron-LM, torchtitan or TensorBoard log them; give a log "
+            "of at least two"
         )
     for before, after in pairwise(steps):
         if after.t_s < before.t_s:
