@@ -200,6 +200,7 @@ def training_log(folder: Path) -> None:
     (folder / "train.log").write_text(
         "".join(
             f" [2026-05-02 10:00:{step:02d}] iteration {step:8d}/ 50 | consumed samples: {step * 8:12d} | "
+            "elapsed time per iteration (ms): 1000.0 | energy per GPU (J/iter/GPU): 300.0 | "
             "global batch size:     8 |\n"
             for step in range(1, 20)
         )

@@ -105,6 +105,10 @@ _OF_RECORDS: tuple[tuple[str, ...], ...] = (
 
 
 _PERUN = "import perun {}/log.hdf5 {}/out --timezone UTC --epochs 1 --network net --platform box"
+_MEGATRON = (
+    "import megatron {}/train.log {}/out --timezone UTC --nodes 2 --accelerators 8 --network net "
+    "--platform box"
+)
 _PLAN = "plan --network vgg16 --platform {}/mine.yaml --devices 1 --samples 1000 --precision fp32 --json"
 
 
@@ -299,7 +303,16 @@ FORMATS = {
             "training log",
             examples.training_log,
             ("train.log",),
-            (("import", "training-log", "{}/train.log", "{}/runs.csv"),),
+            (
+                ("import", "training-log", "{}/train.log", "{}/runs.csv"),
+                tuple(_MEGATRON.split()),
+            ),
+        ),
+        Format(
+            "event file",
+            examples.copied(examples.MADE / "tfevents-2.21.0", "tfevents"),
+            ("tfevents",),
+            (("import", "training-log", "{}/tfevents", "{}/runs.csv"),),
         ),
         Format(
             "HDF5 of perun",

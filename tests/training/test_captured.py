@@ -109,13 +109,15 @@ def test_its_record_calibrates_a_plan_if_it_ran_on_gpus(folder, monkeypatch):
         "--platform",
         "h100-sxm",
         "--devices",
-        "1:4",
+        "2:64",
         "--samples",
         "1e4",
     ]
     plan = json.loads(joulecast("plan", *asked, "--calibrate", record, "--json"))
-    assert {row["gpus"] for row in plan["candidates"]} == {1, 2, 4}
-    assert all(row["is_calibrated"] for row in plan["candidates"])
+    rows = plan["candidates"]
+    assert {row["gpus"] for row in rows} == {2, 4, 8, 16, 32, 64}
+    assert all(row["is_calibrated"] and row["time_low_s"] < row["time_high_s"] for row in rows)
+    assert record in plan["rests_on"]
 
 
 def test_a_training_without_joulecast_is_measured_and_says_why_it_was_not_captured(tmp_path):

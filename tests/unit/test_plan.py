@@ -1,6 +1,7 @@
 """A plan: one search over platforms, devices, strategies, batches, precisions and power limits."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,14 @@ def test_a_lower_limit_takes_longer_and_less_energy():
     limits = [row["power_limit_w"] for row in rows]
     assert limits == [None, pytest.approx(0.8 * 400), pytest.approx(0.6 * 400)]
     assert [row["energy_j"] for row in rows] == sorted((r["energy_j"] for r in rows), reverse=True)
+
+
+def test_a_limit_that_a_gpu_does_not_reach_is_no_setting():
+    """Plain FP32 on an A100 draws less than 85 % of its limit."""
+    planned = plan("a100-80gb-sxm", devices="1", precision="fp32", power_limits="85,100,20")
+    highest, low = sorted(planned["candidates"], key=lambda row: row["time_s"])
+    assert highest["power_limit_w"] is None and low["power_limit_w"] == pytest.approx(0.2 * 400)
+    assert low["time_s"] > highest["time_s"]
 
 
 def test_what_does_not_fit_is_said():
@@ -159,6 +168,34 @@ def test_what_is_asked_twice_is_one_setting():
     assert len(planned["candidates"]) == 1
     own = plan("hc1", network="alexnet", devices="1", precision="fp32", objective="time")
     assert len(own["candidates"]) == 1
+
+
+@pytest.mark.parametrize(
+    "prices", [{"price_gpu_hour": 2.0, "currency": "USD"}, {}], ids=["cost", "energy"]
+)
+def test_a_page_shows_time_against_money_or_energy(tmp_path, prices):
+    page = tmp_path / "plan.html"
+    planned = plan("h100-sxm", "a100-80gb-sxm", html=page, **prices)
+    text = page.read_text()
+    (chart,) = re.findall(r'<div class="chart" role="img" tabindex="0" aria-label="([^"]*)">', text)
+    name, value = ("cost", "cost") if prices else ("energy", "energy_j")
+    left, unbeaten = float("inf"), 0
+    for row in sorted(planned["candidates"], key=lambda row: row["time_s"]):
+        # A mark of each setting, and its place in the spoken text where no faster one takes as little.
+        assert f'data-tip="setting: {row["setting"]} · time: ' in text
+        if row[value] < left:
+            left, unbeaten = row[value], unbeaten + 1
+            assert f"{row['setting']}: " in chart
+    assert chart.startswith(f"Time and {name}. The choice: {planned['best']['setting']}: ")
+    assert chart.count(" to ") >= 2 * (1 + unbeaten)  # their intervals
+    assert "choose " in text and "joulecast plan --network" in text
+
+
+def test_a_page_says_why_it_has_no_chart(tmp_path):
+    asked = {"network": "alexnet", "devices": "1", "precision": "fp32", "objective": "time"}
+    plan("hc1", platforms=PLATFORMS, html=tmp_path / "plan.html", **asked)
+    text = (tmp_path / "plan.html").read_text()
+    assert "There is no chart: no setting has a cost or an energy" in text and "<svg" not in text
 
 
 def test_the_command_prints_the_choice_and_the_front():

@@ -1,17 +1,24 @@
-"""What Megatron-LM and torchtitan printed becomes a table of runs, and with a power log a record."""
+"""What trainings logged becomes a table of runs, and with a power log a record."""
 
 import pandas as pd
 import pytest
-from log_fixtures import BUSY_W, ZERO_S, imported, iso, load, row, run
+from log_fixtures import BUSY_W, MADE, ZERO_S, imported, info, iso, load, refused, row, run
 
 SECONDS = range(300)
+EVENTS = MADE / "tfevents-2.21.0"
 
 
-def megatron(at_s, step, batch=64):
+def megatron(at_s, step, batch=64, energy_j=None):
     time = iso(at_s, form="%Y-%m-%d %H:%M:%S")
+    energy = (
+        ""
+        if energy_j is None
+        else f" energy per GPU (J/iter/GPU): {energy_j:.1f} | power per GPU (W/GPU): {2 * energy_j:.1f} |"
+    )
     return (
         f" [{time}] iteration {step:8d}/     500 | consumed samples: {step * batch:12d} | elapsed time per "
-        f"iteration (ms): 500.0 | learning rate: 1.0E-04 | global batch size: {batch:5d} | lm loss: 3.2E+00 |"
+        f"iteration (ms): 500.0 |{energy} learning rate: 1.0E-04 | global batch size: {batch:5d} | "
+        "lm loss: 3.2E+00 |"
     )
 
 
@@ -23,17 +30,32 @@ def titan(at_s, step):
     )
 
 
-def table_of(tmp_path, lines, *options):
-    (tmp_path / "train.log").write_text("\n".join(["building model", *lines, "done"]) + "\n")
-    return run("import", "training-log", tmp_path / "train.log", tmp_path / "runs.csv", *options)
+def printed(folder, form):
+    lines = [form(80 + step / 2, step) for step in range(10, 301, 10)]
+    return written(folder, lines)
+
+
+def written(folder, lines):
+    (folder / "train.log").write_text("\n".join(["building model", *lines, "done"]) + "\n")
+    return folder / "train.log"
+
+
+def table_of(log, out, *options):
+    return run("import", "training-log", log, out, *options)
 
 
 @pytest.mark.parametrize(
-    ("printed", "more"), [(megatron, ()), (titan, ("--batch-size", 64))], ids=["megatron", "titan"]
+    ("log_in", "more"),
+    [
+        (lambda folder: printed(folder, megatron), ()),
+        (lambda folder: printed(folder, titan), ("--batch-size", 64)),
+        (lambda _: EVENTS, ("--batch-size", 64)),
+    ],
+    ids=["megatron", "titan", "tensorboard"],
 )
-def test_a_training_log_and_a_power_log_make_a_record(tmp_path, printed, more):
-    lines = [printed(80 + step / 2, step) for step in range(10, 301, 10)]
-    done = table_of(tmp_path, lines, "--timezone", "UTC", "--nodes", 1, "--name", "mine")
+def test_a_training_log_and_a_power_log_make_a_record(tmp_path, log_in, more):
+    options = ("--timezone", "UTC", "--nodes", 1, "--name", "mine")
+    done = table_of(log_in(tmp_path), tmp_path / "runs.csv", *options)
     assert done.exit_code == 0, done.output
     power = pd.DataFrame({"t": ZERO_S + pd.Series(SECONDS), "w": load(SECONDS)})
     power.to_csv(tmp_path / "power.csv", index=False)
@@ -47,10 +69,8 @@ def test_a_training_log_and_a_power_log_make_a_record(tmp_path, printed, more):
 
 
 def test_a_batch_that_grows_is_not_written(tmp_path):
-    assert (
-        table_of(tmp_path, [megatron(0, 10), megatron(9, 20, 64), megatron(20, 30, 96)]).exit_code
-        == 0
-    )
+    lines = [megatron(0, 10), megatron(9, 20, 64), megatron(20, 30, 96)]
+    assert table_of(written(tmp_path, lines), tmp_path / "runs.csv").exit_code == 0
     (made,) = pd.read_csv(tmp_path / "runs.csv").to_dict("records")
     assert "batch" not in made and made["samples"] == 30 * 96 - 10 * 64
 
@@ -65,6 +85,59 @@ def test_a_batch_that_grows_is_not_written(tmp_path):
     ],
 )
 def test_what_says_no_run_is_refused(tmp_path, lines, where):
-    done = table_of(tmp_path, lines)
+    done = table_of(written(tmp_path, lines), tmp_path / "runs.csv")
     assert done.exit_code == 2 and where in done.output.splitlines()[0]
     assert not (tmp_path / "runs.csv").exists()
+
+
+def test_an_event_file_of_a_training_that_still_runs_is_read_up_to_its_last_whole_record(tmp_path):
+    cut = tmp_path / "events.out.tfevents.1"
+    cut.write_bytes(EVENTS.read_bytes()[:1000])
+    assert table_of(cut, tmp_path / "runs.csv").exit_code == 0
+    (made,) = pd.read_csv(tmp_path / "runs.csv").to_dict("records")
+    assert 0 < made["steps"] < 290 and made["steps"] % 10 == 0
+    cut.write_bytes(EVENTS.read_bytes().replace(b"train/loss", b"train/\xff\xff\xff\xff"))
+    done = table_of(cut, tmp_path / "other.csv")
+    assert done.exit_code == 2 and "damaged" in done.output
+    cut.write_text("no events\n")
+    done = table_of(cut, tmp_path / "other.csv")
+    assert done.exit_code == 2 and "no scalars" in done.output
+
+
+ENERGY = [megatron(80 + step / 2, step, energy_j=200 + step % 20) for step in range(10, 301, 10)]
+ON_GPUS = ("--timezone", "UTC", "--nodes", 2, "--accelerators", 8)
+
+
+def test_the_energy_that_megatron_prints_is_that_of_its_gpus(tmp_path):
+    imported("megatron", written(tmp_path, ENERGY), tmp_path / "out", *ON_GPUS)
+    found, about = row(tmp_path / "out" / "train"), info(tmp_path / "out" / "train")
+    # Of a line, the mean of its ten steps; the steps of the first line are warm-up.
+    each_j = sum(10 * (200 + step % 20) for step in range(20, 301, 10))
+    assert found["energy_j"] == pytest.approx(2 * 8 * each_j)
+    assert found["samples"] == 290 * 64 and found["batch"] == 64 and found["nodes"] == 2
+    assert about.metering.covers == "gpu" and about.metering.source == "imported"
+    assert not about.left_out
+
+
+def test_megatron_meters_neither_evaluations_nor_checkpoints(tmp_path):
+    late = [
+        megatron(80 + step / 2 + 4 * (step > 150), step, energy_j=200)
+        for step in range(10, 301, 10)
+    ]
+    imported("megatron", written(tmp_path, late), tmp_path / "out", *ON_GPUS)
+    assert any("not metered" in remark for remark in info(tmp_path / "out" / "train").remarks)
+    later = [
+        megatron(80 + step / 2 + 40 * (step > 150), step, energy_j=200)
+        for step in range(10, 301, 10)
+    ]
+    assert "40 of 185 s" in refused(
+        "megatron", written(tmp_path, later), tmp_path / "more", *ON_GPUS
+    )
+
+
+def test_a_log_without_energy_or_without_its_number_of_gpus_is_refused(tmp_path):
+    plain = printed(tmp_path, megatron)
+    assert "--log-energy" in refused("megatron", plain, tmp_path / "out", *ON_GPUS)
+    log = written(tmp_path, ENERGY)
+    assert "--accelerators" in refused("megatron", log, tmp_path / "out", "--nodes", 2)
+    assert not (tmp_path / "out").exists()

@@ -119,6 +119,9 @@ def _check_watts(
         if accelerators is not None and not meter.by_unit:
             least_w, most_w = (accelerators * watts for watts in _LOADED_ACCELERATOR_W)
             of = f"a node of {accelerators} accelerators"
+    elif meter.covers == "gpu" and meter.device is None and accelerators is not None:
+        least_w, most_w = (accelerators * watts for watts in _LOADED_PART_W)
+        of = f"a node's {accelerators} GPUs"
     if not least_w <= load_w <= most_w:
         findings.leave_out(
             "implausible watts",

@@ -307,6 +307,8 @@ def run_of_window(
         JoulecastError: it does not say what was trained, or where.
     """
     facts, logged, name = window.facts, window.logged, window.name
+    if logged is not None:
+        facts = facts.over(RunFacts(samples=logged.samples, batch=logged.batch))
     if facts.network is None or facts.platform is None:
         lacks = "--network" if facts.network is None else "--platform"
         raise JoulecastError(

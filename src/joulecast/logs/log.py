@@ -44,6 +44,7 @@ class LogOptions:
         decimal: sign before the decimals.
         metric: of several metrics in one file, the one that is read.
         node_label: label that names the node of a metric.
+        nodes: that the training used, and ``gpus`` of a node, for logs that know neither.
     """
 
     clock: Clock = field(default_factory=Clock)
@@ -57,6 +58,8 @@ class LogOptions:
     decimal: str = "."
     metric: str | None = None
     node_label: str | None = None
+    nodes: int | None = None
+    gpus: int | None = None
 
     def node_of(self, file: Path) -> str:
         """Name of the node of a file that names none: what the user says, else the file's name."""
@@ -127,7 +130,8 @@ class LoggedRun:
     """A run that a log knows by itself: its name, and its begin and end on the log's clock.
 
     ``nodes`` is how many it ran on, where the log says so; ``about`` is kept as the run's source. ``meters``
-    are its own, of logs that keep them run by run; ``remarks`` what a reader should know of it.
+    are its own, of logs that keep them run by run; ``remarks`` what a reader should know of it. ``samples``
+    were trained, ``batch`` in a step.
     """
 
     name: str
@@ -138,6 +142,8 @@ class LoggedRun:
     about: Mapping[str, str] = field(default_factory=dict)
     meters: tuple[LoggedMeter, ...] = ()
     remarks: tuple[str, ...] = ()
+    samples: int | None = None
+    batch: int | None = None
 
 
 @dataclass

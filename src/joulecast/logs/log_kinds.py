@@ -41,6 +41,9 @@ KINDS: dict[str, Kind] = {
     "slurm": Kind(
         "slurm", "Import jobs of sacct with their energy.", ("*.txt", "*.json", "*.csv"), "sacct"
     ),
+    "megatron": Kind(
+        "megatron", "Import what Megatron-LM printed with --log-energy.", ("*.log", "*.txt")
+    ),
     "prometheus": Kind(
         "prometheus", "Import a range query of Prometheus (Kepler, DCGM), as JSON.", ("*.json",)
     ),

@@ -1,15 +1,18 @@
-"""Training logs of Megatron-LM and torchtitan: when which step was done, as a row of a table of runs.
+"""Logs of Megatron-LM, torchtitan and TensorBoard: which step was done when, as a row of a table of runs.
 
 A line is printed after its steps, so the run begins with the first line: the steps before it are warm-up.
 """
 
 import re
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import pandas as pd
 
 from joulecast.errors import JoulecastError
-from joulecast.logs.log_times import Clock
+from joulecast.logs.event_file import read_events
+from joulecast.logs.log_times import Clock, TimeForm
 from joulecast.runs.files.reading import read_text
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -18,21 +21,107 @@ _MEGATRON = re.compile(rf"(?:\[{_TIME}\] +)?iteration +(\d{{1,15}})/ *\d+ \|")
 _TITAN = re.compile(rf"\[titan\] {_TIME} - .*?\bstep: *(\d{{1,15}})\b.*\bloss:")
 _SAMPLES = re.compile(r"\| +consumed samples: +(\d{1,15}) \|")
 _BATCH = re.compile(r"\| +global batch size: +(\d{1,15}) \|")
+_LASTS = re.compile(r"\| +elapsed time per iteration \(ms\): +(\d{1,15}(?:\.\d{1,9})?) \|")
+_ENERGY = re.compile(r"\| +energy per GPU \(J/iter/GPU\): +(\d{1,15}(?:\.\d{1,9})?) \|")
 
 
-def read_training_log(file: Path, clock: Clock) -> dict[str, str | int]:
-    """A training: ``start`` and ``stop`` (ISO 8601), and its ``samples`` and ``batch`` as far as the log has
-    them, else its ``steps``.
+@dataclass(frozen=True)
+class LoggedStep:
+    """A line of a training log.
+
+    Attributes:
+        where: file and line.
+        step: that was done last.
+        t_s: when it was done, in the form of :class:`StepLog`.
+        samples: trained up to here.
+        batch: samples of a step.
+        lasts_s: of a step, without evaluations and checkpoints; the mean since the line before.
+        gpu_j: of a step and a GPU, the mean over both since the line before.
+    """
+
+    where: str
+    step: int
+    t_s: float = 0.0
+    samples: int | None = None
+    batch: int | None = None
+    lasts_s: float | None = None
+    gpu_j: float | None = None
+
+
+@dataclass(frozen=True)
+class StepLog:
+    """A training: two steps or more in their order, and the form of their times."""
+
+    steps: list[LoggedStep]
+    form: TimeForm
+
+    @property
+    def trained(self) -> dict[str, int]:
+        """``samples`` and ``batch`` as far as the log has them, else ``steps``.
+
+        Raises:
+            JoulecastError: the samples do not grow.
+        """
+        first, last = self.steps[0], self.steps[-1]
+        batches = {step.batch for step in self.steps[1:]}
+        batch = batches.pop() if len(batches) == 1 else None
+        found = {"batch": batch} if batch else {}
+        if first.samples is None or last.samples is None:
+            return {**found, "steps": last.step - first.step}
+        if last.samples <= first.samples:
+            raise JoulecastError(
+                f"{last.where}: consumed samples: {last.samples} are not above {first.samples}"
+            )
+        return {**found, "samples": last.samples - first.samples}
+
+
+def read_steps(file: Path, clock: Clock) -> StepLog:
+    """The steps of a training.
 
     Args:
-        file: what the training printed.
+        file: what the training printed; or an event file, which has ``tfevents`` in its name.
         clock: where the zone of its times is.
 
     Raises:
         JoulecastError: it has less than two lines of steps, or one that cannot be; names the line.
     """
-    rows: list[tuple[int, int, int | None, int | None]] = []
-    texts = []
+    if "tfevents" in file.name:
+        events = enumerate(read_events(file), start=1)
+        steps = [LoggedStep(f"{file}, scalar {n}", step, t_s) for n, (step, t_s) in events]
+        log = StepLog(_once_each(steps), "placed")
+    else:
+        log = _printed(file, clock)
+    steps = log.steps
+    if len(steps) < 2:
+        raise JoulecastError(
+            f"{file}: has {len(steps)} steps, as Megatron-LM, torchtitan or TensorBoard log them; give a log "
+            "of at least two"
+        )
+    for before, after in pairwise(steps):
+        if after.t_s < before.t_s:
+            raise JoulecastError(
+                f"{after.where}: its time is before that of the line before; make a file of each training"
+            )
+    return log
+
+
+def _once_each(steps: list[LoggedStep]) -> list[LoggedStep]:
+    """The steps without those that another rank, or another part of a step, has logged already."""
+    found = steps[:1]
+    for step in steps[1:]:
+        if step.step < found[-1].step:
+            raise JoulecastError(
+                f"{step.where}: step {step.step} follows step {found[-1].step}, so that a training began "
+                "again; make a file of each"
+            )
+        if step.step > found[-1].step:
+            found.append(step)
+    return found
+
+
+def _printed(file: Path, clock: Clock) -> StepLog:
+    texts: dict[str, str] = {}
+    steps = []
     for number, line in enumerate(read_text(file, "training log").splitlines(), start=1):
         plain = _COLOUR.sub("", line)
         found = _MEGATRON.search(plain) or _TITAN.search(plain)
@@ -43,45 +132,34 @@ def read_training_log(file: Path, clock: Clock) -> dict[str, str | int]:
             raise JoulecastError(
                 f"{where}: has no time; write start, stop and samples of the run into a table of runs by hand"
             )
-        step = int(found[2])
-        if rows and step == rows[-1][1]:
-            continue  # another rank's line
-        if rows and step < rows[-1][1]:
-            raise JoulecastError(
-                f"{where}: step {step} follows step {rows[-1][1]}, so that a training began again; make a "
-                "file of each"
-            )
-        samples, batch = _SAMPLES.search(plain), _BATCH.search(plain)
-        rows.append(
-            (number, step, int(samples[1]) if samples else None, int(batch[1]) if batch else None)
+        samples, batch, lasts, energy = (
+            each.search(plain) for each in (_SAMPLES, _BATCH, _LASTS, _ENERGY)
         )
-        texts.append(found[1].replace(",", "."))
-    if len(rows) < 2:
-        raise JoulecastError(
-            f"{file}: has {len(rows)} lines of steps, as Megatron-LM or torchtitan print them; give "
-            "a log of at least two"
-        )
-    lines = [number for number, *_ in rows]
-    times = clock.place(clock.seconds(pd.Series(texts, index=lines), str(file)), str(file))
-    for place in range(1, len(rows)):
-        if times.t_s[place] < times.t_s[place - 1]:
-            raise JoulecastError(
-                f"{file}, line {lines[place]}: its time is before that of the line before; make a file of "
-                "each training"
+        steps.append(
+            LoggedStep(
+                where,
+                int(found[2]),
+                samples=int(samples[1]) if samples else None,
+                batch=int(batch[1]) if batch else None,
+                lasts_s=float(lasts[1]) / 1000 if lasts else None,
+                gpu_j=float(energy[1]) if energy else None,
             )
-    zone = "UTC" if times.form == "placed" else None
+        )
+        texts[where] = found[1].replace(",", ".")
+    steps = _once_each(steps)
+    said = pd.Series({step.where: texts[step.where] for step in steps}, dtype=str)
+    times = clock.place(clock.seconds(said, str(file)), str(file))
+    placed = [replace(step, t_s=float(t_s)) for step, t_s in zip(steps, times.t_s, strict=True)]
+    return StepLog(placed, times.form)
+
+
+def read_training_log(file: Path, clock: Clock) -> dict[str, str | int]:
+    """A training: ``start`` and ``stop`` (ISO 8601), and :attr:`StepLog.trained`; arguments and errors as
+    :func:`read_steps`."""
+    log = read_steps(file, clock)
+    zone = "UTC" if log.form == "placed" else None
     start, stop = (
-        pd.Timestamp(t, unit="s", tz=zone).isoformat() for t in (times.t_s[0], times.t_s[-1])
+        pd.Timestamp(step.t_s, unit="s", tz=zone).isoformat()
+        for step in (log.steps[0], log.steps[-1])
     )
-    row: dict[str, str | int] = {"start": start, "stop": stop}
-    batches = {size for *_, size in rows[1:]}
-    if len(batches) == 1 and (size := batches.pop()):
-        row["batch"] = size
-    first, last = rows[0][2], rows[-1][2]
-    if first is None or last is None:
-        return {**row, "steps": rows[-1][1] - rows[0][1]}
-    if last <= first:
-        raise JoulecastError(
-            f"{file}, line {lines[-1]}: consumed samples: {last} are not above {first}"
-        )
-    return {**row, "samples": last - first}
+    return {"start": start, "stop": stop, **log.trained}

@@ -6,7 +6,7 @@ from typing import Any
 from joulecast.measure.observer.observation import Result
 from joulecast.quantities import counted, digits, is_number, joules, percent, seconds
 from joulecast.runs.observations import observe
-from joulecast.runs.record import RunRecord
+from joulecast.runs.record import NETWORK, RunRecord
 
 _STAGES = {
     "materials": "t_materials_s",
@@ -34,9 +34,9 @@ def _summary(record: RunRecord, folder: Path) -> list[str]:
     if outcome.steps:
         step_s = row["total_s"] / outcome.steps
         unit = outcome.work_unit
-        batch = (
-            f"{digits(info.global_batch_size)} samples" if unit == "samples" else "samples unknown"
-        )
+        batch = "samples unknown: give --samples-per-step"
+        if unit == "samples":
+            batch = f"{digits(info.global_batch_size)} samples"
         ranks = counted(info.spec.ranks, "rank")
         lines.append(f"  {counted(outcome.steps, 'step')} of {seconds(step_s)} ({batch}), {ranks}")
         shares = [
@@ -58,6 +58,8 @@ def _summary(record: RunRecord, folder: Path) -> list[str]:
         )
     else:
         lines.append(f"  no energy: {row['why_no_energy']}")
+    if (folder / NETWORK).is_file():
+        lines.append("  network captured: plan, simulate and search know it by the training's name")
     lines += [f"  {stage} not seen: {why}" for stage, why in info.unseen.items()]
     lines += [f"  {remark}" for remark in info.remarks if not remark.startswith("observed")]
     lines += [f"  left out of forecasts: {why}" for why in info.left_out]

@@ -154,6 +154,8 @@ def _add(kind: str) -> None:
             decimal=decimal,
             metric=metric,
             node_label=node_label,
+            nodes=nodes,
+            gpus=accelerators,
         )
         if records is not None:
             if runs is not None or any(value is not None for value in said.values()):
@@ -225,7 +227,12 @@ def import_nccl_tests(
 
 @import_app.command("training-log")
 def import_training_log(
-    source: Annotated[Path, typer.Argument(help="What Megatron-LM or torchtitan printed.")],
+    source: Annotated[
+        Path,
+        typer.Argument(
+            help="What Megatron-LM or torchtitan printed, or an event file of TensorBoard."
+        ),
+    ],
     out: Annotated[Path, typer.Argument(help="Table of runs to write, for --runs.")],
     name: Annotated[Text, typer.Option(help="Name of the run; the file's by default.")] = None,
     nodes: Annotated[

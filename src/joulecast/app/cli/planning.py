@@ -55,13 +55,13 @@ def when(request: StartRequest, as_json: AsJson = False) -> None:
         shown["best"] = chosen["best"]
     if chosen["paused"] is not None and len(chosen["paused"]["runs"]) > 1:
         shown["paused"] = chosen["paused"]
-    key = {"cost": "cost", "co2": "co2_kg"}[chosen["objective"]]
+    key, what = {"cost": ("cost", "money"), "co2": ("co2_kg", "CO2e")}[chosen["objective"]]
     for name, way in shown.items():
         costs = "" if way["cost"] is None else f", {way['cost']:,.2f} in money"
         (mass,) = masses(way["co2_kg"])
         emits = "" if way["co2_kg"] is None else f", {mass} CO2e"
         saved = chosen["now"][key] - way[key]
-        less = "" if saved <= 0 else f": {100 * saved / abs(chosen['now'][key]):.0f} % less"
+        less = "" if saved <= 0 else f": {100 * saved / abs(chosen['now'][key]):.0f} % less {what}"
         typer.echo(f"{ways[name]}: {way['start']} to {way['end']}{costs}{emits}{less}")
     if "best" not in shown:
         typer.echo("no later start is better")

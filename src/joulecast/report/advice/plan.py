@@ -16,7 +16,7 @@ from joulecast.graphs.costs import Costs
 from joulecast.graphs.network_graphs import network_for
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.graphs.precision import TrainingSetup, training_of
-from joulecast.quantities import counted
+from joulecast.quantities import counted, steady
 from joulecast.report.advice.advise import Weighed, answer
 from joulecast.report.advice.candidate import Candidate
 from joulecast.report.advice.choice import check_prices_of
@@ -142,7 +142,7 @@ def _at_limits(
     if limit_w is None:
         yield None, fastest
         return
-    for percent in dict.fromkeys(request.power_limits):
+    for percent in sorted(set(request.power_limits), reverse=True):
         if percent == 100:
             yield None, fastest
             continue
@@ -195,9 +195,15 @@ def _settings(request: PlanRequest, machines: list[Machine], devices: int) -> _S
                 )
                 found.refused.append({"setting": setting, "why": fastest})
                 continue
+            takes = set()
             try:
                 for limit_w, step in _at_limits(machine, fastest, request):
-                    found.candidates.append(_candidate(machine, step, limit_w, request.samples))
+                    candidate = _candidate(machine, step, limit_w, request.samples)
+                    joules = candidate.energy_j and steady(candidate.energy_j)
+                    # A limit that its GPUs do not reach is no other setting.
+                    if (steady(candidate.time_s), joules) not in takes:
+                        found.candidates.append(candidate)
+                    takes.add((steady(candidate.time_s), joules))
             except JoulecastError as error:
                 setting = f"power limits on {machine.platform.name}"
                 found.refused.append({"setting": setting, "why": str(error)})

@@ -147,6 +147,9 @@ class PlanRequest(SimulatedTraining, WithPrices, Limit):
         "h100-sxm=2.5,a100-80gb-sxm=1.2.",
     )
     platforms: Path = Field(default=PLATFORMS, description="Folder of your platform files.")
+    html: Path | None = Field(
+        default=None, description="Write a page here: the plan, with the front as a chart."
+    )
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

@@ -4,7 +4,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from joulecast.energy.prices import Prices, co2_text, cost_text
-from joulecast.quantities import NONE, amount, consumptions_of, digits, listed, times, with_range
+from joulecast.quantities import (
+    NONE,
+    amount,
+    consumptions_of,
+    counted,
+    digits,
+    listed,
+    times,
+    with_range,
+)
 from joulecast.report.advice.choice import within_words
 from joulecast.report.advice.request import Limit
 from joulecast.report.forecast_lines import basis_in_words, energy_is
@@ -191,7 +200,8 @@ def plan_text(planned: Mapping[str, Any]) -> str:
     legend += "; (memory): near a device's memory, it may not fit" * any(
         row["near_memory_limit"] for row in front
     )
-    lines.append(f"{legend}; {len(rows) - len(cells)} more settings with --json")
+    hidden = len(rows) - len(cells)
+    lines.append(f"{legend}; {counted(hidden, 'more setting')} with --json" if hidden else legend)
     lines += [f"not a candidate: {r['setting']}: {r['why']}" for r in planned["refused"][:_FRONT]]
     lines += ["", "to be surer, measure:"]
     lines += [f"  {step['what']}: {step['why']}" for step in planned["measure_next"]]

@@ -53,6 +53,7 @@ class Quantity:
     in_words: Callable[..., list[str]]
 
     def of(self, row: Row, end: str = "") -> float | None:
+        """The quantity of a forecast, or an ``end`` of its interval: ``_low`` or ``_high``."""
         value: float | None = row.get(f"{self.column}{end}{self.unit}")
         return value
 
@@ -83,7 +84,8 @@ TIMES = Quantity(
 _CO2 = Quantity(CO2, "co2", "_kg", ((0, 1e-3, "g"), (1.0, 1.0, "kg"), (1e3, 1e3, "t")), masses)
 
 
-def _quantities(currency: str) -> tuple[Quantity, ...]:
+def quantities(currency: str) -> tuple[Quantity, Quantity, Quantity, Quantity]:
+    """Energy, cost, CO2 and time."""
     paid = Quantity(COST, "cost", "", ((0, 1.0, currency),), partial(money, currency))
     return ENERGIES, paid, _CO2, TIMES
 
@@ -232,7 +234,7 @@ def forecast_charts(rows: Sequence[Row], currency: str = "EUR") -> dict[str, Cha
         currency: of their costs.
     """
     charts, names = {}, list(dict.fromkeys(training_names(rows)))
-    for quantity in _quantities(currency):
+    for quantity in quantities(currency):
         known = [row for row in rows if quantity.of(row) is not None]
         if known:
             charts[quantity.name] = _drawn(known, quantity, names)

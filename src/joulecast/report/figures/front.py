@@ -1,6 +1,6 @@
 """The energy-time front of all settings: what was run, and what is forecast from it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -26,6 +26,7 @@ from joulecast.report.forecast_lines import basis_in_words, energy_is
 from joulecast.report.results_folder import NothingToShow
 
 _MOST_FRONTS = 6
+ON_FRONT = "on the front"
 _ENERGIES = ("energy_j", "energy_low_j", "energy_high_j")
 
 
@@ -85,7 +86,7 @@ def _points(one: Advised) -> Iterator[dict[str, Any]]:
                 "90 % between": NONE if NONE in (low, high) else f"{low} to {high}",
                 "basis": "; ".join([basis_in_words(row), *row["extrapolation"]]),
                 "kind": "was run" if row["basis"] == "measured" else "forecast",
-                "front": "on the front" if row["on_front"] else "beaten",
+                "front": ON_FRONT if row["on_front"] else "beaten",
                 "chosen": best is not None and row["setting"] == best["setting"],
             }
 
@@ -112,27 +113,43 @@ def _front(points: pd.DataFrame, alike: pd.DataFrame, workload: str, source: str
         scale=(energies := value_scale(*(alike[name] for name in _ENERGIES), pad=0.12)),
         axis=value_axis(energies),
     )
-    chart = alt.Chart(values(points))
-    line = (
-        alt.Chart(values(points[points["front"] == "on the front"].sort_values("time_s")))
-        .mark_line(color=INK, strokeWidth=1.2, strokeDash=[4, 3], interpolate="step-after")
-        .encode(x=x, y=y)
+    spans = (
+        alt.Chart(values(points))
+        .mark_rule(color=INK, opacity=0.5)
+        .encode(x=x, y=alt.Y("energy_low_j:Q", scale=energies), y2="energy_high_j:Q")
     )
-    spans = chart.mark_rule(color=INK, opacity=0.5).encode(
-        x=x, y=alt.Y("energy_low_j:Q", scale=energies), y2="energy_high_j:Q"
-    )
-    kinds = [kind for kind in KNOWN if kind in set(points["kind"])]
-    dots = chart.mark_point(filled=True, stroke=INK, strokeWidth=0.6, opacity=0.95).encode(
-        x=x,
-        y=y,
-        color=alt.Color("kind:N", title=None, scale=colours(kinds, [KNOWN[k] for k in kinds])),
-        shape=alt.Shape("kind:N", title=None, scale=shapes(kinds)),
-        size=alt.condition("datum.front == 'on the front'", alt.value(150), alt.value(60)),
-        tooltip=tooltips("setting", "time", "energy", "90 % between", "basis"),
-    )
-    drawn = line + spans + dots
+    kinds = {kind: KNOWN[kind] for kind in KNOWN if kind in set(points["kind"])}
+    hover = ("setting", "time", "energy", "90 % between", "basis")
+    drawn = spans + front_marks(points, x, y, kinds, hover)
     chosen = points[points["chosen"]]
     if len(chosen):
         label = alt.Chart(values(chosen)).mark_text(dy=-14, color=INK, fontWeight="bold")
         drawn += label.encode(x=x, y=y, text="setting:N")
     return titled(drawn, workload, below=f"{source} energy, and forecasts from it")
+
+
+def front_marks(
+    points: pd.DataFrame, x: alt.X, y: alt.Y, kinds: Mapping[str, str], hover: Sequence[str]
+) -> alt.LayerChart:
+    """Settings as dots in the colours of their ``kind``; those whose ``front`` is :data:`ON_FRONT` are large,
+    and joined.
+
+    Args:
+        kinds: colours by kind.
+        hover: columns that are shown of a dot.
+    """
+    on_front = points[points["front"] == ON_FRONT].sort_values(str(x["shorthand"]).split(":")[0])
+    dash: dict[str, Any] = {"strokeDash": [4, 3], "interpolate": "step-after"}
+    line = alt.Chart(values(on_front)).mark_line(color=INK, strokeWidth=1.2, **dash)
+    dots = alt.Chart(values(points)).mark_point(
+        filled=True, stroke=INK, strokeWidth=0.6, opacity=0.95
+    )
+    drawn: alt.LayerChart = line.encode(x=x, y=y) + dots.encode(
+        x=x,
+        y=y,
+        color=alt.Color("kind:N", title=None, scale=colours([*kinds], [*kinds.values()])),
+        shape=alt.Shape("kind:N", title=None, scale=shapes([*kinds])),
+        size=alt.condition(f"datum.front == '{ON_FRONT}'", alt.value(150), alt.value(60)),
+        tooltip=tooltips(*hover),
+    )
+    return drawn

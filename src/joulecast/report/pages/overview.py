@@ -89,7 +89,7 @@ def page_context(
 
 def rendered(context: Mapping[str, Any]) -> str:
     """The page as HTML."""
-    return _environment().get_template("overview.html.j2").render(context)
+    return environment().get_template("overview.html.j2").render(context)
 
 
 def _context(
@@ -146,8 +146,8 @@ def _context(
         "command": lambda part: _command(part, snakemake),
         "table_links": lambda names: _table_links(names, found.folder, start),
         "svg": inline_svg,
-        "style": page_colours() + "\n" + _asset("overview.css"),
-        "script": _asset("overview.js"),
+        "style": style(),
+        "script": asset("overview.js"),
     }
 
 
@@ -172,8 +172,9 @@ def _table_links(names: Sequence[str | None], folder: Path, start: Path) -> list
     return found
 
 
-def _environment() -> Environment:
-    environment = Environment(
+def environment() -> Environment:
+    """The templates of the pages."""
+    made = Environment(
         loader=PackageLoader("joulecast.report.pages"),
         autoescape=True,
         finalize=_with_whole_quantities,
@@ -181,8 +182,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["coded"] = _coded
-    return environment
+    made.filters["coded"] = _coded
+    return made
 
 
 def _with_whole_quantities(value: Any) -> Any:
@@ -198,5 +199,11 @@ def _coded(text: str) -> Markup:
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
-def _asset(name: str) -> str:
+def style() -> str:
+    """CSS of the pages."""
+    return page_colours() + "\n" + asset("overview.css")
+
+
+def asset(name: str) -> str:
+    """A file beside the templates."""
     return (files("joulecast.report.pages") / "templates" / name).read_text()

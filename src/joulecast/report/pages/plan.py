@@ -1,0 +1,39 @@
+"""The page of a plan: the front as a chart, and all that the command prints."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from joulecast.report.advice.request import PlanRequest
+from joulecast.report.advice.text import plan_text
+from joulecast.report.figures.inline import inline_svg
+from joulecast.report.figures.plan import plan_front
+from joulecast.report.pages.overview import asset, environment, style
+from joulecast.report.results_folder import Part
+from joulecast.runs.files.writing import written_aside
+
+
+def write_plan_page(planned: Mapping[str, Any], page: Path) -> None:
+    """Write a page, which needs no network and no JavaScript.
+
+    Args:
+        planned: of :func:`joulecast.report.advice.plan.plan`.
+
+    Raises:
+        JoulecastError: the page cannot be written.
+    """
+    html = (
+        environment()
+        .get_template("plan.html.j2")
+        .render(
+            network=planned["network"],
+            front=Part.of(lambda: plan_front(planned)),
+            text=plan_text(planned),
+            command=PlanRequest(**planned["request"]).in_shell(),
+            svg=inline_svg,
+            style=style(),
+            script=asset("overview.js"),
+        )
+    )
+    with written_aside(page) as partial:
+        partial.write_text(html, encoding="utf-8")
