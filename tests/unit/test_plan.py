@@ -176,7 +176,8 @@ def test_what_is_asked_twice_is_one_setting():
 def test_a_page_shows_time_against_money_or_energy(tmp_path, prices):
     page = tmp_path / "plan.html"
     planned = plan("h100-sxm", "a100-80gb-sxm", html=page, **prices)
-    text = page.read_text()
+    # A quantity's number and unit stay on one line.
+    text = page.read_text().replace("\u00a0", " ")
     (chart,) = re.findall(r'<div class="chart" role="img" tabindex="0" aria-label="([^"]*)">', text)
     name, value = ("cost", "cost") if prices else ("energy", "energy_j")
     left, unbeaten = float("inf"), 0

@@ -220,15 +220,19 @@ def _passes(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[
 
 def _loss(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
     """Cross entropy: fused it reads logits, and writes their gradients; torch's does so with shares of its
-    own at fp32 at least, for which half precision is cast."""
+    own at fp32 at least, for which half precision is cast. Losses that are logged are torch's, forward."""
     logits = op.reads[0]
     itemsize = graph.tensors[logits.tensor].itemsize
     elements = _bytes(graph, (logits,), parts) / itemsize
-    if op.attributes.get("fused"):
-        return [Pass("softmax", (1 if direction == "forward" else 3) * itemsize * elements)]
     wide = max(4, itemsize)
     cast = itemsize + wide if itemsize < wide else 0
-    moved = (2 if direction == "forward" else 3) * wide + cast
+    forward = 2 * wide + cast
+    if op.attributes.get("fused"):
+        moved = (1 if direction == "forward" else 3) * itemsize
+    else:
+        moved = forward if direction == "forward" else 3 * wide + cast
+    if direction == "forward":
+        moved += op.attributes.get("metrics", 0) * forward
     return [Pass("softmax", moved * elements)]
 
 

@@ -185,7 +185,7 @@ class NetworkBuilder:
         ]
         return self.add("embedding", name, dims, reads, writes)
 
-    def cross_entropy(self, logits: str, fused: bool) -> str:
+    def cross_entropy(self, logits: str, fused: bool, metrics: int) -> str:
         """The loss of each sample (and position): dims in front, and classes REDUCE."""
         *leading, last = self.axes[logits]
         sizes = {axis: self.shape(logits)[axis] for axis in leading}
@@ -194,6 +194,7 @@ class NetworkBuilder:
         dims: dict[str, int | Dim] = {**sizes, "classes": classes}
         reads: list[tuple[str, Axes]] = [(logits, (*leading, "classes")), (target, tuple(leading))]
         more: dict[str, Any] = {"fused": True} if fused else {}
+        more |= {"metrics": metrics} if metrics else {}
         return self.add("cross_entropy", "cross_entropy", dims, reads, module="", **more)
 
     def graph(self, name: str) -> OpGraph:

@@ -62,6 +62,8 @@ class TransformerSize:
     loss: Loss = "auto"
     """Cross entropy: torch's (``eager``), which keeps shares at fp32; ``fused``, which keeps logits; none.
     ``auto``: as attention is."""
+    metrics: int = 0
+    """Losses that are computed again, by torch and without gradients, to be logged."""
     experts: int = 0
     """Of a mixture of experts, in every MLP; 0: none."""
     top_k: int = 2
@@ -112,7 +114,8 @@ def _sized(family: Family, layers: int, hidden: int, heads: int, **more: Any) ->
 
 
 def _mpt(layers: int, hidden: int, heads: int) -> TransformerSize:
-    more = {"sequence": 2048, "vocabulary": 50368, "dropout": 0.0, "gelu": "fused"}
+    # Composer's MPT logs cross entropy and perplexity of every micro-batch (`use_train_metrics`).
+    more = {"sequence": 2048, "vocabulary": 50368, "dropout": 0.0, "gelu": "fused", "metrics": 2}
     return _sized("gpt", layers, hidden, heads, **more)
 
 

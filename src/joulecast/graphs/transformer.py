@@ -456,5 +456,5 @@ def transformer(
     x = network.output(x)
     if size.loss != "no" and size.head in ("lm", "mlm", "classes"):
         how = attention if size.loss == "auto" else size.loss
-        network.net.cross_entropy(x, how == "fused")
+        network.net.cross_entropy(x, how == "fused", size.metrics)
     return network.net.graph(name)
