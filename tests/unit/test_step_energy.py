@@ -19,7 +19,7 @@ from joulecast.energy.mc2_phases import PhaseMC2
 from joulecast.energy.node_power import MeteredNode, shipped_nodes
 from joulecast.energy.strategy_energy import rising_joules
 from joulecast.errors import JoulecastError
-from joulecast.runs import table
+from joulecast.runs import runs_table
 from joulecast.runs.judging import COLUMNS
 from joulecast.runs.platforms import gpu_in, same_hardware
 from joulecast.runs.platforms.gpus import catalogue
@@ -144,7 +144,7 @@ def test_a_time_without_an_interval_is_said_in_that_of_the_joules():
 
 def whole(observations: pd.DataFrame) -> pd.DataFrame:
     """Observations with the columns that every runs table has."""
-    every = [name for name, column in table.COLUMNS.items() if column.of == "all"]
+    every = [name for name, column in runs_table.COLUMNS.items() if column.of == "all"]
     return observations.reindex(columns=[*dict.fromkeys([*observations, *every])])
 
 
