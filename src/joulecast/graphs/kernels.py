@@ -226,13 +226,11 @@ def _loss(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Ke
     elements = _bytes(graph, (logits,), parts) / itemsize
     wide = max(4, itemsize)
     cast = itemsize + wide if itemsize < wide else 0
-    forward = 2 * wide + cast
-    if op.attributes.get("fused"):
-        moved = (1 if direction == "forward" else 3) * itemsize
-    else:
-        moved = forward if direction == "forward" else 3 * wide + cast
+    of_torch = {"forward": 2 * wide + cast, "backward": 3 * wide + cast}
+    of_fused = {"forward": itemsize, "backward": 3 * itemsize}
+    moved = (of_fused if op.attributes.get("fused") else of_torch)[direction]
     if direction == "forward":
-        moved += op.attributes.get("metrics", 0) * forward
+        moved += op.attributes.get("metrics", 0) * of_torch["forward"]
     return [Pass("softmax", moved * elements)]
 
 

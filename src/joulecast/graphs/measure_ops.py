@@ -185,7 +185,7 @@ _BARRIER: list[Barrier] = []
 """Of this process: ranks start each step together."""
 
 
-def _join(barrier: Barrier) -> None:
+def _set_barrier(barrier: Barrier) -> None:
     """Begin a rank's process."""
     _BARRIER[:] = [barrier]
 
@@ -218,7 +218,7 @@ def _rank(
         raise
 
 
-def _together(
+def _measure_ranks(
     size: tuple[str, int, int, int], batches: Sequence[int], iterations: int, ranks: int
 ) -> list[tuple[OpGraph, StepTimes]]:
     """Graph and times of all ranks for each batch size.
@@ -230,7 +230,7 @@ def _together(
     cores = sorted(os.sched_getaffinity(0))[:ranks]
     with (
         _environment_of_training(),
-        ProcessPoolExecutor(ranks, context, _join, (context.Barrier(ranks),)) as pool,
+        ProcessPoolExecutor(ranks, context, _set_barrier, (context.Barrier(ranks),)) as pool,
     ):
         # A rank waits for the others at its first step, so that no process takes two of them.
         each = [pool.submit(_rank, size, tuple(batches), iterations, core) for core in cores]
@@ -296,7 +296,9 @@ def measure_database(
     _check(ranks, batches, iterations)
     load_facts = load_before(load)
     start = time.monotonic()
-    measured = _together((network, image_size, patch_size, classes), batches, iterations, ranks)
+    measured = _measure_ranks(
+        (network, image_size, patch_size, classes), batches, iterations, ranks
+    )
     tables = [tabulated(graph, steps) for graph, steps in measured]
     database = Database(
         provenance={
