@@ -232,6 +232,18 @@ def test_a_sound_counter_is_believed(watts, first, every_s):
             assert believed.read().joules == meter.joules
 
 
+def test_a_counter_that_falls_before_its_first_reading_is_believed_from_then_on(clock):
+    """Meters count from when they were opened: joules below 0 are none."""
+    meter = MadeUp()
+    believed, meter.joules = Believed(meter), -43.0
+    with pytest.raises(MeterFailed, match="its counter went from 0 to -43 J"):
+        believed.read()
+    for k in range(1, 5):
+        clock[0] += 0.1
+        meter.joules += 5.0
+        assert believed.read().joules == -43 + 5 * k
+
+
 def test_one_slow_read_is_no_counter_that_stands_still(monkeypatch):
     times = iter([0.0, 0.0, 0.1, 0.1, 0.2, 2.7, 2.7, 2.7])
     monkeypatch.setattr(time, "monotonic", lambda: next(times))

@@ -241,6 +241,7 @@ class Believed:
         self._limits: Limits | None = None if meter.source == "estimated" else limits
         self._renewals: deque[_Renewal] = deque(maxlen=_MEAN_OF)
         self._last_s = 0.0
+        self._has_counted = False
 
     def read(self) -> Reading:
         """Read once.
@@ -277,7 +278,11 @@ class Believed:
                 new = new._replace(earliest_s=max(new.earliest_s, self._last_s))
                 fault = _fault_between(self._renewals[-1], new, limits)
                 fault = fault or _fault_between(self._renewals[0], new, limits)
+            elif joules < 0 and not self._has_counted:
+                # It fell after it was opened, before it was read.
+                fault = _fault_between(new._replace(joules=0.0), new, limits)
             self._renewals.append(new)
+        self._has_counted = True
         self._last_s = before_s
         return fault
 
