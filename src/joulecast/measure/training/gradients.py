@@ -223,7 +223,6 @@ class GpuGradients:
             network,
             device_ids=[torch.cuda.current_device()],
             bucket_cap_mb=bucket_mb if overlap else sum(p.nbytes for p in self.parameters) / 1e6,
-            forward_sync_buffers=False,
             gradient_as_bucket_view=True,
         )
         self.replica.register_comm_hook(None, self._sum)
@@ -237,7 +236,7 @@ class GpuGradients:
             store = TCPStore(host, comm.bcast(None))
         distributed.init_process_group("nccl", store=store, rank=comm.rank, world_size=comm.size)
 
-    def _sum(self, _: Any, bucket: Any) -> torch.futures.Future[Tensor]:
+    def _sum(self, _: Any, bucket: distributed.GradBucket) -> torch.futures.Future[Tensor]:
         """Sum a bucket where DDP would take the mean: the loss is divided by the global batch already."""
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()

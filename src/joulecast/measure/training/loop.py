@@ -79,10 +79,10 @@ def weights_sha256(network: nn.Module) -> str:
 
 
 def device_of(spec: RunSpec, hosts: Hosts) -> torch.device:
-    """The device of this rank; the GPUs of a host are assigned to its ranks in turn.
+    """The device of this rank: on a host, each rank has a GPU of its own.
 
     Raises:
-        JoulecastError: the specification asks for a GPU and there is none.
+        JoulecastError: the specification asks for GPUs, and the host has too few.
     """
     assert spec.training is not None
     if spec.training.device == "cpu":
@@ -91,8 +91,15 @@ def device_of(spec: RunSpec, hosts: Hosts) -> torch.device:
         raise JoulecastError(
             f"run {spec.run}: training.device is cuda, but torch sees no GPU on {hosts.own}"
         )
+    # A launcher may show each rank one GPU, which is then 0 on all of them.
     device = torch.device("cuda", hosts.local.rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
+    gpus = hosts.local.allgather(str(torch.cuda.get_device_properties(device).uuid))
+    if len(set(gpus)) < len(gpus):
+        raise JoulecastError(
+            f"run {spec.run}: {len(gpus)} ranks of {hosts.own} share {len(set(gpus))} GPU, and NCCL needs one for "
+            "each rank; ask for fewer nodes or ranks_per_node, or for more hosts"
+        )
     return device
 
 
