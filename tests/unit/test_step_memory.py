@@ -172,8 +172,8 @@ def test_inference_keeps_nothing() -> None:
     half = sum(t.bytes for t in graph.parameters) / 2
     assert found.weights_bytes == pytest.approx(half, rel=0.02)
     assert found.gradients_bytes == found.optimizer_bytes == 0
-    # Two of the widest tensors, at most, and the residual.
-    assert found.activations_bytes < 8 * SEQUENCE * 4 * (2 * 4 * HIDDEN + HIDDEN)
+    # Three of the widest tensors, at most, and the residual: GELU is written out.
+    assert found.activations_bytes < 8 * SEQUENCE * 4 * (3 * 4 * HIDDEN + HIDDEN)
 
 
 def test_two_activations_have_two_backward_products() -> None:

@@ -49,7 +49,7 @@ class SimulatorSection(Section):
         return sorted(set(counts))
 
 
-PeakPrecision = Literal["fp32", "tf32", "bf16", "fp16", "fp64", "fp8", "mxfp8", "nvfp4"]
+PeakPrecision = Literal["fp32", "tf32", "amp", "bf16", "fp16", "fp64", "fp8", "mxfp8", "nvfp4"]
 """Precision that is simulated, of whose peak rate a platform's file tells."""
 
 Objective = Literal["time", "energy", "cost", "co2", "edp"]

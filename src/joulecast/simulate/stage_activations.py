@@ -45,6 +45,11 @@ def _sizes(graph: OpGraph, items: list[PlacedOp], as_written: bool) -> dict[str,
     return sizes
 
 
+def _kept_by(op: str, number: int = 0) -> str:
+    """Name of what an op keeps that is no tensor of the graph."""
+    return f"kept by {op}, {number}"
+
+
 class _Stage:
     """Activations of one stage: what a forward leaves, and the peaks of forward and backward above it."""
 
@@ -71,9 +76,8 @@ class _Stage:
             makes = [a.tensor for a in item.op.writes if a.tensor in self.sizes]
             for access in kept_for_backward(graph, item.op) if keeps else ():
                 self.keepers.setdefault(access.tensor, []).append(place)
-            extra = extra_kept(graph, item.op) if keeps else None
-            if extra is not None:
-                name = f"kept by {item.op.name}"
+            for number, extra in enumerate(extra_kept(graph, item.op) if keeps else ()):
+                name = _kept_by(item.op.name, number)
                 share = part_of(extra.access, _parts(item))
                 if as_written and extra.access.tensor in self.made:
                     tensor = extra.access.tensor
@@ -168,7 +172,7 @@ class _Stage:
             total = now + gradients + sum(again.values()) + 2 * self.gathered[place]
             if item.op.kind == "cross_entropy":
                 # The gradient of the shares' logarithms, and that of the logits at their precision.
-                kept, logits = f"kept by {item.op.name}", item.op.reads[0].tensor
+                kept, logits = _kept_by(item.op.name), item.op.reads[0].tensor
                 total += self.sizes[kept] + max(0.0, self.sizes[kept] - self.sizes[logits])
             if total > peak:
                 peak, where = total, place

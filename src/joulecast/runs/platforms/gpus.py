@@ -32,6 +32,7 @@ _NIC_SHARE = 0.9
 _LAUNCH_S, _STEP_S, _NIC_STEP_S = 37e-6, 2.4e-6, 9.6e-6
 """Seconds before a collective moves, and of each of its steps: fitted to the same measurement."""
 _HELD_SHARE = 0.85
+_EAGER_SHARE = 0.95
 """Of the rate of the best shape, in bursts: what a training holds, whose shapes are others and whose clocks
 settle at the power limit: an assumption where ``gpus.yaml`` has none of the generation. On A100 it stands as
 llm-foundry's steps say 0.8 and vTrain's 0.86, and either makes those of the other worse."""
@@ -214,6 +215,7 @@ def _link_gb_per_s(text: str, gpu: Gpu, link: str) -> float:
 def _device(gpu: Gpu) -> dict[str, Any]:
     facts = dict(catalogue().generations[gpu.generation])
     held = facts.pop("held", _HELD_SHARE)
+    eager = {"amp": _EAGER_SHARE * gpu.measured["bf16"] * 1e12} if "bf16" in gpu.measured else {}
     return {
         "name": gpu.title,
         "peak_flops": {precision: rate * 1e12 for precision, rate in gpu.peak.items()},
@@ -225,7 +227,8 @@ def _device(gpu: Gpu) -> dict[str, Any]:
         "architecture": {"vendor": gpu.vendor, **facts},
         "measured_flops": {
             precision: held * rate * 1e12 for precision, rate in gpu.measured.items()
-        },
+        }
+        | eager,
     }
 
 

@@ -82,6 +82,12 @@ class Architecture(BaseModel):
     attention: float = Field(
         0.45, gt=0, le=1, description="Share of the plateau that fused attention reaches forward."
     )
+    sdpa: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="The same of torch's scaled_dot_product_attention under autocast, where it is another.",
+    )
     lanes: int | None = Field(
         None,
         ge=1,
