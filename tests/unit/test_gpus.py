@@ -89,11 +89,14 @@ def test_a_file_of_ones_own_goes_before_the_gpu_of_that_name() -> None:
     assert find_platform("hc1").require_cluster().device.units is None
 
 
-def test_a_file_that_describes_no_node_leaves_it_to_the_gpu() -> None:
-    assert find_platform("h200").cluster is None
+def test_a_file_that_describes_no_node_leaves_it_to_the_gpu(tmp_path: Path) -> None:
+    (tmp_path / "h200.yaml").write_text("{name: h200, hosts: 1}")
+    assert find_platform("h200", tmp_path).cluster is None
+    node = find_platform("h200-sxm").cluster
+    assert simulated_platform("h200", tmp_path).require_cluster() == node
     for said in ("h200", "NVIDIA H200"):
-        assert simulated_platform(said).require_cluster() == find_platform("h200-sxm").cluster
-    assert simulated_platform("h200:gpus=4").require_cluster().devices_per_node == 4
+        assert find_platform(said).require_cluster() == node
+    assert find_platform("h200:gpus=4").require_cluster().devices_per_node == 4
     assert simulated_platform("hc2") == find_platform("hc2")
 
 

@@ -254,22 +254,18 @@ def test_an_interrupted_campaign_goes_on_and_repeats_no_finished_run(
     assert sorted(finished) == sorted(wanted)
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp32"])
-def test_configurations_for_the_gpu_ask_for_what_is_wanted(precision):
-    config = read_config(ROOT / f"config/h200-{precision}.yaml")
-    runs = campaign_runs(config, PLATFORMS)
+def test_the_configuration_for_a_gpu_asks_for_what_is_wanted():
+    runs = campaign_runs(read_config(ROOT / "config/gpu.yaml"), PLATFORMS)
     table = run_table(runs)
     training = table[table["kind"] == "training"]
     assert set(training["network"]) == {"vgg16", "resnet50", "vit_b"}
-    repeats = training.groupby(["network", "nodes"])["repeat"].nunique().unstack()
-    assert list(repeats.columns) == [1, 2, 4, 8] and (repeats == 3).all().all()
-    assert (training[training.nodes == 1].groupby("network")["batch"].nunique() >= 3).all()
-    kinds = table[table["kind"] != "training"].groupby("kind")["nodes"].agg(set).to_dict()
-    assert kinds == {"idle": {1}, "allreduce": {2, 4, 8}, "sleeping_rank": {2, 4, 8}}
+    assert (training.groupby("network")["repeat"].nunique() == 3).all()
+    assert (training.groupby("network")["batch"].nunique() == 3).all()
+    assert set(table["kind"]) == {"training", "idle"} and set(table["nodes"]) == {1}
     for spec in runs:
         assert spec.meters == ("gpu",) and spec.emulation is None and spec.hosts == 1
         if spec.training:
-            assert spec.training.device == "cuda" and spec.training.precision == precision
+            assert spec.training.device == "cuda" and spec.training.precision == "bf16"
             assert spec.workload.image_size == 224 and spec.workload.dataset == "synthetic"
 
 

@@ -267,13 +267,8 @@ def as_catalogued(device: dict[str, Any]) -> dict[str, Any] | None:
     return kept | own | {"peak_flops": peak, "measured_flops": measured}
 
 
-_SHORT = {"h200": "h200-sxm"}
-"""GPUs by names that also are those of platform files, which go first and need not describe a node."""
-
-
 def _gpu_of_platform(text: str) -> str | None:
-    base = plain_name(text.partition(":")[0])
-    return gpu_named(_SHORT.get(base, base))
+    return gpu_named(plain_name(text.partition(":")[0]))
 
 
 def is_gpu_platform(text: str) -> bool:

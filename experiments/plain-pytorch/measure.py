@@ -1,0 +1,207 @@
+"""Measures steps of usual trainings on one NVIDIA GPU. See README.md."""
+
+import csv
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from statistics import median_high
+from typing import Any, Literal, NamedTuple
+
+import pynvml
+import torch
+import torchvision
+import transformers
+
+from joulecast.errors import JoulecastError
+
+RECORDED = Path(__file__).resolve().parents[2] / "recorded/training-steps"
+NETWORKS = RECORDED / "plain_pytorch_networks.json"
+"""The language models, each as a config.json of Hugging Face."""
+SETTLING_S, WINDOW_S = 1.2, 3.0
+FIRST_STEPS, STEPS_OF_A_WAIT = 4, 2
+FEWEST_IN_A_ROW, MOST_IN_A_ROW, IN_A_ROW_S = 3, 20, 1.0
+IMAGE_SIZE, CLASSES = 224, 1000
+COLUMNS = (
+    *("source", "gpu", "network", "batch", "sequence", "precision", "recompute", "optimizer"),
+    *("parameters", "step_s", "event_step_s", "step_j", "gpu_w", "memory_bytes", "sm_mhz", "torch"),
+)
+
+
+class Setting(NamedTuple):
+    """What is trained: images if ``sequence`` is 0, else so many tokens a sample."""
+
+    network: str
+    batch: int
+    sequence: int = 0
+    precision: Literal["amp", "tf32", "fp32"] = "amp"
+    recompute: bool = False
+
+    @property
+    def optimizer(self) -> Literal["adam", "momentum"]:
+        """AdamW for tokens, SGD with momentum for images."""
+        return "adam" if self.sequence else "momentum"
+
+
+SETTINGS = (
+    Setting("resnet50", 128),
+    Setting("vgg16", 128),
+    Setting("vit_b_16", 128),
+    Setting("gpt2", 16, 1024),
+    Setting("gpt2-large", 8, 1024),
+    Setting("llama-1b", 4, 2048),
+    Setting("llama-1b", 8, 2048, recompute=True),
+    Setting("bert-large", 32, 512),
+    Setting("qwen-0.5b", 4, 2048),
+    Setting("llama3-3b", 2, 2048, recompute=True),
+    Setting("llama-4l", 2, 4096),
+    Setting("gpt2", 8, 1024, "tf32"),
+    Setting("gpt2", 8, 1024, "fp32"),
+    Setting("resnet50", 128, precision="tf32"),
+    Setting("vit_b_16", 64, precision="fp32"),
+    Setting("gpt2", 2, 1024),
+    Setting("resnet50", 32),
+    Setting("gpt2-large", 8, 1024, "tf32"),
+)
+"""In the order of measuring."""
+
+
+def language_model(
+    setting: Setting, device: torch.device
+) -> tuple[Any, Callable[[], torch.Tensor]]:
+    """A model of transformers, and what computes its loss of a batch that is on the device."""
+    fields = json.loads(NETWORKS.read_text())[setting.network]
+    kind, (architecture,) = fields.pop("model_type"), fields.pop("architectures")
+    config = transformers.AutoConfig.for_model(kind, **fields, use_cache=False)
+    with device:
+        model = getattr(transformers, architecture)(config)
+    if setting.recompute:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    tokens = torch.randint(0, config.vocab_size, (setting.batch, setting.sequence), device=device)
+    return model, lambda: model(input_ids=tokens, labels=tokens).loss
+
+
+def image_model(setting: Setting, device: torch.device) -> tuple[Any, Callable[[], torch.Tensor]]:
+    """A model of torchvision, and what computes its loss of a batch that is on the device."""
+    with device:
+        model = getattr(torchvision.models, setting.network)(weights=None)
+    images = torch.randn(setting.batch, 3, IMAGE_SIZE, IMAGE_SIZE, device=device)
+    classes = torch.randint(0, CLASSES, (setting.batch,), device=device)
+    return model, lambda: torch.nn.functional.cross_entropy(model(images), classes)
+
+
+def training(setting: Setting, device: torch.device) -> tuple[int, Callable[[], None]]:
+    """The parameters of a setting's network, and what makes one step of its training."""
+    torch.set_float32_matmul_precision("high" if setting.precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = setting.precision == "tf32"
+    if not setting.sequence:
+        model, loss_of = image_model(setting, device)
+        optimizer: torch.optim.Optimizer = torch.optim.SGD(
+            model.parameters(), lr=0.01, momentum=0.9, fused=True
+        )
+    else:
+        model, loss_of = language_model(setting, device)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    model.train()
+    is_amp = setting.precision == "amp"
+    cast = torch.autocast(device.type, dtype=torch.bfloat16) if is_amp else nullcontext()
+
+    def step() -> None:
+        with cast:
+            loss = loss_of()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return sum(parameter.numel() for parameter in model.parameters()), step
+
+
+def windowed(step: Callable[[], None], gpu: Any) -> dict[str, float]:
+    """Seconds, joules and clock of a step, over a window in which the host waits after each few steps."""
+    settled_s = time.perf_counter() + SETTLING_S
+    while time.perf_counter() < settled_s:
+        step()
+        torch.cuda.synchronize()
+    steps, clocks = 0, []
+    begin_mj, begin_s = pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu), time.perf_counter()
+    while time.perf_counter() - begin_s < WINDOW_S:
+        for _ in range(STEPS_OF_A_WAIT):
+            step()
+        torch.cuda.synchronize()
+        steps += STEPS_OF_A_WAIT
+        clocks.append(pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM))
+    joules = (pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu) - begin_mj) / 1e3
+    seconds = time.perf_counter() - begin_s
+    return {
+        "step_s": seconds / steps,
+        "step_j": joules / steps,
+        "gpu_w": joules / seconds,
+        "sm_mhz": median_high(clocks),
+    }
+
+
+def seconds_in_a_row(step: Callable[[], None], step_s: float) -> float:
+    """Seconds of a step on the GPU, of steps for which the host does not wait."""
+    steps = max(FEWEST_IN_A_ROW, min(MOST_IN_A_ROW, int(IN_A_ROW_S / step_s)))
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    first.record()
+    for _ in range(steps):
+        step()
+    last.record()
+    torch.cuda.synchronize()
+    return float(first.elapsed_time(last)) / 1e3 / steps
+
+
+def measured(setting: Setting, gpu: Any) -> dict[str, Any]:
+    """The row of a setting."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    parameters, step = training(setting, torch.device("cuda"))
+    for _ in range(FIRST_STEPS):
+        step()
+    torch.cuda.synchronize()
+    window = windowed(step, gpu)
+    window["event_step_s"] = seconds_in_a_row(step, window["step_s"])
+    return {
+        **setting._asdict(),
+        "sequence": setting.sequence or None,
+        "source": "joulecast",
+        "gpu": torch.cuda.get_device_name(),
+        "optimizer": setting.optimizer,
+        "parameters": parameters,
+        **{name: f"{value:.6g}" for name, value in window.items()},
+        "memory_bytes": torch.cuda.max_memory_allocated(),
+        "torch": torch.__version__,
+    }
+
+
+def measure(out: Path) -> None:
+    """Measure all settings into a new table.
+
+    Args:
+        out: the table; each row is there as soon as it is measured.
+
+    Raises:
+        JoulecastError: there is no NVIDIA GPU, or ``out`` is there already.
+    """
+    if not torch.cuda.is_available() or torch.version.hip:
+        raise JoulecastError("torch sees no NVIDIA GPU here; run this on a machine with one")
+    if out.exists():
+        raise JoulecastError(f"{out} is there already; name a new file, or remove it")
+    pynvml.nvmlInit()
+    gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+    with out.open("w", newline="") as file:
+        table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        table.writeheader()
+        for setting in SETTINGS:
+            table.writerow(row := measured(setting, gpu))
+            file.flush()
+            print(f"{setting}: {row['step_s']} s, {row['step_j']} J", flush=True)
+
+
+if __name__ == "__main__":
+    measure(Path(sys.argv[1]))
