@@ -146,15 +146,18 @@ class Corrected:
 
 def costs_in_step(
     costs: Costs, passes: float, graph: OpGraph, strategy: Strategy, inference: bool
-) -> CachedCosts:
-    """What ops cost in a step: with its passes over gradients, and corrected where steps were measured."""
+) -> tuple[CachedCosts, float]:
+    """What ops cost in a step: with its passes over gradients, and corrected where steps were measured.
+
+    The second is how many times as long they take as a GPU needs for them, where the host is slower.
+    """
     known = cached(costs)
     if isinstance(known.costs, Corrected):
         found = known.costs.at(step_setting(graph, strategy, inference), passes)
     else:
         found = known.passing(passes)
     stretch = _host_stretch(known, graph, strategy, inference)
-    return found.scaled(stretch, None) if stretch > 1 else found
+    return (found.scaled(stretch, None) if stretch > 1 else found), stretch
 
 
 def _host_stretch(

@@ -94,6 +94,12 @@ class Architecture(BaseModel):
         le=_MANY,
         description="fp32 lanes of a multiprocessor, which say the boost clock.",
     )
+    vector_power: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="Share of the power limit that it draws for fp32 products, where it was measured.",
+    )
     awake: float | None = Field(
         None,
         gt=0,
