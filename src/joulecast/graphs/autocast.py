@@ -1,9 +1,9 @@
-"""What ``torch.autocast`` makes of a network whose weights have 32 bits: which ops run at 16, and which casts it needs.
+"""What ``torch.autocast`` makes of a network at fp32: which ops run at 16 bits, and which casts they need.
 
 The rules are those of torch's documentation ("CUDA Ops that can autocast to float16", "to float32", "that
-promote to the widest input type"): products read and write 16 bits, norms of layers, softmax, powers and
-losses 32, and everything else the widest of what it reads. A cast is a kernel of its own, and so is the cast of
-its gradient.
+promote to the widest input type"). Products read and write 16 bits. Layer norm, softmax, powers and losses
+compute at 32. Every other op takes the widest of what it reads. A cast is a kernel of its own, and so is the
+cast of its gradient.
 """
 
 from dataclasses import replace

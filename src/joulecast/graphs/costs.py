@@ -181,7 +181,10 @@ def roofline_of(platform: Platform, precision: str = "fp32") -> Roofline:
         JoulecastError: its file does not tell a peak rate; names the key.
     """
     device: Device = platform.require_cluster().device
-    narrow, wide = PRECISIONS[precision].operand_bytes is not None, PRECISIONS[precision].of_products
+    narrow, wide = (
+        PRECISIONS[precision].operand_bytes is not None,
+        PRECISIONS[precision].of_products,
+    )
     for needed in (wide, *([precision] if narrow else [])):
         if needed not in device.peak_flops:
             known = ", ".join(device.peak_flops) or "none"
@@ -293,8 +296,7 @@ def extra_kept(graph: OpGraph, op: Op) -> list[ExtraBytes]:
     cast = [
         ExtraBytes(access, copy_bytes(graph, access))
         for access in cast_reads(graph, op)
-        if graph.tensors[access.tensor].role != "parameter"
-        or graph.readers[access.tensor][0] is op
+        if graph.tensors[access.tensor].role != "parameter" or graph.readers[access.tensor][0] is op
     ]
     own = _own_extra(graph, op)
     return cast if own is None else [*cast, own]

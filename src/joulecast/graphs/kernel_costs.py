@@ -59,7 +59,7 @@ class KernelRates(BaseModel):
     attention_backward: float
     """Rate of fused attention backward over its rate forward (Dao 2023)."""
     attention_fp32: dict[Direction, float]
-    """Share of the fp32 plateau that fused attention reaches at fp32, and at tf32, for which it has no kernel."""
+    """Share of the fp32 plateau that fused attention reaches at fp32, and at tf32: it has no kernel for that."""
     attention_dropout: dict[Direction, float]
     """Rate of fused attention that drops scores over that of one which does not."""
     attention_head: float
@@ -161,15 +161,15 @@ class KernelCosts:
         """FLOP/s of a fused attention."""
         rates, architecture = kernel_rates(), self._architecture
         dropped = rates.attention_dropout[kernel.direction] if kernel.drops else 1.0
-        if PRECISIONS[self.precision].tensor_bytes == 4 and not PRECISIONS[self.precision].autocast:
+        precision = PRECISIONS[self.precision]
+        if precision.tensor_bytes == 4 and not precision.autocast:
             held = self.clock * plateau(self.device, "fp32")
             return held * rates.attention_fp32[kernel.direction]
         share = architecture.cudnn if kernel.cudnn else architecture.attention
-        held: float = self._plateau  # type: ignore[attr-defined]
-        if PRECISIONS[self.precision].autocast:
-            held = self.clock * plateau(self.device, "bf16")
+        if precision.autocast:
             share = architecture.sdpa or share
             share *= dropped * (rates.attention_head if kernel.head < _WIDE_HEAD else 1.0)
+        held = self.clock * plateau(self.device, precision.of_products)
         return held * share * (rates.attention_backward if kernel.direction == "backward" else 1.0)
 
     @property

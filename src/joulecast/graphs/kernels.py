@@ -59,7 +59,8 @@ class Pass:
     """A pass over memory."""
 
     kind: str
-    """``elementwise``, ``mixed`` (of numbers of two sizes), ``softmax``, ``norm``, ``batch_norm``, ``narrow_batch_norm``, ``dropout``, ``power``, ``copy``, ``reduce`` or ``lookup``."""
+    """``elementwise``, ``mixed`` (of numbers of two sizes),
+    ``softmax``, ``norm``, ``batch_norm``, ``narrow_batch_norm``, ``dropout``, ``power``, ``copy``, ``reduce`` or ``lookup``."""
     bytes: float
 
 
@@ -207,8 +208,8 @@ def _added_gradients(graph: OpGraph, op: Op, parts: Parts) -> list[Kernel]:
 def _turned(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
     """The copies that a convolution makes on matrix units, which want the channels side by side (NHWC).
 
-    Forward of its input; backward of the gradient, and of the input again. What it gives is turned back, but for
-    convolutions of one pixel.
+    Forward of its input; backward of the gradient, and of the input again. What it gives is turned back,
+    unless the convolution is of one pixel.
     """
     if op.kind != "conv2d":
         return []

@@ -76,9 +76,7 @@ def _latent(net: NetworkBuilder, module: str, x: str, size: TransformerSize) -> 
     return made
 
 
-def _rotated(
-    net: NetworkBuilder, module: str, x: str, size: TransformerSize, written: bool
-) -> str:
+def _rotated(net: NetworkBuilder, module: str, x: str, size: TransformerSize, written: bool) -> str:
     """Rotary positions (Su et al. 2021): one kernel, or x cos + (x with halves exchanged) sin."""
     if "cos" not in net.tensors:
         for table in ("cos", "sin"):
@@ -454,10 +452,10 @@ def transformer(
         name: of the graph.
         attention: ``fused``: one kernel, the scores are never in memory; ``eager``: written out, as Hugging
             Face's eager code does it.
-        half: whether its weights have half precision, as those of Megatron, DeepSpeed and llm-foundry. Their
-            code has RMSNorm, rotary positions and GELU (``gelu=auto``) in one kernel each, scale and mask
-            inside the softmax's kernel, dropout inside the addition's, and SiLU inside the product of gate and
-            up. Otherwise the code is Hugging Face's, which runs an operation at a time.
+        half: whether its weights have half precision, as in Megatron, DeepSpeed and llm-foundry. Their code
+            has RMSNorm, rotary positions and GELU (``gelu=auto``) in one kernel each. Scale and mask run
+            inside the softmax's kernel, dropout inside the addition's, and SiLU inside the product of gate
+            and up. Otherwise the code is Hugging Face's, which runs an operation at a time.
     """
     written = {"fused": False, "written": True, "auto": not half}
     network = _Network(size, attention, size.family == "gpt" and written[size.gelu], fuses=half)

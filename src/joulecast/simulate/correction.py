@@ -160,17 +160,17 @@ def costs_in_step(
     return (found.scaled(stretch, None) if stretch > 1 else found), stretch
 
 
-def _host_stretch(
-    known: CachedCosts, graph: OpGraph, strategy: Strategy, inference: bool
-) -> float:
-    """How many times as long ops take where the host starts their kernels more slowly than a GPU runs them."""
+def _host_stretch(known: CachedCosts, graph: OpGraph, strategy: Strategy, inference: bool) -> float:
+    """How many times as long ops take where the host starts kernels more slowly than a GPU runs them."""
     costs: Costs = known
     while isinstance(costs, (CachedCosts, Corrected, Scaled)):
         costs = costs.costs
     if not isinstance(costs, KernelCosts) or not PRECISIONS[costs.precision].autocast:
         return 1.0
     eager, key = costs, ("host", inference)
-    busy_s, host_s = known.op_cache.once(graph, key, lambda: eager.busy_and_host_s(graph, inference))
+    busy_s, host_s = known.op_cache.once(
+        graph, key, lambda: eager.busy_and_host_s(graph, inference)
+    )
     return max(1.0, host_s * strategy.mesh.get("tensor", 1) / busy_s)
 
 

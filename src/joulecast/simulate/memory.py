@@ -92,7 +92,7 @@ def _anew(
     training: TrainingSetup,
     op_cache: OpCache,
 ) -> tuple[float, float, str]:
-    """Bytes of activations and of gradients at the peak, and the op, where each step makes its gradients anew.
+    """Bytes of activations and of gradients at the peak, and the op, if each step makes its gradients anew.
 
     Plain PyTorch on one GPU does so: ``zero_grad`` frees them. Wrappers and frameworks keep buffers for them.
     """

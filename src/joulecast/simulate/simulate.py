@@ -99,7 +99,7 @@ class Simulation:
     calibration_remark: str | None = None
     """What a person should know of the measured steps that corrected it."""
     host_stretch: float = 1.0
-    """How many times as long the devices take as their kernels need, where the host starts them more slowly."""
+    """How many times as long devices take as their kernels need, where the host starts them more slowly."""
     sm_mhz: float | None = None
     """Clock that a power limit or a set clock leaves; ``None``: neither was asked for."""
 

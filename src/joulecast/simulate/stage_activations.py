@@ -212,8 +212,8 @@ class StagePeaks:
     """Most during a backward that starts with what its forward saved; 0 without a backward."""
     backward_at: str
     with_gradients: tuple[float, float]
-    """Activations, and gradients of weights so far, where both together are most: for gradients that a step makes
-    anew."""
+    """Activations, and gradients of weights so far, where both together are most: for gradients that a step
+    makes anew."""
 
 
 _Peaks = tuple[float, tuple[float, int], tuple[float, int, tuple[float, float]]]

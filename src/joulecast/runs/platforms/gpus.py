@@ -32,8 +32,8 @@ _NIC_SHARE = 0.9
 _LAUNCH_S, _STEP_S, _NIC_STEP_S = 37e-6, 2.4e-6, 9.6e-6
 """Seconds before a collective moves, and of each of its steps: fitted to the same measurement."""
 _EAGER_SHARE = 0.95
-"""Of the rate of the best shape: what products of plain PyTorch hold on one GPU, where every other kernel is counted
-by itself. Fitted to the products of steps on an H100 (``plain_pytorch.csv``: 0.89 to 1.03)."""
+"""Of the rate of the best shape: what products of plain PyTorch hold on one GPU, where every other kernel is
+counted by itself. Fitted to the products of steps on an H100 (``plain_pytorch.csv``: 0.89 to 1.03)."""
 _HELD_SHARE = 0.85
 """Of the rate of the best shape, in bursts: what a training holds, whose shapes are others and whose clocks
 settle at the power limit: an assumption where ``gpus.yaml`` has none of the generation. On A100 it stands as

@@ -2,8 +2,8 @@
 
 The rows are in ``recorded/training-steps``: single GPUs (NeuSight), clusters of A100 with tensor and pipeline
 parallelism (vTrain), FSDP on A100 and H100 (llm-foundry), a vendor's tuned recipes on H100 and GB200, dense
-networks and mixtures of experts (Megatron-Bridge), and plain PyTorch on one H100 and one H200, which joulecast
-measured itself. Predictions of each rest on:
+networks and mixtures of experts (Megatron-Bridge). Those of plain PyTorch on one H100 and one H200 are ours.
+Predictions of each rest on:
 
 * ``description``: the GPU's description and kernels of other GPUs;
 * ``one step``: also another row of the same data, GPU and kind: a prediction by each of them;
@@ -70,7 +70,8 @@ class GpuStep:
 
     @property
     def kind(self) -> str:
-        """``inference``, or ``training`` on one or several GPUs; of autocast and of narrow numbers, at which."""
+        """``inference``, or ``training`` on one or several GPUs; with a precision of its own, where it is
+        autocast's or one of narrow numbers."""
         precision = PRECISIONS[self.step.precision]
         is_told = precision.operand_bytes is not None or precision.autocast
         training = f"training, {self.step.precision}" if is_told else "training"
