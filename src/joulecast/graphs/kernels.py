@@ -59,8 +59,8 @@ class Pass:
     """A pass over memory."""
 
     kind: str
-    """``elementwise``, ``mixed`` (of numbers of two sizes),
-    ``softmax``, ``norm``, ``batch_norm``, ``narrow_batch_norm``, ``dropout``, ``power``, ``copy``, ``reduce`` or ``lookup``."""
+    """``elementwise``, ``mixed`` (of numbers of two sizes), ``softmax``, ``norm``, ``batch_norm``,
+    ``narrow_batch_norm``, ``max_pool``, ``dropout``, ``power``, ``copy``, ``reduce`` or ``lookup``."""
     bytes: float
 
 

@@ -4,8 +4,8 @@
 activations and gradients have 2 bytes, and the optimizer keeps a copy of the weights and its states at fp32.
 With Adam (Kingma and Ba 2015) that is 16 bytes a parameter, as at fp32 without a copy.
 
-``amp`` is what plain PyTorch does: weights and gradients have 4 bytes, and ``torch.autocast`` at bf16 is around
-the forward pass (:mod:`joulecast.graphs.autocast`).
+``amp`` is what plain PyTorch does: weights and gradients have 4 bytes, and ``torch.autocast`` at bf16 is
+around the forward pass (:mod:`joulecast.graphs.autocast`).
 
 ``fp8``, ``mxfp8`` and ``nvfp4`` are bf16 whose products with weights take narrower operands, as Transformer
 Engine does it: both operands are cast in front of the product (activations, weights and gradients stay at

@@ -1,0 +1,92 @@
+"""What torch.autocast makes of a step: sizes of tensors, time, memory, and what was measured on GPUs."""
+
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+import joulecast
+from joulecast.energy.strategy_energy import simulation_energy
+from joulecast.graphs.kernel_costs import KernelCosts
+from joulecast.graphs.network_graphs import network_for
+from joulecast.graphs.precision import training_of
+from joulecast.runs.files.shipped import recorded_folder
+from joulecast.runs.platforms import find_platform
+from joulecast.simulate.judged.gpu_steps import read_gpu_steps, simulate_steps
+from joulecast.simulate.measured_step import simulated_step
+
+LLAMA = "llama:layers=2,hidden=512,heads=8,ffn=1024,vocabulary=32000,sequence=256"
+
+
+def simulate(precision: str, **asked):
+    given = {"network": LLAMA, "platform": "h100-sxm", "strategy": "dp=1", "batch": 8} | asked
+    return joulecast.simulate_step(**given, precision=precision, optimizer="adam")
+
+
+def test_products_are_narrow_and_weights_and_norms_wide() -> None:
+    graph = network_for("gpt2-medium:layers=1", training_of("amp"))
+    for op in graph.ops:
+        written = {graph.tensors[access.tensor].itemsize for access in op.writes}
+        if op.kind in ("linear", "attention"):
+            assert written == {2}
+        elif op.kind in ("layer_norm", "cross_entropy"):
+            assert written == {4}
+    assert {tensor.itemsize for tensor in graph.parameters} == {4}
+    # The residual stream is the widest of what is added: embeddings are looked up at fp32.
+    assert graph.tensors["blocks.0/add_2"].itemsize == 4
+
+
+def test_casts_and_small_kernels_take_time() -> None:
+    amp, framework = (simulate(precision) for precision in ("amp", "bf16"))
+    assert amp["step_s"] > 1.2 * framework["step_s"]
+    assert simulate("fp32")["step_s"] > simulate("amp")["step_s"] or amp["host_stretch"] > 1
+
+
+def test_a_step_of_short_kernels_takes_the_time_of_its_host() -> None:
+    small, large = (simulate("amp", batch=batch) for batch in (1, 256))
+    assert small["host_stretch"] > 1 == large["host_stretch"]
+    # The host is as slow for eight samples as for one, and the GPU draws less while it waits.
+    assert simulate("amp", batch=2)["step_s"] == pytest.approx(small["step_s"], rel=0.05)
+    assert small["power_w"] < large["power_w"]
+
+
+def test_unpadded_vocabularies_are_slow() -> None:
+    padded, odd = (
+        simulate("amp", network=LLAMA.replace("32000", size), batch=64)["step_s"]
+        for size in ("50304", "50257")
+    )
+    assert odd > 1.1 * padded
+
+
+@pytest.mark.parametrize("gpu", ["h100-sxm", "h200-sxm"])
+def test_measured_steps_of_plain_pytorch(gpu: str) -> None:
+    """18 settings: seconds within 10 % on average, peak memory within 5, none called out of memory."""
+    steps = [
+        step
+        for step in read_gpu_steps(recorded_folder(Path("recorded/training-steps")))
+        if step.source == "plain_pytorch" and find_platform(step.platform).name == gpu
+    ]
+    assert len(steps) == 18
+    found = simulate_steps(steps)
+    assert fmean(abs(found["predicted_s"] / found["measured_s"] - 1)) < 0.1
+    assert not found["out_of_memory"].any()
+    platform = find_platform(gpu)
+    off = []
+    for each in steps:
+        costs = KernelCosts(platform.require_cluster().device, each.step.precision)
+        memory = simulated_step(each.step, platform, costs).memory[0]
+        off.append(abs(memory.peak_bytes / each.step.memory_bytes - 1))
+    assert fmean(off) < 0.05
+
+
+def test_fp32_products_draw_what_was_measured() -> None:
+    """Between 629 and 687 W on an H100 and an H200."""
+    platform = find_platform("h200-sxm")
+    (step, *_) = (
+        each.step
+        for each in read_gpu_steps(recorded_folder(Path("recorded/training-steps")))
+        if each.source == "plain_pytorch" and each.step.precision == "fp32"
+    )
+    costs = KernelCosts(platform.require_cluster().device, "fp32")
+    energy = simulation_energy(simulated_step(step, platform, costs))
+    assert energy.gpus_w is not None and 600 < energy.gpus_w < 700
