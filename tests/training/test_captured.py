@@ -85,6 +85,15 @@ def test_a_captured_network_is_simulated_by_the_name_of_its_training(folder, mon
     assert found["global_batch"] == 128 and found["step_s"] > 0
 
 
+def test_its_record_is_forecast_on_a_platform_by_its_own_network(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    records = folder / "results/measured"
+    words = ["--records", str(records), "--platform", "h200-sxm", "--ran-on", "h100-sxm"]
+    found = json.loads(joulecast("forecast", *words, "--json"))
+    (forecast,) = found["forecasts"]
+    assert forecast["rests_on"].startswith(f"{records}/tagger-n1-r1/network.json at bf16 on 2 x")
+
+
 def test_its_record_calibrates_a_plan_if_it_ran_on_gpus(folder, monkeypatch):
     monkeypatch.chdir(folder)
     record = "results/measured/tagger-n1-r1"

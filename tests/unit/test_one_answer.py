@@ -693,8 +693,16 @@ def test_the_name_of_a_training_is_taken_everywhere(tmp_path, monkeypatch):
     assert "results/measured has a, b, c and 2 more" in unknown.output
     said = CliRunner().invoke(app, ["forecast", "a", "--gpus", "2", "--epochs", "1"])
     assert said.exit_code == 2 and "results/measured" not in said.output, said.output
+    campaign = CliRunner().invoke(app, ["status"])
+    assert campaign.output.endswith("give the name: a, b, c, d and e\n")
     missing = CliRunner().invoke(app, ["status", "other"])
     assert missing.exit_code == 2 and "NAME" in missing.output
+
+
+def test_a_note_names_its_scale_once(tmp_path):
+    _observed(tmp_path, "a", 1, 1)
+    notes = joulecast.forecast(tmp_path, gpus=[16])["notes"]
+    assert "a on 16 ranks: run on 1, 16 times beyond" in notes
 
 
 def test_steps_and_samples_of_one_training_are_not_mixed(tmp_path):

@@ -97,8 +97,8 @@ def device_of(spec: RunSpec, hosts: Hosts) -> torch.device:
     gpus = hosts.local.allgather(str(torch.cuda.get_device_properties(device).uuid))
     if len(set(gpus)) < len(gpus):
         raise JoulecastError(
-            f"run {spec.run}: {len(gpus)} ranks of {hosts.own} share {len(set(gpus))} GPU, and NCCL needs one "
-            "for each rank; ask for fewer nodes or ranks_per_node, or for more hosts"
+            f"run {spec.run}: {len(gpus)} ranks of {hosts.own} share {len(set(gpus))} GPU, and NCCL needs "
+            "one for each rank; ask for fewer nodes or ranks_per_node, or for more hosts"
         )
     return device
 
