@@ -38,6 +38,7 @@ from joulecast.report.tables.errors import (
 from joulecast.report.tables.published import read_published
 from joulecast.runs.files.shipped import recorded_folder
 from joulecast.runs.folders import record_folders
+from joulecast.runs.metering import MeterInfo
 from joulecast.runs.observations import metered_units
 from joulecast.runs.record import write_record
 from joulecast.runs.spec import Observed, RunSpec
@@ -412,6 +413,17 @@ def test_who_knows_how_many_gpus_a_node_has_is_believed(own_training):
     nodes = {"nodes": [1], "gpus_per_node": 4, "samples": one["work"]}
     (advised,) = joulecast.advise("letters", records=asked["records"], **nodes)["candidates"]
     assert (advised["nodes"], advised["energy_j"]) == (4, one["energy_j"])
+
+
+def test_gpus_that_were_all_in_use_draw_by_their_number_also_in_one_host(tmp_path):
+    gpu = {"node": "host/0", "meter": "estimated", "source": "measured", "covers": "gpu"}
+    meter = MeterInfo(**gpu, available=True, counter=True)
+    step = {"computing": 0.1, "update": 0.01}
+    _own(tmp_path, "tiny-n1-r1", 1, step, meters=[meter])
+    asked = {"records": tmp_path / "records", "gpus": [1, 8], "samples": 1e4, "gpus_per_node": 8}
+    one, eight = joulecast.forecast(**asked)["forecasts"]
+    assert eight["hosts"] == 1 and one["time_s"] > 7 * eight["time_s"]
+    assert eight["energy_j"] == pytest.approx(one["energy_j"], rel=0.01)
 
 
 def test_strong_scaling_keeps_the_batch_of_all_nodes(tmp_path):
