@@ -40,6 +40,7 @@ from joulecast.runs.files.shipped import recorded_folder
 from joulecast.runs.folders import record_folders
 from joulecast.runs.metering import MeterInfo
 from joulecast.runs.observations import metered_units
+from joulecast.runs.platforms import Platform
 from joulecast.runs.record import write_record
 from joulecast.runs.spec import Observed, RunSpec
 from joulecast.tune.request import TuneRequest
@@ -692,6 +693,18 @@ def test_runs_of_two_machines_that_nobody_named_are_refused(tmp_path):
             joulecast.forecast(tmp_path / "records", gpus=[1])
     with pytest.raises(joulecast.JoulecastError, match=r"tiny-n1-r3 on Xeon, 64 GiB.*--platform"):
         joulecast.forecast(tmp_path / "records", gpus=[1])
+
+
+def test_machines_of_other_gpus_are_two_machines(tmp_path):
+    platform = Platform(name="this-machine", hosts=1, idle_w=10, full_w=30)
+    for repeat, gpu in ((1, "NVIDIA H100 80GB HBM3"), (2, "NVIDIA H200")):
+        host = {"cpu": "Xeon", "cores": 2, "memory_bytes": 2**30, "gpus": [gpu]}
+        spec = make_spec(f"r{repeat}", repeat=repeat).model_copy(update={"platform": platform})
+        record = make_record(spec)
+        info = record.info.model_copy(update={"hosts": [host]})
+        write_record(tmp_path / f"r{repeat}", replace(record, info=info))
+    with pytest.raises(joulecast.JoulecastError, match=r"r2 on Xeon, 1 GiB, 1 x NVIDIA H200"):
+        joulecast.forecast(tmp_path, nodes=[1])
 
 
 def test_the_name_of_a_training_is_taken_everywhere(tmp_path, monkeypatch):

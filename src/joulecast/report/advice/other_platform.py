@@ -115,6 +115,8 @@ def _captured(folders: Sequence[Path]) -> dict[str, str]:
 def _known(runs: pd.DataFrame, asked: ForecastRequest) -> _Known:
     first, per_node = runs.iloc[0], gpus_per_node(runs, asked.gpus_per_node)
     named = [str(first[name]) for name in ("platform", "accelerator") if name in runs]
+    hosts = read_info(Path(first["folder"])).hosts
+    named += [name for host in hosts for name in host.get("gpus", [])]
     gpu = next(filter(None, map(gpu_in, named)), None)
     platform = asked.ran_on or (gpu and per_node and f"{gpu}:gpus={per_node}") or gpu or named[0]
     network = asked.graph.get(str(first["network"]), str(first["network"]))
