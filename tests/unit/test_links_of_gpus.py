@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from joulecast.graphs.network_graphs import op_graph
+from joulecast.graphs.network_graphs import network_for
+from joulecast.graphs.precision import training_of
 from joulecast.report.tables.simulator import all_reduces_table
 from joulecast.runs.files.shipped import recorded_folder
 from joulecast.runs.platforms import Cluster, Platform, find_platform
@@ -74,10 +75,11 @@ def test_small_all_reduces_over_many_nodes_go_by_a_tree_and_large_ones_around_a_
 
 
 def _memory(platform: str, strategy: str) -> float:
-    graph, asked = op_graph("gpt2-medium"), parse_strategy(strategy)
-    return max(
-        m.peak_bytes for m in prepare(graph, find_platform(platform), asked, 8).memory(asked)
+    asked, training = parse_strategy(strategy), training_of("bf16")
+    ready = prepare(
+        network_for("gpt2-medium", training), find_platform(platform), asked, 8, training=training
     )
+    return max(m.peak_bytes for m in ready.memory(asked))
 
 
 def test_each_group_of_devices_takes_buffers() -> None:

@@ -26,6 +26,7 @@ from joulecast.energy.node_power import (
 from joulecast.errors import JoulecastError
 from joulecast.graphs.clocks import POWER_WIDTH, GpuPower, gpu_power_of
 from joulecast.graphs.kernel_costs import kernel_costs_of
+from joulecast.graphs.precision import PRECISIONS
 from joulecast.quantities import counted
 from joulecast.runs.judging import MEASURED, OURS
 from joulecast.runs.observations import is_training, metered_units
@@ -213,6 +214,9 @@ def rising_joules(
 
     Where they may fall, or rest on powers by stage, or are not known: ``None``.
     """
+    if PRECISIONS[precision].autocast:
+        # GPUs that wait for the host compute for less than the step's computing.
+        return None
     if fit is None:
         node = _of_hardware(shipped_nodes(), platform)
     else:
@@ -277,6 +281,11 @@ def power_widths(energy: StepEnergy, simulation: Simulation) -> tuple[float, flo
     return down, up
 
 
+def _busy_share(simulation: Simulation) -> float:
+    """Share of a step in which its GPUs run kernels that compute."""
+    return simulation.breakdown.computing_s / simulation.host_stretch / simulation.step_s
+
+
 def _node_energy(simulation: Simulation, node: MeteredNode) -> StepEnergy:
     """Joules of a step on nodes of a metered type."""
     platform = simulation.platform
@@ -288,7 +297,7 @@ def _node_energy(simulation: Simulation, node: MeteredNode) -> StepEnergy:
         )
         return StepEnergy(None, None, why)
     step_s = simulation.step_s
-    share = simulation.breakdown.computing_s / step_s
+    share = _busy_share(simulation)
     power = node.power(
         _used(platform, simulation.strategy.devices), min(1.0, max(0.0, share)), per_node
     )
@@ -389,7 +398,7 @@ def _described_energy(simulation: Simulation, why: str) -> StepEnergy | None:
         return None
     mhz = simulation.sm_mhz
     clock = float(power.clock_at(power.limit_w)) if mhz is None else mhz / power.boost_mhz
-    busy_w, share = float(power.watts(clock)), simulation.breakdown.computing_s / simulation.step_s
+    busy_w, share = float(power.watts(clock)), _busy_share(simulation)
     each_w = share * busy_w + (1 - share) * power.awake_w
     gpus_w, rest_w, idle_w = devices * each_w, *_rest_of_nodes(platform, devices, power)
     watts = gpus_w + idle_w + rest_w

@@ -79,7 +79,9 @@ def gpu_power_of(device: Device, precision: str) -> GpuPower | None:
     if fp32 is None or limit_w is None or device.units is None:
         return None
     full_w = MATRIX_SHARE * limit_w
-    if engine_of(precision) == "vector" and facts.vendor == "nvidia":
+    if facts.vector_power is not None and engine_of(precision) == "vector":
+        full_w = facts.vector_power * limit_w
+    elif engine_of(precision) == "vector" and facts.vendor == "nvidia":
         full_w = JOULES_PER_FLOP_NM * facts.nm * facts.vector * fp32
     boost_mhz = fp32 / (2 * facts.lanes * device.units) / 1e6
     return GpuPower(facts.awake * limit_w, full_w, limit_w, boost_mhz)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from joulecast.errors import JoulecastError
+from joulecast.graphs.autocast import cast_reads, copy_bytes
 from joulecast.graphs.opgraph import KINDS, Access, Op, OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, PRECISIONS, TrainingSetup
 from joulecast.runs.platforms import Device, Platform
@@ -95,8 +96,7 @@ def op_work(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> OpWor
         # Only the rows that are looked up are touched, whatever the size of the table.
         return OpWork(0.0, 2.0 * writes)
     elements = writes / graph.tensors[op.writes[0].tensor].itemsize if op.writes else 0.0
-    extra = extra_kept(graph, op)
-    also = extra.bytes * part_of(extra.access, parts) if extra else 0.0
+    also = sum(extra.bytes * part_of(extra.access, parts) for extra in extra_kept(graph, op))
     if direction == "forward":
         passes = 2.0 if family == "normalise" else 1.0
         return OpWork(passes * elements, passes * reads + writes + also)
@@ -181,8 +181,11 @@ def roofline_of(platform: Platform, precision: str = "fp32") -> Roofline:
         JoulecastError: its file does not tell a peak rate; names the key.
     """
     device: Device = platform.require_cluster().device
-    narrow = PRECISIONS[precision].operand_bytes is not None
-    for needed in (precision, *(["bf16"] if narrow else [])):
+    narrow, wide = (
+        PRECISIONS[precision].operand_bytes is not None,
+        PRECISIONS[precision].of_products,
+    )
+    for needed in (wide, *([precision] if narrow else [])):
         if needed not in device.peak_flops:
             known = ", ".join(device.peak_flops) or "none"
             raise JoulecastError(
@@ -196,8 +199,8 @@ def roofline_of(platform: Platform, precision: str = "fp32") -> Roofline:
         )
     peak, memory, launch_s = device.peak_flops, device.memory_bytes_per_s, device.launch_s
     if narrow:
-        return Roofline(peak["bf16"], memory, launch_s, peak[precision])
-    return Roofline(peak[precision], memory, launch_s)
+        return Roofline(peak[wide], memory, launch_s, peak[precision])
+    return Roofline(peak[wide], memory, launch_s)
 
 
 @dataclass(frozen=True)
@@ -247,7 +250,12 @@ def kept_for_backward(graph: OpGraph, op: Op) -> list[Access]:
         return []
     if op.kind in _OUTPUT:
         return list(op.writes)
-    reads = [a for a in op.reads if graph.tensors[a.tensor].role in ("input", "activation")]
+    cast = cast_reads(graph, op)
+    reads = [
+        access
+        for access in op.reads
+        if graph.tensors[access.tensor].role in ("input", "activation") and access not in cast
+    ]
     if op.kind == "attention":
         return [*reads, *op.writes]
     if op.kind == "multiply" and len(op.reads) > 1:
@@ -276,14 +284,25 @@ class ExtraBytes:
     bytes: float
 
 
-def extra_kept(graph: OpGraph, op: Op) -> ExtraBytes | None:
+def extra_kept(graph: OpGraph, op: Op) -> list[ExtraBytes]:
     """What an op keeps that only its own backward reads.
 
+    Under autocast: the copies that were cast for it, those of weights for the first op that reads them.
     Dropout: a byte an element; a maximum: its index, 8 bytes; norms: mean and deviation of a row at fp32;
     fused attention: a logarithm a row and head; cross entropy: the shares' logarithms, at fp32 at least, or a
     logarithm a row in a fused kernel; a product of narrow operands: its input as it was cast, which others
     that read it share.
     """
+    cast = [
+        ExtraBytes(access, copy_bytes(graph, access))
+        for access in cast_reads(graph, op)
+        if graph.tensors[access.tensor].role != "parameter" or graph.readers[access.tensor][0] is op
+    ]
+    own = _own_extra(graph, op)
+    return cast if own is None else [*cast, own]
+
+
+def _own_extra(graph: OpGraph, op: Op) -> ExtraBytes | None:
     written = op.writes[0]
     elements = graph.tensors[written.tensor].elements
     narrow = op.attributes.get("operand_bytes")

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Cost, Costs, Direction, Parts, Scaled, part_of
-from joulecast.graphs.kernels import Attention, Kernel, Pass, Product, kernels_of
+from joulecast.graphs.kernels import Attention, Kernel, Pass, Product, Turn, kernels_of
 from joulecast.graphs.opgraph import Op, OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, PRECISIONS, TrainingSetup
 from joulecast.runs.platforms import Architecture, Device, Platform, as_catalogued
@@ -31,6 +31,9 @@ that P4, T4 and L4, which their power limits, hold in ``neusight.csv``; alone th
 MATRIX_POWER = 0.7
 """Power of the matrix units at their peak over that of the vector units at theirs. An assumption; an L20,
 which holds 0.92 of its peak, says below 0.86."""
+
+
+_WIDE_HEAD = 128
 
 
 class ProductRates(BaseModel):
@@ -55,8 +58,21 @@ class KernelRates(BaseModel):
     products: dict[Engine, ProductRates]
     attention_backward: float
     """Rate of fused attention backward over its rate forward (Dao 2023)."""
+    attention_fp32: dict[Direction, float]
+    """Share of the fp32 plateau that fused attention reaches at fp32, and at tf32: it has no kernel for that."""
+    attention_dropout: dict[Direction, float]
+    """Rate of fused attention that drops scores over that of one which does not."""
+    attention_head: float
+    """The same of one whose heads are narrower than 128, over that of one whose are not."""
+    rows: dict[int, float]
+    """Rate of matrix products on the matrix units whose rows are multiples of 2, 4 or 8 bytes alone."""
     passes: dict[str, dict[str, float]]
     """Bandwidth of the kinds of passes over that of element-wise kernels, by vendor."""
+    clock_bytes: dict[str, float]
+    """Bytes a clock of a multiprocessor that passes reach which the memory does not limit alone: those over
+    numbers of two sizes, which torch does not vectorise, and its batch norms at 16 bits."""
+    host_s: float
+    """Seconds in which the host starts a kernel of plain PyTorch under autocast."""
     launch_s: float
     """Of every kernel on the GPU."""
     dispatch_s: float
@@ -81,6 +97,9 @@ def plateau(device: Device, precision: str) -> float:
     Raises:
         JoulecastError: the device has no such precision; names those that it has.
     """
+    if precision in device.measured_flops:
+        return device.measured_flops[precision]
+    precision = PRECISIONS[precision].of_products if precision == "amp" else precision
     if precision in device.measured_flops:
         return device.measured_flops[precision]
     if precision not in device.peak_flops or device.architecture is None:
@@ -132,11 +151,26 @@ class KernelCosts:
 
     def __post_init__(self) -> None:
         narrow = PRECISIONS[self.precision].operand_bytes is not None
-        wide = self.clock * plateau(self.device, "bf16" if narrow else self.precision)
+        wide = self.clock * plateau(self.device, self.precision if not narrow else "bf16")
         object.__setattr__(self, "_plateau", wide)
         held = self.clock * plateau(self.device, self.precision) if narrow else wide
         object.__setattr__(self, "_narrow_plateau", held)
         object.__setattr__(self, "_known", {})
+
+    def _attention_rate(self, kernel: Attention) -> float:
+        """FLOP/s of a fused attention."""
+        rates, architecture = kernel_rates(), self._architecture
+        dropped = rates.attention_dropout[kernel.direction] if kernel.drops else 1.0
+        precision = PRECISIONS[self.precision]
+        if precision.tensor_bytes == 4 and not precision.autocast:
+            held = self.clock * plateau(self.device, "fp32")
+            return held * rates.attention_fp32[kernel.direction]
+        share = architecture.cudnn if kernel.cudnn else architecture.attention
+        if precision.autocast:
+            share = architecture.sdpa or share
+            share *= dropped * (rates.attention_head if kernel.head < _WIDE_HEAD else 1.0)
+        held = self.clock * plateau(self.device, precision.of_products)
+        return held * share * (rates.attention_backward if kernel.direction == "backward" else 1.0)
 
     @property
     def bytes_per_s(self) -> float:
@@ -145,6 +179,14 @@ class KernelCosts:
             return self.device.measured_bytes_per_s
         assert self.device.memory_bytes_per_s is not None
         return self._architecture.memory * self.device.memory_bytes_per_s
+
+    @property
+    def _clocks_per_s(self) -> float:
+        """Clocks of all multiprocessors together."""
+        lanes, fp32 = self._architecture.lanes, self.device.peak_flops.get("fp32")
+        if lanes is None or fp32 is None:
+            return math.inf
+        return self.clock * fp32 / (2 * lanes)
 
     @property
     def _architecture(self) -> Architecture:
@@ -161,13 +203,21 @@ class KernelCosts:
             assert self.device.units is not None
             if kernel.operand_bytes is not None:
                 held = self._narrow_plateau  # type: ignore[attr-defined]
+            elif engine_of(self.precision) == "matrix" and not PRECISIONS[self.precision].half:
+                # Code for half precision pads the vocabulary.
+                held *= rates.rows.get(kernel.row_bytes, 1.0)
             busy = max(product_flops(kernel, engine, self.device.units) / held, moved)
         elif isinstance(kernel, Attention):
-            share = self._architecture.cudnn if kernel.cudnn else self._architecture.attention
-            share *= rates.attention_backward if kernel.direction == "backward" else 1.0
-            busy = max(kernel.flops / share / held, moved)
+            busy = max(kernel.flops / self._attention_rate(kernel), moved)
+        elif isinstance(kernel, Turn):
+            on_matrix_units = engine_of(self.precision) == "matrix"
+            busy = moved / rates.passes[self._architecture.vendor]["copy"]
+            if not on_matrix_units:
+                return 0.0
         else:
             busy = moved / rates.passes[self._architecture.vendor].get(kernel.kind, 1.0)
+            if kernel.kind in rates.clock_bytes:
+                busy += kernel.bytes / (rates.clock_bytes[kernel.kind] * self._clocks_per_s)
         return max(busy + rates.launch_s, rates.dispatch_s)
 
     def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
@@ -192,6 +242,13 @@ class KernelCosts:
         if kernel not in known:
             known[kernel] = self.seconds(kernel)
         return known[kernel]
+
+    def busy_and_host_s(self, graph: OpGraph, inference: bool) -> tuple[float, float]:
+        """Seconds that a device runs the kernels of a step, and that the host starts them in eager mode."""
+        directions: tuple[Direction, ...] = ("forward",) if inference else ("forward", "backward")
+        kernels = [k for op in graph.ops for d in directions for k in kernels_of(graph, op, {}, d)]
+        busy_s = sum(self._remembered(kernel) for kernel in kernels)
+        return busy_s, kernel_rates().host_s * len(kernels)
 
     def optimizer(self, parameter_bytes: float, training: TrainingSetup = DEFAULT_TRAINING) -> Cost:
         """Seconds of the optimizer on parameters of so many bytes."""

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from joulecast.graphs.autocast import NARROW_BYTES, cast_bytes, cast_reads, promoted_reads
 from joulecast.graphs.costs import Direction, Parts, part_of
 from joulecast.graphs.opgraph import KINDS, Access, Op, OpGraph
 
@@ -23,6 +24,8 @@ class Product:
     itemsize: int
     operand_bytes: float | None = None
     """Of a number of its operands, where they are cast for it; None: as of the rest."""
+    row_bytes: int = 16
+    """The largest power of 2, up to 16, that divides the bytes of all rows of its matrices."""
 
     @property
     def flops(self) -> float:
@@ -45,6 +48,10 @@ class Attention:
     direction: Direction
     cudnn: bool = False
     """Whether it is a kernel of cuDNN, or one as fast (FlashAttention 3)."""
+    drops: bool = False
+    """Whether scores are dropped in it."""
+    head: int = 128
+    """Size of a head."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +59,19 @@ class Pass:
     """A pass over memory."""
 
     kind: str
-    """``elementwise``, ``softmax``, ``norm``, ``dropout``, ``power``, ``copy``, ``reduce`` or ``lookup``."""
+    """``elementwise``, ``mixed`` (of numbers of two sizes),
+    ``softmax``, ``norm``, ``batch_norm``, ``narrow_batch_norm``, ``dropout``, ``power``, ``copy``, ``reduce`` or ``lookup``."""
     bytes: float
 
 
-Kernel = Product | Attention | Pass
+@dataclass(frozen=True)
+class Turn:
+    """A copy of images into another order of their axes, where a product runs on matrix units."""
+
+    bytes: float
+
+
+Kernel = Product | Attention | Pass | Turn
 
 _PASS_OF = {
     "dropout": "dropout",
@@ -64,7 +79,7 @@ _PASS_OF = {
     "softmax": "softmax",
     "layer_norm": "norm",
     "rms_norm": "norm",
-    "batch_norm": "norm",
+    "batch_norm": "batch_norm",
     "embedding": "lookup",
     "copy": "copy",
     "concat": "copy",
@@ -89,7 +104,7 @@ _BACKWARD_PASSES: dict[str, float] = {
 }
 _OTHER_BACKWARD_PASSES = 3
 """The gradient and what was kept are read, the gradient of the input is written."""
-_MASK_BYTES = 1
+_MASK_BYTES, _INDEX_BYTES = 1, 8
 
 
 def _sizes(op: Op, parts: Parts) -> dict[str, float]:
@@ -128,7 +143,12 @@ def product_of(graph: OpGraph, op: Op, parts: Parts) -> Product:
         }
     itemsize = graph.tensors[op.writes[0].tensor].itemsize
     narrow = op.attributes.get("operand_bytes")
-    return Product(found["count"], found["m"], found["n"], found["k"], itemsize, narrow)
+    rows = 16
+    if op.kind != "conv2d":
+        # Tokens are no row: activations and weights have features side by side.
+        sizes = (int(found["n"]) * itemsize, int(found["k"]) * itemsize)
+        rows = math.gcd(16, *sizes)
+    return Product(found["count"], found["m"], found["n"], found["k"], itemsize, narrow, rows)
 
 
 def _casts(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
@@ -143,6 +163,28 @@ def _casts(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[K
         return []
     size = graph.tensors[cast.tensor].itemsize
     return [Pass("copy", (1 + 2 * narrow / size) * _bytes(graph, (cast,), parts))]
+
+
+def _autocasts(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
+    """The casts that autocast makes for an op, and in the backward those of the gradients.
+
+    A weight is cast once a step, for the first op that reads it.
+    """
+    found: list[Kernel] = []
+    for access in cast_reads(graph, op):
+        is_again = (
+            graph.tensors[access.tensor].role == "parameter"
+            and graph.readers[access.tensor][0] is not op
+        )
+        has_kernel = not is_again if direction == "forward" else _has_gradient(graph, access)
+        if has_kernel:
+            found.append(Pass("mixed", cast_bytes(graph, access) * part_of(access, parts)))
+    if direction == "backward":
+        found += [
+            Pass("mixed", cast_bytes(graph, access) * part_of(access, parts))
+            for access in promoted_reads(graph, op)
+        ]
+    return found
 
 
 def _bytes(graph: OpGraph, accesses: tuple[Access, ...], parts: Parts) -> float:
@@ -163,9 +205,29 @@ def _added_gradients(graph: OpGraph, op: Op, parts: Parts) -> list[Kernel]:
     return found
 
 
+def _turned(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
+    """The copies that a convolution makes on matrix units, which want the channels side by side (NHWC).
+
+    Forward of its input; backward of the gradient, and of the input again. What it gives is turned back,
+    unless the convolution is of one pixel.
+    """
+    if op.kind != "conv2d":
+        return []
+    itemsize = graph.tensors[op.writes[0].tensor].itemsize
+    read, written = (
+        2 * itemsize * graph.tensors[access.tensor].elements * part_of(access, parts)
+        for access in (op.reads[0], op.writes[0])
+    )
+    is_point = math.prod(op.attributes.get("kernel", (1,))) == 1
+    if direction == "forward":
+        return [Turn(read), *([] if is_point else [Turn(written)])]
+    back = not is_point and _has_gradient(graph, op.reads[0])
+    return [Turn(written), Turn(read), *([Turn(read)] if back else [])]
+
+
 def _products(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
     product = product_of(graph, op, parts)
-    found = _casts(graph, op, parts, direction)
+    found = _casts(graph, op, parts, direction) + _turned(graph, op, parts, direction)
     if direction == "forward":
         return [*found, product]
     m, n, k = product.m, product.n, product.k
@@ -182,12 +244,17 @@ def _products(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> lis
 def _attention(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
     points = math.prod(_sizes(op, parts).values())
     flops = 4 * points * (0.5 if op.attributes.get("causal") else 1.0)
-    moved = _bytes(graph, (*op.reads, *op.writes), parts)
-    cudnn = bool(op.attributes.get("cudnn"))
+    itemsize = graph.tensors[op.writes[0].tensor].itemsize
+    moved = itemsize * sum(
+        graph.tensors[access.tensor].elements * part_of(access, parts)
+        for access in (*op.reads, *op.writes)
+    )
+    cudnn, drops = bool(op.attributes.get("cudnn")), bool(op.attributes.get("dropout"))
+    head = op.dim("head_dim").size
     if direction == "forward":
-        return [Attention(flops, moved, direction, cudnn)]
+        return [Attention(flops, moved, direction, cudnn, drops, head)]
     # Scores are computed again, then four products (Dao et al. 2022).
-    return [Attention(2.5 * flops, 2 * moved, direction, cudnn)]
+    return [Attention(2.5 * flops, 2 * moved, direction, cudnn, drops, head)]
 
 
 def _lookup(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
@@ -201,8 +268,18 @@ def _lookup(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[
 
 def _passes(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
     kind = _PASS_OF.get(op.kind, "elementwise")
-    if KINDS[op.kind] == "pool":
+    if op.kind == "avg_pool":
         kind = "copy"
+    if op.kind == "max_pool":
+        # With the place of each maximum, of 8 bytes, which the backward reads.
+        elements = graph.tensors[op.writes[0].tensor].elements * part_of(op.writes[0], parts)
+        moved = _bytes(graph, (*op.reads, *op.writes), parts) + _INDEX_BYTES * elements
+        return [Pass("max_pool", moved)]
+    if kind == "elementwise" and promoted_reads(graph, op):
+        kind = "mixed"
+    if op.kind == "batch_norm" and graph.tensors[op.writes[0].tensor].itemsize == NARROW_BYTES:
+        # Of cuDNN at 32 bits, of torch itself below.
+        kind = "narrow_batch_norm"
     reads, writes = _bytes(graph, op.reads, parts), _bytes(graph, op.writes, parts)
     if KINDS[op.kind] == "copy":
         # Where an axis is taken in part, only that is read.
@@ -259,6 +336,8 @@ def kernels_of(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> li
         found = _products(graph, op, parts, direction)
     else:
         found = _FAMILIES.get(KINDS[op.kind], _passes)(graph, op, parts, direction)
+    if not op.attributes.get("in_next"):
+        found += _autocasts(graph, op, parts, direction)
     if direction == "backward" and not op.attributes.get("in_next"):
         found += _added_gradients(graph, op, parts)
     return found

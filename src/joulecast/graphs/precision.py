@@ -4,6 +4,9 @@
 activations and gradients have 2 bytes, and the optimizer keeps a copy of the weights and its states at fp32.
 With Adam (Kingma and Ba 2015) that is 16 bytes a parameter, as at fp32 without a copy.
 
+``amp`` is what plain PyTorch does: weights and gradients have 4 bytes, and ``torch.autocast`` at bf16 is around
+the forward pass (:mod:`joulecast.graphs.autocast`).
+
 ``fp8``, ``mxfp8`` and ``nvfp4`` are bf16 whose products with weights take narrower operands, as Transformer
 Engine does it: both operands are cast in front of the product (activations, weights and gradients stay at
 bf16 in memory), the product with the vocabulary and attention stay at bf16.
@@ -12,6 +15,7 @@ bf16 in memory), the product with the vocabulary and attention stay at bf16.
 from dataclasses import dataclass, replace
 
 from joulecast.errors import JoulecastError
+from joulecast.graphs.autocast import autocast
 from joulecast.graphs.network_names import nearest
 from joulecast.graphs.opgraph import Op, OpGraph
 
@@ -29,17 +33,25 @@ class Precision:
     """Of a number in weights, activations and gradients."""
     operand_bytes: float | None = None
     """Of a number in the operands of products with weights, where it is another."""
+    autocast: bool = False
+    """Whether torch casts for each op what it reads."""
 
     @property
     def half(self) -> bool:
         """Whether the optimizer keeps a copy of the weights at fp32."""
         return self.tensor_bytes < _STATE_BYTES
 
+    @property
+    def of_products(self) -> str:
+        """The precision of the products that are not narrower."""
+        return "bf16" if self.autocast or self.operand_bytes is not None else self.name
+
 
 PRECISIONS = {
     name: Precision(name, size)
     for name, size in {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp64": 8}.items()
 } | {
+    "amp": Precision("amp", 4, autocast=True),
     "fp8": Precision("fp8", 2, 1.0),
     # A scale of 8 bits for each 32 numbers, or for each 16.
     "mxfp8": Precision("mxfp8", 2, 1 + 1 / 32),
@@ -158,6 +170,8 @@ def at_precision(graph: OpGraph, precision: Precision) -> OpGraph:
 
     Products whose operands are narrower than tensors have the bytes of a number of them (``operand_bytes``).
     """
+    if precision.autocast:
+        return autocast(graph)
     losses = {a.tensor for op in graph.ops if op.kind == "cross_entropy" for a in op.writes}
     tensors = {
         name: replace(tensor, itemsize=precision.tensor_bytes)

@@ -5,6 +5,7 @@ The ops are those that Hugging Face's code of GPT-2, OPT, BERT, Llama and ViT ru
 Attention is one fused kernel, or written out op by op ("eager").
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -75,15 +76,13 @@ def _latent(net: NetworkBuilder, module: str, x: str, size: TransformerSize) -> 
     return made
 
 
-def _rotated(
-    net: NetworkBuilder, module: str, x: str, size: TransformerSize, how: Attention
-) -> str:
+def _rotated(net: NetworkBuilder, module: str, x: str, size: TransformerSize, written: bool) -> str:
     """Rotary positions (Su et al. 2021): one kernel, or x cos + (x with halves exchanged) sin."""
     if "cos" not in net.tensors:
         for table in ("cos", "sin"):
             net.tensor(table, (size.sequence, size.head_dim), "buffer", FLOAT_BYTES)
     cos, sin = (("cos", ("sequence", None)), ("sin", ("sequence", None)))
-    if how == "fused":
+    if not written:
         return net.pointwise("rotary", f"{x}/rotary", x, cos, sin, module=module)
     along = net.pointwise("multiply", f"{x}/multiply", x, cos, module=module)
     turned = net.pointwise("copy", f"{x}/turned", x, module=module)
@@ -97,7 +96,8 @@ def attention(
     """Attention of a block with its products before and after; the name of what it gives."""
     q, k, v = (_latent if size.kv_rank else _products)(net, module, x, size)
     if size.family == "llama":
-        q, k = (_rotated(net, module, part, size, how) for part in (q, k))
+        written = how == "eager" or not net.fuses
+        q, k = (_rotated(net, module, part, size, written) for part in (q, k))
     core = _fused if how == "fused" else _eager
     context = core(net, module, (q, k, v), size)
     return net.linear(f"{module}.out", context, size.hidden, bias=size.bias)
@@ -221,10 +221,22 @@ class _Network:
         net, hidden = self.net, self.size.hidden
         vectors = [net.tensor(f"{name}.weight", (hidden,))]
         if self.size.family == "llama":
-            return net.normalised("rms_norm", name, x, vectors)
+            written = self._written_norm if not net.fuses else net.normalised
+            return written("rms_norm", name, x, vectors)
         if self.size.bias:
             vectors.append(net.tensor(f"{name}.bias", (hidden,)))
         return net.normalised("layer_norm", name, x, vectors)
+
+    def _written_norm(self, _: str, name: str, x: str, vectors: Sequence[str]) -> str:
+        """RMSNorm an operation at a time: x / sqrt(mean(x^2)), times its weights."""
+        net = self.net
+        square = net.pointwise("pow", f"{name}/pow", x, module=name)
+        sizes: dict[str, int | Dim] = dict(net.shape(x))
+        *rows, last = net.axes[x]
+        sizes[last] = Dim(last, net.shape(x)[last], REDUCE)
+        mean = net.add("other", f"{name}/mean", sizes, [(square, net.axes[x])], module=name)
+        scaled = net.pointwise("multiply", f"{name}/multiply", x, (mean, tuple(rows)), module=name)
+        return net.pointwise("multiply", name, scaled, (vectors[0], (last,)), module=name)
 
     def drop(self, name: str, x: str, in_next: bool = False) -> str:
         """Dropout; nothing where its probability is 0."""
@@ -440,13 +452,12 @@ def transformer(
         name: of the graph.
         attention: ``fused``: one kernel, the scores are never in memory; ``eager``: written out, as Hugging
             Face's eager code does it.
-        half: whether it is run in half precision. Then scale and mask run inside the softmax's kernel,
-            dropout inside the addition's, and SiLU inside the product of gate and up. It also decides
-            ``gelu=auto``: networks that are trained in half precision have GELU in one kernel (Megatron,
-            DeepSpeed, llm-foundry); eager GPT code in fp32 is Hugging Face's, which runs an operation at a
-            time.
+        half: whether its weights have half precision, as in Megatron, DeepSpeed and llm-foundry. Their code
+            has RMSNorm, rotary positions and GELU (``gelu=auto``) in one kernel each. Scale and mask run
+            inside the softmax's kernel, dropout inside the addition's, and SiLU inside the product of gate
+            and up. Otherwise the code is Hugging Face's, which runs an operation at a time.
     """
-    written = {"fused": False, "written": True, "auto": attention == "eager" and not half}
+    written = {"fused": False, "written": True, "auto": not half}
     network = _Network(size, attention, size.family == "gpt" and written[size.gelu], fuses=half)
     x = network.patches() if size.family == "vit" else network.tokens()
     for place in range(size.layers):
@@ -455,6 +466,7 @@ def transformer(
         x = network.norm("ln", x)
     x = network.output(x)
     if size.loss != "no" and size.head in ("lm", "mlm", "classes"):
-        how = attention if size.loss == "auto" else size.loss
+        auto = attention if half else "eager"
+        how = auto if size.loss == "auto" else size.loss
         network.net.cross_entropy(x, how == "fused", size.metrics)
     return network.net.graph(name)

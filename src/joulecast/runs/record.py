@@ -96,6 +96,8 @@ class ObservedStep(_Part):
     """Class of the optimizer, as torch names it."""
     precision: str | None = None
     """Type of what is computed with, as torch names it: that of autocast, where it is on."""
+    weights: str | None = None
+    """Type of the weights, as torch names it."""
     wrapper: str | None = None
     """What exchanges gradients, as ``DistributedDataParallel``; ``None``: it was not seen."""
     micro_batches: int = Field(1, ge=1)

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from scipy.stats import t as student
 
 from joulecast.graphs.costs import Cost, Costs, Direction, Parts, Scaled
+from joulecast.graphs.kernel_costs import KernelCosts
 from joulecast.graphs.opgraph import Op, OpGraph
-from joulecast.graphs.precision import DEFAULT_TRAINING, TrainingSetup
+from joulecast.graphs.precision import DEFAULT_TRAINING, PRECISIONS, TrainingSetup
 from joulecast.simulate.cost_cache import CachedCosts, cached
 from joulecast.simulate.strategy import Strategy
 
@@ -145,12 +146,32 @@ class Corrected:
 
 def costs_in_step(
     costs: Costs, passes: float, graph: OpGraph, strategy: Strategy, inference: bool
-) -> CachedCosts:
-    """What ops cost in a step: with its passes over gradients, and corrected where steps were measured."""
+) -> tuple[CachedCosts, float]:
+    """What ops cost in a step: with its passes over gradients, and corrected where steps were measured.
+
+    The second is how many times as long they take as a GPU needs for them, where the host is slower.
+    """
     known = cached(costs)
     if isinstance(known.costs, Corrected):
-        return known.costs.at(step_setting(graph, strategy, inference), passes)
-    return known.passing(passes)
+        found = known.costs.at(step_setting(graph, strategy, inference), passes)
+    else:
+        found = known.passing(passes)
+    stretch = _host_stretch(known, graph, strategy, inference)
+    return (found.scaled(stretch, None) if stretch > 1 else found), stretch
+
+
+def _host_stretch(known: CachedCosts, graph: OpGraph, strategy: Strategy, inference: bool) -> float:
+    """How many times as long ops take where the host starts kernels more slowly than a GPU runs them."""
+    costs: Costs = known
+    while isinstance(costs, (CachedCosts, Corrected, Scaled)):
+        costs = costs.costs
+    if not isinstance(costs, KernelCosts) or not PRECISIONS[costs.precision].autocast:
+        return 1.0
+    eager, key = costs, ("host", inference)
+    busy_s, host_s = known.op_cache.once(
+        graph, key, lambda: eager.busy_and_host_s(graph, inference)
+    )
+    return max(1.0, host_s * strategy.mesh.get("tensor", 1) / busy_s)
 
 
 StepKind = Literal["one", "several", "experts"]

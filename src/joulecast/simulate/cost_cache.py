@@ -89,7 +89,7 @@ class CachedCosts:
             self._passing[passes] = CachedCosts(priced, self.op_cache)
         return self._passing[passes]
 
-    def scaled(self, factor: float, source: Source) -> "CachedCosts":
+    def scaled(self, factor: float, source: Source | None) -> "CachedCosts":
         """The costs that are ``factor`` times as long, remembered too."""
         return CachedCosts(Scaled(self, factor, source), self.op_cache)
 

@@ -84,6 +84,25 @@ def _activations(
     return peak, where
 
 
+def _anew(
+    graph: OpGraph,
+    strategy: Strategy,
+    program: StageProgram,
+    shape: Hashable,
+    training: TrainingSetup,
+    op_cache: OpCache,
+) -> tuple[float, float, str]:
+    """Bytes of activations and of gradients at the peak, and the op, if each step makes its gradients anew.
+
+    Plain PyTorch on one GPU does so: ``zero_grad`` frees them. Wrappers and frameworks keep buffers for them.
+    """
+    found = stage_peaks(graph, strategy, program, shape, not training.inference, op_cache)
+    activations, gradients = found.with_gradients
+    if found.forward > activations + gradients:
+        return found.forward, 0.0, found.forward_at
+    return activations, training.gradient_bytes(gradients), found.backward_at
+
+
 def _largest_block(programs: list[StageProgram], without: Collection[str] = ()) -> float:
     """Bytes of the whole weights of the largest block that is gathered from its shards (ZeRO-3), some
     weights left out."""
@@ -163,10 +182,16 @@ def memory_of(
     blocks = tuple(_blocks(program) for program in programs)
     once = strategy.micro_batches > 1 and strategy.scatter == "once"
     key = ("state", tuple(shapes), blocks, tuple(strategy.mesh.items()), once, training)
-    state = op_cache.once(graph, key, lambda: _state(strategy, programs, training))
+    weights, gradients, states = op_cache.once(
+        graph, key, lambda: _state(strategy, programs, training)
+    )
+    if strategy.devices == 1 and strategy.micro_batches == 1 and not training.precision.half:
+        peak, gradients, where = _anew(graph, strategy, programs[0], shapes[0], training, op_cache)
     return Memory(
         programs[0].stage,
-        *state,
+        weights,
+        gradients,
+        states,
         activations_bytes=peak,
         at_op=where,
         communication_bytes=communicator_bytes * _communicators(strategy),

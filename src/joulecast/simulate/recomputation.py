@@ -20,7 +20,7 @@ def recomputed_ops(graph: OpGraph, block: Sequence[Op]) -> int:
     made = {a.tensor: place for place, op in enumerate(block) for a in op.writes}
     last = -1
     for place, op in enumerate(block):
-        if extra_kept(graph, op) is not None:
+        if extra_kept(graph, op):
             last = place
         needed = (made[a.tensor] for a in kept_for_backward(graph, op) if a.tensor in made)
         last = max(last, *needed, -1)

@@ -49,7 +49,7 @@ class SimulatorSection(Section):
         return sorted(set(counts))
 
 
-PeakPrecision = Literal["fp32", "tf32", "bf16", "fp16", "fp64", "fp8", "mxfp8", "nvfp4"]
+PeakPrecision = Literal["fp32", "tf32", "amp", "bf16", "fp16", "fp64", "fp8", "mxfp8", "nvfp4"]
 """Precision that is simulated, of whose peak rate a platform's file tells."""
 
 Objective = Literal["time", "energy", "cost", "co2", "edp"]
@@ -91,8 +91,9 @@ class OnSimulator(SimulatedTraining):
     platform: Name = Field(description="A platform by name, or a FILE.yaml.")
     precision: PeakPrecision = Field(
         default="fp32",
-        description="bf16 and fp16 are mixed precision: weights are also kept at fp32. fp8, mxfp8 and nvfp4 "
-        "are bf16 with products at that precision.",
+        description="amp is plain PyTorch: torch.autocast (bf16) around weights at fp32. bf16 and fp16 are "
+        "the mixed precision of frameworks: weights are also kept at fp32. fp8, mxfp8 and nvfp4 are bf16 with "
+        "products at that precision.",
     )
     links: Rates = Field(
         default={},

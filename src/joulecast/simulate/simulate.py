@@ -98,6 +98,8 @@ class Simulation:
     """Bytes/s of the ports that the activities name."""
     calibration_remark: str | None = None
     """What a person should know of the measured steps that corrected it."""
+    host_stretch: float = 1.0
+    """How many times as long devices take as their kernels need, where the host starts them more slowly."""
     sm_mhz: float | None = None
     """Clock that a power limit or a set clock leaves; ``None``: neither was asked for."""
 
@@ -173,6 +175,7 @@ class Simulation:
             "step_s": self.step_s,
             "step_low_s": interval[0] if interval else None,
             "step_high_s": interval[1] if interval else None,
+            "host_stretch": self.host_stretch,
             "basis": basis_of(self.cost_sources),
             "calibration_remark": self.calibration_remark,
             "samples_per_s": self.samples_per_s,
@@ -286,6 +289,7 @@ class Prepared:
 
     training: TrainingSetup = DEFAULT_TRAINING
     communicator_bytes: float = 0.0
+    host_stretch: float = 1.0
 
     @cached_property
     def shapes(self) -> list[Hashable]:
@@ -327,7 +331,7 @@ def prepare(
     """
     strategy.check()
     at_batch = graph.with_batch(_check_batch(strategy, batch))
-    costs = costs_in_step(
+    costs, stretch = costs_in_step(
         costs or roofline_of(platform),
         gradient_passes(strategy),
         at_batch,
@@ -344,7 +348,7 @@ def prepare(
     if not uneven_heads and tensor > 1 and not strategy.tree.split:
         check_heads(placed, tensor)
     buffers = platform.require_cluster().communicator_bytes
-    return Prepared(at_batch, placed, programs, topology, costs, training, buffers)
+    return Prepared(at_batch, placed, programs, topology, costs, training, buffers, stretch)
 
 
 def simulate(
@@ -447,5 +451,6 @@ def run_prepared(
         timeline=timeline,
         training=ready.training,
         optimizer_s=_optimizer_s(activities, device_mesh),
+        host_stretch=ready.host_stretch,
         capacity=capacity,
     )

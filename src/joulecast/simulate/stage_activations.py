@@ -45,6 +45,11 @@ def _sizes(graph: OpGraph, items: list[PlacedOp], as_written: bool) -> dict[str,
     return sizes
 
 
+def _kept_by(op: str, number: int = 0) -> str:
+    """Name of what an op keeps that is no tensor of the graph."""
+    return f"kept by {op}, {number}"
+
+
 class _Stage:
     """Activations of one stage: what a forward leaves, and the peaks of forward and backward above it."""
 
@@ -59,6 +64,8 @@ class _Stage:
         self.sizes = _sizes(graph, program.items, as_written)
         self.gathered = [self._gathered_for(graph, item) for item in self.items]
         """Bytes that an op gathers of what is held in shards, and drops behind it."""
+        self.weights = [self._completes(graph, item) for item in self.items]
+        """Bytes of the weights whose gradients are complete with an op's backward."""
         self.last_read: dict[str, int] = {}
         self.keepers: dict[str, list[int]] = {}
         """Ops whose backward needs a tensor, in the order of the forward."""
@@ -71,9 +78,8 @@ class _Stage:
             makes = [a.tensor for a in item.op.writes if a.tensor in self.sizes]
             for access in kept_for_backward(graph, item.op) if keeps else ():
                 self.keepers.setdefault(access.tensor, []).append(place)
-            extra = extra_kept(graph, item.op) if keeps else None
-            if extra is not None:
-                name = f"kept by {item.op.name}"
+            for number, extra in enumerate(extra_kept(graph, item.op) if keeps else ()):
+                name = _kept_by(item.op.name, number)
                 share = part_of(extra.access, _parts(item))
                 if as_written and extra.access.tensor in self.made:
                     tensor = extra.access.tensor
@@ -104,6 +110,15 @@ class _Stage:
             max(0.0, graph.tensors[a.tensor].bytes * part_of(a, parts) - self.sizes[a.tensor])
             for a in item.op.reads
             if a.tensor in self.sizes
+        )
+
+    @staticmethod
+    def _completes(graph: OpGraph, item: PlacedOp) -> float:
+        parts = _parts(item)
+        return sum(
+            graph.tensors[a.tensor].bytes * part_of(a, parts)
+            for a in item.op.reads
+            if graph.tensors[a.tensor].role == "parameter" and graph.readers[a.tensor][0] is item.op
         )
 
     def _inside(self, unit: str) -> set[str]:
@@ -145,14 +160,14 @@ class _Stage:
             freed.setdefault(first[tensor], []).append(tensor)
         return freed
 
-    def backward_peak(self) -> tuple[float, int]:
+    def backward_peak(self) -> tuple[float, int, tuple[float, float]]:
         """Most bytes during a backward that starts with what its forward saved, and the place of the op."""
         now = self.saved_bytes
         freed = self._freed()
-        gradients = 0.0
+        gradients = of_weights = 0.0
         held: dict[str, float] = {}
         again: dict[str, float] = {}
-        peak, where = now, -1
+        peak, where, both = now, -1, (now, 0.0)
         for place in range(len(self.items) - 1, -1, -1):
             item = self.items[place]
             if item.recompute and item.recompute not in again:
@@ -168,14 +183,16 @@ class _Stage:
             total = now + gradients + sum(again.values()) + 2 * self.gathered[place]
             if item.op.kind == "cross_entropy":
                 # The gradient of the shares' logarithms, and that of the logits at their precision.
-                kept, logits = f"kept by {item.op.name}", item.op.reads[0].tensor
+                kept, logits = _kept_by(item.op.name), item.op.reads[0].tensor
                 total += self.sizes[kept] + max(0.0, self.sizes[kept] - self.sizes[logits])
             if total > peak:
                 peak, where = total, place
+            of_weights += self.weights[place]
+            both = max(both, (total, of_weights), key=sum)
             for access in item.op.writes:
                 gradients -= held.pop(access.tensor, 0.0)
             now -= sum(self.sizes[t] for t in freed.get(place, ()))
-        return peak, where
+        return peak, where, max(both, (0.0, of_weights), key=sum)
 
     def _made_again(self, unit: str) -> float:
         return sum(self.sizes[t] for t in self._inside(unit) - self.saved if t in self.keepers)
@@ -194,9 +211,12 @@ class StagePeaks:
     backward: float
     """Most during a backward that starts with what its forward saved; 0 without a backward."""
     backward_at: str
+    with_gradients: tuple[float, float]
+    """Activations, and gradients of weights so far, where both together are most: for gradients that a step
+    makes anew."""
 
 
-_Peaks = tuple[float, tuple[float, int], tuple[float, int]]
+_Peaks = tuple[float, tuple[float, int], tuple[float, int, tuple[float, float]]]
 
 
 def shape_of(program: StageProgram) -> Hashable:
@@ -234,10 +254,12 @@ def stage_peaks(
 
     def looked_at() -> _Peaks:
         stage = _Stage(graph, program, keeps, as_written)
-        backward = stage.backward_peak() if keeps else (0.0, -1)
+        backward = stage.backward_peak() if keeps else (0.0, -1, (0.0, 0.0))
         return stage.saved_bytes, stage.forward_peak(), backward
 
     key = (shape, tuple(strategy.mesh.items()), keeps, as_written)
     saved, forward, backward = op_cache.once(graph, key, looked_at)
     names = [*(item.op.name for item in program.items), ""]
-    return StagePeaks(saved, forward[0], names[forward[1]], backward[0], names[backward[1]])
+    return StagePeaks(
+        saved, forward[0], names[forward[1]], backward[0], names[backward[1]], backward[2]
+    )

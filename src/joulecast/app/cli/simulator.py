@@ -37,6 +37,11 @@ def simulate(request: SimulateRequest, as_json: AsJson = False) -> None:
 def _print_remark(result: dict[str, Any]) -> None:
     if result["calibration_remark"]:
         typer.echo(f"note: {result['calibration_remark']}")
+    if result["host_stretch"] > 1:
+        typer.echo(
+            f"note: the host sets the pace. The GPU needs only {1 / result['host_stretch']:.0%} of the time, "
+            "but its kernels are too short for plain PyTorch to start them in time; take a larger batch"
+        )
 
 
 _BASIS = {

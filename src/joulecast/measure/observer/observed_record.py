@@ -255,6 +255,7 @@ def _observed_step(ranks: Sequence[Rank]) -> ObservedStep:
     return ObservedStep(
         optimizer=facts.get("optimizer"),
         precision=facts.get("autocast") or facts.get("precision"),
+        weights=facts.get("precision"),
         wrapper=facts.get("wrapper"),
         micro_batches=max(1, ranks[0].steps.micro_batches),
     )

@@ -31,6 +31,9 @@ _NIC_SHARE = 0.9
 """The same of network cards, an assumption."""
 _LAUNCH_S, _STEP_S, _NIC_STEP_S = 37e-6, 2.4e-6, 9.6e-6
 """Seconds before a collective moves, and of each of its steps: fitted to the same measurement."""
+_EAGER_SHARE = 0.95
+"""Of the rate of the best shape: what products of plain PyTorch hold on one GPU, where every other kernel is
+counted by itself. Fitted to the products of steps on an H100 (``plain_pytorch.csv``: 0.89 to 1.03)."""
 _HELD_SHARE = 0.85
 """Of the rate of the best shape, in bursts: what a training holds, whose shapes are others and whose clocks
 settle at the power limit: an assumption where ``gpus.yaml`` has none of the generation. On A100 it stands as
@@ -214,6 +217,7 @@ def _link_gb_per_s(text: str, gpu: Gpu, link: str) -> float:
 def _device(gpu: Gpu) -> dict[str, Any]:
     facts = dict(catalogue().generations[gpu.generation])
     held = facts.pop("held", _HELD_SHARE)
+    eager = {"amp": _EAGER_SHARE * gpu.measured["bf16"] * 1e12} if "bf16" in gpu.measured else {}
     return {
         "name": gpu.title,
         "peak_flops": {precision: rate * 1e12 for precision, rate in gpu.peak.items()},
@@ -225,7 +229,8 @@ def _device(gpu: Gpu) -> dict[str, Any]:
         "architecture": {"vendor": gpu.vendor, **facts},
         "measured_flops": {
             precision: held * rate * 1e12 for precision, rate in gpu.measured.items()
-        },
+        }
+        | eager,
     }
 
 
@@ -250,10 +255,12 @@ def as_catalogued(device: dict[str, Any]) -> dict[str, Any] | None:
     known = _device(catalogue().gpus[name])
     own = {key: value for key, value in device.items() if value not in (None, {})}
     peak = known["peak_flops"] | own.get("peak_flops", {})
+    same = {p for p, rate in known["peak_flops"].items() if abs(peak[p] / rate - 1) <= _SAME_PEAK}
     measured = {
         precision: rate
         for precision, rate in known["measured_flops"].items()
-        if abs(peak[precision] / known["peak_flops"][precision] - 1) <= _SAME_PEAK
+        # Autocast's products have the peak of bf16.
+        if {"amp": "bf16"}.get(precision, precision) in same
     }
     kept = {key: known[key] for key in ("units", "power_limit_w", "architecture")}
     measured |= own.get("measured_flops", {})

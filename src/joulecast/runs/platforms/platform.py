@@ -82,11 +82,23 @@ class Architecture(BaseModel):
     attention: float = Field(
         0.45, gt=0, le=1, description="Share of the plateau that fused attention reaches forward."
     )
+    sdpa: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="The same of torch's scaled_dot_product_attention under autocast, where it is another.",
+    )
     lanes: int | None = Field(
         None,
         ge=1,
         le=_MANY,
         description="fp32 lanes of a multiprocessor, which say the boost clock.",
+    )
+    vector_power: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="Share of the power limit that it draws for fp32 products, where it was measured.",
     )
     awake: float | None = Field(
         None,

@@ -2,7 +2,8 @@
 
 The rows are in ``recorded/training-steps``: single GPUs (NeuSight), clusters of A100 with tensor and pipeline
 parallelism (vTrain), FSDP on A100 and H100 (llm-foundry), a vendor's tuned recipes on H100 and GB200, dense
-networks and mixtures of experts (Megatron-Bridge). Predictions of each rest on:
+networks and mixtures of experts (Megatron-Bridge). Those of plain PyTorch on one H100 and one H200 are ours.
+Predictions of each rest on:
 
 * ``description``: the GPU's description and kernels of other GPUs;
 * ``one step``: also another row of the same data, GPU and kind: a prediction by each of them;
@@ -69,9 +70,11 @@ class GpuStep:
 
     @property
     def kind(self) -> str:
-        """``inference``, or ``training`` on one or several GPUs; of products of narrow numbers, at which."""
-        narrow = PRECISIONS[self.step.precision].operand_bytes is not None
-        training = f"training, {self.step.precision}" if narrow else "training"
+        """``inference``, or ``training`` on one or several GPUs; with a precision of its own, where it is
+        autocast's or one of narrow numbers."""
+        precision = PRECISIONS[self.step.precision]
+        is_told = precision.operand_bytes is not None or precision.autocast
+        training = f"training, {self.step.precision}" if is_told else "training"
         return "inference" if self.step.inference else training
 
 
@@ -135,6 +138,36 @@ def _llm_foundry(row: Mapping[str, Any]) -> MeasuredStep | None:
     )
 
 
+_PLAIN_NETWORKS = {
+    "gpt2": "gpt:layers=12,hidden=768,heads=12",
+    "gpt2-large": "gpt:layers=36,hidden=1280,heads=20",
+    "llama-1b": "llama:layers=22,hidden=2048,heads=32,kv_heads=4,ffn=5632,vocabulary=32000",
+    "llama-4l": "llama:layers=4,hidden=8192,heads=64,kv_heads=8,ffn=28672,vocabulary=32000",
+    "llama3-3b": "llama:layers=28,hidden=3072,heads=24,kv_heads=8,ffn=8192,vocabulary=128256,tied=yes",
+    "qwen-0.5b": "llama:layers=24,hidden=896,heads=14,kv_heads=2,ffn=4864,vocabulary=151936,tied=yes",
+    "bert-large": "bert:layers=24,hidden=1024,heads=16",
+    "vit_b_16": "vit_b",
+}
+"""The numbers of plain_pytorch_networks.json."""
+
+
+def _plain_pytorch(row: Mapping[str, Any]) -> MeasuredStep:
+    network = _PLAIN_NETWORKS.get(str(row["network"]), str(row["network"]))
+    sequence = f",sequence={row['sequence']}" if row["sequence"] else ""
+    recompute = ",recompute" if row["recompute"] == "True" else ""
+    return MeasuredStep(
+        network=f"{network}{sequence}",
+        strategy=f"dp=1{recompute}",
+        batch=int(row["batch"]),
+        precision=str(row["precision"]),
+        optimizer=str(row["optimizer"]),
+        # The host waits for the GPU in the one, and not in the other.
+        step_s=min(float(row["step_s"]), float(row["event_step_s"])),
+        memory_bytes=float(row["memory_bytes"]),
+        source="joulecast",
+    )
+
+
 _PRECISIONS = {
     "BF16": "bf16",
     "FP8": "fp8",
@@ -192,6 +225,7 @@ _READERS = {
     "vtrain": _vtrain,
     "llm_foundry": _llm_foundry,
     "megatron_bridge": _megatron_bridge,
+    "plain_pytorch": _plain_pytorch,
 }
 
 
@@ -201,6 +235,15 @@ _COLUMNS = {
         *("source", "gpu", "model", "layers", "hidden", "heads", "sequence", "vocabulary"),
         *("global_batch", "micro_batch", "dp", "tp", "pp", "sharding", "recompute", "precision"),
         *("kind", "step_s", "note"),
+    )
+}
+
+
+_PLAIN_COLUMNS = {
+    name: Column("text", optional=True)
+    for name in (
+        *("gpu", "network", "batch", "sequence", "precision", "recompute", "optimizer"),
+        *("step_s", "event_step_s", "step_j", "memory_bytes"),
     )
 }
 
@@ -223,7 +266,9 @@ def read_gpu_steps(folder: Path) -> list[GpuStep]:
     found = []
     for name, reader in _READERS.items():
         path = folder / f"{name}.csv"
-        columns = _BRIDGE_COLUMNS if reader is _megatron_bridge else _COLUMNS
+        columns = {"megatron_bridge": _BRIDGE_COLUMNS, "plain_pytorch": _PLAIN_COLUMNS}.get(
+            name, _COLUMNS
+        )
         frame = read_csv(path, "measured steps", columns).astype(object).fillna("")
         try:
             for row in frame.to_dict("records"):

@@ -1,0 +1,79 @@
+"""What ``torch.autocast`` makes of a network at fp32: which ops run at 16 bits, and which casts they need.
+
+The rules are those of torch's documentation ("CUDA Ops that can autocast to float16", "to float32", "that
+promote to the widest input type"). Products read and write 16 bits. Layer norm, softmax, powers and losses
+compute at 32. Every other op takes the widest of what it reads. A cast is a kernel of its own, and so is the
+cast of its gradient.
+"""
+
+from dataclasses import replace
+
+from joulecast.graphs.opgraph import KINDS, Access, Op, OpGraph
+
+NARROW_BYTES, WIDE_BYTES = 2, 4
+_WIDE = ("layer_norm", "softmax", "pow", "cross_entropy")
+_AS_INPUT = ("batch_norm",)
+"""Its statistics are wide, and what it writes has the size of what it reads."""
+_FLOATS = (NARROW_BYTES, WIDE_BYTES)
+
+
+def autocast(graph: OpGraph) -> OpGraph:
+    """The graph with each tensor at the size that it has under autocast; weights stay wide."""
+    tensors = dict(graph.tensors)
+    for op in graph.ops:
+        if KINDS[op.kind] == "timed":
+            continue
+        if KINDS[op.kind] == "matmul":
+            size = NARROW_BYTES
+        elif op.kind in _WIDE:
+            size = WIDE_BYTES
+        else:
+            read = op.reads[:1] if op.kind in _AS_INPUT else op.reads
+            sizes = [tensors[access.tensor].itemsize for access in read]
+            size = max((size for size in sizes if size in _FLOATS), default=WIDE_BYTES)
+        for access in op.writes:
+            if tensors[access.tensor].itemsize == WIDE_BYTES:
+                tensors[access.tensor] = replace(tensors[access.tensor], itemsize=size)
+    return replace(graph, tensors=tensors)
+
+
+def cast_reads(graph: OpGraph, op: Op) -> list[Access]:
+    """What an op reads that is cast for it; a graph at one precision has nothing of the kind.
+
+    Products have their operands narrowed, and what computes at 32 bits has its input widened. The loss makes
+    its casts itself.
+    """
+    if not op.writes:
+        return []
+    written = graph.tensors[op.writes[0].tensor].itemsize
+    sizes = [(access, graph.tensors[access.tensor].itemsize) for access in op.reads]
+    floats = [(access, size) for access, size in sizes if size in _FLOATS]
+    if KINDS[op.kind] == "matmul":
+        return [access for access, size in floats if size > written == NARROW_BYTES]
+    if op.kind in _WIDE and op.kind != "cross_entropy":
+        return [access for access, size in floats if size < written]
+    return []
+
+
+def promoted_reads(graph: OpGraph, op: Op) -> list[Access]:
+    """Narrow activations that an op reads beside wide ones: their gradients are cast."""
+    if not op.writes or KINDS[op.kind] == "matmul" or op.kind in _WIDE:
+        return []
+    written = graph.tensors[op.writes[0].tensor].itemsize
+    return [
+        access
+        for access in op.reads
+        if graph.tensors[access.tensor].role == "activation"
+        and NARROW_BYTES == graph.tensors[access.tensor].itemsize < written == WIDE_BYTES
+    ]
+
+
+def cast_bytes(graph: OpGraph, access: Access) -> float:
+    """Bytes that the cast of a whole tensor reads and writes."""
+    return (NARROW_BYTES + WIDE_BYTES) * graph.tensors[access.tensor].elements
+
+
+def copy_bytes(graph: OpGraph, access: Access) -> float:
+    """Bytes of the copy that a cast makes."""
+    tensor = graph.tensors[access.tensor]
+    return (NARROW_BYTES + WIDE_BYTES - tensor.itemsize) * tensor.elements
