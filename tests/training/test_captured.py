@@ -1,6 +1,7 @@
 """A training whose network `joulecast measure --capture` captures is simulated and planned by its name."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from joulecast.app.cli.main import app
+from joulecast.runs.provenance import nvidia_gpus
 
 TRAINING = """
 import torch
@@ -83,6 +85,27 @@ def test_a_captured_network_is_simulated_by_the_name_of_its_training(folder, mon
     found = simulated("--strategy", "dp=2", "--batch", "64")
     assert found["parameters"] == PARAMETERS
     assert found["global_batch"] == 128 and found["step_s"] > 0
+
+
+def test_its_record_is_forecast_on_a_platform_by_its_own_network(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    records = folder / "results/measured"
+    words = ["--records", str(records), "--platform", "h200-sxm", "--ran-on", "h100-sxm"]
+    found = json.loads(joulecast("forecast", *words, "--json"))
+    (forecast,) = found["forecasts"]
+    assert forecast["rests_on"].startswith(f"{records}/tagger-n1-r1/network.json at bf16 on 2 x")
+
+
+def test_its_record_says_which_gpus_it_ran_on(folder, tmp_path):
+    record = tmp_path / "records/tagger-n1-r1"
+    shutil.copytree(folder / "results/measured/tagger-n1-r1", record)
+    info = json.loads((record / "run.json").read_text())
+    assert info["hosts"][0]["gpus"] == nvidia_gpus()
+    info["hosts"][0]["gpus"] = ["NVIDIA H100 80GB HBM3"]
+    (record / "run.json").write_text(json.dumps(info))
+    words = ["--records", str(record), "--platform", "h200-sxm", "--json"]
+    (forecast,) = json.loads(joulecast("forecast", *words))["forecasts"]
+    assert forecast["rests_on"].endswith("from 1 run on 2 x h100-sxm:gpus=2")
 
 
 def test_its_record_calibrates_a_plan_if_it_ran_on_gpus(folder, monkeypatch):

@@ -136,6 +136,15 @@ def test_runs_that_did_nothing_are_left_out_and_of_dark_ones_the_times_are_used(
     assert any(note.endswith("over most of the run: dark") for note in verdict["notes"])
 
 
+def test_a_model_that_predicts_nothing_says_why(tmp_path):
+    for network in ("vit_ti", "resnet18"):
+        spec = make_spec(network, workload={"network": network})
+        write_record(tmp_path / spec.run, make_record(spec))
+    verdict = evaluate_records(record_folders(tmp_path))
+    assert verdict["summary"] and "MC2" not in {row["model"] for row in verdict["summary"]}
+    assert any("measure each workload on two node counts" in note for note in verdict["notes"])
+
+
 def test_an_estimate_judges_nothing(tmp_path):
     for nodes in (1, 2):
         spec = make_spec(f"n{nodes}", nodes)

@@ -38,7 +38,9 @@ from joulecast.report.tables.errors import (
 from joulecast.report.tables.published import read_published
 from joulecast.runs.files.shipped import recorded_folder
 from joulecast.runs.folders import record_folders
+from joulecast.runs.metering import MeterInfo
 from joulecast.runs.observations import metered_units
+from joulecast.runs.platforms import Platform
 from joulecast.runs.record import write_record
 from joulecast.runs.spec import Observed, RunSpec
 from joulecast.tune.request import TuneRequest
@@ -414,6 +416,17 @@ def test_who_knows_how_many_gpus_a_node_has_is_believed(own_training):
     assert (advised["nodes"], advised["energy_j"]) == (4, one["energy_j"])
 
 
+def test_gpus_that_were_all_in_use_draw_by_their_number_also_in_one_host(tmp_path):
+    gpu = {"node": "host/0", "meter": "estimated", "source": "measured", "covers": "gpu"}
+    meter = MeterInfo(**gpu, available=True, counter=True)
+    step = {"computing": 0.1, "update": 0.01}
+    _own(tmp_path, "tiny-n1-r1", 1, step, meters=[meter])
+    asked = {"records": tmp_path / "records", "gpus": [1, 8], "samples": 1e4, "gpus_per_node": 8}
+    one, eight = joulecast.forecast(**asked)["forecasts"]
+    assert eight["hosts"] == 1 and one["time_s"] > 7 * eight["time_s"]
+    assert eight["energy_j"] == pytest.approx(one["energy_j"], rel=0.01)
+
+
 def test_strong_scaling_keeps_the_batch_of_all_nodes(tmp_path):
     """Also where smaller batches were swept on one node."""
     cells = [*((n, 16, r) for n in NODES for r in (1, 2)), *((1, b, 1) for b in (2, 4, 8))]
@@ -682,6 +695,18 @@ def test_runs_of_two_machines_that_nobody_named_are_refused(tmp_path):
         joulecast.forecast(tmp_path / "records", gpus=[1])
 
 
+def test_machines_of_other_gpus_are_two_machines(tmp_path):
+    platform = Platform(name="this-machine", hosts=1, idle_w=10, full_w=30)
+    for repeat, gpu in ((1, "NVIDIA H100 80GB HBM3"), (2, "NVIDIA H200")):
+        host = {"cpu": "Xeon", "cores": 2, "memory_bytes": 2**30, "gpus": [gpu]}
+        spec = make_spec(f"r{repeat}", repeat=repeat).model_copy(update={"platform": platform})
+        record = make_record(spec)
+        info = record.info.model_copy(update={"hosts": [host]})
+        write_record(tmp_path / f"r{repeat}", replace(record, info=info))
+    with pytest.raises(joulecast.JoulecastError, match=r"r2 on Xeon, 1 GiB, 1 x NVIDIA H200"):
+        joulecast.forecast(tmp_path, nodes=[1])
+
+
 def test_the_name_of_a_training_is_taken_everywhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, repeat in itertools.product("abcde", (1, 2)):
@@ -693,8 +718,16 @@ def test_the_name_of_a_training_is_taken_everywhere(tmp_path, monkeypatch):
     assert "results/measured has a, b, c and 2 more" in unknown.output
     said = CliRunner().invoke(app, ["forecast", "a", "--gpus", "2", "--epochs", "1"])
     assert said.exit_code == 2 and "results/measured" not in said.output, said.output
+    campaign = CliRunner().invoke(app, ["status"])
+    assert campaign.output.endswith("give the name: a, b, c, d and e\n")
     missing = CliRunner().invoke(app, ["status", "other"])
     assert missing.exit_code == 2 and "NAME" in missing.output
+
+
+def test_a_note_names_its_scale_once(tmp_path):
+    _observed(tmp_path, "a", 1, 1)
+    notes = joulecast.forecast(tmp_path, gpus=[16])["notes"]
+    assert "a on 16 ranks: run on 1, 16 times beyond" in notes
 
 
 def test_steps_and_samples_of_one_training_are_not_mixed(tmp_path):

@@ -69,6 +69,12 @@ def evaluate_records(
     if energies.empty and timed.empty:
         raise JoulecastError(_nothing_held_out(split, runs))
     cells = by_setting(energies, _KEYS)
+    notes = [*runs.notes, *(text for fit in judged.full_fits for text in fit.remarks)]
+    if len(cells) and not {fit.name for fit in judged.full_fits} & {*cells["model"]}:
+        notes.append(
+            "MC2 predicts no energy of a workload that its fit has not seen; measure each workload on two "
+            "node counts"
+        )
     measured = cells["energy_source"].isin(MEASURED)
     compared = [each for each in compare(cells[measured]) if each.best_rival]
     return {
@@ -77,7 +83,7 @@ def evaluate_records(
         "training_runs": len(runs.trained),
         "left_out": runs.left_out,
         "refused": _refused(judged),
-        "notes": [*runs.notes, *(text for fit in judged.full_fits for text in fit.remarks)],
+        "notes": notes,
         "run_to_run_cv_percent": json_value(run_to_run_cv(runs.trained, _judged_quantity(cells))),
         "settings": json_rows(_table(cells, energies, timed, time)),
         "summary": _summary(cells),

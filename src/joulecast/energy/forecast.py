@@ -35,7 +35,7 @@ from joulecast.quantities import consumptions, counted, digits, listed, times
 from joulecast.runs.json_values import json_rows
 from joulecast.runs.judging import ANSWER
 from joulecast.runs.observations import metered_units, most_frequent
-from joulecast.runs.record import read_info
+from joulecast.runs.record import RunInfo, read_info
 from joulecast.runs.request import Scale
 from joulecast.runs.scale import (
     counts,
@@ -135,6 +135,16 @@ def why_not_forecast(
     return why and f"{of_workload['workload'].iloc[0]} is not forecast: {why}"
 
 
+def _are_all_in_use(run: Mapping[str, Any], info: RunInfo) -> bool:
+    """Whether the energy of an observed run is of GPUs alone, of which none idled."""
+    gpus = [meter for meter in info.meters if meter.available and meter.covers == "gpu"]
+    return (
+        info.spec.observed is not None
+        and run.get("energy_covers") == "gpu"
+        and len(gpus) == run["ranks"]
+    )
+
+
 def setting_of(
     of_workload: pd.DataFrame, nodes: int, batch: float, work: float, per_node: int | None = None
 ) -> dict[str, Any]:
@@ -153,7 +163,11 @@ def setting_of(
     ranks = example["ranks"] * nodes / float(example["nodes"])
     column = "ranks_per_host" if is_observed(of_workload) else "accelerators_per_node"
     example[column] = gpus_per_node(of_workload, per_node)
-    of_platform = read_info(Path(example["folder"])).spec.platform.hosts
+    info = read_info(Path(example["folder"]))
+    units = metered_units(example, nodes, info.spec.platform.hosts)
+    if _are_all_in_use(example, info):
+        # More GPUs draw more, also where they fit into one host.
+        units = max(units, example["metered_units"] * nodes / float(example["nodes"]))
     hosts, gpus = hosts_and_gpus(example | {"nodes": nodes})
     return {
         **example,
@@ -163,7 +177,7 @@ def setting_of(
         "batch_per_rank": math.nan if math.isnan(example["batch_per_rank"]) else batch / ranks,
         "samples": work,
         "steps": whole_steps(work, batch) if example["kind"] == "training" else 0,
-        "metered_units": metered_units(example, nodes, of_platform),
+        "metered_units": units,
         "hosts": hosts,
         "gpus": gpus,
     }

@@ -231,10 +231,11 @@ class Outside:
 
     @property
     def noted(self) -> tuple[str, ...]:
-        """Limits of the runs that a forecast names in a note; it names no other scales, as people ask for
-        those.
+        """Limits of the runs that a forecast names in a note on a scale; it names no other scales, as people
+        ask for those.
         """
-        return self.all if self.times_beyond > BEYOND else self.others
+        far = self.scale is not None and self.times_beyond > BEYOND
+        return (str(self.scale).partition(": ")[2], *self.others) if far else self.others
 
 
 def outside_of(

@@ -24,6 +24,9 @@ _SAME_WORK = 0.02
 _LONG = 10.0
 """A note is given if the work is more than this many times that of the longest run."""
 
+_MANY = {"gpu": "GPUs", "cpu": "processors", "socket": "sockets"}
+"""Parts of nodes that a meter covers, where their plural is another word."""
+
 _IN_WORDS = {"time": ("s", times), "energy": ("j", consumptions)}
 
 
@@ -131,10 +134,12 @@ def differences(rows: pd.DataFrame) -> list[str]:
         worst = off.loc[far[off.index].idxmax()].to_dict()
         said, was = in_words(worst[f"fitted_{name}"], worst[name])
         by = percent(100 * (worst[f"fitted_{name}"] / worst[name] - 1), signed=True)
+        where = f"of {_setting(worst)}"
+        if len(ran) > 1:
+            where = f"in {len(off)} of {len(ran)} settings. The worst is {_setting(worst)}"
         notes.append(
-            f"{worst['workload']}: MC2's {quantity} is more than {100 * REPEATS:g} % off the runs in "
-            f"{len(off)} of {len(ran)} settings. The worst is {_setting(worst)}: MC2 says {said}, the runs "
-            f"say {was} ({by}). Settings that were not run may be as far off"
+            f"{worst['workload']}: MC2's {quantity} is more than {100 * REPEATS:g} % off the runs {where}: "
+            f"MC2 says {said}, the runs say {was} ({by}). Settings that were not run may be as far off"
         )
     return notes
 
@@ -176,9 +181,10 @@ def notes_on(
     if "energy_covers" in of_workload:
         parts = [str(covers) for covers in of_workload["energy_covers"].dropna().unique()]
         if parts and not {"node", "module"} & {*parts}:
+            metered = {_MANY.get(part, part) for covers in parts for part in covers.split("+")}
             notes.append(
-                f"{workload}: only {' and '.join(parts)} of its nodes had meters. Energy, money and CO2 do "
-                "not contain what else draws power"
+                f"{workload}: only the {listed(sorted(metered))} of the nodes had meters. Energy, money and "
+                "CO2 do not contain what else draws power"
             )
     largest = predicted.loc[predicted["nodes"].idxmax()].to_dict()
     if largest.get("supply") == "DC" and pd.notna(largest["energy_j"]):

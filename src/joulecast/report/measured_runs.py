@@ -10,6 +10,7 @@ from joulecast.report.page_table import Table
 from joulecast.report.results_folder import CHECKS, Results
 from joulecast.runs.metering import host_of, kind_of
 from joulecast.runs.observations import is_training
+from joulecast.runs.provenance import gpus_in_words
 from joulecast.runs.record import RunInfo
 
 NODES_ARE = {
@@ -105,6 +106,7 @@ def _hosts(infos: Sequence[RunInfo]) -> str:
             name = str(host.get("host", "unnamed")).split(":")[0]
             cores = host.get("cores", NONE)
             system = host.get("system", "system not recorded")
+            size += gpus_in_words(host)
             hosts[
                 f"{name}: {host.get('cpu', 'processor not recorded')}, {cores} cores{size}, {system}"
             ] = name

@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+from joulecast.graphs.network_graphs import graph_origin
 from joulecast.measure.observer.observation import Result
-from joulecast.quantities import counted, digits, is_number, joules, percent, seconds
+from joulecast.quantities import amount, counted, digits, is_number, joules, percent, seconds
 from joulecast.runs.observations import observe
 from joulecast.runs.record import NETWORK, RunRecord
 
@@ -36,7 +37,7 @@ def _summary(record: RunRecord, folder: Path) -> list[str]:
         unit = outcome.work_unit
         batch = "samples unknown: give --samples-per-step"
         if unit == "samples":
-            batch = f"{digits(info.global_batch_size)} samples"
+            batch = amount(info.global_batch_size or 0, "samples")
         ranks = counted(info.spec.ranks, "rank")
         lines.append(f"  {counted(outcome.steps, 'step')} of {seconds(step_s)} ({batch}), {ranks}")
         shares = [
@@ -59,7 +60,10 @@ def _summary(record: RunRecord, folder: Path) -> list[str]:
     else:
         lines.append(f"  no energy: {row['why_no_energy']}")
     if (folder / NETWORK).is_file():
-        lines.append("  network captured: plan, simulate and search know it by the training's name")
+        # The name of a shipped network stays that network's.
+        is_own = graph_origin(str(info.spec.network)) == "file"
+        name = "the training's name" if is_own else folder / NETWORK
+        lines.append(f"  network captured: plan, simulate and search know it by {name}")
     lines += [f"  {stage} not seen: {why}" for stage, why in info.unseen.items()]
     lines += [f"  {remark}" for remark in info.remarks if not remark.startswith("observed")]
     lines += [f"  left out of forecasts: {why}" for why in info.left_out]

@@ -13,6 +13,7 @@ from joulecast.errors import JoulecastError
 from joulecast.quantities import digits, listed
 from joulecast.runs.judging import SETTING
 from joulecast.runs.observations import is_training, observe_all
+from joulecast.runs.provenance import gpus_in_words
 from joulecast.runs.record import RunInfo, read_info
 from joulecast.runs.spec import THIS_MACHINE
 
@@ -101,8 +102,8 @@ def _refuse_two_of_one_name(runs: pd.DataFrame) -> None:
 
 
 def _refuse_two_machines(runs: pd.DataFrame) -> None:
-    """Raise where runs on the platform without a name were made on machines with other processors, or
-    other memory: they are no repeats, and no scales of each other."""
+    """Raise where runs on the platform without a name were made on machines with other processors, memory or
+    GPUs: they are no repeats, and no scales of each other."""
     here = runs.loc[(runs["platform"] == THIS_MACHINE) & (runs["kind"] != "imported"), "folder"]
     found: dict[str, RunInfo] = {}
     for info in (read_info(Path(folder)) for folder in here):
@@ -117,10 +118,11 @@ def _refuse_two_machines(runs: pd.DataFrame) -> None:
 
 
 def _machine(info: RunInfo) -> str:
-    """The processors and the memory of a run's hosts, in words; memory to two digits, of which a kernel takes
-    some."""
+    """The processors, memory and GPUs of a run's hosts, in words; memory to two digits, of which a kernel
+    takes some."""
     facts = {
         f"{host.get('cpu', 'an unknown processor')}, {host.get('memory_bytes', 0) / 2**30:.2g} GiB"
+        + gpus_in_words(host)
         for host in info.hosts
     }
     return " and ".join(sorted(facts))

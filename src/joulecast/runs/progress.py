@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from joulecast.errors import JoulecastError
-from joulecast.quantities import counted
+from joulecast.quantities import counted, listed
 from joulecast.runs.files.reading import read_json_object
 from joulecast.runs.files.shipped import MEASURED
-from joulecast.runs.folders import measured_records
+from joulecast.runs.folders import measured_names, measured_records
 from joulecast.runs.record import read_info
 from joulecast.runs.spec import RunSpec
 
@@ -174,6 +174,8 @@ def progress_text(progress: Progress, configfiles: Sequence[str] | None) -> str:
     lines = [f"{progress.training or progress.results}: {', '.join(parts)}"]
     if not progress.runs:
         lines.append("no run has left a record (records/) in this folder")
+        if names := measured_names():
+            lines.append(f"of a training that `measure` ran, give the name: {listed(names)}")
     for state in ("failed", "damaged"):
         lines += [f"{state}: {run.run}: {run.why}" for run in progress.of(state)]
     lines += [f"disturbed: {run.run}: {run.disturbed}" for run in progress.disturbed]

@@ -6,6 +6,9 @@ import platform as host_platform
 import socket
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -56,6 +59,21 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def nvidia_gpus(driver: Path = Path("/proc/driver/nvidia")) -> list[str]:
+    """The names of NVIDIA's GPUs that the driver shows here; of others there are no such files."""
+    names = []
+    for file in sorted(driver.glob("gpus/*/information")):
+        with suppress(OSError):
+            lines = (line.partition(":") for line in file.read_text().splitlines())
+            names += [value.strip() for key, _, value in lines if key == "Model"]
+    return names
+
+
+def gpus_in_words(host: Mapping[str, Any]) -> str:
+    """The GPUs of a host of a record, as ``, 8 x NVIDIA H200``; empty where none are known."""
+    return "".join(f", {count} x {name}" for name, count in Counter(host.get("gpus", [])).items())
+
+
 def host_fingerprint() -> dict[str, Any]:
     """Facts of this host that decide how fast a run is."""
     return {
@@ -63,6 +81,7 @@ def host_fingerprint() -> dict[str, Any]:
         "cpu": cpu_model(),
         "cores": usable_cores(),
         "memory_bytes": psutil.virtual_memory().total,
+        "gpus": nvidia_gpus(),
         "system": f"{host_platform.system()} {host_platform.release()}",
     }
 

@@ -138,7 +138,7 @@ class RunInfo(_Part):
     clock: dict[str, dict[str, float]] = {}
     """By host: how its clock was mapped to the run clock."""
     hosts: list[dict[str, Any]] = []
-    """Of each host: processor, cores, memory, kernel."""
+    """Of each host: processor, cores, memory, kernel, and the names of NVIDIA's GPUs."""
     versions: dict[str, str | None] = {}
     """Of Python and the libraries."""
     mpi_library: str | None = None

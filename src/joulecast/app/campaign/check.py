@@ -88,7 +88,8 @@ def remarks(config: Config, runs: list[RunSpec]) -> list[str]:
     counts = ", ".join(f"{count:,}" for count in sorted({run.nodes for run in runs}))
     lines = [
         f"{len(runs):,} runs ({len(trained):,} trainings of {', '.join(networks) or 'no network'}) on "
-        f"{counts} nodes of platform {config.platform}; results in {config.results}"
+        f"{counts} {'node' if counts == '1' else 'nodes'} of platform {config.platform}; "
+        f"results in {config.results}"
     ]
     if recorded_for(config.platform) is not None:
         return [f"{lines[0]}; the runs are replayed, nothing is measured"]

@@ -58,6 +58,7 @@ class Fingerprint(Part):
     cpu: str
     cores: Count
     memory_bytes: Count
+    gpus: list[str] = []
     system: str
 
 

@@ -39,6 +39,7 @@ from joulecast.report.advice.plan import Machine, find_fastest
 from joulecast.runs.json_values import json_rows
 from joulecast.runs.observations import most_frequent
 from joulecast.runs.platforms import gpu_in, same_hardware, simulated_platform
+from joulecast.runs.record import NETWORK, read_info
 from joulecast.runs.scale import gpus_per_node, hosts_and_gpus
 from joulecast.simulate.answer import platform_and_costs
 from joulecast.simulate.cost_cache import CachedCosts, OpCache
@@ -102,12 +103,20 @@ class _Known:
         factor = took_s / simulated.step_s
         # What an epoch has of samples is in the factor of a log that counts epochs.
         times = f"times {digits(factor)}" if near["work_unit"].iloc[0] == "samples" else "corrected"
-        return factor, f"{times} as {counted(len(near), 'run')} on {of} x {self.platform}"
+        return factor, f"{times}, from {counted(len(near), 'run')} on {of} x {self.platform}"
+
+
+def _captured(folders: Sequence[Path]) -> dict[str, str]:
+    """The op graphs in records, by the names of their trainings."""
+    files = [file for folder in folders for file in sorted(folder.rglob(NETWORK))]
+    return {str(read_info(file.parent).spec.network): str(file) for file in files}
 
 
 def _known(runs: pd.DataFrame, asked: ForecastRequest) -> _Known:
     first, per_node = runs.iloc[0], gpus_per_node(runs, asked.gpus_per_node)
     named = [str(first[name]) for name in ("platform", "accelerator") if name in runs]
+    hosts = read_info(Path(first["folder"])).hosts
+    named += [name for host in hosts for name in host.get("gpus", [])]
     gpu = next(filter(None, map(gpu_in, named)), None)
     platform = asked.ran_on or (gpu and per_node and f"{gpu}:gpus={per_node}") or gpu or named[0]
     network = asked.graph.get(str(first["network"]), str(first["network"]))
@@ -230,6 +239,7 @@ def forecast_other_platform(
     # What is wrong with the platform is wrong for all.
     platform_and_costs(simulated_platform(str(asked.platform)), asked.precision)
     runs, notes = KnownRuns.of_records(folders), list[Note]()
+    asked = asked.model_copy(update={"graph": _captured(folders) | asked.graph})
     rows = [
         row
         for everything, _ in fit_groups(runs.clean, runs.allreduce, runs.watts)
