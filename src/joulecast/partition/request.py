@@ -97,30 +97,34 @@ class PartitionRequest(Request):
     command: ClassVar[str] = "partition"
 
     graph: Annotated[Name, Shell("graph")] = Field(
-        description="A network, as resnet50; MODULE:FUNCTION of your own, as capture takes it, which is "
-        "measured first; or a file: task graph or PipeDream graph.txt."
+        description="What to cut: a network by name, as resnet50; a file (a task graph of `profile`, or a "
+        "graph.txt of PipeDream); or MODULE:FUNCTION of your own network, as for `capture`. Your own "
+        "network is measured first."
     )
     devices: int = Field(ge=1, description="Number of devices.")
     cost: Literal["compute", "max", "sum"] | None = Field(
         default=None,
-        description="A stage's time: its work (compute), the larger of work and transfer (max), or both.",
+        description="What the time of a stage is: its work (compute), the longer of work and transfers "
+        "(max), or work plus transfers (sum).",
     )
     bandwidth_bytes_per_s: Annotated[float | None, Shell("--bandwidth")] = Field(
-        default=None, description="Bytes per second of a device's link, each way."
+        default=None, description="Rate of a device's link in bytes per second, in each direction."
     )
-    replicate: bool = Field(default=False, description="A stage may be on several devices.")
+    replicate: bool = Field(default=False, description="Allow a stage to be on several devices.")
     memory_bytes: Annotated[float | None, Shell("--memory")] = Field(
         default=None, description="Memory of a device, in bytes."
     )
     mode: Literal["exact", "compat"] = Field(
-        default="exact", description="compat: answer as PipeDream's optimizer does."
+        default="exact",
+        description="exact: with a proof. compat: answer as PipeDream's optimizer does.",
     )
     ideals: int | None = Field(
         default=None,
         ge=1,
-        description="Limit of the ideals to list; a graph with more gets no certificate.",
+        description="Most ideals (sets of tasks that can be the finished ones) that the search lists. A "
+        "graph with more gets no certificate.",
     )
     export: Path | None = Field(
         default=None,
-        description="Python file to write: it trains the network in these stages, under torchrun.",
+        description="Python file to write. Started with torchrun, it trains the network in these stages.",
     )

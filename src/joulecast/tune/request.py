@@ -28,19 +28,23 @@ class Goals(BaseModel):
         default=0.5,
         ge=0,
         le=1,
-        description="Weight of energy in the cost of a GPU; on a CPU the cost is seconds.",
+        description="Weight of energy, against time, in the cost on a GPU. On a CPU the cost is the time.",
     )
     allow_power_limit: bool = Field(
         default=False,
-        description="Let the tuner set the GPU's power limit; it is put back after every training.",
+        description="Let the tuner set the GPU's power limit. After each training, the old limit is set "
+        "again.",
     )
     criterion: Criterion = Field(
-        default="cost", description="How a power limit is chosen among those that were measured."
+        default="cost",
+        description="How to choose among the measured power limits: least cost, energy or "
+        "time, or the lowest limit within max-slowdown.",
     )
     max_slowdown: float = Field(
         default=1.1,
         ge=1,
-        description="With max-slowdown: most time, relative to the highest limit.",
+        description="With the criterion max-slowdown: the longest time that is allowed, relative to the "
+        "time at the highest limit.",
     )
 
 
@@ -121,32 +125,45 @@ class _Tuning(Request):
 
     live: bool = Field(
         default=False,
-        description="Train LeNet-5 on digits on this machine, instead of replaying traces.",
+        description="Train LeNet-5 on scikit-learn's digits on this machine. Without this option, recorded "
+        "traces are replayed.",
     )
     traces: Path | None = Field(
         default=None,
-        description="Folder of summary_train.csv and summary_power_GPU.csv; the shipped ones by default.",
+        description="Folder with summary_train.csv and summary_power_GPU.csv. By default the shipped "
+        "traces.",
     )
-    workload: str | None = Field(default=None, description="Workload of the traces, as cifar100.")
-    gpu: str | None = Field(default=None, description="GPU of the traces, as v100.")
+    workload: str | None = Field(
+        default=None, description="Workload to replay from the traces, as cifar100."
+    )
+    gpu: str | None = Field(default=None, description="GPU to replay from the traces, as v100.")
     policy: str = Field(
-        default=DEFAULT_POLICY, description="Policy, as zeus; a wrong name lists all."
+        default=DEFAULT_POLICY,
+        description="Policy, as zeus. The error message for a wrong name lists all.",
     )
     recurrences: int = Field(default=50, ge=1, description="Trainings to the target.")
     seeds: int | None = Field(
-        default=None, ge=1, description="Replays to take the mean of; 20 by default."
+        default=None,
+        ge=1,
+        description="Number of replays. The results are their means. 20 by default.",
     )
     target: float | None = Field(
-        default=None, description="Metric to reach in a replay; the paper's by default."
+        default=None,
+        description="Value of the metric that a replayed training must reach. By default "
+        "that of the Zeus paper.",
     )
     beta: float | None = Field(
-        default=None, description="Stop a try at this many times the best cost."
+        default=None, description="Stop a try when it costs this many times the lowest cost so far."
     )
     window: int | None = Field(
-        default=None, description="Number of last costs of a batch size that count (drift)."
+        default=None,
+        description="Only so many of the last costs of a batch size count. Use it if costs "
+        "change with time (drift).",
     )
     history: Path | None = Field(
-        default=None, description="File for the trials; a live tuning continues where it ends."
+        default=None,
+        description="File to which the trials are added. A live tuning with the same file "
+        "continues where the last one ended.",
     )
 
 
