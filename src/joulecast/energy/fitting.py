@@ -31,9 +31,11 @@ _MOST_BINS = 150
 
 @dataclass(frozen=True)
 class CampaignFit:
-    """All that the fits of a campaign produced: the runs table (``observations``), what each model predicted
-    of the runs that it had not seen (``predictions``), the errors of time-series models (``series``), and the
-    fit to all runs (``mc2``)."""
+    """All that the fits of a campaign produced.
+
+    The runs table (``observations``), what each model predicted for the runs that it had not seen
+    (``predictions``), the errors of time-series models (``series``), and the fit to all runs (``mc2``).
+    """
 
     observations: pd.DataFrame
     predictions: pd.DataFrame
@@ -41,7 +43,7 @@ class CampaignFit:
     mc2: dict[str, Any]
 
     def judged(self, of: Literal["time", "energy", "ablation"]) -> pd.DataFrame:
-        """The predictions joined with the runs; see :func:`joulecast.runs.judging.judge`."""
+        """The predictions, joined with the runs; see :func:`joulecast.runs.judging.judge`."""
         return judge(self.predictions, self.observations, of)
 
     def save(self, folder: Path) -> None:

@@ -25,7 +25,7 @@ from joulecast.simulate.request import PeakPrecision
 
 
 class PricesSection(PriceList, Section):
-    """What energy, time and CO2 cost, for tables and page; all in one currency, none by default."""
+    """Prices of energy and time, and the CO2 of a kWh, for tables and page. By default there are none."""
 
     source: str | None = Field(
         default=None,

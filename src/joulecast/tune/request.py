@@ -51,10 +51,15 @@ class Goals(BaseModel):
 class _Trained(Section):
     """The training, and the batch sizes to choose from."""
 
-    network: str = Field("lenet5", description="Network, trained on scikit-learn's digits.")
-    image_size: int = Field(8, ge=8, description="Digits are enlarged to this side.")
+    network: str = Field("lenet5", description="Network. It is trained on scikit-learn's digits.")
+    image_size: int = Field(
+        8,
+        ge=8,
+        description="Height and width of the images in pixels. The digits are "
+        "enlarged to this size.",
+    )
     max_epochs: int = Field(
-        100, ge=1, description="Most epochs; a training that needs more has failed."
+        100, ge=1, description="Most epochs of a training. A training that needs more has failed."
     )
     batch_sizes: list[int] = Field(
         [8, 16, 32, 64, 128, 256, 512], min_length=1, description="Batch sizes to choose from."
@@ -63,14 +68,16 @@ class _Trained(Section):
     learning_rate: float = Field(
         0.05,
         gt=0,
-        description="Learning rate at the default batch size; it is scaled linearly with the batch.",
+        description="Learning rate at the default batch size. It grows in proportion to the batch size.",
     )
     max_learning_rate: float | None = Field(
-        None, gt=0, description="Highest scaled learning rate; null: no limit."
+        None, gt=0, description="Highest learning rate after scaling. null: no limit."
     )
-    seed: int = Field(1, description="Seeds the policy, the weights and the order of batches.")
+    seed: int = Field(1, description="Seed of the policy, the weights and the order of batches.")
     gpu: int | None = Field(
-        None, ge=0, description="GPU, as nvidia-smi numbers it; null: the first that CUDA shows."
+        None,
+        ge=0,
+        description="Number of the GPU, as nvidia-smi counts. null: the first GPU that CUDA shows.",
     )
 
     @field_validator("batch_sizes")
@@ -104,15 +111,19 @@ class LiveTuningSection(RecurringTraining):
     policy: Literal["default", "power-limit-only", "zeus", "grid-search", "curve"] = Field(
         DEFAULT_POLICY, description="Policy that proposes batch sizes and power limits."
     )
-    recurrences: int = Field(50, ge=1, le=10_000, description="Trainings to the target.")
+    recurrences: int = Field(50, ge=1, le=10_000, description="Number of trainings to the target.")
 
 
 class TuningSection(Section):
-    """Replays of the Zeus authors' traces (recorded/zeus-trace), and a training tuned live."""
+    """Replays of the Zeus authors' traces (recorded/zeus-trace), and a training that is tuned live."""
 
     eta: float = Field(0.5, ge=0, le=1, description="Weight of energy, against time, in the cost.")
-    seeds: int = Field(20, ge=2, le=10_000, description="Replays of every policy in every setting.")
-    recurrences: int = Field(50, ge=10, le=10_000, description="Trainings of every replay.")
+    seeds: int = Field(
+        20, ge=2, le=10_000, description="Number of replays of every policy in every setting."
+    )
+    recurrences: int = Field(
+        50, ge=10, le=10_000, description="Number of trainings in every replay."
+    )
     live: LiveTuningSection = LiveTuningSection()
 
 
@@ -141,7 +152,7 @@ class _Tuning(Request):
         default=DEFAULT_POLICY,
         description="Policy, as zeus. The error message for a wrong name lists all.",
     )
-    recurrences: int = Field(default=50, ge=1, description="Trainings to the target.")
+    recurrences: int = Field(default=50, ge=1, description="Number of trainings to the target.")
     seeds: int | None = Field(
         default=None,
         ge=1,
