@@ -154,8 +154,7 @@ def partition_network(request: PartitionRequest) -> dict[str, Any]:
     Returns:
         ``bottleneck_us`` is the time of the slowest stage. ``certified`` says whether this is proven, with
         its ``certificate``. ``speedup_bound`` limits the speedup.
-        ``stages`` has the nodes, times and bytes of
-        each stage. ...
+        ``stages`` has the nodes, times and bytes of each stage. ...
 
     Raises:
         JoulecastError: there is no such graph, it is wrong, an option is useless, or nothing fits.
