@@ -192,8 +192,10 @@ def _why_not_known(of_workload: pd.DataFrame, setting: Mapping[str, Any]) -> str
 
 
 def asked_counts(of_workload: pd.DataFrame, asked: Scale, knows_exchange: bool) -> list[int]:
-    """Counts of nodes, or of GPUs, as the records have them: those that are asked for; else the usual ones,
-    or where nothing shows what an exchange costs, those that were run.
+    """Counts of nodes (or of GPUs, if the records count these) to forecast.
+
+    They are those that are asked for, or else the usual ones. If nothing shows what an exchange costs, they
+    are those that were run.
 
     Raises:
         JoulecastError: GPUs that fill no nodes, or whose count of a node is not known.
@@ -278,7 +280,7 @@ def _usual(of_workload: pd.DataFrame) -> tuple[pd.DataFrame, float]:
 
 
 def recorded_work(of_workload: pd.DataFrame) -> tuple[float, str]:
-    """The work of the runs on the most nodes, and where it is from in words."""
+    """The work of the runs on the most nodes, and words that say where it comes from."""
     usual, _ = _usual(of_workload)
     one = usual.iloc[0]
     mean = " (mean)" if usual["samples"].nunique() > 1 else ""

@@ -76,7 +76,7 @@ class JudgedWidths:
 
 @cache
 def judged_widths() -> JudgedWidths:
-    """The widths that come with joulecast."""
+    """The widths of intervals that are shipped with joulecast."""
     text = (resources.files("joulecast.energy") / "judged_widths.yaml").read_text()
     return JudgedWidths(**yaml.safe_load(text))
 
@@ -154,13 +154,16 @@ Predict = Callable[[pd.DataFrame, str], pd.DataFrame]
 def left_out_widths(
     training: pd.DataFrame, full: Predict, without: Callable[[pd.Series], Predict]
 ) -> dict[str, pd.Series]:
-    """Half widths for joules (``j``) and seconds (``s``), with the time given and predicted: what 90 % of the
-    runs at left-out node counts miss by. Where there is one count, they are what its own runs miss by.
+    """Half widths for joules (``j``) and seconds (``s``), once with the time given and once with it
+    predicted.
+
+    They hold 90 % of the errors on node counts that were left out of the fit. If all runs have one node
+    count, they hold 90 % of the errors on the runs of the fit.
 
     Args:
         training: the runs of the fit.
         full: the model that was fitted to all of them.
-        without: fits the model to the others than some runs.
+        without: fits the model without some of the runs.
     """
     missed: dict[str, list[pd.DataFrame]] = {time: [] for time in TIME}
     # A fit without the node count of a sweep has not seen its batches: a forecast has.
@@ -291,10 +294,10 @@ def width_of_counts(nodes: pd.Series, fitted: Collection[float]) -> pd.Series:
 def widen_intervals(
     answer: pd.DataFrame, by: pd.Series, at_least: Mapping[str, float] | None = None
 ) -> pd.DataFrame:
-    """The answer with wider intervals: ``by`` is added to their half widths in quadrature, in logarithms.
+    """The answer with wider intervals. ``by`` is added to the half widths in quadrature, in logarithms.
 
     Args:
-        at_least: half widths of ``time_s`` and ``energy_j`` that are widened where they are smaller.
+        at_least: least half widths of ``time_s`` and ``energy_j``. Smaller ones are widened to these.
     """
     wide = answer.copy()
     for quantity, unit in (("time", "s"), ("energy", "j")):
@@ -309,7 +312,7 @@ def widen_intervals(
 
 
 def one_count_notes(fitted: pd.DataFrame, imported: bool) -> list[str]:
-    """A note where all runs have one node count: what the intervals of others are made of."""
+    """If all runs have one node count, a note that says where the intervals of other counts come from."""
     if imported or fitted["nodes"].nunique() > 1:
         return []
     unit = unit_of(fitted["nodes_are"].iloc[-1])

@@ -1,7 +1,7 @@
-"""Beliefs about a number of each workload, such as kappa, that the runs of few workloads show.
+"""Priors for a number that each workload has, such as kappa, but that the runs of only a few workloads show.
 
-A workload whose runs show the number weighs them against the prior, by their precisions; another has the
-prior.
+If the runs of a workload show the number, it is weighed against the prior, by their precisions. Another
+workload gets the prior.
 """
 
 import math

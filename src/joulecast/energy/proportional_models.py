@@ -146,7 +146,8 @@ def node_hours(context: Context, runs: pd.DataFrame, total_s: pd.Series) -> pd.S
 
 
 def work(context: Context, runs: pd.DataFrame, total_s: pd.Series) -> pd.Series:
-    """Joules per sample of the smallest node count of the fit, for each network, times samples."""
+    """Joules per sample, times samples. For each network, the former are those of the fit's smallest node
+    count."""
     training = context.training
     return runs["samples"] * runs["workload"].map(
         _of_smallest(context, training["energy_j"] / training["samples"])
@@ -154,7 +155,8 @@ def work(context: Context, runs: pd.DataFrame, total_s: pd.Series) -> pd.Series:
 
 
 def mean_joules(context: Context, runs: pd.DataFrame, total_s: pd.Series) -> pd.Series:
-    """Mean joules per sample of all runs of the fit, for each network, times samples."""
+    """Joules per sample, times samples. For each network, the former are the mean over the runs of the
+    fit."""
     training = context.training
     per_sample = (training["energy_j"] / training["samples"]).groupby(training["workload"]).mean()
     return runs["samples"] * runs["workload"].map(per_sample)

@@ -1,5 +1,5 @@
-"""What can be asked of the energy models: judge them on run records, forecast from these; and the prices of a
-configuration."""
+"""What a user can ask the energy models: judge them on run records, or forecast from these. Also the section
+``prices`` of a configuration."""
 
 from datetime import UTC, datetime
 from pathlib import Path

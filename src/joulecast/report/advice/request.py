@@ -70,7 +70,7 @@ class Limit(Request):
 
 
 class AdviceRequest(Priced, Limit, Scale, Work):
-    """Choose node count and batch size of a training that was run, within limits."""
+    """Choose the node count and batch size of a training that has run records, within limits."""
 
     command: ClassVar[str] = "advise"
 

@@ -1,8 +1,7 @@
-"""What a node is: the facts of a platform that no program can read off by itself.
+"""What a node is: the facts of a platform that no program can find out by itself.
 
-A platform is one YAML file: of the user's ``config/platforms``, one that is shipped, or any other by its
-path. A fact that is not known stays ``null``. Watts carry the source they come from, because an estimate
-is only as good as they are.
+A platform is one YAML file. It is in the user's ``config/platforms``, or shipped, or at any other path. A
+fact that is not known stays ``null``. Watts have a source, because an estimate is only as good as they are.
 """
 
 from pathlib import Path
