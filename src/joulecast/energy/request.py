@@ -230,7 +230,7 @@ class ForecastRequest(Priced, Scales, Recorded):
 
     @model_validator(mode="after")
     def _elsewhere(self) -> Self:
-        """What is asked of a platform, and what is not."""
+        """Refuse options that need a platform if there is none, and options that a platform excludes."""
         if self.platform is None and self.model_fields_set & {"graph", "ran_on", "precision"}:
             raise ValueError("graph, ran-on and precision are of a platform; give platform, too")
         if self.platform is not None and self.whole_job:

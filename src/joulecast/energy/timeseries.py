@@ -69,8 +69,8 @@ def _ar(prefix: Floats, steps: int) -> Floats:
 
 
 class _Arima:
-    """ARIMA whose order is chosen by AIC on the first prefix of a trace and kept for the longer
-    ones: choosing anew costs 24 fits each time and looks no further ahead."""
+    """ARIMA. Its order is chosen by AIC on the first prefix of a trace, and kept for the longer
+    prefixes. To choose it again would cost 24 fits each time, and would not see further ahead."""
 
     def __init__(self) -> None:
         self._order: tuple[int, int, int] | None = None
