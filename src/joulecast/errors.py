@@ -7,4 +7,4 @@ its traceback.
 
 
 class JoulecastError(Exception):
-    """What is wrong, where, and the way out, in one message."""
+    """One message that says what is wrong, where, and how to correct it."""

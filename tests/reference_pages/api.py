@@ -28,23 +28,23 @@ _HEAD = f"""# Python API
 loads what it needs when it is called: simulating needs no torch. [Use joulecast from
 Python]({_EXAMPLES}) has an example of each.
 
-* **Plain data** are dictionaries, lists, numbers and `None`. They are what the command of that verb
-  prints with `--json`. What is not known is `None`, with a reason.
+* **Plain data** are dictionaries, lists, numbers and `None`. The command of the same name prints the same
+  data with `--json`. A value that is not known is `None`, with a reason.
 * **Units:** times are in s, energies in J, powers in W, rates in bytes/s, memory and messages in bytes.
-* **Records** are a folder of run records, however deep they lie in it; a recorded campaign, its folder
-  or the name of a shipped one (`two-core-vm`); the name of a training that `joulecast measure` ran; or
-  a list of these.
-* **Platforms** are a name, or the path of a `FILE.yaml`. **Networks** are
-  [names](simulator.md#networks).
+* **Records** are one of these, or a list of them: a folder with run records in it or in its subfolders; a
+  recorded campaign (its folder, or the name of a shipped one, as `two-core-vm`); the name of a training
+  that `joulecast measure` ran.
+* A **platform** is a name, or the path of a `FILE.yaml`. A **network** is a
+  [name](simulator.md#networks).
 * **Your own files take precedence.** A name is looked up below the working directory
   (`config/platforms/NAME.yaml`, `recorded/task-graphs/NETWORK.json`, `recorded/CAMPAIGN/`), then among
   the files that joulecast ships.
-* **Requests.** The functions from [`evaluate`](#evaluate) on say under `request` what they were asked:
-  `joulecast.forecast(**result["request"])` asks it again. They also take a ready request, as
-  `joulecast.ForecastRequest`, in place of their parameters. `None` is as if it were not given. Texts as
-  the commands take them (`"30min"`, `"1,2,4"`) are read, too.
-* **Errors** that you can mend are a [`JoulecastError`](#joulecasterror): one message with what is
-  wrong, where, and the way out.
+* **Requests.** From [`evaluate`](#evaluate) on, the result of a function repeats the question under
+  `request`: `joulecast.forecast(**result["request"])` asks it again. In place of their parameters, these
+  functions also take a request, as `joulecast.ForecastRequest`. `None` means that a parameter is not given.
+  Parameters can also be texts, as for the commands (`"30min"`, `"1,2,4"`).
+* **Errors** that you can correct are a [`JoulecastError`](#joulecasterror). Its message says what is wrong,
+  where, and how to correct it.
 
 """
 

@@ -9,8 +9,8 @@ from reference_pages.words import table
 
 _HEAD = """# Commands
 
-Each command prints this with `--help`, too. Most have `--json`, and do the same as a function of the
-[Python API](api.md). In a checkout, write `./run joulecast` in place of `joulecast`.
+Each command also prints its part of this page with `--help`. Most commands have `--json`. Most do the same as
+a function of the [Python API](api.md). In a checkout, write `./run joulecast` in place of `joulecast`.
 
 """
 _GROUPS = "**Commands**:"

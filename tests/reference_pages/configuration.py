@@ -10,12 +10,12 @@ from reference_pages.words import kind_of, table
 
 _HEAD = """# Configuration
 
-Every key, with its default and meaning. A campaign's own file has only the keys that differ ([run a
-campaign](../how-to/run-a-campaign.md)).
+This page lists every key with its default and meaning. The file of a campaign needs only the keys that differ
+from the default ([run a campaign](../how-to/run-a-campaign.md)).
 
 * `joulecast config check FILE` checks a file.
 * `joulecast config default` prints all keys as YAML, as they stand in `config/config.yaml`.
-* `joulecast config schema` prints the JSON schema, by which editors complete keys.
+* `joulecast config schema` prints the JSON schema, with which editors complete keys.
 
 """
 

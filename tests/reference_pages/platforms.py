@@ -9,8 +9,9 @@ _HEAD = """# Platform files
 A platform is one YAML file of facts about a node type. A fact that is not known stays `null`, and a command
 that needs it says so. [Add a platform](../how-to/add-a-platform.md) has a complete example.
 
-Shipped: `hc1`, `hc2`, `hc3` (of the Proteus paper), `dgx-h100`, `dgx-h200`, `tianhe3-mt`, `tianhe3-ft`, and
-`this-machine`. Each names its sources. The link rates of Tianhe-3 are not published, so they stay `null`.
+These platforms are shipped: `hc1`, `hc2`, `hc3` (of the Proteus paper), `dgx-h100`, `dgx-h200`,
+`tianhe3-mt`, `tianhe3-ft`, and `this-machine`. Each file names its sources. The link rates of Tianhe-3 are
+not published, so they stay `null`.
 `--platform` also takes [GPUs by name](simulator.md#gpus-by-name).
 
 """

@@ -25,15 +25,15 @@ MODELS: dict[type, str] = {
 }
 _HEAD = f"""# The run record
 
-A run leaves one folder, whatever made it: a measurement, an importer, or a recorded campaign. All other
-parts of joulecast read only such folders. A folder that is there is complete: it is written aside,
-brought to the disk (`fsync`), and renamed.
+Each run leaves one folder, the run record. A measurement, an importer or a recorded campaign makes it. All
+other parts of joulecast read only such folders. A record is always complete: it is written under
+another name, brought to the disk (`fsync`), and then renamed.
 
-* Times are seconds of one run clock, the same for all ranks.
+* Times are in seconds on the run clock, which is the same for all ranks.
 * A value that was not measured is missing (`null`, NaN). It is never 0.
 * The format is {record.FORMAT} (`joulecast.runs.record`).
 
-[What is measured](../explanation/what-is-measured.md) explains what stages, phases and meters are.
+[What is measured](../explanation/what-is-measured.md) explains stages, phases and meters.
 `joulecast.read_records(folder)` reads all of it ([example](../how-to/use-from-python.md#read_records)).
 
 """
@@ -41,16 +41,16 @@ brought to the disk (`fsync`), and renamed.
 
 _RUNS_TABLE = """## The runs table
 
-One row a run: `joulecast.fit(records).observations`, and `fits/observations.parquet` of a campaign. Models,
-tables and figures read this table.
+Each row is a run. You get the table as `joulecast.fit(records).observations`; a campaign writes it to
+`fits/observations.parquet`. Models, tables and figures read it.
 
 """
 
 _PREDICTIONS = """## Predictions
 
-One row a run, split and model: `joulecast.fit(records).predictions`, and `fits/predictions.parquet` of a
-campaign.
-All models answer with these columns. Error tables join them with the runs table by `folder`.
+Each row is one run, split and model. You get the table as `joulecast.fit(records).predictions`; a campaign
+writes it to `fits/predictions.parquet`. All models answer with these columns. Error tables join them
+with the runs table by `folder`.
 
 """
 

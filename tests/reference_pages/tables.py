@@ -8,9 +8,10 @@ from reference_pages.words import table
 CAPTIONS = Path(__file__).resolve().parents[2] / "workflow/report"
 _HEAD = """# Tables
 
-What a campaign leaves in `results/NAME/tables/`, each subject in a folder of its own:
-`energy/time_error.parquet` has the numbers as they are, for programs; `.csv`, `.md` and `.html` beside it
-have them rounded, for people. A table is there if its target was made: `all` makes those that the page shows
+This page lists the tables that a campaign leaves in `results/NAME/tables/`. Each subject has its own
+folder. `energy/time_error.parquet`, for example, has the exact numbers, for programs. `.csv`, `.md` and
+`.html` beside it have rounded numbers, for people. A table is there if its target was made. The target
+`all` makes the tables that the overview page shows
 ([targets](../how-to/run-a-campaign.md#what-a-campaign-does)). The tables of `energy` on the metered runs of
 others are in `results/NAME/metered/tables/`.
 

@@ -1,6 +1,7 @@
 """What a training costs: MC2, its rivals, models of time, prices.
 
-In: the runs table, and settings. Out: predictions (time, energy, low, high): fitted in ``fitting``, of runs
-that are held out in ``evaluation``, of new settings in ``forecast``. ``joulecast.runs.judging`` makes the
-errors of them. ``strategy_energy`` prices simulated steps. Loads no torch and no MPI.
+The input is the runs table, and settings. The output is predictions (time, energy, low, high). ``fitting``
+fits the models. ``evaluation`` predicts runs that are held out, ``forecast`` new settings.
+``joulecast.runs.judging`` computes the errors of predictions. ``strategy_energy`` prices simulated steps.
+This room loads no torch and no MPI.
 """

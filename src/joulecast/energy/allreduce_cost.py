@@ -1,7 +1,7 @@
-"""What an all-reduce costs by its algorithm: seconds = latency terms x alpha + byte terms x per-byte.
+"""What an all-reduce costs, by its algorithm: seconds = latency terms x alpha + byte terms x per-byte.
 
-The reduction cost gamma of a byte has the same dependence on N and G as its transfer cost 1/beta in each
-of these forms, so that timing cannot separate the two and are fitted as one number.
+In each of these forms, the reduction cost gamma of a byte and its transfer cost 1/beta depend on N and G in
+the same way. Timing cannot tell them apart, so they are fitted as one number.
 Sources: Thakur, Rabenseifner and Gropp 2005 (ring, tree, recursive doubling, Rabenseifner).
 """
 
@@ -45,8 +45,8 @@ _PRIOR = {"mpi": "rabenseifner", "shared": "shared_saturated", "two_level": "sha
 def choose_form(points: pd.DataFrame) -> str:
     """The form that fits an all-reduce benchmark best, by relative error.
 
-    One rank count cannot tell the forms' dependence on it; then the form of the algorithm that was
-    recorded is taken (MPICH's choice for long messages is Rabenseifner's).
+    A benchmark with a single rank count cannot show how the time depends on it. Then the form of the recorded
+    algorithm is taken (for long messages, MPICH chooses Rabenseifner's).
     """
     algorithm = str(points["algorithm"].iloc[0]).split(":")[0] if len(points) else "mpi"
     prior = _PRIOR.get(algorithm, "ring")

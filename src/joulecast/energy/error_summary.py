@@ -1,7 +1,6 @@
 """The verdict on a folder of records: errors of every model on one split, as plain data.
 
-What ``joulecast evaluate`` prints: any records, imported or measured, go through the evaluation that the
-tables are made of.
+``joulecast evaluate`` prints it. Imported and measured records go through the same evaluation as the tables.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,21 +38,21 @@ def evaluate_records(
     Args:
         split: a name of :data:`joulecast.energy.splits.SPLITS`; by default the first of
             :data:`~joulecast.energy.splits.USUAL` that these records have.
-        time: ``given`` or ``predicted``; by default of :func:`~joulecast.energy.splits.usual_time`.
+        time: ``given`` or ``predicted``; by default as :func:`~joulecast.energy.splits.usual_time` says.
 
     Returns:
-        ``settings``: for each held-out setting and model ``predicted_j``, ``reference_j`` and its
-        ``difference_percent``; ``measured_j`` and ``error_percent`` are ``None`` where the reference is an
-        estimate, which judges nothing, or where there is no power; with the time predicted ``predicted_s``,
-        ``measured_s`` and ``time_error_percent``; ``covered_percent``, the share of the runs inside the
-        90 % interval of the energy, else of the time. ``summary`` and
-        ``ablation`` by model, ``time_summary``; ``against_best_rival``, a paired bootstrap, where
-        measurements judge; ``run_to_run_cv_percent``; ``left_out`` and ``refused`` with reasons; ``notes``.
-        What is not known is ``None``.
+        ``settings`` has a row for each held-out setting and model: ``predicted_j``, ``reference_j`` and
+        its ``difference_percent``. ``measured_j`` and ``error_percent`` are ``None`` if the reference is
+        an estimate, which judges nothing, or if there is no power. If the time is predicted, the row also
+        has ``predicted_s``, ``measured_s`` and ``time_error_percent``. ``covered_percent`` is the share
+        of the runs inside the 90 % interval of the energy, or else of the time. ``summary``, ``ablation``
+        and ``time_summary`` have a row for each model. ``against_best_rival`` is a paired bootstrap, if
+        measurements judge. Further keys are ``run_to_run_cv_percent``, ``left_out`` and ``refused`` with
+        reasons, and ``notes``. A value that is not known is ``None``.
 
     Raises:
-        JoulecastError: nothing to fit, the split holds nothing out of these records, or the next scale is
-            asked for with its time given.
+        JoulecastError: there is nothing to fit, the split holds nothing out of these records, or the next
+            scale is asked for with its time given.
     """
     if split == NEXT_SCALE and time == "given":
         raise JoulecastError(
@@ -117,7 +116,8 @@ def _nothing_held_out(split: str, runs: KnownRuns) -> str:
 
 
 def _refused(judged: Evaluation) -> list[dict[str, Any]]:
-    """Settings on platforms that the fit did not see: their power is not that of another platform."""
+    """Settings on platforms that the fit did not see. No power is predicted for them, because powers
+    differ between platforms."""
     reason = "nothing else was metered on its platform, whose power is not that of another"
     named = judged.refused.rename(columns={"network": "workload"})
     return json_rows(named.drop(columns="split").assign(reason=reason))
@@ -137,7 +137,7 @@ def _time_summary(timed: pd.DataFrame) -> list[dict[str, Any]]:
 def _table(
     cells: pd.DataFrame, energies: pd.DataFrame, timed: pd.DataFrame, time: str
 ) -> pd.DataFrame:
-    """A row a setting and model: errors of energy and of time."""
+    """A row for each setting and model, with the errors of energy and time."""
     measured = cells["energy_source"].isin(MEASURED)
     table = cells.rename(columns={"measured": "reference_j", "predicted": "predicted_j"})
     table = table.assign(

@@ -43,8 +43,8 @@ def _evidence(split: Split, everything: Evidence) -> Evidence:
 
 
 def without_copies(times: pd.DataFrame, judged: pd.DataFrame) -> pd.DataFrame:
-    """The times without the judged runs themselves, which may be there twice: under another name, with
-    another meter, or on the same scale of the same series without one."""
+    """The times, without the judged runs themselves. A run may be there twice: under another name, with
+    another meter, or without a meter on the same scale of the same series."""
     if times.empty or "series" not in judged:
         return times
     same = set(zip(judged["network"], judged["total_s"].round(2), strict=True))
@@ -63,20 +63,20 @@ def without_copies(times: pd.DataFrame, judged: pd.DataFrame) -> pd.DataFrame:
 
 
 def _without_work(judged: pd.DataFrame, split: str) -> pd.DataFrame:
-    """The judged runs as a model sees them: the next scale's work is not known."""
+    """The judged runs as a model sees them: in the split of the next scale, their work is not known."""
     return judged.assign(samples=np.nan) if split == NEXT_SCALE else judged
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What all models predict of runs that they have not seen.
+    """What all models predict for runs that they have not seen.
 
     Attributes:
-        predictions: a row a held-out run, split, time and model, with the columns of
+        predictions: a row for each held-out run, split, time and model, with the columns of
             :data:`joulecast.runs.judging.COLUMNS`.
         full_fits: MC2 fitted to all runs of each campaign.
-        refused: settings on platforms that a fit did not see (``split, platform, network, nodes``), which are
-            not predicted.
+        refused: settings that are not predicted, because their platform was not in the fit (``split,
+            platform, network, nodes``).
     """
 
     predictions: pd.DataFrame
@@ -94,14 +94,14 @@ def evaluate(
 ) -> Evaluation:
     """Fit all models to what each split leaves, and predict what it holds out.
 
-    Staged runs of each platform are a campaign of their own; imported runs are one, since what MC2
-    learns of them is carried from one workload and platform to the other.
+    The staged runs of each platform are fitted on their own. All imported runs are fitted together,
+    because MC2 carries what it learns from one workload and platform to the other.
 
     Args:
-        observations: of all runs, those with a fault left out by the caller.
+        observations: of all runs, without those that have a fault.
         allreduce: single sums of the all-reduce calibrations.
-        watts: of each platform by its name, where they are known.
-        bootstrap: resamples behind the intervals of the coefficients of the full fit.
+        watts: of each platform by its name, if they are known.
+        bootstrap: number of resamples for the intervals of the full fit's coefficients.
         splits: names of :data:`SPLITS`.
         times: ``given``, ``predicted`` or both.
 
@@ -177,7 +177,7 @@ _PLACE = ["platform", "network", "nodes"]
 
 
 def _refused(evidence: Evidence, judged: pd.DataFrame) -> pd.DataFrame:
-    """Settings of the judged runs with energy on platforms where the fit saw none."""
+    """Judged runs with energy, on platforms on which the fit saw no energy."""
     unseen = ~judged["platform"].isin(set(evidence.metered["platform"]))
     return judged.loc[unseen & judged["energy_j"].notna(), _PLACE].drop_duplicates()
 

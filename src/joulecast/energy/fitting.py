@@ -1,4 +1,4 @@
-"""Fitting a campaign: from the records to a folder of fits that tables and figures are made of."""
+"""Fitting a campaign: from the records to a folder of fits. Tables and figures are made from these fits."""
 
 import json
 from collections.abc import Sequence
@@ -31,9 +31,11 @@ _MOST_BINS = 150
 
 @dataclass(frozen=True)
 class CampaignFit:
-    """All that the fits of a campaign produced: the runs table (``observations``), what each model predicted
-    of the runs that it had not seen (``predictions``), the errors of time-series models (``series``), and the
-    fit to all runs (``mc2``)."""
+    """All that the fits of a campaign produced.
+
+    The runs table (``observations``), what each model predicted for the runs that it had not seen
+    (``predictions``), the errors of time-series models (``series``), and the fit to all runs (``mc2``).
+    """
 
     observations: pd.DataFrame
     predictions: pd.DataFrame
@@ -41,7 +43,7 @@ class CampaignFit:
     mc2: dict[str, Any]
 
     def judged(self, of: Literal["time", "energy", "ablation"]) -> pd.DataFrame:
-        """The predictions joined with the runs; see :func:`joulecast.runs.judging.judge`."""
+        """The predictions, joined with the runs; see :func:`joulecast.runs.judging.judge`."""
         return judge(self.predictions, self.observations, of)
 
     def save(self, folder: Path) -> None:
@@ -56,7 +58,7 @@ class CampaignFit:
         """Read what :meth:`save` wrote.
 
         Raises:
-            JoulecastError: it is not all there, or not what was written.
+            JoulecastError: a part of it is missing, or was changed.
         """
         try:
             frames = {name: read_frame(folder / f"{name}.parquet", "the fits") for name in _FRAMES}
@@ -103,7 +105,7 @@ def _summary(fits: Sequence[EnergyModel]) -> dict[str, Any]:
 
 
 def disturbance_notes(observations: pd.DataFrame) -> list[str]:
-    """What a reader must know of disturbed runs that are used for want of others; empty if there is none."""
+    """Notes on disturbed runs that are used because their setting has no other; empty if there are none."""
     clean = used(observations)
     disturbed = clean[clean["disturbed"] != ""]
     if disturbed.empty:
@@ -122,7 +124,7 @@ def disturbance_notes(observations: pd.DataFrame) -> list[str]:
 
 
 def _dark_note(trained: pd.DataFrame) -> list[str]:
-    """What is missing of the imported runs whose energy is not known: a line for all of a kind."""
+    """Notes on imported runs whose energy is not known: one line for each reason."""
     dark = trained[(trained["kind"] == "imported") & trained["energy_j"].isna()]
     unread = dark[dark["energy_source"].notna()]
     bare = len(dark) - len(unread)
@@ -138,7 +140,7 @@ def _dark_note(trained: pd.DataFrame) -> list[str]:
 
 
 def known_watts(folders: Sequence[Path]) -> dict[str, Watts]:
-    """What each platform's file says it draws, by the platform's name."""
+    """The watts in the file of each platform, by the platform's name."""
     platforms = [read_info(folder).spec.platform for folder in folders]
     return {p.name: {"idle_w": p.idle_w, "full_w": p.full_w, "tdp_w": p.tdp_w} for p in platforms}
 
@@ -164,7 +166,7 @@ class KnownRuns:
 
     @classmethod
     def of_fit(cls, fit: CampaignFit) -> "KnownRuns":
-        """The runs that a campaign was fitted to; few of their records are read again."""
+        """The runs to which a campaign was fitted. Only a few of their records are read again."""
         runs = used(fit.observations)
         calibrated = runs.loc[runs["kind"] == "allreduce", "folder"]
         one_each = fit.observations.drop_duplicates("platform")["folder"]
@@ -188,7 +190,7 @@ class KnownRuns:
 
     @property
     def notes(self) -> list[str]:
-        """What a reader must know of the runs."""
+        """Notes on the runs for a reader."""
         return [*disturbance_notes(self.observations), *_dark_note(self.trained)]
 
 

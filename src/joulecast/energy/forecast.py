@@ -1,9 +1,9 @@
 """Forecasting a campaign: energy and time of node counts that were not run yet.
 
-MC2 is fitted to all records of a few small node counts and asked for larger ones of the same workloads:
-the work of the largest recorded scale, with the batch that the records themselves keep (of all nodes, or of
-one), or what is asked for. Forecasts and advice ask the same functions what the records can be asked, how far
-outside of them a setting lies, and what the model says of it.
+MC2 is fitted to all records of a few small node counts. Then it is asked for larger counts of the same
+workloads. By default, the work is that of the largest recorded scale, and the batch stays as the records keep
+it (of all nodes, or of each node). Forecasts and advice use the same functions to find out which settings the
+records can answer, how far a setting lies outside of them, and what the model predicts for it.
 """
 
 import math
@@ -66,8 +66,8 @@ _SETTING = {
 
 
 class Note(NamedTuple):
-    """What a reader must know of a workload's forecast, or of all where it names none; what changes the
-    question stands ``first``."""
+    """A note on the forecast of a workload, or of all workloads if it names none. A note that changes
+    the question stands ``first``."""
 
     workload: str | None
     text: str
@@ -75,7 +75,7 @@ class Note(NamedTuple):
 
 
 def texts_of(notes: Iterable[Note]) -> list[str]:
-    """The texts of notes; what is true of several workloads is said once, of all of them."""
+    """The texts of notes. If a note is true for several workloads, it appears once for all of them."""
     workloads: dict[str, list[str]] = {}
     for workload, text, _ in notes:
         said = text.removeprefix(f"{workload}: ")
@@ -98,23 +98,23 @@ decides nothing that a training has whole steps."""
 
 
 def work_of(unit: str) -> float:
-    """Number of units in the work that costs are given for."""
+    """Amount of work, in its unit, for which costs are given."""
     return _PER_WORK.get(unit, 1.0)
 
 
 def whole_steps(samples: float, batch: float) -> int:
-    """Steps of a training: the last one counts in full."""
+    """Number of steps of a training. The last step counts in full."""
     return math.ceil(samples / batch - 1e-9)
 
 
 def why_not_forecast(
     of_workload: pd.DataFrame, asked: Work, has_batch: bool, to_target: bool = False
 ) -> str | None:
-    """Reason why a workload's records cannot be asked for this; ``None`` if they can.
+    """Reason why the records of a workload cannot answer this question; ``None`` if they can.
 
     Args:
         has_batch: whether a batch is asked for.
-        to_target: whether the work is asked for by the quality that it reaches.
+        to_target: whether the work is given as the quality to reach.
     """
     unit = of_workload["work_unit"].iloc[0]
     counts_samples = "; measure it with --samples-per-step" if unit == "steps" else ""
@@ -148,11 +148,11 @@ def _are_all_in_use(run: Mapping[str, Any], info: RunInfo) -> bool:
 def setting_of(
     of_workload: pd.DataFrame, nodes: int, batch: float, work: float, per_node: int | None = None
 ) -> dict[str, Any]:
-    """A setting as a row of observations, by the example of a run on as many nodes, or on the most; of runs
-    with a known energy, where there are any.
+    """A setting as a row of observations. It is made after the example of a run on as many nodes, or on
+    the most; if possible, a run with a known energy.
 
     Args:
-        batch: of all nodes; NaN where the log of an imported run has none.
+        batch: of all nodes; NaN if the log of an imported run has none.
         work: in the unit of the runs.
         per_node: GPUs of a node; by default as in the records.
     """
@@ -184,8 +184,8 @@ def setting_of(
 
 
 def _why_not_known(of_workload: pd.DataFrame, setting: Mapping[str, Any]) -> str | None:
-    """Reason why the runs say nothing of a setting; ``None`` if they do. How others divide the network over
-    their devices is not known, so of imported runs there is none."""
+    """Reason why the runs say nothing about a setting; ``None`` if they do. For imported runs there is
+    no reason, because it is not known how others divide a network over their devices."""
     if setting["kind"] == "imported":
         return None
     in_steps = setting["work_unit"] == "steps"
@@ -206,8 +206,10 @@ def _why_not_known(of_workload: pd.DataFrame, setting: Mapping[str, Any]) -> str
 
 
 def asked_counts(of_workload: pd.DataFrame, asked: Scale, knows_exchange: bool) -> list[int]:
-    """Counts of nodes, or of GPUs, as the records have them: those that are asked for; else the usual ones,
-    or where nothing shows what an exchange costs, those that were run.
+    """Counts of nodes (or of GPUs, if the records count these) to forecast.
+
+    They are those that are asked for, or else the usual ones. If nothing shows what an exchange costs, they
+    are those that were run.
 
     Raises:
         JoulecastError: GPUs that fill no nodes, or whose count of a node is not known.
@@ -224,19 +226,20 @@ def answer_settings(
     of_workload: pd.DataFrame,
     settings: Sequence[dict[str, Any]],
 ) -> tuple[pd.DataFrame, list[tuple[dict[str, Any], str]]]:
-    """What is known of settings: the mean of the runs of a setting that was run, else what a model says.
+    """What is known about settings: if a setting was run, the mean of its runs; otherwise what a model
+    predicts.
 
     Args:
         model: that was fitted to ``fitted``.
         of_workload: those of ``fitted`` that are of the settings' workload.
 
     Returns:
-        a row for each setting that can be asked, with the columns of
+        Two things. The first is a row for each setting that can be answered. It has the columns of
         :data:`joulecast.runs.judging.ANSWER` and of
-        :func:`joulecast.energy.measured_settings.put_in_measured`,
-        ``extrapolation`` (in what it lies outside of the runs, which widens its intervals), ``noted`` (what
-        of that a forecast has notes for), ``times_beyond`` and ``beyond_one_count``; and the settings that
-        cannot be asked, with the reasons.
+        :func:`joulecast.energy.measured_settings.put_in_measured`, and also ``extrapolation`` (in what
+        the setting lies outside of the runs, which widens its intervals), ``noted`` (the part of this
+        that a forecast has notes for), ``times_beyond`` and ``beyond_one_count``. The second is the
+        settings that cannot be answered, with the reasons.
     """
     whys = [_why_not_known(of_workload, setting) for setting in settings]
     pairs = list(zip(settings, whys, strict=True))
@@ -267,8 +270,8 @@ def answer_settings(
 
 
 def _scales_weakly(of_workload: pd.DataFrame) -> bool:
-    """Whether the recorded batch grew with the nodes; imported runs divide one batch over them. Where steps
-    are counted, one is one on any of them."""
+    """Whether the recorded batch grew with the nodes. Imported runs divide one batch over their nodes.
+    If steps are counted, a step is a step on any number of nodes."""
     if of_workload["work_unit"].iloc[0] == "steps":
         return False
     if of_workload["nodes"].nunique() < 2 or of_workload["batch"].isna().all():
@@ -292,7 +295,7 @@ def _usual(of_workload: pd.DataFrame) -> tuple[pd.DataFrame, float]:
 
 
 def recorded_work(of_workload: pd.DataFrame) -> tuple[float, str]:
-    """The work of the runs on the most nodes, and where it is from in words."""
+    """The work of the runs on the most nodes, and words that say where it comes from."""
     usual, _ = _usual(of_workload)
     one = usual.iloc[0]
     mean = " (mean)" if usual["samples"].nunique() > 1 else ""
@@ -301,7 +304,7 @@ def recorded_work(of_workload: pd.DataFrame) -> tuple[float, str]:
 
 
 def usual_batch(of_workload: pd.DataFrame, nodes: int, scaling: str = "recorded") -> float:
-    """Batch of all nodes where none is asked for; NaN where none is known.
+    """Batch of all nodes if none is asked for; NaN if none is known.
 
     Args:
         scaling: as of :class:`joulecast.energy.request.Scales`.
@@ -344,7 +347,8 @@ def _settings(
 def _on_scales(
     workload: str, said: str, settings: Sequence[tuple[Mapping[str, Any], str]]
 ) -> list[str]:
-    """A note for each thing that is to be known of some settings, with the scales that it is true of."""
+    """A note for each thing that a reader should know about some settings, with the scales for which it
+    is true."""
     scales: dict[str, list[str]] = {}
     for setting, text in settings:
         scale = scale_in_words(setting["nodes"], setting["nodes_are"])
@@ -366,7 +370,8 @@ def _on_kept_batch(
     asked: Scales,
     others: pd.DataFrame,
 ) -> list[str]:
-    """A note where the largest scale keeps the batch of smaller ones, with what the batch of others takes."""
+    """A note if the largest scale keeps the batch of smaller scales. It says what the training takes
+    with the batch of others."""
     largest = rows.loc[rows["nodes"].idxmax()]
     is_kept = asked.batch is None and asked.scaling == "recorded"
     is_larger = largest["nodes"] > of_workload["nodes"].max()
@@ -399,7 +404,7 @@ def _on_kept_batch(
 
 
 def _batch_of_others(others: pd.DataFrame, setting: pd.Series) -> int:
-    """The most frequent batch of other submitters on the node count that is nearest to a setting's; 0 where
+    """The most frequent batch of other submitters on the node count nearest to that of a setting; 0 if
     none is known."""
     if others.empty:
         return 0
@@ -424,7 +429,7 @@ def _law_in_words(model: MC2OnPhases, example: pd.Series) -> str:
 def _whole_jobs(
     of_workload: pd.DataFrame, forecasts: pd.DataFrame, checkpoint_s: float | None
 ) -> list[list[Term]]:
-    """What surrounds each training; nothing where its energy or its hosts are not known."""
+    """What surrounds each training; nothing if its energy or its hosts are not known."""
     # The clock of an imported run begins with its log, that of a measured one with the training.
     is_imported = of_workload["kind"] == "imported"
     started_s = of_workload["folder"].map(lambda folder: read_info(Path(folder)).outcome.start_s)
@@ -451,7 +456,8 @@ def _scales(fitted: pd.DataFrame) -> str:
 
 
 def _rescaled(forecasts: pd.DataFrame, widths: Mapping[str, float]) -> pd.DataFrame:
-    """Forecasts whose intervals are so many times as wide (of logarithms), but for settings that were run."""
+    """Forecasts with wider or narrower intervals, by these factors (in logarithms). Settings that were
+    run keep theirs."""
     columns = {}
     for quantity, factor in widths.items():
         name = {"time": "time{}_s", "energy": "energy{}_j"}[quantity]
@@ -476,11 +482,11 @@ def forecast_table(
     prices: Prices = NO_PRICES,
     widths: Mapping[str, float] = MappingProxyType({}),
 ) -> tuple[pd.DataFrame, list[Note]]:
-    """A row a workload, platform and node count: the columns of :func:`forecast`, unrounded; and notes: why a
-    workload was left out, or what its forecast does not know.
+    """A table with a row for each workload, platform and node count: the columns of :func:`forecast`,
+    unrounded. Also notes: why a workload was left out, or what its forecast does not know.
 
     Raises:
-        JoulecastError: what is asked cannot be, or not of any workload.
+        JoulecastError: the question is impossible, or no workload can answer it.
     """
     parts, notes = [], list[Note]()
     for everything, imported in fit_groups(runs.clean, runs.allreduce, runs.watts):
@@ -559,27 +565,33 @@ def forecast(
 
     Args:
         folders: run records, imported or measured.
-        widths: how many times as wide the intervals of ``time`` and ``energy`` are as the model says, as of
-            :func:`joulecast.energy.ledger.widths_by_ledger`.
+        widths: by which factor the intervals of ``time`` and ``energy`` are wider than those of the
+            model, as :func:`joulecast.energy.ledger.widths_by_ledger` computes it.
 
     Returns:
-        ``forecasts`` (a list of settings with ``batch_size``, ``work``, its unit and where it is from
-        (``work_is``), ``nodes`` (what ``nodes_are`` says), the ``hosts`` and ``gpus`` in use, ``time_s``,
-        ``energy_j`` and their 90 % intervals: of a setting that was run, means of its ``runs`` (``basis`` is
-        ``measured``), else MC2's (``fitted``), which ``fitted_time_s`` and ``fitted_energy_j`` have of all;
-        ``width_is_assumed``: no repeats tell how runs differ; energies are ``None`` where the records have
-        none; ``supply``: whether meters read before (``AC``) or behind (``DC``) the power supplies, whose
-        ``conversion_eff`` is in kWh, money and CO2; ``extrapolation``: in what a setting lies outside of
-        the runs; and what it ``rests_on``), with
-        the columns of
-        :func:`~joulecast.energy.prices.cost_columns`, and of the whole job, where that is asked for, the
-        terms that it adds (``whole_job``: ``name``, ``time_s``, ``energy_j``, ``source``); ``prices``;
-        ``widths``: how many times as wide as the model's the intervals are;
-        ``fitted_runs``, ``largest_fitted_nodes``, ``left_out``, ``notes``; and ``first``, the notes that
-        change the question: a batch that is kept on more nodes, and what the batch of others takes.
+        ``forecasts`` is a list of settings with these keys:
+
+        * ``batch_size``, ``work``, its unit, and where it comes from (``work_is``); ``nodes``
+          (``nodes_are`` says what they count), and the ``hosts`` and ``gpus`` in use;
+        * ``time_s`` and ``energy_j`` with 90 % intervals. If the setting was run, they are means of its
+          ``runs`` (``basis`` is ``measured``); otherwise they are MC2's (``fitted``). ``fitted_time_s``
+          and ``fitted_energy_j`` are MC2's for all settings. Energies are ``None`` if the records have
+          none;
+        * ``width_is_assumed``: no repeats show how runs differ;
+        * ``supply``: whether meters read before (``AC``) or behind (``DC``) the power supplies. kWh,
+          money and CO2 contain the ``conversion_eff`` of these;
+        * ``extrapolation``: in what a setting lies outside of the runs; and what it ``rests_on``;
+        * the columns of :func:`~joulecast.energy.prices.cost_columns`;
+        * if the whole job is asked for, the terms that it adds (``whole_job``: ``name``, ``time_s``,
+          ``energy_j``, ``source``).
+
+        Further keys are ``prices``; ``widths``, the factors by which intervals are wider than the
+        model's; ``fitted_runs``, ``largest_fitted_nodes``, ``left_out`` and ``notes``. ``first`` has the
+        notes that change the question: a batch that is kept on more nodes, and what the batch of others
+        takes.
 
     Raises:
-        JoulecastError: nothing is left to fit, or what is asked cannot be.
+        JoulecastError: nothing is left to fit, or the question is impossible.
     """
     runs = KnownRuns.of_records(folders)
     table, notes = forecast_table(runs, asked, prices, widths)

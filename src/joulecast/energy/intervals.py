@@ -1,11 +1,13 @@
 """How wide 90 % intervals are, as half widths of the logarithm of a time or an energy.
 
-A setting that was run has the interval of one more run, from how repeats differ (:class:`Spread`). One that
-was not run has the interval of its model: what MC2 misses node counts by that were left out of its fit
-(:func:`left_out_widths`), or, on phases, draws of what it does not know, what it missed settings by that it
-had not seen (:func:`judged_widths`), and its misses on the workload's own runs (:func:`own_errors`). What
-lies outside of the runs widens it, in quadrature: node counts beyond them (:func:`width_of_counts`) and all
-else (:func:`outside_of`). None is narrower than the interval of one more run (:func:`least_half_width`).
+A setting that was run has the interval of one more run. It follows from how repeats differ (:class:`Spread`).
+
+A setting that was not run has the interval of its model. For MC2 on stages, this comes from its errors on
+node counts that were left out of its fit (:func:`left_out_widths`). On phases, three things come together:
+draws of what MC2 does not know, its errors on settings that it had not seen (:func:`judged_widths`), and its
+errors on the workload's own runs (:func:`own_errors`). A setting outside of the runs has a wider interval, in
+quadrature: for node counts beyond them (:func:`width_of_counts`), and for everything else
+(:func:`outside_of`). No interval is narrower than that of one more run (:func:`least_half_width`).
 """
 
 import math
@@ -53,17 +55,17 @@ _NO_EXCHANGE = (
 
 @dataclass(frozen=True)
 class JudgedWidths:
-    """Half widths (of logarithms) that hold 90 % of the settings of imported runs that a fit had not seen,
-    with one setting more than there were (conformal).
+    """Half widths (of logarithms) that hold 90 % of the settings of imported runs that a fit had not
+    seen, counted with one setting more than there were (conformal).
 
     Attributes:
         times: how many settings judged the times.
-        of_times: what each doubling of the accelerators away from the nearest own scale adds to the interval
-            of a time, in quadrature, with the work ``given`` or ``predicted``.
+        of_times: what each doubling of the accelerators away from the nearest own scale adds to the
+            interval of a time, in quadrature, with the work ``given`` or ``predicted``.
         energies: how many settings judged the energies, with the time given.
         of_energies: the least half width of an energy.
-        platforms: how many pairs of GPUs judged what a simulator says of one by the other.
-        of_platforms: half width of a time on a platform that no run was on.
+        platforms: how many pairs of GPUs judged what the simulator predicts for one GPU from the other.
+        of_platforms: half width of a time on a platform on which there was no run.
     """
 
     times: int
@@ -76,7 +78,7 @@ class JudgedWidths:
 
 @cache
 def judged_widths() -> JudgedWidths:
-    """The widths that come with joulecast."""
+    """The widths of intervals that are shipped with joulecast."""
     text = (resources.files("joulecast.energy") / "judged_widths.yaml").read_text()
     return JudgedWidths(**yaml.safe_load(text))
 
@@ -86,7 +88,7 @@ def _span(low: float, high: float) -> str:
 
 
 def per_work(runs: pd.DataFrame) -> pd.DataFrame:
-    """``time_s`` and ``energy_j`` of one step; of imported runs, of one unit of their work."""
+    """``time_s`` and ``energy_j`` of one step. For imported runs, of one unit of their work."""
     units = runs["steps"].mask(runs["kind"] == "imported", runs["samples"]).astype(float)
     return pd.DataFrame({"time_s": runs["total_s"] / units, "energy_j": runs["energy_j"] / units})
 
@@ -100,11 +102,13 @@ class Spread:
 
     @property
     def is_assumed(self) -> bool:
-        """Whether no repeats tell it: there are none, or a log with coarse times makes them equal."""
+        """Whether no repeats show the spread: there are none, or they are equal because the log has
+        coarse times."""
         return self.freedom < 1 or self.sd <= 0
 
     def half(self, runs: int) -> float:
-        """Half width of the logarithm's 90 % interval for one more run, after the mean of ``runs``."""
+        """Half width of the 90 % interval (of the logarithm) for one more run, after the mean of
+        ``runs`` runs."""
         assumed = (REPEATS / (float(stdtrit(_WORTH, 0.95)) * math.sqrt(2))) ** 2
         seen = self.freedom * self.sd**2 if self.freedom else 0.0
         freedom = _WORTH + self.freedom
@@ -130,8 +134,9 @@ def spreads_on(fitted: pd.DataFrame, of_workload: pd.DataFrame) -> dict[str, Spr
 
 
 def least_half_width(spread: Spread, of_workload: pd.DataFrame) -> float:
-    """Half width (of logarithms) below which no interval of a workload is: that of one more run of the
-    setting that was run least often. A setting that was not run is not better known than one that was."""
+    """Least half width (of logarithms) of any interval of a workload: that of one more run of the
+    setting that was run least often. A setting that was not run cannot be better known than one that
+    was."""
     return spread.half(int(of_workload.groupby([*SETTING], dropna=False).size().min()))
 
 
@@ -154,13 +159,16 @@ Predict = Callable[[pd.DataFrame, str], pd.DataFrame]
 def left_out_widths(
     training: pd.DataFrame, full: Predict, without: Callable[[pd.Series], Predict]
 ) -> dict[str, pd.Series]:
-    """Half widths for joules (``j``) and seconds (``s``), with the time given and predicted: what 90 % of the
-    runs at left-out node counts miss by. Where there is one count, they are what its own runs miss by.
+    """Half widths for joules (``j``) and seconds (``s``), once with the time given and once with it
+    predicted.
+
+    They hold 90 % of the errors on node counts that were left out of the fit. If all runs have one node
+    count, they hold 90 % of the errors on the runs of the fit.
 
     Args:
         training: the runs of the fit.
         full: the model that was fitted to all of them.
-        without: fits the model to the others than some runs.
+        without: fits the model without some of the runs.
     """
     missed: dict[str, list[pd.DataFrame]] = {time: [] for time in TIME}
     # A fit without the node count of a sweep has not seen its batches: a forecast has.
@@ -180,8 +188,8 @@ def left_out_widths(
 
 
 def own_errors(asked: pd.DataFrame, own: pd.DataFrame, predict: Predict, time: str) -> pd.Series:
-    """How far off a model is on a workload's own runs at the nearest node count, times one for each doubling
-    beyond the largest; 0 of a workload without metered runs.
+    """The error of a model on a workload's own runs at the nearest node count. It is multiplied by one
+    more for each doubling beyond the largest count. It is 0 for a workload without metered runs.
 
     Args:
         asked: settings with ``workload`` and ``nodes``.
@@ -213,10 +221,10 @@ class Outside:
 
     Attributes:
         scale: that it has another node count, in words.
-        others: all else, in words.
-        times_beyond: how many times its count is the most that was run; 1 up to there.
-        beyond_one_count: whether it has another count than the only one that was run.
-        widens: half width that its intervals gain.
+        others: everything else, in words.
+        times_beyond: its count, divided by the largest that was run; at least 1.
+        beyond_one_count: whether there was only one count, and the setting has another one.
+        widens: half width that is added to its intervals.
     """
 
     scale: str | None
@@ -241,7 +249,7 @@ class Outside:
 def outside_of(
     of_workload: pd.DataFrame, setting: Mapping[str, Any], knows_exchange: bool
 ) -> Outside:
-    """In which ways a setting lies outside of the runs, and how much wider each way makes its intervals."""
+    """In what a setting lies outside of the runs, and how much wider each of these makes its intervals."""
     least, most = of_workload["nodes"].min(), of_workload["nodes"].max()
     times, scale = max(1.0, float(setting["nodes"]) / float(most)), None
     if not least <= setting["nodes"] <= most:
@@ -283,8 +291,10 @@ def _other_than_scale(
 
 
 def width_of_counts(nodes: pd.Series, fitted: Collection[float]) -> pd.Series:
-    """Half width (of logarithms) that other node counts than those of a fit add to MC2 with stages. On the
-    phases of imported runs, MC2 draws it instead, from how others scaled (``energy/mc2_phases.py``)."""
+    """Half width (of logarithms) that is added for node counts that are not in the fit, for MC2 on stages.
+
+    On the phases of imported runs, MC2 draws it instead, from how others scaled (``energy/mc2_phases.py``).
+    """
     doublings = np.log2(nodes / max(fitted))
     return ONE_COUNT * doublings.abs() if len(fitted) == 1 else DRIFT * doublings.clip(lower=0)
 
@@ -292,10 +302,10 @@ def width_of_counts(nodes: pd.Series, fitted: Collection[float]) -> pd.Series:
 def widen_intervals(
     answer: pd.DataFrame, by: pd.Series, at_least: Mapping[str, float] | None = None
 ) -> pd.DataFrame:
-    """The answer with wider intervals: ``by`` is added to their half widths in quadrature, in logarithms.
+    """The answer with wider intervals. ``by`` is added to the half widths in quadrature, in logarithms.
 
     Args:
-        at_least: half widths of ``time_s`` and ``energy_j`` that are widened where they are smaller.
+        at_least: least half widths of ``time_s`` and ``energy_j``. Smaller ones are widened to these.
     """
     wide = answer.copy()
     for quantity, unit in (("time", "s"), ("energy", "j")):
@@ -310,7 +320,7 @@ def widen_intervals(
 
 
 def one_count_notes(fitted: pd.DataFrame, imported: bool) -> list[str]:
-    """A note where all runs have one node count: what the intervals of others are made of."""
+    """If all runs have one node count, a note that says where the intervals of other counts come from."""
     if imported or fitted["nodes"].nunique() > 1:
         return []
     unit = unit_of(fitted["nodes_are"].iloc[-1])

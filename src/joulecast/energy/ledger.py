@@ -1,8 +1,8 @@
-"""Forecasts that were kept, against what ran later: error, coverage of the intervals, money missed.
+"""Forecasts that were kept, compared with what ran later: error, coverage of the intervals, money missed.
 
 A ledger has a line of JSON for each forecast that was asked for with ``--keep``: its time, its prices and its
-rows. What a setting took once it ran is the row that a forecast of the same question then has, on the basis
-"measured": one question has one answer.
+rows. What a setting took when it ran is found by asking the same question again: the forecast then has a row
+for it with the basis "measured". So one question has one answer.
 """
 
 import json
@@ -29,7 +29,7 @@ _Amount = Annotated[float, Field(allow_inf_nan=False)] | None
 
 
 class _Row(BaseModel):
-    """What counts of a row of a forecast."""
+    """The parts of a forecast's row that are compared."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -63,10 +63,10 @@ _ENTRY = TypeAdapter(_Entry)
 
 
 def keep_forecast(ledger: Path, forecasts: dict[str, Any]) -> None:
-    """Add a forecast to a ledger, which is made if it is not there.
+    """Add a forecast to a ledger. If there is no such ledger, it is made.
 
     Args:
-        forecasts: what :func:`joulecast.energy.forecast.forecast` gave.
+        forecasts: what :func:`joulecast.energy.forecast.forecast` returned.
     """
     entry = {"at": datetime.now(UTC).isoformat(timespec="seconds")}
     kept = {name: forecasts[name] for name in ("prices", "forecasts", "widths")}
@@ -83,7 +83,7 @@ def read_ledger(ledger: Path) -> list[_Entry]:
     """The forecasts of a ledger, the earliest first.
 
     Raises:
-        JoulecastError: missing, or a line is no forecast; names it.
+        JoulecastError: there is no ledger, or a line in it is no forecast. It names the line.
     """
     found = []
     for number, line in enumerate(read_text(ledger, "ledger of forecasts").splitlines(), start=1):
@@ -110,7 +110,7 @@ def _asked_again(row: _Row) -> Scales:
 def _measured(
     records: Sequence[Path], question: Scales, prices: Prices
 ) -> dict[tuple[str, str, int], dict[str, Any]]:
-    """What ran of a question, by workload, platform and scale."""
+    """The settings of a question that have run, by workload, platform and scale."""
     try:
         rows = forecast(records, question, prices)["forecasts"]
     except JoulecastError:
@@ -123,19 +123,20 @@ def _measured(
 
 
 def judge_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, Any]:
-    """Hold forecasts that were kept against the runs of the same settings.
+    """Compare forecasts that were kept with the runs of the same settings.
 
     Args:
         records: folders of run records.
 
     Returns:
-        ``settings``: a row a forecast of a setting that ran later, with ``at`` (when it was forecast),
-        ``workload``, ``platform``, ``nodes``, ``batch_size``, ``work``, and for time, energy, cost and CO2
-        what was forecast and what it took (``time_s``, ``time_was_s``, ...), the error
-        (``time_error_percent``) and whether it was inside the interval (``time_inside``); ``summary`` by
-        quantity: ``settings``, ``mape_percent``, ``bias_percent``, ``covered_percent``, ``missed`` (what was
-        taken beyond the forecasts, in all); ``waiting``: forecasts of settings that did not run; ``had_run``:
-        how many rows are no forecasts, as their setting had run when they were asked.
+        ``settings`` has a row for each forecast of a setting that ran later: ``at`` (when it was
+        forecast), ``workload``, ``platform``, ``nodes``, ``batch_size`` and ``work``. For time, energy,
+        cost and CO2, it has what was forecast, what it took (``time_s``, ``time_was_s``, ...), the error
+        (``time_error_percent``), and whether it was inside the interval (``time_inside``). ``summary``
+        has a row for each quantity: ``settings``, ``mape_percent``, ``bias_percent``,
+        ``covered_percent``, and ``missed`` (what was taken beyond the forecasts, in all). ``waiting`` has
+        the forecasts of settings that did not run. ``had_run`` is the number of rows that are no
+        forecasts, because their setting had already run when they were asked for.
 
     Raises:
         JoulecastError: the ledger is not sound, or no record can be read.
@@ -184,11 +185,12 @@ def widths_by_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, float]:
     """Factors by which the half widths of forecasts must be multiplied to hold 90 % of the runs.
 
     Args:
-        ledger: of forecasts; a file that is not there yet has none.
+        ledger: of forecasts. A file that does not exist yet has none.
         records: folders of run records.
 
     Returns:
-        a factor for ``time`` and ``energy`` each, where nine settings or more ran after they were forecast.
+        A factor for ``time`` and one for ``energy``, each if nine settings or more ran after they were
+        forecast.
 
     Raises:
         JoulecastError: as :func:`judge_ledger`.
@@ -218,7 +220,7 @@ def widths_by_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, float]:
 
 
 def _in_half_widths(said: float, was: float, low: float, high: float) -> float:
-    """How far off a forecast was, in half widths of its interval on that side, of logarithms."""
+    """How far off a forecast was, in half widths of its interval on that side (of logarithms)."""
     half = math.log(high / said) if was > said else math.log(said / low)
     return abs(math.log(was / said)) / max(half, _LEAST_HALF)
 

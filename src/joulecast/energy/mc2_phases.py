@@ -72,10 +72,10 @@ _POWER_NOISE = 0.01
 
 @dataclass
 class PhaseMC2:
-    """The model; :meth:`fit` it to rows of imported runs, then ask for others.
+    """The model. :meth:`fit` it to rows of imported runs, then ask it for others.
 
     Rows have the columns of :func:`joulecast.runs.observations.observe`: the setting (``workload``,
-    ``platform``, ``nodes``, ``batch``, ``samples`` the work done), the phases, and for the fit the
+    ``platform``, ``nodes``, ``batch``; ``samples`` is the work done), the phases, and for the fit the
     energies.
 
     Attributes:
@@ -84,8 +84,8 @@ class PhaseMC2:
         ramp_s: seconds of excess power that a start loses.
         node_spread: relative spread of power between nodes.
         workloads: calibrations by workload.
-        kappa: beliefs by workload, and of one that was not seen.
-        bounded: what the runs show that no device can do, and what was taken instead.
+        kappa: beliefs by workload, and for a workload that was not seen.
+        bounded: values in the runs that no device can have, and what was taken in their place.
     """
 
     terms: Terms = field(default_factory=Terms)
@@ -98,10 +98,10 @@ class PhaseMC2:
     bounded: list[str] = field(default_factory=list)
 
     def fit(self, runs: pd.DataFrame, times: RunTimes | None = None) -> "PhaseMC2":
-        """Fit powers to those of some clean runs that have energy; there may be none.
+        """Fit the powers to clean runs that have energy. There may be no such runs.
 
         Args:
-            times: the time model; that of these runs alone by default.
+            times: the time model; by default that of these runs alone.
         """
         self.times = RunTimes().fit(runs) if times is None else times
         runs = runs[runs["energy_j"].notna()]
@@ -147,7 +147,7 @@ class PhaseMC2:
         )
 
     def _seen(self, runs: pd.DataFrame) -> pd.DataFrame:
-        """The rows as a model without phases sees them: all of a run is training."""
+        """The rows as a model without phases sees them: the whole run is training."""
         if self.terms.phases:
             return runs
         return runs.assign(
@@ -182,8 +182,8 @@ class PhaseMC2:
         return np.asarray(floor_j + rise * excess_j)
 
     def _evaluators(self, base: Calibrated, row: Row) -> Floats:
-        """Nodes that do nothing but evaluate while the others train: about as many as evaluations of their
-        length need at the calibration's pace."""
+        """Nodes that only evaluate while the others train: about as many as evaluations of their length
+        need at the pace of the calibration."""
         in_force_s = np.asarray(row["evaluating_s"], float) + np.asarray(row["both_s"], float)
         needed = base.evaluators * row["nodes"]
         if base.evaluators == 0 and base.evaluating_pace > 0:
@@ -192,8 +192,9 @@ class PhaseMC2:
         return np.where(evaluates_apart(row), evaluators, 0.0)
 
     def _lost_s(self, row: Row) -> Floats:
-        """Seconds of a node's excess power that the climbs take: no more than the training between two
-        breaks lasts, since a power that climbs for ``ramp_s`` gets part of its way in less."""
+        """Seconds of a node's excess power that are lost while the power climbs. They are no more than
+        the training between two breaks lasts: a power that climbs for ``ramp_s`` seconds climbs only
+        a part of its way in less."""
         starts = np.maximum(np.asarray(row["starts"], dtype=float), 1.0)
         each_s = np.asarray(row["training_s"]) / starts
         ramp_s = max(self.ramp_s, 1e-9)
@@ -202,7 +203,7 @@ class PhaseMC2:
     def _fall(
         self, pace: float, computes: float, row: Row, spent_s: Floats, kappa: Floats | float
     ) -> Floats:
-        """Excess power in a phase over the calibration's, from node-seconds spent on its work."""
+        """Excess power in a phase, relative to the calibration, from the node-seconds that its work takes."""
         share = np.minimum(1.0, computes * pace * row["samples"] / np.maximum(spent_s, 1e-9))
         # A single node waits for no other, however long its step takes.
         share = np.ones_like(share) if row["nodes"] == 1 else share
@@ -214,8 +215,8 @@ class PhaseMC2:
         return duty(share, kappa)
 
     def _kappa_of(self, workload: str, larger: pd.DataFrame) -> Gaussian:
-        """kappa that meets the energies of a workload's larger node counts, by least squares, as far as a
-        device can have it."""
+        """The kappa that meets the energies of a workload's larger node counts, by least squares, within
+        what a device can have."""
         rows = larger.to_dict("records")
         measured = larger["energy_j"].to_numpy(float)
         without = np.array([self._joules(row, 0.0, row["floor_w"]) for row in rows], float)
@@ -260,9 +261,9 @@ class PhaseMC2:
         return workload in self.workloads
 
     def predict_times(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """``training_s, evaluating_s, both_s, stalled_s, starts, total_s`` and ``samples`` of runs by their
-        setting and work; NaN where the time of none of their series is known. The work of a run whose
-        ``samples`` are NaN is predicted, too. Phases are NaN for workloads without a metered run."""
+        """``training_s, evaluating_s, both_s, stalled_s, starts, total_s`` and ``samples`` of runs, from
+        their setting and work. If the ``samples`` of a run are NaN, its work is predicted, too. All
+        is NaN if no time of its series is known. Phases are NaN for workloads without a metered run."""
         predicted = self.times.predict(rows)
         columns = [*TIMES, "total_s", "samples"]
         divided = []
@@ -291,8 +292,8 @@ class PhaseMC2:
         return platform in self.idle_w
 
     def _with_floors(self, rows: pd.DataFrame) -> Iterator[tuple[Row, float]]:
-        """Each run with the idle floor of its nodes: the calibration's own where it ran on as many,
-        else the platform's."""
+        """Each run with the idle floor of its nodes: that of the calibration if this ran on as many
+        nodes, else that of the platform."""
         for row in rows.to_dict("records"):
             base = self.workloads.get(row["workload"])
             own = base is not None and row["nodes"] == base.nodes
@@ -303,8 +304,9 @@ class PhaseMC2:
         return of.get(row["workload"], of[UNSEEN])
 
     def _calibration(self, row: Row) -> Calibrated:
-        """The workload's own calibration; one that was never run is taken to draw what the others of its
-        platform do at their smallest counts, and not to be slower for running on more nodes than these."""
+        """The workload's own calibration. A workload that was never run is assumed to draw what the
+        others on its platform draw at their smallest counts, and not to get slower on more nodes than
+        these."""
         if self.knows(row["workload"]):
             return self.workloads[row["workload"]]
         others = self._others(row)
@@ -333,11 +335,11 @@ class PhaseMC2:
     def intervals(
         self, rows: pd.DataFrame, times: str, level: float = 0.9, draws: int = 2000, seed: int = 0
     ) -> pd.DataFrame:
-        """Intervals of single runs: ``energy_low_j``, ``energy_high_j``, ``time_low_s``, ``time_high_s``;
-        NaN where there is no prediction.
+        """Intervals of single runs: ``energy_low_j``, ``energy_high_j``, ``time_low_s``,
+        ``time_high_s``. They are NaN if there is no prediction.
 
-        They come from draws of what is not known: kappa, the idle floor, how the nodes differ from
-        the calibration's, and with ``times`` ``predicted`` the work and the rate.
+        They come from draws of what is not known: kappa, the idle floor, and how the nodes differ from
+        those of the calibration. If ``times`` is ``predicted``, also the work and the rate.
         """
         tail = (1 - level) / 2
         bounds = []

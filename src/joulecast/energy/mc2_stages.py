@@ -46,8 +46,8 @@ SPLIT_POWERS = {
 
 @dataclass(frozen=True)
 class Fitted:
-    """Coefficients by name, with 90 % intervals from resampling runs, and the condition number of
-    the scaled system (large: some of them cannot be separated)."""
+    """Coefficients by name, with 90 % intervals from resampling runs. Also the condition number of the
+    scaled system: if it is large, some coefficients cannot be told apart."""
 
     values: dict[str, float]
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -75,7 +75,8 @@ class _System:
     def add(
         self, terms: Terms, networks: Any, measured: Floats, scale: Floats, place: Floats
     ) -> None:
-        """Add a row a run, where it was measured; ``place`` (runs,) orders the rows of all blocks."""
+        """Add a row for each run for which it was measured. ``place`` (runs,) orders the rows of all
+        blocks."""
         kept = (scale > 0) & np.isfinite(measured)
         if kept.any():
             amounts = {name: amount[kept] for name, amount in terms.items()}
@@ -110,7 +111,7 @@ class _System:
 
 
 def _columns(name: str, networks: Any) -> list[tuple[str, Any]]:
-    """Coefficients that a term stands for, each with the rows that have it."""
+    """The coefficients that a term stands for, each with the rows to which it belongs."""
     if not name.endswith(":"):
         return [(name, np.arange(len(networks)))]
     codes, found = pd.factorize(networks)
@@ -118,8 +119,8 @@ def _columns(name: str, networks: Any) -> list[tuple[str, Any]]:
 
 
 def _the_only(exchanges: Sequence[Terms]) -> float | None:
-    """Latency terms over byte terms, where all exchanges are of one size on one number of ranks, so that
-    latency and bandwidth cannot be told apart; else ``None``."""
+    """The ratio of latency terms to byte terms, if all exchanges have one size and one number of ranks:
+    then latency and bandwidth cannot be told apart. Otherwise ``None``."""
     latency, moved = (
         np.concatenate([terms[name] for terms in exchanges]) for name in ("alpha", "k")
     )
@@ -129,7 +130,7 @@ def _the_only(exchanges: Sequence[Terms]) -> float | None:
 
 
 def _dot(terms: Terms, networks: Any, values: dict[str, float]) -> Floats:
-    """Sum over the terms of each run."""
+    """For each run, the sum over its terms."""
     total = np.zeros(len(networks))
     for name, amount in terms.items():
         for column, rows in _columns(name, networks):
@@ -172,8 +173,8 @@ class StageMC2:
     """
 
     def __init__(self, powers: str = "stages", *, overlap: bool = True) -> None:
-        """``powers``: ``stages``, one for each, or a value of :data:`SPLIT_POWERS`; without
-        ``overlap`` all of the copy is taken to be exposed."""
+        """``powers`` is ``stages`` (one power for each stage), or a value of :data:`SPLIT_POWERS`.
+        Without ``overlap``, the whole copy is assumed to be exposed."""
         self._powers = powers
         self._overlap = overlap
         self.time = Fitted({})
@@ -193,10 +194,10 @@ class StageMC2:
         """Fit times and powers.
 
         Args:
-            training: observations of training runs (they hold every network to be predicted).
+            training: observations of training runs. Every network that is to be predicted must be among them.
             allreduce: single sums of the all-reduce loop.
             calibration: observations of the runs of kind idle, allreduce and sleeping_rank.
-            bootstrap: resamples of the runs behind the intervals; 0 for none.
+            bootstrap: number of resamples of the runs for the intervals; 0 for none.
         """
         self._sigma = training.groupby("network")["sigma_computing_s"].median().to_dict()
         form = choose_form(allreduce)
@@ -250,7 +251,7 @@ class StageMC2:
         return values, condition, only
 
     def _fit_overlap(self, rows: pd.DataFrame, values: dict[str, float], form: str) -> float:
-        """Share of two thirds of computing (the backward pass) that hides copying."""
+        """The share of the backward pass (two thirds of computing) that hides copying."""
         several = rows[(rows["ranks"] > 1) & rows["overlap"]]
         terms, networks = _stage_terms(several, form), _networks(several)
         copy = _dot(terms["communicating_copy"], networks, values)
@@ -278,9 +279,9 @@ class StageMC2:
         return f"dP:{stage}"
 
     def _power_terms(self, runs: pd.DataFrame) -> Terms:
-        """Joules per watt of each power: ``P0`` counts meters, the excess powers count nodes.
+        """Joules per watt of each power. ``P0`` counts meters, the excess powers count nodes.
 
-        Stages that are too short for a power of their own draw that of computing.
+        A stage that is too short to have its own power gets the power of computing.
         """
         node_steps = _floats(runs, "nodes") * np.maximum(_floats(runs, "steps"), 1.0)
         terms = {"P0": _floats(runs, "metered_units") * _floats(runs, "total_s")}
@@ -305,8 +306,8 @@ class StageMC2:
         return system.solve(conditioned)
 
     def _tie_powers(self, system: _System, terms: Terms, energy_j: Floats) -> None:
-        """Let stages that few runs cannot tell apart draw the same: a pull so weak that it decides nothing
-        else."""
+        """Make stages that few runs cannot tell apart draw the same power. The pull is so weak that it
+        decides nothing else."""
         usual_j = float(np.nanmean(energy_j)) if np.isfinite(energy_j).any() else 0.0
         for name in terms if self._powers == "stages" else ():
             if name in ("P0", "dP:computing"):
@@ -361,8 +362,8 @@ class StageMC2:
         return pd.DataFrame(predicted, index=settings.index)
 
     def latency_s(self, settings: pd.DataFrame) -> pd.Series:
-        """Seconds a step that exchange would take longer if it were all latency, where the fit cannot tell
-        that it is not; else 0."""
+        """Seconds that the exchange would take longer in each step if it were all latency, if the fit
+        cannot exclude this; else 0."""
         if self._one_exchange is None:
             return pd.Series(0.0, index=settings.index)
         ranks, size = _floats(settings, "ranks"), _floats(settings, "gradient_bytes")

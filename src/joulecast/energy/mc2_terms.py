@@ -12,10 +12,10 @@ FAN_EXPONENT = 1.4
 
 @dataclass(frozen=True)
 class Terms:
-    """Switches for the terms of the model: all on, except in an ablation.
+    """Switches for the terms of the model. All are on, except in an ablation.
 
-    ``duty`` is how power falls with the computing share: ``partial`` as :func:`duty` says, ``linear``
-    straight to idle, ``none`` (one power whatever the share).
+    ``duty`` says how the power falls with the computing share: ``partial`` as in :func:`duty`, ``linear``
+    in a straight line to idle, ``none`` not at all.
     """
 
     phases: bool = True
@@ -35,6 +35,6 @@ ABLATIONS = {
 
 
 def duty(share: Floats, kappa: Floats | float) -> Floats:
-    """``f(u)``: excess power at computing share ``share`` over that at 1."""
+    """``f(u)``: the excess power at computing share ``share``, relative to that at share 1."""
     share = np.asarray(share, dtype=float)
     return np.asarray(share + kappa * (share - share**FAN_EXPONENT))

@@ -1,7 +1,6 @@
-"""Settings as they were run: the mean of their runs, and where a model says otherwise.
+"""Settings as they were run: the mean of their runs, and how far the model is from it.
 
-Where a setting was run, the mean of its runs stands in a forecast and in an advice, in place of the model's
-figures.
+If a setting was run, a forecast and an advice have the mean of its runs in place of the model's figures.
 """
 
 import math

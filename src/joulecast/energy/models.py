@@ -1,8 +1,8 @@
-"""The energy models behind one face: fitted to the same evidence, asked for the same runs.
+"""The energy models behind one interface: they are fitted to the same evidence, and asked for the same runs.
 
-:class:`MC2OnStages` is MC2 on runs whose ranks timed their stages, :class:`MC2OnPhases` MC2 on runs whose log
-tells phases only, :class:`Proportional` one of the rivals. Each predicts with the time given or with
-the time that MC2 predicts, and gives 90 % intervals where it has them.
+:class:`MC2OnStages` is MC2 on runs whose ranks timed their stages. :class:`MC2OnPhases` is MC2 on runs whose
+log has only phases. :class:`Proportional` is one of the rivals. Each predicts with the time given, or with
+the time that MC2 predicts. A model that can gives 90 % intervals.
 """
 
 from collections.abc import Iterator
@@ -36,9 +36,9 @@ _SLOW_LINK_BYTES_PER_S = 1e9
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a fit may see: training runs, calibration runs, single sums of the all-reduce loop, the
-    platform's watts (``idle_w``, ``full_w``, ``tdp_w``, each maybe ``None``), and, for imported runs,
-    times of others."""
+    """What a fit may see: training runs, calibration runs, single sums of the all-reduce loop, and the
+    platform's watts (``idle_w``, ``full_w``, ``tdp_w``, each may be ``None``). For imported runs also
+    the times of others."""
 
     training: pd.DataFrame
     calibration: pd.DataFrame
@@ -69,9 +69,12 @@ class Evidence:
 def fit_groups(
     observations: pd.DataFrame, allreduce: pd.DataFrame, watts: dict[str, Watts]
 ) -> Iterator[tuple[Evidence, bool]]:
-    """What is fitted together, and whether it was imported: staged runs by platform, and all imported
-    ones, with the recorded times of others. Estimated energies of a platform that also has metered ones are
-    left out: the two are never averaged."""
+    """Groups of runs that are fitted together, and whether each is imported.
+
+    Staged runs are grouped by platform. All imported runs are one group, with the recorded times of
+    others. If a platform also has metered energies, its estimated energies are left out, so that the two
+    are never averaged.
+    """
     observations = _without_mixed_estimates(observations)
     trained = is_training(observations)
     of = observations["platform"].where(observations["kind"] != "imported", "imported")
@@ -86,7 +89,7 @@ def fit_groups(
 
 
 def _without_mixed_estimates(observations: pd.DataFrame) -> pd.DataFrame:
-    """The runs without the estimated energies of a platform of which any training was metered."""
+    """The runs, without estimated energies on a platform on which any training was metered."""
     has_energy = observations["energy_j"].notna()
     estimated = has_energy & (observations["energy_source"] == "estimated")
     metered = has_energy & ~estimated & is_training(observations)
@@ -110,7 +113,7 @@ class EnergyModel(Protocol):
 
     @property
     def remarks(self) -> list[str]:
-        """What a reader of its answers must know, each beginning with its workload."""
+        """Remarks for a reader of its answers. Each begins with its workload."""
         ...
 
     def fit(self, evidence: Evidence) -> "EnergyModel": ...
@@ -136,7 +139,8 @@ class MC2OnStages:
     remarks: list[str] = field(default_factory=list)
 
     def fit(self, evidence: Evidence) -> "MC2OnStages":
-        """Fit to the evidence; the width of the intervals comes from node counts left out of it."""
+        """Fit to the evidence. The width of the intervals comes from node counts that are left out in
+        turn."""
         self.mc2 = StageMC2(self.powers, overlap=self.overlap).fit(
             evidence.training, evidence.allreduce, evidence.calibration, self.bootstrap
         )
@@ -178,8 +182,11 @@ class MC2OnStages:
         return prediction
 
     def _unseen_exchange(self, runs: pd.DataFrame, seconds: pd.Series, time: str) -> pd.Series:
-        """Factor on the upper ends for what the fit has not seen of an exchange: all of it, so that it may go
-        over a slow link with nothing that hides it; or whether it is latency, which grows faster."""
+        """Factor on the upper ends for what the fit has not seen of an exchange.
+
+        It may have seen no exchange at all: then an exchange may go over a slow link, with nothing that
+        hides it. Or it may not know whether the exchange is latency, which grows faster.
+        """
         if time == "given":
             return pd.Series(1.0, index=runs.index)
         slow_s = 2.0 * runs["gradient_bytes"] / _SLOW_LINK_BYTES_PER_S
@@ -198,7 +205,7 @@ class MC2OnPhases:
 
     @property
     def remarks(self) -> list[str]:
-        """What the runs show that MC2 has no power for."""
+        """Parts of the runs for which MC2 has no power."""
         return self.mc2.bounded
 
     def fit(self, evidence: Evidence) -> "MC2OnPhases":
@@ -208,9 +215,11 @@ class MC2OnPhases:
         return self
 
     def predict(self, runs: pd.DataFrame, time: str) -> pd.DataFrame:
-        """Joules and seconds of ``runs`` with intervals, no narrower than MC2 was off on settings that it had
-        not seen, nor than it is off on the workload's own runs; beyond the largest of them, this grows with
-        each doubling."""
+        """Joules and seconds of ``runs``, with intervals.
+
+        An interval is no narrower than MC2's error on settings that it had not seen, and than its error
+        on the workload's own runs. Beyond the largest of these, the latter grows with each doubling.
+        """
         prediction = self._predicted(runs, time)
         if self.intervals:
             bounds = self.mc2.intervals(runs, time)
@@ -232,7 +241,7 @@ class MC2OnPhases:
 
 @dataclass
 class Proportional:
-    """A rival; it is told how long the runs take."""
+    """A rival. It is told how long the runs take."""
 
     name: str
     rival: Rival
@@ -246,10 +255,10 @@ class Proportional:
         return self
 
     def predict(self, runs: pd.DataFrame, time: str, mc2: pd.DataFrame) -> pd.DataFrame:
-        """Joules and seconds of ``runs``, without intervals; NaN joules on a platform that was not seen.
+        """Joules and seconds of ``runs``, without intervals. Joules are NaN on a platform that was not seen.
 
         Args:
-            mc2: what MC2 answers, fitted to the same evidence: predicted times are its times.
+            mc2: what MC2 answers, fitted to the same evidence. Predicted times are MC2's times.
         """
         seconds = runs["total_s"] if time == "given" else mc2["time_s"]
         runs = runs.assign(samples=runs["samples"].fillna(mc2["work"]))
@@ -279,7 +288,7 @@ def rivals(evidence: Evidence) -> list[Proportional]:
 
 
 def ablations(imported: bool) -> list[EnergyModel]:
-    """MC2 with one thing taken away at a time, named by what is missing."""
+    """MC2 with one part taken away at a time. The name says which part is missing."""
     if imported:
         return [MC2OnPhases(name, terms, intervals=False) for name, terms in ABLATIONS.items()]
     without = [MC2OnStages(name, powers, intervals=False) for name, powers in SPLIT_POWERS.items()]

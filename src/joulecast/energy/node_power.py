@@ -1,16 +1,17 @@
-"""The power of a metered node type at any share of computing, for networks that it never ran.
+"""The power of a metered node type at any share of computing, for networks that never ran on it.
 
 MC2 on phases (:mod:`joulecast.energy.mc2_phases`) says what a node draws::
 
     P = P_0 + dP f(u),    f(u) = u + kappa (u - u^1.4)
 
-A simulated step has a computing share ``u`` of its own. Its ``dP`` is the mean of the workloads that were
-metered on the node type, its ``kappa`` that of a workload which no fit has seen. Exposed communication and
-waiting are the rest of the step: a device copies and polls at its clocks then, as ``f`` says.
+A simulated step has its own computing share ``u``. Its ``dP`` is the mean of the workloads that were
+metered on the node type. Its ``kappa`` is that of a workload which no fit has seen. The rest of the step
+is exposed communication and waiting. In it, a device copies and polls without lowering its clocks, as
+``f`` says.
 
-Nodes of MLPerf's power submissions are shipped with their fit (``metered_nodes.yaml``, written by
-``benchmarks/node_power.py --write`` from ``recorded/mlperf-power``); a user's fit of imported runs gives the
-same.
+Nodes of MLPerf's power submissions are shipped with their fit (``metered_nodes.yaml``, which
+``benchmarks/node_power.py --write`` makes from ``recorded/mlperf-power``). A user's fit of imported runs
+gives the same.
 """
 
 import math
@@ -93,24 +94,25 @@ class MeteredNode:
 
     @property
     def rises(self) -> bool:
-        """Whether the joules of a step never fall with its time, nor with the time that it computes."""
+        """Whether the joules of a step never fall if the step takes longer, nor if it computes longer."""
         bent = 0 <= self.kappa.mean * (FAN_EXPONENT - 1) <= 1
         return self.idle_w >= 0 and self.full_w >= self.idle_w and bent
 
     def expected_w(self, used: Sequence[int], share: float, gpus: int) -> float:
-        """Watts of nodes that train, arguments as of :meth:`power`."""
+        """Watts of nodes that train. The arguments are as for :meth:`power`."""
         excess_w = (self.full_w - self.idle_w) * sum(used) / gpus
         return len(used) * self.idle_w + excess_w * float(duty(np.asarray(share), self.kappa.mean))
 
     def power(self, used: Sequence[int], share: float, gpus: int) -> Power:
         """Power of nodes that train.
 
-        A node pays its floor whole. One with idle accelerators draws its share of the excess power; no
-        metered run was like that, so the interval reaches up to the curve ``f`` at the node's load.
+        A node in use draws its whole floor. A node with idle accelerators draws its share of the excess
+        power. No metered run was like that, so the interval reaches up to the curve ``f`` at the load of
+        the node.
 
         Args:
             used: accelerators in use of each node.
-            share: of the step that computes, 0 to 1.
+            share: share of the step that computes, 0 to 1.
             gpus: accelerators of a node.
         """
         nodes = len(used)
@@ -162,7 +164,8 @@ class MeteredNode:
 
 
 def _least_share(runs: pd.DataFrame, paces: pd.Series) -> float:
-    """The lowest computing share of runs: node-seconds of their work on the fewest nodes over theirs."""
+    """The lowest computing share of the runs: node-seconds of their work on the fewest nodes, divided by
+    their own."""
     needed_s = runs["workload"].map(paces) * runs["samples"]
     return float((needed_s / (runs["nodes"] * runs["training_s"])).clip(upper=1.0).min())
 
@@ -208,7 +211,7 @@ def metered_nodes(phases: Mapping[str, Any], observations: pd.DataFrame) -> list
 
 @cache
 def shipped_nodes() -> list[MeteredNode]:
-    """The node types whose metered runs come with joulecast."""
+    """The node types whose metered runs are shipped with joulecast."""
     text = (resources.files("joulecast.energy") / "metered_nodes.yaml").read_text()
     return [MeteredNode.of_plain(facts) for facts in yaml.safe_load(text)["nodes"]]
 

@@ -1,6 +1,6 @@
 """What a training costs in kWh, money and CO2, by prices that the user gives.
 
-Money and CO2 carry what the joules are that they rest on: where these are estimated, so are they.
+Money and CO2 have the label of the joules on which they rest: if these are estimated, so are money and CO2.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,11 +27,11 @@ DC meter of one cluster of MLPerf are 2 % apart."""
 
 
 def from_wall(supply: Any, efficiency: Any) -> tuple[float, float, float]:
-    """What the wall gives for a joule that a meter reads, with the ends of its range.
+    """Joules at the wall for one joule that a meter reads, with the ends of its range.
 
     Args:
-        supply: ``DC`` where the meter reads behind the power supplies.
-        efficiency: of these, where the log has it.
+        supply: ``DC`` if the meter reads behind the power supplies.
+        efficiency: of these, if the log has it.
     """
     if supply != "DC":
         return 1.0, 1.0, 1.0
@@ -52,7 +52,7 @@ class Prices(PricesSection, frozen=True):
 
     @property
     def given(self) -> bool:
-        """Whether there is anything to say of them: a price, an intensity, or a building's share."""
+        """Whether there is anything to report: a price, a CO2 intensity, or the PUE of a building."""
         return self.known or self.co2 is not None or self.pue != 1
 
     def kwh(self, joules: float | None) -> float | None:
@@ -62,8 +62,8 @@ class Prices(PricesSection, frozen=True):
     def money(
         self, seconds: float | None, joules: float | None, nodes: float | None, gpus: float | None
     ) -> float | None:
-        """Money for nodes and GPUs over some time; ``None`` without a price, or where what has a price is
-        not known."""
+        """Money for nodes and GPUs over some time; ``None`` without a price, or if an amount that has a
+        price is not known."""
         if not self.known or (self.price is not None and joules is None):
             return None
         paid = (self.kwh(joules) or 0.0) * (self.price or 0.0)
@@ -76,7 +76,7 @@ class Prices(PricesSection, frozen=True):
         return paid
 
     def why_no_money(self, joules: float | None, gpus: float | None) -> str | None:
-        """Reason why :meth:`money` of a known time is ``None``; ``None`` where there is money."""
+        """Reason why :meth:`money` of a known time is ``None``; ``None`` if there is money."""
         if not self.known:
             return "no price is given"
         if self.price is not None and joules is None:
@@ -91,7 +91,7 @@ class Prices(PricesSection, frozen=True):
         return None if kwh is None or self.co2 is None else kwh * self.co2 / 1e3
 
     def as_json(self) -> dict[str, Any]:
-        """All of them as plain data."""
+        """All prices as plain data."""
         return self.model_dump()
 
     def in_words(self) -> str:
@@ -169,9 +169,9 @@ def cost_columns(
     """The columns of :func:`costs` for the rows of a table.
 
     Args:
-        table: with ``time_s`` and ``energy_j``, their intervals where there are any, and what
+        table: with ``time_s`` and ``energy_j``, their intervals if there are any, and the columns that
             :func:`joulecast.runs.scale.hosts_and_gpus` reads.
-        source: the column that says what the joules are.
+        source: the column with the source of the joules.
     """
     rows = []
     for row in json_rows(table):
@@ -185,7 +185,7 @@ def cost_columns(
 
 
 def estimated(text: str, rests_on: Any) -> str:
-    """Money or CO2 in words, with the word for it where the power in it is estimated."""
+    """Money or CO2 in words. If the power in it is estimated, a word behind it says so."""
     return f"{text}, estimated power" if "estimated" in str(rests_on) and text != NONE else text
 
 

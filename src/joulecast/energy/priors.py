@@ -1,7 +1,7 @@
-"""Beliefs about a number of each workload, such as kappa, that the runs of few workloads show.
+"""Priors for a number that each workload has, such as kappa, but that the runs of only a few workloads show.
 
-A workload whose runs show the number weighs them against the prior, by their precisions; another has the
-prior.
+If the runs of a workload show the number, it is weighed against the prior, by their precisions. Another
+workload gets the prior.
 """
 
 import math
@@ -39,7 +39,7 @@ class Gaussian:
 
 
 def weighed(prior: Gaussian, seen: Gaussian) -> Gaussian:
-    """What is believed of a number that was seen: prior and observation weigh by their precisions."""
+    """The belief about a number after it was seen. Prior and observation are weighed by their precisions."""
     weights = np.array([prior.sd, seen.sd]) ** -2.0
     mean = float(np.average([prior.mean, seen.mean], weights=weights))
     return Gaussian(mean, float(weights.sum() ** -0.5))
@@ -60,6 +60,6 @@ def spread_of_unseen(excess_w: Sequence[float], smallest: float, nodes: float) -
 
 
 def drawn_kappas(kappa: Gaussian, random: np.random.Generator, draws: int) -> Floats:
-    """Draws of kappa; few workloads say how workloads differ, so the tails are heavy."""
+    """Draws of kappa. Only a few workloads show how workloads differ, so the tails are heavy."""
     drawn = kappa.mean + kappa.sd * random.standard_t(_TAIL, draws)
     return np.asarray(np.clip(drawn, *KAPPA_RANGE))

@@ -1,9 +1,9 @@
-"""The proportional rivals: energy as node-seconds times a power that utilisation sets.
+"""The proportional rivals: energy is node-seconds times a power that depends on utilisation.
 
-LP1 to LP4 are the four linear models (a reconstruction after Dayarathna et al. 2016; which ones the
-MC2 paper means is not public); the others are models that a user would try first. N is the number of
-metered units, T the time of the run in s, u a mean utilisation of 0 to 1: the host's where the record
-has it, else the parallel efficiency against the workload's smallest node count.
+LP1 to LP4 are the four linear models (a reconstruction after Dayarathna et al. 2016; it is not public which
+models the MC2 paper means). The others are models that a user would try first. N is the number of metered
+units, T the time of the run in s, and u a mean utilisation from 0 to 1. It is the host's utilisation if the
+record has it, and otherwise the parallel efficiency against the workload's smallest node count.
 """
 
 from collections.abc import Callable
@@ -36,8 +36,8 @@ def _fan_curve(u: pd.Series) -> pd.Series:
 
 @dataclass(frozen=True)
 class Context:
-    """What every rival is given: the runs of the fit with their utilisations, the idle power of a
-    metered unit, and the platform's watts where they are known."""
+    """What every rival gets: the runs of the fit with their utilisations, the idle power of a metered
+    unit, and the platform's watts if they are known."""
 
     training: pd.DataFrame
     idle_w: float
@@ -46,8 +46,8 @@ class Context:
 
     @classmethod
     def of(cls, training: pd.DataFrame, calibration: pd.DataFrame, watts: Watts) -> "Context":
-        """The context of a fit on one platform: idle power from calibration runs, else from the
-        readings around the runs, else from the platform's watts."""
+        """The context of a fit on one platform. The idle power comes from calibration runs; if there are
+        none, from the readings around the runs; if there are none, from the platform's watts."""
         training = training[training["energy_j"].notna()]
         idle = calibration[calibration["kind"] == "idle"]
         idle_w = float((idle["energy_j"] / idle["total_s"] / idle["metered_units"]).mean())
@@ -64,9 +64,9 @@ class Context:
         )
 
     def with_utilisation(self, runs: pd.DataFrame, total_s: pd.Series, own: bool) -> pd.DataFrame:
-        """``runs`` with utilisations: their own, or those that the fit's runs of their network had.
+        """``runs`` with utilisations: their own, or those of the fit's runs of the same network.
 
-        Where no utilisation was read, the parallel efficiency at ``total_s`` stands for it.
+        If no utilisation was read, the parallel efficiency at ``total_s`` is used.
         """
         if runs["u_cpu"].isna().all():
             paces = self.training["nodes"] * self.training["total_s"] / self.training["samples"]
@@ -104,7 +104,7 @@ def _dynamic_power(context: Context, runs: pd.DataFrame, curve: Curve) -> pd.Ser
 
 
 def lp1(context: Context, runs: pd.DataFrame, total_s: pd.Series) -> pd.Series:
-    """``N T P_TDP``; the highest mean power of the fit's runs where no nameplate is known."""
+    """``N T P_TDP``. If no nameplate is known, P_TDP is the highest mean power of the fit's runs."""
     highest = context.full_w if context.full_w is not None else float(_mean_power(context).max())
     nameplate = context.tdp_w if context.tdp_w is not None else highest
     return _unit_seconds(runs, total_s) * nameplate
@@ -140,13 +140,14 @@ def fan(context: Context, runs: pd.DataFrame, total_s: pd.Series) -> pd.Series:
 
 
 def node_hours(context: Context, runs: pd.DataFrame, total_s: pd.Series) -> pd.Series:
-    """``N T P_1``: the mean power of the smallest node count of the fit, for each network."""
+    """``N T P_1``. For each network, P_1 is the mean power on the fit's smallest node count."""
     power = _of_smallest(context, _mean_power(context))
     return _unit_seconds(runs, total_s) * runs["workload"].map(power)
 
 
 def work(context: Context, runs: pd.DataFrame, total_s: pd.Series) -> pd.Series:
-    """Joules per sample of the smallest node count of the fit, for each network, times samples."""
+    """Joules per sample, times samples. For each network, the former are those of the fit's smallest node
+    count."""
     training = context.training
     return runs["samples"] * runs["workload"].map(
         _of_smallest(context, training["energy_j"] / training["samples"])
@@ -154,15 +155,18 @@ def work(context: Context, runs: pd.DataFrame, total_s: pd.Series) -> pd.Series:
 
 
 def mean_joules(context: Context, runs: pd.DataFrame, total_s: pd.Series) -> pd.Series:
-    """Mean joules per sample of all runs of the fit, for each network, times samples."""
+    """Joules per sample, times samples. For each network, the former are the mean over the runs of the
+    fit."""
     training = context.training
     per_sample = (training["energy_j"] / training["samples"]).groupby(training["workload"]).mean()
     return runs["samples"] * runs["workload"].map(per_sample)
 
 
 def power_law(context: Context, runs: pd.DataFrame, total_s: pd.Series) -> pd.Series:
-    """Joules per sample of the smallest node count of the fit, for each network, times a power of the nodes:
-    the network's own exponent where it ran on several counts, else the mean of the others."""
+    """Joules per sample on the fit's smallest node count, times a power of the nodes, for each network.
+
+    The exponent is the network's own if it ran on several counts. Otherwise it is the mean of the others.
+    """
     training = of_usual_batch(context.training)
     joules = np.log(training["energy_j"] / training["samples"])
     exponents = {

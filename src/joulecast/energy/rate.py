@@ -4,16 +4,17 @@ A step of B samples on n accelerators of N nodes, ``b = B / n`` samples each, ta
 
     c [ b/b0 (1 + k m) + tau + d m (1 + g log2 N) ]        m = 1 on several nodes, else 0
 
-``c`` is what computing b0 samples takes, b0 the samples of an accelerator at the smallest own scale; ``tau``
-a step's fixed cost, ``k`` exchanges that grow with the samples, ``d`` the exposed exchange of gradients and
-``g`` its growth with the nodes, all as shares of ``c``. A run is work/B such steps and ``start_s`` seconds
-that no scale shortens: what its log shows to stand still, where it shows that.
+``c`` is the time to compute b0 samples; b0 is the number of samples of an accelerator at the smallest own
+scale. The others are shares of ``c``: ``tau`` is the fixed cost of a step, ``k`` are exchanges that grow with
+the samples, ``d`` is the exposed exchange of gradients, and ``g`` its growth with the nodes. A run takes
+work/B such steps, and ``start_s`` seconds that no scale shortens. These are the seconds in which the run
+stands still, if its log shows them.
 
-Two own scales cannot tell these apart, so all values that agree with the own runs are kept, weighed by how
-well they agree and by beliefs about their size: a step on one node is nearly all computing. Others who ran
-the same benchmark on several scales count too, each with its own ``c``, the less the less alike their
-accelerators are. Other benchmarks of the submitter count only for a series on one scale that has no such
-neighbour: their shares say little of this one.
+Two own scales cannot determine all these values. So all values that agree with the own runs are kept. They
+are weighed by how well they agree, and by beliefs about their size: a step on one node is nearly all
+computing. Others who ran the same benchmark on several scales count, too, each with its own ``c``. They count
+less if their accelerators are less alike. Other benchmarks of the submitter count only if a series on one
+scale has no such neighbour, because their shares say little about this one.
 """
 
 from collections.abc import Callable
@@ -90,8 +91,8 @@ def _means(values: Floats, group: NDArray[np.intp], groups: int) -> Floats:
 
 @dataclass(frozen=True)
 class _Scales:
-    """Mean times of some runs by scale, as arrays; ``stalled_s`` is NaN where the log does not show it,
-    ``spread`` relative, of the means."""
+    """Mean times of some runs by scale, as arrays. ``stalled_s`` is NaN if the log does not show it.
+    ``spread`` is the relative spread of the means."""
 
     nodes: Floats
     ranks: Floats
@@ -103,7 +104,8 @@ class _Scales:
 
     @classmethod
     def of(cls, runs: pd.DataFrame) -> "_Scales":
-        """The scales of runs whose batch is known; where one scale or none has it, it is taken to be kept."""
+        """The scales of runs whose batch is known. If at most one scale has a batch, the batch is
+        assumed to be the same on all."""
         if "stalled_s" not in runs:
             runs = runs.assign(stalled_s=np.nan)
         known = runs[runs["batch"].notna()]
@@ -138,7 +140,7 @@ class _Scales:
 
 
 def _in_steps(scales: _Scales, b0: float, beliefs: Floats) -> Floats:
-    """Seconds of a step over ``c``: a row a scale, a column a candidate."""
+    """Seconds of a step, divided by c. Each row is a scale, each column a candidate."""
     tau, k, d, g = np.exp(beliefs[:, :4]).T
     several = (scales.nodes > 1)[:, None]
     doublings = np.log2(np.maximum(scales.nodes, 1))[:, None]
@@ -147,7 +149,7 @@ def _in_steps(scales: _Scales, b0: float, beliefs: Floats) -> Floats:
 
 
 def _usual_start_s(own: _Scales) -> float:
-    """Middle of the beliefs about ``start_s``: what the own runs show, else a share of the shortest."""
+    """Middle of the beliefs about ``start_s``: what the own runs show, else a share of the shortest run."""
     shortest_s = float(own.total_s.min())
     shown = np.isfinite(own.stalled_s)
     if shown.any():
@@ -158,7 +160,7 @@ def _usual_start_s(own: _Scales) -> float:
 def _residuals(
     scales: _Scales, b0: float, usual_s: float, beliefs: Floats
 ) -> tuple[Floats, Floats]:
-    """Logarithms of measured over predicted time around their mean, and the mean: the logarithm of c."""
+    """Logarithms of measured over predicted time, minus their mean; and this mean, the logarithm of c."""
     start_s, stalled_s = usual_s * np.exp(beliefs[:, 4]), scales.stalled_s[:, None]
     start_s = np.where(np.isnan(stalled_s), start_s, stalled_s)
     total_s, steps = scales.total_s[:, None], (scales.work / scales.batch)[:, None]
@@ -170,9 +172,12 @@ def _residuals(
 
 @dataclass(frozen=True)
 class Rate:
-    """What is known of the rate of one series of runs: equally likely ``beliefs`` (logarithms, a row a
-    draw, in the order of :data:`BELIEFS`) with the logarithm of c of each; ``own`` are the scales that it was
-    fitted to, ``spread`` is that of single runs, relative."""
+    """What is known about the rate of one series of runs.
+
+    ``beliefs`` are equally likely values (logarithms; each row is a draw, in the order of
+    :data:`BELIEFS`), with the logarithm of c of each. ``own`` are the scales to which it was fitted.
+    ``spread`` is the relative spread of single runs.
+    """
 
     beliefs: Floats
     level: Floats
@@ -188,7 +193,8 @@ class Rate:
         return np.asarray(work / asked.batch * step_s + self._start_s(float(scale["nodes"])))
 
     def _start_s(self, nodes: float) -> Floats | float:
-        """Seconds that no scale shortens: between own node counts whose logs show them, by the logarithm."""
+        """Seconds that no scale shortens. They are interpolated (by the logarithm) between own node
+        counts whose logs show them."""
         shown = np.isfinite(self.own.stalled_s)
         if not shown.any():
             return np.asarray(_usual_start_s(self.own) * np.exp(self.beliefs[:, 4]))
@@ -197,7 +203,7 @@ class Rate:
         return float(np.interp(np.log(nodes), *known))
 
     def computing_share(self, scale: pd.Series) -> float:
-        """Node-seconds of a step on one node over those at a scale, for the same batch."""
+        """Node-seconds of a step on one node, divided by those at a scale, for the same batch."""
         asked = self._scale_of(scale)
         alone = replace(asked, nodes=np.ones(1), ranks=asked.ranks / asked.nodes)
         step, on_one = (_in_steps(s, self.b0, self.beliefs)[0] for s in (asked, alone))
@@ -233,8 +239,9 @@ class Rate:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Runs of others than a series, a table each: of the same benchmark with the same accelerator
-    (``alike``) or another (``unlike``), and of other benchmarks by the same submitter."""
+    """Runs outside of a series, in three tables: of the same benchmark with the same accelerator
+    (``alike``), of the same benchmark with another accelerator (``unlike``), and of other benchmarks
+    by the same submitter."""
 
     alike: list[pd.DataFrame]
     unlike: list[pd.DataFrame]
@@ -243,7 +250,7 @@ class Neighbours:
 
 def rate_of(own: pd.DataFrame, neighbours: Neighbours) -> Rate:
     """Weigh the beliefs by the runs of one series (``nodes``, ``ranks``, ``batch``, ``samples``,
-    ``total_s``), and those of its neighbours."""
+    ``total_s``), and by the runs of its neighbours."""
     scales = _Scales.of(own)
     b0, usual_s = scales.smallest_share, _usual_start_s(scales)
     own_noise = np.hypot(OWN_NOISE, scales.spread)[:, None]

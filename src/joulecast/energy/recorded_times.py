@@ -1,8 +1,8 @@
-"""Times of others that come with joulecast: what a benchmark's work and rate are taken from, apart from
-own runs.
+"""Times that others measured and that are shipped with joulecast. They show the work and the rate of a
+benchmark, in addition to own runs.
 
-Source: MLPerf Training v3.1, v4.0 and v4.1 (``recorded/mlperf-times``). They are evidence of a benchmark
-only: the runs of the submitter that is judged are left out.
+Source: MLPerf Training v3.1, v4.0 and v4.1 (``recorded/mlperf-times``). They are evidence about a
+benchmark only: the runs of the submitter that is judged are left out.
 """
 
 from functools import cache
@@ -16,8 +16,8 @@ from joulecast.runs.observations import accelerator_model, identity
 
 @cache
 def recorded_times() -> pd.DataFrame:
-    """A row a recorded run, with the columns that :class:`joulecast.energy.run_time.RunTimes` reads; empty
-    where the data does not come with this installation."""
+    """A row for each recorded run, with the columns that :class:`joulecast.energy.run_time.RunTimes`
+    reads. Empty if the data are not in this installation."""
     folder = find(RECORDED, "mlperf-times")
     if folder is None:
         return pd.DataFrame()
@@ -35,8 +35,11 @@ def recorded_times() -> pd.DataFrame:
 
 
 def times_of_others(runs: pd.DataFrame) -> pd.DataFrame:
-    """Recorded runs of other submitters than those of ``runs``, and none that is there twice: one of the same
-    benchmark whose time is that of a run to the hundredth of a second."""
+    """Recorded runs of submitters that are not in ``runs``.
+
+    A recorded run that is also in ``runs`` is left out, too: one of the same benchmark whose time is
+    equal to the hundredth of a second.
+    """
     recorded = recorded_times()
     if recorded.empty or runs.empty:
         return recorded

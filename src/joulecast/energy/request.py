@@ -1,5 +1,5 @@
-"""What can be asked of the energy models: judge them on run records, forecast from these; and the prices of a
-configuration."""
+"""What a user can ask the energy models: judge them on run records, or forecast from these. Also the section
+``prices`` of a configuration."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,12 +25,12 @@ from joulecast.simulate.request import PeakPrecision
 
 
 class PricesSection(PriceList, Section):
-    """What energy, time and CO2 cost, for tables and page; all in one currency, none by default."""
+    """Prices of energy and time, and the CO2 of a kWh, for tables and page. By default there are none."""
 
     source: str | None = Field(
         default=None,
         max_length=250,
-        description="Where these numbers come from; tables and page print it with the money.",
+        description="Where these numbers come from. Tables and page print it next to the money.",
     )
 
 
@@ -50,18 +50,19 @@ class EvaluateRequest(Recorded):
 
     split: Split | None = Field(
         default=None,
-        description="What the fit does not see: by default a node count, or a workload if there is one node "
-        "count. next-scale: each scale of a submitter's series, from the two below it.",
+        description="What the fit does not see. By default it is one node count after the other; with a "
+        "single node count, one workload after the other. next-scale: each scale of a submitter's series "
+        "is predicted from the two scales below it.",
     )
     time: Literal["given", "predicted"] | None = Field(
         default=None,
-        description="Time that the models get of the judged runs: by default predicted, but given where a "
-        "workload is left out.",
+        description="Whether the models are given the time of the judged runs, or use a predicted time. By "
+        "default predicted; given if a workload is left out.",
     )
     ledger: Path | None = Field(
         default=None,
-        description="File of `forecast --keep`: judge the forecasts in it on what ran later, in place of the "
-        "models.",
+        description="File of `forecast --keep`. Its forecasts are then judged on the runs that came later, "
+        "in place of the models.",
     )
 
     @model_validator(mode="after")
@@ -78,14 +79,14 @@ class Work(Request):
         default=None,
         gt=0,
         le=MOST_SAMPLES,
-        description="Samples to train on. By default, `forecast` takes the recorded work, `advise` a million "
-        "samples (1 epoch, 1,000 steps).",
+        description="Samples to train on. By default, `forecast` takes the work of the records, and "
+        "`advise` a million samples (1 epoch, 1,000 steps).",
     )
     epochs: float | None = Field(
         default=None,
         gt=0,
         le=MOST_SAMPLES,
-        description="Epochs to train for, where the records count these.",
+        description="Epochs to train for, if the records count epochs.",
     )
 
     @model_validator(mode="after")
@@ -105,26 +106,30 @@ class Scales(Work, Scale):
 
     scaling: Literal["recorded", "weak", "strong"] = Field(
         default="recorded",
-        description="Whether the batch of all nodes grows with them: as in the records, yes (weak), or no "
-        "(strong).",
+        description="Whether the batch of all nodes together grows with the node count. weak: yes. strong: "
+        "no. recorded: as in the records.",
     )
     batch: int | None = Field(
-        default=None, ge=1, le=MOST_SAMPLES, description="Batch of all nodes, in place of scaling."
+        default=None,
+        ge=1,
+        le=MOST_SAMPLES,
+        description="Batch of all nodes together, in place of scaling.",
     )
     to_target: Annotated[bool, Shell("--target")] = Field(
         default=False,
-        description="Train to the recorded quality: the work follows the batch, as in the records and "
-        "the recorded MLPerf times.",
+        description="Train to the quality of the records. How much work that takes depends on the batch, "
+        "and is read from the records and the recorded MLPerf times.",
     )
     whole_job: bool = Field(
         default=False,
-        description="Say what start-up, checkpoints, restarts and switches add to the training, with the "
-        "source of each.",
+        description="Also say what start-up, checkpoints, restarts and switches add to the training, each "
+        "with its source.",
     )
     checkpoint_s: Annotated[float | None, from_text(duration_s), Shell("--checkpoint")] = Field(
         default=None,
         gt=0,
-        description="With whole-job: time to write one checkpoint, as 30s; by default there are none.",
+        description="Only with whole-job: time to write one checkpoint, as 30s. By default there are no "
+        "checkpoints.",
     )
 
     @model_validator(mode="after")
@@ -158,37 +163,37 @@ class StartRequest(Request):
     command: ClassVar[str] = "when"
 
     hours: Path = Field(
-        description="CSV file with the columns time (ISO 8601, in UTC where it has no zone), and price "
-        "(money a kWh), co2 (g a kWh), or both."
+        description="CSV file with a column time (ISO 8601; UTC if it has no zone), and a column price "
+        "(money per kWh), co2 (g per kWh), or both."
     )
     duration_s: Annotated[float, _DURATION, Shell("--duration")] = Field(
         gt=0, le=1e9, description="Time that the training takes: seconds, or as 30min, 6h, 2d."
     )
     energy_j: Annotated[float, _ENERGY, Shell("--energy")] = Field(
-        gt=0, le=1e18, description="Energy that it takes: joules, or as 5MJ, 40kWh."
+        gt=0, le=1e18, description="Energy that the training takes: joules, or as 5MJ, 40kWh."
     )
     after_s: Annotated[float | None, from_text(_time_s), Shell("--after")] = Field(
         default=None,
         ge=0,
         le=1e11,
-        description="Time from which it may run, as 2026-11-27T08:00; by default now.",
+        description="Earliest start, as 2026-11-27T08:00. By default now.",
     )
     deadline_s: Annotated[float | None, _DURATION, Shell("--deadline")] = Field(
         default=None,
         gt=0,
-        description="Time from --after until the training must be done: seconds, or as 12h, 2d; by default "
-        "the end of the file.",
+        description="Time after --after at which the training must be done: seconds, or as 12h, 2d. By "
+        "default the end of the file.",
     )
     restart_s: Annotated[float | None, _DURATION, Shell("--restart")] = Field(
         default=None,
         ge=0,
         le=1e9,
-        description="Time to go on after a pause: seconds, or as 10min. Without this option, the training "
-        "does not pause.",
+        description="Time that the training needs to go on after a pause: seconds, or as 10min. Without "
+        "this option, it does not pause.",
     )
     objective: Literal["cost", "co2"] | None = Field(
         default=None,
-        description="What to minimise; by default money, if the file has prices.",
+        description="What to minimise. By default money, if the file has prices.",
     )
 
 
@@ -199,30 +204,33 @@ class ForecastRequest(Priced, Scales, Recorded):
 
     platform: Name | None = Field(
         default=None,
-        description="Another platform than the records', by name or GPU, as b200 or l40s:gpus=4: times are "
-        "simulated and corrected by the records, watts are those of the description.",
+        description="Platform to forecast for, if it is not that of the records: a name or a GPU, as b200 "
+        "or l40s:gpus=4. Times are simulated and then corrected by the records. Watts come from the "
+        "description of the GPU.",
     )
     graph: Called = Field(
         default={},
-        description="With platform: what the simulator calls a network of the records, as resnet=resnet50.",
+        description="Only with platform: the simulator's name of a network, next to its name in the "
+        "records, as resnet=resnet50.",
     )
     precision: PeakPrecision = Field(
-        default="bf16", description="With platform: precision that is simulated."
+        default="bf16", description="Only with platform: the precision to simulate."
     )
     ran_on: Name | None = Field(
         default=None,
-        description="With platform: the platform that the records ran on, as h100-sxm:gpus=4; by default the "
-        "GPU that they name.",
+        description="Only with platform: the platform of the records, as h100-sxm:gpus=4. By default it "
+        "follows from the GPU that they name.",
     )
     keep: Path | None = Field(
         default=None,
-        description="Add the forecast to this file, a line each, for `evaluate --ledger`. Once nine of its "
-        "settings ran, intervals are as wide as needed to hold nine of ten of them.",
+        description="File to which the forecasts are added, one a line, for `evaluate --ledger`. Once nine "
+        "of its settings have run, later intervals get the width that would have held nine of ten of these "
+        "settings.",
     )
 
     @model_validator(mode="after")
     def _elsewhere(self) -> Self:
-        """What is asked of a platform, and what is not."""
+        """Refuse options that need a platform if there is none, and options that a platform excludes."""
         if self.platform is None and self.model_fields_set & {"graph", "ran_on", "precision"}:
             raise ValueError("graph, ran-on and precision are of a platform; give platform, too")
         if self.platform is not None and self.whole_job:

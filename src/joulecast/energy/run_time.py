@@ -13,9 +13,9 @@ from joulecast.runs.observations import most_frequent
 
 @dataclass
 class RunTimes:
-    """Times of imported runs; :meth:`fit` it to runs, then ask for others.
+    """Times of imported runs. :meth:`fit` it to runs, then ask it for others.
 
-    Runs have ``series`` (what is compared among itself: submitter, benchmark, accelerator), ``submitter``,
+    Runs have ``series`` (runs that can be compared: submitter, benchmark, accelerator), ``submitter``,
     ``network`` (the benchmark), ``accelerator``, ``work_unit``, ``nodes``, ``ranks``, ``batch``,
     ``samples`` (the work) and ``total_s``.
 
@@ -26,7 +26,7 @@ class RunTimes:
     runs: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     def fit(self, runs: pd.DataFrame) -> "RunTimes":
-        """Remember the runs whose time and work are known; a series is fitted when it is asked for."""
+        """Keep the runs whose time and work are known. A series is fitted when it is asked for."""
         runs = runs[(runs["total_s"] > 0) & (runs["samples"] > 0)]
         if "has_phases" in runs:
             # A log that does not divide the run does not show what of it stands still.
@@ -84,8 +84,8 @@ class RunTimes:
         return self._laws[key]
 
     def draws(self, run: pd.Series, count: int = DRAWS) -> tuple[Floats, Floats]:
-        """Seconds and work of a run, a draw each; the work of a run whose ``samples`` are NaN is that
-        of the law at its batch. NaN for a series without runs of its own."""
+        """Draws of the seconds and the work of a run. If its ``samples`` are NaN, the work is that of
+        the law at its batch. Draws are NaN for a series without runs of its own."""
         if not self.knows(run["series"]):
             return np.full(count, np.nan), np.full(count, run["samples"])
         rate = self.rate(run["series"])
@@ -107,8 +107,8 @@ class RunTimes:
         return np.asarray(seconds[chosen]), np.asarray(work[chosen])
 
     def predict(self, runs: pd.DataFrame, level: float = 0.9) -> pd.DataFrame:
-        """``time_s``, ``time_low_s`` and ``time_high_s`` of single runs, and the ``work`` they are for:
-        medians of the draws, and the bounds that ``level`` of them lie in."""
+        """``time_s``, ``time_low_s`` and ``time_high_s`` of single runs, and the ``work`` they are for.
+        They are medians of the draws, and bounds between which a share ``level`` of the draws lies."""
         tail = (1 - level) / 2
         asked = runs[["series", "network", "submitter", *SCALE, "samples"]]
         rows = []

@@ -1,5 +1,5 @@
-"""What the runs of a platform and of a workload show by themselves, before anything is transferred:
-idle floors, the ramp, paces, excess powers, and how the time of a run divides into phases."""
+"""What the runs of a platform and of a workload show by themselves, before anything is transferred from
+others: idle floors, the ramp, paces, excess powers, and how the time of a run divides into phases."""
 
 import math
 from dataclasses import dataclass
@@ -19,9 +19,11 @@ TIMES = ("training_s", "evaluating_s", "both_s", "stalled_s", "starts")
 
 @dataclass(frozen=True)
 class TimeShares:
-    """How the runs of a workload divide their time, at the node counts that they ran on: shares of the time
-    that does not stand still (``training``, ``evaluating``, ``both`` a part of the training), seconds of
-    standing still, and starts."""
+    """How the runs of a workload divide their time, at the node counts on which they ran.
+
+    ``training``, ``evaluating`` and ``both`` (a part of the training) are shares of the time that does
+    not stand still. There are also the seconds of standing still, and the starts.
+    """
 
     doublings: tuple[float, ...]
     shares: dict[str, tuple[float, ...]]
@@ -42,8 +44,8 @@ class TimeShares:
         )
 
     def at(self, nodes: float, total_s: Floats) -> dict[str, Floats]:
-        """Seconds of each phase, and starts, of runs of ``total_s`` on ``nodes`` nodes: between known counts
-        by their logarithm, beyond them as at the nearest."""
+        """Seconds of each phase, and starts, of runs of ``total_s`` on ``nodes`` nodes. Between known
+        counts they are interpolated by the logarithm; beyond them they are as at the nearest count."""
         doublings = float(np.log2(nodes))
 
         def between(values: tuple[float, ...]) -> float:
@@ -63,9 +65,9 @@ class TimeShares:
 
 @dataclass(frozen=True)
 class Calibrated:
-    """What a workload showed at its smallest node count. Paces in node-seconds per unit of work,
-    excess powers in W of a node; ``computes`` is the share of its step that one node would need alone,
-    ``evaluators`` the share of the nodes that do nothing but evaluate."""
+    """What a workload showed at its smallest node count. Paces are in node-seconds per unit of work,
+    excess powers in W of a node. ``computes`` is the share of its step that one node would need
+    alone. ``evaluators`` is the share of the nodes that only evaluate."""
 
     platform: str
     nodes: float
@@ -85,7 +87,7 @@ where training waits for the first part of an evaluation, the same nodes do it."
 
 
 def evaluates_apart(run: Any) -> Any:
-    """Whether a run's evaluations are on nodes of their own (columns ``nodes``, ``both_s``,
+    """Whether the evaluations of a run are on separate nodes (columns ``nodes``, ``both_s``,
     ``evaluating_s``)."""
     both_s = np.asarray(run["both_s"], dtype=float)
     in_force_s = both_s + np.asarray(run["evaluating_s"], dtype=float)
@@ -98,8 +100,9 @@ _FAR = 1.7
 
 
 def likely_evaluators(needed: float, run: Any) -> float:
-    """Nodes that evaluate while the others train: of the numbers that divide the batch evenly over the
-    training accelerators, the nearest to ``needed``, which the pace of another run asks for."""
+    """Nodes that evaluate while the others train. The number must leave training accelerators over which
+    the batch divides evenly; of such numbers, the one nearest to ``needed`` is taken, which the pace
+    of another run asks for."""
     nodes, batch = float(run["nodes"]), float(np.nan_to_num(run.get("batch", 0.0)))
     each = float(run.get("ranks", nodes)) / nodes
     even = [
@@ -113,15 +116,15 @@ def likely_evaluators(needed: float, run: Any) -> float:
 
 
 def evaluators_of(runs: pd.DataFrame) -> pd.Series:
-    """Nodes of each run that do nothing but evaluate: as their power showed, else one, where evaluations are
-    on nodes of their own."""
+    """Nodes of each run that only evaluate. Their number is known from their power; otherwise it is one, if
+    evaluations are on separate nodes."""
     nodes = runs["evaluators"].fillna(1.0).clip(1.0, runs["nodes"] - 1)
     return nodes.where(evaluates_apart(runs), 0.0)
 
 
 def apart_seconds(nodes: Any, run: Any) -> Any:
-    """Seconds of full excess power of nodes that evaluate while others train: in between they wait at partial
-    duty, with the power of the curve of Fan."""
+    """Seconds of full excess power of nodes that evaluate while others train. Between evaluations they
+    wait at partial duty, with the power of Fan's curve."""
     training_s = np.maximum(np.asarray(run["training_s"], float), 1e-9)
     share = np.minimum(1.0, np.asarray(run["both_s"], float) / training_s)
     return nodes * training_s * duty(share, 1.0)
@@ -156,8 +159,8 @@ def calibrate(of_workload: pd.DataFrame, ramp_s: float, computes: float) -> Cali
 
 
 def idle_floors(runs: pd.DataFrame) -> dict[str, float]:
-    """Watts of an idle loaded node by platform: the mean over its nodes, as far as they were seen idle
-    before a run; else the lowest readings of its runs."""
+    """Watts of an idle loaded node, by platform. They are the mean over its nodes that were seen idle
+    before a run; if there are none, the lowest readings of its runs."""
     seen = runs[runs["idle_w"].notna()]
     settings = seen.groupby(["platform", "network", "nodes"], as_index=False)["idle_w"].mean()
     floors = {
@@ -170,8 +173,8 @@ def idle_floors(runs: pd.DataFrame) -> dict[str, float]:
 
 
 def ramp_seconds(runs: pd.DataFrame) -> float:
-    """Seconds of excess power that a start from a break loses: the median over the runs whose nodes all do
-    the same."""
+    """Seconds of excess power that a start after a break loses: the median over the runs whose nodes all
+    do the same."""
     runs = runs[~evaluates_apart(runs)]
     nodes, steady_w = runs["nodes"], runs["steady_w"]
     steady_j = runs["training_j"] - nodes * runs["floor_w"] * runs["stalled_training_s"]

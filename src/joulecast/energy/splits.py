@@ -1,11 +1,11 @@
 """Splits of training runs: what a fit may see, and what it is judged on.
 
-A node count that is held out takes its all-reduce and
-sleeping-rank calibrations with it; a fit that sees one node count only is given the communication
-calibration of the smallest larger one: two nodes that are not training are what a user has. A workload
-that is held out keeps the runs at its smallest node count: they are its calibration, for every model
-(a workload without others is predicted from other workloads alone). The next scale of a series is
-predicted from the two below it, its work included, from times alone where there is no power.
+If a node count is held out, so are its all-reduce and sleeping-rank calibrations. A fit that sees only one
+node count also gets the communication calibration of the next larger count, because a user has two nodes that
+are not training. If a workload is held out, its runs at the smallest node count stay in the fit: they are its
+calibration, for every model. (A workload without larger counts is predicted from other workloads alone.) The
+next scale of a series is predicted from the two below it, with its work, and from times alone if there is no
+power.
 """
 
 from collections.abc import Callable, Iterator
@@ -87,13 +87,13 @@ USUAL = ("leave-one-node-count-out", "leave-one-workload-out")
 
 
 def usual_time(split: str) -> str:
-    """Whether a forecast of such runs has their time ``given``, or ``predicted``: a workload that no fit saw
-    has no time of its own."""
+    """Whether a forecast of such runs gets their time ``given``, or ``predicted``. A workload that no
+    fit saw has no time model of its own."""
     return "given" if split == "leave-one-workload-out" else "predicted"
 
 
 def is_sweep(training: pd.DataFrame) -> pd.Series:
-    """Runs whose batch exists at one node count only, when the network has others with more."""
+    """Runs whose batch exists at only one node count, although the network has batches that exist at more."""
     if training["batch_per_rank"].isna().all():
         return pd.Series(False, index=training.index)
     per_rank = training.groupby(["workload", "batch_per_rank"])["nodes"].transform("nunique")

@@ -1,8 +1,8 @@
 """When to start a training: money and CO2 of a kWh change by the hour, and a deadline leaves a choice.
 
-A training draws its mean power while it runs. Without pauses, the best start follows exactly: what it costs
-is linear in the start between the hours' ends, so that only starts and ends at these count. With pauses, time
-is cut into steps, and the cheapest of all ways to run and to pause is found by dynamic programming.
+A training draws its mean power while it runs. Without pauses, the best start is found exactly. Between the
+ends of hours, the cost is linear in the start time, so only starts and ends at these times must be compared.
+With pauses, time is cut into steps, and dynamic programming finds the cheapest way to run and to pause.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ class Hours:
 
     Attributes:
         edges_s: begin of each value in s since 1970, and the end of the last.
-        values: ``price`` and ``co2``, as far as they are known; each from its edge to the next.
+        values: ``price`` and ``co2``, if they are known. Each value holds from its edge to the next.
     """
 
     edges_s: Floats
@@ -51,11 +51,11 @@ class Hours:
 
 
 def read_hours(path: Path) -> Hours:
-    """Read a CSV file with the columns ``time`` (ISO 8601, in UTC where it has no zone), and ``price``
-    (money a kWh), ``co2`` (g a kWh), or both. The last value lasts as long as the one before it.
+    """Read a CSV file with a column ``time`` (ISO 8601; UTC if it has no zone), and a column ``price``
+    (money per kWh), ``co2`` (g per kWh), or both. The last value lasts as long as the one before it.
 
     Raises:
-        JoulecastError: missing, no such columns, or times that do not rise.
+        JoulecastError: the file or a column is missing, or times do not rise.
     """
     what = "prices or CO2 by the hour"
     table = next(csv_in_parts(path, what, {"time": Column("text")}))
@@ -84,7 +84,7 @@ def read_hours(path: Path) -> Hours:
 
 
 def best_start(hours: Hours, name: str, duration_s: float, after_s: float, by_s: float) -> float:
-    """The start of the cheapest run without a pause; of equals the earliest."""
+    """The start of the cheapest run without a pause. If several cost the same, the earliest."""
     edges = hours.edges_s
     tried = np.unique(
         np.clip(np.concatenate([[after_s], edges, edges - duration_s]), after_s, by_s - duration_s)
@@ -97,9 +97,9 @@ def best_start(hours: Hours, name: str, duration_s: float, after_s: float, by_s:
 def best_spans(
     hours: Hours, name: str, duration_s: float, after_s: float, by_s: float, restart_s: float
 ) -> list[tuple[float, float]]:
-    """The spans of the cheapest run that may pause, for a step of time or more.
+    """The spans of the cheapest run that may pause. Pauses last a step of time or more.
 
-    Each start but the first takes ``restart_s`` more, in which the training draws power and does no work.
+    Each start but the first takes ``restart_s`` more. In this time the training draws power and does no work.
     """
     step_s = max(_LEAST_STEP_S, (by_s - after_s) / _STEPS)
     count = int((by_s - after_s) / step_s)
@@ -174,12 +174,12 @@ def choose_start(request: StartRequest) -> dict[str, Any]:
     """Choose when a training runs.
 
     Returns:
-        ``objective``; ``now``, ``best`` without a pause, and ``paused`` (``None`` where no pause is allowed),
-        each with ``start``, ``end``, ``runs`` (pairs of times in UTC), ``energy_kwh``, ``cost`` and
-        ``co2_kg`` (``None`` where the file does not say it).
+        ``objective``, and three ways to run: ``now``, ``best`` (without a pause) and ``paused`` (``None``
+        if no pause is allowed). Each has ``start``, ``end``, ``runs`` (pairs of times in UTC),
+        ``energy_kwh``, ``cost`` and ``co2_kg`` (``None`` if the file does not say it).
 
     Raises:
-        JoulecastError: a file that is not sound, or that does not reach over the time that is asked for.
+        JoulecastError: the file is wrong, or does not cover the time that is asked for.
     """
     hours = read_hours(request.hours)
     objective = request.objective or ("cost" if "price" in hours.values else "co2")

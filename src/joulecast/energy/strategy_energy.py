@@ -1,8 +1,9 @@
 """The energy of a parallel strategy: simulated times, priced by powers that were fitted to metered runs.
 
-A simulator tells how long the stages of a step last on each node; the powers come from metered runs of the
-same hardware: of a user's fit, else those that are shipped (:mod:`joulecast.energy.node_power`). Neither
-alone forecasts joules: the one knows no watts, the other only what it was fitted to.
+A simulator says how long the stages of a step last on each node. The powers come from metered runs on the
+same hardware: from a user's fit, or else from those that are shipped
+(:mod:`joulecast.energy.node_power`). Neither alone forecasts joules: the simulator knows no watts, and
+the fit knows only the settings to which it was fitted.
 """
 
 import math
@@ -54,7 +55,7 @@ class StageTimes:
 
     @property
     def step_s(self) -> float:
-        """All of them."""
+        """The sum of all stages."""
         return (
             self.materials_s
             + self.computing_s
@@ -66,16 +67,16 @@ class StageTimes:
 
 @dataclass(frozen=True)
 class StepEnergy:
-    """Joules of one step of all nodes; ``None`` with a reason where they are not known.
+    """Joules of one step of all nodes; ``None`` with a reason if they are not known.
 
     Attributes:
         source: what the powers were fitted to: measured, estimated, recorded or imported energies.
         reason: why there are no joules.
         power_w: mean power of all nodes together over the step.
         low_j, high_j: 90 % interval; ``None`` with ``why_no_interval``.
-        why_no_interval: also what the interval does not hold.
-        rests_on: the runs behind the powers, and what of them is carried further.
-        gpus_w: what of the power is of the GPUs in use, where their description says it.
+        why_no_interval: also says what the interval does not contain.
+        rests_on: the runs from which the powers come, and what is carried over from them.
+        gpus_w: the part of the power that the GPUs in use draw, if their description says it.
     """
 
     joules: float | None
@@ -90,7 +91,7 @@ class StepEnergy:
 
     @property
     def label(self) -> str | None:
-        """What the figure is: a simulated time with fitted powers."""
+        """The label of the figure: a simulated time with fitted powers."""
         return self.source and f"simulated, {self.source} powers"
 
     def as_json(self) -> dict[str, Any]:
@@ -124,10 +125,10 @@ def step_energy(
 
     Args:
         fit: of a campaign on the same hardware, whose runs timed their stages.
-        platform: that the strategy is simulated on.
+        platform: on which the strategy is simulated.
         times: simulated stage times of a node.
-        nodes: that compute.
-        hosts: physical hosts that all nodes live on; ``None``: one host for each node.
+        nodes: number of nodes that compute.
+        hosts: number of physical hosts on which all nodes are; ``None``: one host for each node.
     """
     names = [str(name) for name in fit.observations["platform"].dropna().unique()]
     same = [name for name in names if same_hardware(name, platform)]
@@ -154,8 +155,8 @@ def step_energy(
 
 
 def _held_out_width(fit: CampaignFit, platform: str) -> tuple[float | None, str]:
-    """Half width of the logarithm of joules that 90 % of a fit's held-out runs met, their time given; or why
-    there is none."""
+    """Half width (of the logarithm of joules) that holds 90 % of a fit's held-out runs, with their time
+    given; or why there is none."""
     judged = fit.judged("energy")
     if judged.empty:
         return None, "the fit held out no run, so that the error of its powers is not known"
@@ -171,10 +172,10 @@ def _held_out_width(fit: CampaignFit, platform: str) -> tuple[float | None, str]
 
 
 def stage_times(simulation: Simulation, fit: CampaignFit | None = None) -> StageTimes:
-    """A simulated step by MC2's stages.
+    """A simulated step, divided into MC2's stages.
 
-    Exposed communication is copying, a bubble is waiting; what the loader leaves exposed is taken from the
-    fitted times (``m`` of the network), as no simulation of a step knows it.
+    Exposed communication is copying, and a bubble is waiting. What the loader leaves exposed comes from
+    the fitted times (``m`` of the network), because no simulation of a step knows it.
     """
     parts, samples = simulation.breakdown, simulation.batch / simulation.strategy.devices
     values: dict[str, float] = (fit.mc2.get("time") or {}).get("values", {}) if fit else {}
@@ -190,7 +191,7 @@ def stage_times(simulation: Simulation, fit: CampaignFit | None = None) -> Stage
 
 
 def _hardware(platform: Platform) -> str:
-    """The name that tells a platform's hardware: of its GPU, where the catalogue has it."""
+    """The name of a platform's hardware: that of its GPU if the catalogue has it."""
     device = platform.require_cluster().device.name
     return gpu_in(device) or gpu_in(platform.name) or platform.name
 
@@ -203,16 +204,17 @@ def _used(platform: Platform, devices: int) -> list[int]:
 
 
 def node_count(platform: Platform, devices: int) -> int:
-    """Number of nodes that ``devices`` take; a node that is partly used counts as one."""
+    """Number of nodes that ``devices`` take. A node that is partly used counts as one."""
     return len(_used(platform, devices))
 
 
 def rising_joules(
     platform: Platform, precision: str, devices: int, fit: CampaignFit | None = None
 ) -> Callable[[float, float], float] | None:
-    """Joules of a step, of its seconds and those that a device computes, if they never fall with either.
+    """A function that gives the joules of a step, from its seconds and the seconds that a device
+    computes, if they never fall with either.
 
-    Where they may fall, or rest on powers by stage, or are not known: ``None``.
+    ``None`` if they may fall, rest on powers by stage, or are not known.
     """
     if PRECISIONS[precision].autocast:
         # GPUs that wait for the host compute for less than the step's computing.
@@ -345,19 +347,20 @@ def _metered_energy(simulation: Simulation, fit: CampaignFit | None) -> StepEner
 
 
 def _gpu_power(platform: Platform, precision: str) -> GpuPower | None:
-    """What a GPU of a platform draws, by its description; ``None`` if that does not say it."""
+    """What a GPU of a platform draws, by its description; ``None`` if the description does not say it."""
     costs = kernel_costs_of(platform, precision)
     return None if costs is None else gpu_power_of(costs.device, costs.precision)
 
 
 def _rest_of_nodes(platform: Platform, devices: int, power: GpuPower) -> tuple[float, float]:
-    """Watts of all but the GPUs of described nodes, and of their GPUs that are not in use."""
+    """For nodes that are only described: watts of all parts but the GPUs, and watts of the GPUs that are
+    not in use."""
     held = node_count(platform, devices) * platform.require_cluster().devices_per_node
     return REST_SHARE * held * power.limit_w, (held - devices) * power.awake_w
 
 
 def _at_clock(metered: StepEnergy, simulation: Simulation) -> StepEnergy:
-    """Joules of metered nodes less what their GPUs draw less at the clock that they are set to."""
+    """Joules of metered nodes, minus what their GPUs draw less at the clock to which they are set."""
     power = _gpu_power(simulation.platform, simulation.training.precision.name)
     if metered.joules is None or simulation.sm_mhz is None or power is None:
         return metered
@@ -387,10 +390,10 @@ def _at_clock(metered: StepEnergy, simulation: Simulation) -> StepEnergy:
 
 
 def _described_energy(simulation: Simulation, why: str) -> StepEnergy | None:
-    """Joules of a step by the description of the GPUs, with the rest of their nodes as other nodes teach it.
+    """Joules of a step by the description of the GPUs. The rest of their nodes is learnt from other nodes.
 
-    ``None`` if the description does not say watts. What a GPU does not compute, it is awake.
-    ``why``: why no metered run says them.
+    ``None`` if the description has no watts. While a GPU does not compute, it is awake. ``why`` says why no
+    metered run gives the joules.
     """
     platform, devices = simulation.platform, simulation.strategy.devices
     power = _gpu_power(platform, simulation.training.precision.name)
@@ -421,14 +424,14 @@ def _described_energy(simulation: Simulation, why: str) -> StepEnergy | None:
 def simulation_energy(simulation: Simulation, fit: CampaignFit | None = None) -> StepEnergy:
     """Joules of a simulated step.
 
-    They are from metered runs, less what a power limit or clock takes off; else from the description of its
-    GPUs.
+    They come from metered runs, minus what a power limit or clock takes off. Without metered runs, they
+    come from the description of the GPUs.
 
     Args:
         fit: of metered runs on the same hardware; by default the metered runs that are shipped.
 
     Raises:
-        JoulecastError: a fit, and a power limit or clock.
+        JoulecastError: both a fit and a power limit or clock are given.
     """
     if simulation.sm_mhz is not None and fit is not None:
         raise JoulecastError(
@@ -446,15 +449,16 @@ NO_INTERVAL = "simulated, and the simulator's error on this platform was not mea
 def energy_of_steps(
     simulation: Simulation, fit: CampaignFit | None = None, steps: int = 1
 ) -> dict[str, Any]:
-    """What whole steps take, by the names that predictions have.
+    """What a number of whole steps takes, under the names that predictions have.
 
     Args:
-        fit: as of :func:`simulation_energy`.
+        fit: as for :func:`simulation_energy`.
         steps: how many.
 
     Returns:
-        ``time_s`` and ``energy_j`` with the ends of their 90 % intervals (``time_low_s``, ...), each ``None``
-        where it is not known, with ``why_no_energy`` and ``why_no_interval``; and ``energy_source``.
+        ``time_s`` and ``energy_j`` with the ends of their 90 % intervals (``time_low_s``, ...). Each is
+        ``None`` if it is not known, with ``why_no_energy`` and ``why_no_interval``. Also
+        ``energy_source``.
     """
     energy = simulation_energy(simulation, fit)
     ends = simulation.interval_s

@@ -1,8 +1,9 @@
-"""Rivals of the time model: how the time of a run falls with its nodes, by rules that a user would try first.
+"""Rivals of the time model: how the time of a run falls with its nodes, by rules that a user would try
+first.
 
-All see the mean times of a workload by scale: seconds per unit of work, or of the whole run where the work
-of the asked run is not known. A scale counts accelerators where these are known, else nodes. A workload
-that the fit saw on one scale only is taken to divide perfectly by all of them.
+All see the mean times of a workload by scale: seconds per unit of work, or, if the work of the asked run
+is not known, seconds of the whole run. A scale counts accelerators if these are known, else nodes. If the
+fit saw a workload on only one scale, its time is assumed to divide perfectly on all others.
 """
 
 import warnings
@@ -23,7 +24,7 @@ Curve = Callable[[Floats, Floats, float], float]
 
 
 def perfect_scaling(scales: Floats, seconds: Floats, asked: float) -> float:
-    """Time if every node added its full speed, from the nearest scale."""
+    """Time if every node added its full speed, starting from the nearest scale."""
     nearest = int(np.argmin(np.abs(np.log(scales / asked))))
     return float(seconds[nearest] * scales[nearest] / asked)
 
@@ -69,8 +70,8 @@ _GP_SLOPE = 0.3
 
 
 def gaussian_process(scales: Floats, seconds: Floats, asked: float) -> float:
-    """Gaussian process of the logarithm of node-seconds over that of the scale: a line and what departs
-    from it smoothly; its size and length by the likelihood."""
+    """Gaussian process of the logarithm of node-seconds over the logarithm of the scale: a line, and
+    smooth departures from it. Their size and length are chosen by the likelihood."""
     # Loaded here: it takes a second, and only a judgement needs it.
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct
@@ -102,9 +103,9 @@ CURVES: dict[str, Curve] = {
 def predicted_seconds(
     curve: Curve, training: pd.DataFrame, runs: pd.DataFrame, key: str = "workload"
 ) -> pd.Series:
-    """Seconds of ``runs`` from those of the fit; NaN where the fit has none of their ``key``.
+    """Seconds of ``runs``, from those of the fit; NaN if the fit has none with their ``key``.
 
-    Each scale is asked for once, however often it was repeated.
+    Each scale is computed once, however often it was repeated.
     """
     usual = of_usual_batch(training[training[key].isin(set(runs[key]))])
     known_work = runs["samples"].notna().all()

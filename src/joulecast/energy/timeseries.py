@@ -1,8 +1,9 @@
-"""The time-series rivals: forecasts of a run's own power trace from its first part.
+"""The time-series rivals: they forecast the rest of a run's power trace from its first part.
 
-They need a prefix of the very run and cannot see an unseen node count, so they have a table of their
-own. AR by AIC with p <= 20 and unstable roots rejected, SES, ARIMA by AIC with p <= 3, d <= 1, q <= 2,
-all by statsmodels; MEAN and LAST are what the papers leave out and any of them must beat.
+They need the first part of the very same run, and cannot predict a node count that was not run. So they have
+a table of their own. AR (by AIC with p <= 20, unstable roots rejected), SES, and ARIMA (by AIC with p <= 3,
+d <= 1, q <= 2) come from statsmodels. The papers do not show MEAN and LAST, but a model must beat these to be
+worth anything.
 """
 
 import itertools
@@ -68,8 +69,8 @@ def _ar(prefix: Floats, steps: int) -> Floats:
 
 
 class _Arima:
-    """ARIMA whose order is chosen by AIC on the first prefix of a trace and kept for the longer
-    ones: choosing anew costs 24 fits each time and looks no further ahead."""
+    """ARIMA. Its order is chosen by AIC on the first prefix of a trace, and kept for the longer
+    prefixes. To choose it again would cost 24 fits each time, and would not see further ahead."""
 
     def __init__(self) -> None:
         self._order: tuple[int, int, int] | None = None

@@ -1,6 +1,6 @@
 """What surrounds a training: start-up, checkpoints, restarts and switches, each with its source.
 
-None of it is in a forecast's time and energy, which are of the nodes that train.
+A forecast's time and energy are those of the nodes that train. They contain none of this.
 """
 
 import math
@@ -32,16 +32,16 @@ class Term(NamedTuple):
 def job_terms(
     row: Mapping[str, Any], start_s: float | None, idle_w: float | None, checkpoint_s: float | None
 ) -> list[Term]:
-    """What a job takes beside its training.
+    """What a job takes in addition to its training.
 
-    A failure loses half of what lies between two checkpoints, or of the run where there is none, and a
-    start-up. Checkpoints are as far apart as loses least (Young 1974).
+    A failure loses a start-up, and half of the time between two checkpoints (without checkpoints, half of the
+    run). The time between checkpoints is the one that loses least (Young 1974).
 
     Args:
         row: a forecast with ``hosts``, ``time_s`` and ``energy_j``.
-        start_s: from the job's start to the training's; ``None``: not known.
-        idle_w: of a node, in the start-up; ``None``: as in the training.
-        checkpoint_s: of writing one, while the training waits; ``None``: there are none.
+        start_s: from the start of the job to that of the training; ``None``: not known.
+        idle_w: watts of a node during start-up; ``None``: as in the training.
+        checkpoint_s: time to write one checkpoint, while the training waits; ``None``: there are none.
     """
     nodes, time_s, energy_j = row["hosts"], row["time_s"], row["energy_j"]
     train_w = energy_j / time_s
@@ -83,10 +83,11 @@ def in_words(row: Mapping[str, Any], terms: Sequence[Term]) -> str:
 
 
 def start_up(of_workload: pd.DataFrame, started_s: pd.Series, nodes: float) -> float | None:
-    """Mean seconds before the training, of the runs on the node count nearest to ``nodes`` that show them.
+    """Mean seconds before the training. They are from the runs that show them, on the node count nearest
+    to ``nodes``.
 
     Args:
-        started_s: from the begin of each run's log to the training; 0 where the log does not show it.
+        started_s: from the begin of each run's log to the training; 0 if the log does not show it.
     """
     known = of_workload[started_s > 0]
     if known.empty:

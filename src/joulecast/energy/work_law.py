@@ -1,14 +1,14 @@
 """Work to quality as a law of the global batch: larger batches need more samples to reach a target.
 
 The samples that a benchmark needs grow as ``w0 (1 + B / B_crit)`` (McCandlish et al., An Empirical Model
-of Large-Batch Training, 2018): below the critical batch more samples a step save as many steps, far above it
-none. All who train a benchmark share the law. A Gaussian process over the logarithm of the batch holds
-how far a benchmark departs from it, and every submitter has a level of its own.
+of Large-Batch Training, 2018). Far below the critical batch, more samples in a step save as many steps.
+Far above it, they save none. All who train a benchmark share the law. A Gaussian process over the
+logarithm of the batch says how far a benchmark departs from it. Every submitter has its own level.
 
-``B_crit`` is the one parameter that cannot be solved for. Before any evidence it is the batch that is asked
-for, or the largest that the submitter ran: at the critical batch, McCandlish et al. say, both time and
-work are twice their least, and people choose batches about there. Work may as well not depend on the
-batch at all: one chance in ten.
+``B_crit`` is the only parameter that cannot be solved for. Before any evidence, it is the batch that is
+asked for, or the largest that the submitter ran. The reason: at the critical batch, McCandlish et al.
+say, time and work are both twice their least, and people choose batches near it. It is also possible that
+work does not depend on the batch at all: one chance in ten.
 """
 
 from dataclasses import dataclass, field
@@ -55,7 +55,7 @@ _FARTHEST = 32.0
 
 @dataclass(frozen=True, eq=False)
 class WorkLaw:
-    """The law of one benchmark; :meth:`of` fits it, :meth:`draws` asks for the work at a batch.
+    """The law of one benchmark. :meth:`of` fits it, :meth:`draws` asks for the work at a batch.
 
     Attributes:
         points: mean work by ``submitter`` and ``batch``, columns ``submitter, batch, samples``.
@@ -74,7 +74,7 @@ class WorkLaw:
     def draws(self, submitter: str, batch: float, normal: Floats) -> Floats:
         """Work of a submitter at a batch, one draw for each of the standard normal ``normal``.
 
-        NaN where the law was fitted to no run, or the batch is not known.
+        NaN if the law was fitted to no run, or if the batch is not known.
         """
         if self.points.empty or np.isnan(batch):
             return np.full(len(normal), np.nan)
@@ -86,7 +86,7 @@ class WorkLaw:
         return np.asarray(np.exp(np.max([m + sd * normal for m, sd in middles], axis=0)))
 
     def _largest(self, submitter: str) -> float:
-        """The largest batch that the submitter ran, or anyone where they ran none."""
+        """The largest batch that the submitter ran; if it ran none, the largest that anyone ran."""
         own = self.points["submitter"] == submitter
         return float(self.points.loc[own if own.any() else slice(None), "batch"].max())
 
@@ -101,8 +101,8 @@ class WorkLaw:
         return self._known[key]
 
     def _posterior(self, submitter: str, batch: float) -> tuple[Floats, float, Floats]:
-        """Logarithm of the work for each critical batch of the grid, the last of them infinite: means,
-        variance around them, and the weights of the critical batches."""
+        """Logarithm of the work for each critical batch of the grid: means, variance around them, and
+        the weights of the critical batches. The last critical batch is infinite."""
         logs = np.log(np.append(self.points["batch"].to_numpy(float), batch))
         names = np.append(self.points["submitter"].to_numpy(object), submitter)
         work = np.log(self.points["samples"].to_numpy(float))

@@ -74,7 +74,7 @@ def checked_meters(
     run_s: Span | None,
     findings: Findings,
 ) -> list[CheckedMeter]:
-    """Judge the meters of a run, over the run where its start and stop are known."""
+    """Judge the meters of a run: over the run if its start and stop are known, else over all readings."""
     for meter in meters:
         _check_watts(meter, accelerators_per_node, run_s, findings)
     _compare([meter for meter in meters if meter.is_of_node], findings)
@@ -332,7 +332,7 @@ def _check_unread(coverage: float, name: str, findings: Findings) -> None:
 
 
 def checked_switch(meter: LoggedMeter, findings: Findings) -> CheckedMeter:
-    """A switch's own readings, kept as what they are; they are not judged by a training's load."""
+    """The readings of a switch. They are kept as a switch's, and are not judged by the load of a training."""
     order = np.argsort(meter.t_s, kind="stable")
     t_s, watts = meter.t_s[order], meter.power[order]
     good = (watts >= 0) & (watts <= _MOST_W)

@@ -333,7 +333,7 @@ class ImportSummary:
 
     @property
     def reasons(self) -> Counter[str]:
-        """Number of runs that each kind of reason leaves out; a run may have several."""
+        """For each kind of reason, the number of runs that it leaves out. A run may have several reasons."""
         return Counter(_kind(text) for texts in self.left_out.values() for text in texts)
 
     def text(self) -> str:

@@ -93,7 +93,7 @@ class Lag:
 
     @property
     def remark(self) -> tuple[str, str]:
-        """What a reader should know of it: the kind of remark, and the words."""
+        """The remark for the record: its kind, and its text."""
         if self.lag_s is None:
             return "clock lag not known", self.text
         return "clock lag", f"{self.text}; nothing was applied"

@@ -261,12 +261,12 @@ class Findings:
 
     @property
     def remarks(self) -> list[str]:
-        """One text a kind."""
+        """The remarks, one text for each kind."""
         return self._texts(False)
 
     @property
     def left_out(self) -> list[str]:
-        """One text a kind."""
+        """The reasons to leave the run out, one text for each kind."""
         return self._texts(True)
 
 
@@ -303,10 +303,10 @@ def usual_spacing(t_s: Floats) -> float | None:
 
 
 def expanded(text: str) -> tuple[str, ...]:
-    """The hosts of a list as SLURM writes it, ``n[01-03,07],login1``; also divided by spaces.
+    """The hosts in a list as SLURM writes it, ``n[01-03,07],login1``. Spaces may separate them, too.
 
     Raises:
-        JoulecastError: it has more hosts than a cluster.
+        JoulecastError: it has more hosts than a cluster can have.
     """
     found: list[str] = []
     for word in re.findall(r"(?:[^\s,\[]+|\[[^\]]*\])+", text):

@@ -30,19 +30,29 @@ class Kind:
 _TABLES = ("*.csv", "*.csv.gz", "*.txt", "*.tsv", "*.log")
 
 KINDS: dict[str, Kind] = {
-    "csv": Kind("csv_map", "Import readings of a wattmeter or PDU: any table, by --map.", _TABLES),
-    "nvidia-smi": Kind(
-        "nvidia_smi", "Import CSV of `nvidia-smi --query-gpu=... --format=csv`.", _TABLES
+    "csv": Kind(
+        "csv_map",
+        "Import any CSV table of readings, as of a wattmeter or PDU. --map says which "
+        "column is what.",
+        _TABLES,
     ),
-    "perun": Kind("perun", "Import HDF5 or CSV of perun.", ("*.hdf5", "*.h5", "*.csv")),
+    "nvidia-smi": Kind(
+        "nvidia_smi",
+        "Import the CSV file that `nvidia-smi --query-gpu=... --format=csv` printed.",
+        _TABLES,
+    ),
+    "perun": Kind("perun", "Import an HDF5 or CSV file of perun.", ("*.hdf5", "*.h5", "*.csv")),
     "codecarbon": Kind("codecarbon", "Import CodeCarbon's emissions.csv.", ("*.csv", "*.csv.bak")),
-    "zeus": Kind("zeus", "Import logs of Zeus: windows, or readings of power.", _TABLES),
+    "zeus": Kind("zeus", "Import logs of Zeus: its windows, or its readings of power.", _TABLES),
     "jpwr": Kind("jpwr", "Import power files of jpwr (CARAML).", ("power*.csv", "power*.h5")),
     "slurm": Kind(
-        "slurm", "Import jobs of sacct with their energy.", ("*.txt", "*.json", "*.csv"), "sacct"
+        "slurm",
+        "Import jobs and their energy, as sacct prints them.",
+        ("*.txt", "*.json", "*.csv"),
+        "sacct",
     ),
     "megatron": Kind(
-        "megatron", "Import what Megatron-LM printed with --log-energy.", ("*.log", "*.txt")
+        "megatron", "Import the log that Megatron-LM printed with --log-energy.", ("*.log", "*.txt")
     ),
     "prometheus": Kind(
         "prometheus", "Import a range query of Prometheus (Kepler, DCGM), as JSON.", ("*.json",)

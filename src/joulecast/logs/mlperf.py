@@ -211,9 +211,9 @@ def _by_number(pair: tuple[str, str]) -> list[tuple[int, str]]:
 
 
 def runs_of(source: Path) -> list[RunFiles]:
-    """All runs below a folder, sorted; empty where there is no result file.
+    """All runs below a folder, sorted. Empty if there is no result file.
 
-    A run's name is ``BENCHMARK-SYSTEM-STEM``; where two submitters share it, theirs goes before it.
+    A run's name is ``BENCHMARK-SYSTEM-STEM``. If two submitters share it, the submitter stands in front.
     """
     results: dict[PurePosixPath, list[str]] = defaultdict(list)
     power: dict[PurePosixPath, dict[str, dict[str, str]]] = defaultdict(dict)

@@ -56,8 +56,8 @@ class Interval:
 
 @dataclass(frozen=True)
 class LoggedWork:
-    """The phases of a run (columns of ``phases.parquet``) and its work: unit and total (0 if the log
-    does not tell)."""
+    """The phases of a run (with the columns of ``phases.parquet``), and its work: unit and total (0 if the
+    log does not say it)."""
 
     phases: pd.DataFrame
     unit: WorkUnit

@@ -26,10 +26,12 @@ def proportional_cuts(weights: Sequence[float], stages: int) -> list[int]:
 
 
 def block_cuts(weights: Sequence[float], stages: int) -> list[int]:
-    """Ends of blocks (Barany and Grinberg 2015), as torchgpipe balances: nearly even, one node at a time.
+    """Ends of blocks (Barany and Grinberg 2015), as torchgpipe balances them: nearly even, one node at a
+    time.
 
-    The lightest block gets a node from the side of the heaviest one, until the two differ by no more than one
-    node can weigh. What the lightest node weighs is first taken from all.
+    The lightest block gets a node from the side of the heaviest one. This is repeated until the two differ
+    by no more than the weight of one node. At the start, the weight of the lightest node is subtracted from
+    all.
     """
     least = min(weights)
     done = [0.0, *accumulate(weight - least for weight in weights)]

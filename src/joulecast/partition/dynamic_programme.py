@@ -155,7 +155,8 @@ def _least_done(gaps: tuple[list[float], list[float]], weight: float) -> float:
 
 
 def state_windows(problem: Problem, bottleneck: float) -> list[WeightRange]:
-    """What is done once 0, 1, ... devices are used, by weight, if no stage takes longer than this."""
+    """For 0, 1, ... used devices, the range of work that can be done by then, if no stage takes longer than
+    this."""
     total, devices = problem.order.total, problem.devices
     if math.isinf(bottleneck):
         return [WeightRange(-math.inf, math.inf) for _ in range(devices + 1)]

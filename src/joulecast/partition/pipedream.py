@@ -70,10 +70,11 @@ def compat_plan(
 
     Args:
         graph: the profile, without its inputs.
-        devices: machines, on one level.
+        devices: number of machines, on one level.
         bandwidth: bytes per second.
-        replicate: not its ``--straight_pipeline``.
-        counts_transfers: its ``--activation_compression_ratio 1``; without, activations travel for free.
+        replicate: ``False`` is PipeDream's option ``--straight_pipeline``.
+        counts_transfers: ``True`` is its ``--activation_compression_ratio 1``. Otherwise activations travel
+            for free.
 
     Raises:
         JoulecastError: more stages than states, or too many states for its programme.

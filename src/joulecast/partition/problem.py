@@ -113,19 +113,22 @@ def pipeline_problem(
     replicate: bool = False,
     memory: float | None = None,
 ) -> Problem:
-    """Cutting a network into ``devices`` stages, or fewer that are replicated, so that the slowest is fast.
+    """The problem of cutting a network into stages so that the slowest stage is fast.
 
     Args:
         graph: what to cut.
-        devices: all alike; each gets a part.
-        cost: ``compute`` (work alone), ``max`` (transfers hide behind work, or the other way), ``sum``.
-        bandwidth: bytes per second of a device's link, each way; for transfers, and for the gradients of
-            replicated stages.
+        devices: number of devices. All are alike, and each gets a part. There are as many stages, or fewer
+            if they are replicated.
+        cost: ``compute`` (work alone), ``max`` (transfers hide behind work, or work behind transfers),
+            ``sum``.
+        bandwidth: bytes per second of a device's link, in each direction; for transfers, and for the
+            gradients of replicated stages.
         replicate: stages may be on several devices, which split the samples and sum their gradients.
         memory: bytes of a device.
 
     Raises:
-        JoulecastError: more stages than nodes, a missing or useless number, a node too large for ``memory``.
+        JoulecastError: more stages than nodes, a missing or useless number, a node too large for
+            ``memory``.
     """
     where = f"graph {graph.name}"
     size = len(graph.tasks)

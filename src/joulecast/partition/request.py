@@ -12,17 +12,23 @@ from joulecast.runs.request import Name, Request, Section, Shell
 
 
 class PipelineRun(Section):
-    """A pipeline that is run with a rank for each stage."""
+    """A pipeline that is run, with one rank for each stage."""
 
-    network: str = Field("resnet18", description="A network of the campaign's list.")
-    stages: int = Field(2, ge=1, description="Ranks, at most one for each core.")
+    network: str = Field("resnet18", description="Network, by name.")
+    stages: int = Field(
+        2,
+        ge=1,
+        description="Number of stages. Each is a rank; there cannot be more ranks than cores.",
+    )
     planner: Literal["exact", "uniform", "parameters", "cudasize", "hashrate"] = Field(
         "exact", description="Planner that cuts the network."
     )
     schedule: Literal["gpipe", "1f1b"] = Field("1f1b", description="Order of the micro-batches.")
-    micro_batches: int = Field(4, ge=1, description="Parts of a batch.")
-    batch_size: int = Field(16, ge=1, description="Samples of a step.")
-    image_size: int = Field(32, ge=8, description="Pixels of a side; the images are synthetic.")
+    micro_batches: int = Field(4, ge=1, description="Number of parts of a batch.")
+    batch_size: int = Field(16, ge=1, description="Samples in one step.")
+    image_size: int = Field(
+        32, ge=8, description="Height and width of the images in pixels. The images are synthetic."
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> "PipelineRun":
@@ -50,8 +56,8 @@ class PartitionSection(Section):
 
     graphs: str | None = Field(
         "recorded/task-graphs",
-        description="Measured task graphs (NETWORK.json) or PipeDream profiles (NETWORK.txt), from the "
-        "project's folder; null: measure the networks here.",
+        description="Folder with measured task graphs (NETWORK.json) or PipeDream profiles (NETWORK.txt), "
+        "relative to the project's folder. null: measure the networks here.",
     )
     networks: list[str] = Field(
         [
@@ -61,12 +67,13 @@ class PartitionSection(Section):
         min_length=1,
         description="Networks to cut: those of the paper's Table 1, and the campaign's ViT.",
     )
-    devices: list[int] = Field([4, 8], min_length=1, description="Numbers of stages.")
+    devices: list[int] = Field([4, 8], min_length=1, description="Numbers of stages to cut into.")
     micro_batches: int = Field(16, ge=1, description="Micro-batches of the predicted pipelines.")
-    batch_size: int = Field(4, ge=1, description="Samples of a step where graphs are measured.")
+    batch_size: int = Field(4, ge=1, description="Samples in one step, if graphs are measured.")
     image_size: int | None = Field(
         None,
-        description="Pixels of a side where graphs are measured; null: 224 (Inception 299), as in the paper.",
+        description="Height and width of the images in pixels, if graphs are measured. null: 224 "
+        "(Inception 299), as in the paper.",
     )
     pipelines: list[PipelineRun] = Field(
         [PipelineRun(), PipelineRun(planner="parameters")],
@@ -97,30 +104,34 @@ class PartitionRequest(Request):
     command: ClassVar[str] = "partition"
 
     graph: Annotated[Name, Shell("graph")] = Field(
-        description="A network, as resnet50; MODULE:FUNCTION of your own, as capture takes it, which is "
-        "measured first; or a file: task graph or PipeDream graph.txt."
+        description="What to cut: a network by name, as resnet50; a file (a task graph of `profile`, or a "
+        "graph.txt of PipeDream); or MODULE:FUNCTION of your own network, as for `capture`. Your own "
+        "network is measured first."
     )
     devices: int = Field(ge=1, description="Number of devices.")
     cost: Literal["compute", "max", "sum"] | None = Field(
         default=None,
-        description="A stage's time: its work (compute), the larger of work and transfer (max), or both.",
+        description="What the time of a stage is: its work (compute), the longer of work and transfers "
+        "(max), or work plus transfers (sum).",
     )
     bandwidth_bytes_per_s: Annotated[float | None, Shell("--bandwidth")] = Field(
-        default=None, description="Bytes per second of a device's link, each way."
+        default=None, description="Rate of a device's link in bytes per second, in each direction."
     )
-    replicate: bool = Field(default=False, description="A stage may be on several devices.")
+    replicate: bool = Field(default=False, description="Allow a stage to be on several devices.")
     memory_bytes: Annotated[float | None, Shell("--memory")] = Field(
         default=None, description="Memory of a device, in bytes."
     )
     mode: Literal["exact", "compat"] = Field(
-        default="exact", description="compat: answer as PipeDream's optimizer does."
+        default="exact",
+        description="exact: with a proof. compat: answer as PipeDream's optimizer does.",
     )
     ideals: int | None = Field(
         default=None,
         ge=1,
-        description="Limit of the ideals to list; a graph with more gets no certificate.",
+        description="Most ideals (sets of tasks that can be the finished ones) that the search lists. A "
+        "graph with more gets no certificate.",
     )
     export: Path | None = Field(
         default=None,
-        description="Python file to write: it trains the network in these stages, under torchrun.",
+        description="Python file to write. Started with torchrun, it trains the network in these stages.",
     )

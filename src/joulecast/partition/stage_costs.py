@@ -154,12 +154,12 @@ def _unpacked(rows: NDArray[np.uint8], count: int) -> NDArray[np.uint8]:
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage: its nodes, the number of devices that share its samples, and what it costs there.
+    """One stage: its nodes, the number of devices that share its samples, and what it costs.
 
-    ``time`` is what counts for the bottleneck, ``work`` its nodes' own time on one device; ``enters`` and
-    ``leaves`` are times to send what crosses its edges (of both ways), ``None`` where they do not count;
-    ``bytes_in`` and ``bytes_out`` are the activations that cross (as much comes back); ``memory`` is in
-    bytes, with the activations of ``stashed`` micro-batches.
+    ``time`` is what counts for the bottleneck. ``work`` is the time of its nodes on one device. ``enters``
+    and ``leaves`` are the times to send what crosses its edges, in both directions; ``None`` if they do not
+    count. ``bytes_in`` and ``bytes_out`` are the activations that cross its edges (as many bytes of
+    gradients come back). ``memory`` is in bytes, with the activations of ``stashed`` micro-batches.
     """
 
     nodes: tuple[str, ...]

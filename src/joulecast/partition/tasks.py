@@ -81,7 +81,8 @@ def reason_of(error: Exception) -> str:
 
 @contextmanager
 def left_as_it_was(module: nn.Module) -> Iterator[None]:
-    """Let a block train: afterwards mode, buffers (running means) and random numbers are as before."""
+    """Let a block of code train the network. Afterwards, mode, buffers (running means) and random numbers
+    are as before."""
     modes = {each: each.training for each in module.modules()}
     buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
     with torch.random.fork_rng(devices=[]):

@@ -198,7 +198,7 @@ def _distinct(infos: Sequence[RunInfo], key: str) -> str:
 
 
 def source_sentences(results: Results) -> list[str]:
-    """Whether energies were measured or estimated, and how many runs of each."""
+    """Sentences that say how many runs have measured energies, and how many have estimated ones."""
     trained = results.observations[is_training(results.observations)]
     counts = trained["energy_source"].value_counts()
     sentences = [
@@ -218,7 +218,7 @@ def source_sentences(results: Results) -> list[str]:
 
 
 def left_out_sentence(results: Results) -> str:
-    """How many training runs no number rests on; empty where all count."""
+    """A sentence that says how many training runs were left out of all figures; empty if none was."""
     runs = results.observations
     trained = runs[is_training(runs)]
     without = int((trained["left_out"] != "").sum())

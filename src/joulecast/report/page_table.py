@@ -67,9 +67,12 @@ def _or_none(value: float | None) -> float | None:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of the page: ``rows`` are of text; ``numeric`` columns are set to the right; ``file`` is the
-    table of the results, without suffix, that its numbers come from. Where rows have ``amounts``, one each,
-    ``shows`` says of a column what of them it shows."""
+    """A table of the page.
+
+    ``rows`` are texts. ``numeric`` columns are aligned to the right. ``file`` is the table in the results
+    from which the numbers come, without suffix. If rows have ``amounts`` (one for each row), ``shows`` says
+    for a column which of them it shows.
+    """
 
     caption: str
     columns: tuple[str, ...]

@@ -16,11 +16,11 @@ STAGES = tuple(STAGE_MEANINGS)
 PHASES = ("init", "run", "epoch", "block", "evaluation")
 
 FRAME_MEANINGS = {
-    "stages": "What each rank did, and when. One row an interval; imported runs have none. Intervals of a "
-    "rank may overlap: communication that is hidden behind computing counts as computing.",
-    "power": "The readings of the meters. One row a reading.",
-    "activity": "What the kernel counted during the run. One row a node and sample.",
-    "phases": "Phases that the log of the run names. One row an interval.",
+    "stages": "What each rank did, and when. Each row is an interval. Imported runs have none. Intervals "
+    "of a rank may overlap: communication that is hidden behind computing counts as computing.",
+    "power": "The readings of the meters. Each row is a reading.",
+    "activity": "What the operating system counted during the run. Each row is a sample on one node.",
+    "phases": "Phases that the log of the run names. Each row is an interval.",
 }
 
 
@@ -49,7 +49,8 @@ FRAMES: dict[str, dict[str, Column]] = {
             "whole",
             0,
             1e12,
-            meaning="training step, from 0; of an all-reduce calibration, the number of the sum",
+            meaning="number of the training step, from 0; in an all-reduce calibration the number of the "
+            "sum",
         ),
         "stage": Column("text", choices=STAGES, meaning="stage of the step"),
         "start_s": _time_s("begin on the run clock"),
@@ -66,7 +67,8 @@ FRAMES: dict[str, dict[str, Column]] = {
         ),
         # An estimate for a whole run has none.
         "t_s": _time_s(
-            "time on the run clock; readings before 0 and after the end belong to it", optional=True
+            "time on the run clock. Readings before 0 and after the end belong to the run, too",
+            optional=True,
         ),
         # No cluster draws as much as all power stations.
         "watts": _amount(
@@ -80,11 +82,13 @@ FRAMES: dict[str, dict[str, Column]] = {
         "node": Column("text", longest=_NAME, meaning="name of the node"),
         "t_s": _time_s("time on the run clock"),
         "cpu_utilisation": _share("share of the node's cores at work; 1 is all of them"),
-        "gpu_utilisation": _share("mean share of the node's GPUs; missing where there is none"),
-        "memory_bytes": _amount(
-            "memory of the node's processes; of the whole host, where the node is one"
+        "gpu_utilisation": _share(
+            "mean utilisation of the node's GPUs, as a share of 1; missing if it has no GPU"
         ),
-        "network_bytes_per_s": _amount("in and out of the host's interfaces"),
+        "memory_bytes": _amount(
+            "memory of the node's processes; if the node is a whole host, memory of the host"
+        ),
+        "network_bytes_per_s": _amount("traffic of the host's interfaces, in and out"),
     },
     "phases": {
         "phase": Column("text", choices=PHASES, meaning="kind of the phase"),

@@ -1,8 +1,9 @@
-"""Predictions: one row a setting and model; and judging, which joins these rows with what was measured.
+"""Predictions, and how they are judged: they are joined with what was measured.
 
-Every model answers a setting with the columns of :data:`ANSWER`. A prediction of a run that was made has
-:data:`COLUMNS`, and its ``folder`` finds the run in the runs table; that of a measured step has a key of its
-own. Errors are of settings: the mean over the repeats of a workload on a node count.
+A prediction is a row for a setting and a model. Every model answers with the columns of :data:`ANSWER`. If
+the run was made, the prediction has :data:`COLUMNS`, and its ``folder`` finds the run in the runs table. The
+prediction of a measured step has a key of its own. Errors are computed for settings: repeats of a workload on
+a node count are averaged first.
 """
 
 from collections.abc import Sequence

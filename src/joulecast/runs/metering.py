@@ -54,8 +54,8 @@ _NAMED = 5
 class MeterInfo(BaseModel):
     """One meter of one node: what it is and how well it was read.
 
-    A meter that is absent has ``available`` false, a reason, and no source. One that was there and failed
-    during the run has ``available`` false, a reason, and its source.
+    A meter that is absent has ``available`` false, a reason, and no source. A meter that was there but
+    failed during the run has ``available`` false, a reason, and its source.
     """
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -67,39 +67,39 @@ class MeterInfo(BaseModel):
     available: bool
     """Whether it could be opened and did not fail during the run."""
     source: EnergySource | None = None
-    """Where its figures come from. Missing where the meter was absent."""
+    """Where its figures come from. Missing if the meter was absent."""
     counter: bool = False
     """Whether the device counts joules itself."""
     reason: str | None = None
     """Why it is not available: absent, or what failed."""
     readings: NonNegativeInt = 0
-    """How many there are."""
+    """Number of readings."""
     failed_reads: NonNegativeInt = 0
-    """How many gave no value."""
+    """Number of readings that gave no value."""
     missed_deadlines: NonNegativeInt = 0
-    """How many were skipped, because their time had passed."""
+    """Number of readings that were skipped because their time had passed."""
     longest_gap_s: NonNegativeFloat | None = None
     """Longest time between two good readings."""
     coverage: float | None = Field(None, ge=0, le=1)
-    """Share of the run between the first and last good reading that has no gap longer than three
-    periods."""
+    """Share of the run that was read well: between the first and the last good reading, without gaps
+    longer than three periods."""
     shared_with: list[str] = []
-    """Nodes whose readings are of the same device: containers of one machine, or, in an imported run,
-    nodes that got equal shares of it."""
+    """Nodes whose readings come from the same device. They are containers of one machine or, in an imported
+    run, nodes that got equal shares of the reading."""
     supply: Supply | None = None
-    """Read before a node's power supplies (AC) or behind them (DC), where an imported log has it."""
+    """Read before a node's power supplies (AC) or behind them (DC), if an imported log says which."""
     conversion_eff: float | None = Field(None, gt=0, le=1)
-    """Share of AC that becomes DC, where an imported log has it; not applied."""
+    """Share of AC that becomes DC, if an imported log has it. It is not applied."""
     covers: Covers | None = None
-    """What draws the power. ``module`` is CPU, memory and GPU; ``socket`` is CPU and memory. Missing where
-    a log does not have it."""
+    """What draws the power. ``module`` is CPU, memory and GPU; ``socket`` is CPU and memory. Missing if a
+    log does not say it."""
     remark: str | None = None
     """What a reader of its figures should know."""
     renewed_s: NonNegativeFloat | None = None
-    """Time between two new values of a meter that is slower than the sampler."""
+    """Time between two new values, for a meter that is slower than the sampler."""
     trace: bool = True
-    """False where it gives one figure for the whole run: no step, stage or phase has an energy of its
-    own."""
+    """False if the meter gives one figure for the whole run. Then no step, stage or phase has an energy of
+    its own."""
 
 
 @dataclass(frozen=True)

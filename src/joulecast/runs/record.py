@@ -48,39 +48,38 @@ class Checks(_Part):
     """What was verified about the run itself."""
 
     ranks: int
-    """Ranks that took part."""
+    """Number of ranks that took part."""
     distinct_hosts: int
-    """Hosts that they were on."""
+    """Number of hosts that they were on."""
     replicas_equal: bool | None = None
     """Whether all ranks ended with the same weights."""
     weights_sha256: str | None = None
     """Hash of the weights at the end."""
     overrun_fraction: float | None = None
-    """Of an emulated run: share of steps that took longer than they were padded to."""
+    """For an emulated run: share of steps that took longer than the time they were padded to."""
 
 
 class Outcome(_Part):
     """What the run did."""
 
     start_s: float = Field(ge=-1e10, le=1e10)
-    """On the run clock; warm-up steps lie before."""
+    """Start of what is measured, on the run clock. Warm-up steps are before it."""
     stop_s: float = Field(ge=-1e10, le=1e10)
-    """On the run clock."""
+    """End of what is measured, on the run clock."""
     steps: int = Field(0, ge=0, le=10**18)
-    """Training steps between the two."""
+    """Training steps between start and end."""
     samples: int = Field(0, ge=0, le=10**18)
-    """Work done between the two."""
+    """Work done between start and end."""
     work_unit: Literal["samples", "steps"] = "samples"
-    """What ``samples`` counts: ``steps`` where the samples of an observed training could not be
-    counted."""
+    """What ``samples`` counts. ``steps`` if the samples of an observed training could not be counted."""
     device: str | None = None
-    """Where an observed training ran, as torch names the type: ``cpu``, ``cuda``, ..."""
+    """Type of device on which an observed training ran, as torch names it: ``cpu``, ``cuda``, ..."""
     final_loss: float | None = None
     """Loss of the last step."""
     accuracy: float | None = Field(None, ge=0, le=1)
-    """Share of 1, where the run evaluates."""
+    """Accuracy as a share of 1, if the run evaluates."""
     reached_target: bool | None = None
-    """Whether the target was reached, where there is one."""
+    """Whether the target was reached, if there is one."""
     peak_rss_bytes: Count | None = None
     """Most memory that any rank held."""
 
@@ -112,7 +111,7 @@ class RunInfo(_Part):
     spec: RunSpec
     """What the run was to do."""
     spec_sha256: str
-    """Hash of the specification without its names: it says whether a record answers a question."""
+    """Hash of the specification, without the names in it. Two runs with the same hash measure the same."""
     started_utc: str
     """When the run began."""
     nodes: list[str]
@@ -122,13 +121,13 @@ class RunInfo(_Part):
     scheduler_job: str | None = None
     """Job of the scheduler that started the run."""
     scheduler_node_of_rank: list[str] = []
-    """The scheduler's name for the node of each rank; several of its nodes may be one host."""
+    """For each rank, the scheduler's name of its node. Several nodes of a scheduler may be one host."""
     nodes_are: NodesAre
-    """What a node was."""
+    """What a node was in this run."""
     algorithm_used: str | None = None
     """All-reduce that was used."""
     parameters: Count | None = None
-    """Parameters of the network; gradients are 4 bytes each."""
+    """Number of parameters of the network. The gradient of each is 4 bytes."""
     outcome: Outcome
     """What the run did."""
     checks: Checks
@@ -136,11 +135,11 @@ class RunInfo(_Part):
     meters: list[MeterInfo]
     """Each meter of each node."""
     clock: dict[str, dict[str, float]] = {}
-    """By host: how its clock was mapped to the run clock."""
+    """For each host: how its clock was mapped to the run clock."""
     hosts: list[dict[str, Any]] = []
-    """Of each host: processor, cores, memory, kernel, and the names of NVIDIA's GPUs."""
+    """For each host: processor, cores, memory, kernel, and the names of its NVIDIA GPUs."""
     versions: dict[str, str | None] = {}
-    """Of Python and the libraries."""
+    """Versions of Python and the libraries."""
     mpi_library: str | None = None
     """What MPI reports about itself."""
     oversubscribed: bool = False
@@ -150,23 +149,23 @@ class RunInfo(_Part):
     load_before: dict[str, float] = {}
     """Load of the host before the run: cores that other programs kept busy, load average."""
     load_during: dict[str, float] = {}
-    """``busy_cores``: cores that other programs kept busy during the run, on the host with most."""
+    """``busy_cores``: cores that other programs kept busy during the run, on the busiest host."""
     disturbed: list[str] = []
     """What other programs did, if they kept more than half a core (or 2 % of many cores) busy. Fits use
-    such a run only where its setting has no undisturbed one."""
+    such a run only if its setting has no undisturbed run."""
     left_out: list[str] = []
-    """Why fits leave the run out; empty: they use it."""
+    """Reasons why fits leave the run out. If empty, fits use it."""
     remarks: list[str] = []
     """What a reader should know of a run that fits use."""
     step_bytes: list[Count] | None = None
     """Size of each sum of an all-reduce calibration."""
     reference_step_s: dict[str, NonNegativeFloat] | None = None
-    """Of an emulated run: time of a step on a free core."""
+    """For an emulated run: time of a step on a free core."""
     unseen: dict[str, str] = {}
-    """Of an observed training: stages that it does not show, each with the reason. Their time is in
+    """For an observed training: stages that could not be seen, each with the reason. Their time is in
     another stage, which the reason names."""
     observed_step: ObservedStep | None = None
-    """Of an observed training whose steps were seen."""
+    """How the training makes a step, for an observed training whose steps were seen."""
     frames_sha256: dict[str, str] = {}
     """Checksum of each Parquet file of the record. A file that differs is not read."""
 
@@ -203,7 +202,7 @@ _INFO = TypeAdapter(RunInfo)
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One record in memory; the frames have the columns named above, one row an interval or
+    """One record in memory. Its frames have the columns of the record's files, one row for each interval or
     reading."""
 
     info: RunInfo

@@ -231,8 +231,8 @@ RecordFolders = Annotated[tuple[Path, ...], BeforeValidator(_paths)]
 
 
 RECORDS = (
-    "Folder of run records, however deep they lie in it; a recorded campaign; or the NAME of a training that "
-    "`measure` ran."
+    "Folder with run records in it or in its subfolders, a recorded campaign, or the NAME of a training "
+    "that `measure` ran."
 )
 """What records are."""
 
@@ -248,17 +248,17 @@ class Scale(Request):
 
     nodes: Counts = Field(
         default=(),
-        description="Node counts, as 16,32,64; by default up to four times the most that were run.",
+        description="Node counts, as 16,32,64. By default up to four times the largest that was run.",
     )
     gpus: Counts = Field(
         default=(),
-        description="Counts of GPUs (ranks without GPUs), as 8,16,64, in place of node counts.",
+        description="Numbers of GPUs, as 8,16,64, in place of node counts. Without GPUs: numbers of ranks.",
     )
     gpus_per_node: int | None = Field(
         default=None,
         ge=1,
-        description="GPUs (ranks without GPUs) of a node: by default as many as the records say, or as ran "
-        "on one host.",
+        description="GPUs in each node (without GPUs: ranks). By default as many as the records say, or as "
+        "many as ran on one host.",
     )
 
     @model_validator(mode="after")
@@ -275,19 +275,19 @@ class NodePrices(BaseModel):
     """Prices of energy and nodes, all in one currency; what has none costs nothing."""
 
     price: float | None = Field(
-        default=None, ge=0, le=_MOST_MONEY, description="Price of a kWh at the building's meter."
+        default=None, ge=0, le=_MOST_MONEY, description="Price of one kWh at the building's meter."
     )
     price_node_hour: float | None = Field(
-        default=None, ge=0, le=_MOST_MONEY, description="Price of an hour of a whole node."
+        default=None, ge=0, le=_MOST_MONEY, description="Price of a whole node for one hour."
     )
     co2: float | None = Field(
-        default=None, ge=0, le=_MOST_MONEY, description="Grams of CO2 equivalent for a kWh."
+        default=None, ge=0, le=_MOST_MONEY, description="Grams of CO2 equivalent for one kWh."
     )
     pue: float = Field(
         default=1.0,
         ge=1,
         le=_MOST_MONEY,
-        description="kWh of the building for each kWh of the nodes.",
+        description="PUE: kWh that the building takes for each kWh of the nodes.",
     )
     currency: Annotated[str, StringConstraints(strip_whitespace=True)] = Field(
         default="EUR",
@@ -301,7 +301,7 @@ class PriceList(NodePrices):
     """The same with one for the hour of a GPU."""
 
     price_gpu_hour: float | None = Field(
-        default=None, ge=0, le=_MOST_MONEY, description="Price of an hour of a GPU in use."
+        default=None, ge=0, le=_MOST_MONEY, description="Price of one GPU in use for one hour."
     )
 
 
@@ -310,7 +310,8 @@ class WithPrices(NodePrices, Request):
 
     prices: Path | None = Field(
         default=None,
-        description="Configuration whose section `prices` counts for prices that are not given.",
+        description="Configuration file. Its section `prices` gives the prices that are not given "
+        "otherwise.",
     )
 
 

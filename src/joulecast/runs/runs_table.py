@@ -36,30 +36,35 @@ COLUMNS: dict[str, Column] = {
     "platform": Column("text", "type of its nodes"),
     "network": Column("text", "network, or benchmark of an imported run"),
     "workload": Column(
-        "text", "network as a model tells it from others: with the platform where there are several"
+        "text",
+        "name that models use for the network: with the platform if there are several platforms",
     ),
-    "nodes": Column("whole", "nodes; of an observed training its ranks, or GPUs"),
+    "nodes": Column(
+        "whole", "number of nodes; for an observed training the number of its ranks or GPUs"
+    ),
     "nodes_are": Column("text", "what `nodes` counts"),
-    "ranks": Column("whole", "ranks of all nodes"),
-    "ranks_per_host": Column("number", "ranks, or GPUs, of a host", "observed"),
-    "accelerators_per_node": Column("number", "GPUs of a node", "on GPUs"),
-    "repeat": Column("whole", "number among the runs of one setting"),
-    "batch": Column("number", "samples of a step of all nodes"),
-    "batch_per_rank": Column("number", "samples of a step of a rank"),
+    "ranks": Column("whole", "number of ranks on all nodes together"),
+    "ranks_per_host": Column("number", "ranks (or GPUs) on each host", "observed"),
+    "accelerators_per_node": Column("number", "GPUs in each node", "on GPUs"),
+    "repeat": Column("whole", "number of the run among the runs of one setting"),
+    "batch": Column("number", "samples in one step, of all nodes together"),
+    "batch_per_rank": Column("number", "samples in one step, of one rank"),
     "steps": Column("whole", "steps that count"),
     "samples": Column("number", "work, in `work_unit`"),
     "work_unit": Column("text", "what work is counted in: samples, epochs or steps"),
     "total_s": Column("number", "time of the run"),
-    "gradient_bytes": Column("number", "gradients of a step, in fp32: 4 bytes a parameter"),
+    "gradient_bytes": Column("number", "size of all gradients in fp32: 4 bytes for each parameter"),
     "overlap": Column("flag", "whether gradients were exchanged during the backward pass"),
     "algorithm": Column("text", "all-reduce of the gradients"),
     "energy_j": Column("number", "energy of all nodes"),
     "energy_source": Column("text", "`measured`, `estimated`, `recorded`, `imported`, `simulated`"),
-    "energy_covers": Column("text", "parts of a node that it is of, as `node` or `gpu+cpu`"),
+    "energy_covers": Column(
+        "text", "parts of a node that `energy_j` covers, as `node` or `gpu+cpu`"
+    ),
     "why_no_energy": Column("text", "reason why there is no energy"),
     "metered_units": Column("whole", "machines that have a meter of their own"),
     "u_cpu": Column("number", "share of the nodes' cores at work, mean over the run"),
-    "memory_bytes": Column("number", "memory of a node, mean over the run"),
+    "memory_bytes": Column("number", "memory in use on a node, mean over the run"),
     "network_bytes_per_s": Column("number", "traffic of a node, mean over the run"),
     "left_out": Column("text", "reasons why the run is left out of all fits"),
     "left_out_for": Column("text", "the same reasons, in a word each"),
@@ -79,26 +84,32 @@ COLUMNS: dict[str, Column] = {
     "accelerator": Column("text", "model of its GPUs", "imported"),
     "supply": Column(
         "text",
-        "where its nodes were metered: before (AC) or behind (DC) their supplies",
+        "where the nodes were metered: before their power supplies (AC) or behind them (DC)",
         "imported",
     ),
-    "conversion_eff": Column("number", "share of AC that becomes DC, by its log", "imported"),
-    "series": Column(
-        "text", "runs that are compared: a submitter's, of a benchmark on one GPU", "imported"
+    "conversion_eff": Column(
+        "number", "share of AC that becomes DC, according to the log", "imported"
     ),
-    "has_phases": Column("flag", "whether its log divides the run", "imported"),
-    "training_s": Column("number", "time in which it trains steadily", "imported"),
-    "both_s": Column("number", "of `training_s`, with an evaluation meanwhile", "imported"),
+    "series": Column(
+        "text",
+        "runs that can be compared: those of one submitter and benchmark on one kind of GPU",
+        "imported",
+    ),
+    "has_phases": Column("flag", "whether the log divides the run into phases", "imported"),
+    "training_s": Column("number", "time in which the run trains steadily", "imported"),
+    "both_s": Column("number", "part of `training_s` in which it also evaluates", "imported"),
     "evaluating_s": Column("number", "time in which it evaluates and does not train", "imported"),
     "stalled_s": Column("number", "time in which it stands still", "imported"),
-    "stalled_training_s": Column("number", "of `stalled_s`, within its training", "imported"),
-    "starts": Column("number", "times that it came up from a break", "imported"),
-    "training_j": Column("number", "of `energy_j`, while it trains", "imported"),
-    "evaluating_j": Column("number", "of `energy_j`, while it only evaluates", "imported"),
+    "stalled_training_s": Column(
+        "number", "part of `stalled_s` that lies within the training", "imported"
+    ),
+    "starts": Column("number", "how often it started again after a break", "imported"),
+    "training_j": Column("number", "part of `energy_j` while it trains", "imported"),
+    "evaluating_j": Column("number", "part of `energy_j` while it only evaluates", "imported"),
     "idle_w": Column("number", "power of a node before the run", "imported"),
     "lowest_w": Column("number", "lowest power of a node in the run and right after", "imported"),
     "steady_w": Column("number", "power of a node in steady training", "imported"),
-    "evaluators": Column("number", "nodes that do nothing but evaluate", "imported"),
+    "evaluators": Column("number", "number of nodes that only evaluate", "imported"),
     "folder": Column("text", "folder of the run"),
 }
 """The columns of the runs table, in their order."""

@@ -58,8 +58,10 @@ def is_observed(of_workload: pd.DataFrame) -> bool:
 
 
 def gpus_per_node(of_workload: pd.DataFrame, asked: int | None = None) -> int | None:
-    """GPUs of a node (ranks of an observed training without GPUs): as asked for, or as the records have it;
-    ``None`` if they do not."""
+    """GPUs in each node, as asked for or as in the records; ``None`` if the records do not have it.
+
+    For an observed training without GPUs, it is the number of ranks in each node.
+    """
     if asked is not None:
         return asked
     if is_observed(of_workload):

@@ -18,12 +18,12 @@ from joulecast.runs.platforms import Platform
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class MeterSettings:
-    """Where meters look, and what they call."""
+    """Where meters look for the kernel's files, and which command they call."""
 
     sysfs_root: str = "/sys"
     """Folder of the kernel's files."""
     command: tuple[Annotated[str, Field(max_length=4000)], ...] = field(default=())
-    """Words of the site's command, which prints watts or joules of a node."""
+    """The site's command, as a list of words. It prints watts or joules of a node."""
 
 
 AS_USUAL = MeterSettings()
@@ -42,11 +42,11 @@ class _Frozen(BaseModel):
 
 
 class Emulation(_Frozen):
-    """Nodes that are slower than a core, so that several of them fit on one."""
+    """Nodes that are slower than a core, so that several of them fit on one core."""
 
     nodes_per_core: int = Field(
         ge=2,
-        description="Compute of every rank is padded to this multiple of its time on a free core.",
+        description="The compute time of every rank is padded to this multiple of its time on a free core.",
     )
 
 
@@ -60,30 +60,30 @@ class Workload(_Frozen):
     data_root: str | None = None
     """Folder that it is read from."""
     image_size: int = Field(64, ge=8)
-    """Pixels a side."""
+    """Height and width of the images in pixels."""
     patch_size: int = Field(16, ge=1)
-    """Pixels a side, of vision transformers."""
+    """Height and width of a patch in pixels, for vision transformers."""
     classes: int = Field(10, ge=2)
-    """Classes of the last layer."""
+    """Number of classes of the last layer."""
 
 
 class Training(_Frozen):
     """Parameters of a training."""
 
     global_batch_size: int = Field(ge=1, le=10**18)
-    """Samples of a step, of all ranks together."""
+    """Samples in one step, of all ranks together."""
     steps: int = Field(10, ge=1, le=10**18)
     """Steps that are measured."""
     warmup_steps: int = Field(1, ge=0)
     """Steps before them."""
     target_accuracy: float | None = Field(None, gt=0, le=1)
-    """Share of 1: train until it is reached."""
+    """Accuracy (a share of 1) at which the training ends."""
     evaluate_every: int = Field(50, ge=1)
     """Steps between two evaluations."""
     learning_rate: float = Field(0.01, gt=0)
-    """Of SGD."""
+    """Of the optimizer SGD."""
     momentum: float = Field(0.9, ge=0, lt=1)
-    """Of SGD."""
+    """Of the optimizer SGD."""
     precision: Precision = "fp32"
     """``bf16`` is autocast."""
     device: Literal["cpu", "cuda"] = "cpu"
@@ -91,7 +91,7 @@ class Training(_Frozen):
     algorithm: Algorithm = "two_level"
     """All-reduce of the gradients."""
     bucket_mb: float = Field(64, gt=0)
-    """Gradients that are summed at a time."""
+    """Size of the gradients that are summed at a time."""
     overlap: bool = False
     """Whether sums run during the backward pass."""
     loader_workers: int = Field(0, ge=0)
@@ -106,7 +106,7 @@ class Calibration(_Frozen):
     seconds: float = Field(60, gt=0)
     """How long a run of kind ``idle`` or ``sleeping_rank`` lasts."""
     sizes_bytes: tuple[int, ...] = ()
-    """Sizes that a run of kind ``allreduce`` sums."""
+    """Sizes of the sums in a run of kind ``allreduce``."""
     repeats: int = Field(5, ge=1)
     """How often each size is summed."""
     algorithm: Algorithm = "two_level"
@@ -114,31 +114,31 @@ class Calibration(_Frozen):
 
 
 class Imported(_Frozen):
-    """Identity of a run that others did and an importer reads: facts of its log, nothing else."""
+    """What an importer knows of a run that others did: facts of its log, nothing else."""
 
     benchmark: str
     """What was trained."""
     submission: str
     """Who submitted it, and as what."""
     global_batch_size: int | None = Field(None, ge=1, le=10**18)
-    """Samples of a step, where the log has it."""
+    """Samples in one step, if the log has it."""
     accelerators_per_node: int | None = Field(None, ge=1)
-    """Devices of a node."""
+    """Number of devices in each node."""
     accelerator: str | None = None
     """Name of the devices."""
     work_unit: Literal["samples", "epochs"] = "samples"
-    """What ``samples`` of its phases and outcome counts."""
+    """What ``samples`` counts in its phases and its outcome."""
 
 
 class Observed(_Frozen):
-    """A training that runs as a command of its own and is observed from outside."""
+    """A training that the user starts with his own command. joulecast observes it from outside."""
 
     name: str
     """Name of the training."""
     command: tuple[str, ...]
-    """Words of its command."""
+    """Its command, as a list of words."""
     samples_per_step: int | None = Field(None, ge=1, le=10**18)
-    """Samples of a step of all ranks, if the user gave it."""
+    """Samples in one step of all ranks together, if the user gave it."""
     steps: tuple[int, int] | None = None
     """First and last step that count, from 0, if the user gave them."""
 
@@ -153,7 +153,7 @@ class RunSpec(_Frozen):
     kind: Kind = "training"
     """What the run measures."""
     platform: Platform
-    """The platform's file, as it was."""
+    """The content of the platform's file at that time."""
     nodes: int = Field(ge=1, le=10**7)
     """Number of nodes."""
     ranks_per_node: int = Field(1, ge=1, le=10**5)
@@ -163,25 +163,25 @@ class RunSpec(_Frozen):
     repeat: int = 1
     """Number of the repeat, from 1."""
     seed: int = 1
-    """Of weights and the order of batches."""
+    """Seed of the weights and the order of batches."""
     emulation: Emulation | None = None
-    """Nodes that are slower than a core."""
+    """How nodes that are slower than a core are emulated."""
     workload: Workload | None = None
-    """Network and data; missing where the training is observed, imported, or none."""
+    """Network and data. Missing if the training was observed or imported, or if there was none."""
     training: Training | None = None
-    """Parameters of the training; missing where ``workload`` is."""
+    """Parameters of the training. Missing if ``workload`` is missing."""
     calibration: Calibration | None = None
     """What a calibration run needs."""
     imported: Imported | None = None
-    """Identity of an imported run."""
+    """What is known of an imported run."""
     observed: Observed | None = None
-    """Of a training that ran under ``joulecast measure``."""
+    """Name and command of a training that ran under ``joulecast measure``."""
     meters: tuple[str, ...] = ("gpu", "cpu")
     """Kinds of meters asked for, in this order."""
     sample_period_s: float = Field(0.1, gt=0)
     """Time between two readings."""
     metering: MeterSettings = AS_USUAL
-    """Where meters looked, and what they called."""
+    """Where meters looked for the kernel's files, and which command of the site they called."""
 
     @model_validator(mode="after")
     def _kind_has_its_parts(self) -> "RunSpec":

@@ -185,10 +185,10 @@ class LiveTraining:
             self._measured[size] = {**self._measured.get(size, {}), **trial.limits}
 
     def run(self, proposal: Proposal, recurrence: int) -> Trial:
-        """Train once as proposed, and restore the power limit at the end, also after an error.
+        """Train once as proposed. At the end, also after an error, restore the power limit.
 
-        A try whose first epoch is known, from the last try with its batch size, to be above the bound is
-        not started. What is not known is found out: the first epoch of a batch size is always trained.
+        A try is not started if its first epoch is known to cost more than the bound. It is known from the
+        last try with the same batch size. The first try with a batch size is always started.
 
         Raises:
             JoulecastError: a power limit is proposed that cannot be set here; what

@@ -44,10 +44,10 @@ class LiveJob(RecurringTraining):
 
 
 def live_job(**keys: Any) -> LiveJob:
-    """A job of these keys; the others have their defaults.
+    """A job with these keys. Other keys have their defaults.
 
     Raises:
-        JoulecastError: a key that there is not, or a value that it cannot have; names it.
+        JoulecastError: a key that does not exist, or a value that it cannot have. It names the key.
     """
     return validated(TypeAdapter(LiveJob), keys, "live tuning")
 

@@ -17,11 +17,12 @@ def live_record(
     history: History,
     begun: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Record of a live tuning as plain data; times in s, energies in J or ``None`` with the reason.
+    """Record of a live tuning as plain data. Times are in s; energies are in J, or ``None`` with the
+    reason.
 
     Args:
-        begun: where the first of the trials came from, as their history file has it; the loop may have
-            continued with other versions since.
+        begun: where the first trials came from, according to their history file. Other versions of
+            joulecast may have continued the loop since.
     """
     job = environment.job
     trials = history.trials

@@ -260,8 +260,8 @@ def advise_on_file(file: Path) -> dict[str, Any]:
     """The advice on a history file.
 
     Raises:
-        JoulecastError: no history file, one that does not say what could be chosen, or one with a batch
-            size that could not be.
+        JoulecastError: there is no history file, it does not list the sizes and limits to choose from, or
+            it has a trial with a size or limit that is not in this list.
     """
     header, history = read_history_file(file)
     space = space_of(header, file)

@@ -70,7 +70,7 @@ class PowerLimitOnly:
 
 
 class Fixed:
-    """One configuration, always: the oracle, when it is the best one."""
+    """Always proposes the same configuration. It is the oracle if this configuration is the best one."""
 
     def __init__(self, batch_size: int, power_limit_w: int | None) -> None:
         limits = () if power_limit_w is None else (power_limit_w,)

@@ -41,7 +41,7 @@ from joulecast.tune.trial import Proposal, SearchSpace, Trial
 def read_setting(
     folder: Path, workload: str, gpu: str, target: float | None, policy: str
 ) -> Setting:
-    """One setting; the same workload on another GPU is read only where the policy starts from there.
+    """Read one setting. The same workload on another GPU is read only if the policy starts from that.
 
     Raises:
         JoulecastError: as :func:`joulecast.tune.traces.read_trace`.

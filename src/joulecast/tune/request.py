@@ -28,29 +28,38 @@ class Goals(BaseModel):
         default=0.5,
         ge=0,
         le=1,
-        description="Weight of energy in the cost of a GPU; on a CPU the cost is seconds.",
+        description="Weight of energy, against time, in the cost on a GPU. On a CPU the cost is the time.",
     )
     allow_power_limit: bool = Field(
         default=False,
-        description="Let the tuner set the GPU's power limit; it is put back after every training.",
+        description="Let the tuner set the GPU's power limit. After each training, the old limit is set "
+        "again.",
     )
     criterion: Criterion = Field(
-        default="cost", description="How a power limit is chosen among those that were measured."
+        default="cost",
+        description="How to choose among the measured power limits: least cost, energy or "
+        "time, or the lowest limit within max-slowdown.",
     )
     max_slowdown: float = Field(
         default=1.1,
         ge=1,
-        description="With max-slowdown: most time, relative to the highest limit.",
+        description="With the criterion max-slowdown: the longest time that is allowed, relative to the "
+        "time at the highest limit.",
     )
 
 
 class _Trained(Section):
     """The training, and the batch sizes to choose from."""
 
-    network: str = Field("lenet5", description="Network, trained on scikit-learn's digits.")
-    image_size: int = Field(8, ge=8, description="Digits are enlarged to this side.")
+    network: str = Field("lenet5", description="Network. It is trained on scikit-learn's digits.")
+    image_size: int = Field(
+        8,
+        ge=8,
+        description="Height and width of the images in pixels. The digits are "
+        "enlarged to this size.",
+    )
     max_epochs: int = Field(
-        100, ge=1, description="Most epochs; a training that needs more has failed."
+        100, ge=1, description="Most epochs of a training. A training that needs more has failed."
     )
     batch_sizes: list[int] = Field(
         [8, 16, 32, 64, 128, 256, 512], min_length=1, description="Batch sizes to choose from."
@@ -59,14 +68,16 @@ class _Trained(Section):
     learning_rate: float = Field(
         0.05,
         gt=0,
-        description="Learning rate at the default batch size; it is scaled linearly with the batch.",
+        description="Learning rate at the default batch size. It grows in proportion to the batch size.",
     )
     max_learning_rate: float | None = Field(
-        None, gt=0, description="Highest scaled learning rate; null: no limit."
+        None, gt=0, description="Highest learning rate after scaling. null: no limit."
     )
-    seed: int = Field(1, description="Seeds the policy, the weights and the order of batches.")
+    seed: int = Field(1, description="Seed of the policy, the weights and the order of batches.")
     gpu: int | None = Field(
-        None, ge=0, description="GPU, as nvidia-smi numbers it; null: the first that CUDA shows."
+        None,
+        ge=0,
+        description="Number of the GPU, as nvidia-smi counts. null: the first GPU that CUDA shows.",
     )
 
     @field_validator("batch_sizes")
@@ -100,15 +111,19 @@ class LiveTuningSection(RecurringTraining):
     policy: Literal["default", "power-limit-only", "zeus", "grid-search", "curve"] = Field(
         DEFAULT_POLICY, description="Policy that proposes batch sizes and power limits."
     )
-    recurrences: int = Field(50, ge=1, le=10_000, description="Trainings to the target.")
+    recurrences: int = Field(50, ge=1, le=10_000, description="Number of trainings to the target.")
 
 
 class TuningSection(Section):
-    """Replays of the Zeus authors' traces (recorded/zeus-trace), and a training tuned live."""
+    """Replays of the Zeus authors' traces (recorded/zeus-trace), and a training that is tuned live."""
 
     eta: float = Field(0.5, ge=0, le=1, description="Weight of energy, against time, in the cost.")
-    seeds: int = Field(20, ge=2, le=10_000, description="Replays of every policy in every setting.")
-    recurrences: int = Field(50, ge=10, le=10_000, description="Trainings of every replay.")
+    seeds: int = Field(
+        20, ge=2, le=10_000, description="Number of replays of every policy in every setting."
+    )
+    recurrences: int = Field(
+        50, ge=10, le=10_000, description="Number of trainings in every replay."
+    )
     live: LiveTuningSection = LiveTuningSection()
 
 
@@ -121,32 +136,45 @@ class _Tuning(Request):
 
     live: bool = Field(
         default=False,
-        description="Train LeNet-5 on digits on this machine, instead of replaying traces.",
+        description="Train LeNet-5 on scikit-learn's digits on this machine. Without this option, recorded "
+        "traces are replayed.",
     )
     traces: Path | None = Field(
         default=None,
-        description="Folder of summary_train.csv and summary_power_GPU.csv; the shipped ones by default.",
+        description="Folder with summary_train.csv and summary_power_GPU.csv. By default the shipped "
+        "traces.",
     )
-    workload: str | None = Field(default=None, description="Workload of the traces, as cifar100.")
-    gpu: str | None = Field(default=None, description="GPU of the traces, as v100.")
+    workload: str | None = Field(
+        default=None, description="Workload to replay from the traces, as cifar100."
+    )
+    gpu: str | None = Field(default=None, description="GPU to replay from the traces, as v100.")
     policy: str = Field(
-        default=DEFAULT_POLICY, description="Policy, as zeus; a wrong name lists all."
+        default=DEFAULT_POLICY,
+        description="Policy, as zeus. The error message for a wrong name lists all.",
     )
-    recurrences: int = Field(default=50, ge=1, description="Trainings to the target.")
+    recurrences: int = Field(default=50, ge=1, description="Number of trainings to the target.")
     seeds: int | None = Field(
-        default=None, ge=1, description="Replays to take the mean of; 20 by default."
+        default=None,
+        ge=1,
+        description="Number of replays. The results are their means. 20 by default.",
     )
     target: float | None = Field(
-        default=None, description="Metric to reach in a replay; the paper's by default."
+        default=None,
+        description="Value of the metric that a replayed training must reach. By default "
+        "that of the Zeus paper.",
     )
     beta: float | None = Field(
-        default=None, description="Stop a try at this many times the best cost."
+        default=None, description="Stop a try when it costs this many times the lowest cost so far."
     )
     window: int | None = Field(
-        default=None, description="Number of last costs of a batch size that count (drift)."
+        default=None,
+        description="Only so many of the last costs of a batch size count. Use it if costs "
+        "change with time (drift).",
     )
     history: Path | None = Field(
-        default=None, description="File for the trials; a live tuning continues where it ends."
+        default=None,
+        description="File to which the trials are added. A live tuning with the same file "
+        "continues where the last one ended.",
     )
 
 

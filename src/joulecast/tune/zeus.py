@@ -176,10 +176,12 @@ def check_beta(beta: float) -> None:
 
 
 def bound_of(history: History, beta: float, window: int | None = None) -> float:
-    """Most that a try may cost: ``beta`` times the cheapest recurrence; no bound where costs have drifted.
+    """The most that a try may cost: ``beta`` times the cheapest recurrence. There is no bound if costs have
+    drifted.
 
-    They have when the bound has just stopped a batch size that was chosen for being cheap: sampled, or the
-    cheapest of those that have reached the target. What it can do is known, so it is the bound that is wrong.
+    Costs have drifted if the bound has just stopped a batch size that was chosen because it is cheap (it
+    was sampled, or it was the cheapest size that reached the target). This size is known to be good, so the
+    bound must be wrong.
     """
     if history.trials:
         last = history.trials[-1]

@@ -1,4 +1,4 @@
-"""Arguments of the public functions: how they become a request, and paths and prices as people give them."""
+"""Arguments of the public functions: how they become a request, and how paths and prices are read."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def paths(records: Records) -> list[Path]:
 
 
 def _folders(given: Path) -> list[Path]:
-    """The folder that is given; where it holds no record, those of the observed training of that name."""
+    """The given folder. If it holds no record, the folders of the observed training of that name."""
     if any(given.rglob("run.json")):
         return [given]
     _check_is_no_log(given)
@@ -68,7 +68,7 @@ def _check_is_no_log(folder: Path) -> None:
 
 @contextmanager
 def naming(*given: AnyPath | None) -> Iterator[None]:
-    """Name what was given, files or trainings, in an error that names none of them, and no option."""
+    """Add what was given (files or trainings) to an error that names neither one of these nor an option."""
     try:
         yield
     except JoulecastError as error:
@@ -85,9 +85,10 @@ def _is_there(given: Path) -> bool:
 
 
 def prices_of(request: WithPrices) -> Prices:
-    """The prices that a request gives, and those of its configuration's section ``prices`` for the others.
+    """The prices of a request. Prices that it does not give come from the section ``prices`` of its
+    configuration.
 
-    Prices of several platforms are the request's own affair.
+    A request with prices of several platforms reads those itself.
 
     Raises:
         JoulecastError: a configuration without prices.
@@ -114,7 +115,7 @@ def prices_of(request: WithPrices) -> Prices:
 def takes_request(
     model: type[R], *positional: str
 ) -> Callable[[Callable[Concatenate[R, P], A]], Callable[..., A]]:
-    """As :func:`parameters_of`; what the function returns says under ``request`` what was asked."""
+    """As :func:`parameters_of`. The result of the function also has what was asked, under ``request``."""
 
     def decorated(function: Callable[Concatenate[R, P], A]) -> Callable[..., A]:
         @wraps(function)
@@ -133,10 +134,11 @@ def parameters_of(
 ) -> Callable[[Callable[Concatenate[R, P], T]], Callable[..., T]]:
     """A decorator that gives a function of a request the request's fields as parameters.
 
-    Its caller gives these, or a ready request in place of them. Signature and docstring tell all of them.
+    The caller gives these parameters, or a ready request in place of them. Signature and docstring list all
+    of them.
 
     Args:
-        positional: fields that may be given without their names, beside those that must be given.
+        positional: fields that may be given without their names, in addition to those that must be given.
     """
 
     def decorated(function: Callable[Concatenate[R, P], T]) -> Callable[..., T]:

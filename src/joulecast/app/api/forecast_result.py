@@ -1,4 +1,4 @@
-"""What :func:`joulecast.forecast` returns: plain data that a notebook shows as a table, and plots."""
+"""What :func:`joulecast.forecast` returns: plain data that a notebook shows as a table, and a chart."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Forecast(dict[str, Any]):
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row a workload, platform and scale, in base units (s, J, kg)."""
+        """A data frame with a row for each workload, platform and scale, in base units (s, J, kg)."""
         import pandas as pd
 
         return pd.DataFrame(self["forecasts"])
 
     def plot(self) -> alt.HConcatChart:
-        """Energy (kWh) and time (h) against the scale, with 90 % intervals; an Altair chart."""
+        """An Altair chart of energy (kWh) and time (h) against the scale, with 90 % intervals."""
         from joulecast.report.figures.forecast import forecast_chart
 
         return forecast_chart(self["forecasts"])

@@ -1,4 +1,4 @@
-"""The public functions on runs: measure them, read, fit, judge and forecast from them, choose a setting.
+"""The public functions that work on runs: measure, read, fit, judge, forecast, and choose a setting.
 
 Each loads what it needs when it is called, so that ``import joulecast`` is quick.
 """
@@ -28,19 +28,20 @@ def measure_campaign(
 ) -> list[Path]:
     """Measure the training runs that a configuration asks for, one after the other.
 
-    Call it again after an interruption: only missing runs are measured. It waits until no other measurement
-    holds the machine. It makes only run records; the workflow makes tables and pages from them.
+    After an interruption, call it again: only missing runs are measured. It waits until no other
+    measurement uses the machine. It makes only run records. The workflow makes tables and pages from them.
 
     Args:
-        configuration: a file, or its content; ``joulecast config default`` prints all keys.
+        configuration: a file, or its content. ``joulecast config default`` prints all keys.
         launcher: command that starts runs of several ranks, as ``srun --mpi=pmi2``.
         tell: function that gets one line for each run.
 
     Returns:
-        Folders of the run records, in ``records/`` of the configuration's ``results``.
+        Folders of the run records. They are in ``records/`` of the configuration's ``results``.
 
     Raises:
-        JoulecastError: a wrong key, what cannot be measured here, or runs that failed, with their reasons.
+        JoulecastError: a key is wrong, something cannot be measured here, or runs failed. It gives the
+            reasons.
     """
     from joulecast.app.campaign.config import parse_config, read_config
     from joulecast.app.campaign.measuring import measure_campaign as measure_runs
@@ -56,11 +57,11 @@ def read_records(records: Records) -> list[RunRecord]:
     """Read run records into memory.
 
     Returns:
-        Each with ``info`` (what ran where, and how it ended) and the frames ``stages``, ``power``,
-        ``activity`` and ``phases``, with the columns of the run record. Ordered by folder.
+        The records, ordered by folder. ``info`` says what ran where, and how it ended. The frames ``stages``,
+        ``power``, ``activity`` and ``phases`` have the columns of the run record.
 
     Raises:
-        JoulecastError: there are none, or one is broken; names it.
+        JoulecastError: there are no records, or one is broken. It names the record.
     """
     from joulecast.runs.record import read_record
     from joulecast.runs.recorded import run_records
@@ -76,17 +77,17 @@ def fit(
 
     Args:
         records: of one campaign, or imported ones.
-        bootstrap: resamples behind the 90 % intervals; by default as in the configuration.
-        series_splits: split points of the time-series rivals; by default as in the configuration.
+        bootstrap: number of resamples for the 90 % intervals. By default as in the configuration.
+        series_splits: number of split points of the time-series rivals. By default as in the configuration.
 
     Returns:
-        The fit: ``mc2`` has the coefficients (s, s/sample, s/byte, W), ``observations`` a row a run,
-        ``predictions`` what each model predicted of runs that it had not seen, and ``series`` the errors of
-        time-series models; ``judged("energy")`` joins the predictions with the runs, and ``save(folder)``
-        keeps it for ``fits`` of :func:`simulate_step` and :func:`advise`.
+        The fit. ``mc2`` has the coefficients (s, s/sample, s/byte, W). ``observations`` has a row for each
+        run. ``predictions`` has what each model predicted for runs that it had not seen. ``series`` has the
+        errors of time-series models. ``judged("energy")`` joins the predictions with the runs.
+        ``save(folder)`` keeps the fit, for ``fits`` of :func:`simulate_step` and :func:`advise`.
 
     Raises:
-        JoulecastError: no training run is left to fit; says why each was left out.
+        JoulecastError: no training run is left to fit. It says why each was left out.
     """
     from joulecast.app.campaign.config import Config
     from joulecast.energy.fitting import fit_campaign
@@ -109,15 +110,18 @@ def evaluate(request: EvaluateRequest) -> dict[str, Any]:
     """Judge MC2 and its rivals on the runs that one split leaves out of the fit.
 
     Returns:
-        ``settings``, by held-out setting and model: ``predicted_j``, ``reference_j``, ``difference_percent``,
-        and ``error_percent``, which is ``None`` where the reference is an estimate, which judges nothing;
-        with the time predicted ``time_error_percent``. ``summary`` and ``time_summary`` by model,
-        ``against_best_rival``, ``run_to_run_cv_percent``, ``left_out``, ``refused``. With a ledger in place
-        of these ``settings`` (forecast and what it took: ``time_s``, ``time_was_s``, ...), ``summary`` by
-        quantity, and ``waiting``, the forecasts of what did not run yet.
+        ``settings`` has a row for each held-out setting and model: ``predicted_j``, ``reference_j``,
+        ``difference_percent`` and ``error_percent``; also ``time_error_percent`` if the time was predicted.
+        An estimated reference judges nothing: ``error_percent`` is then ``None``. ``summary`` and
+        ``time_summary`` have a row for each model. Further keys are ``against_best_rival``,
+        ``run_to_run_cv_percent``, ``left_out`` and ``refused``.
+
+        With a ledger, ``settings`` has the forecasts and what the trainings really took (``time_s``,
+        ``time_was_s``, ...), ``summary`` has a row for each quantity, and ``waiting`` has the forecasts of
+        settings that did not run yet.
 
     Raises:
-        JoulecastError: nothing to fit, or nothing that the split can hold out.
+        JoulecastError: there is nothing to fit, or nothing that the split can hold out.
     """
     from joulecast.energy.error_summary import evaluate_records
     from joulecast.energy.ledger import judge_ledger
@@ -132,20 +136,22 @@ def evaluate(request: EvaluateRequest) -> dict[str, Any]:
 
 @takes_request(ForecastRequest, "nodes")
 def forecast(request: ForecastRequest) -> Forecast:
-    """Forecast time, energy, money and CO2 of node counts not yet run, from MC2 fitted to run records; with a
-    ``platform``, of hardware that they did not run on, by simulation.
+    """Forecast time, energy, money and CO2 for node counts that were not run, by MC2 fitted to run records.
+
+    With a ``platform``, the forecast is for hardware that the records did not run on, by simulation.
 
     Returns:
-        Plain data that a notebook shows as a table; ``table`` is its data frame, ``plot()`` its chart.
-        ``forecasts``, each with ``platform``, ``workload``, ``nodes``, ``batch_size``, ``work`` with its
-        ``work_unit`` and where it is from (``work_is``), ``time_s`` and ``energy_j`` with 90 % intervals
-        (``time_low_s``, ...), ``energy_kwh``, ``cost`` and ``co2_kg`` likewise, what these rest
-        on (``cost_rests_on``, ``co2_rests_on``) or ``why_no_cost``, and ``energy_source``, the source of the
-        energies; ``prices``, ``fitted_runs``, ``largest_fitted_nodes``, ``left_out``, ``notes``, and
-        ``first``: notes that change the question, as a batch that is kept on more nodes.
+        Plain data. A notebook shows it as a table; ``table`` is its data frame, and ``plot()`` its chart.
+        ``forecasts`` is a list. Each has ``platform``, ``workload``, ``nodes``, ``batch_size``, and
+        ``work`` with its ``work_unit`` and its origin (``work_is``). ``time_s`` and ``energy_j`` have 90 %
+        intervals (``time_low_s``, ...), and so have ``energy_kwh``, ``cost`` and ``co2_kg``.
+        ``energy_source`` is the source of the energies. ``cost_rests_on`` and ``co2_rests_on`` say what
+        money and CO2 rest on, or ``why_no_cost`` says why they are missing. Further keys are ``prices``,
+        ``fitted_runs``, ``largest_fitted_nodes``, ``left_out`` and ``notes``. ``first`` has notes that
+        change the question, for example that the batch stays the same on more nodes.
 
     Raises:
-        JoulecastError: nothing to fit, or a node count below 1.
+        JoulecastError: there is nothing to fit, or a node count is below 1.
     """
     from joulecast.energy.forecast import forecast as forecast_records
     from joulecast.energy.ledger import keep_forecast, widths_by_ledger
@@ -166,18 +172,19 @@ def forecast(request: ForecastRequest) -> Forecast:
 
 @takes_request(AdviceRequest)
 def advise(request: AdviceRequest) -> dict[str, Any]:
-    """Choose node count and batch size of a training that was run, within limits, by one objective.
+    """Choose the node count and batch size of a training that has run records, within limits.
 
     Returns:
-        ``best`` (``None`` with ``why_none``), ``verdict`` (``clear_winner``, ``overlapping``, ``cheapest``,
-        ``fastest``, ``in_words``), ``candidates`` with ``time_s``, ``energy_j``, ``energy_kwh``, ``cost`` and
-        ``co2_kg`` of the whole training, their 90 % intervals, and what each rests on (measured,
-        fitted), ``weighed`` (the ``counts`` of nodes, GPUs or ranks), ``by_energy`` (what estimated energy
-        would choose, where time chooses in its place), ``prices``, ``warnings``, ``measure_next``, ...
+        ``best`` is the chosen setting, or ``None`` with ``why_none``. ``verdict`` has ``clear_winner``,
+        ``overlapping``, ``cheapest``, ``fastest`` and ``in_words``. Each of the ``candidates`` has
+        ``time_s``, ``energy_j``, ``energy_kwh``, ``cost`` and ``co2_kg`` of the whole training, their 90 %
+        intervals, and what each rests on (measured, fitted). ``weighed`` has the ``counts`` of nodes, GPUs
+        or ranks. If time chooses because energy is only estimated, ``by_energy`` has what energy would
+        choose. Further keys are ``prices``, ``warnings``, ``measure_next``, ...
 
     Raises:
-        JoulecastError: an unknown network or platform, nothing to choose from, or an objective or a budget
-            whose price or intensity is not given.
+        JoulecastError: the network or platform is unknown, there is nothing to choose from, or a price or
+            CO2 intensity is missing that the objective or a budget needs.
     """
     from joulecast.report.advice.advise import advise as advise_on
     from joulecast.runs.recorded import run_records

@@ -1,4 +1,4 @@
-"""Observing a training from inside its own program: one line in place of a command."""
+"""Observe a training from inside its own program, with one line of code in place of a command."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Observing(ContextDecorator):
-    """The observation of what a block, or a function, trains; :func:`observe` makes it."""
+    """The observation of the training in a block or a function. :func:`observe` makes it."""
 
     def __init__(self, asked: ObservedTraining, out: Path) -> None:
         self._asked, self._out = asked, out
@@ -37,7 +37,7 @@ class Observing(ContextDecorator):
         return self
 
     def log_loss(self, loss: float) -> None:
-        """Keep the loss of the training so far; the record gets the last one of rank 0."""
+        """Keep the current loss of the training. The record gets the last loss of rank 0."""
         from joulecast.measure.observer.inside import note
 
         known = float(loss)
@@ -70,16 +70,16 @@ class Observing(ContextDecorator):
 
 @parameters_of(ObserveRequest, "name")
 def observe(request: ObserveRequest) -> Observing:
-    """Observe the training in a ``with`` block, or of a decorated function, as ``joulecast measure`` does.
+    """Observe the training in a ``with`` block or a decorated function, as ``joulecast measure`` does.
 
-    All ranks must enter it; the first one writes the record. Under ``joulecast measure`` it has no effect.
+    All ranks must enter it. The first rank writes the record. Under ``joulecast measure`` it has no effect.
 
     Returns:
-        A context manager and decorator. Afterwards its ``folder`` is the folder of the record, in the process
+        A context manager and decorator. Afterwards, ``folder`` is the folder of the record, in the process
         that wrote it.
 
     Raises:
-        JoulecastError: a name that no folder can have, an unknown platform or meter.
+        JoulecastError: no folder can have this name, or a platform or meter is unknown.
     """
     from joulecast.measure.observer.observed_training import observed
 

@@ -1,4 +1,4 @@
-"""The public functions that need no runs: strategies in simulated time, pipeline stages, tuning.
+"""The public functions that need no runs: they simulate strategies, cut networks into stages, and tune.
 
 Each loads what it needs when it is called, so that ``import joulecast`` is quick.
 """
@@ -25,19 +25,21 @@ _FUNCTION = re.compile(r"[\w.]+:\w+")
 
 @takes_request(SimulateRequest)
 def simulate_step(request: SimulateRequest) -> dict[str, Any]:
-    """Simulate one training step of a parallel strategy: its time, memory and energy.
+    """Simulate one training step under a parallel strategy: its time, memory and energy.
 
     Returns:
-        ``batch`` of a replica and ``global_batch`` of all, ``sequence`` (``None``: the network has none),
-        ``step_s``, ``samples_per_s``, ``computing_s``, ``exposed_communication_s``, ``bubble_s``,
-        ``peak_memory_bytes``, ``state_bytes``, ``parameters``, ``out_of_memory``, ``step_j`` (``None`` with
-        ``why_no_energy``) with its 90 % interval ``step_j_low`` and ``step_j_high``, ``power_w`` of all
-        nodes, ``gpus_power_w`` of the GPUs in use (``None`` with powers of metered nodes), ``energy_source``,
-        ``energy_rests_on``, ``sm_mhz`` (``None``: no limit nor clock asked for), ``network_from`` (``file``,
-        ``shipped`` or ``numbers``), ...
+        ``batch`` is that of a replica, ``global_batch`` that of all replicas. ``sequence`` is ``None`` if
+        the network has no sequences. Times are ``step_s``, ``computing_s``, ``exposed_communication_s`` and
+        ``bubble_s``; the speed is ``samples_per_s``. Sizes are ``peak_memory_bytes``, ``state_bytes`` and
+        ``parameters``; ``out_of_memory`` says whether the step does not fit. ``step_j`` has a 90 % interval
+        ``step_j_low`` and ``step_j_high``; if it is ``None``, ``why_no_energy`` says why. ``power_w`` is of
+        all nodes, ``gpus_power_w`` of the GPUs in use (``None`` with powers of metered nodes).
+        ``energy_source`` and ``energy_rests_on`` say where the energy comes from. ``sm_mhz`` is ``None``
+        unless a limit or a clock was asked for. ``network_from`` is ``file``, ``shipped`` or ``numbers``.
+        ...
 
     Raises:
-        JoulecastError: an unknown network, platform or strategy, or a fact that the platform's file lacks.
+        JoulecastError: the network, platform or strategy is unknown, or the platform's file lacks a fact.
     """
     from joulecast.energy.strategy_energy import fit_in, priced
     from joulecast.graphs.network_graphs import graph_origin
@@ -55,18 +57,18 @@ def simulate_step(request: SimulateRequest) -> dict[str, Any]:
 
 @takes_request(SearchRequest)
 def search(request: SearchRequest) -> dict[str, Any]:
-    """Rank the parallel strategies of some devices that fit in memory, by one objective.
+    """Find the best parallel strategies for a number of devices, among those that fit in memory.
 
     Returns:
-        ``feasible``: the ``top`` best steps as of :func:`simulate_step`, the best first, with
-        ``joules_per_sample``, ``energy_delay_js``, ``step_cost`` and ``step_co2_kg``, each ``None`` where it
-        is not known; ``beaten``: by strategy that is not among them, the seconds that its step takes at
-        least; ``out_of_memory`` and ``impossible``: by strategy, why not; ``objective``,
-        ``precision``, ``prices``.
+        ``feasible`` has the ``top`` best steps, the best first. Each is as from :func:`simulate_step`, with
+        ``joules_per_sample``, ``energy_delay_js``, ``step_cost`` and ``step_co2_kg``, which are ``None`` if
+        they are not known. ``beaten`` has the other strategies, each with the shortest time in seconds that
+        its step can take. ``out_of_memory`` and ``impossible`` say for each strategy why it cannot be used.
+        Further keys are ``objective``, ``precision`` and ``prices``.
 
     Raises:
-        JoulecastError: an unknown network or platform, no strategy divides this batch, or what the objective
-            needs is not known.
+        JoulecastError: the network or platform is unknown, no strategy divides this batch, or what the
+            objective needs is not known.
     """
     from joulecast.energy.strategy_energy import fit_in
     from joulecast.report.advice.choice import check_objective
@@ -95,26 +97,26 @@ def search(request: SearchRequest) -> dict[str, Any]:
 
 
 def _files(request: OnSimulator) -> tuple[str | Path | None, ...]:
-    """What may be files that an error has to name."""
+    """Arguments that may be files. An error has to name them."""
     measured = (request.calibration, request.database, request.calibrate)
     return request.network, request.platform, *measured
 
 
 @takes_request(PlanRequest)
 def plan(request: PlanRequest) -> dict[str, Any]:
-    """Choose platform, devices, strategy, batch, precision and power limit of a training, by simulation.
+    """Choose platform, devices, strategy, batch, precision and power limit of a training. Nothing is run.
 
     Returns:
-        As of :func:`advise`: ``best`` (``None`` with ``why_none``), ``verdict``, ``candidates`` (the best
-        first; each with ``platform``, ``gpus``, ``strategy``, ``batch_size``, ``precision``,
-        ``power_limit_w``, ``time_s``, ``energy_j``, ``cost`` and ``co2_kg`` of the whole training with their
-        90 % intervals, ``energy_source``, and whether it is ``on_front``: none takes less of all),
-        ``refused`` (what does not fit in memory, and by how much), ``rests_on``, ``warnings``,
-        ``measure_next``, ...
+        ``best`` (``None`` with ``why_none``) and ``verdict`` are as from :func:`advise`. ``candidates`` has
+        the best setting first. Each has ``platform``, ``gpus``, ``strategy``, ``batch_size``,
+        ``precision``, ``power_limit_w``; ``time_s``, ``energy_j``, ``cost`` and ``co2_kg`` of the whole
+        training with their 90 % intervals; and ``energy_source``. ``on_front`` says that no other setting
+        takes less of all of these. ``refused`` has what does not fit in memory, and by how much. Further
+        keys are ``rests_on``, ``warnings``, ``measure_next``, ...
 
     Raises:
-        JoulecastError: an unknown network or platform, nothing that fits, or an objective or a budget whose
-            price or intensity is not given.
+        JoulecastError: the network or platform is unknown, nothing fits, or a price or CO2 intensity is
+            missing that the objective or a budget needs.
     """
     from joulecast.report.advice.plan import plan as planned
 
@@ -130,15 +132,15 @@ def plan(request: PlanRequest) -> dict[str, Any]:
 
 @takes_request(StartRequest)
 def choose_start(request: StartRequest) -> dict[str, Any]:
-    """Choose when to run a training, by prices or CO2 of the hour.
+    """Choose the hours to run a training in: the cheapest ones, or those with the least CO2.
 
     Returns:
-        ``objective``; ``now``, ``best`` without a pause, and ``paused`` (``None`` where no pause is allowed),
-        each with ``start``, ``end``, ``runs`` (pairs of times in UTC), ``energy_kwh``, ``cost`` and
-        ``co2_kg`` (``None`` where the file does not say it).
+        ``objective``, and three ways to run: ``now``, ``best`` (without a pause) and ``paused`` (``None`` if
+        no pause is allowed). Each has ``start``, ``end``, ``runs`` (pairs of times in UTC), ``energy_kwh``,
+        ``cost`` and ``co2_kg`` (``None`` if the file does not say it).
 
     Raises:
-        JoulecastError: a file that is not sound, or that does not reach over the time that is asked for.
+        JoulecastError: the file is wrong, or does not cover the time that is asked for.
     """
     from joulecast.energy.start_time import choose_start as chosen
 
@@ -147,14 +149,15 @@ def choose_start(request: StartRequest) -> dict[str, Any]:
 
 @takes_request(PartitionRequest, "devices")
 def partition_network(request: PartitionRequest) -> dict[str, Any]:
-    """Cut a network into pipeline stages so that the slowest is as fast as can be, and prove it.
+    """Cut a network into pipeline stages so that the slowest stage is as fast as possible, and prove it.
 
     Returns:
-        ``bottleneck_us``, ``certified`` with its ``certificate``, ``speedup_bound``, ``stages`` with their
-        nodes, times and bytes, ...
+        ``bottleneck_us`` is the time of the slowest stage. ``certified`` says whether this is proven, with
+        its ``certificate``. ``speedup_bound`` limits the speedup.
+        ``stages`` has the nodes, times and bytes of each stage. ...
 
     Raises:
-        JoulecastError: no such graph, an unsound one, a useless option, or nothing that fits.
+        JoulecastError: there is no such graph, it is wrong, an option is useless, or nothing fits.
     """
     from joulecast.partition.plan_report import partition_report
     from joulecast.partition.stages_file import write_stages
@@ -171,7 +174,7 @@ def partition_network(request: PartitionRequest) -> dict[str, Any]:
 
 
 def _own_network_in_stages(request: PartitionRequest) -> dict[str, Any]:
-    """The plan of what MODULE:FUNCTION gives, measured on one core."""
+    """The plan for the network that MODULE:FUNCTION returns. The network is measured on one core."""
     import torch
 
     from joulecast.graphs.network_graphs import module_of_function
@@ -193,17 +196,17 @@ def _own_network_in_stages(request: PartitionRequest) -> dict[str, Any]:
 
 @takes_request(TuneRequest)
 def tune_training(request: TuneRequest, *, tell: Callable[[str], None] = print) -> dict[str, Any]:
-    """Tune batch size and power limit over recurrences of a training: replayed traces, or here and now.
+    """Tune the batch size and power limit of a training that recurs, on recorded traces or live.
 
     ``tell`` is a function that gets the notes of a live tuning.
 
     Returns:
-        Live: ``by_recurrence`` with ``time_s``, ``advice``, ...; of a replay: ``ratio_to_default``,
-        ``break_even_recurrence``, ...
+        For a live tuning ``by_recurrence`` with ``time_s``, ``advice``, ... For a replay
+        ``ratio_to_default``, ``break_even_recurrence``, ...
 
     Raises:
-        JoulecastError: an option that is for the other kind, or missing, or wrong; no GPU where one is
-            asked for.
+        JoulecastError: an option is wrong, missing, or meant for the other kind of tuning; or there is no GPU
+            although one is asked for.
     """
     from joulecast.tune.live_job import LiveJob
     from joulecast.tune.policy_report import live_report

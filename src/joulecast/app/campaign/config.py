@@ -31,17 +31,26 @@ from joulecast.tune.request import TuningSection
 class ScaleSection(Section):
     """Node counts, ranks, batches and repeats."""
 
-    nodes: list[int] = Field([1, 2, 4], min_length=1, description="Node counts.")
-    ranks_per_node: int = Field(1, ge=1, description="MPI ranks on a node (or GPU count).")
-    threads_per_rank: int = Field(1, ge=1, description="Compute threads of a rank.")
-    repeats: int = Field(3, ge=1, description="Repeats of every setting, in randomised order.")
+    nodes: list[int] = Field([1, 2, 4], min_length=1, description="Node counts to measure.")
+    ranks_per_node: int = Field(
+        1, ge=1, description="MPI ranks on each node. On GPUs: number of GPUs of a node."
+    )
+    threads_per_rank: int = Field(1, ge=1, description="Compute threads of each rank.")
+    repeats: int = Field(
+        3, ge=1, description="How often every setting is run. The order is random."
+    )
     batch_size: int = Field(
-        4, ge=1, description="Samples a step: of one node (weak) or of all nodes (strong)."
+        4,
+        ge=1,
+        description="Samples in one step: of one node (weak), or of all nodes together (strong).",
     )
     scaling: Literal["weak", "strong"] = Field(
-        "weak", description="weak: batch_size is a node's; strong: it is divided over the nodes."
+        "weak",
+        description="weak: each node has batch_size. strong: batch_size is divided over the nodes.",
     )
-    seed: int = Field(1, ge=0, description="Seeds the order of the runs, the weights and batches.")
+    seed: int = Field(
+        1, ge=0, description="Seed of the order of runs, the weights and the batches."
+    )
 
     @field_validator("nodes")
     @classmethod
@@ -55,35 +64,50 @@ class ScaleSection(Section):
 
 
 class TrainingSection(Section):
-    """Training: steps, optimiser, gradient all-reduce and loader."""
+    """How the networks are trained: steps, optimizer, all-reduce of the gradients, and data loader."""
 
     steps: int | dict[str, int] = Field(
         {"vgg16": 2, "resnet50": 3, "vit_s": 5},
-        description="Measured steps of a run; one number, or one for each network.",
+        description="Steps that are measured in a run: one number, or one for each network.",
     )
     samples: int | dict[str, int] | None = Field(
         None,
-        description="Measured samples of a run (one number, or one for each network) in place of "
-        "steps: the number of steps then depends on the batch size, so that runs take similar times.",
+        description="Samples that are measured in a run, in place of steps: one number, or one for each "
+        "network. The number of steps then follows from the batch size, so that runs take similar times.",
     )
-    warmup_steps: int = Field(1, ge=0, description="Steps before the measured ones, not measured.")
+    warmup_steps: int = Field(
+        1, ge=0, description="Steps before the measured ones. They are not measured."
+    )
     target_accuracy: float | None = Field(
-        None, gt=0, le=1, description="Stop when the test split reaches this; steps is the limit."
+        None,
+        gt=0,
+        le=1,
+        description="Accuracy on the test split at which a run stops. It stops after "
+        "`steps` in any case.",
     )
-    evaluate_every: int = Field(50, ge=1, description="Steps between tests of the accuracy.")
+    evaluate_every: int = Field(
+        50, ge=1, description="Number of steps between two tests of the accuracy."
+    )
     learning_rate: float = Field(0.01, gt=0, description="Learning rate of SGD.")
     momentum: float = Field(0.9, ge=0, lt=1, description="Momentum of SGD.")
-    precision: Precision = Field("fp32", description="fp32, bf16 (autocast) or fp64.")
-    device: Literal["cpu", "cuda"] = Field("cpu", description="cpu or cuda.")
+    precision: Precision = Field("fp32", description="Precision of the training. bf16 is autocast.")
+    device: Literal["cpu", "cuda"] = Field("cpu", description="Device that trains.")
     algorithm: Algorithm = Field(
         "two_level",
-        description="Gradient all-reduce on CPUs: mpi, shared (one host) or two_level (shared in a host). On "
-        "GPUs it is NCCL's.",
+        description="All-reduce of the gradients on CPUs. mpi: that of the MPI library. shared: through "
+        "shared memory, on one host only. two_level: shared in each host, then MPI between hosts. On GPUs "
+        "it is always NCCL's.",
     )
     bucket_mb: float = Field(64, gt=0, description="Least size of a gradient bucket, in MB.")
-    overlap: bool = Field(False, description="All-reduce buckets during backward.")
-    loader_workers: int = Field(0, ge=0, description="Loader processes; 0: a thread of the rank.")
-    prefetch_batches: int = Field(2, ge=0, description="Batches prepared ahead; 0: none.")
+    overlap: bool = Field(
+        False, description="Sum each bucket of gradients while the backward pass still runs."
+    )
+    loader_workers: int = Field(
+        0, ge=0, description="Processes that load data. 0: a thread of the rank loads it."
+    )
+    prefetch_batches: int = Field(
+        2, ge=0, description="Number of batches that are prepared ahead. 0: none."
+    )
 
     @field_validator("steps", "samples")
     @classmethod
@@ -99,20 +123,25 @@ class PowerSection(Section):
 
     meters: list[str] = Field(
         list(ALL_METERS),
-        description="Meters to try, the best first. If several cover the same part, one counts. Kinds that "
-        "the machine is not made for are skipped (`joulecast meters` shows all). estimated is a formula of "
-        "utilisation and the platform's watts; its figures carry this label, and judge no model.",
+        description="Meters to try, the best first. If several cover the same part, only one of them "
+        "counts. Kinds that this machine cannot have are skipped (`joulecast meters` shows all). estimated "
+        "is no meter, but a formula of utilisation and the platform's watts. Its figures carry this label, "
+        "and judge no model.",
     )
-    sample_period_s: float = Field(0.1, ge=0.005, le=10, description="Time between two readings.")
+    sample_period_s: float = Field(
+        0.1, ge=0.005, le=10, description="Time between two readings, in seconds."
+    )
 
     sysfs_root: str = Field(
-        "/sys", min_length=1, description="Folder of the kernel's files, for containers and tests."
+        "/sys",
+        min_length=1,
+        description="Folder with the kernel's files. Containers and tests may need another one.",
     )
     command: list[str] = Field(
         [],
         max_length=100,
-        description="Command of the site, as words, that prints what the node draws: `231.5 W`, or a "
-        "counter as `12345 J` (also kW, mW, kJ, Wh, kWh). It is run about once a second.",
+        description="Command of your site that prints what the node draws, as a list of words. It prints "
+        "`231.5 W`, or a counter as `12345 J` (also kW, mW, kJ, Wh, kWh). It is run about once a second.",
     )
 
     @field_validator("meters")
@@ -128,17 +157,24 @@ class CalibrationSection(Section):
     """Calibration runs of MC2."""
 
     batch_sizes: list[int] = Field(
-        [2, 4, 8], min_length=1, description="Batches of one node, at N = 1, for the compute time."
+        [2, 4, 8],
+        min_length=1,
+        description="Batch sizes of the calibration runs on one node. MC2 learns "
+        "the compute time from them.",
     )
-    idle_s: float = Field(20, gt=0, description="Seconds of idling with the process loaded.")
-    sleeping_rank_s: float = Field(2, gt=0, description="Seconds that ranks wait for one.")
+    idle_s: float = Field(
+        20, gt=0, description="Seconds in which the nodes idle, with the process loaded."
+    )
+    sleeping_rank_s: float = Field(
+        2, gt=0, description="Seconds in which all ranks wait for one that sleeps."
+    )
     allreduce_bytes: list[int] = Field(
         [4194304, 16777216, 33554432, 67108864, 134217728, 268435456],
         min_length=1,
-        description="Sizes of the all-reduce loop; they should cover the buckets of training, as "
-        "data that fit a cache are transferred faster.",
+        description="Sizes that the all-reduce calibration sums. They should cover the sizes of the "
+        "training's buckets, because data that fit into a cache are transferred faster.",
     )
-    allreduce_repeats: int = Field(15, ge=1, description="Repeats of every size.")
+    allreduce_repeats: int = Field(15, ge=1, description="How often each size is summed.")
 
 
 class EvaluationSection(Section):
@@ -146,13 +182,21 @@ class EvaluationSection(Section):
 
     imports: list[str] = Field(
         [],
-        description="Folders of your own MLPerf power submissions, to be imported and evaluated with the "
-        "campaign. Shipped submissions are always evaluated.",
+        description="Folders of your own MLPerf power submissions. They are imported, and evaluated with "
+        "the campaign. The shipped submissions are always evaluated.",
     )
     bootstrap: int = Field(
-        200, ge=10, le=100_000, description="Resamples behind a fit's 90 % intervals."
+        200,
+        ge=10,
+        le=100_000,
+        description="Number of resamples from which a fit computes its 90 % intervals.",
     )
-    series_splits: int = Field(5, ge=1, description="Split points of the time-series rivals.")
+    series_splits: int = Field(
+        5,
+        ge=1,
+        description="Number of points at which a trace is split for the "
+        "time-series rivals: they see the part before, and forecast the part after.",
+    )
 
     @field_validator("imports")
     @classmethod
@@ -173,7 +217,7 @@ class QuietSection(Section):
         "they do not end, the campaign's measurements of the next 10 minutes do not wait.",
     )
     repeats: int = Field(
-        1, ge=0, description="How often a run that other programs disturbed is measured again."
+        1, ge=0, description="How often a run is measured again if other programs disturbed it."
     )
 
 
@@ -181,15 +225,15 @@ class Config(Section):
     """The configuration of a campaign."""
 
     campaign: str = Field(
-        "default", pattern=NAME, description="Name of the campaign, in its records."
+        "default", pattern=NAME, description="Name of the campaign. Its records have it."
     )
     results: str = Field(
-        "results", min_length=1, description="Folder of all that the campaign makes."
+        "results", min_length=1, description="Folder for everything that the campaign makes."
     )
     platform: str = Field(
         THIS_MACHINE,
-        description="A platform by name: a file of config/platforms without .yaml, or one that is "
-        "shipped; or the path of a FILE.yaml.",
+        description="Platform of the runs: the name of a file in config/platforms (without .yaml), the "
+        "name of a shipped platform, or the path of a FILE.yaml.",
     )
     workload: WorkloadSection = WorkloadSection()
     scale: ScaleSection = ScaleSection()
@@ -197,8 +241,8 @@ class Config(Section):
     power: PowerSection = PowerSection()
     emulation: Emulation | None = Field(
         Emulation(nodes_per_core=4),
-        description="Pad compute to nodes this many times slower than a core, so that node counts "
-        "above the cores can be measured; null refuses them.",
+        description="Emulate nodes that are this many times slower than a core, by padding the compute "
+        "time. More nodes than cores can then be measured. null: such node counts are refused.",
     )
     calibration: CalibrationSection = CalibrationSection()
     evaluation: EvaluationSection = EvaluationSection()
@@ -208,9 +252,13 @@ class Config(Section):
     prices: PricesSection = PricesSection()
     quiet: QuietSection = QuietSection()
     paper_tables: bool = Field(
-        False, description="Make the papers' tables, too, and show them on the overview page."
+        False, description="Also make the papers' tables, and show them on the overview page."
     )
-    run_timeout_s: float = Field(1800, gt=0, description="Longest time of a run; it is then ended.")
+    run_timeout_s: float = Field(
+        1800,
+        gt=0,
+        description="Longest time of a run, in seconds. A run that takes longer is ended.",
+    )
 
     @field_validator("platform")
     @classmethod

@@ -14,7 +14,7 @@ from joulecast.errors import JoulecastError
 
 
 class NamedItems(Protocol):
-    """One part of a job, as its inputs: what the rule gives by name."""
+    """One part of a job, such as its inputs: the items that the rule gives by name."""
 
     def items(self) -> Iterable[tuple[str, Any]]: ...
 

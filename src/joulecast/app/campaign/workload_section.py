@@ -13,29 +13,37 @@ _BLANKS = ("nodes", "gpus", "ranks", "batch_per_rank", "batch", "steps")
 
 
 class WorkloadSection(Section):
-    """Networks and data set; or a command of your own."""
+    """What is trained: networks on a data set, or a command of your own."""
 
     networks: list[str] = Field(
         ["vgg16", "resnet50", "vit_s"],
-        description="Networks by name; leave them out with a command.",
+        description="Networks by name. With a command, leave them out.",
     )
     command: str | None = Field(
         None,
-        description="A training of your own, in place of networks: a shell's line with the blanks {gpus} "
-        "(ranks of a host), {nodes} (hosts), {ranks} (all), {batch_per_rank}, {batch} (of all) and {steps}.",
+        description="A training of your own, in place of networks: one line for the shell. Each run fills "
+        "in {gpus} (ranks of a host), {nodes} (hosts), {ranks} (all ranks), {batch_per_rank}, {batch} (of "
+        "all ranks) and {steps}.",
     )
     name: str = Field(
         "own", pattern=r"^[a-z0-9_]+$", description="Name of the command's training, in records."
     )
     dataset: Literal["digits", "cifar10", "cifar100", "imagenet", "synthetic"] = Field(
-        "digits", description="digits, cifar10, cifar100, imagenet or synthetic."
+        "digits", description="Data set of the networks."
     )
     data_root: str | None = Field(
         None, description="Folder of the images (cifar10, cifar100, imagenet)."
     )
-    image_size: int = Field(32, ge=8, description="Images are enlarged or cropped to this side.")
-    patch_size: int = Field(16, ge=1, description="Patch of the vision transformers.")
-    classes: int = Field(10, ge=2, description="Classes of the networks' last layer.")
+    image_size: int = Field(
+        32,
+        ge=8,
+        description="Height and width of the images in pixels. Images are "
+        "enlarged or cropped to this size.",
+    )
+    patch_size: int = Field(
+        16, ge=1, description="Height and width of a patch in pixels, for vision transformers."
+    )
+    classes: int = Field(10, ge=2, description="Number of classes of the networks' last layer.")
 
     @model_validator(mode="before")
     @classmethod

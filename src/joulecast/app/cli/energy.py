@@ -55,7 +55,7 @@ def _as_judged(row: dict[str, Any], time: str) -> dict[str, str]:
 
 @asks(EvaluateRequest)
 def evaluate(request: EvaluateRequest, as_json: AsJson = False) -> None:
-    """Judge MC2 and its rivals on run records, imported or measured."""
+    """Judge the energy model MC2 and its rivals on run records, measured or imported."""
     from joulecast.app.api.forecasts import evaluate as evaluate_on
 
     verdict = evaluate_on(request)
@@ -151,7 +151,7 @@ def _print_ledger(verdict: dict[str, Any]) -> None:
 
 @asks(ForecastRequest)
 def forecast(request: ForecastRequest, as_json: AsJson = False) -> None:
-    """Forecast time, energy, money and CO2 of node counts not yet run, with 90 % intervals."""
+    """Forecast time, energy, money and CO2 for node counts that were not run, with 90 % intervals."""
     from joulecast.app.api.forecasts import forecast as forecast_from
 
     result = forecast_from(request)

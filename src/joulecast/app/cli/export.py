@@ -16,8 +16,8 @@ export_app = typer.Typer(
 Source = Annotated[
     str,
     typer.Argument(
-        help="Name of an observed training, folder of run records, recorded campaign, or FILE.json of "
-        "`forecast --json`."
+        help="What to export: the name of a training that `measure` ran, a folder of run records, a "
+        "recorded campaign, or a FILE.json that `forecast --json` printed."
     ),
 ]
 
@@ -26,10 +26,10 @@ Source = Annotated[
 def export_openmetrics(
     source: Source,
     out: Annotated[
-        Path | None, typer.Argument(help="File to write; standard output by default.")
+        Path | None, typer.Argument(help="File to write. By default the text is printed.")
     ] = None,
 ) -> None:
-    """Write OpenMetrics text, as for a node exporter's textfile collector (OUT.prom)."""
+    """Write the figures as OpenMetrics text, as for the textfile collector of node_exporter (OUT.prom)."""
     from joulecast.app.integrations.openmetrics import openmetrics_text, write_openmetrics
 
     if out is None:
@@ -41,16 +41,18 @@ def export_openmetrics(
 
 @export_app.command("mlflow")
 def export_mlflow(source: Source) -> None:
-    """Log runs of MLflow, where its own variables say (MLFLOW_TRACKING_URI, ...)."""
+    """Log the runs to MLflow. MLflow's own variables say where (MLFLOW_TRACKING_URI, ...)."""
     _log("mlflow", source)
 
 
 @export_app.command("wandb")
 def export_wandb(
     source: Source,
-    project: Annotated[str, typer.Option(help="Project that gets the runs.")] = "joulecast",
+    project: Annotated[
+        str, typer.Option(help="Project of Weights & Biases to which the runs are logged.")
+    ] = "joulecast",
 ) -> None:
-    """Log runs of Weights & Biases, where its own variables say (WANDB_MODE, ...)."""
+    """Log the runs to Weights & Biases. Its own variables say where (WANDB_MODE, ...)."""
     _log("wandb", source, project=project)
 
 

@@ -13,7 +13,7 @@ from joulecast.runs.files.shipped import recorded_folder
 import_app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
-    help="Make run records, or a platform, of what others measured.",
+    help="Make run records or a platform file from what other tools measured.",
 )
 
 Text = str | None
@@ -21,7 +21,10 @@ _FACTS = (
     *("run", "network", "platform", "nodes", "hosts", "batch", "start", "stop"),
     *("epochs", "samples", "steps", "accelerators", "accelerator"),
 )
-_SHIFT = "Seconds added to the times of the readings; of a clock that is ahead, a negative number."
+_SHIFT = (
+    "Seconds to add to the times of the readings. If the clock of the log is ahead, give a negative "
+    "number."
+)
 
 
 def _run_option(name: str, text: str) -> typer.models.OptionInfo:
@@ -38,57 +41,77 @@ def _add(kind: str) -> None:
     def import_kind(
         source: Annotated[Path, typer.Argument(help="The log, or a folder of them.")],
         out: Annotated[
-            Path, typer.Argument(help="Folder for the records; those of the same log are replaced.")
+            Path,
+            typer.Argument(
+                help="Folder for the records. Records of the same log in it are replaced."
+            ),
         ],
         runs: Annotated[
             Path | None,
-            _run_option("--runs", "CSV with a row a run: run, network, platform, start, stop, ..."),
+            _run_option(
+                "--runs",
+                "CSV file with a row for each run. Columns: run, network, platform, "
+                "start, stop, ...",
+            ),
         ] = None,
         records: Annotated[
             Path | None,
             _run_option(
-                "--records", "Add the meter to the records in this folder, by their times."
+                "--records",
+                "Folder of run records. The log's meter is added to those whose times overlap with the log.",
             ),
         ] = None,
         run: Annotated[Text, _run_option("--run", "Name of the run.")] = None,
-        network: Annotated[Text, _run_option("--network", "What was trained.")] = None,
+        network: Annotated[
+            Text, _run_option("--network", "Name of the network that was trained.")
+        ] = None,
         platform: Annotated[Text, _run_option("--platform", "Name of the node type.")] = None,
         nodes: Annotated[
             int | None, _run_option("--nodes", "Number of nodes that the training used.")
         ] = None,
         hosts: Annotated[
             Text,
-            _run_option("--hosts", "Names of the nodes in the log, as n[01-04]; all by default."),
+            _run_option(
+                "--hosts",
+                "Nodes of the run, by their names in the log, as n[01-04]. By default all.",
+            ),
         ] = None,
-        batch: Annotated[int | None, _run_option("--batch-size", "Samples of a step.")] = None,
-        start: Annotated[Text, _run_option("--start", "Begin of the training.")] = None,
-        stop: Annotated[Text, _run_option("--stop", "End of the training.")] = None,
+        batch: Annotated[int | None, _run_option("--batch-size", "Samples in one step.")] = None,
+        start: Annotated[
+            Text, _run_option("--start", "Start of the training, as 2026-05-02T10:00:00+02:00.")
+        ] = None,
+        stop: Annotated[
+            Text, _run_option("--stop", "End of the training, in the same form.")
+        ] = None,
         epochs: Annotated[
-            int | None, _run_option("--epochs", "Whole epochs that the run trained.")
+            int | None,
+            _run_option("--epochs", "Number of epochs that the run trained, a whole number."),
         ] = None,
         samples: Annotated[
-            float | None, _run_option("--samples", "Samples that the run trained on.")
+            float | None, _run_option("--samples", "Number of samples that the run trained on.")
         ] = None,
         steps: Annotated[
-            float | None, _run_option("--steps", "Steps that the run trained.")
+            float | None, _run_option("--steps", "Number of steps that the run trained.")
         ] = None,
         accelerators: Annotated[
-            int | None, _run_option("--accelerators", "Number of accelerators of a node.")
+            int | None, _run_option("--accelerators", "Number of accelerators in each node.")
         ] = None,
         accelerator: Annotated[
-            Text, _run_option("--accelerator", "Name of the accelerators.")
+            Text, _run_option("--accelerator", "Name of the accelerators, as a GPU's name.")
         ] = None,
         timezone: Annotated[
             Text,
             _log_option(
-                "--timezone", "Time zone of times without one: Europe/Berlin, UTC, +02:00."
+                "--timezone", "Time zone of times that name none: Europe/Berlin, UTC, +02:00."
             ),
         ] = None,
         shift: Annotated[float, _log_option("--shift", _SHIFT)] = 0.0,
         mapped: Annotated[
             Text,
             _log_option(
-                "--map", "csv: time=COLUMN,watts=COLUMN,node=COLUMN (or joules=, device=)."
+                "--map",
+                "csv: which column is what, as time=COLUMN,watts=COLUMN,node=COLUMN (also joules= "
+                "and device=).",
             ),
         ] = None,
         unit: Annotated[
@@ -97,32 +120,40 @@ def _add(kind: str) -> None:
         covers: Annotated[
             Text,
             _log_option(
-                "--covers", "csv: what it covers: node, module, socket, gpu, cpu or memory."
+                "--covers",
+                "csv: the part that the meter covers: node, module, socket, gpu, cpu or memory.",
             ),
         ] = None,
         node: Annotated[
-            Text, _log_option("--node", "Name of the node; the file's name by default.")
+            Text, _log_option("--node", "Name of the node. By default the file's name.")
         ] = None,
         columns: Annotated[
-            Text, _log_option("--columns", "Columns of a table without a header: a,b,c.")
+            Text,
+            _log_option("--columns", "Names of the columns, if the table has no header: a,b,c."),
         ] = None,
-        delimiter: Annotated[Text, _log_option("--delimiter", "Character between columns.")] = None,
-        decimal: Annotated[str, _log_option("--decimal", "Sign before the decimals.")] = ".",
+        delimiter: Annotated[
+            Text, _log_option("--delimiter", "Character that separates the columns.")
+        ] = None,
+        decimal: Annotated[str, _log_option("--decimal", "Decimal sign.")] = ".",
         time_unit: Annotated[
             str,
             _log_option(
                 "--time-unit",
-                "Unit of times that are numbers: s, ms, us, ns, relative (to a start).",
+                "Unit of times that are numbers: s, ms, us, ns, or relative (seconds since the start).",
             ),
         ] = "auto",
         time_format: Annotated[
-            Text, _log_option("--time-format", "Format of times that are texts, as in strptime.")
+            Text,
+            _log_option(
+                "--time-format", "Format of times that are texts, as for Python's strptime."
+            ),
         ] = None,
         metric: Annotated[
-            Text, _log_option("--metric", "prometheus: metric to read, where there are several.")
+            Text,
+            _log_option("--metric", "prometheus: the metric to read, if the file has several."),
         ] = None,
         node_label: Annotated[
-            Text, _log_option("--node-label", "prometheus: label that names the node.")
+            Text, _log_option("--node-label", "prometheus: the label that names the node.")
         ] = None,
     ) -> None:
         said = {name: value for name, value in locals().items() if name in _FACTS}
@@ -181,17 +212,20 @@ def import_mlperf(
     source: Annotated[
         Path,
         typer.Argument(
-            help="Folder of submissions, or flat tables; or `mlperf-power`, which is shipped."
+            help="Folder of submissions or of flat tables, or `mlperf-power` for those that are shipped."
         ),
     ],
     out: Annotated[
-        Path, typer.Argument(help="Folder for the records; existing ones are replaced.")
+        Path,
+        typer.Argument(help="Folder for the records. A record that is imported again is replaced."),
     ],
     unit: Annotated[str, typer.Option(help="Unit of the readings: W, mW or kW.")] = "W",
     shift: Annotated[float, typer.Option(help=_SHIFT)] = 0.0,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that read submissions.")] = 1,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Number of processes that read submissions.")
+    ] = 1,
 ) -> None:
-    """Import MLPerf Training power submissions; what cannot be trusted is kept and marked."""
+    """Import MLPerf Training power submissions. Results that cannot be trusted are kept and marked."""
     from joulecast.logs.mlperf import import_mlperf as run_import
 
     typer.echo(run_import(recorded_folder(source), out, workers, unit, shift).text())
@@ -202,18 +236,18 @@ def import_nccl_tests(
     source: Annotated[
         Path,
         typer.Argument(
-            help="Output of all_reduce_perf, all_gather_perf, ..., or a folder of them."
+            help="File with the output of all_reduce_perf, all_gather_perf, ..., or a folder of such files."
         ),
     ],
     out: Annotated[Path, typer.Argument(help="Platform file to write, as our-cluster.yaml.")],
     platform: Annotated[
         Text,
         typer.Option(
-            help="What the nodes are, as h100-sxm:gpus=8; by default the GPU of the logs."
+            help="Kind of the nodes, as h100-sxm:gpus=8. By default it follows from the GPU in the logs."
         ),
     ] = None,
 ) -> None:
-    """Make a platform file for the simulator: links from collectives that nccl-tests timed."""
+    """Make a platform file for the simulator, with links that are fitted to times of nccl-tests."""
     from joulecast.logs.nccl_tests import read_nccl_tests
     from joulecast.runs.platforms import simulated_platform
     from joulecast.simulate.cluster_links import fit_links, platform_of, write_platform
@@ -230,11 +264,13 @@ def import_training_log(
     source: Annotated[
         Path,
         typer.Argument(
-            help="What Megatron-LM or torchtitan printed, or an event file of TensorBoard."
+            help="Log that Megatron-LM or torchtitan printed, or an event file of TensorBoard."
         ),
     ],
-    out: Annotated[Path, typer.Argument(help="Table of runs to write, for --runs.")],
-    name: Annotated[Text, typer.Option(help="Name of the run; the file's by default.")] = None,
+    out: Annotated[
+        Path, typer.Argument(help="Table to write, for the option --runs of the other imports.")
+    ],
+    name: Annotated[Text, typer.Option(help="Name of the run. By default the file's name.")] = None,
     nodes: Annotated[
         int | None, typer.Option(min=1, help="Number of nodes that the training used.")
     ] = None,

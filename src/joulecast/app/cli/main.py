@@ -1,4 +1,4 @@
-"""Measure and import training runs, judge energy models on them, forecast others."""
+"""Measure or import training runs, judge energy models on them, and forecast other runs."""
 
 from importlib import metadata
 from pathlib import Path
@@ -28,7 +28,7 @@ from joulecast.errors import JoulecastError
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, help=__doc__)
 config_app = typer.Typer(
-    cls=Commands, no_args_is_help=True, help="The configuration, generated from its model."
+    cls=Commands, no_args_is_help=True, help="Print or check the configuration of a campaign."
 )
 app.add_typer(config_app, name="config")
 app.add_typer(import_app, name="import")
@@ -67,21 +67,21 @@ def _joulecast(
 
 @config_app.command("default")
 def config_default() -> None:
-    """Print the documented defaults (config/config.yaml)."""
+    """Print the default configuration, with the meaning of every key (config/config.yaml)."""
     typer.echo(configuration.documented_defaults(), nl=False)
 
 
 @config_app.command("schema")
 def config_schema() -> None:
-    """Print the JSON schema (config/schema.json)."""
+    """Print the JSON schema of the configuration (config/schema.json)."""
     typer.echo(configuration.json_schema(), nl=False)
 
 
 @config_app.command("check")
 def config_check(file: Path) -> None:
-    """Check a configuration, all that it names, and its dry run.
+    """Check a configuration and all that it names, and make a dry run.
 
-    Looks at platforms, data folders, networks, meters, submissions and kept measurements.
+    Checks platforms, data folders, networks, meters, submissions and kept measurements.
     """
     try:
         project = project_here()

@@ -23,7 +23,7 @@ def measure(
     request: MeasureRequest,
     command: Annotated[
         list[str] | None,
-        typer.Argument(help="Behind `--`: the training as you start it.", metavar="-- COMMAND"),
+        typer.Argument(help="Your training, as you start it, after `--`.", metavar="-- COMMAND"),
     ] = None,
 ) -> None:
     """Run a training and measure its power, its time, and the stages of its steps."""

@@ -106,7 +106,7 @@ def meters(
     platform: MeteredPlatform = THIS_MACHINE,
     config: PowerConfig = None,
 ) -> None:
-    """Show what each meter of this machine reads now, what is missing, and what a run's energy would be."""
+    """Show what each meter reads now, which meters are missing, and which of them give a run's energy."""
     power = power_section(config)
     facts: Platform | None = None
     try:

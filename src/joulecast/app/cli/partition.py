@@ -14,9 +14,11 @@ from joulecast.partition.request import PartitionRequest
 def partition(
     request: PartitionRequest,
     as_json: AsJson = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Print a table of stages.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Print a table of the stages.")
+    ] = False,
 ) -> None:
-    """Cut a network into pipeline stages whose slowest one is fast, and prove how fast it can be."""
+    """Cut a network into pipeline stages so that the slowest stage is fast, and prove how fast it can be."""
     from joulecast.app.api.plans import partition_network
     from joulecast.partition.plan_report import explained, summary
 
@@ -35,24 +37,33 @@ def partition(
 
 def profile(
     network: Annotated[
-        str | None, typer.Argument(help="Of the campaign's networks, as resnet50.")
+        str | None,
+        typer.Argument(
+            help="A network by name, as resnet50. With --device: the platform file to write."
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Argument(help="File to write.")] = None,
+    out: Annotated[Path | None, typer.Argument(help="Task graph to write, a JSON file.")] = None,
     device: Annotated[
         bool,
         typer.Option(
             "--device",
-            help="Measure the GPU instead: a platform file for the simulator, in a minute.",
+            help="Measure the GPU instead, and write a platform file for the simulator. It takes a minute.",
         ),
     ] = False,
-    batch: Annotated[int, typer.Option(help="Samples of a step.")] = 4,
+    batch: Annotated[int, typer.Option(help="Samples in one step.")] = 4,
     image_size: Annotated[
-        int | None, typer.Option(help="Pixels of a side; by default as trained.")
+        int | None,
+        typer.Option(
+            help="Height and width of the images, in pixels. By default those that "
+            "the network is usually trained with."
+        ),
     ] = None,
     classes: Annotated[int, typer.Option(help="Number of classes of the data set.")] = 1000,
-    passes: Annotated[int, typer.Option(help="Timed passes; one before them is dropped.")] = 5,
+    passes: Annotated[
+        int, typer.Option(help="Number of timed passes. One more pass before them does not count.")
+    ] = 5,
 ) -> None:
-    """Measure every task of a network on one core: a graph that can be partitioned. Or measure a GPU."""
+    """Measure all tasks of a network on one core, for `partition`. Or measure a GPU, for `simulate`."""
     if device:
         if network is None or out is not None:
             raise JoulecastError("profile --device: give the file to write, as my-gpu.yaml")

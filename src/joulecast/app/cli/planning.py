@@ -14,7 +14,7 @@ from joulecast.tune.request import TuneRequest
 
 @asks(TuneRequest)
 def tune(request: TuneRequest, as_json: AsJson = False) -> None:
-    """Tune batch size and power limit over recurrences of a training, replayed or live."""
+    """Tune the batch size and power limit of a training that recurs, on recorded traces or live."""
     from joulecast.app.api.plans import tune_training
     from joulecast.tune.policy_report import live_report_text, report_text
 
@@ -28,7 +28,7 @@ def tune(request: TuneRequest, as_json: AsJson = False) -> None:
 
 @asks(PlanRequest)
 def plan(request: PlanRequest, as_json: AsJson = False) -> None:
-    """Choose platform, devices, strategy, batch, precision and power limit of a training, by simulation."""
+    """Choose platform, devices, strategy, batch, precision and power limit of a training. Nothing is run."""
     from joulecast.app.api.plans import plan as plan_on
     from joulecast.report.advice.text import plan_text
 
@@ -42,7 +42,7 @@ def plan(request: PlanRequest, as_json: AsJson = False) -> None:
 
 @asks(StartRequest)
 def when(request: StartRequest, as_json: AsJson = False) -> None:
-    """Choose when to run a training, by prices or CO2 of the hour."""
+    """Choose the hours to run a training in: the cheapest ones, or those with the least CO2."""
     from joulecast.app.api.plans import choose_start
 
     chosen = choose_start(request)
@@ -78,13 +78,13 @@ def advise(
     recurring: Annotated[
         Path | None,
         typer.Option(
-            help="Of a training that recurs: the file of `tune --history`; names its next batch size and "
-            "power limit, and needs no other option."
+            help="File of `tune --history`. The answer is the next batch size and power limit of that "
+            "training. No other option is needed."
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Choose node count and batch size of a training that was run, within limits."""
+    """Choose the node count and batch size of a training that has run records, within your limits."""
     from joulecast.app.api.forecasts import advise as advise_on
     from joulecast.report.advice.text import advice_text
     from joulecast.tune import next_run

@@ -20,8 +20,8 @@ def status(
     results: Annotated[
         Path | None,
         typer.Argument(
-            help="Folder of a campaign's results (default: the configuration's), or the NAME of a training "
-            "that `measure` ran."
+            help="Folder with the results of a campaign (by default the one in the configuration), or the "
+            "NAME of a training that `measure` ran."
         ),
     ] = None,
     configuration: Annotated[
@@ -30,19 +30,24 @@ def status(
     live: Annotated[
         bool,
         typer.Option(
-            "--live", help="Show what `joulecast measure` draws now; RESULTS is its --out."
+            "--live",
+            help="Show the power of trainings that `joulecast measure` measures now. RESULTS is "
+            "the folder that `measure --out` names.",
         ),
     ] = False,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="With --live: steps of the whole training.")
+        int | None,
+        typer.Option(
+            min=1, help="With --live: number of steps of the whole training, to forecast its end."
+        ),
     ] = None,
     prices: PricesFile = None,
     platforms: Platforms = PLATFORMS,
     as_json: AsJson = False,
 ) -> None:
-    """Say how far a campaign is: runs done, failed and waiting, each with its reason.
+    """Show how far a campaign is: which runs are done, failed or waiting, and why.
 
-    Reads the records and logs, and writes nothing. Ends with 0 when all is done, else 1.
+    Reads the records and logs, and writes nothing. The exit code is 0 if all is done, otherwise 1.
     """
     if live:
         _show_live(results or MEASURED, steps, prices_of(Priced(prices=prices)), as_json)

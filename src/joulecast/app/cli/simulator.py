@@ -14,7 +14,7 @@ from joulecast.simulate.request import SearchRequest, SimulateRequest
 
 @asks(SimulateRequest)
 def simulate(request: SimulateRequest, as_json: AsJson = False) -> None:
-    """Simulate one training step of a parallel strategy: its time, memory and energy."""
+    """Simulate one training step under a parallel strategy: its time, memory and energy."""
     from joulecast.app.api.plans import simulate_step
 
     result = simulate_step(request)
@@ -84,7 +84,7 @@ def _energy_line(result: dict[str, Any]) -> str:
 
 @asks(SearchRequest)
 def search(request: SearchRequest, as_json: AsJson = False) -> None:
-    """Rank the parallel strategies of some devices that fit in memory, by one objective."""
+    """Find the best parallel strategies for a number of devices, among those that fit in memory."""
     from joulecast.app.api.plans import search as search_on
 
     devices = counted(request.devices, "device")
@@ -158,14 +158,15 @@ def capture(
         str,
         typer.Argument(
             metavar="MODULE:FUNCTION",
-            help="A function that gives (torch module, list of example inputs with the batch in front).",
+            help="Function that returns (torch module, list of example inputs). The first dimension of "
+            "each input is the batch.",
         ),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="JSON file to write; by default FUNCTION.json.")
+        Path | None, typer.Option(help="JSON file to write, by default FUNCTION.json.")
     ] = None,
 ) -> None:
-    """Capture the op graph of a network of your own, for simulate --network FILE.json."""
+    """Capture the op graph of your own network in a FILE.json, for `simulate --network FILE.json`."""
     from joulecast.graphs.network_graphs import captured_function
 
     with warnings.catch_warnings(record=True) as caught:

@@ -69,10 +69,10 @@ class Value:
 
 @dataclass(frozen=True)
 class Exported:
-    """Figures of one run, or of the forecast of one scale; what is not known is left out.
+    """Figures of one run, or of the forecast of one scale. Figures that are not known are left out.
 
-    ``scale`` is the count of GPUs, or of nodes, that a forecast is for; ``labels`` say what was run, and
-    whether its energy was measured or estimated.
+    ``scale`` is the number of GPUs (or nodes) of a forecast. ``labels`` say what was run, and whether its
+    energy was measured or estimated.
     """
 
     kind: str

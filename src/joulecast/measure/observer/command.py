@@ -21,7 +21,8 @@ _FORWARDED = (
 
 @dataclass(frozen=True)
 class Ending:
-    """How a command ended: its return code as of :mod:`subprocess` (below 0: the signal); host clock in s."""
+    """How a command ended: its return code as in :mod:`subprocess` (below 0: the signal), and the time on the
+    host's clock in s."""
 
     code: int
     began_s: float

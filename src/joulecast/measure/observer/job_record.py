@@ -34,7 +34,7 @@ INCOMPLETE = "incomplete: the measurement was killed; made of what its processes
 
 
 def begin(job: JobFiles, asked: ObservedTraining) -> None:
-    """Keep what is asked for, and when the run's clock begins: now."""
+    """Write down what is asked for, and the time at which the run's clock begins: now."""
     job.write("asked", Asked(training=asked))
     job.write("began", Began(utc=datetime.now(UTC), clock_s=time.monotonic()))
 

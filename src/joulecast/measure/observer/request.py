@@ -59,17 +59,20 @@ class ObserveRequest(Request):
 
     name: TrainingName | None = Field(
         default=None,
-        description="Name of the training, for `forecast NAME`; by default the name of its script.",
+        description="Name of the training, for `forecast NAME`. By default the name of its script.",
     )
-    out: Path = Field(default=MEASURED, description="Folder of the records; all hosts must see it.")
+    out: Path = Field(
+        default=MEASURED, description="Folder for the records. All hosts must see it."
+    )
     samples_per_step: int | None = Field(
         default=None,
         ge=1,
-        description="Samples of a step on all ranks; by default the batches of the loaders.",
+        description="Samples in one step, of all ranks together. By default the batches of the data "
+        "loaders.",
     )
     steps: Annotated[StepsThatCount | None, BeforeValidator(_steps)] = Field(
         default=None,
-        description="First and last step that count, as 10:200; by default all steps but the first.",
+        description="First and last step that count, as 10:200. By default all steps but the first.",
     )
     meters: Annotated[tuple[str, ...], BeforeValidator(_words), AfterValidator(_known)] = Field(
         default=(), description=f"Meters, best first; by default all: {','.join(METERS)}."
@@ -79,7 +82,7 @@ class ObserveRequest(Request):
     )
     platform: Name = Field(
         default=THIS_MACHINE,
-        description="Platform whose watts are used for an estimate: a name, or a FILE.yaml.",
+        description="Platform, by name or as a FILE.yaml. Its watts are used if energy has to be estimated.",
     )
 
 
@@ -91,12 +94,12 @@ class MeasureRequest(ObserveRequest):
     attach: int | None = Field(
         default=None,
         ge=1,
-        description="PID of a process that runs already, in place of a COMMAND. Its steps are not seen.",
+        description="PID of a process that runs already, in place of a COMMAND. Its steps cannot be seen.",
     )
     capture: bool = Field(
         default=False,
-        description="Capture the network in the first step, for `plan --network NAME`. It needs joulecast in "
-        "the environment of the training.",
+        description="Capture the network in the first step, for `plan --network NAME`. The environment of "
+        "the training needs joulecast for this.",
     )
     window_s: Annotated[float | None, from_text(duration_s), Shell("--for")] = Field(
         default=None,
@@ -105,5 +108,5 @@ class MeasureRequest(ObserveRequest):
     )
     config: Path | None = Field(
         default=None,
-        description="Configuration; its power.sysfs_root and power.command are used.",
+        description="Configuration file. Only its keys power.sysfs_root and power.command are used.",
     )

@@ -101,7 +101,7 @@ class Process:
 
     @property
     def updates(self) -> int:
-        """Updates of its main optimizer."""
+        """Number of updates that the process's main optimizer made."""
         return int(_updates(self.marks).max(initial=0))
 
 

@@ -232,9 +232,10 @@ def sample(
 
 
 def outside_mpi() -> dict[str, str]:
-    """The environment without what would make a process part of the current MPI job.
+    """The environment, without the variables that would make a process part of the current MPI job.
 
-    SLURM and Hydra leave the addresses of a job step there; a process that is no rank would wait for ever.
+    SLURM and Hydra leave the addresses of a job step in these variables. A process that is no rank would wait
+    there for ever.
     """
     return {k: v for k, v in os.environ.items() if not k.startswith(("PMI", "HYDI"))}
 
@@ -348,7 +349,7 @@ class _Writer:
 
 
 def main() -> None:
-    """Sample as ordered on standard input until it closes; the argument is the file to write."""
+    """Sample the meters as ordered on standard input, until it closes. The argument is the file to write."""
     # A terminal sends these to all that run in it, and a scheduler SIGTERM to all processes of a job. Who
     # started the sampler needs it to the end, and closes its standard input, also by ending. Zeus ends its
     # helpers by SIGTERM: they would inherit that it is ignored, but no handler.

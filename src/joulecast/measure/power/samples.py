@@ -104,7 +104,7 @@ class SampleWriter:
     """Appends blocks to a sampler's file.
 
     Args:
-        file: that is made, or written anew.
+        file: to write. If it exists, it is replaced.
     """
 
     def __init__(self, file: Path) -> None:
@@ -179,7 +179,8 @@ class Samples:
 
     @property
     def meters(self) -> list[dict[str, Any]]:
-        """A row a meter: what it is, how many reads ``failed``, and ``fault``: why it failed for good."""
+        """A row for each meter: what it is, how many reads ``failed``, and ``fault``, the reason if it
+        failed for good."""
         facts = self.facts
         rows = zip(facts.meters, facts.failed, facts.faults, strict=True)
         return [

@@ -62,7 +62,8 @@ def run_sleeping_rank(
 def run(
     spec: RunSpec, hosts: Hosts, clock: StageClock, yields: bool
 ) -> tuple[float, float, list[int] | None, str | None]:
-    """Start and stop of a calibration on this host's clock, bytes of each step, algorithm."""
+    """Run a calibration. Returns start and stop on this host's clock, the bytes of each step, and the
+    algorithm."""
     assert spec.calibration is not None
     calibration, step_bytes, reducer = spec.calibration, None, None
     if spec.kind == "idle":

@@ -81,8 +81,8 @@ class Hosts:
 
 
 def arrive(comm: MPI.Comm, yields: bool) -> None:
-    """Wait for all ranks. MPI spins meanwhile; with ``yields`` the core is released, as ranks that share
-    cores need."""
+    """Wait for all ranks. MPI spins while it waits. With ``yields``, the core is released instead; ranks that
+    share cores need this."""
     if not yields:
         comm.Barrier()
         return

@@ -123,7 +123,7 @@ class Choice:
     """Whether counts beyond those that were run were not chosen from."""
 
     def others(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """What the best was chosen from, in order, but for itself."""
+        """The candidates, in order, that could have been chosen in place of the best one."""
         return [
             candidates[place]
             for place in self.order

@@ -33,20 +33,22 @@ class Limit(Request):
 
     objective: Objective | None = Field(
         default=None,
-        description="What to minimise; edp: joules times seconds. By default energy; time where energy is "
-        "estimated, or with budgets and no deadline.",
+        description="What to minimise. edp is joules times seconds. By default energy; but time if energy "
+        "is only estimated, or if there are budgets and no deadline.",
     )
     deadline_s: Annotated[float | None, from_text(duration_s), Shell("--deadline")] = Field(
-        default=None, gt=0, description="Time that it may take: seconds, or as 30min, 1h, 2d."
+        default=None,
+        gt=0,
+        description="Longest time that the training may take: seconds, or as 30min, 1h, 2d.",
     )
     energy_budget_j: Annotated[float | None, from_text(energy_j), Shell("--energy-budget")] = Field(
-        default=None, gt=0, description="Energy that it may take: joules, or as 5MJ, 2kWh."
+        default=None, gt=0, description="Most energy that it may take: joules, or as 5MJ, 2kWh."
     )
     cost_budget: float | None = Field(
-        default=None, gt=0, description="Money that it may cost, by the prices."
+        default=None, gt=0, description="Most money that it may cost, at the given prices."
     )
     co2_budget_kg: Annotated[float | None, from_text(mass_kg), Shell("--co2-budget")] = Field(
-        default=None, gt=0, description="CO2 equivalent that it may emit: kg, or as 500g, 1t."
+        default=None, gt=0, description="Most CO2 equivalent that it may emit: kg, or as 500g, 1t."
     )
 
     @property
@@ -68,17 +70,20 @@ class Limit(Request):
 
 
 class AdviceRequest(Priced, Limit, Scale, Work):
-    """Choose node count and batch size of a training that was run, within limits."""
+    """Choose the node count and batch size of a training that has run records, within limits."""
 
     command: ClassVar[str] = "advise"
 
     network: Name = Field(
-        description="Network, as the records name it; on the command line by default the one of NAME."
+        description="Network, by its name in the records. On the command line by default the network of "
+        "NAME."
     )
     records: RecordFolders = Field(default=(), description=RECORDS)
-    platform: Name | None = Field(default=None, description="Platform, as the records name it.")
+    platform: Name | None = Field(default=None, description="Platform, by its name in the records.")
     batch: Batches = Field(
-        default=(), description="Batches of all nodes, as 4,8; by default those that were run."
+        default=(),
+        description="Batches to choose from, of all nodes together, as 4,8. By default those "
+        "that were run.",
     )
 
     @model_validator(mode="before")
@@ -108,8 +113,9 @@ class PlanRequest(SimulatedTraining, WithPrices, Limit):
     command: ClassVar[str] = "plan"
 
     network: Name = Field(
-        description="By name (gpt2-xl), by numbers (gpt:layers=36,hidden=1280,heads=20), hf:config.json of "
-        "the Hugging Face hub, or a JSON file."
+        description="Network: a name (gpt2-xl), a family with numbers "
+        "(gpt:layers=36,hidden=1280,heads=20), hf:config.json (a configuration of the Hugging Face hub), "
+        "or a JSON file of `capture`."
     )
     platform: Names = Field(
         min_length=1, description="Platforms to choose from, as h100-sxm,a100-80gb-sxm."
@@ -118,37 +124,38 @@ class PlanRequest(SimulatedTraining, WithPrices, Limit):
     devices: Doublings = Field(
         default=(1, 2, 4, 8, 16, 32, 64),
         min_length=1,
-        description="Numbers of devices, as 8,16,24, or as 8:256 for all doublings.",
+        description="Numbers of devices to choose from, as 8,16,24. 8:256 means 8, 16, 32, ..., 256.",
     )
     batch: Batches = Field(
         default=(PLANNED_BATCH,),
         min_length=1,
-        description="Samples of a step of all devices, as 256,512. Settings of one batch train alike.",
+        description="Samples in one step, of all devices together, as 256,512. Settings with the same "
+        "batch train alike.",
     )
     precision: Annotated[tuple[PeakPrecision, ...], BeforeValidator(split_names)] = Field(
         default=("bf16",), min_length=1, description="Precisions to choose from, as bf16,fp8."
     )
     optimizer: Literal["none", "sgd", "momentum", "adam"] = Field(
-        default="adam", description="What updates the weights, and keeps its states in memory."
+        default="adam", description="Optimizer of the training. Its states take memory."
     )
     power_limits: Percents = Field(
         default=(100, 85, 70),
         min_length=1,
-        description="Power limits of a GPU to choose from, in percent of its highest limit.",
+        description="Power limits to choose from, in percent of the GPU's highest limit.",
     )
     objective: Objective | None = Field(
         default=None,
-        description="What to minimise; edp: joules times seconds. By default money where there are prices, "
+        description="What to minimise. edp is joules times seconds. By default money if there are prices, "
         "otherwise energy.",
     )
     price_gpu_hour: RatesByName = Field(
         default={},
-        description="Price of an hour of a GPU in use: of all platforms, or of each, as "
-        "h100-sxm=2.5,a100-80gb-sxm=1.2.",
+        description="Price of one GPU in use for one hour: one number for all platforms, or one for each, "
+        "as h100-sxm=2.5,a100-80gb-sxm=1.2.",
     )
     platforms: Path = Field(default=PLATFORMS, description="Folder of your platform files.")
     html: Path | None = Field(
-        default=None, description="Write a page here: the plan, with the front as a chart."
+        default=None, description="HTML file to write: the plan, with a chart of its front."
     )
 
     @model_validator(mode="after")

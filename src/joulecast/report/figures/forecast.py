@@ -224,13 +224,13 @@ def _ends(frame: pd.DataFrame, room: alt.Scale) -> pd.DataFrame:
 
 
 def forecast_charts(rows: Sequence[Row], currency: str = "EUR") -> dict[str, Chart]:
-    """Charts of forecasts against their scale, by what they show: :data:`ENERGY`, :data:`COST`,
-    :data:`CO2`, :data:`TIME`, as far as each is known.
+    """Charts of forecasts against their scale. The keys are what they show: :data:`ENERGY`, :data:`COST`,
+    :data:`CO2` and :data:`TIME`, if it is known.
 
     Args:
-        rows: ``forecasts`` of :func:`joulecast.energy.forecast.forecast`.
-            Where they say ``most_run``, the largest scale that a training was run on, lines are dashed
-            beyond it, and what is beyond all of them is shaded.
+        rows: ``forecasts`` of :func:`joulecast.energy.forecast.forecast`. ``most_run`` in a row is the
+            largest scale on which the training was run. Beyond it, lines are dashed. The part of the chart
+            beyond the ``most_run`` of all trainings is shaded.
         currency: of their costs.
     """
     charts, names = {}, list(dict.fromkeys(training_names(rows)))

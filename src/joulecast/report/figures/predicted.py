@@ -32,7 +32,8 @@ _OTHERS = "others"
 
 
 def predicted_against_measured(fit: CampaignFit) -> Figure:
-    """MC2's predictions of settings that its fit had not seen, times and energies each on their own.
+    """MC2's predictions of settings that its fit had not seen, against the measurements. Times and energies
+    are separate charts.
 
     Raises:
         NothingToShow: nothing was fitted.

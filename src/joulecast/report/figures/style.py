@@ -193,7 +193,8 @@ def label_places(ends: pd.Series, scale: alt.Scale, height: float) -> pd.Series:
 
 
 def titled(chart: Chart, title: str, height: int = HEIGHT, below: str = "") -> Chart:
-    """The chart under a title, and what stands ``below`` that, its parts (``a; b``) in lines of the chart."""
+    """The chart with a title, and with the text ``below`` it. Parts of this text (``a; b``) get lines of
+    their own."""
     whole = below.replace(" ", "\xa0").replace(";\xa0", "; ")
     parts = textwrap.wrap(whole, _BELOW, break_long_words=False, break_on_hyphens=False)
     wrapped = [line.replace("\xa0", " ") for line in parts]

@@ -35,10 +35,10 @@ _PHASES = {name: name for name in PHASES}
 
 
 def stage_shares(results: Results) -> Figure:
-    """Parts of the time of a run by network and node count, each bar 100 %.
+    """Parts of the time of a run, by network and node count. Each bar is 100 %.
 
     Raises:
-        NothingToShow: the records tell no parts.
+        NothingToShow: the records do not divide their time.
     """
     table = results.tables[SCALING]
     # A row a run, so that the batch of most runs counts.

@@ -88,9 +88,9 @@ def time_error(times: pd.DataFrame) -> pd.DataFrame:
 
 
 def energy_error(energies: pd.DataFrame) -> pd.DataFrame:
-    """Joules by workload, node count, split and model; an error only where the joules were measured.
+    """Joules by workload, node count, split and model. There is an error only if the joules were measured.
 
-    Errors of the time and of the mean power stand beside it: they can cancel.
+    Errors of the time and of the mean power stand next to it, because they can cancel.
     """
     by = [*OF_ENERGY, "split", "time", "model"]
     cells = by_setting(energies, by)

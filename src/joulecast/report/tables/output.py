@@ -122,7 +122,7 @@ def _shown(value: object) -> object:
 
 
 def markdown(table: pd.DataFrame) -> str:
-    """A Markdown table; what is not there is a dash."""
+    """A Markdown table. A missing value is shown as a dash."""
     shown = table.astype(object).where(table.notna(), "—").map(_in_a_cell)
     return str(shown.to_markdown(index=False, disable_numparse=True))
 

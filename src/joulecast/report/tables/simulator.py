@@ -108,7 +108,8 @@ def error_table(judged: pd.DataFrame, published: PublishedSimulators) -> pd.Data
 
 
 def order_table(judged: pd.DataFrame) -> pd.DataFrame:
-    """Whether the order of strategies is kept: Kendall's tau, and what trusting the best one costs."""
+    """Whether the simulator gets the order of strategies right: Kendall's tau, and how much time is lost if
+    the best prediction is trusted."""
     parts = _with_parts(judged, ranks="ranks: {}", family="family: {}", network="network: {}")
     key = ["experiment", "part"]
     ranks = rank(parts[parts["model"].isin([_OURS, "sum"])], [*key, "model"], _FEWEST)

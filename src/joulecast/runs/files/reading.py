@@ -109,11 +109,11 @@ def _finite(text: str) -> float:
 
 
 def json_of(text: str | bytes, origin: str) -> Any:
-    """The value of a JSON text, its numbers finite.
+    """The value of a JSON text. All its numbers are finite.
 
     Raises:
-        JoulecastError: no JSON, cut short, nested too deeply, or a number that is NaN or infinite; begins
-            with ``origin``.
+        JoulecastError: it is no JSON, is cut short or nested too deeply, or a number is NaN or infinite. The
+            message begins with ``origin``.
     """
     try:
         value = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
@@ -194,11 +194,11 @@ def read_yaml(path: Path, what: str) -> Any:
 
 
 def require_few_values(content: Any, origin: str) -> None:
-    """Refuse YAML whose aliases unfold to more than they may, as nodes or as values that Snakemake has read.
+    """Refuse YAML whose aliases unfold to too many values. Snakemake may have unfolded them already.
 
     Raises:
-        JoulecastError: they do, or it has a whole number that nothing counts, or text that cannot be written;
-            begins with ``origin``.
+        JoulecastError: there are too many values, a whole number is larger than anything counts, or a text
+            cannot be written. The message begins with ``origin``.
     """
     try:
         too_many = _unfolded(content, {}, MAX_DEPTH) > MAX_YAML_NODES

@@ -1,7 +1,7 @@
 """Platforms by the name of their GPU: ``h100-sxm``, ``a100-80gb-pcie:gpus=4,nics=2x200``.
 
-The facts of a GPU are in ``gpus.yaml``, each with its source. A name is that of a node type: how many GPUs it
-has, how these are linked and which network cards it has can be said behind a colon:
+The facts of a GPU are in ``gpus.yaml``, each with its source. A name means a type of node. A colon behind it
+can say how many GPUs the node has, what links them, and which network cards it has:
 
     gpus=4          GPUs of a node, 1 to 72
     link=nvlink     nvlink, fabric (AMD) or pcie: what joins the GPUs of a node

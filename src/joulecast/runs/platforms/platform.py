@@ -1,8 +1,7 @@
-"""What a node is: the facts of a platform that no program can read off by itself.
+"""What a node is: the facts of a platform that no program can find out by itself.
 
-A platform is one YAML file: of the user's ``config/platforms``, one that is shipped, or any other by its
-path. A fact that is not known stays ``null``. Watts carry the source they come from, because an estimate
-is only as good as they are.
+A platform is one YAML file. It is in the user's ``config/platforms``, or shipped, or at any other path. A
+fact that is not known stays ``null``. Watts have a source, because an estimate is only as good as they are.
 """
 
 from pathlib import Path
@@ -20,40 +19,42 @@ _NAME, _MANY, _WATTS, _RATE, _LONG_S = 500, 1_000_000, 1e9, 1e18, 1e6
 
 
 class Link(BaseModel):
-    """One level of a cluster's network: units of devices that its ports join into larger units."""
+    """One level of a cluster's network. Its ports join units of devices into larger units."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    name: str = Field(max_length=_NAME, description="nvlink, pcie, socket, nic, ...")
+    name: str = Field(
+        max_length=_NAME, description="Name of the level: nvlink, pcie, socket, nic, ..."
+    )
     joins: int | None = Field(
         None,
         ge=2,
         le=_MANY,
-        description="Number of consecutive devices that it joins; null: all.",
+        description="Number of consecutive devices that this level joins. null: all.",
     )
     bytes_per_s: float | None = Field(
         None,
         ge=1,
         le=_RATE,
-        description="Rate of each port and direction. A port serves one unit of the level below (one "
-        "device at the first level); parallel links count together.",
+        description="Rate of each port, in each direction. A port serves one unit of the level below (at "
+        "the first level: one device). If links are parallel, give their sum.",
     )
     latency_s: float | None = Field(
         None,
         ge=0,
         le=_LONG_S,
-        description="Latency of one step of a collective; null: not known, taken as 0.",
+        description="Latency of one step of a collective. null: not known, and taken as 0.",
     )
     pairs: tuple[tuple[Annotated[int, Field(ge=0, le=64)], ...], ...] = Field(
         (),
         max_length=16,
-        description="Of the innermost link: number of lines between each two devices of a node, where "
-        "there is no switch. `bytes_per_s` then is the rate of all lines of a device.",
+        description="For the innermost link without a switch: number of lines between each pair of devices "
+        "in a node. `bytes_per_s` is then the rate of all lines of a device together.",
     )
 
 
 class Ring(BaseModel):
-    """The ring that NCCL builds for some devices, as the paper's communication model takes it."""
+    """A ring that NCCL builds over some devices, for the communication model of the Proteus paper."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -62,25 +63,38 @@ class Ring(BaseModel):
 
 
 class Architecture(BaseModel):
-    """What the kernel model takes of a GPU's generation (see ``gpus.yaml``)."""
+    """What the kernel model knows of a generation of GPUs (see ``gpus.yaml``)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     vendor: Literal["nvidia", "amd"] = Field("nvidia", description="Maker of the GPU.")
-    nm: float = Field(gt=0, le=1000, description="Process, in nm.")
-    vector: float = Field(0.97, gt=0, le=1, description="Share of the fp32 peak that is reached.")
+    nm: float = Field(gt=0, le=1000, description="Manufacturing process, in nm.")
+    vector: float = Field(
+        0.97, gt=0, le=1, description="Share of the fp32 peak that kernels reach."
+    )
     matrix: float = Field(
-        0.72, gt=0, le=1, description="Share of the matrix units' peaks that is reached."
+        0.72, gt=0, le=1, description="Share of the peaks of the matrix units that kernels reach."
     )
     narrow: dict[str, float] = Field(
-        {}, description="The same for products of fp8, mxfp8 and nvfp4; `matrix` where it has none."
+        {},
+        description="The same share for products of fp8, mxfp8 and nvfp4. If a precision is missing "
+        "here, `matrix` counts.",
     )
-    memory: float = Field(0.8, gt=0, le=1, description="Share of the bandwidth that is reached.")
+    memory: float = Field(
+        0.8, gt=0, le=1, description="Share of the memory bandwidth that kernels reach."
+    )
     cudnn: float = Field(
-        0.85, gt=0, le=1, description="The same of cuDNN's attention (an assumption)."
+        0.85,
+        gt=0,
+        le=1,
+        description="The same as `attention`, for the attention of cuDNN (an assumption).",
     )
     attention: float = Field(
-        0.45, gt=0, le=1, description="Share of the plateau that fused attention reaches forward."
+        0.45,
+        gt=0,
+        le=1,
+        description="Share of the speed of large matrix products that fused attention "
+        "reaches in the forward pass.",
     )
     sdpa: float | None = Field(
         None,
@@ -92,7 +106,7 @@ class Architecture(BaseModel):
         None,
         ge=1,
         le=_MANY,
-        description="fp32 lanes of a multiprocessor, which say the boost clock.",
+        description="fp32 lanes of a multiprocessor. The boost clock is computed from them.",
     )
     vector_power: float | None = Field(
         None,
@@ -104,7 +118,7 @@ class Architecture(BaseModel):
         None,
         gt=0,
         lt=1,
-        description="Share of the power limit that it draws without work, clocks up.",
+        description="Share of the power limit that the GPU draws without work, while its clocks are up.",
     )
 
 
@@ -122,23 +136,23 @@ class Device(BaseModel):
     )
     memory_bytes_per_s: float | None = Field(None, ge=1, le=_RATE, description="Memory bandwidth.")
     launch_s: float = Field(
-        0.0, ge=0, le=_LONG_S, description="Time of every op, in addition to its work."
+        0.0, ge=0, le=_LONG_S, description="Time that every op takes in addition to its work."
     )
     units: int | None = Field(
         None,
         ge=1,
         le=_MANY,
-        description="Multiprocessors; with them and `architecture` ops are priced as kernels, and not by "
-        "the roofline.",
+        description="Number of multiprocessors. With it and `architecture`, ops are priced as kernels. "
+        "Without them, by the roofline.",
     )
     power_limit_w: float | None = Field(
         None, gt=0, le=_WATTS, description="Power limit of the device."
     )
     architecture: Architecture | None = Field(
-        None, description="Shares of the peaks that kernels reach, by the GPU's generation."
+        None, description="Shares of the peaks that kernels reach on this generation of GPUs."
     )
     measured_flops: dict[str, Annotated[float, Field(ge=1, le=1e24)]] = Field(
-        {}, description="FLOP/s of large matrix products that were measured, by precision."
+        {}, description="Measured FLOP/s of large matrix products, by precision."
     )
     reserved_bytes: float = Field(
         0.0,
@@ -147,7 +161,7 @@ class Device(BaseModel):
         description="Memory that the training cannot use: context, communication buffers, fragments.",
     )
     measured_bytes_per_s: float | None = Field(
-        None, ge=1, le=_RATE, description="Bytes/s of large copies that were measured."
+        None, ge=1, le=_RATE, description="Measured bytes/s of large copies."
     )
 
 
@@ -156,16 +170,18 @@ class Cluster(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    nodes: int | None = Field(None, ge=1, le=_MANY, description="Number of nodes; null: any.")
-    devices_per_node: int = Field(1, ge=1, le=_MANY, description="Number of devices of a node.")
-    device: Device = Field(description="The device, all of them alike.")
+    nodes: int | None = Field(
+        None, ge=1, le=_MANY, description="Number of nodes. null: any number."
+    )
+    devices_per_node: int = Field(1, ge=1, le=_MANY, description="Number of devices in each node.")
+    device: Device = Field(description="The device. All devices are alike.")
     links: tuple[Link, ...] = Field(
         (), description="Levels of the network, from the device outwards."
     )
     collective_algorithm: Literal["ring", "nccl", "recursive_doubling", "rabenseifner"] = Field(
         "ring",
-        description="Algorithm of all-reduces; the rule that calibrates a network chooses it. nccl is a "
-        "ring, or a tree over the nodes where that takes less.",
+        description="Algorithm of all-reduces. A network calibration replaces it by the algorithm that it "
+        "finds. nccl is a ring, or a tree over the nodes if that takes less time.",
     )
     collective_launch_s: float = Field(
         0.0, ge=0, le=_LONG_S, description="Time before a collective or message starts to move."
@@ -180,12 +196,12 @@ class Cluster(BaseModel):
         None,
         ge=0,
         le=1e6,
-        description="Gamma: how much compute and gradient communication slow each other down.",
+        description="Gamma: how much computing and the communication of gradients slow each other down.",
     )
     rings: dict[str, Ring] = Field(
         {},
-        description="Rings by the places of their devices in a node and the nodes, `0-1x2`; for "
-        "`mode: proteus`, which knows no ports.",
+        description="Rings, for `--mode proteus` only. The key is the places of their devices in a node, "
+        "as `0-1`; with `xN` behind it, as `0-1xN`, the ring goes over several nodes.",
     )
     sources: dict[str, str] = Field({}, description="Where each fact comes from.")
 
@@ -215,7 +231,7 @@ class Cluster(BaseModel):
 
 
 class Platform(BaseModel):
-    """Facts of one node type. Powers in watts of a whole node, rates in FLOP/s and byte/s."""
+    """Facts of one node type. Powers are watts of a whole node. Rates are in FLOP/s and bytes/s."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -224,18 +240,19 @@ class Platform(BaseModel):
         None,
         ge=1,
         le=_MANY,
-        description="Physical hosts that all nodes of a run live on; null: one host for each node.",
+        description="Number of physical hosts on which all nodes of a run are. null: one host for each "
+        "node.",
     )
     idle_w: float | None = Field(None, ge=0, le=_WATTS, description="Watts of an idle node.")
     full_w: float | None = Field(
         None, gt=0, le=_WATTS, description="Watts of a node under full load."
     )
     tdp_w: float | None = Field(
-        None, gt=0, le=_WATTS, description="Nameplate watts (default: full_w)."
+        None, gt=0, le=_WATTS, description="Watts on the nameplate. By default full_w."
     )
     watts_source: str | None = Field(None, description="Where the watts come from.")
     peak_flops: float | None = Field(None, ge=1, le=1e24, description="Peak FLOP/s of a node.")
-    notes: str = Field("", description="What a reader should know.")
+    notes: str = Field("", description="What a reader of the figures should know.")
     # Facts that no measured run depends on: left out of specifications, so that they change no run's hash.
     cluster: Cluster | None = Field(
         None, exclude=True, description="Devices and links, for the simulator."
@@ -245,9 +262,9 @@ class Platform(BaseModel):
         None,
         min_length=1,
         exclude=True,
-        description="A recorded campaign whose runs stand for measurements on this platform: its "
-        "folder, absolute or from the project's folder, which holds config/platforms/. For a platform "
-        "file that lies elsewhere: from the folder of that file.",
+        description="Folder of a recorded campaign. Its runs stand for measurements on this platform. The "
+        "path is absolute, or relative to the project's folder if this file is in config/platforms/. "
+        "Otherwise it is relative to the folder of this file.",
     )
 
     @model_validator(mode="after")
