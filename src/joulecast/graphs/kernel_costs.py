@@ -59,7 +59,7 @@ class KernelRates(BaseModel):
     attention_backward: float
     """Rate of fused attention backward over its rate forward (Dao 2023)."""
     attention_fp32: dict[Direction, float]
-    """Share of the fp32 plateau that fused attention reaches at fp32, at tf32 too: it has no kernel for it."""
+    """Share of the fp32 plateau that fused attention reaches at fp32, and at tf32: it has no own kernel."""
     attention_dropout: dict[Direction, float]
     """Rate of fused attention that drops scores over that of one which does not."""
     attention_head: float

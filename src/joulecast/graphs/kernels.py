@@ -104,6 +104,8 @@ _BACKWARD_PASSES: dict[str, float] = {
 }
 _OTHER_BACKWARD_PASSES = 3
 """The gradient and what was kept are read, the gradient of the input is written."""
+_PACKED = "in_proj_weight"
+"""Name of the weights of queries, keys and values together in torch's MultiheadAttention."""
 _MASK_BYTES, _INDEX_BYTES = 1, 8
 
 
@@ -241,6 +243,23 @@ def _products(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> lis
     return found
 
 
+def _unpacked(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
+    """The copies of torch's MultiheadAttention, which takes queries, keys and values out of one product.
+
+    Forward it copies all three, and then what attention gives. Backward it writes the gradient of each into
+    zeros of all three, adds these, and turns them around.
+    """
+    made = graph.producer.get(op.reads[0].tensor)
+    if made is None or not any(a.tensor.endswith(_PACKED) for a in made.reads):
+        return []
+    one = _bytes(graph, op.writes, parts)
+    if direction == "forward":
+        return [Pass("copy", 2 * 3 * one), Pass("copy", 2 * one)]
+    zeros, placed = 3 * [Pass("elementwise", 3 * one)], 3 * [Pass("copy", 2 * one)]
+    added = 2 * [Pass("elementwise", 9 * one)]
+    return [*zeros, *placed, *added, Pass("copy", 6 * one), Pass("copy", 2 * one)]
+
+
 def _attention(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
     points = math.prod(_sizes(op, parts).values())
     flops = 4 * points * (0.5 if op.attributes.get("causal") else 1.0)
@@ -251,10 +270,11 @@ def _attention(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> li
     )
     cudnn, drops = bool(op.attributes.get("cudnn")), bool(op.attributes.get("dropout"))
     head = op.dim("head_dim").size
+    copies = _unpacked(graph, op, parts, direction)
     if direction == "forward":
-        return [Attention(flops, moved, direction, cudnn, drops, head)]
+        return [*copies, Attention(flops, moved, direction, cudnn, drops, head)]
     # Scores are computed again, then four products (Dao et al. 2022).
-    return [Attention(2.5 * flops, 2 * moved, direction, cudnn, drops, head)]
+    return [*copies, Attention(2.5 * flops, 2 * moved, direction, cudnn, drops, head)]
 
 
 def _lookup(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:

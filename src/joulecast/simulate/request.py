@@ -92,8 +92,8 @@ class OnSimulator(SimulatedTraining):
     precision: PeakPrecision = Field(
         default="fp32",
         description="amp is plain PyTorch: torch.autocast (bf16) around weights at fp32. bf16 and fp16 "
-        "are the mixed precision of frameworks: weights are also kept at fp32. fp8, mxfp8 and nvfp4 are bf16 with "
-        "products at that precision.",
+        "are the mixed precision of frameworks: weights are also kept at fp32. fp8, mxfp8 and nvfp4 are bf16 "
+        "with products at that precision.",
     )
     links: Rates = Field(
         default={},
