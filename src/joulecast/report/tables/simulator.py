@@ -232,6 +232,8 @@ WHAT = {
     "vtrain": "64 to 512 A100, tensor x data x pipeline, fp16",
     "llm_foundry": "8 to 512 GPUs, FSDP, bf16",
     "megatron_bridge": "a vendor's recipes on 8 to 1,024 H100 and GB200, by release of its software",
+    "plain_pytorch": "one H100 or H200, plain PyTorch at fp32, tf32 and amp, measured by joulecast; the simulator's "
+    "constants for it were chosen with these steps in sight",
 }
 _GPU_COLUMNS = {
     "settings": "steps",
@@ -284,7 +286,7 @@ def write_gpu_steps_tables(folder: Path, judged: pd.DataFrame, peers: Mapping[st
         folder / "simulator_real_gpus",
         "The simulator on real GPUs",
         [
-            "Steps that others measured, against the prediction from the GPU's description and kernels of "
+            "Measured steps, against the prediction from the GPU's description and kernels of "
             "other GPUs. The first row of each data is its mean.",
             f"{settings}.",
             "`one_step_error_percent`: corrected by another row of the same data, GPU and kind; the mean "
