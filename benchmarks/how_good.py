@@ -128,9 +128,9 @@ SECTIONS: dict[str, list[Kept]] = {
             "simulator_real_gpus",
             "Measured steps on GPUs, simulated from the GPU's name",
             "Single GPUs (NeuSight), Megatron on up to 512 A100 (vTrain), FSDP (llm-foundry), a vendor's "
-            "recipes on up to 1,024 H100 and GB200 (Megatron-Bridge). Plain PyTorch on an H100 and an H200 was "
-            "measured by joulecast, and the constants for it were chosen with these steps in sight. The one-step error is after "
-            "a correction by one measured step.",
+            "recipes on up to 1,024 H100 and GB200 (Megatron-Bridge). Plain PyTorch on an H100 and an H200 "
+            "was measured by joulecast, and the constants for it were chosen with these steps in sight. The "
+            "one-step error is after a correction by one measured step.",
             {
                 "data": "data",
                 "gpu": "GPU",

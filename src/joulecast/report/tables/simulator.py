@@ -232,8 +232,8 @@ WHAT = {
     "vtrain": "64 to 512 A100, tensor x data x pipeline, fp16",
     "llm_foundry": "8 to 512 GPUs, FSDP, bf16",
     "megatron_bridge": "a vendor's recipes on 8 to 1,024 H100 and GB200, by release of its software",
-    "plain_pytorch": "one H100 or H200, plain PyTorch at fp32, tf32 and amp, measured by joulecast; the simulator's "
-    "constants for it were chosen with these steps in sight",
+    "plain_pytorch": "one H100 or H200, plain PyTorch at fp32, tf32 and amp, measured by joulecast; the "
+    "simulator's constants for it were chosen with these steps in sight",
 }
 _GPU_COLUMNS = {
     "settings": "steps",
