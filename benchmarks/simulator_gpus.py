@@ -242,7 +242,9 @@ def main() -> None:
     steps = read_gpu_steps(recorded_folder(Path("recorded/training-steps")))
     if given.held_shares:
         held_shares([step for step in steps if step.source in ("llm_foundry", "vtrain")])
-        held_narrow_shares([step for step in steps if "training, " in step.kind])
+        held_narrow_shares(
+            [step for step in steps if step.source == "megatron_bridge" and "," in step.kind]
+        )
         return
     if given.all_others:
         print(after_all_others(steps).round(2).to_string())

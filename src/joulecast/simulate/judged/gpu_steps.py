@@ -381,11 +381,13 @@ def judge(steps: Iterable[GpuStep]) -> pd.DataFrame:
 def judged_widths(judged: pd.DataFrame) -> dict[str, dict[str, float]]:
     """What an interval of 90 % has to reach on both sides, as a ratio, by what a prediction rests on.
 
-    Each group of data, GPU and kind counts the same, however many rows it has.
+    Each group of data, GPU and kind counts the same, however many rows it has. Steps of plain PyTorch do not
+    count: the constants for them were chosen with all of them in sight.
 
     Args:
         judged: as of :func:`judge`.
     """
+    judged = judged[judged["data"] != "plain_pytorch"]
     cells = by_setting(judged, ["step", "basis", "step_kind", *_GROUP])
     cells["share"] = 1 / cells.groupby(["basis", "step_kind", *_GROUP])["step"].transform("size")
     found: dict[str, dict[str, float]] = {}
