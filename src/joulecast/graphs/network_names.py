@@ -341,7 +341,8 @@ def parse_network(name: str, also: Sequence[str] = ()) -> TransformerSize:
         )
         raise JoulecastError(
             f"network `{base}` is not known{hint} (families, which take numbers: "
-            f"{', '.join(_DEFAULTS)}; or the path of an op graph)"
+            f"{', '.join(_DEFAULTS)}; or the path of an op graph, or the name of a training that `joulecast "
+            "measure --capture` ran from this folder)"
         )
     return _with_keys(name, known[base], keys)
 

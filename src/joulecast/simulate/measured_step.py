@@ -136,12 +136,13 @@ def _recorded_steps(folder: Path) -> list[MeasuredStep]:
         return found
     if not lines:
         raise JoulecastError(
-            f"{folder}: no record there has steps of known samples to calibrate on"
+            f"{folder}: no record there has steps of known samples to calibrate on; measure with "
+            "--samples-per-step N where the observer sees no data loader"
         )
     raise JoulecastError(
         f"{folder}: run records do not say which network of the simulator was trained, at which length or "
-        "image size, and how it was split. Measure with --capture on GPUs, one or joined by "
-        f"{_REPLICAS}; or write these into a YAML file, and give that file:\n  steps:\n"
+        "image size, and how it was split. Measure with --capture, on GPUs (one, or several "
+        f"joined by {_REPLICAS}); or write these into a YAML file, and give that file:\n  steps:\n"
         + "\n".join(lines[:_SHOWN])
     )
 

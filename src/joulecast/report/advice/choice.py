@@ -387,7 +387,7 @@ def _trade(cheapest: Candidate, fastest: Candidate, paid: str, currency: str) ->
         return "what each costs is not known"
     source = cheapest.source_of(paid)
     text = estimated(amounts_of(paid, currency)(amount)[0], source)
-    named = f"the cheapest of them is {cheapest.setting} ({text})"
+    named = f"the one with the least {IN_WORDS[paid]} is {cheapest.setting} ({text})"
     if fastest is cheapest:
         return f"{named}, and it is the fastest of them"
     longer = (
@@ -397,6 +397,6 @@ def _trade(cheapest: Candidate, fastest: Candidate, paid: str, currency: str) ->
     if saved is None:
         return f"{named}, and it {longer}, {fastest.setting}"
     if saved < _SAME:
-        return f"{named}, and it {longer}, {fastest.setting}, which costs as much"
+        return f"{named}, and it {longer}, {fastest.setting}, which takes as much"
     share = f"{percent(100 * saved)} of the {IN_WORDS[paid]}"
     return f"{named}, which saves {share} and {longer}, {fastest.setting}"
