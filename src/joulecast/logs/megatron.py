@@ -1,7 +1,8 @@
 """What Megatron-LM prints with ``--log-energy``: the joules of its GPUs, which NVML counted.
 
-A line has the joules of a step and a GPU, as the mean over all GPUs and over the steps since the line before.
-So each node gets its share of the sum. The meter stands still in evaluations and in checkpoints.
+A line has the joules of one step and one GPU, as the mean over all GPUs and over the steps since the line
+before. So each node gets its share of the sum. The meter does not count during evaluations and
+checkpoints.
 """
 
 from itertools import pairwise
