@@ -1,4 +1,5 @@
-"""What stages cost, many at once: all those that begin after one ideal; and what each stage of a plan has."""
+"""What stages cost. All stages that begin after one ideal are computed at once. Also, what each stage of
+a plan has."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
