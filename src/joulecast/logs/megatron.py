@@ -23,8 +23,8 @@ def read(file: Path, options: LogOptions) -> Log:
     """The training, and the joules of the GPUs of each node.
 
     Raises:
-        JoulecastError: as of :func:`joulecast.logs.training_log.read_steps`; or the log has no energy, or not
-            of a large part of the time; or the GPUs are not known.
+        JoulecastError: as :func:`joulecast.logs.training_log.read_steps`; the log has no energy; it has
+            none for a large part of the time; or the GPUs are not known.
     """
     log = read_steps(file, options.clock)
     pairs = list(pairwise(log.steps))

@@ -13,11 +13,11 @@ from joulecast.partition.problem import Floats, Problem
 
 
 class StageCosts:
-    """What all stages between the ideals of a list cost.
+    """The costs of all stages between the ideals of a list.
 
     Args:
-        problem: as above.
-        ideals: the first is empty, the last everything, none before one that it includes.
+        problem: what stages cost, and the devices.
+        ideals: the first is empty, the last has all nodes, and none comes before an ideal that it includes.
     """
 
     def __init__(self, problem: Problem, ideals: Sequence[int]) -> None:

@@ -161,7 +161,7 @@ def read_json(path: Path, what: str, max_bytes: int = MAX_BYTES) -> Any:
 
 
 def read_json_object(path: Path, what: str, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
-    """The object of a JSON file; errors as :func:`read_json`, and for any other value."""
+    """The object in a JSON file. Errors are those of :func:`read_json`. Any other value is an error, too."""
     value = read_json(path, what, max_bytes)
     if not isinstance(value, dict):
         raise JoulecastError(f"{path}: expected a JSON object: {what}")
