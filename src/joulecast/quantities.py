@@ -1,6 +1,6 @@
 """Quantities for people: numbers in words that a reader takes in at a glance, and durations that people type.
 
-Quantities that stand in one sentence are given together, and get one unit.
+Quantities in one sentence are converted together, so that they get the same unit.
 """
 
 import math
@@ -33,18 +33,19 @@ _TYPED = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 6048
 
 
 def is_number(value: Any) -> bool:
-    """Whether there is a finite number."""
+    """Whether the value is a finite number."""
     return isinstance(value, Real) and math.isfinite(value)
 
 
 def steady(value: float, beside: float = 0.0) -> float:
-    """A number to nine significant digits: a key for orders and choices in which rounding decides nothing.
+    """A number with nine significant digits. It is a key for orders and choices that rounding must not
+    decide.
 
-    What is equal but for its last bits, which differ between processors, becomes equal; what is to
-    decide then follows in the key.
+    The last bits of a number differ between processors. Numbers that differ only in these become equal.
+    What should decide then follows in the key.
 
     Args:
-        beside: size of the numbers whose difference ``value`` is, if it is one.
+        beside: if ``value`` is a difference, the size of the two numbers.
     """
     size = max(abs(value), abs(beside))
     if not size or not math.isfinite(size):
@@ -53,8 +54,8 @@ def steady(value: float, beside: float = 0.0) -> float:
 
 
 def digits(value: Any, count: int = 3) -> str:
-    """A number with so many significant digits, a whole one as it is counted; no exponent where people
-    read it without."""
+    """A number with so many significant digits. A whole number is written in full. There is no exponent
+    if people can read the number without it."""
     if not is_number(value):
         return NONE
     if float(value).is_integer() and abs(value) < _COUNTED:
@@ -98,38 +99,39 @@ def duration_in_words(value: float) -> str:
 
 
 def times(*values: Any) -> list[str]:
-    """Durations in seconds, as 1.23 s, 4 min 34 s, 3 h 20 min or 2 d 5 h; all of them alike."""
+    """Durations in seconds, as 1.23 s, 4 min 34 s, 3 h 20 min or 2 d 5 h. All have the same form."""
     if max((abs(value) for value in values if is_number(value)), default=0.0) < _LONG:
         return _together(values, _TIMES)
     return [duration_in_words(value) if is_number(value) else NONE for value in values]
 
 
 def step_times(*values: Any) -> list[str]:
-    """Seconds of training steps, as 126.7 s or 12.35 ms; with a digit more, as they are compared."""
+    """Seconds of training steps, as 126.7 s or 12.35 ms. They have one digit more, because they are
+    compared."""
     return _together(values, _TIMES, 4)
 
 
 def energies(*values: Any) -> list[str]:
-    """Energies in joules, as 1.23 kJ; all of them in one unit."""
+    """Energies in joules, as 1.23 kJ. All have the same unit."""
     return _together(values, _JOULES)
 
 
 def consumptions(*values: Any) -> list[str]:
-    """Energies of whole trainings in joules: small ones as 1.23 kJ, from 0.1 kWh on as 1.23 kWh."""
+    """Energies of whole trainings: small ones in joules, as 1.23 kJ; from 0.1 kWh on as 1.23 kWh."""
     if max((abs(value) for value in values if is_number(value)), default=0.0) < _MUCH_J:
         return energies(*values)
     return _together([v / _J_PER_WH if is_number(v) else v for v in values], _WATT_HOURS)
 
 
 def consumptions_of(column: Iterable[Any]) -> Callable[..., list[str]]:
-    """What puts the energies of a column in words: :func:`consumptions` where all are large, else
+    """The function that puts the energies of a column in words: :func:`consumptions` if all are large, else
     :func:`energies`, so that a reader compares joules with joules."""
     known = [abs(value) for value in column if is_number(value)]
     return consumptions if min(known, default=0.0) >= _MUCH_J else energies
 
 
 def masses(*values: Any) -> list[str]:
-    """Masses in kg, as 1.23 kg; all of them in one unit."""
+    """Masses in kg, as 1.23 kg. All have the same unit."""
     return _together([1e3 * value if is_number(value) else value for value in values], _GRAMS)
 
 
@@ -159,12 +161,13 @@ def joules(value: Any) -> str:
 
 
 def span(low: str, high: str) -> str:
-    """``1.1 to 2.8``; only one of them where they are the same."""
+    """``1.1 to 2.8``; only one number if both are the same."""
     return low if low == high else f"{low} to {high}"
 
 
 def with_range(value: str, low: str, high: str) -> str:
-    """``146 s (96.8 to 250 s)``, of quantities that were given together; only the value without a range."""
+    """``146 s (96.8 to 250 s)``, from quantities that were converted together. Without a range, only the
+    value."""
     if NONE in (low, high):
         return value
     currency = f"{low.partition(' ')[0]} "
@@ -179,7 +182,7 @@ def duration_s(text: str) -> float:
     """Seconds of a duration as people type it: ``90``, ``90s``, ``30min``, ``1.5h``, ``2d``, ``1h30min``.
 
     Raises:
-        JoulecastError: it is none.
+        JoulecastError: the text is no duration.
     """
     typed = text.strip().lower()
     try:
@@ -222,7 +225,7 @@ def energy_j(text: str) -> float:
     """Joules of an energy as people type it: ``90``, ``90kJ``, ``2.5 MJ``, ``2kWh``.
 
     Raises:
-        JoulecastError: it is none.
+        JoulecastError: the text is no energy.
     """
     return _typed(text, _ENERGIES_TYPED, "energy", "joules, or as 90kJ, 2MJ, 500Wh, 2kWh")
 
@@ -231,13 +234,13 @@ def mass_kg(text: str) -> float:
     """Kilograms of a mass as people type it: ``2``, ``2kg``, ``500g``, ``1.5t``.
 
     Raises:
-        JoulecastError: it is none.
+        JoulecastError: the text is no mass.
     """
     return _typed(text, _MASSES_TYPED, "mass", "kilograms, or as 500g, 2kg, 1t")
 
 
 def percent(value: Any, signed: bool = False) -> str:
-    """A percentage, with its sign where that matters."""
+    """A percentage, with its sign if this matters."""
     if not is_number(value):
         return NONE
     places = 0 if abs(value) >= 10 or value == 0 else 1 if abs(value) >= 1 else 2
@@ -255,7 +258,7 @@ def amount(number: float, units: str) -> str:
 
 
 def listed(names: Sequence[Any], most: int = 6) -> str:
-    """Names in a sentence; says how many are left unnamed."""
+    """Names in a sentence. If some are left out, it says how many."""
     shown = [str(name) for name in names[:most]]
     if len(names) > most:
         return f"{', '.join(shown)} and {len(names) - most} more"
@@ -263,7 +266,7 @@ def listed(names: Sequence[Any], most: int = 6) -> str:
 
 
 def check_counts(name: str, values: Iterable[int | None], most: int) -> None:
-    """Refuse a count that is below 1, or that nothing has."""
+    """Refuse a count that is below 1, or larger than anything that exists."""
     for value in values:
         if value is not None and not 1 <= value <= most:
             raise JoulecastError(

@@ -1,4 +1,4 @@
 """What people touch: configuration, command line, Python API, and exports to other tools.
 
-In: options, arguments or keys of a request. Out: what the room that answers it returned.
+The input is options, arguments or keys of a request. The output is what the room that answers it returned.
 """

@@ -115,11 +115,11 @@ def _sources(runs: pd.DataFrame) -> str | None:
 
 
 def differences(rows: pd.DataFrame) -> list[str]:
-    """A note for the time and one for the energy, where the model is off the mean of a setting's runs by more
-    than :data:`REPEATS`.
+    """Notes for the time and for the energy, if the model differs from the mean of a setting's runs by
+    more than :data:`REPEATS`.
 
     Args:
-        rows: of one workload, by :func:`put_in_measured`.
+        rows: of one workload, from :func:`put_in_measured`.
     """
     notes = []
     for quantity, (unit, in_words) in _IN_WORDS.items():

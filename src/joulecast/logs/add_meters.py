@@ -1,8 +1,9 @@
-"""Meters of logs added to records of runs that joulecast measured: the record is written anew elsewhere.
+"""Adds meters from logs to records of runs that joulecast measured. The new record is written to another
+folder.
 
-Two clocks differ. How far the log's is behind the record's is estimated from the begin and end of the
-training, and reported. A record gets no meter whose clock is so far off that its energy would be another:
-the user then says ``--shift``.
+The two clocks differ. By how much is estimated from the begin and end of the training, and reported. If
+the clock of a meter is so far off that this would change the energy, the record does not get the meter.
+The user then has to give ``--shift``.
 """
 
 from collections.abc import Sequence
@@ -33,7 +34,8 @@ _AROUND_S = 90.0
 
 @dataclass
 class AddedMeters:
-    """What became of each record: ``facts`` of those that got a meter, ``left`` why the others got none."""
+    """The result for each record: ``facts`` of those that got a meter, and in ``left`` why the others
+    got none."""
 
     out: Path
     facts: list[str] = field(default_factory=list)
@@ -48,7 +50,7 @@ class AddedMeters:
 
 
 class _LeftOut(Exception):
-    """A record gets no meter; says why."""
+    """A record gets no meter. It says why."""
 
 
 def _placed(log: Log, record: RunRecord) -> list[LoggedMeter]:
@@ -137,7 +139,7 @@ def _added(meter: LoggedMeter, record: RunRecord, lag: Lag) -> CheckedMeter:
 
 
 def _account(meters: Sequence[LoggedMeter], record: RunRecord, kind: str) -> LoggedMeter:
-    """SLURM's total of a job as a check of the record's meters; no other total can be added."""
+    """SLURM's total of a job, as a check of the record's meters. No other total can be added."""
     if kind != "slurm":
         raise _LeftOut(
             f"{kind} has one figure for the whole, of which no step or stage has a part; add a log "
@@ -151,10 +153,10 @@ def _account(meters: Sequence[LoggedMeter], record: RunRecord, kind: str) -> Log
 def with_meters(
     record: RunRecord, log: Log, kind: str, source: Path, options: LogOptions
 ) -> RunRecord:
-    """A record with the meters of a log that overlap it.
+    """A record with those meters of a log that overlap it.
 
     Raises:
-        _LeftOut: none fits; says why.
+        _LeftOut: no meter fits. It says why.
     """
     if record.info.spec.kind == "imported":
         raise _LeftOut("is imported itself; import the log with --runs instead")
@@ -203,17 +205,17 @@ def with_meters(
 def add_to_records(
     kind: str, source: Path, out: Path, records: Path, options: LogOptions
 ) -> AddedMeters:
-    """Write each record of a folder that a log overlaps to ``out`` once more, with the log's meters.
+    """Write each record of a folder that a log overlaps to ``out``, with the log's meters added.
 
     Args:
         kind: of :data:`~joulecast.logs.log_kinds.KINDS`.
         source: a file, or a folder of files.
-        out: where the records go; those that are read stay as they are.
+        out: folder for the new records. The old records are not changed.
         records: folder of run records.
         options: how the log is read.
 
     Raises:
-        JoulecastError: the log cannot be read, or fits no record; with the reason for each.
+        JoulecastError: the log cannot be read, or fits no record. It gives the reason for each record.
     """
     require_outside(out, records)
     log = read_source(kind, source, options)

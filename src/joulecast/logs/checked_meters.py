@@ -1,8 +1,8 @@
-"""A run's meters judged: which readings can be believed, and whether the run's energy can.
+"""Judges the meters of a run: which readings can be believed, and whether the run's energy can be.
 
-Power logs from outside are full of traps: a unit that is another, nodes that share a meter, half a minute
-without readings, a meter that stands still or reads 10 W under a loaded node. Nothing is repaired. What no
-meter can read is dropped, and a run whose energy cannot be believed is left out of fits, with the reason.
+Power logs from outside have many faults: another unit, nodes that share a meter, half a minute without
+readings, a meter that stands still or reads 10 W under a loaded node. Nothing is repaired. Readings that
+are impossible are dropped. A run whose energy cannot be believed is left out of fits, with the reason.
 """
 
 import math
@@ -59,8 +59,8 @@ Span = tuple[float, float]
 
 @dataclass(frozen=True)
 class CheckedMeter:
-    """The readings that can be believed, in order of time, and what is known of the meter; ``joules`` of a
-    counter."""
+    """The readings that can be believed, in order of time, and what is known of the meter. A counter has
+    ``joules``."""
 
     t_s: Floats
     watts: Floats
@@ -84,7 +84,8 @@ def checked_meters(
 
 
 def _load_w(meter: LoggedMeter, run_s: Span | None) -> float:
-    """Watts that a meter gives for most of the run, or of all where none lie in it; NaN without."""
+    """Watts that a meter gives for most of the run. If no reading is in the run, for most of all
+    readings. NaN without any."""
     watts = meter.power
     if meter.joules is not None and len(meter.t_s) > 1:
         # A coarse counter stands still most of the time.
@@ -105,7 +106,8 @@ def _within(t_s: Floats, run_s: Span) -> np.ndarray:
 def _check_watts(
     meter: LoggedMeter, accelerators: int | None, run_s: Span | None, findings: Findings
 ) -> None:
-    """Find readings that are no watts of what they cover: of another unit, or a count of joules."""
+    """Find readings that cannot be watts of what the meter covers: they have another unit, or are counts
+    of joules."""
     load_w = _load_w(meter, run_s)
     if math.isnan(load_w) or meter.source == "estimated":
         return
@@ -131,8 +133,8 @@ def _check_watts(
 
 
 def _only(meter: LoggedMeter) -> str | None:
-    """The way in which readings do little else than ``rise`` or ``fall``, as a counter's, wraps being
-    few; else ``None``."""
+    """``rise`` or ``fall``, if the readings do little else, as those of a counter that wraps only
+    rarely; else ``None``."""
     steps = np.diff(meter.power[np.argsort(meter.t_s, kind="stable")])
     steps = steps[np.isfinite(steps)]
     if len(steps) < 2 * _LEAST_READINGS:
@@ -146,9 +148,11 @@ def _only(meter: LoggedMeter) -> str | None:
 
 
 def _compare(meters: Sequence[LoggedMeter], findings: Findings) -> None:
-    """Find nodes that read a multiple of the others at their lowest, usually, and at their highest.
+    """Find nodes that read a multiple of the others in three cases: at their lowest, usually, and at
+    their highest.
 
-    A node that only evaluates draws less than the others for most of a run, and as much as they at times.
+    A node that only evaluates draws less than the others during most of a run, and sometimes as much as
+    they do.
     """
     known = {
         meter.file: np.quantile(watts, (0.25, 0.5, 0.99))
@@ -171,9 +175,9 @@ def _compare(meters: Sequence[LoggedMeter], findings: Findings) -> None:
 def _mark_shared(
     meters: Sequence[LoggedMeter], infos: Sequence[MeterInfo], findings: Findings
 ) -> None:
-    """Note which nodes have the same readings: several supplies behind one meter.
+    """Note which nodes have the same readings: several power supplies behind one meter.
 
-    The meter's share was dealt out evenly, so sums over nodes are right where a single node is not.
+    The meter's reading was divided evenly. So sums over nodes are right, but single nodes are not.
     """
     groups: dict[bytes, list[MeterInfo]] = defaultdict(list)
     for meter, info in zip(meters, infos, strict=True):
@@ -193,11 +197,11 @@ def _mark_shared(
 
 
 def checked(meter: LoggedMeter, run_s: Span | None, findings: Findings) -> CheckedMeter:
-    """Judge one meter, over the run from ``run_s[0]`` to ``run_s[1]`` where both are known.
+    """Judge one meter, over the run from ``run_s[0]`` to ``run_s[1]`` if both are known.
 
-    What no meter of a node can read is dropped and counted as failed; the stamps stay as logged. What is true
-    of a loaded node alone (it never falls to idle, it does not stand at one value) is not asked of a part of
-    one, nor of an estimate.
+    Readings that no meter of a node can have are dropped and counted as failed. The stamps stay as
+    logged. Some checks are for loaded nodes only (power never falls to idle, and does not stay at one
+    value). They are not made for a part of a node, nor for an estimate.
     """
     name, info = meter.file, _about(meter)
     t_s, watts = meter.t_s, meter.power
@@ -272,7 +276,7 @@ def _about(meter: LoggedMeter) -> MeterInfo:
 def _checked_counter(
     meter: LoggedMeter, joules: Floats, info: MeterInfo, run_s: Span | None, findings: Findings
 ) -> CheckedMeter:
-    """A counter that counts up; between two readings it knows what passed, however far apart they are."""
+    """A counter that counts up. It knows the energy between two readings, however far apart they are."""
     t_s, first = np.unique(meter.t_s, return_index=True)
     good = np.isfinite(joules[first])
     info.readings, info.failed_reads = int(good.sum()), int((~good).sum())
@@ -368,7 +372,7 @@ def _check_order(t_s: Floats, period_s: float, name: str, findings: Findings) ->
 def _one_a_moment(
     t_s: Floats, watts: Floats, name: str, findings: Findings
 ) -> tuple[Floats, Floats]:
-    """Means of the readings that bear one stamp; lines that are there twice change nothing."""
+    """Means of the readings with the same stamp. Lines that are there twice change nothing."""
     other = int(((np.diff(t_s) == 0) & (np.diff(watts) != 0)).sum())
     if not other:
         return t_s, watts
@@ -379,8 +383,8 @@ def _one_a_moment(
 
 
 def _check_frozen(meter: CheckedMeter, run_s: Span, name: str, findings: Findings) -> None:
-    """Find a meter that stands at one value for long, and else changes with most readings: one that reads
-    in large steps stands still again and again."""
+    """Find a meter that stays at one value for a long time, and otherwise changes with most readings. (A
+    meter that reads in large steps stays at one value again and again.)"""
     inside = _within(meter.t_s, run_s)
     t_s, first = np.unique(meter.t_s[inside], return_index=True)
     watts = meter.watts[inside][first]
@@ -400,7 +404,8 @@ def _check_frozen(meter: CheckedMeter, run_s: Span, name: str, findings: Finding
 
 
 def _check_load(meter: CheckedMeter, run_s: Span, name: str, findings: Findings) -> None:
-    """Find readings that are not of this training: a node in it draws more than before and after it."""
+    """Find readings that do not belong to this training: a node draws more during it than before and
+    after it."""
     t_s, watts = meter.t_s, meter.watts
     parts = [watts[t_s < run_s[0]], watts[_within(t_s, run_s)], watts[t_s > run_s[1]]]
     if min(map(len, parts)) < _LEAST_READINGS:
@@ -419,7 +424,7 @@ def _check_load(meter: CheckedMeter, run_s: Span, name: str, findings: Findings)
 def _check_coverage(
     meter: CheckedMeter, run_s: Span, period_s: float, name: str, findings: Findings
 ) -> None:
-    """Find how much of the run lies between readings that are apart, or before and after all of them."""
+    """Find how much of the run lies in gaps between readings, or before the first or after the last one."""
     t_s, info = meter.t_s, meter.info
     if not _within(t_s, run_s).any():
         findings.leave_out("clocks do not overlap", _apart(name, t_s, run_s))

@@ -1,9 +1,11 @@
-"""CodeCarbon's ``emissions.csv`` and its files of tasks: a row a run, with the energies of its parts.
+"""CodeCarbon's ``emissions.csv`` and its files of tasks: a row for each run, with the energies of its
+parts.
 
-A row is a total without a trace. CodeCarbon writes its rows in the same way whether it read RAPL or took the
-CPU's load times its name plate; no column says which. So the CPU's figure counts as an estimate. The memory's
-always is one: a formula over its size. The GPU's is read from the GPU's own counter (NVML, AMD SMI), and
-counts as imported; on Apple's chips it is a model of the system again.
+A row is a total without a trace. CodeCarbon writes the same rows whether it read RAPL, or multiplied the
+CPU's load by the watts of its name plate. No column says which. So the CPU's figure counts as an
+estimate. The memory's figure is always an estimate, from a formula over its size. The GPU's figure is
+read from the GPU's own counter (NVML, AMD SMI), and counts as imported. On Apple's chips it comes from a
+model of the system.
 """
 
 from collections import defaultdict
@@ -37,7 +39,7 @@ def read(file: Path, options: LogOptions) -> Log:
     """The runs of a file, each with the energies of its parts.
 
     Raises:
-        JoulecastError: a column is missing, or a cell is none; names line and column.
+        JoulecastError: a column is missing, or a cell is wrong. It names line and column.
     """
     table = LogTable(file, _WHAT, options)
     table.require(_NEEDED, f"expected: {_WHAT}")
@@ -89,7 +91,7 @@ def read(file: Path, options: LogOptions) -> Log:
 
 
 def _runs(about: list[dict[str, str]], lasting: Floats) -> list[list[int]]:
-    """The rows of each run: one, or several that a run wrote while it went on."""
+    """The rows of each run. A run has one row, or several that it wrote while it ran."""
     found: dict[tuple[str, ...], list[list[int]]] = defaultdict(list)
     for row, facts in enumerate(about):
         of_run = found[tuple(facts.get(name, "") for name in _NAMES[:3])]
@@ -101,7 +103,8 @@ def _runs(about: list[dict[str, str]], lasting: Floats) -> list[list[int]]:
 
 
 def _pue(values: dict[str, Floats], energies: list[str]) -> Floats:
-    """What the parts' energies were multiplied by: the PUE, where the total has no more than they."""
+    """The factor by which the energies of the parts were multiplied: the PUE, if the total is not larger
+    than their sum."""
     pue = np.nan_to_num(values.get("pue", np.ones(1)), nan=1.0)
     parts = np.sum([np.nan_to_num(values[name]) for name in energies], axis=0)
     within = np.abs(values["energy_consumed"] - parts) <= _SAME * np.maximum(parts, 1e-12)

@@ -1,8 +1,9 @@
 """A table of any form, as wattmeters and PDUs write it, read by a map of its columns.
 
-``time=T,watts=P`` is enough; ``joules=E`` in place of ``watts`` is a counter, ``node=N`` names the node of
-each row, ``device=D`` a part of it. Several columns of watts (or joules) without a node are a node each;
-with one (``node=``, or the user's) they are parts of it, as its supplies.
+``time=T,watts=P`` is enough. ``joules=E`` in place of ``watts`` is a counter. ``node=N`` names the node
+of each row, ``device=D`` a part of it. Several columns of watts (or joules) are one node each if no node
+is named. If a node is named (by ``node=`` or by the user), they are parts of it, such as its power
+supplies.
 """
 
 from pathlib import Path
@@ -26,7 +27,7 @@ def map_of(text: str) -> dict[str, tuple[str, ...]]:
     """The columns of ``--map``, as ``time=T,watts=P1,watts=P2``.
 
     Raises:
-        JoulecastError: it is not of that form, or lacks the times or the readings.
+        JoulecastError: the text does not have this form, or lacks the times or the readings.
     """
     found: dict[str, tuple[str, ...]] = {}
     for pair in text.split(","):
@@ -47,7 +48,7 @@ def read(file: Path, options: LogOptions) -> Log:
     """The readings of a table.
 
     Raises:
-        JoulecastError: it is no such table; names line and column.
+        JoulecastError: it is no such table. It names line and column.
     """
     mapped = options.mapped
     if not mapped:

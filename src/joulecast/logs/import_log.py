@@ -1,7 +1,7 @@
-"""Logs of other tools to run records: which part of a log is which run, and the record of each.
+"""Logs of other tools to run records: which part of a log is which run, and the record of each run.
 
-A run is what the user says, by options or by a table with a row a run; or what the log itself knows of its
-runs; or the whole log. Everything after that is done as for any imported run.
+The user names the runs, by options or by a table with a row for each run. Otherwise the log itself may
+know its runs. Otherwise the whole log is one run. All that follows is the same for every imported run.
 """
 
 from collections import Counter
@@ -59,12 +59,12 @@ class RunFacts:
         platform: name of the node type.
         nodes: how many.
         hosts: their names in the log; none: all that the log has.
-        batch: samples of a step, of all nodes together.
+        batch: samples in one step, of all nodes together.
         start: of the training.
         stop: of the training.
-        epochs: trained between the two, whole ones; or ``samples``, or ``steps``.
+        epochs: whole epochs that were trained between the two; or ``samples``, or ``steps``.
         repeat: number of the repeat, from 1.
-        accelerators: of a node.
+        accelerators: number of accelerators in each node.
         accelerator: their name.
         seed: of the run.
     """
@@ -86,7 +86,7 @@ class RunFacts:
     seed: PositiveInt | None = None
 
     def over(self, other: "RunFacts") -> "RunFacts":
-        """These facts, and those of ``other`` where these say nothing."""
+        """These facts. Facts that are missing here are taken from ``other``."""
         own = {f.name: getattr(self, f.name) for f in fields(self)}
         return replace(other, **{name: v for name, v in own.items() if v not in (None, ())})
 
@@ -95,10 +95,10 @@ _FACTS = TypeAdapter(RunFacts)
 
 
 def run_facts(said: dict[str, Any], clock: Clock, where: str) -> RunFacts:
-    """The facts of a run as a user says them: numbers and times as texts.
+    """The facts of a run from the texts of a user.
 
     Raises:
-        JoulecastError: one of them is not known, or cannot be; begins with ``where``.
+        JoulecastError: a fact is not known, or impossible. The message begins with ``where``.
     """
     facts = {name: value for name, value in said.items() if value not in (None, "")}
     for name in {"start", "stop"} & facts.keys():
@@ -116,7 +116,7 @@ def read_runs(path: Path, clock: Clock) -> list[RunFacts]:
         clock: how its times are read.
 
     Raises:
-        JoulecastError: it has a column that is not known, or a value that cannot be; names line and column.
+        JoulecastError: a column is not known, or a value is impossible. It names line and column.
     """
     table = LogTable(path, "table of runs", LogOptions())
     known = [f.name for f in fields(RunFacts)]
@@ -167,7 +167,8 @@ def read_source(kind: str, source: Path, options: LogOptions) -> Log:
 
 @dataclass(frozen=True)
 class Window:
-    """A run and its part of a log: begin and end on the log's clock, and the log's own word on it, if any."""
+    """A run and its part of a log: begin and end on the log's clock, and what the log itself says about
+    the run, if anything."""
 
     facts: RunFacts
     start_s: float
@@ -186,14 +187,14 @@ def windows(log: Log, source: Path, rows: Sequence[RunFacts], usual: RunFacts) -
     """The runs of a log.
 
     Args:
-        log: what it holds.
-        source: where it is from, for errors.
-        rows: a run each, as the user says; none: those that the log knows, or the whole log.
-        usual: facts of all of them.
+        log: its content.
+        source: where it comes from, for errors.
+        rows: a row for each run, as the user says; none: the runs that the log knows, or the whole log.
+        usual: facts of all runs.
 
     Raises:
-        JoulecastError: a row has no times and the log knows no run of its name; or its times are of another
-            form than the log's.
+        JoulecastError: a row has no times and the log knows no run of its name; or its times have another
+            form than those of the log.
     """
     if rows:
         found = [_window(log, source, row.over(usual)) for row in rows]
@@ -256,7 +257,7 @@ def _hosts(window: Window, meters: Sequence[LoggedMeter]) -> list[str]:
 
 
 def _on_its_nodes(window: Window, others: Sequence[Window]) -> list[Window]:
-    """The other runs that had one of its nodes, or may have had."""
+    """The other runs that used one of its nodes, or may have used one."""
     own = set(window.facts.hosts)
     return [
         other
@@ -276,7 +277,8 @@ def near(meter: LoggedMeter, first_s: float, last_s: float) -> LoggedMeter:
 
 
 def on_clock(meter: LoggedMeter, kind: str, zero_s: float) -> LoggedMeter:
-    """A meter with its name in records, on a run's clock; counts that count up, with their mean watts."""
+    """A meter with its name in records, on a run's clock. Counts are made to count up, and get their
+    mean watts."""
     name, file = meter_kind(kind), meter.file
     if meter.device is not None:
         name, file = f"{name}:{sanitised(meter.device)}", f"{file}, {meter.device}"
@@ -301,7 +303,7 @@ def run_of_window(
     others: Sequence[Window],
     options: LogOptions,
 ) -> ImportedRun:
-    """A run of a log, as the judges of imported runs take it.
+    """A run of a log, in the form in which imported runs are judged.
 
     Raises:
         JoulecastError: it does not say what was trained, or where.
@@ -383,7 +385,7 @@ def _moment(log: Log, t_s: float) -> str:
 
 
 def _refuse_another_run(out: Path, source: Path, runs: Sequence[Window]) -> None:
-    """Raise where a record of this name is of another log: it would be lost."""
+    """Raise an error if there is a record of this name from another log, because it would be lost."""
     for window in runs:
         there = out / window.name
         if not (there / "run.json").is_file():
@@ -414,7 +416,7 @@ def _refuse_missing_gpus(
 
 
 def _readings(log: Log, source: Path) -> list[LoggedMeter]:
-    """The meters of a log: its own, or those of its runs where they show what happened when."""
+    """The meters of a log. If the runs in it have meters that show what happened when, these."""
     joined = Log(list(log.meters), form=log.form)
     for run in log.runs if not log.meters else ():
         joined.add(Log([m for m in run.meters if m.trace], form=log.form), source)
@@ -471,13 +473,13 @@ def import_log(
     Args:
         kind: of :data:`~joulecast.logs.log_kinds.KINDS`.
         source: a file, or a folder of files.
-        out: where the records go, all of them or none if it is new.
+        out: folder for the records. If it is new, it gets all of them or none.
         options: how the log is read.
         usual: facts of all runs.
-        rows: facts of each run; none: the log's own runs, or one.
+        rows: facts of each run; none: the log's own runs, or a single one.
 
     Raises:
-        JoulecastError: the log cannot be read, names no run, or has none that is clean.
+        JoulecastError: the log cannot be read, names no run, or has no clean run.
     """
     if source.is_dir():
         require_outside(out, source)

@@ -1,8 +1,8 @@
-"""A run that others did, the record made of it, and what a person is shown of an import.
+"""A run that others did, the record that is made of it, and what the user sees of an import.
 
-The forms that runs are read from differ in what they know: a submission as handed in says what machine it
-ran on, a table of runs does not. What is not known stays ``None``; what the record's model cannot leave open
-gets the least it allows, and the run says why it is left out of fits.
+The forms of logs know different things: a submission says on which machine it ran, a table of runs does
+not. What is not known stays ``None``. If the record needs a value, it gets the least value that it
+allows, and the run says why it is left out of fits.
 """
 
 import math
@@ -43,17 +43,18 @@ _LONGEST_S = 1e9
 
 @dataclass
 class ImportedRun:
-    """What a log says of a run. Times in seconds of the run clock, which starts with the
+    """What a log says about a run. Times are in seconds on the run clock, which starts with the
     initialisation.
 
     Attributes:
-        nodes: what the log says of their number.
-        zero_s: zero of the run clock since the epoch, where the log has it.
-        missing_nodes: names of those that should have a file and have none.
+        nodes: their number, if the log says it.
+        zero_s: zero of the run clock since the epoch, if the log has it.
+        missing_nodes: names of nodes that should have a file and have none.
         switches: meters of the network.
-        estimates: constant figures for it: node, time (NaN if it means nothing) and watts.
-        is_of_tool: whether a tool's log is imported: each run's facts are shown, and always its lag.
-        findings: what reading the files brought to light.
+        estimates: constant figures for the network: node, time (NaN if it means nothing) and watts.
+        is_of_tool: whether the log of a tool is imported. Then the facts of each run are shown, and
+            always its lag.
+        findings: faults that were found while the files were read.
     """
 
     run: str
@@ -85,13 +86,13 @@ class ImportedRun:
 
     @property
     def run_s(self) -> tuple[float, float] | None:
-        """Start and stop, where both are known and in order."""
+        """Start and stop, if both are known and in order."""
         if self.start_s is None or self.stop_s is None or self.stop_s <= self.start_s:
             return None
         return self.start_s, self.stop_s
 
     def add_estimate(self, node: str, file: str, watts: float, t_s: float = math.nan) -> None:
-        """Keep a constant figure for a switch as what it is."""
+        """Keep a constant figure for a switch, and label it as such."""
         self.findings.remark(
             "switch estimate", f"{file}: a constant {watts:g} W, not measured, not counted"
         )
@@ -99,7 +100,8 @@ class ImportedRun:
 
 
 def _leave_out_what_cannot_be(run: ImportedRun) -> None:
-    """Take out counts and times that no run has: a garbled one would make lists as long, and no record."""
+    """Take out counts and times that no run can have. A garbled count would make a list of this length,
+    and no record."""
 
     def garbled(what: str) -> None:
         run.findings.remark("garbled", what)
@@ -171,7 +173,8 @@ def _report_lag(run: ImportedRun) -> None:
 
 
 def record_of(run: ImportedRun) -> tuple[RunRecord, Repeat | None]:
-    """The record of a run, and what is compared with its repeats if it is not left out already."""
+    """The record of a run; and, if the run is not left out already, the figures that are compared with
+    its repeats."""
     _leave_out_what_cannot_be(run)
     _judge_course(run)
     meters = checked_meters(run.meters, run.accelerators_per_node, run.run_s, run.findings)
@@ -298,11 +301,11 @@ class ImportSummary:
 
     Attributes:
         out: folder of the records.
-        runs: imported, ``without_power`` of them with their times only.
+        runs: number of imported runs. ``without_power`` of them have only times.
         left_out: the reasons for each run that is left out of fits.
-        passed_by: folders of tables below the source that were not what was imported.
-        facts: a line on each run where there is more to say.
-        traps: how many runs each kind of trap was found in.
+        passed_by: folders of tables below the source that were not imported.
+        facts: a line for each run about which there is more to say.
+        traps: for each kind of fault, the number of runs in which it was found.
     """
 
     out: Path
@@ -322,7 +325,7 @@ class ImportSummary:
         """Refuse an import that leaves no run for fits.
 
         Raises:
-            JoulecastError: with the list of reasons.
+            JoulecastError: gives the list of reasons.
         """
         if not self.clean:
             reasons = "".join(f"\n  {run}: {'; '.join(why)}" for run, why in self.left_out.items())
@@ -354,7 +357,7 @@ class ImportSummary:
 
 @dataclass(frozen=True)
 class RunNote:
-    """What is remembered of a run once its record is written."""
+    """What is kept in memory of a run once its record is written."""
 
     run: str
     left_out: list[str]
@@ -365,7 +368,7 @@ class RunNote:
 
 
 def require_outside(out: Path, source: Path) -> None:
-    """Refuse to write into what is read.
+    """Refuse an output folder that lies inside of the source.
 
     Raises:
         JoulecastError: ``out`` lies inside ``source``.
@@ -377,7 +380,7 @@ def require_outside(out: Path, source: Path) -> None:
 
 
 def written(runs: Iterable[ImportedRun], out: Path) -> list[RunNote]:
-    """Write the record of each run to ``out/RUN``; what is remembered of them."""
+    """Write the record of each run to ``out/RUN``. Returns what is kept in memory of each."""
     notes = []
     for run in runs:
         record, repeat = record_of(run)
@@ -390,8 +393,8 @@ def written(runs: Iterable[ImportedRun], out: Path) -> list[RunNote]:
 
 
 def summarised(notes: list[RunNote], partial: Path, out: Path) -> ImportSummary:
-    """Compare the runs that lie in ``partial``, which becomes ``out``, and mark those that read unlike the
-    others."""
+    """Compare the runs in ``partial``, which becomes ``out``, and mark those whose readings differ from
+    the others."""
     reasons = compared([note.repeat for note in notes if note.repeat is not None])
     dark = sum(not note.is_metered for note in notes)
     summary = ImportSummary(out, runs=len(notes), without_power=dark)
@@ -410,10 +413,10 @@ def summarised(notes: list[RunNote], partial: Path, out: Path) -> ImportSummary:
 
 
 def imported(runs: Iterable[ImportedRun], source: Path, out: Path) -> ImportSummary:
-    """Write the records of some runs to ``out``, all of them or none if it is new.
+    """Write the records of some runs to ``out``. If ``out`` is new, it gets all of them or none.
 
     Raises:
-        JoulecastError: none of them is clean; with the list of reasons.
+        JoulecastError: no run is clean. It gives the list of reasons.
     """
     with directory_added_to(out) as partial:
         summary = summarised(written(runs, partial), partial, out)
@@ -426,7 +429,8 @@ def _kind(text: str) -> str:
 
 
 def fact_of(record: RunRecord) -> str:
-    """How long a run lasted, what it took, and what is known of its meters' clock, in a line."""
+    """A line about a run: how long it lasted, what energy it took, and what is known of the clock of its
+    meters."""
     info, outcome = record.info, record.info.outcome
     parts = [f"{outcome.stop_s - outcome.start_s:.6g} s"]
     metering = info.metering

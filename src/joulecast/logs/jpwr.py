@@ -1,7 +1,7 @@
 """What jpwr sampled, as CARAML and others use it: ``power.*.csv`` or ``power.*.h5``.
 
-A file has the readings of one process of a node. Its name ends with the node and the number of the process,
-or is the rank. A file of energies (``energy.*``) has no times and is not read.
+A file has the readings of one process of a node. Its name ends with the node and the number of the
+process, or with the rank. A file of energies (``energy.*``) has no times, and is not read.
 """
 
 import re

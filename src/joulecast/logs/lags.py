@@ -1,10 +1,11 @@
-"""How far a log's clock is behind the run's, as its readings give it away.
+"""How far a log's clock is behind the clock of the run. The readings show it.
 
-Power rises when training begins, is another in evaluations, and falls when the run ends. A meter whose clock
-lags shows all of this later. For every possible lag the readings are split by what the run did then, and the
-lag under which the levels of these activities explain most of the readings is the meter's.
+Power rises when training begins, has another level in evaluations, and falls when the run ends. If the
+clock of a meter lags, the meter shows all of this later. For every possible lag, the readings are divided
+by what the run did then. The lag at which the levels of these activities explain most of the readings is
+the lag of the meter.
 
-A lag is reported and never applied: only a person can know which of two clocks was right.
+A lag is reported and never applied, because only a person can know which of two clocks was right.
 """
 
 import math
@@ -40,15 +41,15 @@ _SMALL_S, _SMALL_PERIODS, _SMALL_SHARE = 2.0, 3.0, 0.01
 
 @dataclass(frozen=True)
 class LoggedActivity:
-    """What a run's log says of its activities, in seconds of the run clock."""
+    """What a run's log says about its activities, in seconds on the run clock."""
 
     run_s: tuple[float, float]
     init_s: tuple[float, float] | None = None
     intervals: Sequence[Interval] = ()
 
     def activities(self, t_s: Floats) -> list[Floats]:
-        """Indicators of what is in force at ``t_s``: before, initialisation, after, and in the run
-        nothing, training, evaluation, both."""
+        """Indicators of the activity at ``t_s``: before, initialisation and after; and in the run
+        nothing, training, evaluation, or both."""
 
         def in_force(*phases: str) -> np.ndarray:
             found = np.zeros(len(t_s), dtype=bool)
@@ -84,8 +85,8 @@ class LoggedActivity:
 
 @dataclass(frozen=True)
 class Lag:
-    """What is known of the lags of a run's nodes: in s (the largest), ``None`` with the reason; and whether
-    so large a lag makes the energy another."""
+    """What is known of the lags of a run's nodes: the largest in s, or ``None`` with the reason; and
+    whether so large a lag changes the energy."""
 
     lag_s: float | None
     text: str
@@ -131,7 +132,8 @@ def _trace_of(meter: LoggedMeter, grid_s: float) -> _Trace | None:
 
 
 def _lagged_sums(indicators: Sequence[Floats], values: Sequence[Floats], lags: int) -> Floats:
-    """Sums of each value where each indicator holds, for so many lags: (values, indicators, lags)."""
+    """For so many lags, the sum of each value over the times at which each indicator holds: (values,
+    indicators, lags)."""
     size = 1 << (len(indicators[0]) + len(values[0]) - 1).bit_length()
     of_values = np.conj(rfft(np.stack(values), size))
     of_indicators = rfft(np.stack(indicators), size)
@@ -140,11 +142,11 @@ def _lagged_sums(indicators: Sequence[Floats], values: Sequence[Floats], lags: i
 
 
 def _behind(course: LoggedActivity, traces: Sequence[_Trace], grid_s: float) -> float | None:
-    """Lag of meters with one clock behind the run's; ``None`` where no lag is believed.
+    """By how much the meters of one clock are behind the run; ``None`` if no lag is believed.
 
-    The unexplained share at a lag is the variance within the activities over the whole. An activity
-    of which less than two seconds were read explains nothing, nor does one outside the run at which
-    power is higher than in it.
+    The unexplained share at a lag is the variance within the activities, divided by the whole variance.
+    An activity of which less than two seconds were read explains nothing. Neither does an activity
+    outside of the run in which the power is higher than during the run.
     """
     steps = int(_REACH_S / grid_s)
     lags_s = grid_s * np.arange(steps, -steps - 1, -1, dtype=float)
@@ -173,7 +175,7 @@ def _behind(course: LoggedActivity, traces: Sequence[_Trace], grid_s: float) -> 
 
 
 def lag_of(meters: Sequence[LoggedMeter], course: LoggedActivity) -> Lag:
-    """How far the nodes' clocks are behind the run's, as far as the readings show it."""
+    """How far the clocks of the nodes are behind the run, if the readings show it."""
     start_s, stop_s = course.run_s
     by_node: dict[str, list[LoggedMeter]] = defaultdict(list)
     for meter in meters:

@@ -62,7 +62,7 @@ class LogOptions:
     gpus: int | None = None
 
     def node_of(self, file: Path) -> str:
-        """Name of the node of a file that names none: what the user says, else the file's name."""
+        """Name of the node of a file that names none: as the user says, or else the file's name."""
         name = file.name.removesuffix(".gz")
         return self.node or Path(name).stem or name
 
@@ -106,12 +106,12 @@ class LoggedMeter:
 
     @property
     def power(self) -> Floats:
-        """Its watts, where they are known."""
+        """Its watts, if they are known."""
         return np.full(len(self.t_s), np.nan) if self.watts is None else self.watts
 
     @property
     def is_of_node(self) -> bool:
-        """Whether it reads a whole node: what is true of a loaded node holds for it."""
+        """Whether it reads a whole node, so that the checks for loaded nodes hold for it."""
         return self.covers in (None, "node") and self.source != "estimated"
 
     def reading(self, what: str, values: Floats) -> "LoggedMeter":
@@ -129,9 +129,9 @@ class LoggedMeter:
 class LoggedRun:
     """A run that a log knows by itself: its name, and its begin and end on the log's clock.
 
-    ``nodes`` is how many it ran on, where the log says so; ``about`` is kept as the run's source. ``meters``
-    are its own, of logs that keep them run by run; ``remarks`` what a reader should know of it. ``samples``
-    were trained, ``batch`` in a step.
+    ``nodes`` is the number of its nodes, if the log says it. ``about`` is kept as the source of the run.
+    ``meters`` are its own meters, if the log keeps them for each run. ``remarks`` are for a reader. It
+    trained ``samples`` samples, ``batch`` in each step.
     """
 
     name: str
@@ -157,10 +157,10 @@ class Log:
     remarks: list[str] = field(default_factory=list)
 
     def add(self, other: "Log", file: Path) -> None:
-        """Take in what another file of the same folder holds.
+        """Add the content of another file in the same folder.
 
         Raises:
-            JoulecastError: its times are of another form, or it reads a meter again at the same time.
+            JoulecastError: its times have another form, or it reads a meter again at the same time.
         """
         if (self.meters or self.runs) and self.form != other.form:
             raise JoulecastError(
@@ -213,7 +213,8 @@ def _joined(one: LoggedMeter, other: LoggedMeter) -> LoggedMeter:
 
 
 def counted_up(joules: Floats, what: str) -> tuple[Floats, NDArray[np.intp]]:
-    """Counts as they would be had the counter never begun anew, and the readings before which it has.
+    """Counts as they would be if the counter had never started again, and the readings before which it
+    did so.
 
     Raises:
         JoulecastError: it falls so often that it is no counter.
@@ -236,10 +237,11 @@ def counted_up(joules: Floats, what: str) -> tuple[Floats, NDArray[np.intp]]:
 
 @dataclass
 class Findings:
-    """What is found wrong with a run, by kind, with the files it is found in.
+    """Faults of a run, by kind, with the files in which they were found.
 
-    A **remark** says what a reader should know of a run that stays in fits; a run is **left out** of fits
-    when its energy cannot be believed. Both begin with the kind and a colon, so that they can be counted.
+    A **remark** says what a reader should know about a run that stays in fits. A run is **left out** of
+    fits if its energy cannot be believed. Both begin with the kind and a colon, so that they can be
+    counted.
     """
 
     _details: dict[tuple[bool, str], list[str]] = field(default_factory=lambda: defaultdict(list))
@@ -271,24 +273,25 @@ class Findings:
 
 
 def named(names: Sequence[str], most: int = 5, sign: str = ", ") -> str:
-    """Some names or sentences in words, no more than ``most`` of them."""
+    """Some names or sentences in words, at most ``most`` of them."""
     shown = sign.join(names[:most])
     return shown + (f"{sign}and {len(names) - most} more" if len(names) > most else "")
 
 
 def sanitised(name: str) -> str:
-    """``name`` in lower case, not too long, with ``-`` for what a file name should not hold; never empty."""
+    """``name`` in lower case, not too long, never empty, with ``-`` for characters that a file name
+    should not have."""
     plain = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-")
     return plain[:_LONGEST_NAME].strip("-") or "unnamed"
 
 
 def printable(text: str) -> str:
-    """``text`` with a mark for each byte that is no text: names of files may hold any."""
+    """``text`` with a mark for each byte that is no text. Names of files may contain any bytes."""
     return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
 def utc(t_s: float) -> str:
-    """A time in s since the epoch in ISO 8601; in seconds where its year is beyond the calendar."""
+    """A time in s since the epoch, in ISO 8601. If its year is beyond the calendar, in seconds."""
     try:
         return datetime.fromtimestamp(t_s, UTC).isoformat(timespec="seconds")
     except (ValueError, OverflowError, OSError):

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of log: the module whose ``read(file, options)`` reads it, what it is in a line, and how files
-    of it are called."""
+    """A kind of log: the module whose ``read(file, options)`` reads it, a line that explains it, and the
+    names of its files."""
 
     module: str
     about: str
@@ -62,5 +62,5 @@ KINDS: dict[str, Kind] = {
 
 
 def meter_kind(kind: str) -> str:
-    """How the meters of a kind of log are called in records."""
+    """Name that the meters of a kind of log have in records."""
     return KINDS[kind].meter or kind

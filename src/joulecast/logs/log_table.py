@@ -1,6 +1,6 @@
-"""Tables that other tools write: any delimiter, packed or not, read in parts; a fault names its line.
+"""Tables that other tools write: any delimiter, packed or not, read in parts. An error names the line.
 
-Also the units of their readings, and HDF5 files, which h5py reads where it is installed.
+Also the units of their readings, and HDF5 files, which h5py reads if it is installed.
 """
 
 import csv
@@ -57,7 +57,7 @@ def scale_of(unit: str, where: str) -> tuple[str, float]:
     """What a unit measures (``watts`` or ``joules``), and the factor to W or J.
 
     Raises:
-        JoulecastError: it is no unit of power or energy; begins with ``where``.
+        JoulecastError: it is no unit of power or energy. The message begins with ``where``.
     """
     plain = _WORDS.get(unit.strip().lower(), unit.strip())
     for base, (what, factor) in _BASES.items():
@@ -157,10 +157,11 @@ class LogTable:
         return pd.concat([*self.parts(names), pd.DataFrame(columns=list(dict.fromkeys(names)))])
 
     def parts(self, names: Sequence[str]) -> Iterator[pd.DataFrame]:
-        """Some columns as texts without spaces around them, part by part; the index counts the file's lines.
+        """Some columns as texts without spaces around them, part by part. The index counts the lines of
+        the file.
 
-        Missing cells are NaN. A last line that was cut short is left out (:attr:`cut_short`); a header in
-        mid-file, as appending leaves it, is left out too.
+        Missing cells are NaN. A last line that was cut short is left out (:attr:`cut_short`). A header in
+        the middle of the file, as appending leaves it, is left out, too.
 
         Raises:
             JoulecastError: a line has more cells than the first, or is no text; or there are more than
@@ -230,9 +231,11 @@ class LogTable:
             return file.read(1) in (b"\n", b"\r")
 
     def _without_last(self, part: pd.DataFrame) -> pd.DataFrame:
-        """Without a last line that lacks its end and some of its cells: the writer was killed.
+        """The rows, without a last line that was cut short because the writer was killed: its end and
+        some cells are missing.
 
-        Also where its last cell is shorter than all of those before it, as ``3`` after ``312.40 W``.
+        A last line is cut short, too, if its last cell is shorter than all of those before it, as ``3``
+        after ``312.40 W``.
         """
         if not len(part):
             return part
@@ -245,10 +248,10 @@ class LogTable:
         return part
 
     def numbers(self, texts: pd.Series, column: str) -> Floats:
-        """A column as numbers; NaN for what says that there is none, as ``[N/A]``.
+        """A column as numbers. A text that says that there is no number, as ``[N/A]``, becomes NaN.
 
         Raises:
-            JoulecastError: a text is no number; names its line.
+            JoulecastError: a text is no number. It names the line.
         """
         sign = self._options.decimal
         plain = texts.fillna("")
@@ -278,17 +281,17 @@ class LogTable:
         return np.where(np.isfinite(values), values, np.nan)
 
     def readings(self, texts: pd.Series, column: str, what: str) -> Floats:
-        """A column of power or energy in W or J: in the unit that the user says, else that of its cells, else
-        that of its name.
+        """A column of power or energy in W or J. Its unit is the one that the user says, or else that of
+        its cells, or else that in its name.
 
         Args:
             texts: the cells.
-            column: their column; its name may give a unit.
+            column: their column. Its name may give a unit.
             what: ``watts`` or ``joules``.
 
         Raises:
-            JoulecastError: a cell is no number; the unit is not known, one of the other quantity, or not the
-                same in all cells.
+            JoulecastError: a cell is no number; or the unit is not known, is one of the other quantity,
+                or is not the same in all cells.
         """
         values = self.numbers(texts, column)
         where = f"{self.path}, column {column}"

@@ -1,7 +1,8 @@
-"""Times of logs: numbers and texts of many forms to seconds, in a time zone that is known or is not.
+"""Times of logs: numbers and texts of many forms are converted to seconds, in a time zone that may be
+unknown.
 
-A time without a zone is placed by ``--timezone``. Where the clock is put back in autumn an hour is there
-twice: which of the two is meant shows in the order of the readings, or the log is refused.
+``--timezone`` gives the zone of a time without one. In autumn, when the clock is put back, an hour occurs
+twice. The order of the readings shows which of the two is meant; otherwise the log is refused.
 """
 
 import re
@@ -56,15 +57,15 @@ def zone_named(name: str) -> tzinfo:
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds: since the epoch (``placed``), of a clock whose zone is not known (``local``), or since a start
-    that is not known (``relative``)."""
+    """Seconds: since the epoch (``placed``), on a clock whose zone is not known (``local``), or since a
+    start that is not known (``relative``)."""
 
     t_s: Floats
     form: TimeForm
 
 
 def in_words(form: TimeForm) -> str:
-    """What times of a form are, for errors."""
+    """A description of times of this form, for errors."""
     return {
         "placed": "of a known zone",
         "local": "of no known zone",
@@ -146,14 +147,14 @@ class Clock:
         return Times(index.asi8 / 1e9, "placed" if zoned.any() else "local")
 
     def place(self, times: Times, where: str) -> Times:
-        """Local times as seconds since the epoch, if their zone is known; all others as they are.
+        """Local times as seconds since the epoch, if their zone is known. Other times are not changed.
 
         Args:
             times: of one meter, in the order of its readings.
             where: file, for errors.
 
         Raises:
-            JoulecastError: they lie in an hour that is there twice, or not at all.
+            JoulecastError: they lie in an hour that occurs twice, or not at all.
         """
         if times.form != "local" or self.zone is None or not len(times.t_s):
             return times
@@ -168,7 +169,7 @@ class Clock:
         return Times(placed.as_unit("ns").asi8 / 1e9, "placed")
 
     def moment(self, text: str, where: str) -> Times:
-        """One time that a user gives, placed where its zone is known."""
+        """One time that a user gives, in seconds since the epoch if its zone is known."""
         plain = Clock(self.zone)
         return plain.place(plain.seconds(pd.Series([text.strip()], index=[1]), where), where)
 

@@ -1,7 +1,8 @@
 """What Megatron-LM prints with ``--log-energy``: the joules of its GPUs, which NVML counted.
 
-A line has the joules of a step and a GPU, as the mean over all GPUs and over the steps since the line before.
-So each node gets its share of the sum. The meter stands still in evaluations and in checkpoints.
+A line has the joules of one step and one GPU, as the mean over all GPUs and over the steps since the line
+before. So each node gets its share of the sum. The meter does not count during evaluations and
+checkpoints.
 """
 
 from itertools import pairwise
@@ -22,8 +23,8 @@ def read(file: Path, options: LogOptions) -> Log:
     """The training, and the joules of the GPUs of each node.
 
     Raises:
-        JoulecastError: as of :func:`joulecast.logs.training_log.read_steps`; or the log has no energy, or not
-            of a large part of the time; or the GPUs are not known.
+        JoulecastError: as :func:`joulecast.logs.training_log.read_steps`; the log has no energy; it has
+            none for a large part of the time; or the GPUs are not known.
     """
     log = read_steps(file, options.clock)
     pairs = list(pairwise(log.steps))

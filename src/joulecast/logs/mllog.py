@@ -1,8 +1,8 @@
-"""MLPerf's log format: ``:::MLLOG {json}`` lines between whatever else a job printed.
+"""MLPerf's log format: ``:::MLLOG {json}`` lines between the other output of a job.
 
-A result file says what the job did and when, a power file what one meter read meanwhile. Both are
-kept as logged, in milliseconds since the epoch. What cannot be parsed is counted by line, so that a
-truncated file is known as one and the rest of it is not lost.
+A result file says what the job did, and when. A power file says what one meter read meanwhile. Both are
+kept as logged, in milliseconds since the epoch. Lines that cannot be parsed are counted. So a truncated
+file is recognised, and the rest of it is not lost.
 
 Format: https://github.com/mlcommons/logging (mllog), read from the files of submissions.
 """
@@ -76,7 +76,7 @@ class PowerLog:
 
 
 def number(value: Any) -> float | None:
-    """``value`` as a float that a log can mean, also from a string; ``None`` for everything else."""
+    """``value`` as a float that a log can mean, also from a string. ``None`` for everything else."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:

@@ -1,13 +1,13 @@
 """MLPerf Training power submissions to run records.
 
-``SYSTEM/BENCHMARK/result_X.txt`` is a run and ``SYSTEM/BENCHMARK/power/result_X/node_N.txt`` what its
-meters read. Above SYSTEM there is usually ``results`` and any number of folders. Submitters are not
-strict about X: it is padded with zeros on one side only, or says ``_raw`` on one side; a power folder
-is taken for such a run only if no other run and no other folder could be meant.
+``SYSTEM/BENCHMARK/result_X.txt`` is a run. ``SYSTEM/BENCHMARK/power/result_X/node_N.txt`` has the
+readings of its meters. Above SYSTEM there is usually ``results``, and any number of folders. Submitters
+are not strict about X: one of the two may be padded with zeros, or have ``_raw``. A power folder is taken
+for such a run only if no other run and no other folder can be meant.
 
-A source is a folder of submissions, or flat tables of runs. It is worked through one run at a time: read,
-judged, written aside. Of each run only a few numbers are kept, with which the repeats of a setting are
-compared at the end.
+A source is a folder of submissions, or flat tables of runs. One run at a time is read, judged and
+written. Of each run, only a few numbers are kept. At the end, the repeats of a setting are compared by
+these.
 """
 
 import math
@@ -101,7 +101,7 @@ def import_mlperf(
 
 
 class _Said:
-    """What the user says of all readings: their unit, and how far their clock is off."""
+    """What the user says about all readings: their unit, and how far their clock is off."""
 
     def __init__(self, unit: str, shift_s: float) -> None:
         what, self._factor = scale_of(unit, "--unit")
@@ -151,7 +151,7 @@ class RunFiles:
 
     @property
     def submission(self) -> str:
-        """What no other run has: submitter, benchmark, system and result file."""
+        """The parts that together no other run has: submitter, benchmark, system and result file."""
         name = f"{self.benchmark}-{self.system}-{self.stem}"
         return f"{self.submitter}/{name}" if self.submitter else name
 
@@ -181,12 +181,12 @@ def _files_below(folder: Path) -> Iterator[str]:
 
 
 def _loosely(stem: str) -> str:
-    """``stem`` without what submitters are not strict about."""
+    """``stem`` without the parts about which submitters are not strict."""
     return re.sub(r"(?<!\d)0+(?=\d+$)", "", re.sub(r"_raw(?=_|$)", "", stem))
 
 
 def _folders_of(stems: list[str], folders: list[str]) -> dict[str, str]:
-    """The power folder of each result file that has one beyond doubt."""
+    """The power folder of each result file, if there is no doubt which one it is."""
     found = {stem: stem for stem in stems if stem in set(folders)}
     by_name: dict[str, list[str]] = defaultdict(list)
     for folder in folders:
@@ -266,7 +266,7 @@ def runs_of(source: Path) -> list[RunFiles]:
 
 
 def read_run(files: RunFiles) -> ImportedRun:
-    """Read one run. Nothing in its files makes this fail; what is wrong is among its findings."""
+    """Read one run. Nothing in its files makes this fail. Faults are among its findings."""
     findings = Findings()
     log = ResultLog([], [], {}, None)
     try:
@@ -329,8 +329,8 @@ def _value(log: ResultLog, key: str) -> int | None:
 
 
 def _nodes(facts: dict[str, Any], log: ResultLog, system: str) -> int | None:
-    """Number of nodes: what the log or the description says, else ``8x`` before the system's name
-    (after it, it counts accelerators), else the launcher's line."""
+    """Number of nodes: as the log or the description says; else ``8x`` before the system's name (behind
+    it, it counts accelerators); else from the launcher's line."""
     platform = log.first("submission_platform")
     named = [_LEADING_COUNT.match(name) for name in (system, str(platform and platform.value))]
     candidates = [
@@ -349,7 +349,7 @@ def _versions(facts: dict[str, Any]) -> dict[str, str | None]:
 
 
 def _set_course(run: ImportedRun, log: ResultLog) -> None:
-    """Set when the run did what."""
+    """Set the times at which the run did what."""
     init, init_stop = log.first("init_start"), log.first("init_stop")
     start, stop = log.first("run_start"), log.first("run_stop")
     zero = init or start or (log.events[0] if log.events else None)
@@ -416,7 +416,8 @@ def _add_meters(run: ImportedRun, files: RunFiles) -> None:
 
 
 def _supply(log: PowerLog, run: ImportedRun) -> Supply | None:
-    """What was metered: as the power file says, else as the names of submitter and system do."""
+    """Where the power was metered: as the power file says, or else as the names of submitter and system
+    say."""
     names = re.split(r"[^A-Z]+", f"{run.campaign} {run.system}".upper())
     kinds: tuple[Supply, ...] = ("AC", "DC")
     for words in ([(log.measured or "").upper()], names):
@@ -427,7 +428,7 @@ def _supply(log: PowerLog, run: ImportedRun) -> Supply | None:
 
 
 def _add_switch(run: ImportedRun, meter: LoggedMeter, log: PowerLog, zero_s: float | None) -> None:
-    """Keep what a switch read, and the constant figure that stands for one."""
+    """Keep the readings of a switch, and a constant figure that stands for a switch."""
     if len(meter.t_s):
         run.switches.append(meter)
     for time_ms, watts in log.estimates[:1]:

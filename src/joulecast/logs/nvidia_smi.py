@@ -1,6 +1,7 @@
 """CSV of ``nvidia-smi --query-gpu=... --format=csv``, with any columns in any order.
 
-Its times are of the node's clock and name no zone. With MIG it reads the whole GPU, whichever slice worked.
+Its times are from the node's clock, and name no zone. With MIG, it reads the whole GPU, whichever slice
+worked.
 """
 
 import re

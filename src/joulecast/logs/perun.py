@@ -1,8 +1,9 @@
-"""What perun measured: its HDF5 file, or the CSV that ``perun export ... csv`` makes of it.
+"""What perun measured: its HDF5 file, or the CSV file that ``perun export ... csv`` makes from it.
 
-perun keeps runs (``--rounds``) one below the other. Each has times since its own begin; the date is that of
-the whole call, so that the begin of a later round is known only as far as the rounds before it were long.
-perun reads counters and sensors; what it has of a sensor in watts or joules is taken, its formulas are not.
+perun keeps runs (``--rounds``) one after the other. The times of a run count from its own begin. The date
+is that of the whole call. So the begin of a later round follows only from how long the rounds before it
+were. perun reads counters and sensors. What it has from a sensor in watts or joules is used; its formulas
+are not.
 """
 
 import re

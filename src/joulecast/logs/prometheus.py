@@ -1,7 +1,7 @@
 """Answers of Prometheus to a range query, saved as JSON: Kepler, the DCGM exporter, and others.
 
-Whether a metric counts joules or reads watts shows in its name, and so does what it covers; where it does
-not, ``--unit`` and ``--covers`` say it.
+The name of a metric shows whether it counts joules or reads watts, and what it covers. If the name does
+not show it, ``--unit`` and ``--covers`` say it.
 """
 
 import re
@@ -201,9 +201,10 @@ def _node(file: Path, labels: dict[str, str], options: LogOptions, *, alone: boo
 
 
 def _added(alike: list[_Series], file: Path) -> LoggedMeter:
-    """Series of one device that differ in other labels: added up where they are its idle and its dynamic
-    part, once where they are the same, one after the other where their times are apart (the programs that
-    used it).
+    """Join the series of one device that differ in other labels.
+
+    Its idle and its dynamic part are added up. Equal series count once. Series whose times are apart (of
+    different programs that used the device) follow one after the other.
 
     Raises:
         JoulecastError: they are none of these.

@@ -1,8 +1,8 @@
-"""Runs compared: with the repeats of their setting, with their platform, and with themselves.
+"""Compares runs: with the repeats of their setting, with their platform, and with each other.
 
-A run may read unlike its repeats; all repeats may read half or double of what their platform reads in
-every other setting; a run may be there twice, metered before and behind the supplies; and the same
-readings may be given for two runs.
+A run may have other readings than its repeats. All repeats may read half or double of what their platform
+reads in every other setting. A run may be there twice, metered before and behind the power supplies. Two
+runs may have the same readings.
 """
 
 import math
@@ -172,8 +172,11 @@ def _unlike_platform(repeats: Sequence[Repeat]) -> dict[str, str]:
 
 
 def _same_runs(repeats: Sequence[Repeat]) -> list[list[Repeat]]:
-    """Repeats that are one run: of one benchmark, from and to the same millisecond, in two
-    submissions; without dates, or in one submission, also with the same readings."""
+    """Repeats that are the same run: of one benchmark, with the same start and stop to the millisecond,
+    in two submissions.
+
+    If there are no dates, or only one submission, the readings must be the same, too.
+    """
     groups: dict[tuple[object, ...], list[Repeat]] = defaultdict(list)
     for repeat in repeats:
         if repeat.dated or repeat.readings:

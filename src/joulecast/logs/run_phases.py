@@ -97,8 +97,8 @@ class _Pairs:
         self.running.append(replace(interval, counts_steps=name in _STEPS, lasts=lasts))
 
     def stop(self, event: Event, at_s: float) -> None:
-        """Close the open interval of the same index, else the last one opened: BERT's only epoch starts as
-        number 0 and stops as number 2.5 million."""
+        """Close the open interval with the same index, or else the one that was opened last. (BERT's
+        only epoch starts as number 0 and stops as number 2.5 million.)"""
         index, _ = _index(event)
         if index is not None and self.stops[index] >= max(1, self.starts[index]):
             return  # another rank did

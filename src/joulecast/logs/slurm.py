@@ -1,7 +1,8 @@
 """Jobs of SLURM's accounting with the joules that it counted: ``sacct --parsable2`` or ``sacct --json``.
 
-The energy is a total of all nodes of a job, dealt out evenly; it has no trace. A job's own figure counts;
-where it has none, that of its numbered steps, else that of its batch step.
+The energy is a total over all nodes of a job. It is divided evenly over them, and has no trace. The
+figure of the job itself counts. If there is none, that of its numbered steps counts, or else that of its
+batch step.
 """
 
 import re

@@ -1,6 +1,6 @@
-"""Logs of Megatron-LM, torchtitan and TensorBoard: which step was done when, as a row of a table of runs.
+"""Logs of Megatron-LM, torchtitan and TensorBoard: when each step was done, as a row of a table of runs.
 
-A line is printed after its steps, so the run begins with the first line: the steps before it are warm-up.
+A line is printed after its steps. So the run begins with the first line, and the steps before it are warm-up.
 """
 
 import re

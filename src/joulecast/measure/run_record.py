@@ -1,6 +1,6 @@
 """The record of a run, from the samplers of its hosts and from what its ranks did.
 
-Our own training and an observed command are recorded by the same function, :func:`run_record`.
+The same function, :func:`run_record`, makes the record of our own training and of an observed command.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ class SampledHost:
 
 
 def _nodes_by_device(hosts: Sequence[SampledHost]) -> dict[str | None, list[str]]:
-    """The nodes that read each device: several where containers of one machine count as hosts."""
+    """The nodes that read each device. There are several if containers of one machine count as hosts."""
     nodes: dict[str | None, list[str]] = {None: []}
     for host in hosts:
         for meter in host.samples.meters:
@@ -47,7 +47,7 @@ def _nodes_by_device(hosts: Sequence[SampledHost]) -> dict[str | None, list[str]
 
 
 def meter_info(meter: Mapping[str, Any], died: str | None = None, **read: Any) -> MeterInfo:
-    """One of :attr:`~joulecast.measure.power.samples.Samples.meters` as a record names it.
+    """A row of :attr:`~joulecast.measure.power.samples.Samples.meters`, in the form that a record has.
 
     Args:
         meter: its row.
@@ -131,9 +131,10 @@ def _joined(tables: list[pd.DataFrame], columns: tuple[str, ...]) -> pd.DataFram
 
 
 def load_during(hosts: Sequence[SampledHost], outcome: Outcome) -> Load | None:
-    """Load by other programs during the run, on the machine where it was highest; ``None`` if not known.
+    """Load by other programs during the run, on the machine where it was highest; ``None`` if it is not
+    known.
 
-    For a run of less than a second, the time just before and after it counts too.
+    If a run lasts less than a second, the time just before and after it counts, too.
     """
     loads = []
     around_s = max(0.0, (_SEEN_S - (outcome.stop_s - outcome.start_s)) / 2)
@@ -179,10 +180,10 @@ def run_record(
 
     Args:
         samplers: what each host's sampler has read.
-        fingerprints: what each host is.
-        outcome: what the run did, on the clock of the run.
+        fingerprints: the facts of each host.
+        outcome: what the run did, on the run's clock.
         stages: with the columns of :data:`~joulecast.runs.frames.STAGE_COLUMNS`.
-        init_s: begin of the phase before the first step, in s on the run's clock, where it was sampled.
+        init_s: begin of the phase before the first step, in s on the run's clock, if it was sampled.
         load: load by other programs before the run.
         facts: other fields of :class:`~joulecast.runs.record.RunInfo`.
     """

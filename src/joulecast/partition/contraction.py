@@ -1,8 +1,9 @@
-"""Nodes that are in one stage for a reason, made one.
+"""Nodes that must be in one stage become one node.
 
-An output whose sending alone takes as long as the bottleneck to beat is sent by no better pipeline: its
-producer and all its readers are in one stage, with all that lies between them. What is left is a smaller
-problem with the same better pipelines, often a much smaller one: early in a network the tensors are large.
+If sending an output alone takes as long as the bottleneck to beat, no better pipeline sends it. So its
+producer, all its readers, and all nodes between them are in one stage. What is left is a smaller problem
+with the same better pipelines. It is often much smaller, because the tensors early in a network are
+large.
 """
 
 from collections.abc import Sequence
@@ -18,14 +19,14 @@ from joulecast.partition.problem import Floats, Output, Problem
 
 @dataclass(frozen=True)
 class Contraction:
-    """A smaller problem, and the nodes of the larger one that each of its nodes is."""
+    """A smaller problem, and for each of its nodes the nodes of the larger problem that it stands for."""
 
     problem: Problem
     members: tuple[int, ...]
     """A set of nodes for each node of the smaller problem."""
 
     def expanded(self, ideal: int) -> int:
-        """The larger problem's ideal that is one of the smaller."""
+        """The ideal of the larger problem that an ideal of the smaller one stands for."""
         found = 0
         for node in nodes_in_set(ideal):
             found |= self.members[node]
@@ -33,7 +34,8 @@ class Contraction:
 
 
 def _groups(order: PartialOrder, pairs: Sequence[tuple[int, int]]) -> tuple[int, list[int]]:
-    """Number of groups, and each node's group, if the nodes of each pair are one, with all between them."""
+    """Number of groups, and the group of each node, if the nodes of each pair become one with all nodes
+    between them."""
     links = [
         (before, node) for node in range(order.size) for before in nodes_in_set(order.before[node])
     ]

@@ -1,13 +1,14 @@
 """The dynamic programme over ideals, and the proof that its answer is the best.
 
-Any pipeline is a chain of ideals, from nothing done to everything done. The programme keeps, for every ideal
-and every number of devices used, the least bottleneck with which one gets there; an ideal is final when all
-those that it includes are (partition.md, section 2, item 5). It is exact on the ideals that it is given.
+Any pipeline is a chain of ideals, from nothing done to everything done. For every ideal and every number
+of used devices, the programme keeps the least bottleneck with which a pipeline gets there. An ideal is
+final when all ideals that it includes are final (partition.md, section 2, item 5). The programme is exact
+on the ideals that it gets.
 
-Which ideals are needed follows from a pipeline that is known already: if one is to be faster than its
-bottleneck B, what is done after m of D devices weighs between T - (D - m) B and m B. Those ideals alone are
-listed (:meth:`~joulecast.partition.order.WeighedOrder.ideals_within`); when the programme finds nothing
-better among them, nothing better exists. That is the certificate.
+A pipeline that is known already shows which ideals are needed. If another one is to be faster than its
+bottleneck B, what is done after m of D devices weighs between T - (D - m) B and m B. Only such ideals are
+listed (:meth:`~joulecast.partition.order.WeighedOrder.ideals_within`). If the programme finds nothing
+better among them, nothing better exists. This is the certificate.
 """
 
 import math
@@ -36,17 +37,17 @@ class Chain:
 
 
 def in_growing_order(weighed: Sequence[tuple[float, int]]) -> list[int]:
-    """Ideals, none before one that it includes."""
+    """Ideals in an order in which none comes before one that it includes."""
     return [ideal for _, ideal in sorted(weighed, key=lambda each: (each[0], each[1].bit_count()))]
 
 
 def best_chain(problem: Problem, ideals: Sequence[int], limit: float = math.inf) -> Chain | None:
-    """The chain of some of these ideals with the least bottleneck, if that is below ``limit``.
+    """The chain of some of these ideals with the least bottleneck, if this is below ``limit``.
 
     Args:
         problem: what stages cost, and the devices.
-        ideals: in growing order (:func:`in_growing_order`); nothing and everything among them.
-        limit: what the bottleneck has to be below.
+        ideals: in growing order (:func:`in_growing_order`). Nothing and everything must be among them.
+        limit: the bottleneck has to be below this.
     """
     if problem.only_work_counts and len(ideals) <= _ALL_PAIRS:
         return _best_chain_by_work(problem, ideals, limit)
@@ -127,8 +128,8 @@ def _best_chain_by_work(problem: Problem, ideals: Sequence[int], limit: float) -
 def weightless_gaps(problem: Problem) -> tuple[list[float], list[float]]:
     """Weights that no ideal has: the open intervals between these, in order.
 
-    A node that every other one comes before or after leaves such a gap: an ideal with it has all that comes
-    before, one without it nothing that comes behind.
+    A node leaves such a gap if every other node comes either before it or after it. An ideal with this
+    node has all nodes before it. An ideal without it has no node after it.
     """
     order = problem.order
     below, above = [], []
@@ -189,10 +190,11 @@ def _straight_windows(
 
 
 def lower_bound(problem: Problem) -> float:
-    """A bottleneck that no pipeline is below: the heaviest node, the average, and what the gaps leave.
+    """A bottleneck below which no pipeline is. It follows from the heaviest node, the average, and the
+    gaps.
 
-    With transfers and memory stages only get slower. Replicas share a node's work, so that it alone is no
-    bound then.
+    Transfers and memory only make stages slower. If a stage may have replicas, these share the work of a
+    node, so that the heaviest node is no bound.
     """
     average = problem.order.total / problem.devices
     if not problem.is_straight:
@@ -266,7 +268,8 @@ def prefixes(order: Sequence[int]) -> list[int]:
 
 
 def cut_order_by_work(problem: Problem, nodes: Sequence[int]) -> Chain:
-    """The best cut of one order if work alone counts: bisection of the bottleneck, stages filled greedily."""
+    """The best cut of one order if only work counts: the bottleneck is bisected, and stages are filled
+    greedily."""
     done = [0.0, *np.cumsum(problem.order.weights[list(nodes)]).tolist()]
     stages = problem.devices
 
@@ -293,7 +296,7 @@ def cut_order_by_work(problem: Problem, nodes: Sequence[int]) -> Chain:
 
 
 def first_chain(problem: Problem, cuts_by_work: bool) -> Chain | None:
-    """A pipeline to start from: the best cut of any of a few orders."""
+    """A pipeline to start from: the best cut of a few orders."""
     found: Chain | None = None
     for nodes in orders_to_cut(problem.order):
         if cuts_by_work:

@@ -12,14 +12,15 @@ def makespan(
     schedule: Schedule,
     micro_batches: int,
 ) -> float:
-    """Seconds from the start of a step to the end of its last backward; transfers take no time.
+    """Seconds from the start of a step to the end of its last backward pass. Transfers take no time.
 
-    A forward waits for that micro-batch's forward in the stage before, a backward for its backward in the
-    stage after. With GPipe it is sum f + (M - 1) max f + sum b + (M - 1) max b.
+    A forward pass waits for the forward pass of the same micro-batch in the stage before. A backward pass
+    waits for its backward pass in the stage after. With GPipe, the result is sum f + (M - 1) max f + sum
+    b + (M - 1) max b.
 
     Args:
-        forward_s: seconds of each stage's forward of one micro-batch.
-        backward_s: the same of its backward.
+        forward_s: seconds of each stage's forward pass of one micro-batch.
+        backward_s: the same for its backward pass.
     """
     stages = range(len(forward_s))
     # Forwards that a stage does before its first backward.

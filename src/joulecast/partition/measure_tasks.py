@@ -1,4 +1,4 @@
-"""A network as a task graph, every task measured on one core: what a partitioner cuts.
+"""Makes a task graph of a network, for the partitioner. Every task is measured on one core.
 
     measured                   graph = measure_module("mine", module, [images], passes=5)
     one of the campaign's      graph = measure_tasks("resnet50", 4, None, 1000, 5)
@@ -58,7 +58,7 @@ def _sum(gradients: list[Tensor]) -> Tensor:
 
 @dataclass
 class _OnTape:
-    """A task that has gone forward: what it gave, what of others it took, what it trains."""
+    """A task after its forward pass: its output, its inputs from other tasks, and its parameters."""
 
     name: str
     outputs: list[Tensor]
@@ -68,7 +68,8 @@ class _OnTape:
 
 @dataclass
 class StepByTask:
-    """One training step, task by task: seconds of each forward and backward, gradients by parameter's id."""
+    """One training step, task by task: seconds of each forward and backward pass, and the gradient of
+    each parameter, by the parameter's id."""
 
     forward: dict[str, float] = field(default_factory=dict)
     backward: dict[str, float] = field(default_factory=dict)
@@ -76,11 +77,12 @@ class StepByTask:
 
 
 class _Timed(fx.Interpreter):
-    """Runs a trace, each task on the clock and with a tape of its own.
+    """Runs a trace. Each task is timed, and has its own tape.
 
-    What a task hands on is detached from its tape and shared by those who read it, so that the activations
-    of a step are there once. Backward goes through the tasks in the opposite order, with the gradients that
-    training would have; where several readers' meet, their sum is their producer's work.
+    The output of a task is detached from its tape, and shared by all its readers. So the activations of a
+    step exist only once. The backward pass goes through the tasks in the opposite order, with the
+    gradients of a training. If a task has several readers, it adds up their gradients, and this counts as
+    its work.
     """
 
     def __init__(self, captured: Captured) -> None:
@@ -190,21 +192,22 @@ def _one_thread() -> Iterator[None]:
 def measure_module(
     name: str, module: nn.Module, inputs: Sequence[Tensor], passes: int
 ) -> TaskGraph:
-    """Measure every task of a module on one thread, whole steps of the module in between.
+    """Measure every task of a module on one thread. Between these steps, whole steps of the module are
+    measured.
 
-    Both sorts of steps are taken once more than ``passes`` says; the first is dropped. A time is the mean of
-    its fastest quarter (:func:`.mean_of_fastest`). The provenance has ``step_s``, the
-    time of a whole step as the module has it (in place and all), beside ``tasks_s``, the sum of all tasks.
-    Gradients of the module's parameters are dropped.
+    Of both sorts, one more step than ``passes`` is run, and the first is dropped. A time is the mean of
+    its fastest quarter (:func:`.mean_of_fastest`). The provenance has ``step_s``, the time of a whole
+    step of the unchanged module, next to ``tasks_s``, the sum of all tasks. Gradients of the module's
+    parameters are dropped.
 
     Args:
         name: of the graph.
         module: the network, on the CPU.
-        inputs: a batch of them, each with its samples in front.
-        passes: timed steps.
+        inputs: a batch of them. The first dimension of each is the batch.
+        passes: number of timed steps.
 
     Raises:
-        JoulecastError: no pass, a module that cannot be captured, or one that cannot train on the inputs.
+        JoulecastError: there is no pass, the module cannot be captured, or it cannot train on the inputs.
     """
     check_counts("passes", [passes], _MOST)
     captured = capture_tasks(module, *inputs)

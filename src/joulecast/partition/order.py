@@ -23,7 +23,7 @@ _VISITS_PER_IDEAL = 4
 
 
 class TooManyIdeals(Exception):
-    """There are more ideals than the caller has room for."""
+    """There are more ideals than the caller can hold."""
 
 
 def nodes_in_set(bits: int) -> Iterator[int]:
@@ -98,7 +98,7 @@ class PartialOrder:
         return [node for node in nodes_in_set(ideal) if not self.after[node] & ideal]
 
     def crossing(self, ideal: int) -> list[int]:
-        """The nodes of an ideal that something outside of it reads."""
+        """The nodes of an ideal that a node outside of it reads."""
         return [node for node in nodes_in_set(ideal) if self.after[node] & ~ideal]
 
     def larger_by_one(self, ideal: int) -> list[int]:
@@ -170,9 +170,10 @@ class WeighedOrder(PartialOrder):
     def ideals_within(self, windows: Sequence[WeightRange], limit: int) -> list[tuple[float, int]]:
         """All ideals whose weight is in one of the windows, with their weights, in no order.
 
-        Halves an interval of ideals (all those between two) at one node, in or out, and leaves intervals
-        that reach no window alone, so that the time is in proportion to what is found, about. Not where
-        windows are narrow and hardly any ideal has such a weight: there it ends as if too many were found.
+        An interval of ideals (all those between two) is divided in two at a node, which is in or out.
+        Intervals that reach no window are skipped. So the time is about in proportion to the number of
+        ideals that are found. This does not hold if windows are narrow and hardly any ideal has such a
+        weight. Then the search ends as if too many were found.
 
         Raises:
             TooManyIdeals: more than ``limit``.
@@ -205,7 +206,7 @@ class WeighedOrder(PartialOrder):
 
 
 def membership(order: PartialOrder, ideals: Sequence[int]) -> NDArray[np.bool_]:
-    """Membership of nodes in ideals: a row an ideal, a column a node."""
+    """Membership of nodes in ideals. Each row is an ideal, each column a node."""
     size = (order.size + 7) // 8
     packed = np.frombuffer(b"".join(i.to_bytes(size, "little") for i in ideals), np.uint8)
     bits = np.unpackbits(packed.reshape(-1, size), axis=1, bitorder="little", count=order.size)

@@ -43,9 +43,9 @@ class CompatPlan:
 
 
 def _boundary(order: PartialOrder, ideal: int) -> list[int]:
-    """What PipeDream takes for the boundary: too much, where branches of different lengths meet.
+    """What PipeDream takes as the boundary. It is too large if branches of different lengths meet.
 
-    A node counts as soon as some maximal node comes behind it and does not come behind all of its readers,
+    A node counts as soon as some maximal node comes after it and does not come after all of its readers,
     even if another maximal node does.
     """
     maximal = order.antichain(ideal)

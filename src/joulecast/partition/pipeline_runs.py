@@ -1,8 +1,9 @@
-"""A partition of a network run as a pipeline on this machine, and what its step is compared with.
+"""Runs a partition of a network as a pipeline on this machine, with other runs to compare its step with.
 
-torchrun starts a rank for each stage, each on a core and a thread of its own. These take turns: every stage
-alone, the whole network in one process, the pipeline, and whole networks in as many processes as there are
-cores. The last shows the speed of all cores together, which no pipeline can exceed.
+torchrun starts a rank for each stage. Each rank has its own core and thread. Four kinds of steps take
+turns: every stage alone, the whole network in one process, the pipeline, and whole networks in as many
+processes as there are cores. The last shows the speed of all cores together. No pipeline can be faster
+than this.
 """
 
 import json
@@ -206,7 +207,7 @@ class _Rank:
         return float(-ends[1] - ends[0])
 
     def turn(self, work: Callable[[], Any]) -> list[Any]:
-        """What the steps that count gave."""
+        """The results of the steps that count."""
         found = []
         for _ in range(WARM_UP + ITERATIONS):
             self.network.zero_grad()

@@ -1,4 +1,4 @@
-"""What the command line and the tables say of a plan: one dictionary for all modes and formats."""
+"""What the command line and the tables say about a plan: one dictionary for all modes and formats."""
 
 import time
 from typing import Any
@@ -94,10 +94,11 @@ def compat_report(
     replicate: bool,
     memory: float | None,
 ) -> dict[str, Any]:
-    """What PipeDream's optimizer finds in a graph; it knows no proof, and no sum of work and transfer.
+    """What PipeDream's optimizer finds in a graph. This optimizer has no proof, and no sum of work and
+    transfer.
 
     Raises:
-        JoulecastError: what that optimizer cannot do.
+        JoulecastError: the optimizer cannot do what is asked.
     """
     if cost == "sum" or memory is not None:
         what = "--cost sum" if cost == "sum" else "--memory"
@@ -159,7 +160,7 @@ def partition_report(graph: TaskGraph, request: PartitionRequest) -> dict[str, A
 
 
 def _times_are(graph: TaskGraph) -> str:
-    """Where the times of a graph's tasks are from, as far as its file says it."""
+    """Where the times of a graph's tasks come from, if its file says it."""
     known = graph.provenance
     parts = [str(known.get("source") or "given by its file")]
     host = known.get("host")

@@ -4,10 +4,11 @@
     plan = best_plan(problem)
     plan.bottleneck, plan.lower_bound, plan.is_certified, [stage.nodes for stage in plan.stages]
 
-First a few linear orders of the nodes are cut, which is quick and nearly right. That answer's bottleneck says
-which ideals a better one could go through (:mod:`joulecast.partition.dynamic_programme`); those are
-searched, all of them, for bottlenecks near the lower bound first, which leave few.
-Where there are too many of them to list, what cannot be proven is a gap that is reported.
+First, a few linear orders of the nodes are cut. This is quick and nearly right. The bottleneck of this
+answer shows through which ideals a better pipeline could go
+(:mod:`joulecast.partition.dynamic_programme`). All of these are searched, first for bottlenecks near the
+lower bound, because these leave few ideals. If there are too many to list, the answer is not proven, and
+the gap is reported.
 """
 
 import math
@@ -123,7 +124,7 @@ class _Search:
         return self.bound >= self.best
 
     def contract(self) -> None:
-        """Go on with what a better pipeline may still separate."""
+        """Continue with the smaller problem that a better pipeline can still cut."""
         while (smaller := contracted(self.problem, self.best)) is not None:
             self._contractions.append(smaller)
             self.problem = smaller.problem
@@ -163,7 +164,7 @@ class _Search:
         return True
 
     def sample(self) -> None:
-        """Search the ideals of many orders together: good, and no proof."""
+        """Search the ideals of many orders together. The result is good, but not proven."""
         ideals: dict[int, None] = {}
         for nodes in [*orders_to_cut(self.problem.order), *self._random_orders()]:
             ideals.update(dict.fromkeys(prefixes(nodes)))
@@ -190,7 +191,7 @@ class _Search:
         return found
 
     def run(self) -> None:
-        """Try bottlenecks from just above the bound on: the nearer, the fewer ideals they need."""
+        """Try bottlenecks, beginning just above the bound, because the nearest need the fewest ideals."""
         if self.bound < self.best and self.settle(self.best, min(_HANDFUL, self.most_ideals)):
             return
         # Where a stage may be on several devices, nearer bottlenecks hardly need fewer.
@@ -211,7 +212,8 @@ class _Search:
 
 
 def best_plan(problem: Problem, most_ideals: int = MOST_IDEALS) -> Plan:
-    """The pipeline with the least bottleneck, certified unless there are more ideals than there is room for.
+    """The pipeline with the least bottleneck. It is certified, unless there are more ideals than can be
+    listed.
 
     Raises:
         JoulecastError: no pipeline fits the memory of the devices.
@@ -225,7 +227,7 @@ def best_plan(problem: Problem, most_ideals: int = MOST_IDEALS) -> Plan:
 
 
 def _searched(problem: Problem, most_ideals: int) -> _Search:
-    """The search when it has come to its end."""
+    """The search after it has ended."""
     search = _Search(problem, most_ideals)
     if problem.only_work_counts:
         search.keep(first_chain(problem, cuts_by_work=True))

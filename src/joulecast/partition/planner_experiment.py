@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def _timed(work: Callable[[], T]) -> tuple[T, float, float]:
-    """What it gives, and its least CPU and wall time in milliseconds."""
+    """The result of a function, and its least CPU time and wall time in milliseconds."""
     found = []
     for _ in range(REPEATS):
         cpu, wall = time.process_time(), time.perf_counter()

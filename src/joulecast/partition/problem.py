@@ -32,10 +32,10 @@ _LARGEST, _EXACT_BITS = 1e300, 51
 
 @dataclass(frozen=True)
 class Output:
-    """What a node hands on, once to every stage that reads it.
+    """The output of a node, which is sent once to every stage that reads it.
 
-    ``producer`` is a node, ``consumers`` a set of later ones; ``cost`` is the time to send it, in us, or its
-    bytes.
+    ``producer`` is a node, ``consumers`` a set of later nodes. ``cost`` is the time to send it in us, or
+    its bytes.
     """
 
     producer: int
@@ -85,17 +85,20 @@ class Problem:
 
     @cached_property
     def rounding(self) -> float:
-        """What sums of weights may differ by for the order of their terms; nothing, if all are whole."""
+        """By how much sums of weights may differ if the order of their terms differs. It is 0 if all
+        weights are whole."""
         is_whole = all((each == np.floor(each)).all() for each in (self.order.weights, self.work))
         return 0.0 if is_whole else _ROUNDING * self.order.total
 
     @property
     def only_work_counts(self) -> bool:
-        """Whether stages cost what their nodes weigh, one on every device, and nothing else limits them."""
+        """Whether the cost of a stage is the weight of its nodes, with one stage on every device and no
+        other limits."""
         return self.is_straight and self.memory is None and not self.outputs
 
     def stashed(self, used: int, replicas: int) -> int:
-        """Micro-batches whose activations a stage holds: as many as are under way behind it (1F1B)."""
+        """Number of micro-batches whose activations a stage holds: as many as are in the stages after it
+        (1F1B)."""
         return -(-(self.devices - used) // replicas)
 
     def stage_memory(
@@ -199,10 +202,12 @@ def _check_memory(where: str, problem: Problem) -> None:
 
 
 def summable(*parts: Floats) -> list[Floats]:
-    """Numbers rounded by less than the last bits of their sum, so that all sums are exact.
+    """Numbers rounded so that all their sums are exact. The rounding is less than the last bits of their
+    sum.
 
-    Added up in any order they give the same then, on every processor: which of several equally good
-    pipelines is found, and whether it reaches its bound, is no matter of rounding. Whole numbers stay.
+    Then sums are the same in any order and on every processor. So rounding does not decide which of
+    several equally good pipelines is found, nor whether it reaches its bound. Whole numbers are not
+    changed.
     """
     total = float(sum(np.abs(part).sum() for part in parts))
     if not 0 < total < _LARGEST:

@@ -1,4 +1,4 @@
-"""What can be asked of the partitioner, by a command or in the configuration."""
+"""The questions that the partitioner answers, from a command or the configuration."""
 
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal

@@ -1,4 +1,5 @@
-"""What stages cost, many at once: all those that begin after one ideal; and what each stage of a plan has."""
+"""What stages cost. All stages that begin after one ideal are computed at once. Also, what each stage of
+a plan has."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,11 +13,11 @@ from joulecast.partition.problem import Floats, Problem
 
 
 class StageCosts:
-    """What all stages between the ideals of a list cost.
+    """The costs of all stages between the ideals of a list.
 
     Args:
-        problem: as above.
-        ideals: the first is empty, the last everything, none before one that it includes.
+        problem: what stages cost, and the devices.
+        ideals: the first is empty, the last has all nodes, and none comes before an ideal that it includes.
     """
 
     def __init__(self, problem: Problem, ideals: Sequence[int]) -> None:

@@ -1,8 +1,8 @@
-"""The task graph of a network: what a partitioner cuts. Needs no torch.
+"""The task graph of a network, which a partitioner cuts. Needs no torch.
 
-A task is one call of the network's forward (a layer or a function), with what it was measured to take
-forward and backward, what it holds and what it hands on. Where the op graph (:mod:`joulecast.graphs.opgraph`)
-says how operators can be split, a task graph says how long whole ones take.
+A task is one call in the forward pass of the network (a layer or a function), with its measured forward
+and backward times, its parameters and its output. The op graph (:mod:`joulecast.graphs.opgraph`) says how
+operators can be split. A task graph says how long whole operators take.
 """
 
 import json
@@ -51,9 +51,9 @@ class Task:
 class TaskGraph:
     """Tasks in an order in which they can run.
 
-    ``time_unit`` is what the file that this was read from counts in (``us`` or ``ms``); the tasks always
-    have microseconds. ``batch`` is the number of samples that times and sizes are for, ``None`` if the file
-    does not say.
+    ``time_unit`` is the unit in the file from which it was read (``us`` or ``ms``); the tasks always have
+    microseconds. ``batch`` is the number of samples for which times and sizes are given; ``None`` if the
+    file does not say it.
     """
 
     name: str
@@ -95,13 +95,14 @@ class TaskGraph:
 
 
 def in_order(where: str, tasks: Sequence[Task]) -> tuple[Task, ...]:
-    """Tasks in an order in which they can run, as near to the given one as that allows.
+    """Tasks in an order in which they can run. It is as near as possible to the given order.
 
-    Depth first from the end of the list, so that branches come one after the other and not interleaved:
-    a cut of such an order crosses few tensors.
+    The order is depth first, from the end of the list. So branches come one after the other, not
+    interleaved, and a cut of the order crosses few tensors.
 
     Raises:
-        JoulecastError: two tasks of a name, a task that reads one that is not there, or a cycle; names them.
+        JoulecastError: two tasks have one name, a task reads one that does not exist, or there is a
+            cycle. It names them.
     """
     by_name: dict[str, Task] = {}
     for task in tasks:

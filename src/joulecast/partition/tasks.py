@@ -52,10 +52,10 @@ class CapturedTask:
 
 @dataclass(frozen=True)
 class Captured:
-    """A module's trace and its tasks, in the trace's order.
+    """A module's trace, and its tasks in the order of the trace.
 
-    ``traced`` shares parameters and buffers with the module; ``tracer`` made it: ``torch.fx.symbolic_trace``
-    or ``torch.export``.
+    ``traced`` shares parameters and buffers with the module. ``tracer`` says what made it:
+    ``torch.fx.symbolic_trace`` or ``torch.export``.
     """
 
     traced: fx.GraphModule
@@ -73,7 +73,7 @@ def _attribute(traced: fx.GraphModule, node: fx.Node) -> Any:
 
 
 def reason_of(error: Exception) -> str:
-    """One line of why, for a message."""
+    """One line that gives the reason of an error, for a message."""
     if isinstance(error, JoulecastError):
         return str(error)
     return f"{type(error).__name__}: {''.join(str(error).strip().splitlines()[:1])}"
@@ -111,10 +111,11 @@ def changes_its_input(node: fx.Node, traced: fx.GraphModule) -> bool:
 
 
 def _refuse_read_after_change(traced: fx.GraphModule) -> None:
-    """A stage works on its own copy of what it is sent, so that it must not matter who changes it.
+    """Refuse a trace in which a tensor is read after it was changed in place. A stage changes only its
+    own copy of what it gets.
 
     Raises:
-        JoulecastError: a node changes a tensor in place that is read after that; names the three.
+        JoulecastError: a node changes a tensor in place that is read after that. It names the three.
     """
     position = {node: index for index, node in enumerate(traced.graph.nodes)}
     for node in traced.graph.nodes:

@@ -1,6 +1,6 @@
-"""What a campaign answers by itself: forecasts, advice, and what its settings cost.
+"""The answers that a campaign gives by itself: forecasts, advice, and what its settings cost.
 
-The page shows these answers, and they stand beside it as tables and JSON.
+The page shows these answers. Tables and JSON next to the page have them, too.
 """
 
 import json
@@ -36,11 +36,11 @@ _SCALE = ("ranks_per_host", "accelerators_per_node")
 
 @dataclass(frozen=True)
 class CampaignForecast:
-    """Rows of :func:`joulecast.energy.forecast.forecast`, for the work ``work_is`` in words.
+    """Rows of :func:`joulecast.energy.forecast.forecast`. ``work_is`` says in words for which work.
 
-    ``notes`` say what is not forecast, and why. ``most_run`` of a row is the largest scale that its training
-    was run on, ``has_steps`` whether its work is whole steps of its batch; ``runs_were`` says how long runs
-    lasted, and on what.
+    ``notes`` say what is not forecast, and why. ``most_run`` of a row is the largest scale on which its
+    training was run. ``has_steps`` says whether its work is whole steps of its batch. ``runs_were`` says
+    how long runs lasted, and on what.
     """
 
     rows: list[dict[str, Any]]
@@ -53,7 +53,7 @@ class CampaignForecast:
 class Advised:
     """Advice on one network: the request and its answer, or why there is none.
 
-    ``label`` is what charts call it; ``has_steps`` says whether its work is whole steps of the batch.
+    ``label`` is its name in charts. ``has_steps`` says whether its work is whole steps of the batch.
     """
 
     name: str
@@ -75,10 +75,10 @@ class CampaignAnswers:
 
 
 def campaign_answers(results: Results, configfile: str | None = None) -> CampaignAnswers:
-    """What a campaign answers.
+    """The answers of a campaign.
 
     Args:
-        configfile: of the campaign, whose prices the command of the advice names.
+        configfile: of the campaign. The command of the advice names it for its prices.
     """
     runs = KnownRuns.of_fit(results.fit)
     # The command takes one file of prices.
@@ -91,7 +91,8 @@ def campaign_answers(results: Results, configfile: str | None = None) -> Campaig
 
 
 def write_answers(answers: CampaignAnswers, out: Path, prices: Prices) -> None:
-    """Write ``forecast.json`` and ``advice.json``, unrounded, and the table ``costs``, as far as they are."""
+    """Write ``forecast.json`` and ``advice.json``, unrounded, and the table ``costs``, if there are such
+    answers."""
     out.mkdir(parents=True, exist_ok=True)
     advice = answers.advice.content or []
     found: dict[str, Any] = {
@@ -118,18 +119,18 @@ def write_answers(answers: CampaignAnswers, out: Path, prices: Prices) -> None:
 
 
 def work_in_words(unit: str) -> str:
-    """The work that costs are given for: ``1,000,000 samples`` or ``1 epoch``."""
+    """The work for which costs are given: ``1,000,000 samples`` or ``1 epoch``."""
     return counted(int(work_of(unit)), unit.removesuffix("s"))
 
 
 def advise_campaign(
     results: Results, runs: KnownRuns, priced_by: str | None = None
 ) -> list[Advised]:
-    """Advice for every network of the campaign: each asks for the least energy, as ``joulecast advise`` does.
+    """Advice for every network of the campaign. Each asks for the least energy, as ``joulecast advise`` does.
 
     Args:
         runs: of the campaign.
-        priced_by: the configuration that has the prices, as the command names it.
+        priced_by: the configuration with the prices, as the command names it.
 
     Raises:
         NothingToShow: no training run is left.
@@ -155,9 +156,10 @@ def advise_campaign(
 
 
 def campaign_forecast(results: Results, runs: KnownRuns) -> CampaignForecast:
-    """Forecasts from the fewest nodes that were run up to four times the most.
+    """Forecasts from the fewest nodes that were run to four times the most.
 
-    Runs that count the same are forecast together, as one chart shows them; the kind with most runs counts.
+    One chart shows runs that count in the same unit, so these are forecast together. The unit with most
+    runs counts.
 
     Raises:
         NothingToShow: nothing can be forecast.
@@ -193,14 +195,14 @@ def _runs_in_words(trained: pd.DataFrame) -> str:
 
 
 def _units(trained: pd.DataFrame) -> pd.Series:
-    """What the work of each run is asked for in; runs of others, and those whose samples are not known, are
-    forecast for the work that they did."""
+    """The unit of the work that is asked for, for each run. Runs of others, and runs whose samples are
+    not known, are forecast for the work that they did."""
     units = trained["work_unit"]
     return units.mask((trained["kind"] == "imported") | (units == "steps"), _AS_RUN)
 
 
 def _in_range(table: pd.DataFrame, runs: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows of each workload from the fewest nodes that it was run on to its usual last."""
+    """Rows of each workload, from the fewest nodes on which it was run to the usual last count."""
     known = {}
     for key, of_workload in runs.groupby(["network", "platform"]):
         ran = of_workload["nodes"]
@@ -217,10 +219,10 @@ def _in_range(table: pd.DataFrame, runs: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def costs(results: Results) -> pd.DataFrame:
-    """A row a setting: means over its runs of ``time_s`` and ``energy_j`` for the work of
+    """A row for each setting: means over its runs of ``time_s`` and ``energy_j`` for the work of
     :func:`work_in_words`, and their kWh, money and CO2.
 
-    ``time_off_percent`` and ``energy_off_percent`` are MC2's errors where it had not seen the setting.
+    ``time_off_percent`` and ``energy_off_percent`` are MC2's errors for settings that it had not seen.
 
     Raises:
         NothingToShow: no training run is left.
@@ -263,7 +265,8 @@ def costs(results: Results) -> pd.DataFrame:
 
 
 def _work_done(unit: str, batch: float | None) -> float:
-    """What a training does for :func:`~joulecast.energy.forecast.work_of`: whole steps of its batch."""
+    """What a training does for the work of :func:`~joulecast.energy.forecast.work_of`: whole steps of
+    its batch."""
     work = work_of(unit)
     if batch is None or pd.isna(batch) or unit != "samples":
         return work
@@ -271,7 +274,7 @@ def _work_done(unit: str, batch: float | None) -> float:
 
 
 def _errors(results: Results, table: pd.DataFrame) -> dict[str, list[float | None]]:
-    """Columns of how far MC2 was off where it had not seen the setting."""
+    """Columns with MC2's errors for settings that it had not seen."""
     try:
         times = _by_setting(judged_times(results.fit))
     except NothingToShow:
@@ -286,7 +289,7 @@ def _errors(results: Results, table: pd.DataFrame) -> dict[str, list[float | Non
 
 
 def _keys(table: pd.DataFrame) -> list[tuple[Any, ...]]:
-    """Settings to look up: a batch that no log tells is NaN, which is not equal to itself."""
+    """Keys by which settings are looked up. A batch that no log has is NaN, which is not equal to itself."""
     settings = table[["platform", "network", "nodes", "batch"]]
     return list(settings.astype(object).where(settings.notna(), None).itertuples(False, None))
 

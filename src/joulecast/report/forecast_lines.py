@@ -1,4 +1,4 @@
-"""A forecast in lines for people: the terminal's table, and that of a notebook."""
+"""A forecast in lines for people: the table in the terminal, and the table in a notebook."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,7 +19,8 @@ InWords = Callable[..., list[str]]
 
 
 def basis_in_words(row: Mapping[str, Any]) -> str:
-    """What a row of a forecast or an advice is: ``mean of 3 runs``, ``one run``, ``MC2``, ``simulated``."""
+    """The basis of a row of a forecast or an advice: ``mean of 3 runs``, ``one run``, ``MC2``,
+    ``simulated``."""
     if row["basis"] != "measured":
         return "MC2" if row["basis"] == "fitted" else "simulated"
     runs = "one run" if row["runs"] == 1 else f"mean of {row['runs']} runs"
@@ -28,7 +29,7 @@ def basis_in_words(row: Mapping[str, Any]) -> str:
 
 
 def _costs(row: Mapping[str, Any], currency: str) -> dict[str, str]:
-    """Money and CO2 of a forecast, where they are known; what rests on an estimated power says so."""
+    """Money and CO2 of a forecast, if they are known. If they rest on an estimated power, a word says so."""
     cells = {"cost": cost_text(row, currency), "CO2e": co2_text(row)}
     return {name: text for name, text in cells.items() if text != NONE}
 
@@ -54,8 +55,8 @@ def _cells(row: Mapping[str, Any], currency: str, in_joules: InWords) -> dict[st
 
 
 def energy_is(row: Mapping[str, Any]) -> str:
-    """What to call the energy of a row: its source, or that it is a forecast and made from what; why there is
-    none, if a row says it."""
+    """The label of the energy of a row: its source, or that it is a forecast and from what it is made.
+    If a row says why there is no energy, this reason."""
     if row["energy_j"] is None:
         return f"none: {row['why_no_energy']}" if row.get("why_no_energy") else "not known"
     if row["basis"] == "simulated":
@@ -71,7 +72,7 @@ def _nodes_are(row: Mapping[str, Any], unit: str) -> str:
 
 
 def forecast_cells(result: Mapping[str, Any]) -> list[dict[str, str]]:
-    """A line for each forecast, by its columns.
+    """A line for each forecast, as cells by column.
 
     Args:
         result: what :func:`joulecast.energy.forecast.forecast` returns.
@@ -82,7 +83,7 @@ def forecast_cells(result: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def forecast_notes(result: Mapping[str, Any]) -> list[str]:
-    """What a reader of a forecast should know: what it rests on, the prices, what was left out."""
+    """Notes for a reader of a forecast: what it rests on, the prices, and what was left out."""
     rows, paid = result["forecasts"], Prices(**result["prices"])
     beyond = scale_in_words(result["largest_fitted_nodes"], rows[0]["nodes_are"])
     of_one = "in brackets: 90 % intervals of one run; batch is of all nodes"

@@ -1,4 +1,4 @@
-"""What was measured and on what: hosts, nodes, meters, dates, versions; what was left out."""
+"""What was measured, and on what (hosts, nodes, meters, dates, versions), and what was left out."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -42,9 +42,9 @@ def facts_of(infos: Sequence[RunInfo], results: Results) -> dict[str, Any]:
     """What the runs were, in words.
 
     Returns:
-        ``campaigns``; the ``replayed`` ones and the ``notes`` of those who recorded them; ``nodes_are``;
-        ``sources`` of energies, sentences; ``measured`` and ``provenance``, pairs of a term and what is to
-        say of it.
+        ``campaigns``; the ``replayed`` ones, and the ``notes`` of those who recorded them; ``nodes_are``;
+        ``sources`` of energies, as sentences; ``measured`` and ``provenance``, each a list of pairs of a
+        term and a text about it.
     """
     notes = {
         (str(info.source["recorded_campaign"]), str(info.source["recorded_note"]))
@@ -64,7 +64,7 @@ def facts_of(infos: Sequence[RunInfo], results: Results) -> dict[str, Any]:
 
 
 def _what_was_measured(infos: Sequence[RunInfo]) -> list[tuple[str, str]]:
-    """Hosts, nodes, meters, dates and versions of the runs, each in a sentence."""
+    """Hosts, nodes, meters, dates and versions of the runs, one sentence for each."""
     kinds = Counter(info.spec.kind for info in infos)
     counts = [f"{count} {_KINDS.get(kind, kind)}" for kind, count in kinds.most_common()]
     rows = [
@@ -130,7 +130,7 @@ def _nodes(infos: Sequence[RunInfo]) -> str:
 
 
 def _counted(infos: Sequence[RunInfo]) -> str:
-    """What scales are counted in where it is not nodes: of trainings that were observed."""
+    """What scales count, if it is not nodes. This happens for observed trainings."""
     kinds = {
         "GPUs" if info.outcome.device == "cuda" else "ranks"
         for info in infos
@@ -167,7 +167,7 @@ def _absent(infos: Sequence[RunInfo]) -> str:
 
 
 def _named(kind: str, reason: str) -> str:
-    """A reason with its meter's name, once."""
+    """A reason with the name of its meter. The name appears once."""
     name, _, rest = reason.partition(": ")
     if name.lower() != kind.lower():
         return f"{kind}: {reason}"
@@ -228,7 +228,7 @@ def left_out_sentence(results: Results) -> str:
 
 
 def left_out_table(results: Results) -> Table | None:
-    """Runs that were measured and that no fit and no figure sees, with the reason; or ``None``."""
+    """Measured runs that no fit and no figure sees, with the reason; or ``None``."""
     marked = results.observations[results.observations["left_out"] != ""]
     if marked.empty:
         return None
@@ -240,7 +240,8 @@ def left_out_table(results: Results) -> Table | None:
 
 
 def check_warnings(results: Results) -> list[str]:
-    """Warnings that checks gave of runs, but those of disturbances, of which the page says more."""
+    """Warnings from the checks of runs, except those about disturbances, which the page explains in more
+    detail."""
     checks = results.tables[CHECKS]
     warned = checks[(checks["verdict"] == "warning") & (checks["check"] != "disturbed")]
     lines = [

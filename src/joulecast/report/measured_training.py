@@ -20,7 +20,7 @@ _STAGES = {
 
 
 def _source(row: dict[str, Any]) -> str:
-    """Source of an energy, and what a measured one is of."""
+    """Source of an energy. If it is measured, also what it covers."""
     covers = row["energy_covers"]
     if row["energy_source"] != "measured" or covers is None:
         return str(row["energy_source"])
@@ -72,7 +72,7 @@ def _summary(record: RunRecord, folder: Path) -> list[str]:
 
 
 def result_lines(result: Result) -> list[str]:
-    """Lines of a record that was made, or why there is none; nothing where another process makes it."""
+    """Lines about a record that was made, or why there is none. Empty if another process makes it."""
     lines = [f"joulecast: no record: {result.why_not}"] if result.why_not else []
     if result.record is not None and result.folder is not None:
         lines = _summary(result.record, result.folder)

@@ -1,4 +1,5 @@
-"""A table of a page, as text, and what its rows' amounts are computed from for another work."""
+"""A table of a page, as text. Its rows also have the amounts from which costs of another work are
+computed."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,14 +13,14 @@ _ENDS = ("", "_low", "_high")
 
 @dataclass(frozen=True)
 class Amounts:
-    """What a setting takes for its work, from which a reader's own work and prices are computed.
+    """What a setting takes for its work. From this, a reader's own work and prices are computed.
 
     Attributes:
-        time_s, energy_j: what is expected, and the ends of the interval.
+        time_s, energy_j: the expected values, and the ends of their intervals.
         work: in ``unit``.
-        batch: of all nodes, where the training has whole steps of it; ``None``: time and energy grow in
-            proportion to the work.
-        nodes, gpus: in use, where they are known.
+        batch: of all nodes, if the work of the training is whole steps of it; ``None``: time and energy
+            grow in proportion to the work.
+        nodes, gpus: in use, if they are known.
         is_estimated: whether the energy rests on an estimated power.
     """
 
@@ -37,7 +38,7 @@ class Amounts:
         """Amounts of a row with ``time_s``, ``energy_j`` and their ends, as forecasts have them.
 
         Args:
-            source: what the joules are.
+            source: source of the joules.
             known: the other attributes.
         """
         time_s, energy_j = (
@@ -47,7 +48,7 @@ class Amounts:
         return cls(time_s, energy_j, is_estimated="estimated" in str(source), **known)
 
     def as_json(self) -> str:
-        """All of it as JSON, ``null`` where a number is not known."""
+        """All attributes as JSON. A number that is not known is ``null``."""
         numbers = {
             **{"work": self.work, "batch": self.batch, "nodes": self.nodes, "gpus": self.gpus},
         }
@@ -84,7 +85,7 @@ class Table:
 
     @property
     def aligned(self) -> list[tuple[str, bool]]:
-        """Columns with whether they are numeric."""
+        """Each column, and whether it is numeric."""
         return [(column, column in self.numeric) for column in self.columns]
 
 

@@ -1,4 +1,4 @@
-"""What lies in the results folder of a campaign that was fitted."""
+"""What the results folder of a fitted campaign contains."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,8 +27,8 @@ METERED = "metered/tables/energy_summary"
 
 
 class NothingToShow(JoulecastError):
-    """Reason why a part of the page is missing, and what makes what it needs: a target of Snakemake, or a
-    campaign of another configuration."""
+    """Reason why a part of the page is missing, and what makes the needed data: a target of Snakemake,
+    or a campaign with another configuration."""
 
     def __init__(self, why: str, target: str | None = None, configfile: str | None = None) -> None:
         super().__init__(why)
@@ -37,7 +37,7 @@ class NothingToShow(JoulecastError):
 
 @dataclass(frozen=True)
 class Part:
-    """An answer or a part of the page, or why there is none and what makes what it needs."""
+    """An answer or a part of the page; or why there is none, and what makes the needed data."""
 
     content: Any
     why_none: str | None = None
@@ -46,7 +46,7 @@ class Part:
 
     @classmethod
     def of(cls, make: Callable[[], Any]) -> "Part":
-        """What a function makes, or why it cannot."""
+        """The part that a function makes, or why it cannot."""
         try:
             return cls(make())
         except NothingToShow as nothing:
@@ -55,7 +55,7 @@ class Part:
             return cls(None, str(error), "all")
 
     def then(self, make: Callable[[Any], Any]) -> "Part":
-        """What a function makes of an answer; the reason stays where there is none."""
+        """The part that a function makes from an answer. If there is no answer, the reason is kept."""
         return self if self.content is None else Part.of(lambda: make(self.content))
 
 
@@ -63,8 +63,8 @@ class Part:
 class Results:
     """A results folder in memory.
 
-    ``tables`` are named by their paths below the folder, without suffix; those that a campaign does not make
-    are not in them.
+    ``tables`` are named by their paths below the folder, without suffix. Tables that a campaign does not
+    make are not in it.
     """
 
     folder: Path
@@ -93,13 +93,13 @@ class Results:
 
     @property
     def disturbed(self) -> str | None:
-        """What a reader must know of disturbed runs; ``None`` if no figure rests on any."""
+        """What a reader must know about disturbed runs; ``None`` if no figure rests on any."""
         notes = disturbance_notes(self.observations)
         return notes[0] if notes else None
 
     @property
     def disturbed_trainings(self) -> bool:
-        """Whether figures rest on training runs that were disturbed, and not on calibrations alone."""
+        """Whether figures rest on disturbed training runs, and not only on disturbed calibrations."""
         runs = used(self.observations)
         return bool((is_training(runs) & (runs["disturbed"] != "")).any())
 
@@ -108,7 +108,7 @@ def read_results(folder: Path, prices: Prices = NO_PRICES) -> Results:
     """Read a results folder.
 
     Args:
-        prices: that its costs are given in.
+        prices: in which its costs are given.
 
     Raises:
         JoulecastError: there are no fits in it, or a file in it cannot be read.
@@ -129,7 +129,7 @@ def papers_table(folder: Path) -> str:
 
 
 def names_of(networks: Sequence[str], platforms: Sequence[str]) -> list[str]:
-    """What to call trainings: their networks, with their platforms where there are several."""
+    """Names for trainings: their networks, with the platforms if there are several."""
     if len(set(platforms)) == 1:
         return list(networks)
     return [f"{network}, {platform}" for network, platform in zip(networks, platforms, strict=True)]

@@ -1,4 +1,4 @@
-"""Folders of run records: which are there, and which answers a specification."""
+"""Folders of run records: which there are, and which of them answers a specification."""
 
 import re
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ def _is_hidden(path: Path) -> bool:
 
 
 def record_folders(above: Path) -> list[Path]:
-    """All run records in a folder, however deep.
+    """All run records in a folder and its subfolders.
 
     Raises:
         JoulecastError: there is none.
@@ -47,10 +47,10 @@ def measured_names(above: Path = MEASURED) -> list[str]:
 
 
 def campaign_records(above: Sequence[Path], runs: int) -> list[Path]:
-    """The records of a campaign of so many runs: one folder with all of them, or a folder each.
+    """The records of a campaign of so many runs. They are in one folder, or in a folder each.
 
     Raises:
-        JoulecastError: there are fewer or more; says how many.
+        JoulecastError: there are fewer or more. It says how many.
     """
     folders = [folder for path in above for folder in record_folders(path)]
     if len(folders) != runs:

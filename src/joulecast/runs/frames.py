@@ -1,4 +1,4 @@
-"""The frames of a run record: which columns each Parquet file has, and what they may hold."""
+"""The frames of a run record: which columns each Parquet file has, and what these may contain."""
 
 from joulecast.runs.files.columns import Column
 

@@ -1,8 +1,8 @@
-"""Energy of stages: exact overlap of readings and stage intervals on one clock.
+"""Energy of stages: the exact overlap of readings and stage intervals on one clock.
 
-A counter is interpolated between its readings; watts are integrated as straight lines between
-theirs. Nothing is spread evenly over a period that a stage edge cuts, beyond what that interpolation
-says, and what it cannot know comes out as an uncertainty.
+A counter is interpolated between its readings. Watts are integrated as straight lines between their
+readings. If the edge of a stage lies between two readings, this interpolation divides the energy. What it
+cannot know is given as an uncertainty.
 """
 
 from collections import defaultdict
@@ -21,8 +21,8 @@ Floats = NDArray[np.float64]
 class EnergyCurve:
     """Energy of one meter since its first reading, as a function of time.
 
-    ``t_s`` (readings,) strictly increasing, ``joules`` (readings,), ``watts`` the same or ``None``
-    for a counter.
+    ``t_s`` (readings,) strictly increasing; ``joules`` (readings,); ``watts`` (readings,), or ``None`` for a
+    counter.
     """
 
     t_s: Floats
@@ -31,7 +31,8 @@ class EnergyCurve:
 
     @classmethod
     def of(cls, readings: pd.DataFrame) -> "EnergyCurve":
-        """Curve of one meter's readings (columns ``t_s``, ``watts``, ``joules``), counter first.
+        """Curve of one meter's readings (columns ``t_s``, ``watts``, ``joules``). The counter is used if
+        there is one.
 
         Raises:
             ValueError: fewer than two good readings.
@@ -52,7 +53,7 @@ class EnergyCurve:
 
     @classmethod
     def of_power(cls, t_s: Floats, watts: Floats) -> "EnergyCurve":
-        """Curve of power readings in any order; of those of one moment the first counts.
+        """Curve of power readings in any order. If several are of the same moment, the first counts.
 
         Raises:
             ValueError: fewer than two moments.
@@ -66,7 +67,8 @@ class EnergyCurve:
         return cls(t_s, np.concatenate([[0.0], np.cumsum(steps)]), watts)
 
     def at(self, times: Floats) -> Floats:
-        """Joules at ``times`` (any shape); outside the readings the end powers are carried on."""
+        """Joules at ``times`` (any shape). Outside of the readings, the first or the last power is taken
+        to continue."""
         times = np.asarray(times, dtype=float)
         index = np.clip(np.searchsorted(self.t_s, times, side="right") - 1, 0, len(self.t_s) - 2)
         t0, t1 = self.t_s[index], self.t_s[index + 1]
@@ -85,8 +87,8 @@ class EnergyCurve:
         return self.at(stop_s) - self.at(start_s)
 
     def edge_uncertainty(self, edges: Floats) -> Floats:
-        """Joules that an edge inside a reading interval may be off by: ``e f (1-f)`` with ``e`` the
-        interval's energy and ``f`` the share of it before the edge; 0 on a reading."""
+        """By how many joules an edge inside a reading interval may be off: ``e f (1-f)``, where ``e`` is
+        the energy of the interval and ``f`` the share of it before the edge. It is 0 on a reading."""
         index = np.clip(np.searchsorted(self.t_s, edges, side="right") - 1, 0, len(self.t_s) - 2)
         t0, t1 = self.t_s[index], self.t_s[index + 1]
         share = np.clip((edges - t0) / (t1 - t0), 0, 1)
@@ -111,10 +113,10 @@ def _hidden_somewhere(stages: pd.DataFrame, communication: NDArray[np.bool_]) ->
 
 
 def exposed_intervals(stages: pd.DataFrame) -> pd.DataFrame:
-    """Cut communication that ran under computing or update down to what was exposed.
+    """Cut communication down to the part that was exposed, without what ran under computing or update.
 
-    ``stages`` as in ``stages.parquet``. Per rank the result overlaps nowhere, which is what an
-    energy split needs; without overlap it is ``stages`` itself.
+    ``stages`` are as in ``stages.parquet``. In the result, no intervals of a rank overlap, as an energy split
+    needs it. If there was no overlap, it is ``stages`` itself.
     """
     if stages.empty:
         return stages
@@ -156,16 +158,16 @@ def exposed_intervals(stages: pd.DataFrame) -> pd.DataFrame:
 
 
 class EnergySplit:
-    """Splits every node's energy over the stages of its ranks, which may come in parts.
+    """Splits every node's energy over the stages of its ranks. The stages may come in parts.
 
-    Ranks that share a node share its power equally at every moment. What no stage covers between
-    ``start_s`` and ``stop_s`` is ``other``, so that the stages add up to the meter.
+    Ranks that share a node share its power equally at every moment. Time between ``start_s`` and
+    ``stop_s`` that no stage covers is ``other``, so that the stages add up to the meter.
     """
 
     def __init__(
         self, power: pd.DataFrame, node_of_rank: Sequence[str], start_s: float, stop_s: float
     ) -> None:
-        """Take the readings of meters that are to be added up, and the node of each rank."""
+        """Take the readings of the meters to add up, and the node of each rank."""
         self._span = start_s, stop_s
         self._nodes: dict[str, tuple[list[int], list[EnergyCurve]]] = {}
         metered = set(power["node"])
@@ -184,7 +186,7 @@ class EnergySplit:
         self._variance: dict[str, dict[str, float]] = {n: defaultdict(float) for n in self._nodes}
 
     def add(self, exposed: pd.DataFrame) -> None:
-        """Add some stages, which overlap nowhere within a rank (:func:`exposed_intervals`)."""
+        """Add some stages. Within a rank, they must not overlap (:func:`exposed_intervals`)."""
         begins = exposed["start_s"].to_numpy(float).clip(*self._span)
         ends = exposed["stop_s"].to_numpy(float).clip(*self._span)
         lasts, rank = ends > begins, exposed["rank"].to_numpy()
@@ -204,7 +206,7 @@ class EnergySplit:
                     )
 
     def result(self) -> pd.DataFrame:
-        """One row a node and stage: ``node``, ``stage``, ``energy_j``, ``uncertainty_j``.
+        """A row for each node and stage: ``node``, ``stage``, ``energy_j``, ``uncertainty_j``.
 
         Nodes without a meter have no rows.
         """
@@ -224,8 +226,8 @@ def reading_quality(
 ) -> tuple[float, float]:
     """Coverage and longest gap (s) of readings at ``t_s`` over a run from ``start_s`` to ``stop_s``.
 
-    Coverage is the share of the run that lies in no gap longer than three periods; the time before
-    the first and after the last reading counts as a gap.
+    Coverage is the share of the run without gaps that are longer than three periods. The time before the
+    first reading and the time after the last one count as gaps.
     """
     inside = np.sort(t_s[(t_s >= start_s) & (t_s <= stop_s)])
     before, after = t_s[t_s < start_s], t_s[t_s > stop_s]

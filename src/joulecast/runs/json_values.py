@@ -1,4 +1,4 @@
-"""Tables as plain data: what JSON can hold, where a number that is not known is ``None``."""
+"""Tables as plain data that JSON can hold. A number that is not known is ``None``."""
 
 import math
 from typing import Any
@@ -8,7 +8,8 @@ import pandas as pd
 
 
 def json_value(value: Any) -> Any:
-    """Python numbers and strings, ``None`` for what is not finite; also inside of dictionaries and lists."""
+    """Python numbers and strings, also inside of dictionaries and lists. A number that is not finite
+    becomes ``None``."""
     if isinstance(value, dict):
         return {key: json_value(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -21,6 +22,6 @@ def json_value(value: Any) -> Any:
 
 
 def json_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """One dictionary a row."""
+    """A dictionary for each row."""
     rows = table.astype(object).to_dict("records")
     return [{str(key): json_value(value) for key, value in row.items()} for row in rows]

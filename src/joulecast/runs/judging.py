@@ -67,11 +67,11 @@ def judge(
     Args:
         predictions: with the columns of :data:`COLUMNS`.
         runs: the runs table.
-        of: ``time``: what MC2 and the time rivals say of workloads that the fit saw; ``energy``: what MC2 and
-            its rivals say; ``ablation``: what MC2 and MC2 without a part say of the energy.
+        of: ``time``: predictions of MC2 and the time rivals for workloads that the fit saw; ``energy``:
+            predictions of MC2 and its rivals; ``ablation``: energies of MC2, and of MC2 without a part.
 
     Returns:
-        A row a prediction, as of :func:`join_references`, with the run and its setting.
+        A row for each prediction, as from :func:`join_references`, with the run and its setting.
     """
     made = runs[["folder", *_RUN, "energy_j"]].assign(time_s=runs["total_s"])
     asked = predictions[predictions["role"].isin(_ROLES[of])]
@@ -90,14 +90,15 @@ def join_references(
     """Join predictions with what they are compared with.
 
     Args:
-        predictions: with ``key``, and of the columns of :data:`ANSWER` those that the models fill.
-        references: a row each value of ``key``, with ``time_s`` and, where joules are judged, ``energy_j``.
+        predictions: with ``key``, and those columns of :data:`ANSWER` that the models fill.
+        references: a row for each value of ``key``, with ``time_s`` and, if joules are judged,
+            ``energy_j``.
         key: column that says what is predicted.
         quantity: what is judged.
 
     Returns:
-        A row a prediction: the other columns of both, ``measured``, ``predicted``, ``lower`` and ``upper`` in
-        s or J, and ``measured_s`` and ``predicted_s``.
+        A row for each prediction: the other columns of both, ``measured``, ``predicted``, ``lower`` and
+        ``upper`` in s or J, and ``measured_s`` and ``predicted_s``.
     """
     name, unit = quantity.split("_")
     answers = predictions.reindex(columns=[*ANSWER])
@@ -114,8 +115,9 @@ def join_references(
 
 
 def by_setting(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-    """One row a setting of judged runs: means over its repeats, ``difference_percent`` of the means,
-    ``mean_absolute_percent`` of the single runs, and ``covered_percent`` of them by the interval."""
+    """A row for each setting of judged runs: means over its repeats, ``difference_percent`` of the
+    means, ``mean_absolute_percent`` of the single runs, and ``covered_percent``, the share of these
+    inside the interval."""
     judged = rows[rows["measured"].notna() & rows["predicted"].notna()]
     difference = 100 * (judged["predicted"] / judged["measured"] - 1).astype(float)
     inside = judged["measured"].between(judged["lower"], judged["upper"])
@@ -141,8 +143,8 @@ def by_setting(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
 
 
 def summarise(cells: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-    """MAPE, largest and signed difference in percent over settings, and how many of their runs the
-    intervals cover, by group; ``cells`` are of :func:`by_setting`."""
+    """For each group of settings: MAPE, largest and signed difference in percent, and how many of the
+    runs the intervals cover. ``cells`` are from :func:`by_setting`."""
     sized = cells.assign(
         size=cells["difference_percent"].abs(), hits=cells["covered_percent"] * cells["bounded"]
     )
@@ -165,15 +167,14 @@ def rank(rows: pd.DataFrame, by: Sequence[str], fewest: int) -> pd.DataFrame:
     """Judge whether predictions order settings as the measurements do, in each group of rows.
 
     Args:
-        rows: one row a setting in each group.
+        rows: a row for each setting in each group.
         by: columns that make groups.
         fewest: a group with fewer settings is not ranked.
 
     Returns:
-        ``settings``, their number; ``chosen``, the index of the row with the smallest prediction; ``least``,
-        the
-        index of the row with the smallest measurement; ``regret_percent``, by how much the measurement of
-        ``chosen`` is larger than that of ``least``; ``kendall_tau``.
+        ``settings``, their number; ``chosen``, the index of the row with the smallest prediction;
+        ``least``, the index of the row with the smallest measurement; ``regret_percent``, by how much the
+        measurement of ``chosen`` is larger than that of ``least``; ``kendall_tau``.
     """
     ranked = []
     for names, group in rows.groupby(list(by), sort=False):
@@ -197,9 +198,12 @@ def rank(rows: pd.DataFrame, by: Sequence[str], fewest: int) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Comparison:
-    """MC2 against one rival on the settings of one split: whether it is the best rival, percentage points
-    of MAPE that MC2 is better by, their 90 % interval, and the share of the resamples in which it is; these
-    are ``None`` on fewer than :data:`FEWEST` settings."""
+    """MC2 compared with one rival on the settings of one split.
+
+    It has: whether this is the best rival, by how many percentage points of MAPE MC2 is better, the 90 %
+    interval of this number, and the share of the resamples in which MC2 is better. The last two are
+    ``None`` on fewer than :data:`FEWEST` settings.
+    """
 
     rival: str
     best_rival: bool
@@ -218,12 +222,14 @@ def _error_by_model(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def best_rival(summary: pd.DataFrame) -> pd.Series | None:
-    """The rival that was least off of those that predicted as many settings as MC2 did; ``None``: no rival.
+    """The rival with the smallest error among those that predicted as many settings as MC2; ``None`` if
+    there is none.
 
-    It is chosen on the very settings that judge it, which favours the rival.
+    It is chosen on the same settings that judge it. This favours the rival.
 
     Args:
-        summary: a row a model with ``model``, ``settings`` and ``mape_percent``, as of :func:`summarise`.
+        summary: a row for each model, with ``model``, ``settings`` and ``mape_percent``, as from
+            :func:`summarise`.
     """
     is_ours = summary["model"] == OURS
     rivals = summary[~is_ours & summary["settings"].isin(summary.loc[is_ours, "settings"])]
@@ -232,8 +238,11 @@ def best_rival(summary: pd.DataFrame) -> pd.Series | None:
 
 
 def compare(cells: pd.DataFrame) -> list[Comparison]:
-    """Paired bootstrap of MC2 against every rival over the settings of one split and kind of time, the
-    strongest rival first, equals by name; each on the settings that it and MC2 both predict."""
+    """Paired bootstrap of MC2 against every rival, over the settings of one split and kind of time.
+
+    Each rival is compared on the settings that it and MC2 both predict. The strongest rival comes first;
+    equal rivals are ordered by name.
+    """
     errors = _error_by_model(cells)
     if OURS not in errors:
         return []
@@ -258,8 +267,10 @@ def compare(cells: pd.DataFrame) -> list[Comparison]:
 
 
 def run_to_run_cv(training: pd.DataFrame, quantity: str) -> float:
-    """Mean coefficient of variation in percent between repeats, of ``quantity`` per unit of work where
-    repeats did not do the same: no model can claim less."""
+    """Mean coefficient of variation between repeats, in percent. No model can claim to be better than this.
+
+    It is of ``quantity``, or of ``quantity`` per unit of work if the repeats did not do the same work.
+    """
     per_work = training[quantity] / training["samples"]
     cells = per_work.groupby([training[key] for key in SETTING], dropna=False)
     spread = (cells.std() / cells.mean())[cells.count() > 1]

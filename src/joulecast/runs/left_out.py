@@ -1,6 +1,6 @@
-"""Which runs no fit sees, and why: what disturbed or broke them, and what did no work.
+"""Which runs no fit sees, and why: something disturbed or broke them, or they did no work.
 
-The reasons stand in the columns ``left_out`` and ``left_out_for`` of the runs table; a run without any is
+The reasons are in the columns ``left_out`` and ``left_out_for`` of the runs table. A run without a reason is
 used.
 """
 
@@ -19,12 +19,12 @@ from joulecast.runs.spec import THIS_MACHINE
 
 
 def used(runs: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the runs table that nothing leaves out."""
+    """The rows of the runs table that are not left out."""
     return runs[runs["left_out"] == ""]
 
 
 def left_out(runs: pd.DataFrame) -> list[dict[str, str]]:
-    """Runs that no fit sees, each with the kinds of its reasons and the reasons themselves."""
+    """Runs that no fit sees, each with its reasons and the kinds of these."""
     marked = runs[runs["left_out"] != ""]
     return [
         {"run": row.run, "kind": row.left_out_for, "reason": row.left_out}
@@ -33,11 +33,11 @@ def left_out(runs: pd.DataFrame) -> list[dict[str, str]]:
 
 
 def runs_to_fit(folders: Sequence[Path]) -> pd.DataFrame:
-    """The runs table of some records, in which runs that no fit may see have the reason.
+    """The runs table of some records. Runs that no fit may see have the reason in it.
 
     Raises:
-        JoulecastError: no training run is left to fit, with why each was left out; or different trainings,
-            or machines, have one name.
+        JoulecastError: no training run is left to fit (it says why each was left out); or different
+            trainings, or different machines, have the same name.
     """
     runs = observe_all(folders)
     if runs.empty:
@@ -62,7 +62,7 @@ def runs_to_fit(folders: Sequence[Path]) -> pd.DataFrame:
 def _marked(
     runs: pd.DataFrame, which: pd.Series, kind: str, more: pd.Series | None = None
 ) -> pd.DataFrame:
-    """The runs, of which some have one more reason to be left out: a kind, and more words on it."""
+    """The runs. Some of them have one more reason to be left out: its kind, and a text."""
     reason = kind if more is None else kind + ": " + more
     reasons, kinds = runs["left_out"] + "; " + reason, runs["left_out_for"] + ", " + kind
     return runs.assign(
@@ -72,8 +72,9 @@ def _marked(
 
 
 def _of_one_unit(runs: pd.DataFrame) -> pd.DataFrame:
-    """The runs, of which those are left out that count their work in another unit than others of the same
-    training: a step is no sample. Samples say more than steps or epochs; else most runs decide."""
+    """The runs. Those are left out that count their work in another unit than most runs of the same
+    training, because steps and samples cannot be compared. If there are samples, these count;
+    otherwise most runs decide."""
     for _, alike in used(runs)[is_training(used(runs))].groupby(["platform", "workload"]):
         units = alike["work_unit"]
         if units.nunique() < 2:
@@ -86,7 +87,7 @@ def _of_one_unit(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _refuse_two_of_one_name(runs: pd.DataFrame) -> None:
-    """Raise where runs that count as repeats trained networks of different sizes."""
+    """Raise an error if runs that count as repeats trained networks of different sizes."""
     trained = runs[(runs["kind"] == "training") & (runs["gradient_bytes"] > 0)]
     # Per number of ranks: a sharded network has fewer parameters on each of more ranks.
     for (name, _), alike in trained.groupby(["workload", "ranks"]):
@@ -102,8 +103,8 @@ def _refuse_two_of_one_name(runs: pd.DataFrame) -> None:
 
 
 def _refuse_two_machines(runs: pd.DataFrame) -> None:
-    """Raise where runs on the platform without a name were made on machines with other processors, memory or
-    GPUs: they are no repeats, and no scales of each other."""
+    """Raise an error if runs on the platform without a name were made on machines with different
+    processors, memory or GPUs. Such runs are neither repeats nor scales of each other."""
     here = runs.loc[(runs["platform"] == THIS_MACHINE) & (runs["kind"] != "imported"), "folder"]
     found: dict[str, RunInfo] = {}
     for info in (read_info(Path(folder)) for folder in here):
@@ -118,8 +119,8 @@ def _refuse_two_machines(runs: pd.DataFrame) -> None:
 
 
 def _machine(info: RunInfo) -> str:
-    """The processors, memory and GPUs of a run's hosts, in words; memory to two digits, of which a kernel
-    takes some."""
+    """The processors, the memory and the GPUs of a run's hosts, in words. Memory has two digits, because a
+    kernel takes some of it."""
     facts = {
         f"{host.get('cpu', 'an unknown processor')}, {host.get('memory_bytes', 0) / 2**30:.2g} GiB"
         + gpus_in_words(host)

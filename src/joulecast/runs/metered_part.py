@@ -1,4 +1,5 @@
-"""What a meter covers, in one word. Imports nothing: the sampler starts with each run."""
+"""The part of a node that a meter covers, in one word. This module imports nothing, because the sampler
+starts with each run."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""The power readings of a record that its energy is made of."""
+"""The power readings of a record from which its energy is made."""
 
 import numpy as np
 import pandas as pd
@@ -37,7 +37,7 @@ def _may_stand_s(meter: MeterInfo, t_s: Floats, joules: Floats, lasts_s: float) 
 
 
 def _unusable(record: RunRecord) -> dict[tuple[str, str], str]:
-    """Faults of the meters whose readings cannot be used, by node and meter."""
+    """Meters whose readings cannot be used, by node and meter, with their faults."""
     outcome = record.info.outcome
     power = record.power
     good = power[power["watts"].notna() | power["joules"].notna()]
@@ -76,10 +76,11 @@ def _unusable(record: RunRecord) -> dict[tuple[str, str], str]:
 
 
 def counted_power(record: RunRecord) -> tuple[Metering, pd.DataFrame]:
-    """What a run's energy is made of, and the readings of those meters (columns as in
-    ``power.parquet``), none where the run has no energy.
+    """The choice of meters that make a run's energy, and their readings (columns as in
+    ``power.parquet``). There are no readings if the run has no energy.
 
-    A device that several containers of a machine read counts once: each has an equal share of it.
+    If several containers of a machine read one device, it counts once, and each gets an equal share of
+    it.
     """
     info = record.info
     if info.spec.kind == "imported":

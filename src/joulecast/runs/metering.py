@@ -1,11 +1,11 @@
-"""Choice of the meters that make a run's energy: every node has to be covered, or there is no figure.
+"""Choice of the meters that make a run's energy. Every node has to be covered, or there is no figure.
 
-A sum over the nodes that happen to have a meter is no energy of the run, and nothing is filled in for
-the others. Meters go by kind (``gpu``, ``cpu``, ...) and what they cover: what is missing on some nodes is
-left out on all of them, so that every node's energy holds the same parts. What is counted is thus what
-every node can count: GPUs without CPUs where only the GPUs have meters everywhere. Of meters that cover the
-same, one counts: the widest, and of equally wide ones the one that comes first in the record. What lies
-inside of it is kept as a part, and never added to it.
+A sum over only those nodes that have a meter would not be the energy of the run, and no value is made up
+for the others. Meters are grouped by kind (``gpu``, ``cpu``, ...) and by what they cover. If a group is
+missing on some nodes, it is left out on all nodes. So the energy of every node contains the same parts:
+for example, GPUs without CPUs if only the GPUs have meters everywhere. If several meters cover the same
+part, one counts: the one that covers most, and of equal ones the one that comes first in the record. A
+meter that lies inside of it is kept as a part, and never added to it.
 """
 
 from collections import defaultdict
@@ -104,8 +104,8 @@ class MeterInfo(BaseModel):
 
 @dataclass(frozen=True)
 class Gap:
-    """A node (or a host with all of its nodes) without a kind of meter that others have, and why;
-    ``metered`` of ``hosts`` have it."""
+    """A node (or a host with all of its nodes) without a kind of meter that others have, and why.
+    ``metered`` of ``hosts`` hosts have it."""
 
     node: str
     kind: str
@@ -116,10 +116,10 @@ class Gap:
 
 @dataclass(frozen=True)
 class Metering:
-    """What a run's energy is made of.
+    """The meters that make a run's energy.
 
-    ``meters`` are those that are summed, ``gaps`` the meters for whose lack a kind is left out;
-    without a ``source`` there is no energy, and ``why_not`` says why.
+    ``meters`` are those that are summed. ``gaps`` are the missing meters because of which a kind is left out.
+    Without a ``source`` there is no energy, and ``why_not`` says why.
     """
 
     source: EnergySource | None
@@ -129,7 +129,8 @@ class Metering:
 
     @property
     def covers(self) -> str | None:
-        """What the energy is of, as ``node`` or ``gpu+cpu+memory``; ``None`` if the record does not say."""
+        """The parts that the energy covers, as ``node`` or ``gpu+cpu+memory``; ``None`` if the record
+        does not say."""
         covered = {meter.covers for meter in self.meters}
         if not covered or None in covered:
             return None
@@ -137,7 +138,7 @@ class Metering:
 
     @property
     def has_trace(self) -> bool:
-        """Whether the energy of a part of the run is known, not only that of the whole."""
+        """Whether the energy is known also for parts of the run, and not only for the whole."""
         return all(meter.trace for meter in self.meters)
 
 
@@ -165,7 +166,8 @@ def _gaps(
     usable: dict[str, str | None],
     absent: dict[str, str | None],
 ) -> list[Gap]:
-    """Args: ``usable``: nodes and hosts that have the family, and what is wrong with it there."""
+    """The gaps of a family of meters. ``usable`` has the nodes and hosts with the family, and what is
+    wrong with it there."""
     missing: dict[str, dict[str, str]] = defaultdict(dict)
     whole = dict.fromkeys(map(host_of, nodes), True)
     covered = set()
@@ -200,9 +202,10 @@ def _named(gaps: Mapping[Family, list[Gap]]) -> dict[Family, list[Gap]]:
 
 
 def chosen_families(families: Sequence[Family]) -> tuple[list[Family], frozenset[str]]:
-    """The families of meters to add up, so that no part of a node counts twice; and the parts they cover.
+    """The families of meters to add up, so that no part of a node counts twice, and the parts that they
+    cover.
 
-    A family that covers more parts is taken first; of two that cover as many, the one that stands first.
+    A family that covers more parts is taken first. If two cover as many, the first one is taken.
     """
     chosen = []
     covered: frozenset[str] = frozenset()
@@ -215,7 +218,7 @@ def chosen_families(families: Sequence[Family]) -> tuple[list[Family], frozenset
 
 
 def _gaps_in_words(gaps: Sequence[Gap]) -> str:
-    """Reasons kind by kind, each with how many hosts are metered."""
+    """The reasons for each kind of meter, with the number of hosts that are metered."""
     parts = []
     for kind in dict.fromkeys(gap.kind for gap in gaps):
         of_kind = [gap for gap in gaps if gap.kind == kind]
@@ -227,7 +230,8 @@ def _gaps_in_words(gaps: Sequence[Gap]) -> str:
 
 
 def too_slow(meters: Sequence[MeterInfo], lasts_s: float) -> dict[tuple[str, str], str]:
-    """Meters, by node and name, whose watts are averages over too much of a run of ``lasts_s``, and why."""
+    """Meters, by node and name, whose watts are averages over too much of a run of ``lasts_s`` seconds,
+    and why."""
     return {
         (meter.node, meter.meter): (
             f"has something new every {meter.renewed_s:.3g} s, {_LEAST_RENEWALS} times as long a run is "
@@ -242,7 +246,7 @@ def too_slow(meters: Sequence[MeterInfo], lasts_s: float) -> dict[tuple[str, str
 
 
 def _absence(meters: Sequence[MeterInfo]) -> str:
-    """Why there is no meter: each reason once, with the kinds that it holds for."""
+    """Why there is no meter. Each reason appears once, with the kinds of meters for which it holds."""
     kinds: dict[str | None, set[str]] = defaultdict(set)
     for meter in meters:
         if not meter.available:
@@ -257,13 +261,15 @@ def metered(
     meters: Sequence[MeterInfo],
     unusable: Mapping[tuple[str, str], str] | None = None,
 ) -> Metering:
-    """The meters that a run's energy is the sum of: of the best sources, what all nodes have, nothing twice.
+    """The meters whose sum is the energy of a run: from the best source, those that all nodes have, and
+    no part twice.
 
-    Its source is that of all its meters; of several the one that is last in the order above.
+    The source of the sum is that of all its meters. If they have several sources, the last one in the
+    order above counts.
 
     Args:
-        nodes: that have to be covered, each by a meter of its own or of its host; none to take
-            whatever meters there are.
+        nodes: that have to be covered, each by a meter of its own or of its host; if empty, any meters
+            are taken.
         meters: of the record, the better kind first.
         unusable: what is wrong with the readings of a meter, by node and meter.
     """

@@ -1,4 +1,4 @@
-"""One row a run: what the models fit and are judged on, taken from the run records.
+"""One row for each run, made from the run records. Models are fitted to these rows, and judged on them.
 
 :data:`joulecast.runs.runs_table.COLUMNS` says what each column holds.
 """
@@ -45,13 +45,13 @@ def is_training(runs: pd.DataFrame) -> pd.Series:
 
 
 def most_frequent(values: pd.Series) -> float:
-    """The most frequent number, of several the smallest; NaN where there is none."""
+    """The most frequent number; of several, the smallest; NaN if there is none."""
     modes = values.mode()
     return float(modes.iloc[0]) if len(modes) else float("nan")
 
 
 def of_usual_batch(training: pd.DataFrame) -> pd.DataFrame:
-    """The runs of each workload with its most frequent batch of a rank: a sweep over batches is left out."""
+    """The runs of each workload with its most frequent batch of a rank. A sweep over batches is left out."""
     usual = training.groupby("workload")["batch_per_rank"].transform(most_frequent)
     return training[(training["batch_per_rank"] == usual) | usual.isna()]
 
@@ -67,8 +67,8 @@ def platform_family(system: str) -> str:
 def imported_platform(info: RunInfo) -> str:
     """Name of the system of an imported run.
 
-    It has the campaign in it: one cluster may submit its runs twice, metered before and behind the power
-    supplies.
+    It contains the campaign, because one cluster may submit its runs twice: metered before and behind the
+    power supplies.
     """
     family, campaign = platform_family(info.spec.platform.name), info.spec.campaign
     return family if campaign == UNNAMED else f"{family} ({campaign})"
@@ -96,7 +96,7 @@ def accelerator_model(accelerator: str | None, system: str) -> str | None:
 
 
 def identity(submission: str, benchmark: str, accelerator: str | None, platform: str) -> Row:
-    """Columns by which runs of others are compared: ``submitter``, ``accelerator`` and ``series``."""
+    """Columns by which the runs of others are compared: ``submitter``, ``accelerator`` and ``series``."""
     return {
         "submitter": submission.rsplit("/", 1)[-1],
         "accelerator": accelerator,
@@ -105,7 +105,7 @@ def identity(submission: str, benchmark: str, accelerator: str | None, platform:
 
 
 def _setting(info: RunInfo) -> dict[str, Any]:
-    """What was run, of any kind of record."""
+    """The columns that say what was run, for any kind of record."""
     spec, outcome, imported = info.spec, info.outcome, info.spec.imported
     batch = info.global_batch_size or 0
     row: dict[str, Any] = {
@@ -171,7 +171,8 @@ def _supply(info: RunInfo) -> Row:
 
 
 def _of_observed(info: RunInfo) -> Row:
-    """What differs for an observed training: it scales by its ranks (GPUs), of which a host has several."""
+    """Columns that differ for an observed training. It scales by its ranks (GPUs), and a host has
+    several of these."""
     spec = info.spec
     gpus = Counter(
         (m.node, kind_of(m.meter)) for m in info.meters if m.available and m.covers == "gpu"
@@ -195,7 +196,7 @@ class _StageSums:
         self._computing_s: list[NDArray[np.float64]] = []
 
     def add(self, stages: pd.DataFrame) -> None:
-        """Add a part, in which no step of a rank is cut."""
+        """Add a part. No step of a rank may be cut in it."""
         exposed = exposed_intervals(stages)
         if self._info.spec.ranks == 1:
             # What DDP does with its buckets when it has nobody to exchange with is work of the rank itself.
@@ -227,7 +228,7 @@ class _StageSums:
 
 
 def _energy_split(record: RunRecord) -> tuple[Metering, EnergySplit | None]:
-    """The choice of meters, and the split of their energy; ``None`` where they give none."""
+    """The choice of meters, and the split of their energy; ``None`` if they give no energy."""
     # Measured and estimated figures of one run are never added up.
     metering, power = counted_power(record)
     if metering.source is None:
@@ -301,7 +302,8 @@ def metered_units(example: Mapping[str, Any], nodes: int, hosts: int | None) -> 
 
 
 def _with_sound_energy(row: dict[str, Any]) -> dict[str, Any]:
-    """The row, without energies where they add up to none: a meter that stands still measures nothing."""
+    """The row. If its energies add up to nothing, they are left out, because a meter that stands still
+    measures nothing."""
     energy_j = row["energy_j"]
     if np.isnan(energy_j) or 0 < energy_j < np.inf:
         return row
@@ -316,7 +318,7 @@ def observe(record: RunRecord, parts: Iterable[pd.DataFrame] | None = None) -> d
 
     Args:
         record: of a run.
-        parts: its stages, if it has none in memory (:mod:`joulecast.runs.stages_in_parts`).
+        parts: its stages, if the record has none in memory (:mod:`joulecast.runs.stages_in_parts`).
     """
     row = _setting(record.info)
     if record.info.spec.kind == "imported":
@@ -347,11 +349,12 @@ def _observe_folder(folder: Path) -> dict[str, Any]:
 
 
 def _with_comparable_energies(rows: pd.DataFrame) -> pd.DataFrame:
-    """Observations of which each platform's energies are of the same parts, as ``node`` or ``gpu+cpu``.
+    """Observations in which all energies of a platform cover the same parts, as ``node`` or ``gpu+cpu``.
 
-    A node's meter may fail in one run or be too slow for a short one, so that its parts count there. Such a
-    run has no energy but the reason, where most runs of its platform have energies of something else; of as
-    many, ``node`` counts before its parts. Runs that do not say what their energy is of are left as they are.
+    In one run, the meter of a node may fail, or be too slow for a short run. Then its energy covers only
+    parts. If most runs of the platform cover something else, such a run has no energy but the reason. If
+    there are as many of both, ``node`` counts before its parts. Runs that do not say what their energy
+    covers are not changed.
     """
     if "energy_covers" not in rows or "energy_j" not in rows:
         return rows
@@ -375,7 +378,7 @@ def _with_comparable_energies(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def observe_all(folders: Iterable[Path]) -> pd.DataFrame:
-    """The rows of many records; each process has one record in memory at a time."""
+    """The rows of many records. Each process has one record in memory at a time."""
     paths = [Path(folder) for folder in folders]
     processes = min(usable_cores(), len(paths) // RECORDS_A_PROCESS)
     if processes > 1:
@@ -390,7 +393,7 @@ def observe_all(folders: Iterable[Path]) -> pd.DataFrame:
 def allreduce_points(folders: Iterable[Path]) -> pd.DataFrame:
     """Single sums of the all-reduce calibrations: ``run platform nodes ranks bytes copy_s algorithm``.
 
-    The time of a sum is that of the slowest rank.
+    The time of a sum is the time of the slowest rank.
     """
     rows: list[dict[str, Any]] = []
     for folder in folders:

@@ -50,7 +50,8 @@ before the run."""
 
 @dataclass(frozen=True)
 class Segment:
-    """Training between two interruptions; ``work`` in the record's unit, NaN if the log says none."""
+    """Training between two interruptions. ``work`` is in the record's unit; NaN if the log does not say
+    it."""
 
     start_s: float
     stop_s: float
@@ -59,9 +60,12 @@ class Segment:
 
 @dataclass(frozen=True)
 class Phases:
-    """A run split by time. Intervals and seconds of the run clock; ``training`` and ``evaluating`` may be
-    in force together; ``starts`` counts how often the device had to come up from a break; ``steady`` is the
-    training that no stall interrupts."""
+    """A run split by time.
+
+    Intervals and seconds are on the run clock. ``training`` and ``evaluating`` may overlap. ``starts``
+    counts how often the device had to start again after a break. ``steady`` is the training that no stall
+    interrupts.
+    """
 
     training: list[Span]
     steady: list[Span]
@@ -90,9 +94,12 @@ def _by_name(phases: pd.DataFrame) -> dict[str, list[_Phase]]:
 
 
 def _segments(phases: dict[str, list[_Phase]], start_s: float, stop_s: float) -> list[Segment]:
-    """The training segments: epochs where the log has several, else blocks, else what lies between
-    evaluations; blocks whose work is not known only where there is nothing else, epochs whose work is not
-    known only where it is not known of blocks either."""
+    """The training segments: the epochs if the log has several, else the blocks, else the time between
+    evaluations.
+
+    Blocks whose work is not known are taken only if there is nothing else. Epochs whose work is not known
+    are taken only if the work of the blocks is not known either.
+    """
     epochs, blocks = phases.get("epoch", []), phases.get("block", [])
     known = [any(c.samples > 0 for c in parts) for parts in (epochs, blocks)]
     if len(epochs) > 1 and (known[0] or not (known[1] and len(blocks) > 1)):
@@ -121,12 +128,12 @@ def _within(part: Span, whole: Span) -> bool:
 def _interrupt(
     phases: dict[str, list[_Phase]], segments: list[Segment], inside: list[Span]
 ) -> bool:
-    """Whether evaluations inside segments stop the training there.
+    """Whether evaluations inside of segments stop the training.
 
-    They do not where an epoch begins or ends meanwhile. Else the paces of the segments show it:
-    without the time of the evaluations they agree if these interrupt, with it if they do not. Where both
-    agree as well, an evaluation inside an epoch interrupts, and one inside one of several blocks does not:
-    by the rules of the log a block is training only.
+    They do not if an epoch begins or ends meanwhile. Otherwise the paces of the segments show it. If
+    evaluations interrupt, the paces agree without the time of the evaluations; if not, they agree with
+    this time. If both agree equally well, an evaluation inside an epoch interrupts, and one inside one of
+    several blocks does not: by the rules of the log, a block is training only.
     """
     epochs, blocks = phases.get("epoch", []), phases.get("block", [])
     edges = [edge for e in epochs for edge in (e.start_s, e.stop_s)]
@@ -236,7 +243,7 @@ def _meters(record: RunRecord) -> list[_Meter]:
 def _curve(
     t_s: Floats, watts: Floats, joules: Floats, start_s: float, stop_s: float
 ) -> EnergyCurve | None:
-    """Curve of one meter; ``None`` where it was not read over most of the run."""
+    """Curve of one meter; ``None`` if it was not read over most of the run."""
     counted, powered = np.isfinite(joules), np.isfinite(watts)
     if counted.sum() >= 2:
         curve = EnergyCurve(t_s[counted], joules[counted], None)
@@ -252,7 +259,8 @@ def _curve(
 
 
 def _of_node(curves: list[EnergyCurve]) -> _Meter | None:
-    """The meters of a node as one, their energies added up; ``None`` where they were not read together."""
+    """The meters of a node as one, with their energies added up; ``None`` if they were not read at the
+    same time."""
     if len(curves) == 1 and curves[0].watts is not None:
         return _Meter(curves[0].t_s, curves[0].watts, curves[0])
     first_s = max(curve.t_s[0] for curve in curves)
@@ -280,16 +288,16 @@ def _joules(meters: list[_Meter], parts: dict[str, list[Span]]) -> dict[str, flo
 def _known_of_total(
     joules: dict[str, float], parts: dict[str, list[Span]], run: Span
 ) -> dict[str, float]:
-    """Joules of the parts where one figure for the whole run is all there is."""
+    """Joules of the parts, if there is only one figure for the whole run."""
     whole_s = _WHOLE * length([run])
     known = {name: length(spans) == 0 or length(spans) >= whole_s for name, spans in parts.items()}
     return {name: each if known[name] else math.nan for name, each in joules.items()}
 
 
 def _idle_w(meters: list[_Meter], start_s: float) -> float:
-    """Watts of a node with the job loaded, before the run starts; NaN where nothing was read then.
+    """Watts of a node with the job loaded, before the run starts; NaN if nothing was read then.
 
-    The lower quartile of each meter: some jobs warm up in that minute.
+    It is the lower quartile of each meter, because some jobs warm up in that minute.
     """
     since, until = max(_LOADED_S, start_s - _IDLE_WINDOW_S), start_s - _LOADED_S
     before = [m.watts[(m.t_s >= since) & (m.t_s <= until)] for m in meters]
@@ -298,8 +306,8 @@ def _idle_w(meters: list[_Meter], start_s: float) -> float:
 
 
 def _lowest_w(meters: list[_Meter], start_s: float, stop_s: float) -> float:
-    """Watts of a node at its lowest reading during the run and right after: what idling cannot be
-    above, for runs whose meters were not read before they started."""
+    """Watts of a node at its lowest reading during the run and right after it. Idle power cannot be
+    above this. It is for runs whose meters were not read before they started."""
     until = stop_s + _IDLE_WINDOW_S / 2
     near = [m.watts[(m.t_s >= start_s) & (m.t_s <= until)] for m in meters]
     lowest = [watts.min() for watts in near if len(watts)]
@@ -307,14 +315,15 @@ def _lowest_w(meters: list[_Meter], start_s: float, stop_s: float) -> float:
 
 
 def _past_ramps(steady: list[Span]) -> list[Span]:
-    """Steady training without the climb at its start and what follows it; empty where it never lasts."""
+    """Steady training, without the climb of power at its start and the time right after it. Empty if it
+    never lasts long enough."""
     lasting = union([(a - SHORTEST_BREAK_S / 2, b + SHORTEST_BREAK_S / 2) for a, b in steady])
     return [(a + _RAMP_S, b - _RAMP_S) for a, b in lasting if b - a > 3 * _RAMP_S]
 
 
 def _evaluators(meters: list[_Meter], alone: list[Span], idle_w: float) -> float:
-    """Share of the nodes that do not train while the others do, by what each draws in training alone; NaN
-    where that is not known."""
+    """Share of the nodes that do not train while the others do, judged by what each node draws in
+    training alone; NaN if this is not known."""
     edges = np.array(alone).reshape(-1, 2)
     if not meters or length(alone) < _RAMP_S:
         return float("nan")
@@ -325,7 +334,7 @@ def _evaluators(meters: list[_Meter], alone: list[Span], idle_w: float) -> float
 
 
 def _has_phases(record: RunRecord) -> bool:
-    """Whether the log divides the run at all."""
+    """Whether the log divides the run into phases."""
     counts = record.phases["phase"].value_counts()
     return (
         any(counts.get(name, 0) for name in ("epoch", "block")) or counts.get("evaluation", 0) > 1
@@ -340,13 +349,12 @@ def observe_phases(record: RunRecord) -> dict[str, Any]:
     """Seconds and joules of the phases of one imported run, all nodes together.
 
     Returns:
-        ``training_s`` (``both_s`` of it with an evaluation in force), ``evaluating_s`` (no training in
-        force), ``stalled_s, starts``, ``has_phases`` (whether the log divides the run) and, NaN without a
-        meter, ``energy_j``, ``training_j`` (its stalls and
-        the evaluations meanwhile within), ``evaluating_j``; ``idle_w``, ``lowest_w`` and ``steady_w`` of
-        a node; ``evaluators``, the nodes that do nothing but evaluate.
-        Nodes without readings are taken to draw the mean of the others. A total without a trace gives no
-        joules of parts and no watts.
+        ``training_s``, and ``both_s``, the part of it in which an evaluation runs, too; ``evaluating_s``
+        (no training runs), ``stalled_s``, ``starts``, and ``has_phases`` (whether the log divides the
+        run). The following are NaN without a meter: ``energy_j``, ``training_j`` (with its stalls, and
+        with the evaluations during it) and ``evaluating_j``; ``idle_w``, ``lowest_w`` and ``steady_w`` of
+        a node; ``evaluators``, the number of nodes that only evaluate. Nodes without readings are assumed
+        to draw the mean of the others. A total without a trace gives no joules of parts and no watts.
     """
     info = record.info
     row: dict[str, Any] = dict.fromkeys((*_TIMES, *_POWERS), np.nan)

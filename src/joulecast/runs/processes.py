@@ -1,4 +1,4 @@
-"""Work that several processes of this machine share."""
+"""Work that is divided over several processes of this machine."""
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
@@ -15,10 +15,10 @@ T = TypeVar("T")
 def mapped(
     work: Callable[[Any], T], items: Iterable[Any], processes: int, together: int = 1
 ) -> list[T]:
-    """What ``work`` gives for each item, in their order; the next ones go to the process that is free.
+    """The results of ``work`` for each item, in the order of the items. A free process takes the next items.
 
     Args:
-        work: a function of a module; what it returns is pickled.
+        work: a function of a module. What it returns is pickled.
         items: its arguments.
         processes: how many, forked from this one.
         together: how many items a process gets at once.

@@ -46,7 +46,7 @@ class Progress:
     """Name of the training whose records these are, where it is no campaign."""
 
     def of(self, state: State) -> list[RunState]:
-        """The runs of one state."""
+        """The runs with this state."""
         return [run for run in self.runs if run.state == state]
 
     @property
@@ -66,7 +66,8 @@ class Progress:
 
 
 def _logged_runs(results: Path) -> set[str]:
-    """The runs that have begun, whose logs begin with their names; other jobs have logs there too."""
+    """The runs that have begun. The logs of runs begin with their names; other jobs have logs in the
+    same folder."""
     found = set()
     for log in (results / "logs").glob("*.log"):
         with log.open("rb") as file:

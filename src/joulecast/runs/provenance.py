@@ -27,7 +27,8 @@ _CODE = (
 
 
 def boot_id() -> str | None:
-    """Boot of the running kernel: the same in all containers of a machine; ``None`` if it is not known."""
+    """Id of the running kernel's boot, which is the same in all containers of a machine; ``None`` if it
+    is not known."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -35,16 +36,16 @@ def boot_id() -> str | None:
 
 
 def physical_host() -> str:
-    """Host name and boot id: one physical machine, however many node names point at it.
+    """Host name and boot id. They mean one physical machine, however many node names it has.
 
-    Containers with names of their own count as hosts: they share no memory. Devices that they have in
-    common are found by the meters' ``identity``.
+    Containers with names of their own count as hosts, because they share no memory. If they have devices
+    in common, the ``identity`` of the meters shows it.
     """
     return f"{socket.gethostname()}:{boot_id() or 'unknown-boot'}"
 
 
 def cpu_model() -> str:
-    """The processor's name as the kernel gives it."""
+    """The processor's name, from the kernel."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -55,7 +56,7 @@ def cpu_model() -> str:
 
 
 def usable_cores() -> int:
-    """Cores this process may run on (affinity and container limits, not what is plugged in)."""
+    """Number of cores that this process may use, by its affinity and the limits of a container."""
     return len(os.sched_getaffinity(0))
 
 
@@ -99,7 +100,7 @@ def _git(project: Path, *arguments: str) -> str | None:
 def source_state() -> dict[str, Any]:
     """Commit of the checkout, whether it had changes, and the hash of the lock.
 
-    ``None`` where joulecast runs from an installed package without a checkout.
+    ``None`` if joulecast runs from an installed package without a checkout.
     """
     project = checkout()
     if project is None:

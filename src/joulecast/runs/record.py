@@ -1,11 +1,11 @@
 """The run record: the folder that one run leaves behind, whatever produced it.
 
-``run.json`` says what was run, where, and how it went; ``stages.parquet`` which rank did what when;
-``power.parquet`` and ``activity.parquet`` the readings of meters and kernel meanwhile. All times
-are seconds of one run clock, the same for all ranks. ``phases.parquet`` holds what the run's own log
-says of it (``init``, ``run``, ``epoch``, ``block``, ``evaluation``), with the work done in each. A
-record is written aside, validated and then
-renamed, so a folder that is there is complete.
+``run.json`` says what was run, where, and how it went. ``stages.parquet`` says which rank did what, and
+when. ``power.parquet`` and ``activity.parquet`` have the readings of meters and of the kernel.
+``phases.parquet`` has the phases that the run's own log names (``init``, ``run``, ``epoch``, ``block``,
+``evaluation``), with the work done in each. All times are in seconds on one run clock, the same for all
+ranks. A record is written under a temporary name, validated, and then renamed. So a folder that exists is
+complete.
 """
 
 import shutil
@@ -171,7 +171,7 @@ class RunInfo(_Part):
 
     @property
     def global_batch_size(self) -> int | None:
-        """Batch of all ranks, of a training: as asked, or as observed."""
+        """Batch of all ranks in a training, as asked for or as observed."""
         asked = self.spec.global_batch_size
         if asked is not None or self.spec.observed is None or not self.outcome.steps:
             return asked
@@ -179,7 +179,7 @@ class RunInfo(_Part):
 
     @property
     def metering(self) -> Metering:
-        """Meters that the energy is made of; an imported run's are taken as they are."""
+        """Meters from which the energy is made. Those of an imported run are taken as they are."""
         if self.spec.kind == "imported":
             return metered((), self.meters)
         lasts_s = self.outcome.stop_s - self.outcome.start_s
@@ -187,13 +187,14 @@ class RunInfo(_Part):
 
     @property
     def energy_source(self) -> EnergySource | None:
-        """Source of the energy figures: a measurement, where there is one, else the estimate;
-        ``None`` where the meters of that source leave out nodes."""
+        """Source of the energy figures: a measurement if there is one, else the estimate; ``None`` if
+        the meters of this source do not cover all nodes."""
         return self.metering.source
 
     @property
     def no_energy_reason(self) -> str | None:
-        """Reason why there is no energy figure: names the nodes without a meter; ``None`` if there is one."""
+        """Reason why there is no energy figure. It names the nodes without a meter. ``None`` if there is
+        a figure."""
         return self.metering.why_not
 
 
@@ -215,10 +216,10 @@ class RunRecord:
 
 
 def validate(record: RunRecord) -> None:
-    """Prove that a record answers its specification, and that its figures are possible.
+    """Check that a record answers its specification, and that its figures are possible.
 
     Raises:
-        JoulecastError: naming the run, and the frame and row, and what is wrong with it.
+        JoulecastError: names the run, the frame and the row, and says what is wrong.
     """
     run = record.info.spec.run
     for name, columns in FRAMES.items():
@@ -232,11 +233,11 @@ def validate(record: RunRecord) -> None:
 
 
 def _validate_run(record: RunRecord, *, with_stages: bool) -> None:
-    """Prove the same of a record whose frames have been checked one by one.
+    """Check the same for a record whose frames have been checked one by one.
 
     Args:
-        record: to prove.
-        with_stages: whether it has its stages; they may be read in parts (:func:`stages_in_parts`).
+        record: to check.
+        with_stages: whether it has its stages. They may be read in parts (:func:`stages_in_parts`).
     """
     info, spec = record.info, record.info.spec
     run = spec.run
@@ -255,7 +256,7 @@ def _validate_run(record: RunRecord, *, with_stages: bool) -> None:
 
 
 def _validate_joules(run: str, power: "pd.DataFrame") -> None:
-    """A counter counts up."""
+    """Check that counters count up."""
     counted = power[power["joules"].notna()]
     if counted.empty:
         return
@@ -272,7 +273,7 @@ def _validate_joules(run: str, power: "pd.DataFrame") -> None:
 
 
 def validate_stages(info: RunInfo, stages: "pd.DataFrame") -> None:
-    """Prove that stages lie in the run, and are of its ranks.
+    """Check that stages lie in the run, and belong to its ranks.
 
     Raises:
         JoulecastError: names the row.
@@ -320,7 +321,7 @@ def _validate_execution(record: RunRecord) -> None:
 
 
 def validate_seen(info: RunInfo, ranks: Collection[int], last_step: float) -> None:
-    """Prove that all ranks have stages, of steps that the run has made.
+    """Check that all ranks have stages, and that these are of steps that the run made.
 
     Raises:
         JoulecastError: names the ranks, or the step.
@@ -371,10 +372,10 @@ def write_record(target: Path, record: RunRecord) -> None:
 
 
 def read_info(folder: Path) -> RunInfo:
-    """Read ``run.json`` alone.
+    """Read only ``run.json``.
 
     Raises:
-        JoulecastError: missing, broken, or of another format.
+        JoulecastError: it is missing, broken, or has another format.
     """
     path = folder / "run.json"
     try:
@@ -394,10 +395,10 @@ def read_record(folder: Path, frames: Collection[str] = tuple(FRAMES)) -> RunRec
 
     Args:
         folder: of the record.
-        frames: the frames to read; the others come back without rows.
+        frames: the frames to read. The others come back without rows.
 
     Raises:
-        JoulecastError: naming the file that is missing or broken.
+        JoulecastError: names the file that is missing or broken.
     """
     # Loaded here, so that programs that only ask for `run.json` start in half the time.
     import pandas as pd

@@ -1,10 +1,10 @@
 """Recorded campaigns: the records of many runs in a few compact files, kept with their provenance.
 
-A campaign that was measured once, on a machine that not everybody has, becomes data: a folder with
-``campaign.json`` (where it comes from, and the SHA-256 of everything else), ``runs.jsonl`` (the
-``run.json`` of every run, one a line), and the four frames of all runs, each in one Parquet file with
-a leading column ``run``. A run is a range of row groups, so one is read without the others.
-Unpacking gives ordinary run records back, whose ``measured`` figures are then called ``recorded``.
+A campaign that was measured once, on a machine that not everybody has, becomes data. These are a folder
+with ``campaign.json`` (where it comes from, and the SHA-256 of everything else), ``runs.jsonl`` (the
+``run.json`` of every run, one a line), and the four frames of all runs. Each frame is one Parquet file
+with a leading column ``run``. A run is a range of row groups, so one run is read without the others.
+Unpacking gives ordinary run records. Figures that were ``measured`` are then called ``recorded``.
 """
 
 import json
@@ -59,7 +59,8 @@ class KeptFile(_Part):
 
 
 class MeterSummary(_Part):
-    """A meter of the campaign's runs: ``source`` as it was when it was measured, and in how many runs."""
+    """A meter of the campaign's runs: its ``source`` at the time of the measurement, and in how many
+    runs it was used."""
 
     meter: str
     source: EnergySource | None
@@ -70,9 +71,9 @@ class MeterSummary(_Part):
 class CampaignInfo(_Part):
     """``campaign.json``.
 
-    ``first_run_utc`` and ``last_run_utc`` say when the runs began, ``recorded_utc`` when they were
-    packed; ``source`` is the checkout that packed them. ``left_out`` are the runs that are kept here
-    but which fits leave out, with the reasons.
+    ``first_run_utc`` and ``last_run_utc`` say when the runs began. ``recorded_utc`` says when they were
+    packed, and ``source`` by which checkout. ``left_out`` has the runs that are kept here but that fits
+    leave out, with the reasons.
     """
 
     format: int = FORMAT
@@ -93,9 +94,10 @@ class CampaignInfo(_Part):
 
 @dataclass(frozen=True)
 class RecordedCampaign:
-    """A campaign whose files were found to be those that ``campaign.json`` names.
+    """A campaign whose files were checked against ``campaign.json``.
 
-    ``sha256`` is that of ``campaign.json``, which names all the others: it identifies the whole.
+    ``sha256`` is that of ``campaign.json``. This file names all others, so the hash identifies the whole
+    campaign.
     """
 
     folder: Path
@@ -105,7 +107,8 @@ class RecordedCampaign:
 
     @cached_property
     def frames(self) -> dict[str, FrameFile]:
-        """The Parquet files. A footer names every row group, so it is read once and not for each run."""
+        """The Parquet files. A footer names every row group. So it is read once, and not again for each
+        run."""
         files = self.info.files
         return {
             frame: FrameFile(self.folder, frame, files[f"{frame}.parquet"].sha256)
@@ -114,7 +117,7 @@ class RecordedCampaign:
 
 
 def _in_order(folders: Iterable[Path]) -> list[tuple[RunInfo, Path]]:
-    """The infos of the records by name; a campaign has no two runs of one name."""
+    """The infos of the records, ordered by name. No two runs of a campaign have the same name."""
     by_run: dict[str, tuple[RunInfo, Path]] = {}
     for folder in map(Path, folders):
         info = read_info(folder)
@@ -162,12 +165,12 @@ def pack(
     One record is in memory at a time.
 
     Args:
-        configurations: what the runs were asked for with, as plain data.
+        configurations: with which the runs were asked for, as plain data.
         note: what a reader should know before using the figures.
 
     Raises:
-        JoulecastError: no record, two of one name, one that cannot be read or has columns of its own,
-            or a campaign larger than ``max_bytes``.
+        JoulecastError: there is no record, two have the same name, one cannot be read or has additional
+            columns, or the campaign is larger than ``max_bytes``.
     """
     runs = _in_order(record_folders)
     infos = [info for info, _ in runs]
@@ -274,10 +277,10 @@ def _read_runs(folder: Path, info: CampaignInfo) -> dict[str, RunInfo]:
 
 
 def _as_recorded(info: RunInfo) -> RunInfo:
-    """What was measured there is recorded here; estimates and imports stay what they are.
+    """Change the label of what was measured there to recorded. Estimates and imports keep their labels.
 
-    The specification's hash is made anew: a key that later versions know of has its default in it,
-    and whether the file is the one that was recorded has been checked by then.
+    The hash of the specification is made again, because a key that only later versions know has its
+    default in it. Whether the file is the recorded one was checked before.
     """
     meters = [
         meter.model_copy(update={"source": "recorded"}) if meter.source == "measured" else meter
@@ -290,7 +293,7 @@ def recorded_infos(folder: Path) -> list[RunInfo]:
     """The runs of a recorded campaign by name, without reading its frames.
 
     Raises:
-        JoulecastError: no campaign, of another format, or ``runs.jsonl`` is not what was recorded.
+        JoulecastError: it is no campaign, has another format, or ``runs.jsonl`` is not what was recorded.
     """
     info = _read_campaign_file(folder)
     _verify(folder, info, [RUNS_FILE])
@@ -298,11 +301,11 @@ def recorded_infos(folder: Path) -> list[RunInfo]:
 
 
 def read_campaign(folder: Path) -> RecordedCampaign:
-    """Read a recorded campaign and check every file of it against ``campaign.json``.
+    """Read a recorded campaign, and check every file of it against ``campaign.json``.
 
     Raises:
-        JoulecastError: no campaign, of another format, or a file that is missing or not what was
-            recorded; names the file.
+        JoulecastError: it is no campaign, has another format, or a file is missing or not what was
+            recorded. It names the file.
     """
     info = _read_campaign_file(folder)
     _verify(folder, info, FILES[1:])
@@ -316,7 +319,7 @@ def plain_note(note: str) -> str:
 
 
 def recorded_run(campaign: RecordedCampaign, run: str) -> RunRecord:
-    """One run of a campaign; it has the campaign's name, and its ``measured`` meters are ``recorded``."""
+    """One run of a campaign. It has the campaign's name. Its ``measured`` meters are called ``recorded``."""
     info = campaign.runs[run]
     origin = {"recorded_campaign": campaign.info.name, "recorded_sha256": campaign.sha256}
     if campaign.info.note:
@@ -330,12 +333,13 @@ def recorded_run(campaign: RecordedCampaign, run: str) -> RunRecord:
 
 
 def unpack_all(folder: Path, out: Path) -> list[Path]:
-    """Write every run of the recorded campaign ``folder`` to ``out/RUN``; the folders written.
+    """Write every run of the recorded campaign ``folder`` to ``out/RUN``. Returns the folders that were
+    written.
 
-    A new folder ``out`` is there with all runs or not at all.
+    A new folder ``out`` appears with all runs, or not at all.
 
     Raises:
-        JoulecastError: as :func:`read_campaign` says.
+        JoulecastError: as :func:`read_campaign`.
     """
     campaign = read_campaign(folder)
     with directory_added_to(out) as partial:
@@ -350,7 +354,8 @@ def unpack_all(folder: Path, out: Path) -> list[Path]:
 
 @contextmanager
 def run_records(above: Iterable[Path]) -> Iterator[list[Path]]:
-    """All run records in some folders, however deep; of a recorded campaign all its runs, unpacked for now.
+    """All run records in some folders and their subfolders. The runs of a recorded campaign are unpacked
+    temporarily.
 
     Raises:
         JoulecastError: a folder has none, or a campaign cannot be read.

@@ -1,7 +1,8 @@
-"""The frames of a recorded campaign: each of the four in one Parquet file, with a leading column ``run``.
+"""The frames of a recorded campaign: each of the four in one Parquet file, with a leading column
+``run``.
 
-A run has row groups of its own, so that it is read without the others; the statistics in the file's
-footer say which ones they are.
+Each run has its own row groups, so that it is read without the others. The statistics in the file's
+footer show which row groups these are.
 """
 
 from pathlib import Path
@@ -25,10 +26,10 @@ _SCHEMAS = {
 
 
 def rows_of(record: RunRecord, frame: str) -> pa.Table:
-    """One frame of a record as the campaign keeps it.
+    """One frame of a record, as the campaign keeps it.
 
     Raises:
-        JoulecastError: a column is of another type.
+        JoulecastError: a column has another type.
     """
     data = getattr(record, frame)
     run = record.info.spec.run
@@ -39,7 +40,7 @@ def rows_of(record: RunRecord, frame: str) -> pa.Table:
 
 
 def frame_writer(folder: Path, frame: str) -> pq.ParquetWriter:
-    """A writer of one frame's file in ``folder``; every table written becomes row groups of its own."""
+    """A writer of one frame's file in ``folder``. Each table that is written becomes separate row groups."""
     schema = _SCHEMAS[frame]
     numbers = [f.name for f in schema if pa.types.is_floating(f.type)]
     return pq.ParquetWriter(

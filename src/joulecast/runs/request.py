@@ -1,4 +1,4 @@
-"""Requests: the options that a command and the Python function of the same name share, each defined once.
+"""Requests: the options that a command and the Python function of the same name share. Each is defined once.
 
 This module also defines what a section of the configuration is. The requests and sections of a room are in
 that room (``<room>/request.py``). Defaults are written ``default=...``, which a user's type checker
@@ -37,7 +37,7 @@ _LARGEST = 10**12
 
 
 class Section(BaseModel):
-    """A section of keys; others are refused."""
+    """A section of keys. Other keys are refused."""
 
     model_config = ConfigDict(extra="forbid", validate_default=True, allow_inf_nan=False)
 
@@ -55,7 +55,7 @@ class Section(BaseModel):
 
 @dataclass(frozen=True)
 class Shell:
-    """How a field is called on the command line, where that is not ``--name-of-the-field``.
+    """The name of a field on the command line, if it is not ``--name-of-the-field``.
 
     Attributes:
         name: ``--flag``, or the name of an argument without dashes.
@@ -71,7 +71,7 @@ def shell_name(name: str, field: FieldInfo) -> str:
 
 
 class Request(BaseModel):
-    """What is asked; fields that are not given, or as ``None``, have their defaults."""
+    """A question. Fields that are not given, or are given as ``None``, have their defaults."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     command: ClassVar[str] = ""
@@ -89,14 +89,14 @@ class Request(BaseModel):
 
     @classmethod
     def in_order(cls) -> dict[str, FieldInfo]:
-        """The fields as people are shown them: first those that must be given."""
+        """The fields in the order in which people see them: those that must be given come first."""
         fields = cls.model_fields
         return {
             name: fields[name] for name in sorted(fields, key=lambda n: not fields[n].is_required())
         }
 
     def in_shell(self) -> str:
-        """The command that asks the same."""
+        """The command that asks the same question."""
         words, given = ["joulecast", self.command], self.asked()
         for name, field in self.in_order().items():
             flag = shell_name(name, field)
@@ -123,10 +123,10 @@ def in_one_line(
     model: type[Request],
     called: Callable[[str, FieldInfo], str] | None = None,
 ) -> str:
-    """What is wrong with the first field that is, and what to give.
+    """What is wrong with the first wrong field, and what to give.
 
     Args:
-        called: name of a field for the reader; by default as Python has it.
+        called: name of a field for the reader; by default its name in Python.
     """
     wrong = error.errors()[0]
     if not wrong["loc"]:
@@ -181,7 +181,7 @@ def from_text(read: Callable[[str], Any]) -> BeforeValidator:
 
 
 def _counts(given: Any) -> Any:
-    """Counts, or one of them, as any iterable has them; the text ``1,2,4``."""
+    """Counts, from any iterable of them, from a single one, or from the text ``1,2,4``."""
     if isinstance(given, str):
         try:
             return [int(number) for number in given.split(",")]
@@ -193,7 +193,7 @@ def _counts(given: Any) -> Any:
 
 
 def _pairs(given: Any) -> Any:
-    """Values by name; the texts ``nic=12.5e9``."""
+    """Values by name, also from texts as ``nic=12.5e9``."""
     if isinstance(given, Mapping):
         return given
     pairs = [text.partition("=") for text in ([given] if isinstance(given, str) else given)]
@@ -272,7 +272,7 @@ _MOST_MONEY = 1e12
 
 
 class NodePrices(BaseModel):
-    """Prices of energy and nodes, all in one currency; what has none costs nothing."""
+    """Prices of energy and nodes, all in one currency. What has no price costs nothing."""
 
     price: float | None = Field(
         default=None, ge=0, le=_MOST_MONEY, description="Price of one kWh at the building's meter."
@@ -298,7 +298,7 @@ class NodePrices(BaseModel):
 
 
 class PriceList(NodePrices):
-    """The same with one for the hour of a GPU."""
+    """The same prices, and one for an hour of a GPU."""
 
     price_gpu_hour: float | None = Field(
         default=None, ge=0, le=_MOST_MONEY, description="Price of one GPU in use for one hour."
@@ -316,11 +316,12 @@ class WithPrices(NodePrices, Request):
 
 
 class Priced(PriceList, WithPrices):
-    """A request on GPUs of one kind whose answer has prices."""
+    """A request about GPUs of one kind, whose answer has prices."""
 
 
 def _by_name(given: Any) -> Any:
-    """A number for all names, which stands under the empty one; or texts ``name=number,name=number``."""
+    """Numbers by name. A single number is for all names, and stands under the empty name. Texts
+    ``name=number,name=number`` are read, too."""
     if isinstance(given, int | float):
         return {"": given}
     texts = [given] if isinstance(given, str) else given
@@ -331,7 +332,7 @@ def _by_name(given: Any) -> Any:
 
 
 def _doublings(given: Any) -> Any:
-    """Counts; the text ``8:64`` for 8, 16, 32, 64."""
+    """Counts. The text ``8:64`` means 8, 16, 32, 64."""
     least, colon, most = given.partition(":") if isinstance(given, str) else ("", "", "")
     if not colon:
         return _counts(given)

@@ -1,7 +1,7 @@
-"""The runs table: one row a run, and what each column holds.
+"""The runs table: one row for each run, and what each column holds.
 
-All that fits, judges or plots reads this table. A column that only some kinds of runs have is absent where no
-run has it. Units are in the names: ``_s``, ``_w``, ``_j``, ``_bytes``.
+All that fits, judges or plots reads this table. Some columns exist only for some kinds of runs. Such a
+column is absent if no run has it. Units are in the names: ``_s``, ``_w``, ``_j``, ``_bytes``.
 """
 
 from dataclasses import dataclass
@@ -123,10 +123,10 @@ _TYPES = {"whole": "int64", "number": "float64", "flag": "bool"}
 
 
 def typed(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows as the runs table: its columns in their order and of their types.
+    """Rows as the runs table: its columns in their order and with their types.
 
     Raises:
-        KeyError: a column that the table has not.
+        KeyError: the table does not have such a column.
     """
     if unknown := sorted(set(rows.columns) - COLUMNS.keys()):
         raise KeyError(f"columns {unknown} are none of the runs table (joulecast.runs.runs_table)")

@@ -1,4 +1,4 @@
-"""The scale of a run: nodes and their GPUs, in either of which people count."""
+"""The scale of a run: nodes or GPUs. People count in either of them."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ _UNITS = {"GPUs": "GPU", "ranks": "rank"}
 
 
 def unit_of(nodes_are: Any) -> str:
-    """What a scale counts, by what the records' nodes are: ``node``, ``GPU`` or ``rank``."""
+    """What a scale counts (``node``, ``GPU`` or ``rank``), from what the nodes of the records are."""
     return _UNITS.get(str(nodes_are), "node")
 
 
@@ -31,11 +31,11 @@ def scales_are(nodes_are: pd.Series) -> str:
 
 
 def hosts_and_gpus(row: Mapping[str, Any]) -> tuple[float | None, float | None]:
-    """Nodes and GPUs in use of a run that was observed or forecast; ``None`` where they are not known.
+    """Nodes and GPUs in use of a run that was observed or forecast; ``None`` if they are not known.
 
     Args:
-        row: ``hosts`` and ``gpus`` of a forecast; or ``nodes`` with ``nodes_are``, ``ranks_per_host`` and
-            ``accelerators_per_node`` where they are known. Ranks without GPUs use none that is known.
+        row: ``hosts`` and ``gpus`` of a forecast; or ``nodes`` with ``nodes_are``, and ``ranks_per_host`` and
+            ``accelerators_per_node`` if they are known. For ranks without GPUs, no GPUs are known.
     """
     if "hosts" in row:
         return row["hosts"], row["gpus"]
@@ -53,7 +53,7 @@ def hosts_and_gpus(row: Mapping[str, Any]) -> tuple[float | None, float | None]:
 
 
 def is_observed(of_workload: pd.DataFrame) -> bool:
-    """Whether runs are counted in ranks, or GPUs, as observed trainings are."""
+    """Whether runs are counted in ranks or GPUs, as observed trainings are."""
     return bool(of_workload.get("ranks_per_host", pd.Series(dtype=float)).notna().any())
 
 
@@ -93,7 +93,8 @@ BEYOND = 4
 
 
 def usual_counts(ran: Iterable[int]) -> list[int]:
-    """Counts that were run, and the powers of two from the fewest to :data:`BEYOND` times the most."""
+    """Counts that were run, and the powers of two from the smallest of them to :data:`BEYOND` times the
+    largest."""
     found = sorted(set(ran))
     last = BEYOND * found[-1]
     doubled = [2**k for k in range(last.bit_length()) if found[0] < 2**k <= last]
@@ -101,10 +102,10 @@ def usual_counts(ran: Iterable[int]) -> list[int]:
 
 
 def whole_nodes(gpus: Sequence[int], per_node: int) -> list[int]:
-    """Nodes of so many GPUs each.
+    """Number of nodes of so many GPUs each.
 
     Raises:
-        JoulecastError: GPUs that fill no nodes.
+        JoulecastError: the GPUs do not fill whole nodes.
     """
     wrong = [count for count in gpus if count % per_node]
     if wrong:

@@ -1,4 +1,4 @@
-"""Spans of time: what is left of some without others, what they have in common, how long they are."""
+"""Spans of time: subtract them, intersect them, join them, and measure their length."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ Span = tuple[float, float]
 
 
 def subtract(intervals: Sequence[Span], holes: Sequence[Span]) -> list[Span]:
-    """What is left of ``intervals`` outside ``holes``, sorted."""
+    """The part of ``intervals`` that lies outside of ``holes``, sorted."""
     left = []
     for start, stop in sorted(intervals):
         at = start

@@ -1,7 +1,7 @@
 """What one run is to do: the contract between a campaign and the program that measures.
 
-A :class:`RunSpec` holds the science of a run and nothing of how it is launched, so that its digest
-tells whether a record on disk answers the question that is asked now.
+A :class:`RunSpec` has everything that decides the result of a run, and nothing about how the run is launched.
+So its digest shows whether a record on disk answers the present question.
 """
 
 import hashlib
@@ -131,7 +131,7 @@ class Imported(_Frozen):
 
 
 class Observed(_Frozen):
-    """A training that the user starts with his own command. joulecast observes it from outside."""
+    """A training that users start with their own command. joulecast observes it from outside."""
 
     name: str
     """Name of the training."""
@@ -200,14 +200,14 @@ class RunSpec(_Frozen):
 
     @property
     def network(self) -> str | None:
-        """Name of what was trained, if anything was: a network, or what an observed training is called."""
+        """Name of what was trained, if anything was: a network, or the name of an observed training."""
         if self.observed is not None:
             return self.observed.name
         return None if self.workload is None else self.workload.network
 
     @property
     def global_batch_size(self) -> int | None:
-        """Batch of all ranks that is asked for; ``None`` where the training decides it."""
+        """Batch of all ranks that is asked for; ``None`` if the training itself decides it."""
         if self.observed is not None:
             return self.observed.samples_per_step
         return None if self.training is None else self.training.global_batch_size
@@ -219,7 +219,7 @@ class RunSpec(_Frozen):
 
     @property
     def hosts(self) -> int:
-        """Physical hosts that the ranks must be found on."""
+        """Number of physical hosts on which the ranks must be."""
         return self.nodes if self.platform.hosts is None else min(self.nodes, self.platform.hosts)
 
     @property
@@ -230,19 +230,19 @@ class RunSpec(_Frozen):
         return "hosts" if self.hosts == self.nodes else "ranks of one host"
 
     def digest(self) -> str:
-        """SHA-256 over everything that decides what is measured; the names are left out."""
+        """SHA-256 over everything that decides what is measured. Names are left out."""
         science = self.model_dump(mode="json", exclude={"run", "campaign"})
         return hashlib.sha256(json.dumps(science, sort_keys=True).encode()).hexdigest()
 
 
 def check_cores(spec: RunSpec, ranks_here: int, cores: int) -> bool:
-    """Check that the ranks of this host have cores enough; return whether they share cores.
+    """Check that this host has enough cores for its ranks. Returns whether the ranks share cores.
 
     Args:
-        cores: that the ranks of this host may use together.
+        cores: number of cores that the ranks of this host may use together.
 
     Raises:
-        JoulecastError: more ranks than cores without emulation, or more than the emulation holds.
+        JoulecastError: more ranks than cores without emulation, or more than the emulation can hold.
     """
     if ranks_here <= cores:
         return False

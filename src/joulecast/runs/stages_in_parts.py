@@ -1,4 +1,4 @@
-"""The stages of a record, some hundred thousand rows at a time: a run of days has millions."""
+"""Read the stages of a record, some hundred thousand rows at a time, because a run of days has millions."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +16,8 @@ _STEP = ["rank", "step"]
 
 
 def _parts(file: Any, path: Path) -> list[list[int]]:
-    """The row groups of stages that are read at once: one by one, if they are in the order of their steps."""
+    """The row groups of stages that are read at once. If they are in the order of their steps, they are
+    read one by one."""
     every = list(range(file.metadata.num_row_groups))
     if len(every) < 2:
         return [every]
@@ -60,7 +61,7 @@ def _checked(parts: Iterator[pd.DataFrame], info: RunInfo) -> Iterator[pd.DataFr
 
 
 def stages_in_parts(folder: Path, info: RunInfo) -> Iterator[pd.DataFrame]:
-    """The stages of a record, validated; no step of a rank is cut.
+    """The stages of a record in parts, validated. No step of a rank is cut.
 
     Args:
         folder: of the record.

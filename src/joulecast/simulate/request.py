@@ -21,12 +21,12 @@ class SimulatorSection(Section):
     )
     real_training: str | None = Field(
         "recorded/two-core-training",
-        description="Measured steps of real training on two ranks, to judge the simulator on too; "
-        "experiments/two-core-training measures them. null: none.",
+        description="Folder with measured steps of real training on two ranks. The simulator is judged on "
+        "them, too. experiments/two-core-training measures them. null: none.",
     )
     gpu_steps: str | None = Field(
         "recorded/training-steps",
-        description="Steps of large networks that others measured on GPUs, to judge the simulator on too. "
+        description="Folder with steps that were measured on GPUs. The simulator is judged on them, too. "
         "null: none.",
     )
     speed_devices: list[int] = Field(
@@ -50,65 +50,69 @@ class SimulatorSection(Section):
 
 
 PeakPrecision = Literal["fp32", "tf32", "amp", "bf16", "fp16", "fp64", "fp8", "mxfp8", "nvfp4"]
-"""Precision that is simulated, of whose peak rate a platform's file tells."""
+"""Precision to simulate."""
 
 Objective = Literal["time", "energy", "cost", "co2", "edp"]
-"""What is to be least."""
+"""What should be as small as possible."""
 
 BATCH_PER_DEVICE = 32
-"""Samples of a device's step where no batch is asked for."""
+"""Samples that a device takes in a step, if no batch is given."""
 
 
 class SimulatedTraining(Request):
-    """How a training that is simulated computes, and what is known of its platform."""
+    """How a simulated training computes, and what was measured on its platform."""
 
     optimizer: Literal["none", "sgd", "momentum", "adam"] = Field(
-        default="momentum", description="What updates the weights, and keeps its states in memory."
+        default="momentum", description="Optimizer. Its states take memory."
     )
     attention: Literal["eager", "fused", "cudnn"] | None = Field(
         default=None,
-        description="fused (one kernel, the default), cudnn (the same in kernels of cuDNN or "
-        "FlashAttention 3; the default at fp8 and narrower), or eager (written out), of a network by "
-        "numbers.",
+        description="How attention is computed. fused: in one kernel (the default). cudnn: in the kernel of "
+        "cuDNN or FlashAttention 3 (the default at fp8, mxfp8 and nvfp4). eager: one kernel for each "
+        "operation; only for networks that are given by numbers.",
     )
     gradients: Literal["fp32"] | None = Field(
         default=None,
-        description="fp32: add gradients up and send them at fp32, at any precision (Megatron).",
+        description="fp32: gradients are added up and sent at fp32, as Megatron does at every precision. By "
+        "default they have the precision of the weights.",
     )
     calibrate: Path | None = Field(
         default=None,
-        description="YAML file of a step measured on this platform (network, strategy, batch, precision, "
-        "step_s, ...), which corrects the ops' costs.",
+        description="Steps that were measured on this platform: a YAML file, or a folder of records. They "
+        "correct the simulated times.",
     )
 
 
 class OnSimulator(SimulatedTraining):
-    """A network on a platform that is simulated."""
+    """A network on a simulated platform."""
 
     network: Name = Field(
-        description="By name (gpt2-xl), by numbers (gpt:layers=36,hidden=1280,heads=20), or a JSON file."
+        description="Network: a name (gpt2-xl), numbers (gpt:layers=36,hidden=1280,heads=20), or a JSON file."
     )
     platform: Name = Field(description="A platform by name, or a FILE.yaml.")
     precision: PeakPrecision = Field(
         default="fp32",
-        description="amp is plain PyTorch: torch.autocast (bf16) around weights at fp32. bf16 and fp16 "
-        "are the mixed precision of frameworks: weights are also kept at fp32. fp8, mxfp8 and nvfp4 are bf16 "
-        "with products at that precision.",
+        description="Precision. amp: plain PyTorch, with torch.autocast (bf16) and weights at fp32. bf16, "
+        "fp16: code of frameworks such as Megatron, with weights at 16 bits and a copy at fp32. fp8, mxfp8, "
+        "nvfp4: as bf16, but matrix products have that precision.",
     )
     links: Rates = Field(
         default={},
-        description="Rate of a link of the platform in place of its file's, as nic=12.5e9 (bytes/s).",
+        description="Rate of a link in bytes/s, as nic=12.5e9. It replaces the rate in the platform's file.",
     )
-    inference: bool = Field(default=False, description="Simulate a forward pass alone.")
+    inference: bool = Field(default=False, description="Simulate only the forward pass.")
     calibration: Path | None = Field(
-        default=None, description="Network calibration, for the outermost link."
+        default=None,
+        description="Collectives that a campaign measured (network.json). They set the rate of the outermost "
+        "link.",
     )
     database: Path | None = Field(
-        default=None, description="Op database measured on this platform."
+        default=None, description="Ops that were measured on this platform (a JSON file)."
     )
     fits: Path | None = Field(
         default=None,
-        description="Fits of metered runs of this hardware, for the joules; shipped by default.",
+        description="Fits to metered runs on this hardware. The joules follow from them. By default: the "
+        "shipped ones.",
     )
 
 
@@ -118,35 +122,40 @@ class SimulateRequest(OnSimulator):
     command: ClassVar[str] = "simulate"
 
     strategy: Name = Field(
-        description="Strategy, as dp=8,tp=2,pp=4,micro=16,zero=1,recompute; or a YAML file."
+        description="Parallel strategy, as dp=8,tp=2,pp=4,micro=16,zero=1,recompute, or a YAML file."
     )
     batch: int = Field(
-        default=32, ge=1, le=MOST_SAMPLES, description="Samples of one replica's step."
+        default=32, ge=1, le=MOST_SAMPLES, description="Samples that one replica takes in a step."
     )
     devices: int | None = Field(
-        default=None, ge=1, le=MOST_NODES, description="Check that the strategy takes this many."
+        default=None,
+        ge=1,
+        le=MOST_NODES,
+        description="Refuse a strategy for any other number of devices.",
     )
     mode: Literal["default", "proteus"] = Field(
-        default="default", description="proteus: the communication model of that paper."
+        default="default", description="proteus: the communication model of the Proteus paper."
     )
     power_limit: float | None = Field(
         default=None,
         gt=0,
         le=1e9,
-        description="Power limit of each GPU, in W (default: its highest).",
+        description="Power limit of each GPU in W. By default: the highest that it can have.",
     )
     sm_clock: float | None = Field(
         default=None,
         gt=0,
         le=1e9,
-        description="Clock that the GPUs are set to, in MHz (default: boost).",
+        description="Clock of the GPUs in MHz. By default: the boost clock.",
     )
-    stragglers: Slow = Field(default={}, description="A slow device, as 3=1.5 (times as long).")
-    trace: Path | None = Field(default=None, description="Write a Chrome trace here.")
+    stragglers: Slow = Field(
+        default={}, description="Slow device, as 3=1.5: device 3 takes 1.5 times as long."
+    )
+    trace: Path | None = Field(default=None, description="File for a Chrome trace.")
 
 
 class SearchRequest(Priced, OnSimulator):
-    """Rank the parallel strategies of some devices that fit in memory."""
+    """Rank the parallel strategies that fit in the memory of some devices."""
 
     command: ClassVar[str] = "search"
 
@@ -155,16 +164,16 @@ class SearchRequest(Priced, OnSimulator):
         default=None,
         ge=1,
         le=MOST_SAMPLES,
-        description="Samples of a step of all replicas; by default 32 a device.",
+        description="Samples that all replicas together take in a step. By default: 32 for each device.",
     )
     objective: Objective = Field(
         default="time",
-        description="time of a step, energy of a sample, cost or co2 of a step, or edp: joules times seconds "
-        "of a step.",
+        description="What to rank by: time, cost, co2 or edp (joules times seconds) of a step, or energy of a "
+        "sample.",
     )
     top: int = Field(
         default=10,
         ge=1,
         le=MOST_SAMPLES,
-        description="How many of the best to rank; strategies that cannot be among them are not simulated.",
+        description="How many of the best to show. Strategies that cannot be among them are not simulated.",
     )

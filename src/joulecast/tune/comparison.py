@@ -46,7 +46,8 @@ def recurrences_of(
     column: str,
     goal: Goal = PLAIN,
 ) -> Curves:
-    """An array of seeds by recurrences for each setting; without chance one row, the expected one.
+    """For each setting, an array of seeds by recurrences. If nothing is random, it has one row: the
+    expected one.
 
     Args:
         table: what was replayed.
@@ -63,7 +64,7 @@ def recurrences_of(
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds and the 95 % interval of it (Student's t); none for a single row."""
+    """A mean over seeds, and its 95 % interval (Student's t). A single row has no interval."""
 
     mean: float
     low: float | None
@@ -94,7 +95,8 @@ def cumulative_ratios(costs: Curves, settings: Sequence[Setting], eta: float = 0
 
 
 def break_even(ratios: NDArray[np.float64]) -> int | None:
-    """The recurrence from which on the mean over seeds has not cost more than the default; ``None``: never.
+    """The recurrence from which on the mean over seeds costs no more than the default; ``None`` if there
+    is none.
 
     Args:
         ratios: cumulative ratios, seeds by recurrences.
@@ -107,7 +109,8 @@ def break_even(ratios: NDArray[np.float64]) -> int | None:
 
 
 def regret(costs: NDArray[np.float64], best: float) -> float:
-    """What all recurrences together cost above the oracle, in units of its mean one; mean over seeds."""
+    """What all recurrences together cost above the oracle, as a multiple of the oracle's mean cost; mean
+    over seeds."""
     return float((costs - best).sum(axis=1).mean() / best)
 
 
@@ -118,14 +121,14 @@ def oracle_cost(setting: Setting, eta: float = 0.5) -> float:
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """Difference of two policies' cumulative ratios over settings at one recurrence.
+    """Difference of two policies' cumulative ratios over settings, at one recurrence.
 
     Attributes:
-        difference: mean over settings, negative when the first is better.
-        over_settings: 95 % interval, settings drawn again.
-        over_workloads: the same with whole workloads drawn again: the settings of a workload share its
-            epochs, so that they are not independent.
-        better_in: settings in which the first is better.
+        difference: mean over settings; negative if the first policy is better.
+        over_settings: 95 % interval, with settings resampled.
+        over_workloads: the same with whole workloads resampled, because the settings of a workload share
+            its epochs and are not independent.
+        better_in: number of settings in which the first policy is better.
     """
 
     recurrence: int
@@ -184,10 +187,10 @@ def _chosen(choice: Choice, space: SearchSpace) -> Curve:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The curve policy with what the other workloads chose for it.
+    """The curve policy with the constants that the other workloads chose for it.
 
     Attributes:
-        table: recurrences of every workload, each with the choice that does not know it.
+        table: recurrences of every workload, with the choice that was made without it.
         choices: by workload.
     """
 
@@ -198,10 +201,11 @@ class HeldOut:
 def leave_one_workload_out(
     settings: Sequence[Setting], seeds: int, recurrences: int, eta: float = 0.5
 ) -> HeldOut:
-    """Choose three of the curve policy's constants on all workloads but one, and replay that one with them.
+    """Choose three constants of the curve policy on all workloads but one, and replay this one with
+    them.
 
-    The choice is the least mean cumulative ratio after 20 recurrences. The policy's form and the constants
-    of its prior are not chosen here.
+    The choice with the smallest mean cumulative ratio after 20 recurrences is taken. The form of the
+    policy and the constants of its prior are not chosen here.
     """
     workloads = list(dict.fromkeys(setting.name[0] for setting in settings))
     until = min(_CHOSEN_AT, recurrences)

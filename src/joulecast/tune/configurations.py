@@ -26,13 +26,13 @@ _FIRST_SD, _LEAST_SD, _FIRST_WEIGHT, _MOST_WEIGHT = 0.1, 0.02, 2, 4
 
 @dataclass(frozen=True)
 class Configuration:
-    """An expected recurrence of a batch size under a power limit.
+    """The expected recurrence of a batch size under a power limit.
 
     Attributes:
-        power_limit_w: ``None`` where limits cannot be set.
-        runs: that reached the target with this batch size.
-        cost: in the unit of the cost model; ``None`` where energy counts and was not measured.
-        energy_j: ``None`` where it was not measured.
+        power_limit_w: ``None`` if limits cannot be set.
+        runs: number of runs that reached the target with this batch size.
+        cost: in the unit of the cost model; ``None`` if energy counts and was not measured.
+        energy_j: ``None`` if it was not measured.
     """
 
     batch_size: int
@@ -45,12 +45,12 @@ class Configuration:
 
 @dataclass
 class Size:
-    """What the trials of one batch size say.
+    """What the trials of one batch size show.
 
     Attributes:
-        epochs, failed, stopped: of tries that reached the target, came to the last epoch or broke off, or
-            were stopped for their cost.
-        at_limit: an epoch under every power limit that it is known of; ``None``: where none can be set.
+        epochs, failed, stopped: epochs of three kinds of tries: those that reached the target; those that
+            came to the last epoch or broke off; those that were stopped for their cost.
+        at_limit: an epoch under every power limit for which it is known; ``None``: where none can be set.
     """
 
     epochs: list[float] = field(default_factory=list)
@@ -60,9 +60,10 @@ class Size:
 
     @property
     def epochs_of_recurrence(self) -> float:
-        """Expected ones, those of tries that fail included.
+        """Expected number of epochs, with those of failed tries.
 
-        A try that was stopped would have taken as many as the mean, or more if it did before it was stopped.
+        A try that was stopped would have taken as many epochs as the mean; or more, if it had already
+        taken more.
         """
         mean = fmean(self.epochs)
         would = [*self.epochs, *(max(mean, epochs) for epochs in self.stopped)]
@@ -70,9 +71,9 @@ class Size:
 
 
 def _whole_runs(history: History, space: SearchSpace) -> dict[int, dict[int | None, EpochAtLimit]]:
-    """Mean epoch by batch size and power limit, of trials that ran under that limit throughout.
+    """Mean epoch by batch size and power limit, of trials that ran under this limit throughout.
 
-    Those are also the ones that ended before the first of several limits had been measured.
+    Trials that ended before the first of several limits had been measured are among them.
     """
     sums: dict[tuple[int, int | None], list[tuple[float, float, float | None]]] = {}
     for trial in history.trials:
@@ -98,9 +99,9 @@ def _whole_runs(history: History, space: SearchSpace) -> dict[int, dict[int | No
 def _profiled(
     profile: Mapping[int, EpochAtLimit], whole: Mapping[int | None, EpochAtLimit]
 ) -> dict[int | None, EpochAtLimit]:
-    """Epochs under the limits of a profile, scaled to whole runs if both are known.
+    """Epochs under the limits of a profile. They are scaled to whole runs if both are known.
 
-    A profile does not see evaluations between epochs, or what has changed since it was measured.
+    A profile does not see evaluations between epochs, nor what has changed since it was measured.
     """
     known = [watts for watts in profile if watts in whole]
     time, energy = 1.0, 1.0
@@ -138,7 +139,7 @@ def sizes_of(history: History, space: SearchSpace) -> dict[int, Size]:
 def configuration_of(
     space: SearchSpace, batch_size: int, size: Size, watts: int | None
 ) -> Configuration:
-    """The expected recurrence of a batch size that has reached the target, under a limit that is known."""
+    """The expected recurrence of a batch size that has reached the target, under a known limit."""
     epoch, epochs = size.at_limit[watts], size.epochs_of_recurrence
     time_s = epochs * epoch.time_s
     energy_j = None if epoch.energy_j is None else epochs * epoch.energy_j
@@ -147,7 +148,8 @@ def configuration_of(
 
 
 def cheapest_configuration(space: SearchSpace, sizes: Mapping[int, Size]) -> Configuration | None:
-    """Among batch sizes that have reached the target, the smaller of equals; ``None`` without a cost."""
+    """The cheapest configuration among batch sizes that have reached the target; of equal ones, the
+    smaller. ``None`` without a cost."""
     found = [
         configuration_of(space, batch, size, watts)
         for batch, size in sizes.items()
@@ -165,7 +167,7 @@ def cheapest_configuration(space: SearchSpace, sizes: Mapping[int, Size]) -> Con
 def default_configuration(
     space: SearchSpace, sizes: Mapping[int, Size]
 ) -> tuple[Configuration | None, str]:
-    """The default's expected recurrence; where it is not known, the reason."""
+    """The expected recurrence of the default; if it is not known, the reason."""
     batch, size = space.default, sizes.get(space.default)
     if size is None:
         return None, f"the default batch size {batch} was not tried"

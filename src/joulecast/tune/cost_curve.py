@@ -1,10 +1,10 @@
-"""What a few batch sizes say about the cost of the others: a Bayesian curve over the batch size.
+"""What a few batch sizes show about the cost of the others: a Bayesian curve over the batch size.
 
-The logarithm of the mean cost is taken for a parabola in x = log2(batch size / default), opening upwards,
-plus a deviation of every size of its own: below some size a step no longer fills the device, above some
-size more samples a step save no epochs (McCandlish et al. 2018, "An empirical model of large-batch
-training"). Regression with a normal prior on the three coefficients (Rasmussen and Williams 2006, section
-2.1); no part of it knows a workload.
+The logarithm of the mean cost is modelled as a parabola in x = log2(batch size / default) that opens
+upwards, plus a deviation for every size. The reasons for this form: below some size, a step no longer
+fills the device; above some size, more samples in a step save no epochs (McCandlish et al. 2018, "An
+empirical model of large-batch training"). The three coefficients have a normal prior (Rasmussen and
+Williams 2006, section 2.1). No part of it knows a workload.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,13 +23,13 @@ _SLICES = (-1.65, -0.9, -0.49, -0.16, 0.16, 0.49, 0.9, 1.65)
 
 @dataclass(frozen=True)
 class CurvePrior:
-    """What is believed of cost curves before anything is tried; all of log cost.
+    """The belief about cost curves before anything is tried. All numbers are of log cost.
 
     Attributes:
-        slope_sd: by doubling of the batch size.
-        curvature: by doubling squared, its mean and standard deviation.
+        slope_sd: for each doubling of the batch size.
+        curvature: for each doubling squared, its mean and standard deviation.
         deviation_sd: of one batch size from the parabola.
-        earlier: by batch size, the log cost that earlier runs elsewhere had; the curve is then that of the
+        earlier: by batch size, the log cost of earlier runs elsewhere. The curve is then that of the
             ratio, with ``earlier_share`` of the prior's slope and curvature.
     """
 
@@ -60,10 +60,10 @@ class CostCurve:
     Args:
         batch_sizes: ascending.
         default: where the curve has its x = 0.
-        prior: what is believed before.
+        prior: the belief before anything is seen.
 
     Attributes:
-        shape: of every batch size, the log cost that is believed before anything is seen, but for its level.
+        shape: for every batch size, the log cost that is believed before anything is seen, without its level.
     """
 
     def __init__(self, batch_sizes: Sequence[int], default: int, prior: CurvePrior) -> None:
@@ -85,10 +85,10 @@ class CostCurve:
         self._index = {batch: i for i, batch in enumerate(batch_sizes)}
 
     def believe(self, seen: Mapping[int, tuple[float, float]]) -> Believed:
-        """Beliefs after what was seen.
+        """Beliefs after some costs were seen.
 
         Args:
-            seen: by batch size, log of the mean cost and the variance of that.
+            seen: by batch size, the logarithm of the mean cost, and the variance of this logarithm.
         """
         at = [self._index[batch] for batch in seen]
         log_costs = np.array([cost for cost, _ in seen.values()])
@@ -113,13 +113,13 @@ def expected_improvement(better_by: float, sd: float) -> float:
 
 
 def expected_excess(better_by: float, sd: float, beta: float) -> float:
-    """What one try is expected to cost above the best known, in units of that.
+    """How much more one try is expected to cost than the best known size, relative to the cost of the latter.
 
-    A try that gets to ``beta`` times the best is stopped, and the best has to be run after it.
+    A try that reaches ``beta`` times the best cost is stopped, and the best size has to be run after it.
 
     Args:
         better_by: mean of how much lower the log of its cost is than that of the best.
-        sd: standard deviation of that.
+        sd: standard deviation of this.
     """
     costs = [exp(sd * slice_ - better_by) for slice_ in _SLICES]
     return sum(cost - 1 if cost <= beta else beta for cost in costs) / len(costs)
@@ -130,8 +130,8 @@ def pooled_variance(logs: Sequence[Sequence[float]], first_sd: float, least_sd: 
 
     Args:
         logs: of every batch size.
-        first_sd: believed before, with the weight of two observations.
-        least_sd: it is not taken to be below this.
+        first_sd: believed before anything is seen. It has the weight of two observations.
+        least_sd: smallest value that is allowed.
     """
     squares, n = 2 * first_sd**2, 2
     for values in logs:

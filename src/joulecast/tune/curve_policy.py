@@ -1,10 +1,12 @@
-"""A policy that pays back sooner: a batch size is tried only where the curve of costs makes it worth it.
+"""A policy that pays back sooner: a batch size is tried only if the curve of costs says that it is worth
+it.
 
-Where Zeus runs every batch size twice before it samples, this one asks of each that is untried: what is
-it expected to save in the recurrences to come, and what to cost in this one? (Expected improvement times a
-horizon, against expected excess: the knowledge-gradient idea of Frazier et al. 2008, one step deep.) Power
-limits are first tried from the highest down to the middle, later only around the best one known, and
-further as long as the best stands at the edge of those tried.
+Zeus runs every batch size twice before it samples. This policy asks two questions about each untried
+size: what will it probably save in the recurrences to come, and what will it probably cost in this one?
+(It compares the expected improvement times a horizon with the expected excess. This is the
+knowledge-gradient idea of Frazier et al. 2008, one step deep.) At first, power limits are tried from the
+highest down to the middle. Later, only limits around the best known one are tried, and further ones as
+long as the best is at the edge of those tried.
 """
 
 import random
@@ -36,7 +38,7 @@ _KNOWN_TO_WORK = 2.0
 
 
 class NarrowLimits:
-    """Power limits for a batch size, few at a time."""
+    """Chooses power limits for a batch size, a few at a time."""
 
     def __init__(self, space: SearchSpace) -> None:
         self._space = space
@@ -71,17 +73,18 @@ class _Size:
 
 
 class Curve:
-    """Tries what the curve of costs makes worth trying; else samples among what was tried.
+    """Tries the sizes that the curve of costs makes worth trying. Otherwise, it samples among the sizes
+    that were tried.
 
     Args:
         prior: of cost curves.
-        horizon: recurrences that a better batch size is expected to be used for.
-        reach: an untried size is at most so many sizes from one that has reached the target.
+        horizon: number of recurrences for which a better batch size will probably be used.
+        reach: an untried size is at most so many sizes away from one that has reached the target.
         beta: a try is stopped when it costs more than this many times the best.
         window: only so many last trials of every batch size count; ``None``: all.
 
     Raises:
-        JoulecastError: ``beta`` not above 1, a horizon, reach or window below 1.
+        JoulecastError: ``beta`` is not above 1, or a horizon, reach or window is below 1.
     """
 
     def __init__(
@@ -137,7 +140,8 @@ class Curve:
         return Proposal(size, self._limits.limits(history, size), bound, phase)
 
     def _first(self, history: History) -> Proposal:
-        """The default, or what earlier runs would choose; if all has failed, what was not tried yet."""
+        """The first size: the default, or the size that earlier runs would choose. If all have failed, a
+        size that was not tried."""
         space = self._space
         if self._warm and not history.trials:
             cheapest = space.batch_sizes[int(self._curve.shape.argmin())]
@@ -173,7 +177,8 @@ class Curve:
     def _worth_trying(
         self, known: dict[int, _Size], costs: dict[int, float], variance: float
     ) -> int | None:
-        """The untried size that is expected to save most, after what trying it costs; ``None`` if none."""
+        """The untried size that is expected to save most, minus the cost of the try; ``None`` if there
+        is none."""
         sizes = self._space.batch_sizes
         seen = {
             batch: (log(cost), variance / len(known[batch].epochs)) for batch, cost in costs.items()
@@ -205,7 +210,7 @@ class Curve:
         variance: float,
         rng: random.Random,
     ) -> int:
-        """Thompson sampling among what is close to the best."""
+        """Thompson sampling among the sizes that are close to the best."""
         close = _CLOSE_TO_BEST * min(costs.values())
         drawn = {
             batch: rng.gauss(cost, cost * sqrt(variance / len(worked[batch].epochs)))
@@ -216,9 +221,9 @@ class Curve:
 
 
 def earlier_costs(history: History) -> dict[int, float]:
-    """Log cost by batch size in the history of another device, as a prior takes it.
+    """Log cost by batch size in the history of another device, for a prior.
 
-    A size that never reached the target there is believed to cost more than what was spent on it.
+    If a size never reached the target there, its cost is believed to be higher than what was spent on it.
     """
     return {
         batch: log_mean(arm.costs) + (0.0 if arm.reached else _ABOVE_BOUND)

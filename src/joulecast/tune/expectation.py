@@ -1,4 +1,4 @@
-"""What a fixed configuration costs on average over the runs of a trace: exact, nothing is drawn."""
+"""What a fixed configuration costs on average over the runs of a trace. It is exact; nothing is drawn."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from joulecast.tune.trial import PLAIN, CostModel, EpochAtLimit, Goal
 
 @dataclass(frozen=True)
 class Expected:
-    """Expectation of one recurrence: a training to its target, tries that fail included."""
+    """Expectation of one recurrence: a training to its target, with its failed tries."""
 
     cost: float
     energy_j: float
@@ -26,9 +26,9 @@ class Expected:
 
 
 def expected_tries(trace: Trace, batch_size: int) -> tuple[float, float]:
-    """Epochs of a recurrence with one batch size, and tries; infinite where no run reaches the target.
+    """Epochs of a recurrence with one batch size, and its tries; infinite if no run reaches the target.
 
-    A try that fails runs to the last epoch and is followed by another.
+    A try that fails runs to the last epoch, and is followed by another try.
     """
     runs = trace.epochs[batch_size]
     reached = [epochs for epochs in runs if epochs is not None and epochs <= trace.max_epochs]
@@ -111,7 +111,7 @@ def expected_power_limit_only(trace: Trace, goal: Goal = PLAIN) -> tuple[Expecte
 def expected_recurrences(
     trace: Trace, policy: str, goal: Goal = PLAIN
 ) -> tuple[Expected, Expected] | None:
-    """The first and later recurrences of a policy that draws nothing; ``None`` for those that do.
+    """The first and the later recurrences of a policy that draws nothing; ``None`` for policies that draw.
 
     Args:
         policy: by name.
@@ -135,9 +135,9 @@ class Potential:
 
 
 def energy_potential(trace: Trace) -> Potential:
-    """What tuning batch size, power limit, or both could save at most, in energy.
+    """The most energy that tuning batch size, power limit, or both could save.
 
-    Only batch sizes all of whose runs reached the target count.
+    Only batch sizes of which all runs reached the target count.
     """
     default = expected_default(trace)
 

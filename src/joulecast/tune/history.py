@@ -1,7 +1,7 @@
-"""What was tried so far: the only thing a policy knows.
+"""What was tried so far. This is the only thing that a policy knows.
 
-A history also lives in a file, so that a killed loop continues where it was. The first line of the file says
-what was trained; each further line is a trial, as JSON.
+A history is also kept in a file, so that a killed loop continues where it was. The first line of the file
+says what was trained. Each further line is a trial, as JSON.
 """
 
 import json
@@ -35,9 +35,9 @@ class Arm:
     """Trials of one batch size.
 
     Attributes:
-        costs: of the trials whose cost is known, in order; one that was not started, because its first
-            epoch would have been above the bound, stands there with 100 times that bound.
-        limits: epochs under the power limits that were tried, the newest of each.
+        costs: of the trials whose cost is known, in order. If a trial was not started because its first
+            epoch would have been above the bound, it has 100 times this bound as its cost.
+        limits: epochs under the power limits that were tried, the newest for each limit.
     """
 
     costs: list[float] = field(default_factory=list)
@@ -47,12 +47,13 @@ class Arm:
 
 
 class History:
-    """Trials in order, and what policies ask of them.
+    """Trials in order, and the figures that policies need from them.
 
     Attributes:
         trials: all of them.
         arms: by batch size.
-        totals: cost of every recurrence that reached its target with known cost, in order of their end.
+        totals: cost of every recurrence that reached its target and whose cost is known, in the order of
+            their ends.
     """
 
     def __init__(self, trials: Iterable[Trial] = ()) -> None:
@@ -64,7 +65,7 @@ class History:
             self.append(trial)
 
     def append(self, trial: Trial) -> None:
-        """A trial has ended."""
+        """Add a trial that has ended."""
         self.trials.append(trial)
         arm = self.arms.setdefault(trial.proposal.batch_size, Arm())
         if trial.reached:
@@ -89,9 +90,10 @@ class History:
             del self._open[trial.recurrence]
 
     def least_total(self, window: int | None = None) -> float:
-        """The least cost of a recurrence, tries that failed included; of the last ``window`` ones.
+        """The least cost of a recurrence, with its failed tries, among the last ``window`` recurrences.
 
-        Only recurrences that reached their target count: one that did not was cheap for no good reason.
+        Only recurrences that reached their target count. A recurrence that did not reach it may be cheap
+        for this reason.
         """
         totals = self.totals if window is None else self.totals[-window:]
         return min(totals, default=inf)
@@ -104,7 +106,8 @@ def _header(trained: Mapping[str, Any], begun: Mapping[str, Any] | None) -> dict
 def _differences(
     then: Mapping[str, Any], now: Mapping[str, Any], prefix: str = ""
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Keys of either whose value is another in the other; those of inner mappings one by one."""
+    """Keys whose values differ between the two mappings. The keys of inner mappings are compared one by
+    one."""
     for key in dict.fromkeys([*now, *then]):
         was, value = then.get(key, _ABSENT), now.get(key, _ABSENT)
         if isinstance(value, dict) and isinstance(was, dict):
@@ -116,18 +119,19 @@ def _differences(
 def begin_history_file(
     path: Path, header: Mapping[str, Any], *, begun: Mapping[str, Any] | None = None
 ) -> History:
-    """Begin a history file, or continue the one that is there.
+    """Begin a history file, or continue an existing one.
 
-    A last line that was cut off is removed from a file that is continued, so that the next trial gets a
-    line of its own.
+    If the last line of an existing file was cut off, it is removed, so that the next trial gets a line of
+    its own.
 
     Args:
-        header: what the trials are trials of; a file whose header differs is not continued.
-        begun: where a new file comes from (host, versions); stands in its first line and is not compared.
+        header: says what the trials are trials of. A file with another header is not continued.
+        begun: where a new file comes from (host, versions). It stands in the first line, and is not
+            compared.
 
     Raises:
-        JoulecastError: the file is of something else, no history, or cannot be written; its folder is not
-            there.
+        JoulecastError: the file is of something else, is no history, or cannot be written; or its folder
+            does not exist.
     """
     if path.exists():
         content = _content(path)
@@ -161,7 +165,7 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 def add_to_history_file(path: Path, trial: Trial) -> None:
-    """Append a trial to the file. A reader skips a line that is not whole, as when the machine died.
+    """Append a trial to the file. If the machine dies meanwhile, a reader skips the line that is not whole.
 
     Raises:
         JoulecastError: the file cannot be written.
@@ -192,11 +196,11 @@ def _trial(content: Any, where: str) -> Trial:
 
 
 def read_history_file(path: Path) -> tuple[dict[str, Any], History]:
-    """What a history file says it is of, and its trials; changes nothing on disk.
+    """What a history file says it is of, and its trials. Changes nothing on disk.
 
     Raises:
-        JoulecastError: no such file, another format, or a line that is no trial (the last one may be cut
-            off: it is passed over).
+        JoulecastError: there is no such file, it has another format, or a line is no trial. (If only the
+            last line is cut off, it is skipped.)
     """
     return _read(path, _content(path))
 

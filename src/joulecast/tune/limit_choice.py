@@ -1,7 +1,7 @@
-"""Choosing among power limits whose epochs have been measured.
+"""Choice among power limits whose epochs have been measured.
 
-Which limit is best for a batch size does not depend on how many epochs it takes, so it is measured inside
-a run (You et al., Zeus, section 4.2).
+Which limit is best for a batch size does not depend on the number of epochs. So it is measured during a
+run (You et al., Zeus, section 4.2).
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from joulecast.tune.trial import CostModel, Criterion, EpochAtLimit, SearchSpace
 
 
 class Selector(Protocol):
-    """Chooses one of the measured limits; of equals the lowest."""
+    """Chooses one of the measured limits. If several are equal, the lowest one."""
 
     def __call__(self, epochs: Mapping[int, EpochAtLimit]) -> int: ...
 
@@ -52,11 +52,11 @@ def selector(criterion: Criterion, cost: CostModel, max_slowdown: float = 1.1) -
     """The function that chooses a power limit by a criterion.
 
     Args:
-        criterion: least ``cost``, least ``energy``, least ``time``, or the lowest limit that is not slower
-            than ``max_slowdown`` times the highest one.
+        criterion: least ``cost``, least ``energy``, least ``time``, or the lowest limit that takes no
+            longer than ``max_slowdown`` times the time at the highest one.
 
     Raises:
-        JoulecastError: ``max_slowdown`` below 1.
+        JoulecastError: ``max_slowdown`` is below 1.
     """
     if criterion == "cost":
         return partial(_cheapest, cost)

@@ -148,7 +148,7 @@ class LimitProfile:
                     self._close(self._open)
 
     def paused(self) -> None:
-        """What comes now is no training (an evaluation)."""
+        """What comes now is not training, but an evaluation."""
         if self._open is None or self._since is None:
             return
         window, (before_s, before_j) = self._open, self._since

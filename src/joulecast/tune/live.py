@@ -66,21 +66,21 @@ def _open_training(job: LiveJob) -> TunedTraining:
 class LiveTraining:
     """Trains as proposed, on this machine.
 
-    Where power limits may be set, making one waits until no other measurement of this user holds the machine:
-    the limit that is found would be that of a training which is just being tuned. So do not make one while
-    holding the machine.
+    If power limits may be set, making one waits until no other measurement of this user holds the
+    machine. Otherwise it would find the limit of a training that is just being tuned. So do not make one
+    while you hold the machine.
 
     Attributes:
         space: what can be chosen here.
-        notes: what people should know of it (a missing right, a missing sensor), in order.
+        notes: for people (a missing right, a missing sensor), in order.
 
     Args:
-        open_training: what trains, of the job; the campaign's own loop unless a test says otherwise.
-        counter: an energy counter; the device's own unless a test says otherwise.
+        open_training: makes the training from the job; by default the campaign's own loop.
+        counter: an energy counter; by default the device's own.
         seconds: a clock.
 
     Raises:
-        JoulecastError: CUDA_VISIBLE_DEVICES does not say which GPU is meant, and the job does not either.
+        JoulecastError: neither CUDA_VISIBLE_DEVICES nor the job says which GPU is meant.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class LiveTraining:
         return CostModel(eta, max_power_w)
 
     def described(self) -> dict[str, Any]:
-        """What trials of this environment are trials of, for a history file."""
+        """What the trials of this environment are trials of, for a history file."""
         return {
             "environment": "live",
             "machine": self._machine,
@@ -167,8 +167,8 @@ class LiveTraining:
         }
 
     def continue_from(self, history: History) -> None:
-        """Take up where earlier trials ended: seeds are not used twice, epochs are known in advance, and
-        limits that were measured are not measured again."""
+        """Continue where earlier trials ended. Seeds are not used twice, epochs are known in advance,
+        and limits that were measured are not measured again."""
         self._number = 0
         self._epoch_cost: dict[int, float] = {}
         self._measured: dict[int, dict[int, EpochAtLimit]] = {}
@@ -266,7 +266,8 @@ class LiveTraining:
     def _profile(
         self, proposal: Proposal, steps_per_epoch: int, set_limit: Callable[[int], None]
     ) -> LimitProfile:
-        """Profile of a batch size over all of its trainings: one may be too short for a single limit."""
+        """Profile of a batch size over all of its trainings, because one training may be too short for a
+        single limit."""
         size = proposal.batch_size
         known = self._profiles.get(size)
         if known is not None:
@@ -331,21 +332,21 @@ def tune_live(
     Waits until no other measurement of this user holds the machine.
 
     Args:
-        recurrences: how many there are to be in all, those of the history file included.
+        recurrences: number of recurrences in all, with those in the history file.
         seed: of the policy's draws.
-        history_file: gets every trial when it has ended; none that stands there is done again.
-        header: what else the trials are trials of (the policy's name and options, say).
+        history_file: gets every trial when it has ended. A trial that is in it is not done again.
+        header: what else the trials are trials of (for example, the policy's name and options).
         ended: called with every trial.
         quiet_wait_s: longest wait for other programs to end before the first trial.
         say: called once with each of the environment's notes, and with each new reason why an energy is
             not known.
 
     Returns:
-        All recurrences, those of the history file included.
+        All recurrences, with those in the history file.
 
     Raises:
-        JoulecastError: the history file is of something else; a GPU is asked for and there is none; a
-            power limit could not be put back.
+        JoulecastError: the history file is of something else; a GPU is asked for and there is none; or a
+            power limit could not be restored.
     """
     noted: set[str] = set()
 

@@ -1,4 +1,4 @@
-"""The job of a live tuning: what is trained, what is asked of a training, and where its trials come from."""
+"""The job of a live tuning: what is trained, what a training must reach, and where its trials come from."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -14,12 +14,13 @@ from joulecast.tune.trial import StoppedBy
 
 
 class LiveJob(RecurringTraining):
-    """What a live tuning trains, and what may be chosen: the configuration's keys, and what it leaves open.
+    """What a live tuning trains, and what may be chosen: the keys of the configuration, and some that it
+    does not have.
 
     Attributes:
         momentum: of the optimizer.
         threads: of torch.
-        prefetch_batches: made ready ahead of the training.
+        prefetch_batches: number of batches prepared ahead.
         limit_step_w: between the power limits that are tried.
         window: how long a power limit is measured.
     """
@@ -38,7 +39,7 @@ class LiveJob(RecurringTraining):
         return Workload(network=self.network, image_size=self.image_size)
 
     def as_trained(self) -> dict[str, Any]:
-        """Plain data that two jobs share only if their trials may be compared."""
+        """Plain data. If two jobs have the same, their trials may be compared."""
         content = self.model_dump(mode="json", exclude={"network", "image_size"})
         return content | {"workload": self.workload.model_dump(mode="json")}
 

@@ -1,4 +1,4 @@
-"""What a training that was tuned live leaves: its recurrences, and where they come from."""
+"""The record of a training that was tuned live: its recurrences, and where they come from."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict

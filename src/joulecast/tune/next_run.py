@@ -1,8 +1,9 @@
-"""What a history says about the next run: the configuration to use, what it saves, whether looking has paid.
+"""What a history says about the next run: the configuration to use, what it saves, and whether tuning
+has paid off.
 
-An advice exploits: it is the cheapest configuration among those whose batch size has reached the target, by
-what :mod:`joulecast.tune.configurations` makes of the trials. A policy's next exploration
-is reported next to it.
+The advice does not explore. It is the cheapest configuration among those whose batch size has reached the
+target, according to :mod:`joulecast.tune.configurations`. What a policy would explore next is reported
+next to it.
 """
 
 import random
@@ -65,7 +66,7 @@ def space_of(header: Mapping[str, Any], file: Path) -> SearchSpace:
         header: its first line.
 
     Raises:
-        JoulecastError: the line does not say.
+        JoulecastError: the line does not say it.
     """
     try:
         if header.get("environment") == "live":
@@ -89,10 +90,10 @@ def space_of(header: Mapping[str, Any], file: Path) -> SearchSpace:
 def _savings(
     use: Configuration, default: Configuration, sizes: Mapping[int, Size]
 ) -> dict[str, dict[str, float | None] | None]:
-    """Percent of the default's cost, time and energy, with 95 % intervals.
+    """Savings in percent of the default's cost, time and energy, with 95 % intervals.
 
-    There is no interval where the batch size is the default's: the number of epochs cancels out, and how
-    far a profile of power limits errs is not known.
+    If the batch size is that of the default, there is no interval: the number of epochs cancels out, and
+    the error of a profile of power limits is not known.
     """
     factors: tuple[float, float] | None = None
     if use.batch_size != default.batch_size:
@@ -118,7 +119,7 @@ def _savings(
 
 
 def _exploration(history: History, use: Configuration, default: Configuration) -> dict[str, Any]:
-    """What was spent above the default's mean cost, and when that has come or will come back."""
+    """What was spent above the default's mean cost, and when this has been or will be saved again."""
     assert use.cost is not None and default.cost is not None
     totals: dict[int, float] = {}
     for trial in history.trials:
@@ -166,7 +167,7 @@ def _exploration(history: History, use: Configuration, default: Configuration) -
 
 
 def _explored_next(history: History, space: SearchSpace, use: Configuration | None) -> Any:
-    """What the curve policy would try next; ``None`` where it is the advice itself."""
+    """What the curve policy would try next; ``None`` if this is the advice itself."""
     proposal = Curve(space).propose(history, random.Random(0))
     limits = proposal.power_limits_w
     advised = use and (use.batch_size, () if use.power_limit_w is None else (use.power_limit_w,))
@@ -201,13 +202,13 @@ def _described(configuration: Configuration, unit: str) -> dict[str, Any]:
 
 
 def advise(space: SearchSpace, history: History) -> dict[str, Any]:
-    """What to use next, what that saves, and whether the exploration has paid.
+    """What to use next, what this saves, and whether the exploration has paid off.
 
     Returns:
-        ``status``: ``advice``, ``nothing tried``, ``nothing reached`` or ``cost unknown``; ``use`` is
-        ``None`` in the last two, the default (of which nothing is expected) in the second. Savings are in
-        percent of the default's; each is ``None`` where it is not known, ``why_no_saving`` and
-        ``why_no_energy`` say why.
+        ``status`` is ``advice``, ``nothing tried``, ``nothing reached`` or ``cost unknown``. ``use`` is
+        the configuration. It is ``None`` for the last two, and the default (without expected figures) for
+        ``nothing tried``. Savings are in percent of the default's. Each is ``None`` if it is not known;
+        ``why_no_saving`` and ``why_no_energy`` say why.
     """
     sizes = sizes_of(history, space)
     use = cheapest_configuration(space, sizes)

@@ -12,7 +12,7 @@ from joulecast.tune.trial import Proposal, SearchSpace
 
 
 class Policy(Protocol):
-    """Proposes what to try next; keeps nothing that is not in the history."""
+    """Proposes what to try next. It keeps nothing that is not in the history."""
 
     def propose(self, history: History, rng: random.Random) -> Proposal:
         """What to try next.
@@ -81,7 +81,7 @@ class Fixed:
 
 
 class GridSearch:
-    """Every batch size under every limit once, each for a whole run, then the cheapest for ever.
+    """Runs every batch size under every limit once, each for a whole run. Then it always runs the cheapest.
 
     A batch size that fails is not tried under its other limits.
     """
@@ -136,25 +136,25 @@ def cheapest_arm(history: History, window: int | None = None) -> int | None:
 
 
 def is_last_cost_unknown(history: History) -> bool:
-    """Whether the last trial's cost is not known (its meter was lost).
+    """Whether the last trial's cost is not known, because its meter was lost.
 
-    Experiments teach nothing then; policies run what they know until costs are known again.
+    Then a try of something new teaches nothing. Policies run what they know until costs are known again.
     """
     return bool(history.trials) and history.trials[-1].cost is None
 
 
 def nearest_untried(space: SearchSpace, history: History) -> int | None:
-    """The batch size that was not tried and is fewest doublings from the default."""
+    """The batch size that was not tried and is nearest to the default, in doublings."""
     untried = [size for size in space.batch_sizes if size not in history.arms]
     default = space.default
     return min(untried, key=lambda b: max(b / default, default / b), default=None)
 
 
 def propose_untried(space: SearchSpace, history: History, limits: LimitsOf) -> Proposal:
-    """What to try where no batch size is known to reach the target at a known cost.
+    """What to try if no batch size is known to reach the target at a known cost.
 
-    The untried one that is nearest to the default, as long as there is one and costs are known; the default
-    without a bound where all have failed.
+    It is the untried size that is nearest to the default, as long as there is one and costs are known. If
+    all sizes have failed, it is the default without a bound.
     """
     size = None if is_last_cost_unknown(history) else nearest_untried(space, history)
     if size is None:
@@ -163,8 +163,8 @@ def propose_untried(space: SearchSpace, history: History, limits: LimitsOf) -> P
 
 
 class SeededByTrial:
-    """A policy whose draws depend on the seed and on how many trials there are, so that a loop that was
-    interrupted draws what it would have drawn."""
+    """A policy whose draws depend only on the seed and on the number of trials. So a loop that was
+    interrupted draws what it would have drawn without the interruption."""
 
     def __init__(self, policy: Policy, seed: int) -> None:
         self._policy, self._seed = policy, seed

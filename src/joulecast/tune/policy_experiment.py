@@ -1,7 +1,7 @@
 """Replays of policies over settings and seeds, as tables of recurrences.
 
-A *setting* is a workload on a GPU. All policies see the same sequence of recorded runs in a setting and seed
-as far as they ask alike, so that their differences can be compared in pairs.
+A *setting* is a workload on a GPU. In one setting and seed, all policies see the same sequence of
+recorded runs as long as they ask for the same. So their differences can be compared in pairs.
 """
 
 import random
@@ -37,7 +37,7 @@ MakePolicy = Callable[[SearchSpace], Policy]
 
 @dataclass(frozen=True)
 class Setting:
-    """A workload on a GPU, and the same workload on another one, whose runs a warm start has seen."""
+    """A workload on a GPU, and the same workload on another GPU, whose runs a warm start has seen."""
 
     trace: Trace
     elsewhere: Trace
@@ -82,10 +82,10 @@ def sweep_settings(trace: Trace, rng: random.Random, goal: Goal) -> History:
 
 
 def policy_for(setting: Setting, name: str, seed: int, goal: Goal = PLAIN) -> Policy:
-    """A policy by its name, those included that know more than the search space.
+    """A policy by its name, also those that know more than the search space.
 
     Raises:
-        JoulecastError: no such policy.
+        JoulecastError: there is no such policy.
     """
     if name == "oracle":
         return Fixed(*best_configuration(setting.trace, goal.eta))
@@ -104,7 +104,7 @@ def replay(
     *,
     goal: Goal = PLAIN,
 ) -> list[Recurrence]:
-    """Replay one policy, which was made for the same goal, in one setting."""
+    """Replay one policy in one setting. The policy was made for the goal of this setting."""
     workload, gpu = setting.name
     drawn = random.Random(f"{workload} {gpu} {seed}")
     environment = Replay(setting.trace, drawn, goal=goal)
@@ -120,14 +120,14 @@ def replayed(
     goal: Goal = PLAIN,
     make: MakePolicy | None = None,
 ) -> pd.DataFrame:
-    """A row a recurrence of a policy, over all settings and seeds.
+    """A row for each recurrence of a policy, over all settings and seeds.
 
     Args:
-        recurrences: of every setting; ``None``: as many as the paper runs.
-        make: the policy; by default the one of that name.
+        recurrences: of every setting; ``None``: as many as in the paper.
+        make: makes the policy; by default the one of that name.
 
     Raises:
-        JoulecastError: no such policy, or a setting that no batch size reaches the target in.
+        JoulecastError: there is no such policy, or no batch size reaches the target in a setting.
     """
     if make is None and name not in (*POLICIES, *COMPARED):
         raise JoulecastError(f"no policy `{name}`; there are {', '.join(COMPARED)}")

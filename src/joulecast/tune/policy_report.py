@@ -1,7 +1,8 @@
 """What a policy did in one setting: the report of ``joulecast tune``.
 
-Of a replay: what it saves against no tuning, over seeds; energies are ``recorded``, which is to say measured
-by the authors of the traces. Of a live loop: its recurrences, and the advice on what to use next.
+For a replay, it says what the policy saves against no tuning, over seeds. Energies are ``recorded``: the
+authors of the traces measured them. For a live loop, it has the recurrences, and the advice what to use
+next.
 """
 
 import random
@@ -85,15 +86,15 @@ def _setting_replayed(setting: Setting, request: TuneRequest) -> dict[str, Any]:
 
 
 def replay_report(setting: Setting, request: TuneRequest, seeds: int) -> dict[str, Any]:
-    """Replay a policy and compare it with the default; ratios below 1 are savings.
+    """Replay a policy, and compare it with the default. Ratios below 1 are savings.
 
     Args:
         setting: as :func:`read_setting` reads it for the request.
-        seeds: how many replays.
+        seeds: number of replays.
 
     Raises:
-        JoulecastError: no such policy, a policy without beta, a beta not above 1, or a default batch size
-            that never reaches the target.
+        JoulecastError: there is no such policy, it has no beta, a beta is not above 1, or the default
+            batch size never reaches the target.
     """
     policy, recurrences, options = request.policy, request.recurrences, request.options
     trace, eta, goal = setting.trace, request.eta, request.goal
@@ -158,7 +159,7 @@ def replay_report(setting: Setting, request: TuneRequest, seeds: int) -> dict[st
 
 
 class _Watched:
-    """A policy that lets its history be seen."""
+    """A policy whose history can be read from outside."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy, self.history = policy, History()
@@ -179,7 +180,7 @@ def write_replayed_history(path: Path, setting: Setting, request: TuneRequest) -
     """Write the trials of seed 0 as a history file.
 
     Raises:
-        JoulecastError: the file is there already: it may be of trainings that really took place.
+        JoulecastError: the file exists already. It may have trainings that really took place.
     """
     if path.exists():
         raise JoulecastError(f"{path}: is there already; name another file, or remove it")
@@ -255,10 +256,10 @@ def live_report(
     notes: Sequence[str],
     history_file: Path | None,
 ) -> dict[str, Any]:
-    """What a live loop did, and what it advises.
+    """What a live loop did, and its advice.
 
     Args:
-        trials: those of now, which are all there are without a history file.
+        trials: those of now. Without a history file, there are no others.
         notes: of the environment.
     """
     advice = (

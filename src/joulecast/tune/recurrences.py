@@ -1,4 +1,4 @@
-"""The loop of recurrences: propose, try, and try again where the target was not reached."""
+"""The loop of recurrences: propose, try, and try again if the target was not reached."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -13,12 +13,12 @@ TRIES = 20
 
 @dataclass(frozen=True, slots=True)
 class Recurrence:
-    """One training to its target, all tries together.
+    """One training to its target, with all its tries.
 
     Attributes:
-        cost, energy_j: ``None`` when that of a try is not known.
-        energy_source: of the tries whose energy is known; ``None``: of none.
-        why_no_energy: why that of a try is not known.
+        cost, energy_j: ``None`` if that of a try is not known.
+        energy_source: of the tries whose energy is known; ``None``: it is known of none.
+        why_no_energy: why the energy of a try is not known.
         batch_size, power_limit_w, phase: of the last try.
     """
 
@@ -68,9 +68,9 @@ def run_recurrences(
     """Run recurrences one after the other, from where a history ends.
 
     Args:
-        recurrences: how many there are to be in all, those of the history included.
+        recurrences: number of recurrences in all, with those in the history.
         rng: for the policy.
-        tries: most in a recurrence; one that has failed so often is given up.
+        tries: most tries in a recurrence. If so many have failed, it is given up.
         ended: called with every trial before the next one is proposed.
     """
     history = History() if history is None else history

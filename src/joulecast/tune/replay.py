@@ -12,13 +12,13 @@ from joulecast.tune.trial import PLAIN, CostModel, EpochAtLimit, Goal, Proposal,
 class Replay:
     """An environment that draws each run from a trace.
 
-    An epoch in which several power limits are tried costs the mean over them; the others cost what they
-    cost under the limit that is kept.
+    An epoch in which several power limits are tried costs the mean over them. The other epochs cost what
+    they cost under the limit that is kept.
 
     Args:
         trace: of one workload on one GPU.
         rng: draws the run that is replayed.
-        goal: what is to be small, and how a power limit is chosen among those tried.
+        goal: what to minimise, and how to choose among the power limits that were tried.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Replay:
         self._epochs: dict[tuple[int, tuple[int, ...]], tuple[EpochAtLimit, EpochAtLimit, int]] = {}
 
     def epochs_of(self, proposal: Proposal) -> tuple[EpochAtLimit, EpochAtLimit, int]:
-        """The first epoch of a proposal, its later ones, and the limit they run under."""
+        """The first epoch of a proposal, its later epochs, and the limit under which these run."""
         key = (proposal.batch_size, proposal.power_limits_w)
         found = self._epochs.get(key)
         if found is None:

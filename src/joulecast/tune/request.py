@@ -1,4 +1,4 @@
-"""What can be asked of tuning, by a command or in the configuration: replay a policy, or tune live."""
+"""The questions that tuning answers, from a command or the configuration: replay a policy, or tune live."""
 
 from pathlib import Path
 from typing import ClassVar, Literal, Self
@@ -15,7 +15,7 @@ DEFAULT_POLICY: Literal["curve"] = "curve"
 
 
 class Goals(BaseModel):
-    """What is asked of a training that recurs, in a section of the configuration and in a request."""
+    """What a training that recurs must reach. A section of the configuration and a request share this."""
 
     target_accuracy: float = Field(
         default=0.9,
@@ -179,7 +179,7 @@ class _Tuning(Request):
 
 
 class TuneRequest(Goals, _Tuning):
-    """Tune batch size and power limit over recurrences of a training."""
+    """Tune the batch size and power limit of a training that recurs."""
 
     command: ClassVar[str] = "tune"
 
@@ -201,7 +201,7 @@ class TuneRequest(Goals, _Tuning):
 
     @property
     def goal(self) -> Goal:
-        """What the policy is to make least."""
+        """What the policy should minimise."""
         return Goal(self.eta, self.criterion, self.max_slowdown)
 
     @property

@@ -1,7 +1,8 @@
-"""Traces of trainings that others ran: epochs to a target, and power and time of an epoch by power limit.
+"""Traces of trainings that others ran: epochs to a target, and power and time of an epoch by power
+limit.
 
-The format, and the six workloads, are those of You et al., Zeus (NSDI 2023): one file of epochs, one of
-power for each GPU, joined on data set, network, batch size and optimizer.
+The format and the six workloads are those of You et al., Zeus (NSDI 2023). There is one file of epochs,
+and one file of power for each GPU. They are joined on data set, network, batch size and optimizer.
 """
 
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ _LEAST_EPOCH_S, _LEAST_POWER_W = 1e-6, 1e-3
 
 @dataclass(frozen=True)
 class TracedWorkload:
-    """A training as the paper sets it."""
+    """A training with the settings of the paper."""
 
     name: str
     dataset: str
@@ -70,9 +71,9 @@ class Trace:
     """One workload on one GPU.
 
     Attributes:
-        epochs: by batch size, of every run; ``None`` when it never reached the target.
+        epochs: by batch size, of every run; ``None`` if it never reached the target.
         at_limit: an epoch by batch size and power limit, limits descending.
-        default: the batch size without tuning: the paper's, or the largest that this GPU has.
+        default: the batch size without tuning: that of the paper, or the largest that this GPU has.
     """
 
     workload: str

@@ -1,4 +1,4 @@
-"""What policies and environments say to each other: a proposal, and the trial it became.
+"""What policies and environments tell each other: a proposal, and the trial that it became.
 
 Costs follow You et al., Zeus (NSDI 2023), equation 2: C = eta E + (1 - eta) Pmax T.
 """
@@ -55,7 +55,7 @@ class CostModel:
         return "s" if self.max_power_w is None else "J"
 
     def of(self, time_s: float, energy_j: float | None) -> float | None:
-        """Cost of a time and an energy; ``None`` where energy counts and was not measured."""
+        """Cost of a time and an energy; ``None`` if energy counts and was not measured."""
         if self.max_power_w is None:
             return time_s
         if self.eta == 0:
@@ -67,12 +67,13 @@ class CostModel:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What tuning is for.
+    """The goal of tuning.
 
     Attributes:
-        eta: weight of energy in the cost, beside time.
-        criterion: how a power limit is chosen among those that were tried.
-        max_slowdown: of the lowest limit that ``max-slowdown`` allows, times the highest limit's time.
+        eta: weight of energy, against time, in the cost.
+        criterion: how to choose among the power limits that were tried.
+        max_slowdown: for the criterion ``max-slowdown``: the longest time that is allowed, relative to
+            the time at the highest limit.
     """
 
     eta: float = 0.5
@@ -97,11 +98,11 @@ class Proposal:
     """What to try next.
 
     Attributes:
-        batch_size: samples of a step.
-        power_limits_w: several: all are tried in the first epoch, and the cheapest stays; one: it is set;
-            none: the limit is left as it is.
+        batch_size: samples in one step.
+        power_limits_w: if there are several, all are tried in the first epoch, and the cheapest is kept.
+            A single one is set. Without any, the limit is not changed.
         cost_bound: the try is stopped before the epoch that would cost more.
-        phase: of the policy, for people and for policies that ask what an earlier trial was for.
+        phase: of the policy, for people and for policies that need to know what an earlier trial was for.
     """
 
     batch_size: BatchSize
@@ -112,14 +113,14 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What became of a proposal.
+    """The result of a proposal.
 
     Attributes:
         recurrence: counted from 0.
-        power_limit_w: in force after the first epoch; ``None`` where the limit was left alone.
-        energy_j: ``None`` when it was not measured; ``why_no_energy`` says why.
-        cost: ``None`` when it is not known (energy counts, and was not measured).
-        limits: epochs by power limit, where limits were tried.
+        power_limit_w: in force after the first epoch; ``None`` if the limit was not changed.
+        energy_j: ``None`` if it was not measured. ``why_no_energy`` says why.
+        cost: ``None`` if it is not known (energy counts, and was not measured).
+        limits: epochs by power limit, if limits were tried.
     """
 
     recurrence: Annotated[int, Field(ge=0, le=1_000_000_000)]
@@ -144,10 +145,11 @@ class SearchSpace:
     Attributes:
         batch_sizes: ascending.
         default: the batch size that is used without tuning.
-        power_limits_w: by batch size, descending; empty where limits cannot be set.
-        cost: what is to be small.
-        criterion: how a power limit is chosen among those that were tried.
-        max_slowdown: of the lowest limit that ``max-slowdown`` allows, times the highest limit's time.
+        power_limits_w: by batch size, descending; empty if limits cannot be set.
+        cost: what to minimise.
+        criterion: how to choose among the power limits that were tried.
+        max_slowdown: for the criterion ``max-slowdown``: the longest time that is allowed, relative to
+            the time at the highest limit.
     """
 
     batch_sizes: tuple[int, ...]

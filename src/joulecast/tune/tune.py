@@ -1,4 +1,4 @@
-"""A tuning from beginning to end: a policy on traces of other trainings, or on trainings of this machine."""
+"""A tuning from beginning to end: a policy on traces of other trainings, or on trainings on this machine."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -52,17 +52,17 @@ def tune_on_this_machine(
     """Tune a training on this machine.
 
     Args:
-        policy, options: what proposes, by name, and its options.
-        recurrences: how many there are to be in all, those of the history included.
-        history: file of the trials; the tuning continues after the last one in it.
+        policy, options: the policy, by name, and its options.
+        recurrences: number of recurrences in all, with those in the history.
+        history: file of the trials. The tuning continues after the last one in it.
         say: gets notes while the tuning runs.
         quiet_wait_s: longest wait for other programs to end before the first trial.
 
     Returns:
-        the environment; all recurrences, those of the history included; the trials of now.
+        The environment; all recurrences, with those in the history; and the trials of now.
 
     Raises:
-        JoulecastError: a wrong option, or no GPU where one is asked for.
+        JoulecastError: an option is wrong, or there is no GPU although one is asked for.
     """
     environment = LiveTraining(job)
     trials: list[Trial] = []

@@ -28,7 +28,7 @@ _ROUNDS = 2
 
 @dataclass(frozen=True)
 class Prior:
-    """A normal prior on an arm's mean cost; without one, what was seen is all that counts."""
+    """A normal prior for the mean cost of a batch size. Without one, only what was seen counts."""
 
     mean: float
     variance: float
@@ -36,7 +36,7 @@ class Prior:
 
 @dataclass(slots=True)
 class _Pruned:
-    """State of the pruning: the next size to try, or the sizes that are left."""
+    """State of the pruning: the next size to try, or the sizes that remain."""
 
     next_size: int | None
     survivors: list[int]
@@ -77,7 +77,7 @@ def prune(space: SearchSpace, trials: list[Trial]) -> _Pruned:
 
 
 class Zeus:
-    """Zeus as its paper has it.
+    """Zeus, as in its paper.
 
     Args:
         space: what can be chosen.
@@ -85,10 +85,10 @@ class Zeus:
         window: only so many last costs of every batch size count, and so many last recurrences for the
             bound; ``None``: all.
         prior: of every batch size's mean cost.
-        tune_power: whether power limits are tuned too; the highest one is used otherwise.
+        tune_power: whether power limits are tuned, too. Otherwise, the highest one is used.
 
     Raises:
-        JoulecastError: ``beta`` not above 1, a window below 2.
+        JoulecastError: ``beta`` is not above 1, or the window is below 2.
     """
 
     def __init__(
@@ -149,7 +149,8 @@ class Zeus:
         return best
 
     def _draw(self, costs: list[float], rng: random.Random) -> float:
-        """Normal with known variance, that of the costs seen; a flat prior where none is given."""
+        """Draw from a normal distribution whose variance is that of the costs seen. Without a prior, the
+        prior is flat."""
         n = len(costs)
         mean = sum(costs) / n
         variance = sum([(cost - mean) ** 2 for cost in costs]) / n
@@ -163,7 +164,7 @@ class Zeus:
 
 
 def check_beta(beta: float) -> None:
-    """Refuse a ``beta`` of 1 or less: its bound would stop each try that is not cheaper than all before.
+    """Refuse a ``beta`` of 1 or less. Its bound would stop every try that is not cheaper than all before.
 
     Raises:
         JoulecastError: ``beta`` is not above 1.

@@ -1,4 +1,4 @@
-"""What names the content of the files that the project keeps, and of its code."""
+"""Versions of the files that the project keeps, and of its code, by their content."""
 
 from hashlib import sha256
 from pathlib import Path

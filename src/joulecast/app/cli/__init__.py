@@ -1,1 +1,1 @@
-"""The command line: one module a group of commands."""
+"""The command line, with one module for each group of commands."""

@@ -1,4 +1,4 @@
-"""Commands that make run records, or a platform, of what others measured."""
+"""Commands that make run records or a platform file from what other tools measured."""
 
 from pathlib import Path
 from typing import Annotated, cast, get_args

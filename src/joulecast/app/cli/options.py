@@ -1,4 +1,4 @@
-"""The options of commands: those of a request, from its fields, and the few that are none."""
+"""The options of commands: those that come from the fields of a request, and a few others."""
 
 import inspect
 import json
@@ -38,11 +38,13 @@ _FROM_NAME = ("records", "network")
 def asks(
     model: type[R], unless: str | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A decorator that makes a command of a function of a request: its options are the request's fields,
-    and those that the function has itself. A request of records takes the NAME of a training, too.
+    """A decorator that makes a command from a function of a request. The options of the command are the
+    fields of the request, and the function's own parameters. A request of records also takes the NAME
+    of a training.
 
     Args:
-        unless: an option of the function that takes the request's place; then that is ``None``.
+        unless: an option of the function that replaces the request. If it is given, the request is
+            ``None``.
     """
     types, has_name = get_type_hints(model), "records" in model.model_fields
 
@@ -156,7 +158,7 @@ PATIENCE_S = 10.0
 
 @contextmanager
 def report_waiting(what: str) -> Iterator[None]:
-    """Say once, on stderr, what takes long, if it does."""
+    """If the work takes long, say once on stderr what takes long."""
     timer = Timer(PATIENCE_S, lambda: typer.echo(f"note: {what}", err=True))
     timer.daemon = True
     timer.start()

@@ -1,4 +1,5 @@
-"""The command that is measured: its signals, its output and its exit code are as without us."""
+"""The command that is measured. Its signals, its output and its exit code are the same as without
+joulecast."""
 
 import os
 import select
@@ -39,7 +40,7 @@ class Ending:
 
 
 def _in_front_of_a_terminal() -> bool:
-    """Whether a terminal sends its Ctrl-C to this process, wherever standard input comes from."""
+    """Whether a terminal sends Ctrl-C to this process, also if standard input comes from elsewhere."""
     try:
         with open("/dev/tty", "rb", buffering=0) as terminal:
             return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
@@ -81,7 +82,7 @@ class Command:
         return ending
 
     def wait(self, seconds: float | None = None) -> Ending | None:
-        """Wait for the end, at most so many seconds; ``None`` if the command still runs then."""
+        """Wait for the end, but at most so many seconds. Returns ``None`` if the command still runs then."""
         try:
             code = self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -103,7 +104,8 @@ class RunningProcess:
             raise JoulecastError(f"process {pid}: {error.strerror}; has it ended?") from None
 
     def wait(self, seconds: float | None = None) -> None:
-        """Wait for its end, at most so many seconds, or until SIGINT or SIGTERM comes for us."""
+        """Wait for its end, but at most so many seconds, and only until this process gets SIGINT or
+        SIGTERM."""
         reading, writing = os.pipe()
         previous = {
             number: signal.signal(number, lambda *_: os.write(writing, b"."))
@@ -119,7 +121,7 @@ class RunningProcess:
 
 
 def end_as(ending: Ending, leave: Callable[[int], None]) -> None:
-    """End this process as the command ended: by its exit code, or by its signal."""
+    """End this process in the same way as the command ended: by its exit code, or by its signal."""
     if ending.code < 0:
         number = -ending.code
         with suppress(OSError, ValueError):

@@ -1,7 +1,8 @@
-"""The folder in which the processes of one launch meet, as `srun -N2 joulecast measure` starts one a host.
+"""The folder in which the processes of one launch meet. `srun -N2 joulecast measure`, for example,
+starts one process on each host.
 
-Each process writes what it has into files of its own, whole or not at all. The first process of a host
-samples the host's meters, and the first of all makes the record when the others have ended.
+Each process writes what it has into its own files, whole or not at all. The first process of a host
+samples the host's meters. The first process of all makes the record when the others have ended.
 """
 
 import fcntl
@@ -39,7 +40,7 @@ P = TypeVar("P", bound=Part)
 
 @dataclass(frozen=True)
 class Place:
-    """Number ``rank`` of ``size`` processes; ``job`` is the same name for all of them and for no others."""
+    """Number ``rank`` among ``size`` processes. ``job`` is a name that all of these have, and no others."""
 
     rank: int
     size: int
@@ -52,9 +53,11 @@ def _numbers(environment: Mapping[str, str], *names: str) -> list[int] | None:
 
 
 def place(environment: Mapping[str, str]) -> Place:
-    """The place by the environment of torchrun, ``srun``, Open MPI or Hydra (MPICH, Intel); else alone.
+    """The place, from the environment of torchrun, ``srun``, Open MPI or Hydra (MPICH, Intel). Without
+    these, the process is alone.
 
-    Hydra gives its job no name: its processes know each other by their parent, which is the same on one host.
+    Hydra gives its job no name. Its processes find each other by their parent, which is the same on one
+    host.
     """
     torch = _numbers(environment, "RANK", "WORLD_SIZE")
     if torch is not None:
@@ -81,13 +84,14 @@ def place(environment: Mapping[str, str]) -> Place:
 
 
 class JobFiles:
-    """The files of one launch, also after its end."""
+    """The files of one launch. They can also be read after its end."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def is_held(self) -> bool:
-        """Whether a process of the launch still measures: each holds a shared lock on one file."""
+        """Whether a process of the launch still measures. Each such process holds a shared lock on one
+        file."""
         try:
             # NFS locks exclusively only what is open for writing.
             lock = os.open(self.path / _LOCK, os.O_RDWR)
@@ -104,8 +108,8 @@ class JobFiles:
     def was_killed(self, host: str) -> bool:
         """Whether its processes were killed.
 
-        Of those on other hosts it is known after two minutes of silence: some file systems lock on one host
-        only.
+        For processes on other hosts, this is known after two minutes of silence, because some file
+        systems lock on one host only.
         """
         if self.is_held():
             return False
@@ -136,7 +140,7 @@ class JobFiles:
         return validated(TypeAdapter(kind), content, str(path))
 
     def ranks(self) -> list[int]:
-        """The processes that have come."""
+        """The processes that have arrived."""
         names = (_PROCESS.fullmatch(path.name) for path in self.path.iterdir())
         return sorted(int(name[1]) for name in names if name)
 
@@ -149,11 +153,11 @@ class JobFiles:
         return any(self.path.glob(f"host-*{SAMPLES}"))
 
     def ended(self, rank: int) -> bool:
-        """Whether a process's command has ended."""
+        """Whether the command of a process has ended."""
         return (self.path / f"ended-{rank}.json").is_file()
 
     def marks_of(self, rank: int) -> list[Process]:
-        """The processes that one process's command started and that trained."""
+        """The processes that trained and that the command of this process started."""
         return read_processes(self.path / f"marks-{rank}")
 
     def remove(self) -> None:
@@ -166,12 +170,12 @@ class JobFolder(JobFiles):
     """The folder of one launch, seen from one of its processes."""
 
     def __init__(self, out: Path, place: Place, pid: int | None = None) -> None:
-        """Make it.
+        """Make the folder.
 
         Args:
             out: folder of the records.
             place: of this process.
-            pid: process that trains, with its descendants; this one's by default.
+            pid: process that trains, with its descendants; by default this process.
 
         Raises:
             JoulecastError: nothing can be written there.
@@ -190,7 +194,7 @@ class JobFolder(JobFiles):
             ) from None
 
     def _arrive(self) -> None:
-        """Leave word of this process: its lock, its host and its number."""
+        """Announce this process: its lock, its host and its number."""
         self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_SH)
         self.write(f"process-{self.place.rank}", Came(host=self.host, pid=self._pid))
@@ -198,7 +202,7 @@ class JobFolder(JobFiles):
 
     @property
     def marks(self) -> Path:
-        """Folder for the marks of what this process starts."""
+        """Folder for the marks of the processes that this process starts."""
         return self.path / f"marks-{self.place.rank}"
 
     def is_first_of_host(self) -> bool:
@@ -211,7 +215,7 @@ class JobFolder(JobFiles):
         return True
 
     def wait(self, ready: Callable[[], bool], patience_s: float) -> bool:
-        """Wait until something is there; says whether it came in time."""
+        """Wait until something is there. Returns whether it came in time."""
         until_s = time.monotonic() + patience_s
         while not ready():
             if time.monotonic() > until_s:
@@ -220,12 +224,12 @@ class JobFolder(JobFiles):
         return True
 
     def ranks_of_host(self) -> list[int]:
-        """The processes of this host, as far as they have come."""
+        """The processes of this host that have arrived so far."""
         known = {rank: self.read(f"process-{rank}", Came) for rank in range(self.place.size)}
         return [rank for rank, part in known.items() if part and part.host == self.host]
 
     def pids_of_host(self, patience_s: float) -> tuple[int, ...]:
-        """The processes of this host, once all of the launch have come, or after some time."""
+        """The processes of this host, after all processes of the launch have arrived, or after some time."""
         everywhere = range(self.place.size)
         self.wait(
             lambda: all(self.read(f"process-{rank}", Came) for rank in everywhere), patience_s
@@ -234,7 +238,7 @@ class JobFolder(JobFiles):
         return tuple(part.pid for part in parts if part)
 
     def leave_end(self, code: int | None) -> None:
-        """Leave word that the command of this process has ended, or is not measured any longer."""
+        """Announce that the command of this process has ended, or is no longer measured."""
         self.write(f"ended-{self.place.rank}", Ended(host=self.host, code=code))
 
     def hosts_that_ended(self) -> set[str]:

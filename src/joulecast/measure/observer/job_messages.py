@@ -1,6 +1,7 @@
-"""The files of plain data in which the processes of a launch tell each other, and later readers, what was.
+"""Files of plain data. The processes of a launch use them to tell each other, and later readers, what
+happened.
 
-What a killed measurement left is read by the next one, so that each file is checked where it is read.
+The next measurement reads what a killed one left. So each file is checked when it is read.
 """
 
 from typing import Annotated
@@ -22,27 +23,27 @@ class Part(BaseModel):
 
 
 class Asked(Part):
-    """What is measured."""
+    """What the user asked to measure."""
 
     training: ObservedTraining
 
 
 class Began(Part):
-    """Zero of the run's clock, and the same moment on the first host's own, in s."""
+    """Zero of the run's clock, and the same moment on the first host's clock, in s."""
 
     utc: AwareDatetime
     clock_s: Moment
 
 
 class Came(Part):
-    """A process of the launch."""
+    """A process of the launch that has arrived."""
 
     host: str
     pid: Count
 
 
 class Clock(Part):
-    """The first host's clock, and where others may ask it."""
+    """The first host's clock, and the address where others can ask for it."""
 
     host: str
     addresses: tuple[str, ...]
@@ -63,7 +64,8 @@ class Fingerprint(Part):
 
 
 class SamplerBegun(Part):
-    """A host whose sampler has begun; ``load_before``: cores that others kept busy, and their names."""
+    """A host whose sampler has begun. ``load_before`` has the cores that other programs kept busy, and
+    their names."""
 
     host: str
     label: str
@@ -74,7 +76,7 @@ class SamplerBegun(Part):
 
 
 class SamplerEnded(Part):
-    """A host whose sampler has ended; ``died`` is the reason if that was not in order."""
+    """A host whose sampler has ended. If it did not end in order, ``died`` is the reason."""
 
     host: str
     died: str | None
@@ -82,7 +84,7 @@ class SamplerEnded(Part):
 
 
 class Ended(Part):
-    """The return code of a process's command; ``None`` if it runs on."""
+    """The return code of the command of a process; ``None`` if the command still runs."""
 
     host: str
     code: Annotated[int, Field(ge=-1000, le=1000)] | None

@@ -1,4 +1,4 @@
-"""The record of a launch, from the files in its folder: after its end, or after it was killed."""
+"""The record of a launch, made from the files in its folder: after its end, or after it was killed."""
 
 import math
 import time
@@ -74,19 +74,19 @@ def write_job(
     *,
     runs_on: bool = False,
 ) -> tuple[Path, RunRecord]:
-    """Write the record of a launch; returns its folder and the record.
+    """Write the record of a launch. Returns its folder and the record.
 
     Args:
         job: its files.
         asked: what was measured.
-        out: folder of the records; of a run of a campaign the record's own.
+        out: folder of the records; for a run of a campaign, the folder of its record.
         ended_s: end of the observation on the first process's clock; ``None``: when its sampler ended.
         faults: reasons why the run counts as failed.
-        runs_on: whether the training runs on; its steps after the end do not count, as their power was not
-            measured.
+        runs_on: whether the training continues. Its steps after the end do not count, because their power
+            was not measured.
 
     Raises:
-        JoulecastError: no record can describe it; says why.
+        JoulecastError: no record can describe the launch. It says why.
     """
     began = _part(job, "began", Began)
     origin_s = began.clock_s
@@ -129,7 +129,8 @@ def write_job(
 
 @contextmanager
 def _next_folder(out: Path, name: str, hosts: int) -> Iterator[tuple[Path, int]]:
-    """Folder of the next record of a training on some hosts, and its number, which no other process takes."""
+    """Folder for the next record of a training on some hosts, and the number of the record. No other
+    process takes it."""
     for number in count(1):
         folder = out / f"{name}-n{hosts}-r{number}"
         if folder.exists():
@@ -148,10 +149,11 @@ def _next_folder(out: Path, name: str, hosts: int) -> Iterator[tuple[Path, int]]
 
 
 def assemble_killed(out: Path) -> list[str]:
-    """Make records of the measurements in a folder that were killed, of what they had written; a line each.
+    """Make records of the measurements in a folder that were killed, from what they had written. Returns
+    a line for each.
 
-    Such a record is marked as incomplete, and no model is fitted to it. What was measured is deleted once
-    its record is written.
+    Such a record is marked as incomplete, and no model is fitted to it. The files of the measurement are
+    deleted once the record is written.
     """
     lines = []
     for folder in sorted(out.glob(f"{PREFIX}*")):

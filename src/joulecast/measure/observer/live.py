@@ -1,4 +1,4 @@
-"""What a running `joulecast measure` has drawn so far, from the files that it appends to."""
+"""What a running `joulecast measure` has drawn so far, read from the files to which it appends."""
 
 import time
 from dataclasses import dataclass
@@ -22,18 +22,18 @@ _NOW_S = 10.0
 
 @dataclass(frozen=True)
 class Running:
-    """One measurement that runs.
+    """One measurement that is running.
 
     Attributes:
         name: of the training.
         hosts: number of hosts with a sampler.
         watts: of all hosts now; ``None`` if it is not known.
-        joules: of all hosts so far; ``None`` if it is not known, for the reason ``why_no_energy``.
-        source: of both, as of a record.
+        joules: of all hosts so far; ``None`` if it is not known, with the reason in ``why_no_energy``.
+        source: of both, as in a record.
         lasted_s: time since its first sample.
-        steps: made so far; ``None`` if none is seen.
-        left_s, whole_j: time to its end, and joules of the whole training, if the rest is like what was and
-            draws what it draws now; ``None`` if that is not known.
+        steps: made so far; ``None`` if no steps are seen.
+        left_s, whole_j: time to the end of the training, and joules of the whole training. It is assumed
+            that the rest is as fast as before, and draws as much as now. ``None`` if they are not known.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Running:
 
 
 def _drawn(samples: Samples) -> tuple[float | None, float | None, EnergySource | None, str | None]:
-    """Watts now and joules so far of one host, their source, and why there are none."""
+    """Watts now and joules so far of one host, and their source; or why there are none."""
     infos = [meter_info(meter) for meter in samples.meters]
     choice = metered(samples.facts.nodes, infos)
     if choice.source is None:

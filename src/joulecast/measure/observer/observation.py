@@ -1,6 +1,6 @@
-"""Measuring a command, or a process that runs: its host's power and its steps, as one run record.
+"""Measures a command, or a process that runs already: its host's power and its steps, as one run record.
 
-An observation lasts from the start of a host's sampler to the record that the first process writes.
+An observation lasts from the start of a host's sampler until the first process has written the record.
 """
 
 import os
@@ -44,8 +44,8 @@ _JOINING_S = 10.0
 
 @dataclass(frozen=True)
 class Result:
-    """The record and its folder, where this process made it; ``why_not`` says why there is none that should
-    be there."""
+    """The record and its folder, if this process made it. If a record should be there and is not,
+    ``why_not`` says why."""
 
     folder: Path | None = None
     record: RunRecord | None = None
@@ -55,7 +55,7 @@ class Result:
 
 
 class _HostSampler:
-    """The sampler of this host, and its clock against that of the launch's first process."""
+    """The sampler of this host, and the offset of its clock from that of the launch's first process."""
 
     def __init__(self, job: JobFolder, asked: ObservedTraining) -> None:
         self._job = job
@@ -94,11 +94,11 @@ class _HostSampler:
         return offset_from(first.addresses, first.port) or _by_wall_clock(first)
 
     def stop(self) -> str | None:
-        """Stop; the reason if the sampler died."""
+        """Stop the sampler. Returns the reason if it died."""
         return self._sampler.stop().died
 
     def leave(self) -> None:
-        """Stop, and leave word of it for the first process."""
+        """Stop the sampler, and tell the first process."""
         died = self.stop()
         end = SamplerEnded(host=self._job.host, died=died, clock=_plain(self._offset()))
         self._job.write(f"host-{self._job.place.rank}", end)
@@ -109,14 +109,14 @@ def _plain(offset: ClockOffset | None) -> Offset | None:
 
 
 def _by_wall_clock(first: Clock) -> ClockOffset:
-    """Offset by the wall clocks of two hosts, which NTP holds together within about 10 ms."""
+    """Offset between the wall clocks of two hosts. NTP keeps these within about 10 ms of each other."""
     ahead_s = first.wall_s - first.clock_s
     own_s = time.time() - time.monotonic()
     return ClockOffset(own_s - ahead_s, 0.01, time.monotonic())
 
 
 def _announce_clock(job: JobFolder) -> ClockServer | None:
-    """The clock of the first process of several, which the others ask."""
+    """Announce the clock of the first process, if there are several. The others ask for it."""
     if job.place.rank != 0 or job.place.size == 1:
         return None
     server = ClockServer()
@@ -130,7 +130,7 @@ class Observation:
 
     Args:
         asked: what is observed.
-        out: folder of the records, which all hosts share; of a run of a campaign the record's own.
+        out: folder of the records, which all hosts share; for a run of a campaign, the folder of its record.
         environment: of the launch.
     """
 
@@ -150,7 +150,7 @@ class Observation:
             begin(self._job, asked)
 
     def end(self, code: int | None, faults: Sequence[str] = ()) -> Result:
-        """Stop the sampler; the first process waits for the others and writes the record.
+        """Stop the sampler. The first process also waits for the others and writes the record.
 
         Args:
             code: return code of the command; ``None`` if it still runs, or if there was none.
@@ -184,7 +184,7 @@ class Observation:
         return Result(folder, record, of_killed=self._of_killed)
 
     def close(self) -> None:
-        """Remove what the observation needed meanwhile."""
+        """Delete what the observation needed only while it ran."""
         if self._sampler is not None:
             # The command did not start: the sampler ends before its folder is removed.
             self._sampler.stop()
@@ -195,7 +195,7 @@ class Observation:
 
 
 def _wait_for_all(job: JobFolder) -> list[str]:
-    """Wait for the other processes; returns what is missing of them."""
+    """Wait for the other processes. Returns what is missing from them."""
     ranks = range(job.place.size)
     job.wait(lambda: all(job.ended(rank) for rank in ranks), _PATIENCE_S)
     late = [rank for rank in ranks if not job.ended(rank)]
@@ -229,15 +229,15 @@ def measure_command(
     window_s: float | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> tuple[Ending, Result]:
-    """Run a command and make a run record of it.
+    """Run a command, and make a run record of it.
 
-    Of several processes of one launch (``srun``, ``mpiexec``) the first makes the record.
+    If several processes are launched together (``srun``, ``mpiexec``), the first one makes the record.
 
     Args:
         asked: the command, and what the user knows of it.
         out: folder of the records, which all hosts share.
-        window_s: measure for so many seconds only; the command runs on.
-        environment: of the command; this process's by default.
+        window_s: measure only so many seconds. The command continues after them.
+        environment: of the command; by default that of this process.
 
     Raises:
         JoulecastError: the command cannot be started.
@@ -257,10 +257,10 @@ def measure_command(
 
 
 def command_of(pid: int) -> tuple[str, ...]:
-    """The command line of a process that runs and is not measured yet.
+    """The command line of a process that runs and is not being measured.
 
     Raises:
-        JoulecastError: there is no such process, it is another user's, or it is measured already.
+        JoulecastError: there is no such process, it belongs to another user, or it is being measured already.
     """
     try:
         process = psutil.Process(pid)
@@ -285,13 +285,14 @@ def measure_running(
 ) -> Result:
     """Make a run record of a process that runs already, without its steps.
 
-    It ends with the process, after ``window_s``, or by SIGINT or SIGTERM, which are not passed on.
+    The measurement ends with the process, after ``window_s`` seconds, or by SIGINT or SIGTERM. These
+    signals are not passed on.
 
     Args:
         asked: what the user knows of it.
-        pid: the process; its descendants count as its own.
+        pid: the process. Its descendants belong to it.
         out: folder of the records.
-        window_s: measure for so many seconds only.
+        window_s: measure only so many seconds.
     """
     observation = Observation(replace(asked, attached=pid), out, {})
     try:

@@ -1,4 +1,4 @@
-"""The run record of an observed training, from what its hosts and processes left behind."""
+"""The run record of an observed training, made from what its hosts and processes left behind."""
 
 import math
 from collections import Counter
@@ -31,7 +31,7 @@ _FEWEST_STEPS = 3
 
 @dataclass(frozen=True)
 class Host:
-    """One host of the run; its clock gives the run's time."""
+    """One host of the run. The clock of the first host gives the run's time."""
 
     sampled: SampledHost
     fingerprint: Mapping[str, Any]
@@ -40,7 +40,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Rank:
-    """One process that trained, the host that it ran on, and its steps."""
+    """One process that trained, the host on which it ran, and its steps."""
 
     process: Process
     host: Host
@@ -48,12 +48,13 @@ class Rank:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What it noted of itself."""
+        """What the process noted about itself."""
         return self.process.facts
 
 
 def _ranks(processes: Sequence[tuple[Process, Host]], remarks: list[str]) -> list[Rank]:
-    """The processes that trained, one for each rank: of several the one with the most updates."""
+    """The processes that trained, one for each rank. If a rank has several, the one with the most
+    updates counts."""
     chosen: dict[int, tuple[Process, Host]] = {}
     for process, host in processes:
         if process.updates == 0:
@@ -75,12 +76,14 @@ def _ranks(processes: Sequence[tuple[Process, Host]], remarks: list[str]) -> lis
 
 
 def _exchanges_by_mpi(process: Process) -> bool:
-    """Whether a rank seems to exchange gradients between backward pass and update, unseen by torch."""
+    """Whether a rank seems to exchange gradients between backward pass and update in a way that torch
+    does not see."""
     return int(process.facts.get("mpi_ranks", 1)) > 1 and not process.facts.get("wrapper")
 
 
 def steps_made(ranks: Sequence[Rank], until_s: float) -> int:
-    """Steps that all ranks have ended by a moment on the run's clock; all steps if none of them is."""
+    """Number of steps that all ranks have ended by a moment on the run's clock. If no rank has ended
+    one, all steps."""
     by_then = [rank.host.sampled.clock(rank.steps.ends) <= until_s for rank in ranks]
     return min(int(ended.sum()) for ended in by_then) or min(len(ended) for ended in by_then)
 
@@ -88,7 +91,8 @@ def steps_made(ranks: Sequence[Rank], until_s: float) -> int:
 def _window(
     ranks: Sequence[Rank], asked: ObservedTraining, until_s: float, left_out: list[str]
 ) -> tuple[int, int]:
-    """First and last step that count; a run without the steps that were asked for is left out of fits."""
+    """First and last step that count. If the run does not have the steps that were asked for, fits leave
+    it out."""
     made = steps_made(ranks, until_s)
     usual = (1 if made >= _FEWEST_STEPS else 0), made - 1
     if asked.steps is None or asked.steps[1] < made:
@@ -101,7 +105,8 @@ def _window(
 
 
 def _stages(ranks: Sequence[Rank], first: int, last: int) -> pd.DataFrame:
-    """Stages on the run's clock, with the exchange split into waiting for others and the exchange itself."""
+    """Stages on the run's clock. The exchange is divided into waiting for other ranks and the exchange
+    itself."""
     names = list(STAGES)
     tables = []
     for number, rank in enumerate(ranks):
@@ -128,7 +133,8 @@ def _since(start_s: float, stages: pd.DataFrame) -> pd.DataFrame:
 
 
 def _with_wait(stages: pd.DataFrame) -> pd.DataFrame:
-    """Cut from each exchange the time before the last rank of the step has begun its own."""
+    """Cut the wait from each exchange: the time until the last rank of the step has begun its own
+    exchange."""
     copies = stages["stage"] == "communicating_copy"
     if not copies.any():
         return stages
@@ -144,7 +150,7 @@ def _with_wait(stages: pd.DataFrame) -> pd.DataFrame:
 
 
 def _unseen(ranks: Sequence[Rank]) -> dict[str, str]:
-    """Stages that the marks do not show, with the reason."""
+    """Stages that the marks do not show, each with the reason."""
     reasons = {}
     if not any(rank.steps.fetches for rank in ranks):
         reasons["materials"] = (
@@ -186,7 +192,7 @@ the short batch at the end of an epoch, and no repeat should have another batch 
 def _batch(
     ranks: Sequence[Rank], asked: ObservedTraining, remarks: list[str]
 ) -> tuple[int, Literal["samples", "steps"]]:
-    """What a step of all ranks trains on, and the unit."""
+    """What all ranks together train on in a step, and its unit."""
     if asked.samples_per_step is not None:
         return asked.samples_per_step, "samples"
     sizes = [rank.steps.samples for rank in ranks]
@@ -240,13 +246,13 @@ def _spec(
 
 
 def _parameters(ranks: Sequence[Rank]) -> int | None:
-    """Parameters that rank 0 trains, of all of its optimizers."""
+    """Number of parameters that rank 0 trains, with all of its optimizers."""
     known = [value for name, value in ranks[0].facts.items() if name.startswith("parameters_")]
     return sum(known) if known else None
 
 
 def _loss(ranks: Sequence[Rank]) -> float | None:
-    """Last loss that rank 0 logged; ``None`` if it logged none, or if it is no number any more."""
+    """Last loss that rank 0 logged; ``None`` if it logged none, or if the last one is not a finite number."""
     return ranks[0].facts.get("loss") if ranks else None
 
 
@@ -290,17 +296,17 @@ def observed_record(
     """The record of an observed run.
 
     Args:
-        asked: what the user said of it.
-        run, repeat: its name, and its number among the runs of one name and node count.
-        hosts: the first one's clock is the run's.
-        processes: those that left marks, with the hosts that they ran on.
+        asked: what the user said about it.
+        run, repeat: its name, and its number among the runs with the same name and node count.
+        hosts: the first one's clock is the run's clock.
+        processes: those that left marks, with the hosts on which they ran.
         span: begin and end of the observation on the run's clock, in s.
         began: zero of the run's clock.
         faults: reasons why the run counts as failed.
-        until_s: on the run's clock, after which no step counts.
+        until_s: time on the run's clock after which no step counts.
 
     Raises:
-        JoulecastError: no record can describe it; says why.
+        JoulecastError: no record can describe the run. It says why.
     """
     remarks: list[str] = []
     ranks = _ranks(processes, remarks)
@@ -360,7 +366,7 @@ def _shares_cores(ranks: Sequence[Rank]) -> bool:
 def _edges(ranks: Sequence[Rank], first: int, last: int) -> tuple[float, float]:
     """Begin of step ``first`` and end of step ``last`` on the run's clock.
 
-    A step ends when the last rank has ended it: a warm-up that lasts longer on one rank does not count.
+    A step ends when the last rank has ended it. So a warm-up that lasts longer on one rank does not count.
     """
     begins, ends = [], []
     for rank in ranks:

@@ -1,4 +1,4 @@
-"""The training that is observed: of a user's request, or a run of a campaign."""
+"""The training that is observed: from a user's request, or from a run of a campaign."""
 
 import re
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ class ObservedTraining:
 def observed(
     request: ObserveRequest, words: Sequence[str], metering: MeterSettings = AS_USUAL
 ) -> ObservedTraining:
-    """The training of a command, in these words, as a user asks for it.
+    """The training that a user asks to observe, with the words of its command.
 
     Raises:
         JoulecastError: an unknown platform.
@@ -63,14 +63,14 @@ def observed(
 
 
 def _name_of(words: Sequence[str]) -> str:
-    """Name of the script that a command runs; of the program, where there is none."""
+    """Name of the script that a command runs; without a script, of the program."""
     scripts = [Path(word).stem for word in words if word.endswith(".py")]
     name = scripts[0] if scripts else Path(words[0]).name
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).lstrip("._-") or "training"
 
 
 def observed_run(spec: RunSpec) -> ObservedTraining:
-    """The training of a campaign's run that is a command of the user."""
+    """The training in a campaign's run, if it is a command of the user."""
     asked = spec.observed
     assert asked is not None
     return ObservedTraining(

@@ -1,4 +1,5 @@
-"""What can be asked of a measurement: of a command, a process, or a block of the user's program."""
+"""The questions that a measurement answers: measure a command, a process, or a block of the user's
+program."""
 
 import re
 from pathlib import Path
@@ -87,7 +88,7 @@ class ObserveRequest(Request):
 
 
 class MeasureRequest(ObserveRequest):
-    """Run a training and measure it; or measure one that runs already."""
+    """Run a training and measure it, or measure one that runs already."""
 
     command: ClassVar[str] = "measure"
 

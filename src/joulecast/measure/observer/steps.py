@@ -40,15 +40,17 @@ _Number = Annotated[int, Field(ge=0, le=10**9)]
 
 
 def _updates(marked: Marked) -> NDArray[np.int64]:
-    """Updates of each optimizer, by its number."""
+    """Number of updates of each optimizer, by the optimizer's number."""
     numbers = marked["amount"][marked["kind"] == marks.UPDATE]
     counted: NDArray[np.int64] = np.bincount(numbers[numbers != marks.PART].astype(np.int64))
     return counted
 
 
 def main_optimizers(marked: Marked) -> list[int]:
-    """Numbers of the optimizers whose updates end the steps: the main one, and those that ended before its
-    first update or began after its last, as in a training that changes its optimizer.
+    """Numbers of the optimizers whose updates end the steps.
+
+    These are the main optimizer, and those that ended before its first update or began after its last
+    one. The latter happens in a training that changes its optimizer.
 
     Args:
         marked: marks in the order of their starts.
@@ -65,8 +67,11 @@ def main_optimizers(marked: Marked) -> list[int]:
 
 
 def _main_optimizer(marked: Marked) -> int:
-    """Number of the optimizer with the most updates; of several with as many the last one of a step, after
-    which the next batch is fetched or the next backward pass begins."""
+    """Number of the optimizer with the most updates.
+
+    If several have as many, it is the last one in a step: after it, the next batch is fetched, or the
+    next backward pass begins.
+    """
     counts = _updates(marked)
     if not len(counts):
         return 0
@@ -93,7 +98,7 @@ class Process:
 
     @property
     def rank(self) -> int:
-        """Rank, by its launcher, or by torch where that knows of more ranks; 0 without either."""
+        """Rank, as its launcher says, or as torch says if torch knows of more ranks; 0 without either."""
         by_torch = int(self.facts.get("group_ranks") or 1)
         if by_torch > int(self.facts.get("ranks") or 1) or self.facts.get("rank") is None:
             return int(self.facts.get("group_rank") or 0)
@@ -106,7 +111,7 @@ class Process:
 
 
 class _Facts(BaseModel):
-    """What a process notes of itself; ``parameters_0`` and so on are those of its optimizers."""
+    """What a process notes about itself. ``parameters_0`` and so on belong to its optimizers."""
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
     __pydantic_extra__: dict[str, Annotated[int, Field(ge=0, le=10**18)]]
@@ -151,7 +156,7 @@ def _are_possible(marked: Marked) -> NDArray[np.bool_]:
 
 
 def read_processes(folder: Path) -> list[Process]:
-    """The processes that trained, in the order of their ranks; a mark that is cut short is left out."""
+    """The processes that trained, in the order of their ranks. A mark that is cut short is left out."""
     found = []
     for path in sorted(folder.glob("*.marks")):
         content = path.read_bytes()
@@ -174,7 +179,7 @@ def read_processes(folder: Path) -> list[Process]:
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of one process, whose marks are in the order of their starts."""
+    """The steps of one process. Its marks are in the order of their starts."""
 
     marks: Marked
     ends: Floats
@@ -196,7 +201,7 @@ class Steps:
         return chosen
 
     def _per_step(self, kind: int) -> float:
-        """Median count of a kind of mark between two updates."""
+        """Median number of marks of a kind between two updates."""
         if len(self.ends) < 2:
             return float(len(self._kind(kind)))
         counts, _ = np.histogram(self._kind(kind)["start"], bins=self.ends)
@@ -204,22 +209,23 @@ class Steps:
 
     @property
     def begin(self) -> float:
-        """Start of the first thing that was done for a step, in s of the host's clock."""
+        """Start of the first thing that a step did, in s on the host's clock."""
         # DDP's statistics of a GPU have lengths alone.
         timed = self.marks["start"][self.marks["kind"] != marks.HIDDEN]
         return float(timed[0]) if len(timed) else 0.0
 
     @cached_property
     def fetches(self) -> int:
-        """Batches that a step waits for: above 1 if gradients add up; 0 where none was seen.
+        """Number of batches for which a step waits. It is above 1 if gradients add up, and 0 if no batch
+        was seen.
 
-        The median, as steps with an evaluation fetch the batches of that too.
+        It is the median, because a step with an evaluation also fetches the batches of the evaluation.
         """
         return round(self._per_step(marks.FETCH))
 
     @property
     def micro_batches(self) -> int:
-        """Backward passes of a step."""
+        """Number of backward passes in a step."""
         return round(self._per_step(marks.BACKWARD))
 
     @property
@@ -232,10 +238,11 @@ class Steps:
 
     @cached_property
     def samples(self) -> Floats:
-        """Samples that each step of this process trains on (steps,), of steps whose batches were seen; empty
-        where no batch with tensors was.
+        """Number of samples on which each step of this process trains (steps,), for steps whose batches
+        were seen. Empty if no batch with tensors was seen.
 
-        The last batches before an update, as steps with an evaluation fetch the batches of that too.
+        The last batches before an update count, because a step with an evaluation also fetches the
+        batches of the evaluation.
         """
         for kind in (marks.FETCH, marks.PREFETCH):
             fetched = self._kind(kind)
@@ -253,8 +260,8 @@ class Steps:
         return np.empty(0)
 
     def of_window(self, first: int, last: int) -> Iterator[Stage]:
-        """Stages of the steps ``first`` to ``last`` (with both), numbered from 0; step 0 begins with the
-        process's first mark."""
+        """Stages of the steps ``first`` to ``last`` (both included), numbered from 0. Step 0 begins with
+        the process's first mark."""
         edges = np.concatenate([[self.begin], self.ends])[first : last + 2]
         places = np.searchsorted(self.marks["start"], edges, side="left")
         mean_exposed = self._mean_exposed()
@@ -283,7 +290,7 @@ class Steps:
                         yield number, stage, a, b
 
     def _mean_exposed(self) -> float | None:
-        """Mean exchange that nothing hid, in s, if DDP measured it in some of the steps only."""
+        """Mean exchange that nothing hid, in s, if DDP measured it in only some of the steps."""
         measured = self._kind(marks.HIDDEN)["amount"]
         return float(measured.mean()) if len(measured) else None
 

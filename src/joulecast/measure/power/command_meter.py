@@ -1,8 +1,8 @@
 """The meter `command`: a program of the site that prints what the node draws, in watts or joules.
 
-A management controller answers in tenths of a second to seconds, and sometimes not at all. The sampler must
-not wait for it, as its other meters are read meanwhile. So a :class:`BackgroundMeter` has a thread that asks,
-and the sampler takes what it has.
+A management controller answers in tenths of a second to seconds, and sometimes not at all. The sampler
+must not wait for it, because other meters are read meanwhile. So a :class:`BackgroundMeter` has a thread
+that asks, and the sampler takes the answers that the thread has.
 """
 
 import os
@@ -54,15 +54,15 @@ _JOULES = {"J": 1.0, "kJ": 1e3, "MJ": 1e6, "Wh": 3600.0, "kWh": 3.6e6}
 
 
 class BackgroundMeter:
-    """A slow meter of a node, asked every ``every_s`` by a thread of its own.
+    """A slow meter of a node. A separate thread asks it every ``every_s`` seconds.
 
-    Its first reading is there when it is made. Readings carry the time in the middle of the asking.
+    It has its first reading as soon as it is made. The time of a reading is the middle of the question.
 
     Args:
         name: of the meter.
-        node: that it belongs to.
+        node: to which it belongs.
         ask: asks it once.
-        every_s: seconds from one question to the next, where the answers are faster.
+        every_s: seconds from one question to the next, if the answers are faster.
         identity: of the device.
 
     Raises:
@@ -90,7 +90,7 @@ class BackgroundMeter:
 
     @property
     def renewed_s(self) -> float:
-        """Seconds from one reading to the next, as it usually answers."""
+        """The usual time in seconds from one reading to the next."""
         return max(self._every_s, median(self._took_s) if self._took_s else 0.0)
 
     def _once(self) -> Reading:
@@ -119,11 +119,11 @@ class BackgroundMeter:
         self._is_over.set()
 
     def read(self) -> Reading:
-        """The oldest reading that was not given before.
+        """The oldest reading that was not returned before.
 
         Raises:
-            NothingNew: all were given.
-            ReadFailed: that question got no answer.
+            NothingNew: all were returned.
+            ReadFailed: the question got no answer.
         """
         if self._thread is None:
             # A meter that was only opened, to see whether it is there, has no thread.
@@ -147,7 +147,7 @@ class BackgroundMeter:
 
 
 def finish_all(meters: Sequence[Meter]) -> bool:
-    """Have the last answers of all slow meters, or as many of them as come in time; return whether there are
+    """Get the last answers of all slow meters, or those that come in time. Returns whether there are
     slow meters."""
     slow = [meter for meter in meters if isinstance(meter, BackgroundMeter)]
     for meter in slow:
@@ -171,11 +171,11 @@ def output_of(words: Sequence[str], timeout_s: float) -> str:
     """What a program prints.
 
     Args:
-        words: of its command. They are seen by all users of the machine: no credentials.
+        words: of its command. All users of the machine can see them, so they must contain no credentials.
         timeout_s: after which it is ended, with all that it started.
 
     Raises:
-        ReadFailed: it cannot be started, does not end in time, or fails. Contains what it printed.
+        ReadFailed: it cannot be started, does not end in time, or fails. The error contains what it printed.
     """
     name = os.path.basename(words[0])
     with TemporaryFile() as out, TemporaryFile() as faults:
@@ -208,7 +208,7 @@ def output_of(words: Sequence[str], timeout_s: float) -> str:
 
 
 class SiteCommand:
-    """What the command prints, as readings. The quantity of the first one is that of all."""
+    """The output of the command, as readings. All readings have the quantity of the first one."""
 
     def __init__(self, words: tuple[str, ...]) -> None:
         self._words = words

@@ -1,8 +1,8 @@
-"""The energy counter of what a process computes on, for those who want joules between two moments.
+"""The energy counter of the device on which a process computes, to get the joules between two moments.
 
-A sampler (:mod:`joulecast.measure.power.sampler`) watches a whole run; a counter is read when it begins and
-when it ends. NVML renews its counter about every 0.1 s and RAPL every millisecond, so what is much shorter
-than that cannot be measured.
+A sampler (:mod:`joulecast.measure.power.sampler`) watches a whole run. A counter is read when it begins
+and when it ends. NVML renews its counter about every 0.1 s, and RAPL every millisecond. So much shorter
+times cannot be measured.
 """
 
 import os
@@ -30,14 +30,14 @@ LEAST_S = {"cuda": 20 * GPU_RENEWED_S, "cpu": 100 * CPU_RENEWED_S}
 
 
 class EnergyCounter:
-    """The energy counters of what is trained on, added up.
+    """The energy counters of the devices that train, added up.
 
     Args:
-        least_s: a shorter run has no figure; 0: all have one.
+        least_s: a shorter run has no figure; 0: all runs have one.
         renewed_s: how often the counters are renewed, for the reason.
 
     Attributes:
-        why_not: why there is none; ``None``: there is one.
+        why_not: why there is no counter; ``None``: there is one.
     """
 
     def __init__(
@@ -54,7 +54,8 @@ class EnergyCounter:
         self._has_failed = False
 
     def begin(self) -> float | None:
-        """The first of the readings that belong together: a fault of a counter before it is forgotten."""
+        """Take the first of some readings that belong together. A fault of a counter before it is
+        forgotten."""
         for _ in range(2):
             # A fault since the last reading shows in the first of two.
             self._has_failed = False
@@ -64,7 +65,8 @@ class EnergyCounter:
         return None
 
     def read(self) -> float | None:
-        """Joules since it was opened; ``None`` if a counter cannot be read or failed since :meth:`begin`."""
+        """Joules since the counter was opened; ``None`` if it cannot be read, or failed since
+        :meth:`begin`."""
         if self.why_not is not None or self._has_failed:
             return None
         total = 0.0
@@ -88,10 +90,10 @@ class EnergyCounter:
     def between(
         self, first: float | None, last: float | None, *, over_s: float = inf
     ) -> tuple[float | None, str | None]:
-        """Joules from one reading to another, or ``None`` and why they are not known.
+        """Joules from one reading to another; or ``None``, and why they are not known.
 
         Args:
-            over_s: how long that was; left out, it was long enough.
+            over_s: how long this was. Without it, the time is taken to be long enough.
         """
         if self.why_not is not None:
             return None, self.why_not
@@ -108,7 +110,7 @@ class EnergyCounter:
 
 
 def open_energy_counter(device: Literal["cpu", "cuda"], gpu: int = 0) -> EnergyCounter:
-    """The counter of what is trained on: RAPL for a CPU, NVML's for a GPU."""
+    """The counter of the device that trains: RAPL for a CPU, NVML's counter for a GPU."""
     try:
         meters = METERS[_METER[device]](MeteredNodes("here"))
     except MeterUnavailable as error:

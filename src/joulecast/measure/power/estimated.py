@@ -1,6 +1,6 @@
-"""The estimate: watts from utilisation, between the idle and full watts of the platform file.
+"""The estimate: watts from utilisation, between the idle and full watts in the platform file.
 
-It is a formula, not a measurement, and every figure made from it carries the source ``estimated``.
+It is a formula, not a measurement. Every figure made from it has the source ``estimated``.
 """
 
 import time
@@ -42,10 +42,12 @@ class ProcessWork:
 
 
 class EstimatedMeter:
-    """Integrates ``idle + (full - idle) * utilisation`` of one node between its reads, utilisation at most 1.
+    """Integrates ``idle + (full - idle) * utilisation`` of one node between its reads. The utilisation
+    is at most 1.
 
-    An emulated node has a part of a core, works in bursts on the whole one and then waits, as its slower
-    self would still compute: what a burst has done above the node's capacity counts in the wait after it.
+    An emulated node has only a part of a core. It works in bursts on the whole core, and then waits as
+    long as a slower node would still compute. So the work of a burst above the node's capacity counts in
+    the wait after it.
     """
 
     source = "estimated"

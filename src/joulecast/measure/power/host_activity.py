@@ -24,7 +24,7 @@ Columns = dict[str, list[float | int | None]]
 
 
 class _Pace:
-    """Says when the next look is due: rarely, after the first minute."""
+    """Says when the next look is due. After the first minute, looks are rare."""
 
     def __init__(self, early_s: float) -> None:
         self._early_s = early_s
@@ -32,7 +32,7 @@ class _Pace:
         self._looked_s = -_LATER_PERIOD_S
 
     def is_due(self) -> bool:
-        """Whether a look is due now; if so, it counts as made."""
+        """Whether a look is due now. If so, it counts as done."""
         now_s = time.monotonic()
         period_s = self._early_s if now_s - self._first_s < _EARLY_S else _LATER_PERIOD_S
         if now_s - self._looked_s < period_s:
@@ -42,7 +42,7 @@ class _Pace:
 
 
 class CpuWork:
-    """CPU seconds of the machine and of the run's own processes, every so often."""
+    """CPU seconds of the machine and of the run's own processes, read from time to time."""
 
     def __init__(self, ranks: tuple[int, ...]) -> None:
         self._ours = (*ranks, os.getpid())
@@ -53,7 +53,7 @@ class CpuWork:
         self.look()
 
     def look(self, *, at_once: bool = True) -> None:
-        """Add a row to ``columns``, if one is due or ``at_once``."""
+        """Add a row to ``columns``, if one is due or if ``at_once`` is true."""
         if not self._pace.is_due() and not at_once:
             return
         # A process that has ended leaves nothing to read, unless its parent is ours too.
@@ -99,7 +99,8 @@ class HostActivity:
         return 0 if counters is None else counters.bytes_sent + counters.bytes_recv
 
     def look(self, *, at_once: bool = False) -> None:
-        """Add a row to the columns of each node, if one is due or ``at_once``: what it did since the last."""
+        """Add a row to the columns of each node, if one is due or if ``at_once`` is true: what the node
+        did since the last row."""
         if not self._pace.is_due() and not at_once:
             return
         try:

@@ -37,9 +37,9 @@ class ClockOffset:
 class RunClock:
     """Converts times of one host's monotonic clock to the run clock.
 
-    Clocks of two hosts drift apart by some 10 ppm, tens of milliseconds in an hour. The offset is taken to
-    change linearly between the measurements before and after the run. ``origin_s`` is the run clock's zero
-    on rank 0's monotonic clock.
+    The clocks of two hosts drift apart by some 10 ppm, which is tens of milliseconds in an hour. The
+    offset is assumed to change linearly between the measurements before and after the run. ``origin_s``
+    is the run clock's zero on rank 0's monotonic clock.
     """
 
     origin_s: float
@@ -61,7 +61,7 @@ class RunClock:
         return host_s + offset - self.origin_s
 
     def facts(self) -> dict[str, float]:
-        """The clock's facts for the record; the offset is that before the run."""
+        """The clock's facts for the record. The offset is the one before the run."""
         doubt_s = self.before.uncertainty_s + self.after.uncertainty_s
         return {
             "offset_s": self.before.offset_s,
@@ -72,7 +72,7 @@ class RunClock:
 
 
 class ClockServer:
-    """Answers with this host's clock until it is closed."""
+    """Answers questions for this host's clock until it is closed."""
 
     def __init__(self) -> None:
         self._socket = socket.create_server(("", 0))
@@ -99,7 +99,8 @@ class ClockServer:
 
 
 def _addresses() -> list[str]:
-    """Addresses that other hosts may reach this one by: its name, and that of the way out."""
+    """Addresses by which other hosts may reach this one: that of its name, and that of its route to
+    other networks."""
     found = [socket.getfqdn()]
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         # Nothing is sent: the kernel says which of its addresses it would use.
@@ -109,13 +110,13 @@ def _addresses() -> list[str]:
 
 
 def offset_from(addresses: Sequence[str], port: int) -> ClockOffset | None:
-    """Offset of another host's clock from this one's; ``None`` where no address can be reached."""
+    """Offset of another host's clock from this one; ``None`` if no address can be reached."""
     answers = (_asked(address, port) for address in addresses)
     return next((offset for offset in answers if offset is not None), None)
 
 
 def _asked(address: str, port: int) -> ClockOffset | None:
-    """The offset by the fastest of some round trips."""
+    """The offset, from the fastest of some round trips."""
     best = None
     try:
         with socket.create_connection((address, port), _PATIENCE_S) as asking:

@@ -27,7 +27,7 @@ from joulecast.runs.metered_part import Covers
 
 
 def _number_in(file: Path) -> int:
-    """The number that a file of the kernel begins with (``123`` or ``123 J 1700000000 us``).
+    """The number with which a file of the kernel begins (``123`` or ``123 J 1700000000 us``).
 
     Raises:
         ReadFailed: it cannot be read now, or begins with something else.
@@ -39,7 +39,7 @@ def _number_in(file: Path) -> int:
 
 
 def _text_in(file: Path) -> str | None:
-    """The line in a file of the kernel; ``None`` if there is none."""
+    """The line of text in a file of the kernel; ``None`` if there is none."""
     try:
         return file.read_text().strip()
     except (OSError, ValueError):
@@ -47,10 +47,10 @@ def _text_in(file: Path) -> str | None:
 
 
 class FileMeter:
-    """One device: the file of its energy where it counts one, else that of its power.
+    """One device: the file of its energy if it counts energy, else the file of its power.
 
     Args:
-        unit: joules of one count of an energy, watts of one of a power.
+        unit: joules of one count of an energy, or watts of one count of a power.
         limits: what power is possible for the device.
 
     Raises:
@@ -79,7 +79,7 @@ class FileMeter:
         self._first = _number_in(file)
 
     def read(self) -> Reading:
-        """Joules since it was opened, or watts."""
+        """Joules since the meter was opened, or watts."""
         number = _number_in(self._file)
         if self.counter:
             return Reading(None, (number - self._first) * self._unit)
@@ -99,7 +99,7 @@ def _cray_covers(part: str) -> Covers | None:
 
 
 def open_pm_counters(nodes: MeteredNodes) -> list[Meter]:
-    """The counters of this node: its own first, then those of its parts.
+    """The counters of this node: first that of the node, then those of its parts.
 
     Raises:
         MeterUnavailable: this is no node of a Cray, or its files may not be read.
@@ -180,7 +180,7 @@ def _joules(name: str, node: str, covers: Covers, file: Path) -> FileMeter:
 
 
 def _of_board(folders: list[Path], node: str) -> list[FileMeter]:
-    """Meters of ACPI: by their label, and one that has none is the board's."""
+    """Meters of ACPI, by their labels. A meter without a label is that of the board."""
     found, of_board = [], []
     for folder in folders:
         names = ("power1_average", "power1_input")
@@ -204,7 +204,7 @@ def _of_board(folders: list[Path], node: str) -> list[FileMeter]:
 
 
 def _of_supplies(folders: list[Path], node: str) -> list[FileMeter]:
-    """What power supplies take from the wall: together the node."""
+    """What the power supplies take from the wall. Together they are the node."""
     found = []
     for number, folder in enumerate(folders):
         for file in sorted(folder.glob("power[1-4]_input")):
@@ -217,7 +217,7 @@ def _of_supplies(folders: list[Path], node: str) -> list[FileMeter]:
 
 
 def _of_processors(folders: list[Path], node: str) -> list[FileMeter]:
-    """Sockets by AMD's driver amd_energy; its single cores lie inside."""
+    """Sockets, from AMD's driver amd_energy. Its counters of single cores lie inside of these."""
     found = []
     for folder in folders:
         for label in sorted(folder.glob("energy*_label")):

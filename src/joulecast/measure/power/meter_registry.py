@@ -1,8 +1,9 @@
-"""The registry of meters: every kind, by the name that the configuration uses, the best one first.
+"""The registry of meters: every kind, by the name that the configuration uses. The best kind comes
+first.
 
-The order decides which of two meters counts that cover the same (:func:`joulecast.runs.metering.metered`):
-a counter of the machine itself before a command, a maker's library before the kernel's sensors, what is
-measured before what is estimated.
+If two meters cover the same part, the order decides which one counts
+(:func:`joulecast.runs.metering.metered`): a counter of the machine itself before a command, a maker's
+library before the kernel's sensors, what is measured before what is estimated.
 """
 
 from joulecast.measure.power.command_meter import open_command

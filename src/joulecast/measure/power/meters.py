@@ -1,12 +1,12 @@
-"""Meters: what can be read, and why something cannot.
+"""Meters: what can be read, and why something cannot be read.
 
-A meter belongs to a node and gives, on each read, joules counted since it was opened (counter
-first), watts, or both. A read that fails raises :class:`ReadFailed` and is a missing value; it is
-never 0. A meter that can no longer be believed raises :class:`MeterFailed`. A meter that is not there
-raises :class:`MeterUnavailable` when it is opened, with the reason and the remedy.
+A meter belongs to a node. Each read gives joules counted since the meter was opened (a counter), watts,
+or both. A read that fails raises :class:`ReadFailed`. Its value is missing; it is never 0. A meter that
+can no longer be believed raises :class:`MeterFailed`. A meter that does not exist raises
+:class:`MeterUnavailable` when it is opened, with the reason and the remedy.
 
-A counter can restart (a driver is loaded anew), run backwards, jump, or stop; a sensor can read 0 or in
-another unit. What a meter says is believed only while the power is possible for its device
+A counter can restart (a driver is loaded again), run backwards, jump, or stop. A sensor can read 0, or in
+another unit. So a meter is believed only as long as the power that it gives is possible for its device
 (:class:`Believed`).
 """
 
@@ -37,10 +37,10 @@ _MEAN_OF = 10
 
 
 class MeterUnavailable(Exception):
-    """The meter cannot be opened: why, and how to get it.
+    """The meter cannot be opened. It says why, and how to get it.
 
-    ``not_applicable`` means that this kind of machine has no such meter, or that nobody set it up. Then only
-    those who ask for all meters see a line about it.
+    ``not_applicable`` means that this kind of machine has no such meter, or that nobody set it up. Then
+    only those who ask for all meters see a line about it.
     """
 
     def __init__(self, reason: str, remedy: str, *, not_applicable: bool = False) -> None:
@@ -49,21 +49,21 @@ class MeterUnavailable(Exception):
 
 
 class ReadFailed(Exception):
-    """One read gave nothing; the next one may."""
+    """One read gave nothing. The next one may succeed."""
 
 
 class MeterFailed(ReadFailed):
-    """The meter cannot be believed for the rest of the run: why."""
+    """The meter cannot be believed for the rest of the run. It says why."""
 
 
 class NothingNew(ReadFailed):
-    """The meter has no reading that was not given before; it is slower than its reader, and not at fault."""
+    """The meter has no new reading. It is slower than its reader, and has no fault."""
 
 
 class Reading(NamedTuple):
-    """Watts now and joules since the meter was opened; ``None`` for what the meter does not give.
+    """Watts now, and joules since the meter was opened; ``None`` for what the meter does not give.
 
-    ``at_s`` is when it was taken, on the monotonic clock; ``None``: when it was asked for.
+    ``at_s`` is the time of the reading on the monotonic clock; ``None``: the time when it was asked for.
     """
 
     watts: float | None
@@ -78,8 +78,9 @@ READING = ("t_s", "watts", "joules")
 class Meter(Protocol):
     """One meter of one node.
 
-    ``identity`` names the device that is read, the same whichever container of a machine reads it;
-    ``None`` for what is no device. What :class:`About` has, a meter may say too.
+    ``identity`` names the device that is read. It is the same for all containers of a machine that read
+    the device, and ``None`` for what is no device. A meter may also have the attributes of
+    :class:`About`.
     """
 
     node: str
@@ -93,17 +94,17 @@ class Meter(Protocol):
 
         Raises:
             ReadFailed: this read gave nothing.
-            MeterFailed: no read gives anything from now on.
+            MeterFailed: no read will give anything from now on.
         """
         ...
 
 
 @dataclass(frozen=True)
 class About:
-    """What a meter says of its figures, where it has attributes of these names.
+    """What a meter says about its figures, if it has attributes with these names.
 
-    ``covers`` is what draws the power; ``remark`` is what a reader of the figures should know; ``renewed_s``
-    is how often the meter itself has something new, in seconds.
+    ``covers`` is what draws the power. ``remark`` is what a reader of the figures should know.
+    ``renewed_s`` is the time in seconds between two new values of the meter.
     """
 
     covers: Covers | None = None
@@ -120,10 +121,10 @@ class About:
 class MeteredNodes:
     """What the meters of one host may need to know about its nodes.
 
-    ``pids`` maps a node's name to the processes whose work is the node's when several emulated
-    nodes share the host; for a node that is the whole host it is empty. ``core_seconds_per_s`` is
-    the capacity of a node in CPU seconds per second. Watts are ``None`` when unknown. ``sysfs_root`` is the
-    folder of the kernel's files; ``power_command`` has the words of the site's command.
+    If several emulated nodes share the host, ``pids`` has the processes of each node, by its name. It is
+    empty for a node that is the whole host. ``core_seconds_per_s`` is the capacity of a node in CPU
+    seconds per second. Watts are ``None`` if they are unknown. ``sysfs_root`` is the folder of the
+    kernel's files. ``power_command`` has the words of the site's command.
     """
 
     host_node: str
@@ -144,10 +145,10 @@ _OPENED_WITHIN_S = 15.0
 
 
 def opened_in_time(kind: str, open_meters: Opener, nodes: MeteredNodes) -> list[Meter]:
-    """The meters of a kind, whose driver may hang.
+    """The meters of a kind. Its driver may hang.
 
     Raises:
-        MeterUnavailable: it has none, or did not answer in time.
+        MeterUnavailable: there is none, or it did not answer in time.
     """
     answers: queue.SimpleQueue[list[Meter] | Exception] = queue.SimpleQueue()
 
@@ -179,10 +180,10 @@ class Limits:
     """What is possible for a device and its counter.
 
     Attributes:
-        least_w: watts that a device which is on cannot fall below.
+        least_w: watts below which a device that is on cannot fall.
         most_w: watts that it cannot exceed.
-        renewed_s: how often its count is renewed, at the latest.
-        moves_within_s: how long its count may stay the same.
+        renewed_s: longest time until its count is renewed.
+        moves_within_s: longest time for which its count may stay the same.
     """
 
     least_w: float
@@ -199,13 +200,13 @@ def limits_of(
     least_w: float | None = None,
     most_w: float | None = None,
 ) -> Limits:
-    """Limits of a device by what it covers, closer where its description says more.
+    """Limits of a device by what it covers. They are closer if its description says more.
 
     Args:
         covers: what it covers.
         renewed_s, moves_within_s: of its counter.
-        least_w: of a device that may draw less than others.
-        most_w: by its description; it counts where it is lower.
+        least_w: for a device that may draw less than others.
+        most_w: by its description. It counts if it is lower.
     """
     least, most = _POSSIBLE_W[covers]
     return Limits(
@@ -217,7 +218,7 @@ def limits_of(
 
 
 class _Renewal(NamedTuple):
-    """A count, and the time in which the counter was renewed to it."""
+    """A count, and the interval of time in which the counter was renewed to it."""
 
     joules: float
     earliest_s: float
@@ -225,14 +226,16 @@ class _Renewal(NamedTuple):
 
 
 class Believed:
-    """A meter that is believed while its device can draw what it says: the one rule for all meters.
+    """A meter that is believed as long as its device can draw what it says. This is the only rule, for
+    all meters.
 
-    Of watts, each reading has to be possible. Of a counter, the mean watts from one renewal to the next and
-    over ten renewals have to be, and it may not stand still. After a fault the meter begins anew, and joules
-    from before the fault to after it are none. An estimate comes from no device, so nothing limits it.
+    For watts, each reading has to be possible. For a counter, the mean watts from one renewal to the
+    next, and over ten renewals, have to be possible, and it may not stand still. After a fault, the meter
+    begins again, and joules from before the fault to after it do not count. An estimate comes from no
+    device, so nothing limits it.
 
     Args:
-        meter: what is read. It may have ``limits``; else those of what it covers hold.
+        meter: what is read. It may have ``limits``; otherwise the limits of what it covers hold.
     """
 
     def __init__(self, meter: Meter) -> None:
@@ -248,7 +251,7 @@ class Believed:
 
         Raises:
             ReadFailed: this read gave nothing.
-            MeterFailed: what it gave cannot be believed, or no read gives anything from now on.
+            MeterFailed: what it gave cannot be believed, or no read will give anything from now on.
         """
         before_s = time.monotonic()
         reading = self.meter.read()

@@ -1,13 +1,13 @@
-"""The power limit of a GPU, set through Zeus so that it is put back.
+"""The power limit of a GPU. It is set through Zeus, and restored at the end.
 
     found = preflight(0)
     if found.why_not is None:
         with PowerLimit(0) as limit:
             limit.set(200)
 
-The GPU gets back the limit that it was found with (not its highest), on leaving the block and when the
-process is asked to end. A process that is killed outright (SIGKILL) leaves its limit behind:
-``nvidia-smi -pl`` puts it back. GPUs are numbered as nvidia-smi numbers them.
+When the block ends, or when the process is asked to end, the GPU gets back the limit that it was found
+with (not its highest one). A process that is killed outright (SIGKILL) leaves its limit behind.
+``nvidia-smi -pl`` restores it. GPUs have the numbers that nvidia-smi gives them.
 """
 
 import signal
@@ -45,10 +45,10 @@ class Preflight:
     why_not: str | None = None
 
     def watts(self, step_w: int = _STEP_W) -> tuple[int, ...]:
-        """Limits that can be set, from the highest down in steps; the lowest is always among them.
+        """Limits that can be set, from the highest down in steps. The lowest is always among them.
 
-        None is above the limit that was found in force: an administrator may have capped it there. Empty
-        where none can be set.
+        None is above the limit that was found in force, because an administrator may have set that one.
+        Empty if none can be set.
         """
         if self.why_not is not None or self.highest_w is None:
             return ()
@@ -84,7 +84,7 @@ def _may_set(gpu: Any) -> bool:
 
 
 def preflight(index: int = 0, *, may_set: bool = True) -> Preflight:
-    """Find out what can be done about the power limit of a GPU; changes nothing.
+    """Find out what can be done about the power limit of a GPU. Changes nothing.
 
     Args:
         index: of the GPU, as nvidia-smi numbers it.
@@ -108,16 +108,16 @@ def preflight(index: int = 0, *, may_set: bool = True) -> Preflight:
 
 
 class PowerLimit:
-    """The power limit of a GPU for as long as a ``with`` block lasts, which runs in the main thread.
+    """The power limit of a GPU during a ``with`` block. The block must run in the main thread.
 
-    SIGTERM and SIGHUP end the block as Ctrl-C does, so that the limit is put back.
+    SIGTERM and SIGHUP end the block as Ctrl-C does, so that the limit is restored.
 
     Args:
         index: of the GPU, as nvidia-smi numbers it.
 
     Raises:
-        JoulecastError: on entering, the GPU is not there or does not say its limit; on leaving, the limit
-            could not be put back (with the command that does it by hand).
+        JoulecastError: on entering, the GPU does not exist, or does not say its limit; on leaving, the
+            limit could not be restored. The error then has the command to do this by hand.
     """
 
     def __init__(self, index: int = 0) -> None:

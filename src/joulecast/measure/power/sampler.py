@@ -1,10 +1,10 @@
-"""The sampler: one process per host that reads its meters at absolute deadlines.
+"""The sampler: one process on each host that reads its meters at absolute deadlines.
 
-Rank 0 of a host starts it as ``python -m joulecast.measure.power.sampler FILE``, hands it its order as one
-JSON line, and ends it by closing its standard input, so that it also ends when the rank dies. It says a line
-after its first readings. Every few seconds it appends what it has read to its file, which
-:mod:`joulecast.measure.power.samples` reads, so that nothing but these seconds is lost if the machine fails.
-Times are those of the host's monotonic clock.
+Rank 0 of a host starts it as ``python -m joulecast.measure.power.sampler FILE``, and gives it its order
+as one line of JSON. It ends when its standard input is closed. So it also ends when the rank dies. After
+its first readings, it prints a line. Every few seconds it appends what it has read to its file, which
+:mod:`joulecast.measure.power.samples` reads. So only these seconds are lost if the machine fails. Times
+are those of the host's monotonic clock.
 """
 
 import copy
@@ -63,9 +63,9 @@ class SamplerOrder:
 
 
 def open_all(order: SamplerOrder) -> tuple[list[Meter], list[dict[str, str]]]:
-    """Open the meters of an order; those that are not there come back with reason and remedy.
+    """Open the meters of an order. Meters that do not exist come back with reason and remedy.
 
-    A kind that this machine is not made for is passed over where another one has something to say.
+    A kind that this machine cannot have is not mentioned if another kind has something to say.
     """
     opened: list[Meter] = []
     absent: list[dict[str, str]] = []
@@ -87,7 +87,8 @@ def _said(error: Exception) -> str:
 
 
 class _Asked:
-    """The meter that is asked now, and since when on the monotonic clock; no name between two."""
+    """The meter that is being asked, and since when on the monotonic clock. Between two meters there is
+    no name."""
 
     name, since_s = "", 0.0
 
@@ -95,7 +96,7 @@ class _Asked:
         self.since_s, self.name = time.monotonic(), name
 
     def end_if_it_hangs(self) -> None:
-        """End this process with the meter's name once it hangs: a thread of its own waits for that."""
+        """End this process with the meter's name if a meter hangs. A separate thread watches for this."""
         while not (name := self.name) or time.monotonic() - self.since_s < _HANGS_S:
             time.sleep(1.0)
         print(f"{name} does not answer: its driver hangs", flush=True)
@@ -103,7 +104,7 @@ class _Asked:
 
 
 class _Readings:
-    """What the meters gave, and how each of them fared."""
+    """What the meters gave, and which faults each of them had."""
 
     def __init__(self, meters: list[Meter], asked: _Asked) -> None:
         self._asked = asked
@@ -121,7 +122,7 @@ class _Readings:
         self._asked.set("")
 
     def _read_one(self, index: int, meter: Believed) -> bool:
-        """Read a meter; return whether it may have kept more."""
+        """Read a meter. Returns whether it may have more readings."""
         before = time.monotonic()
         try:
             reading = meter.read()
@@ -142,7 +143,7 @@ class _Readings:
         return False
 
     def about(self) -> list[dict[str, Any]]:
-        """A row a meter: what it is."""
+        """A row for each meter that describes it."""
         return [
             {
                 "node": m.node,
@@ -157,7 +158,7 @@ class _Readings:
 
 
 def _taken(tables: Mapping[str, Columns]) -> dict[str, Columns]:
-    """What the tables hold, which are empty afterwards."""
+    """The content of the tables. The tables are empty afterwards."""
     taken: dict[str, Columns] = {}
     for name, table in tables.items():
         taken[name] = {column: list(values) for column, values in table.items()}
@@ -175,14 +176,14 @@ def sample(
 ) -> None:
     """Read all meters at ``t0 + k period`` until ``stop`` is set, and once more after it.
 
-    A deadline that was missed is counted and skipped, never made up for by a pair of reads.
+    A deadline that was missed is counted and skipped. It is never made up for by two reads at once.
 
     Args:
         order: what to sample.
-        stop: ends it.
+        stop: ends the sampling.
         keep: gets the facts, and the columns of the last few seconds by series.
         begun: is called when the meters have been read for the first time.
-        asked: is told which meter is asked.
+        asked: is told which meter is being asked.
     """
     meters, absent = open_all(order)
     activity = HostActivity(order.nodes, any(meter.name.startswith("gpu") for meter in meters))
@@ -273,17 +274,17 @@ class Sampler:
             self._process.stdin.flush()
 
     def wait_until_begun(self) -> None:
-        """Wait for the first readings: what is done before them is not known to any meter.
+        """Wait for the first readings. No meter knows what happened before them.
 
-        The sampler bounds it: a meter that hangs ends the sampler.
+        The wait ends at the latest when the sampler ends, because a meter that hangs ends the sampler.
         """
         assert self._process.stdout is not None
         self._said = self._process.stdout.readline().strip()
 
     def stop(self) -> "Left":
-        """End the sampler and return what it left.
+        """End the sampler, and return what it left.
 
-        A sampler that was killed, or does not end, has ``died``: the reason. What it wrote before is kept.
+        If a sampler was killed, or does not end, ``died`` has the reason. What it wrote before is kept.
         """
         died = None
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -312,7 +313,8 @@ class Sampler:
 
 
 class _Writer:
-    """Writes blocks in a thread of its own: a file system that stands still must not delay a reading."""
+    """Writes blocks in a separate thread, because a file system that stands still must not delay a
+    reading."""
 
     def __init__(self, file: Path) -> None:
         self._blocks: queue.SimpleQueue[tuple[dict[str, Any], Mapping[str, Columns]] | None]

@@ -1,9 +1,10 @@
 """The file of a sampler: what it has read, as an Arrow IPC stream that is compressed by gzip.
 
-Each block of a few seconds is flushed, so that the file can be read up to the last whole one while it grows,
-and after its writer was killed. A row is one look at one series: a meter, a node's activity, the host's work.
-What the series are, and how the meters fared, lies next to it in a small file (``.facts``, JSON) that is
-replaced as a whole. The writer takes nanoarrow, as pyarrow would double the memory of a sampler's process.
+Each block of a few seconds is flushed. So the file can be read up to the last whole block while it grows,
+and after its writer was killed. A row is one look at one series: a meter, the activity of a node, or the
+host's work. A small file next to it (``.facts``, JSON, replaced as a whole) says what the series are, and
+which faults the meters had. The writer uses nanoarrow, because pyarrow would double the memory of a
+sampler's process.
 """
 
 import gzip
@@ -39,7 +40,7 @@ class _Facts(BaseModel):
 
 
 class AboutMeter(_Facts):
-    """What a meter says of its figures, as :class:`~joulecast.measure.power.meters.About`."""
+    """What a meter says about its figures, as :class:`~joulecast.measure.power.meters.About`."""
 
     covers: Covers | None
     remark: str | None
@@ -47,7 +48,7 @@ class AboutMeter(_Facts):
 
 
 class SampledMeter(_Facts):
-    """What a meter is."""
+    """A description of a meter."""
 
     node: str
     meter: str
@@ -66,7 +67,7 @@ class AbsentMeter(_Facts):
 
 
 class SamplerFacts(_Facts):
-    """What a sampler writes beside its file: its meters, how each fared, and what the series are."""
+    """What a sampler writes next to its file: its meters, the faults of each, and what the series are."""
 
     meters: list[SampledMeter] = []
     absent: list[AbsentMeter] = []
@@ -121,10 +122,10 @@ class SampleWriter:
         self._schema = nanoarrow.struct({"series": nanoarrow.uint16(), **kinds})
 
     def append(self, facts: Mapping[str, Any], tables: Mapping[str, Columns]) -> None:
-        """Append the rows of some series, and keep the facts.
+        """Append the rows of some series, and write the facts.
 
         Args:
-            facts: plain data, all of it each time; ``series`` is the list of the series' names.
+            facts: plain data, complete each time. ``series`` in it is the list of the series' names.
             tables: new columns of each series, of equal lengths, the time first.
         """
         text = json.dumps(facts)
@@ -194,7 +195,7 @@ class Samples:
 
     @property
     def missed_deadlines(self) -> int:
-        """Readings that were skipped, as the one before took too long."""
+        """Number of readings that were skipped because the one before took too long."""
         return self.facts.missed_deadlines
 
     @property
@@ -257,9 +258,11 @@ def read_samples(file: Path, died: str | None = None) -> Samples:
 
 @dataclass(frozen=True)
 class Left:
-    """What a sampler has left: the file, the kinds of meters it was to read, and why it died, if it did.
+    """What a sampler has left: the file, the kinds of meters that it was asked to read, and why it died,
+    if it did.
 
-    ``is_whole``: the sampler has been stopped. The file of one that was killed with the run is read as it is.
+    ``is_whole`` means that the sampler has been stopped. If it was killed with the run, its file is read
+    as it is.
     """
 
     path: Path
@@ -268,7 +271,7 @@ class Left:
     is_whole: bool = True
 
     def samples(self) -> Samples:
-        """The samples; a sampler that read nothing gives its reason for each kind of meter."""
+        """The samples. If a sampler read nothing, each kind of meter has its reason."""
         until_s = time.monotonic() + (_LATE_S if self.is_whole and self.died is None else 0.0)
         found = read_samples(self.path, self.died)
         while not found.facts.ended and time.monotonic() < until_s:

@@ -1,7 +1,8 @@
 """GPUs, CPUs and systems on a chip, read by Zeus (https://ml.energy/zeus).
 
 Zeus knows NVIDIA and AMD GPUs, RAPL (also without root, through its daemon ``zeusd``), Jetson and Apple
-silicon. Each of its devices becomes a meter: of joules where the device counts them, of watts otherwise.
+silicon. Each of its devices becomes a meter. It has joules if the device counts them, and otherwise
+watts.
 """
 
 import os
@@ -36,7 +37,7 @@ Count = Callable[[], float]
 
 @contextmanager
 def _all_devices() -> Iterator[None]:
-    """Let Zeus see all GPUs of the host: a node's energy is that of all of them."""
+    """Let Zeus see all GPUs of the host, because the energy of a node contains all of them."""
     hidden = {name: os.environ.pop(name) for name in _VISIBLE if name in os.environ}
     try:
         yield
@@ -45,7 +46,7 @@ def _all_devices() -> Iterator[None]:
 
 
 def all_gpus() -> Any:
-    """Zeus' object for all GPUs of this host, in the order of the driver (nvidia-smi, amd-smi).
+    """Zeus' object for all GPUs of this host, in the driver's order (nvidia-smi, amd-smi).
 
     Raises:
         ZeusBaseGPUError: there is none, or its driver refuses.
@@ -60,7 +61,7 @@ class ZeusMeter:
     """One device that counts joules.
 
     Args:
-        count: asks for its millijoules.
+        count: returns its millijoules.
         limits: what power is possible for it.
 
     Raises:
@@ -144,7 +145,7 @@ def _gpu_identity(gpu: Any, index: int) -> str | None:
 
 
 def gpu_identity(index: int) -> str | None:
-    """The own name of a GPU by its number in nvidia-smi; ``None`` if its driver gives none."""
+    """The identity of a GPU, by its number in nvidia-smi; ``None`` if its driver gives none."""
     from zeus.exception import ZeusBaseError
 
     try:
@@ -163,7 +164,8 @@ def _gpu_limits(gpu: Any) -> Limits:
 
 
 def _cpu_limits(cpu: Any, covers: Covers) -> Limits:
-    """Limits of a processor by the power limits that the kernel shows beside its counter; of its memory."""
+    """Limits of a processor and of its memory, from the power limits that the kernel shows next to its
+    counter."""
     folder = Path(getattr(getattr(cpu, "rapl_file", None), "path", "/nowhere"))
     found = []
     if covers == "cpu":
@@ -221,10 +223,10 @@ def open_gpus(nodes: MeteredNodes) -> list[Meter]:
 
 
 def open_cpus(nodes: MeteredNodes) -> list[Meter]:
-    """Two meters for each processor of this host: the package, and its memory where RAPL has it.
+    """Two meters for each processor of this host: the package, and its memory if RAPL has it.
 
     Raises:
-        MeterUnavailable: no RAPL (a virtual machine, another CPU), or it may not be read.
+        MeterUnavailable: there is no RAPL (a virtual machine, another CPU), or it may not be read.
     """
     from zeus.device import get_cpus
     from zeus.device.cpu.common import ZeusCPUInitError, ZeusCPUNoPermissionError
@@ -290,7 +292,7 @@ def open_soc(nodes: MeteredNodes) -> list[Meter]:
     """The parts of a system on a chip: Jetson, Apple silicon.
 
     Raises:
-        MeterUnavailable: this is none.
+        MeterUnavailable: this machine is none of these.
     """
     from zeus.device import get_soc
     from zeus.exception import ZeusBaseError
@@ -326,7 +328,7 @@ def _line(error: Exception) -> str:
 
 
 def gpu_utilisation() -> float | None:
-    """Mean share of the time in which the GPUs of this host worked; ``None`` where no driver says it."""
+    """Mean share of the time in which the GPUs of this host worked; ``None`` if no driver says it."""
     import pynvml
 
     try:

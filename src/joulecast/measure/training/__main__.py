@@ -1,6 +1,6 @@
 """One process of one run: ``{mpi} -n {ranks} python -m joulecast.measure.training --spec FILE --out FOLDER``.
 
-It is a rank of our own training, or, where the run is a command of the user, the observer of a host.
+It is a rank of our own training. If the run is a command of the user, it is the observer of a host.
 """
 
 import argparse

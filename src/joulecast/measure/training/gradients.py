@@ -241,7 +241,7 @@ class GpuGradients:
         _: Any,
         bucket: distributed.GradBucket,  # type: ignore[name-defined]  # DDP looks at it
     ) -> torch.futures.Future[Tensor]:
-        """Sum a bucket where DDP would take the mean: the loss is divided by the global batch already."""
+        """Sum a bucket. DDP would take the mean, but the loss is divided by the global batch already."""
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         self._sums.append((begin, end))

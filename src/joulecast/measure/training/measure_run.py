@@ -1,8 +1,8 @@
 """One run, from its specification to its record.
 
-:func:`measure_run` has all steps in their order, and :class:`RunLaunch` the command that starts the ranks. A
-host measures one run at a time (:mod:`joulecast.measure.training.machine`). A record that already answers the
-specification is not measured again.
+:func:`measure_run` takes all steps in their order. :class:`RunLaunch` makes the command that starts the
+ranks. A host measures one run at a time (:mod:`joulecast.measure.training.machine`). If a record already
+answers the specification, the run is not measured again.
 """
 
 import json
@@ -90,7 +90,8 @@ class RunLaunch:
         return [*words, "-n", str(spec.ranks), *program]
 
     def _one_a_host(self) -> list[str]:
-        """What starts an observer of the command on each host of the run; nothing on one host."""
+        """The command that starts an observer of the user's command on each host of the run; empty on
+        one host."""
         if self.spec.hosts == 1:
             return []
         words = self._words(self.launcher or "srun", "launcher")
@@ -204,9 +205,10 @@ def _reason_logged(log: TextIO, run: str) -> Iterator[None]:
 
 @contextmanager
 def _scratch(out: Path) -> Iterator[Path]:
-    """A folder for the ranks, next to the records, as ranks on other hosts use it; removed at the end.
+    """A folder for the ranks next to the records, because ranks on other hosts use it. It is deleted at
+    the end.
 
-    Those of attempts that were killed are removed first: no process can use them, as it would hold the
+    Folders of killed attempts are deleted first. No process can use them, because it would hold the
     machine.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -221,8 +223,8 @@ def _scratch(out: Path) -> Iterator[Path]:
 def _least_disturbed(
     launch: RunLaunch, scratch: Path, machine: Machine, quiet: Quiet, log: TextIO
 ) -> Path:
-    """Folder of the record with the least other load; a disturbed run is repeated while the machine is
-    quiet.
+    """Folder of the record with the least load by other programs. A disturbed run is repeated as long as
+    the machine is quiet.
 
     Raises:
         JoulecastError: no run gave a record.

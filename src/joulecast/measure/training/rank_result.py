@@ -1,6 +1,7 @@
-"""What a rank measures: the stages of its steps, and what it hands to rank 0, which assembles the record.
+"""What a rank measures: the stages of its steps, and what it hands to rank 0. Rank 0 makes the record
+from it.
 
-All ranks load this: rank 0 alone loads pandas, when it assembles.
+All ranks load this module. Only rank 0 loads pandas, when it makes the record.
 """
 
 import math

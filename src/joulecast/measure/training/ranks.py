@@ -99,7 +99,8 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def own_mpi_environment() -> dict[str, str]:
-    """The environment of a launch of its own: else MPICH in a SLURM job asks `srun` for its ranks."""
+    """The environment of a separate launch. Without it, MPICH in a SLURM job would ask `srun` for its
+    ranks."""
     return {**outside_mpi(), "HYDRA_LAUNCHER": "fork", "HYDRA_RMK": "user"}
 
 

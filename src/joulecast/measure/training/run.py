@@ -1,7 +1,8 @@
-"""A rank's part of a run: set up, train or calibrate while power is sampled, and hand over what was measured.
+"""A rank's part of a run: set up, train or calibrate while power is sampled, and hand over what was
+measured.
 
-Ranks load neither pandas nor, for a calibration, torch, which would take every rank of every run seconds.
-Rank 0 writes the record at the end.
+Ranks do not load pandas, and calibrations do not load torch: each would take every rank of every run some
+seconds. Rank 0 writes the record at the end.
 """
 
 import os

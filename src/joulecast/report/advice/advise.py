@@ -1,7 +1,8 @@
 """Choice of the setting to train a network in, within a limit, and what that choice rests on.
 
-Settings that were run and those that MC2 forecasts from them are candidates alike; each says which of the two
-it is. What was not run is planned by simulation (:mod:`joulecast.report.advice.plan`).
+Candidates are settings that were run, and settings that MC2 forecasts from these. Each says which of the
+two it is. Settings on hardware that was not run on are planned by simulation
+(:mod:`joulecast.report.advice.plan`).
 """
 
 from collections.abc import Sequence
@@ -39,7 +40,7 @@ _BATCHES = (
 
 @dataclass(frozen=True)
 class Weighed:
-    """What there is to choose from, and where it comes from."""
+    """The candidates to choose from, and where they come from."""
 
     network: str
     platform: str
@@ -62,20 +63,20 @@ def advise(
     prices: Prices = NO_PRICES,
     known_runs: KnownRuns | None = None,
 ) -> dict[str, Any]:
-    """Choose node count and batch size of a training that was run.
+    """Choose the node count and batch size of a training that was run.
 
     Args:
         records: folders of run records.
         request: what is asked of them.
         prices: of energy and time, and the intensity of CO2.
-        known_runs: the runs of ``records``, where they have been read already.
+        known_runs: the runs of ``records``, if they have been read already.
 
     Returns:
         As :func:`answer`.
 
     Raises:
-        JoulecastError: an unknown network or platform, no records, or a limit that needs a price that is not
-            given.
+        JoulecastError: the network or platform is unknown, there are no records, or a limit needs a price
+            that is not given.
     """
     check_prices_of(request, prices)
     found = _weigh(records, request, known_runs)
@@ -88,14 +89,15 @@ def answer(found: Weighed, limit: AdviceRequest | PlanRequest, prices: Prices) -
 
     Returns:
         ``request``, ``network``, ``platform``, ``nodes_are``, ``limit`` (how it was applied), ``prices``,
-        ``work``, ``weighed`` (the ``counts`` of nodes, GPUs or ranks, and ``why`` these), ``best`` (``None``
-        with ``why_none``), ``by_energy`` (what estimated energy would choose, where time chooses in its
-        place), ``verdict`` (whether that is clearly the best), ``candidates`` (the best first, with
-        ``within_limit`` and ``on_front``), ``refused``, ``rests_on``, ``warnings``, ``measure_next``,
-        ``left_out``. Times in s, energies in J and kWh, CO2 in kg, for the whole work.
+        ``work``, ``weighed`` (the ``counts`` of nodes, GPUs or ranks, and ``why`` these), ``best``
+        (``None`` with ``why_none``), ``by_energy`` (what energy would choose, if time chooses because
+        energy is estimated), ``verdict`` (whether the best is clearly the best), ``candidates`` (the best
+        first, with ``within_limit`` and ``on_front``), ``refused``, ``rests_on``, ``warnings``,
+        ``measure_next``, ``left_out``. Times are in s, energies in J and kWh, CO2 in kg; all are for the
+        whole work.
 
     Raises:
-        JoulecastError: there is nothing to choose from; says why.
+        JoulecastError: there is nothing to choose from. It says why.
     """
     if not found.candidates:
         whys = dict.fromkeys(f"{row['setting']}: {row['why']}" for row in found.refused)
@@ -235,7 +237,7 @@ def _choice_rests_on(best: Candidate | None) -> str:
 
 
 def _width(candidate: Candidate, quantity: str) -> float:
-    """Relative width of the interval that the choice hangs on."""
+    """Relative width of the interval that decides the choice."""
     for each in (quantity, "time"):
         value, low, high = candidate.ends(each)
         if low is not None and high is not None and value:
@@ -251,14 +253,14 @@ def measure_next(
     others: Sequence[Candidate] = (),
     least: str = "energy",
 ) -> list[dict[str, str]]:
-    """What to measure, the most telling first, each with ``what`` and ``why``.
+    """What to measure, the most useful measurement first, each with ``what`` and ``why``.
 
     Args:
         candidates: all of them.
-        best: the choice; without one, what to do about that.
-        most_nodes: that were run; ``None`` where nothing was.
-        others: what the best was chosen from.
-        least: what the best is the least of.
+        best: the choice. If there is none, what to do about it.
+        most_nodes: the most nodes that were run; ``None`` if nothing was run.
+        others: the candidates that could have been chosen in place of the best one.
+        least: the quantity that is smallest for the best.
     """
     leading = best or nearest(candidates, {"time": 1.0}) or candidates[0]
     weighed = "time" if leading.ends(least)[0] is None else least

@@ -1,4 +1,4 @@
-"""A setting that could be run, with what it is expected to take and what that expectation rests on."""
+"""A setting that could be run, with its expected time and energy, and what these rest on."""
 
 import math
 from dataclasses import asdict, dataclass, replace
@@ -15,26 +15,26 @@ Ends = tuple[float | None, float | None, float | None]
 
 @dataclass(frozen=True)
 class Candidate:
-    """One setting of a training; times in s, energies in J, both for the whole of the work.
+    """One setting of a training. Times are in s, energies in J, both for the whole work.
 
     Attributes:
-        nodes: what ``nodes_are``: of an observed training its GPUs or ranks.
-        hosts, gpus: in use, where they are known.
-        energy_kwh, cost, co2_kg: with their intervals, by the prices that are given;
-            ``cost_rests_on`` and ``co2_rests_on`` are the source of the joules in them.
-        batch_size: samples of a step of all nodes; ``None`` where a log does not tell it.
+        nodes: number of what ``nodes_are``; for an observed training, of its GPUs or ranks.
+        hosts, gpus: in use, if they are known.
+        energy_kwh, cost, co2_kg: with their intervals, by the given prices. ``cost_rests_on`` and
+            ``co2_rests_on`` are the source of the joules in them.
+        batch_size: samples in one step of all nodes; ``None`` if a log does not say it.
         time_low_s, time_high_s, energy_low_j, energy_high_j: 90 % interval of one run; ``None`` with
             ``why_no_interval``.
-        energy_source: measured, estimated, recorded, imported, or what a simulation was priced with.
+        energy_source: measured, estimated, recorded, imported, or the source of the powers of a simulation.
         supply, conversion_eff: where the joules were metered (:func:`joulecast.energy.prices.from_wall`).
-        runs: recorded runs of exactly this setting.
-        runs_with_energy: those of them whose energy is known; without any, the energy is MC2's.
-        width_is_assumed: whether no repeats tell how runs differ, so that it is assumed.
+        runs: number of recorded runs of exactly this setting.
+        runs_with_energy: number of those whose energy is known. Without any, the energy is MC2's.
+        width_is_assumed: whether no repeats show how runs differ, so that it is assumed.
         extrapolation: in what the setting lies outside of what was measured.
-        times_beyond: how many times its node count is the most that was run; 1 up to there.
-        beyond_one_count: whether it has another node count than the only one that was run.
-        platform, precision: of a plan, which chooses them too.
-        power_limit_w: that each GPU is set to; ``None``: its highest.
+        times_beyond: its node count, divided by the largest that was run; at least 1.
+        beyond_one_count: whether only one node count was run, and the setting has another one.
+        platform, precision: for a plan, which chooses them too.
+        power_limit_w: to which each GPU is set; ``None``: its highest.
         near_memory_limit: whether it may not fit in memory after all.
         is_calibrated: whether measured steps correct its simulation.
     """
@@ -95,12 +95,13 @@ class Candidate:
         return value, low, high
 
     def bound(self, quantity: str) -> float | None:
-        """What a budget is held against: the interval's upper end, where there is an interval."""
+        """The value that is compared with a budget: the upper end of the interval if there is one, else
+        the expected value."""
         value, _, high = self.ends(quantity)
         return value if high is None else high
 
     def source_of(self, quantity: str) -> str | None:
-        """What the joules in a quantity are; ``None`` where there are none in it."""
+        """The source of the joules in a quantity; ``None`` if it contains no joules."""
         return {
             "time": None,
             "cost": self.cost_rests_on,
@@ -108,7 +109,7 @@ class Candidate:
         }.get(quantity, self.energy_source)
 
     def priced(self, prices: Prices) -> "Candidate":
-        """The candidate with its kWh, money and CO2."""
+        """The candidate, with its kWh, money and CO2 added."""
         paid = costs(
             prices,
             self.ends("time"),
@@ -138,28 +139,31 @@ class Candidate:
 
     @property
     def simplicity(self) -> tuple[int, int, str]:
-        """What settles a tie: fewer nodes, then the smaller batch, then the strategy's name."""
+        """The key that decides between equals: fewer nodes, then the smaller batch, then the strategy's
+        name."""
         return self.nodes, self.batch_size or 0, self.strategy
 
     @property
     def cost_order(self) -> tuple[float, float, int, int, str]:
-        """The order of cost: the least energy (an unknown one last), then the least time, then simplicity."""
+        """The key for the order of cost: the least energy first (unknown ones last), then the least
+        time, then simplicity."""
         joules = math.inf if self.energy_j is None else self.energy_j
         return steady(joules), steady(self.time_s), *self.simplicity
 
     def order(self, quantity: str) -> tuple[float, float, float, int, int, str]:
-        """The order of a quantity: the least first (an unknown one last), then that of cost."""
+        """The key for the order of a quantity: the least first (unknown ones last), then the order of
+        cost."""
         value = self.ends(quantity)[0]
         return (math.inf if value is None else steady(value)), *self.cost_order
 
     def as_json(self) -> dict[str, Any]:
-        """All of it as plain data."""
+        """All attributes as plain data."""
         return asdict(self) | {"extrapolation": list(self.extrapolation), "setting": self.setting}
 
 
 def dominates(one: Candidate, other: Candidate) -> bool:
-    """Whether ``one`` is expected to take no more time, energy and money than ``other``, as far as these are
-    known of that, and less of some."""
+    """Whether ``one`` is expected to take no more time, energy and money than ``other``, and less of at
+    least one. Only quantities that are known of ``other`` count."""
     known = [
         (math.inf if ours is None else steady(ours), steady(theirs))
         for ours, theirs in (

@@ -1,7 +1,7 @@
-"""What a training may take, the candidate that meets it best, and whether that is clearly the best.
+"""What a training may take, the candidate that meets this best, and whether it is clearly the best.
 
-A limit is held against the upper end of a candidate's 90 % interval: a deadline that the expected time
-just meets is missed every other time. A candidate without an interval is judged by what is expected of it.
+A limit is compared with the upper end of a candidate's 90 % interval. If only the expected time met a
+deadline, half of the runs would miss it. If a candidate has no interval, its expected value is compared.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -59,7 +59,7 @@ def kind_of(limit: Limit) -> str:
 
 
 def check_prices_of(limit: Limit, prices: Prices) -> None:
-    """Raise a :class:`JoulecastError` where a price is missing that the limit needs."""
+    """Raise a :class:`JoulecastError` if a price is missing that the limit needs."""
     asked = {_OPTIONS[quantity]: quantity for quantity in limit.budgets}
     if limit.objective is not None:
         asked[f"--objective {limit.objective}"] = limit.objective
@@ -72,10 +72,10 @@ def check_objective(objective: str, prices: Prices) -> None:
 
 
 def check_priced(asked: Mapping[str, str], prices: Prices) -> None:
-    """Refuse what asks for money without a price, or for CO2 without an intensity.
+    """Refuse a request for money without a price, or for CO2 without an intensity.
 
     Args:
-        asked: the quantity (``cost``, ``co2``, ...) by the name of what asks for it.
+        asked: the quantity (``cost``, ``co2``, ...), by the name of the option that asks for it.
     """
     for name, quantity in asked.items():
         if quantity == "cost" and not prices.known:
@@ -95,7 +95,7 @@ def within_words(limit: Limit, currency: str) -> str:
 
 
 def amounts_of(quantity: str, currency: str) -> Callable[..., list[str]]:
-    """The function that gives amounts of a quantity in words."""
+    """The function that writes amounts of a quantity in words."""
     known: dict[str, Callable[..., list[str]]] = {
         "time": times,
         "energy": consumptions,
@@ -107,7 +107,7 @@ def amounts_of(quantity: str, currency: str) -> Callable[..., list[str]]:
 
 @dataclass(frozen=True)
 class Choice:
-    """The best candidate and which of them are within the limit, by their places in the list."""
+    """The best candidate, and which candidates are within the limit, by their places in the list."""
 
     best: int | None
     why_none: str | None
@@ -144,7 +144,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class _Aim:
-    """What is to be least, in words, and whether it is known of a candidate."""
+    """The quantity to minimise, in words, and whether it is known for a candidate."""
 
     least: str
     text: str
@@ -158,11 +158,11 @@ class _Aim:
 
 
 def choose(candidates: Sequence[Candidate], limit: Limit, currency: str = "EUR") -> Choice:
-    """The best of the candidates within all the budgets of a limit: the least of its objective.
+    """The best of the candidates within all budgets of a limit: the one with the smallest objective.
 
-    Where no energy is known and no objective is asked for, or it is only estimated, time takes its place; in
-    the place of an estimated energy, counts beyond those that were run come last. Of equals: the cheaper in
-    energy, the faster, then the one on fewer nodes, with the smaller batch.
+    If no objective is asked for, and no energy is known or it is only estimated, time is the objective.
+    If it replaces an estimated energy, counts beyond those that were run come last. Between equals, the
+    order is: less energy, less time, fewer nodes, smaller batch.
     """
     within = tuple(
         all(_holds(candidate, *budget) for budget in limit.budgets.items())
@@ -233,8 +233,8 @@ def _judged_by(candidates: Sequence[Candidate], limit: Limit, aim: _Aim) -> str:
 
 
 def nearest(candidates: Sequence[Candidate], budgets: Mapping[str, float]) -> Candidate | None:
-    """The candidate that comes nearest to budgets that nothing keeps; ``None`` where what they limit is not
-    known of any."""
+    """The candidate that comes nearest to budgets that no candidate keeps; ``None`` if the limited
+    quantity is known for none of them."""
 
     def beyond(candidate: Candidate) -> float | None:
         ratios = [
@@ -266,7 +266,7 @@ def _why_nothing_is_within(candidates: Sequence[Candidate], limit: Limit, curren
 
 
 def _end(candidate: Candidate, quantity: str, budget: float, currency: str) -> tuple[str, str]:
-    """A budget, and what a candidate takes at most and what is expected of it, in the same unit."""
+    """A budget, the most that a candidate takes, and what is expected of it, all in the same unit."""
     value, _, high = candidate.ends(quantity)
     allowed, bound, expected = amounts_of(quantity, currency)(
         budget, candidate.bound(quantity), value
@@ -287,7 +287,7 @@ def _upper(quantity: str, candidates: Sequence[Candidate]) -> str:
 
 
 def overlaps(rival: Candidate, best: Candidate, quantity: str) -> bool:
-    """Whether a rival's 90 % interval reaches below the upper end of the best's."""
+    """Whether the 90 % interval of a rival begins below the upper end of the best one's interval."""
     low, high = rival.ends(quantity)[1], best.ends(quantity)[2]
     return low is not None and high is not None and low <= high
 
@@ -296,11 +296,12 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
     """Whether there is a clear winner, as plain data.
 
     Returns:
-        ``clear_winner`` (``None`` where there is no interval or no other setting, or the choice has another
-        node count than the only one that was run), ``overlapping``: settings
-        within the limit whose interval overlaps that of the best, of these and the best the ``cheapest`` in
-        what people pay (energy without a price) and the ``fastest``, and all ``in_words`` (``None`` where
-        there is no choice), for a clear winner against the fastest of all within the limit.
+        ``clear_winner``; it is ``None`` if there is no interval or no other setting, or if only one node
+        count was run and the choice has another one. ``overlapping`` has the settings within the limit
+        whose intervals overlap that of the best. Among these and the best, ``cheapest`` is the one with
+        the lowest cost (without a price: energy), and ``fastest`` the fastest one; for a clear winner,
+        the fastest of all within the limit. ``in_words`` says all this; it is ``None`` if there is no
+        choice.
     """
     nothing: dict[str, Any] = {
         "clear_winner": None,
@@ -361,7 +362,8 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
 
 
 def _share_saved(one: Candidate, fastest: Candidate, paid: str) -> float | None:
-    """Share that one saves of what the fastest costs; ``None`` where the two cannot be compared."""
+    """The share of the fastest setting's cost that another setting saves; ``None`` if the two cannot be
+    compared."""
     amount, spent = one.ends(paid)[0], fastest.ends(paid)[0]
     if amount is None or spent is None or steady(spent) <= 0:
         return None

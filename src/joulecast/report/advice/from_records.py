@@ -1,4 +1,4 @@
-"""Candidates from run records: settings that were run, and those that MC2, fitted to them, forecasts.
+"""Candidates from run records: settings that were run, and settings that MC2, fitted to these, forecasts.
 
 They are the rows of a forecast (:func:`joulecast.energy.forecast.answer_settings`).
 """
@@ -34,7 +34,7 @@ from joulecast.runs.scale import (
 
 @dataclass(frozen=True)
 class Campaign:
-    """The records of one network on one platform, and all that was fitted together with them."""
+    """The records of one network on one platform, and all records that were fitted together with them."""
 
     network: str
     platform: str
@@ -53,12 +53,13 @@ class Campaign:
 
     @property
     def knows_exchange(self) -> bool:
-        """Whether the runs tell what more nodes cost; imported ones tell what others took on them."""
+        """Whether the runs show what more nodes cost. Imported runs do, by the times of others on more
+        nodes."""
         return self.imported or self.evidence.shows_exchange
 
     @property
     def why_no_energy(self) -> str:
-        """Reason why there is no energy, as the records have it."""
+        """Reason why there is no energy, as in the records."""
         reasons = self.runs["why_no_energy"].dropna()
         return str(reasons.iloc[0]) if len(reasons) else "the runs carry no energy"
 
@@ -72,11 +73,11 @@ def read_campaign(
     """The records of a network.
 
     Args:
-        known_runs: the runs of ``records``, where they have been read already.
+        known_runs: the runs of ``records``, if they have been read already.
 
     Raises:
-        JoulecastError: there are no records, none is left to fit, the network is on none of them or not
-            on this platform, or it is on several platforms and none was named; lists what there is.
+        JoulecastError: there are no records, none is left to fit, or the network is not in them or not on
+            this platform; or it is on several platforms and none was named. It lists what there is.
     """
     if not records:
         raise JoulecastError("there are no records; measure or import some (--records)")
@@ -107,8 +108,8 @@ def read_campaign(
 
 
 def _batches(campaign: Campaign, nodes: int, ranks: float) -> list[float]:
-    """Batches that were run, of all nodes or of a rank, as far as a rank's was not smaller or larger; and the
-    one that a forecast has."""
+    """Batches that were run (of all nodes or of a rank), if the batch of a rank stays within those that
+    were run. Also the batch of a forecast."""
     if campaign.imported or campaign.unit == "steps":
         usual = usual_batch(campaign.runs, nodes)
         known = {*campaign.runs["batch"].dropna(), *([] if np.isnan(usual) else [usual])}
@@ -143,7 +144,7 @@ def _identity(campaign: Campaign, row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _candidate(campaign: Campaign, row: dict[str, Any]) -> Candidate | None:
-    """A setting as it was run, or as MC2 forecasts it; ``None`` where it cannot."""
+    """A setting as it was run, or as MC2 forecasts it; ``None`` if MC2 cannot."""
     answer = {name: json_value(row[name]) for name in ANSWER if name != "work"}
     if answer["time_s"] is None:
         return None
@@ -168,16 +169,16 @@ def _candidate(campaign: Campaign, row: dict[str, Any]) -> Candidate | None:
 def campaign_candidates(
     campaign: Campaign, work: float, asked: Scale, batches: Sequence[int] | None
 ) -> tuple[list[Candidate], list[dict[str, str]], list[str]]:
-    """Every setting of these node counts and batches of which something is known.
+    """All settings with these node counts and batches about which something is known.
 
     Args:
-        work: samples (or epochs) to train on; batches that do not divide it take a whole step more.
+        work: samples (or epochs) to train on. If a batch does not divide it, the last step is whole, too.
         asked: the scales; by default as :func:`joulecast.energy.forecast.asked_counts` has them.
         batches: batches of all nodes; by default those that were run, of all nodes and of a rank.
 
     Returns:
-        the candidates; the settings that are none, each with ``setting`` and ``why``; and notes where the
-        model and the runs differ.
+        The candidates; the settings that are no candidates, each with ``setting`` and ``why``; and notes
+        if the model and the runs differ.
     """
     ranks_per_node = float(campaign.runs["ranks"].iloc[-1] / campaign.runs["nodes"].iloc[-1])
     settings = [

@@ -1,9 +1,11 @@
-"""A forecast for hardware that none of the records ran on: simulated times, and the power of described nodes.
+"""A forecast for hardware on which none of the records ran: simulated times, and the power of described
+nodes.
 
-The simulator says how long a step takes on any platform whose GPU is described. It knows neither a training's
-own code nor what surrounds its steps. The records do: what a step took there, over what the simulator says of
-the same platform, is a factor that the other platform gets, too. How far the factors of two platforms differ,
-MLPerf submitters who trained one network on both tell (:func:`joulecast.energy.intervals.judged_widths`).
+The simulator says how long a step takes on any platform whose GPU is described. It knows neither a
+training's own code nor what surrounds its steps. The records know both. The time of a step in the
+records, divided by the simulated time on the same platform, is a factor. The other platform gets this
+factor, too. MLPerf submitters who trained one network on two platforms show how far such factors differ
+(:func:`joulecast.energy.intervals.judged_widths`).
 """
 
 import math
@@ -63,13 +65,13 @@ def _machine(platform: str, network: str, precision: str) -> Machine:
 def simulate_training(
     network: str, platform: str, precision: str, devices: int, batch: int
 ) -> Simulation:
-    """The step of the fastest strategy that fits.
+    """The step of the fastest strategy that fits in memory.
 
     Args:
-        batch: samples of a step of all devices.
+        batch: samples in one step of all devices.
 
     Raises:
-        JoulecastError: no such network or platform, or no strategy fits.
+        JoulecastError: there is no such network or platform, or no strategy fits.
     """
     step = find_fastest(_machine(platform, network, precision), devices, batch)
     if isinstance(step, str):
@@ -79,12 +81,12 @@ def simulate_training(
 
 @dataclass(frozen=True)
 class _Known:
-    """What the records of a workload say of a simulator.
+    """What the records of a workload say about the simulator.
 
     Attributes:
         runs: with ``devices``, the GPUs (or ranks) of each.
         network: whose op graph is simulated.
-        platform: that the records ran on, as the simulator knows it.
+        platform: on which the records ran, under the simulator's name.
     """
 
     runs: pd.DataFrame
@@ -93,7 +95,8 @@ class _Known:
     precision: str
 
     def factor(self, devices: int) -> tuple[float, str]:
-        """What a step took over what is simulated, on the nearest recorded scale; and that in words."""
+        """The time of a step, divided by its simulated time, on the nearest recorded scale; and this
+        factor in words."""
         apart = np.abs(np.log2(self.runs["devices"] / devices))
         near = self.runs[(apart == apart.min()) & self.runs["batch"].notna()]
         batch, of = most_frequent(near["batch"]), int(near["devices"].max())
@@ -143,7 +146,7 @@ def _known(runs: pd.DataFrame, asked: ForecastRequest) -> _Known:
 def _work(
     everything: Evidence, runs: pd.DataFrame, asked: ForecastRequest, batch: float
 ) -> tuple[float, float, str]:
-    """The work of a training, the half width of its logarithm, and where it is from."""
+    """The work of a training, the half width of its logarithm, and where it comes from."""
     first = runs.iloc[0]
     if asked.work is not None:
         return asked.work, 0.0, "asked for"
@@ -203,7 +206,7 @@ def _row(
 def _rows(
     everything: Evidence, runs: pd.DataFrame, asked: ForecastRequest, notes: list[Note]
 ) -> Iterator[dict[str, Any]]:
-    """The forecasts of a workload; why there is none becomes a note."""
+    """The forecasts of a workload. If there is none, the reason becomes a note."""
     name, platform = str(runs["workload"].iloc[0]), str(asked.platform)
     why = why_not_forecast(runs, asked, True, asked.to_target)
     if why is not None:
@@ -224,17 +227,17 @@ def _rows(
 def forecast_other_platform(
     folders: Sequence[Path], asked: ForecastRequest, prices: Prices = NO_PRICES
 ) -> dict[str, Any]:
-    """Forecast the trainings of records on a platform that they did not run on.
+    """Forecast the trainings in some records on a platform on which they did not run.
 
     Args:
         folders: run records, imported or measured.
         asked: with a ``platform``.
 
     Returns:
-        As :func:`joulecast.energy.forecast.forecast`; the ``basis`` of all is ``simulated``.
+        As :func:`joulecast.energy.forecast.forecast`. The ``basis`` of all is ``simulated``.
 
     Raises:
-        JoulecastError: nothing can be forecast, with the reasons.
+        JoulecastError: nothing can be forecast. It gives the reasons.
     """
     # What is wrong with the platform is wrong for all.
     platform_and_costs(simulated_platform(str(asked.platform)), asked.precision)

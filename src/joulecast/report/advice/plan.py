@@ -1,7 +1,8 @@
-"""A plan: what to train a network on, of platforms that are simulated, and how.
+"""A plan: on which platform to train a network, and how. The platforms are simulated.
 
-Every setting of platform, devices, batch and precision has its fastest strategy that fits in memory, at every
-power limit. What is chosen of them is the least of the objective within the limits, as in advice on runs.
+Every setting of platform, devices, batch and precision is simulated with its fastest strategy that fits
+in memory, at every power limit. Among these, the one with the smallest objective within the limits is
+chosen, as in advice on runs.
 """
 
 from collections.abc import Iterator, Mapping
@@ -35,17 +36,17 @@ Refused = dict[str, str]
 
 
 def plan(request: PlanRequest, prices: Prices) -> dict[str, Any]:
-    """Choose what to train a network on, and how.
+    """Choose on which platform to train a network, and how.
 
     Args:
-        prices: of energy and nodes, and the intensity of CO2; the request has those of GPUs.
+        prices: of energy and nodes, and the intensity of CO2. The request has those of GPUs.
 
     Returns:
         As :func:`joulecast.report.advice.advise.answer`.
 
     Raises:
-        JoulecastError: no such network or platform, a fact that a platform's file lacks, nothing that fits,
-            or a limit that needs a price that is not given.
+        JoulecastError: there is no such network or platform, a platform's file lacks a fact, nothing
+            fits, or a limit needs a price that is not given.
     """
     hours, (machines, refused) = request.price_gpu_hour, _machines(request)
     of_platform = {
@@ -79,14 +80,14 @@ class Machine:
 
 @dataclass
 class _Settings:
-    """What simulations gave: candidates, and the settings that are none."""
+    """The results of simulations: candidates, and settings that are no candidates."""
 
     candidates: list[Candidate] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
 
 
 def _machines(request: PlanRequest) -> tuple[list[Machine], list[Refused]]:
-    """The platforms at the precisions that they have, and those that they lack."""
+    """The platforms at the precisions that they have, and the precisions that they lack."""
     found, refused = [], []
     for precision in dict.fromkeys(request.precision):
         training = training_of(precision, request.optimizer, False, request.gradients)
@@ -137,7 +138,7 @@ def find_fastest(machine: Machine, devices: int, batch: int) -> Simulation | str
 def _at_limits(
     machine: Machine, fastest: Simulation, request: PlanRequest
 ) -> Iterator[tuple[float | None, Simulation]]:
-    """The step at each power limit in W that is asked for; ``None``: the highest."""
+    """The step at each power limit (in W) that is asked for; ``None``: at the highest."""
     limit_w = machine.platform.require_cluster().device.power_limit_w
     if limit_w is None:
         yield None, fastest

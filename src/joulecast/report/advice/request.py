@@ -1,4 +1,4 @@
-"""What can be asked of advice: the setting to train in, within limits."""
+"""The questions that advice answers: the setting to train in, within limits."""
 
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -29,7 +29,7 @@ from joulecast.simulate.request import Objective, PeakPrecision, SimulatedTraini
 
 
 class Limit(Request):
-    """What a training may take, each or none, and what is to be least within that."""
+    """What a training may take (each limit may be missing), and what to minimise within this."""
 
     objective: Objective | None = Field(
         default=None,
@@ -53,7 +53,7 @@ class Limit(Request):
 
     @property
     def budgets(self) -> dict[str, float]:
-        """What is given of each quantity: time in s, energy in J, money, CO2 in kg."""
+        """The given budgets, by quantity: time in s, energy in J, money, CO2 in kg."""
         given = {
             "time": self.deadline_s,
             "energy": self.energy_budget_j,
@@ -64,7 +64,7 @@ class Limit(Request):
 
     @property
     def least(self) -> str:
-        """The objective: what is least within the budgets."""
+        """The objective: the quantity to minimise within the budgets."""
         has_budget_alone = self.budgets and self.deadline_s is None
         return self.objective or ("time" if has_budget_alone else "energy")
 
@@ -89,7 +89,7 @@ class AdviceRequest(Priced, Limit, Scale, Work):
     @model_validator(mode="before")
     @classmethod
     def _records_by_name(cls, given: Any) -> Any:
-        """The name of a training that `measure` ran stands for its records, too."""
+        """Let the name of a training that `measure` ran stand for its records."""
         # Loads numpy, which a request does not need.
         from joulecast.runs.folders import measured_records
 
@@ -108,7 +108,7 @@ PLANNED_BATCH = 512
 
 
 class PlanRequest(SimulatedTraining, WithPrices, Limit):
-    """Choose platform, devices, strategy, batch, precision and power limit of a training, by simulation."""
+    """Choose platform, devices, strategy, batch, precision and power limit of a training. Nothing is run."""
 
     command: ClassVar[str] = "plan"
 

@@ -1,4 +1,4 @@
-"""Simulated strategies with their joules and prices, ranked by what is to be least."""
+"""Simulated strategies with their joules and prices, ranked by the objective."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -48,9 +48,9 @@ def rising_value(
     devices: int,
     fit: CampaignFit | None = None,
 ) -> Value | None:
-    """The objective as a function of a step's seconds and those that compute, if it rises with both.
+    """The objective as a function of a step's seconds and its computing seconds, if it rises with both.
 
-    ``None`` where that is not known: then a search has to simulate all strategies.
+    ``None`` if this is not known. Then a search has to simulate all strategies.
     """
     if objective == "time":
         return lambda step_s, _: step_s
@@ -77,14 +77,14 @@ def ranked(
     prices: Prices | None = None,
     fit: CampaignFit | None = None,
 ) -> list[dict[str, Any]]:
-    """Steps as plain data with their joules and cost, the best by the objective first.
+    """Steps as plain data with their joules and cost. The best one by the objective comes first.
 
     Args:
-        simulations: of one batch, equals in the order that they shall have.
-        fit: for the joules, as of :func:`joulecast.energy.strategy_energy.simulation_energy`.
+        simulations: of one batch. Equal ones are already in the order that they should have.
+        fit: for the joules, as for :func:`joulecast.energy.strategy_energy.simulation_energy`.
 
     Raises:
-        JoulecastError: the objective needs joules, which are not known; says why.
+        JoulecastError: the objective needs joules, which are not known. It says why.
     """
     rows = [_row(simulation, prices or Prices(), fit) for simulation in simulations]
     key = _KEYS[objective]

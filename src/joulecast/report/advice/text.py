@@ -48,7 +48,7 @@ def _limit_in_words(request: Mapping[str, Any], currency: str) -> str:
 
 
 def _paid(row: Mapping[str, Any], prices: Prices) -> list[tuple[str, str]]:
-    """Money and CO2, as far as they are asked for."""
+    """Money and CO2, if they are asked for."""
     cost = [("cost", cost_text(row, prices.currency))] if prices.known else []
     return [*cost, *([("CO2e", co2_text(row))] if prices.co2 is not None else [])]
 

@@ -41,9 +41,9 @@ ENERGY, TIME, COST, CO2 = "energy", "time", "cost", "CO2e"
 
 @dataclass(frozen=True)
 class Quantity:
-    """What is drawn, with its columns in a forecast and its words.
+    """What a chart draws: its columns in a forecast, and its words.
 
-    Each of ``units`` has the least value that it is used for, its size in base units, and its name.
+    ``units`` has, for each unit, the least value for which it is used, its size in base units, and its name.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Quantity:
         return value
 
     def unit_for(self, values: Iterable[float]) -> tuple[float, str]:
-        """Size and name of the unit in which people read the median of the values."""
+        """Size and name of the unit in which people can best read the median of the values."""
         middle = median(values)
         _, size, name = max((u for u in self.units if u[0] <= middle), default=self.units[0])
         return size, name
@@ -91,7 +91,7 @@ def quantities(currency: str) -> tuple[Quantity, Quantity, Quantity, Quantity]:
 
 
 def training_names(rows: Sequence[Row]) -> list[str]:
-    """What charts call the training of each row."""
+    """Names of the trainings in charts, for each row."""
     return names_of([row["workload"] for row in rows], [row["platform"] for row in rows])
 
 
@@ -119,7 +119,7 @@ def _frame(rows: Sequence[Row], quantity: Quantity, factor: float) -> pd.DataFra
 
 
 def _batch(row: Row) -> str:
-    """The batch of a forecast, of all nodes and of one."""
+    """The batch of a forecast, of all nodes and of one node."""
     if row.get("batch_size") is None:
         return "not known"
     each = digits(row["batch_size"] / row["nodes"])
@@ -127,7 +127,7 @@ def _batch(row: Row) -> str:
 
 
 def batch_in_words(rows: Sequence[Row]) -> str:
-    """The batch that forecasts have, ``batch 4 a node``; empty where none is known."""
+    """The batch of some forecasts, ``batch 4 a node``; empty if none is known."""
     known = [row for row in rows if row.get("batch_size") is not None]
     each = sorted({row["batch_size"] / row["nodes"] for row in known})
     if len(each) == 1:
@@ -144,14 +144,14 @@ def _was_run(row: Row, quantity: Quantity) -> bool:
 
 
 def _basis(row: Row, quantity: Quantity) -> str:
-    """What the quantity rests on: with the source of its energy, unless it is a time."""
+    """What the quantity rests on. Unless it is a time, the source of its energy is included."""
     if quantity is TIMES or row["energy_source"] is None:
         return basis_in_words(row)
     return f"{basis_in_words(row)} ({row['energy_source']})"
 
 
 def _beyond(quantity: Quantity, most_run: int, last: float, title: str) -> Chart:
-    """The part of a chart that nothing was run on, shaded and labelled where lines leave room."""
+    """The part of a chart in which nothing was run. It is shaded, and labelled if the lines leave room."""
     room = alt.InlineData(values=[{"from": most_run, "scale": last}])
     shade = alt.Chart(room).mark_rect(color=GREY, opacity=0.1)
     drawn = shade.encode(x=alt.X("from:Q", title=title, scale=_DOUBLING), x2="scale:Q")
@@ -215,7 +215,7 @@ def _drawn(rows: Sequence[Row], quantity: Quantity, names: Sequence[str]) -> Cha
 
 
 def _ends(frame: pd.DataFrame, room: alt.Scale) -> pd.DataFrame:
-    """The right end of each line, and where its name stands (``at``): none covers another."""
+    """The right end of each line, and the place of its name (``at``). No name covers another."""
     ends = frame[frame["forecast"].notna()].sort_values("scale", kind="stable")
     ends = ends.groupby("training", sort=False).tail(1)
     return ends.assign(at=label_places(ends["forecast"], room, _HEIGHT))[
@@ -242,7 +242,7 @@ def forecast_charts(rows: Sequence[Row], currency: str = "EUR") -> dict[str, Cha
 
 
 def forecast_chart(rows: Sequence[Row]) -> alt.HConcatChart:
-    """Energy and time of forecasts against their scale, side by side; time alone where no energy is known.
+    """Energy and time of forecasts against their scale, side by side. If no energy is known, only the time.
 
     Args:
         rows: ``forecasts`` of :func:`joulecast.energy.forecast.forecast`.

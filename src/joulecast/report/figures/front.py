@@ -31,10 +31,10 @@ _ENERGIES = ("energy_j", "energy_low_j", "energy_high_j")
 
 
 def energy_time_front(advised: Sequence[Advised], finding: str) -> Figure:
-    """All candidates of the advice by time and energy for the same work; those that nothing beats in both are
-    joined.
+    """All candidates of the advice by time and energy for the same work. Those that no other beats in
+    both are joined.
 
-    Charts of the same work have the same axes; energies of different sources have charts of their own.
+    Charts of the same work have the same axes. Energies of different sources have separate charts.
 
     Args:
         finding: which setting costs least, in words.
@@ -92,7 +92,7 @@ def _points(one: Advised) -> Iterator[dict[str, Any]]:
 
 
 def _front(points: pd.DataFrame, alike: pd.DataFrame, workload: str, source: str) -> Chart:
-    """A chart of one workload, with axes that hold all the points that are ``alike``."""
+    """A chart of one workload. Its axes hold all the points that are ``alike``."""
     work = work_in_words(points["unit"].iloc[0])
     second, of_time = TIMES.unit_for(alike["time_s"])
     joule, of_energy = ENERGIES.unit_for(alike["energy_j"])
@@ -131,12 +131,12 @@ def _front(points: pd.DataFrame, alike: pd.DataFrame, workload: str, source: str
 def front_marks(
     points: pd.DataFrame, x: alt.X, y: alt.Y, kinds: Mapping[str, str], hover: Sequence[str]
 ) -> alt.LayerChart:
-    """Settings as dots in the colours of their ``kind``; those whose ``front`` is :data:`ON_FRONT` are large,
-    and joined.
+    """Settings as dots in the colours of their ``kind``. Those whose ``front`` is :data:`ON_FRONT` are
+    large, and joined.
 
     Args:
         kinds: colours by kind.
-        hover: columns that are shown of a dot.
+        hover: columns that a dot shows on hovering.
     """
     on_front = points[points["front"] == ON_FRONT].sort_values(str(x["shorthand"]).split(":")[0])
     dash: dict[str, Any] = {"strokeDash": [4, 3], "interpolate": "step-after"}

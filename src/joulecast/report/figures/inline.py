@@ -1,7 +1,8 @@
-"""Charts as SVG that stands in a page: drawn when the page is made, with the numbers of each mark.
+"""Charts as SVG inside a page. They are drawn when the page is made, with the numbers of each mark.
 
-A mark's ``data-tip`` has what a reader sees on hovering, as ``name: text`` parted by :data:`PARTED`. Colours
-are those of :data:`~joulecast.report.figures.style.SHADES`, so that a page shows them on dark paper, too.
+``data-tip`` of a mark has what a reader sees on hovering, as ``name: text``, separated by :data:`PARTED`.
+Colours are those of :data:`~joulecast.report.figures.style.SHADES`, so that a page shows them on a dark
+background, too.
 """
 
 import json
@@ -31,7 +32,7 @@ def inline_svg(chart: Chart, name: str) -> str:
     """The chart as an SVG element.
 
     Args:
-        name: of the chart, which no other on the page has.
+        name: of the chart. No other chart on the page has it.
     """
     fit: dict[str, Any] = {"autosize": {"type": "fit-x", "contains": "padding"}, "width": _WIDTH}
     spec = _described(chart.to_dict()) | fit
@@ -47,7 +48,7 @@ def inline_svg(chart: Chart, name: str) -> str:
 
 
 def _described(part: dict[str, Any]) -> dict[str, Any]:
-    """A specification in which what is shown on hovering stands with each mark, as its description."""
+    """A specification in which each mark has as its description what is shown on hovering."""
     found = dict(part)
     for whole in ("layer", "concat", "hconcat", "vconcat"):
         if whole in found:

@@ -1,4 +1,4 @@
-"""The front of a plan: what its settings take in time and money, or in energy where there is no price."""
+"""The front of a plan: the time and money of its settings, or time and energy if there is no price."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -24,7 +24,7 @@ _ENDS = ("", "_low", "_high")
 
 
 def plan_front(planned: Mapping[str, Any]) -> Figure:
-    """All settings of a plan; those that no other beats in time and money are joined, and have intervals.
+    """All settings of a plan. Those that no other beats in time and money are joined, and have intervals.
 
     Args:
         planned: of :func:`joulecast.report.advice.plan.plan`.

@@ -105,10 +105,10 @@ Chart = alt.Chart | alt.LayerChart
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of the page: charts side by side, and what they say in words.
+    """A figure of the page: charts side by side, and what they show in words.
 
-    ``finding`` is what a reader should take home; ``how_to_read`` what points and lines are. ``files`` are
-    the tables of the results, without suffix, that its numbers come from.
+    ``finding`` is what a reader should remember. ``how_to_read`` explains points and lines. ``files`` are
+    the tables in the results from which the numbers come, without suffix.
     """
 
     name: str
@@ -130,7 +130,7 @@ def tooltips(*titles: str) -> list[alt.Tooltip]:
 
 
 def colours(names: Sequence[str], of: Sequence[str] = SERIES) -> alt.Scale:
-    """A colour for each name, again from the start where there are more names than colours."""
+    """A colour for each name. If there are more names than colours, they start again from the first."""
     return alt.Scale(domain=list(names), range=[of[k % len(of)] for k in range(len(names))])
 
 
@@ -140,7 +140,7 @@ def shapes(names: Sequence[str]) -> alt.Scale:
 
 
 def value_scale(*columns: pd.Series, pad: float = 0.06) -> alt.Scale:
-    """One scale that holds all values, logarithmic where they differ much."""
+    """One scale that holds all values. It is logarithmic if they differ much."""
     found = pd.concat(columns).dropna()
     low, high = float(found.min()), float(found.max())
     if low > 0 and high / low > _WIDE:
@@ -151,7 +151,7 @@ def value_scale(*columns: pd.Series, pad: float = 0.06) -> alt.Scale:
 
 
 def value_axis(scale: alt.Scale) -> alt.Axis:
-    """A few ticks for the values of a scale; large ones are given in thousands (k) and millions (M)."""
+    """A few ticks for the values of a scale. Large values are given in thousands (k) and millions (M)."""
     low, high = scale.domain
     form = "~s" if high >= _LARGE else "~g"
     if scale.to_dict().get("type") != "log":
@@ -164,15 +164,15 @@ def value_axis(scale: alt.Scale) -> alt.Axis:
 
 
 def row_axis(names: Sequence[str]) -> alt.Axis:
-    """The axis of rows with names, with room for them in a reader's font, which may be wider than the one
-    that names are measured in."""
+    """The axis of rows with names. It leaves room for a reader's font, which may be wider than the font
+    with which names are measured."""
     longest = max(map(len, names), default=0)
     room = min(_ROW_LABEL * _WIDER, _LETTER * longest)
     return alt.Axis(labelLimit=_ROW_LABEL, ticks=False, minExtent=room)
 
 
 def label_places(ends: pd.Series, scale: alt.Scale, height: float) -> pd.Series:
-    """Values at which names of lines stand, as near to the lines' ends as they have room.
+    """Values at which the names of lines stand, as near to the ends of the lines as there is room.
 
     Args:
         ends: values of the ends, all within the scale.

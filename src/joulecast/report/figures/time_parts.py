@@ -1,4 +1,4 @@
-"""The figure of parts: what stages take of a run's time."""
+"""The figure of the parts of a run's time that its stages take."""
 
 from collections.abc import Mapping
 
@@ -66,7 +66,7 @@ def stage_shares(results: Results) -> Figure:
 
 
 def _shares(rows: pd.DataFrame, parts: Mapping[str, str]) -> pd.DataFrame:
-    """Rows of the table ``scaling`` that have these parts, named as people read them."""
+    """Rows of the table ``scaling`` that have these parts, under names for people."""
     columns = {f"{column}_percent": name for name, column in parts.items()}
     known = rows.reindex(columns=["workload", "nodes", "nodes_are", *columns])
     known = known.dropna(subset=[*columns], how="all").rename(columns=columns)
@@ -119,7 +119,7 @@ def _stacked(shares: pd.DataFrame, palette: Mapping[str, str]) -> Chart:
 
 
 def _end_to_end(parts: pd.DataFrame, what: str) -> pd.DataFrame:
-    """A row a part: where in its bar it starts and stops."""
+    """A row for each part, with its start and stop within its bar."""
     stops = parts.cumsum(axis=1)
     return pd.DataFrame(
         {

@@ -1,6 +1,7 @@
-"""Pages for people: the overview of a campaign's results as one file that stands alone.
+"""Pages for people: the overview of a campaign's results, as one file that needs no other.
 
-``report.results_folder`` reads what the rules wrote, ``report.campaign`` answers, ``report.figures`` draws.
-``settings``, ``cost_and_time`` and ``clusters_and_papers`` put the numbers into tables and words.
-``overview`` fills ``templates/overview.html.j2``. ``templates/overview.js`` computes the box *Your numbers*.
+``report.results_folder`` reads what the rules wrote. ``report.campaign`` gives the answers, and
+``report.figures`` draws. ``settings``, ``cost_and_time`` and ``clusters_and_papers`` put the numbers into
+tables and words. ``overview`` fills ``templates/overview.html.j2``. ``templates/overview.js`` computes
+the box *Your numbers*.
 """

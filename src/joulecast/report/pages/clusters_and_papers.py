@@ -36,7 +36,7 @@ def metered_section(results: Results) -> Metered:
     """The errors of MC2 and its rivals on metered clusters, on runs that the fits had not seen.
 
     Raises:
-        NothingToShow: the table is not there, or has nothing that was held out.
+        NothingToShow: the table does not exist, or has nothing that was held out.
     """
     if METERED not in results.tables:
         raise NothingToShow(f"{_FILE} is not here", "energy_tables")
@@ -57,7 +57,8 @@ def metered_section(results: Results) -> Metered:
 
 
 def _in_short(ours: pd.DataFrame) -> str:
-    """The errors of all questions; the best rival differs by question, and so do the settings."""
+    """The errors for all questions, in short. The best rival differs between questions, and so do the
+    settings."""
     settings = ours["settings"].astype(int)
     fewest, most = int(settings.min()), counted(int(settings.max()), "setting")
     each = most if settings.nunique() == 1 else f"{fewest} to {most}"
@@ -106,10 +107,10 @@ def _grid(asked: pd.DataFrame) -> Table:
 
 
 def verdicts_by_paper(results: Results) -> Table:
-    """Verdicts of the papers' table, counted by paper.
+    """Verdicts in the papers' table, counted by paper.
 
     Raises:
-        NothingToShow: it is not there.
+        NothingToShow: the table does not exist.
     """
     file = papers_table(results.folder)
     table = results.tables.get(file)

@@ -25,7 +25,7 @@ _MOST_SPOKEN = 4
 
 @dataclass(frozen=True)
 class Badge:
-    """What a reader must not miss: a few words, the class of their colour, and a longer text."""
+    """A warning for the reader: a few words, the class of their colour, and a longer text."""
 
     text: str
     kind: str
@@ -34,7 +34,8 @@ class Badge:
 
 @dataclass(frozen=True)
 class CostAndTime:
-    """Forecasts as ``charts`` by what they show, each with a text for who cannot see it, and as a table."""
+    """Forecasts as ``charts``, by what they show, and as a table. Each chart has a text for readers who
+    cannot see it."""
 
     charts: dict[str, Chart]
     spoken: dict[str, str]
@@ -45,7 +46,7 @@ class CostAndTime:
 
     @property
     def costs(self) -> list[str]:
-        """What is shown of costs: energy, money, CO2, as far as they are known."""
+        """The costs that are shown: energy, money and CO2, if they are known."""
         return [name for name in self.charts if name != TIME]
 
 
@@ -110,7 +111,7 @@ def _table(cells: Sequence[Mapping[str, str]], found: CampaignForecast) -> Table
 
 
 def _spoken(found: CampaignForecast, cells: Sequence[Mapping[str, str]], quantity: str) -> str:
-    """What a chart shows, for who cannot see it: the ends of its lines."""
+    """What a chart shows, for readers who cannot see it: the ends of its lines."""
     ends: dict[str, list[str]] = {}
     for row, cell, name in zip(found.rows, cells, training_names(found.rows), strict=True):
         if cell.get(quantity):
@@ -130,7 +131,7 @@ _NODE_BADGES = {
 
 
 def badges(results: Results, nodes_are: Sequence[str], replayed: Sequence[str]) -> list[Badge]:
-    """What nodes and energies are, in words; nothing where there are no runs.
+    """Badges that say what nodes and energies are. Empty if there are no runs.
 
     Args:
         nodes_are: what the nodes of the runs are.

@@ -1,7 +1,9 @@
-"""The overview page: one file with the answer, how sure it is, the figures behind it, and how to repeat it.
+"""The overview page: one file with the answer, how sure it is, the figures behind it, and how to repeat
+it.
 
-It works from a folder (``file://``), without a network and without JavaScript: charts stand in it as SVG.
-If the campaign did not make a part, the reason stands in its place, with the command that makes it.
+It works from a folder (``file://``), without a network and without JavaScript, because charts are in it
+as SVG. If the campaign did not make a part, the page shows the reason in its place, with the command that
+makes the part.
 """
 
 import os
@@ -50,7 +52,8 @@ def write_overview(
     configfile: str | None = None,
     prices: Prices = NO_PRICES,
 ) -> None:
-    """Write what a campaign answers to ``tables/advice`` in its results, and the overview page of it.
+    """Write the answers of a campaign to ``tables/advice`` in its results, and the overview page of the
+    campaign.
 
     Args:
         results: the folder of a campaign that was fitted.
@@ -74,10 +77,10 @@ def page_context(
     prices: Prices = NO_PRICES,
     start: Path | None = None,
 ) -> dict[str, Any]:
-    """What the page shows, part by part; arguments as of :func:`write_overview`.
+    """What the page shows, part by part. The arguments are as for :func:`write_overview`.
 
     Args:
-        start: folder that the page's links start from, its own; by default the results.
+        start: the folder of the page, from which its links start; by default the results.
 
     Raises:
         JoulecastError: there are no fits, or a file cannot be read.
@@ -98,7 +101,7 @@ def _context(
     """The page's parts.
 
     Args:
-        start: folder that the page's links start from, its own.
+        start: the folder of the page, from which its links start.
     """
     snakemake = SNAKEMAKE + (f" --configfile {configfile}" if configfile else "")
     advice: list[Advised] = answers.advice.content or []
@@ -152,14 +155,14 @@ def _context(
 
 
 def _command(part: Part, snakemake: str) -> str | None:
-    """The command that makes what a part needs."""
+    """The command that makes what a part of the page needs."""
     if part.configfile is not None:
         return f"{SNAKEMAKE} --configfile {part.configfile}"
     return None if part.target is None else f"{snakemake} -- {part.target}"
 
 
 def _table_links(names: Sequence[str | None], folder: Path, start: Path) -> list[tuple[str, str]]:
-    """Name and address of those tables of the results that are there.
+    """Name and address of those tables of the results that exist.
 
     Args:
         names: paths below the results, without suffix.
@@ -187,7 +190,7 @@ def environment() -> Environment:
 
 
 def _with_whole_quantities(value: Any) -> Any:
-    """Text in which no line ends between a number and its unit or currency."""
+    """Text in which no line breaks between a number and its unit or currency."""
     if not isinstance(value, str):
         return value
     # Of its own type, so that what is HTML already is not escaped again.
@@ -195,7 +198,7 @@ def _with_whole_quantities(value: Any) -> Any:
 
 
 def _coded(text: str) -> Markup:
-    """Text in which what stands between backquotes is code."""
+    """Text in which words between backquotes are marked as code."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
@@ -205,5 +208,5 @@ def style() -> str:
 
 
 def asset(name: str) -> str:
-    """A file beside the templates."""
+    """A file next to the templates."""
     return (files("joulecast.report.pages") / "templates" / name).read_text()

@@ -1,4 +1,4 @@
-"""The page of a plan: the front as a chart, and all that the command prints."""
+"""The page of a plan: the front as a chart, and everything that the command prints."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ from joulecast.runs.files.writing import written_aside
 
 
 def write_plan_page(planned: Mapping[str, Any], page: Path) -> None:
-    """Write a page, which needs no network and no JavaScript.
+    """Write the page of a plan. It needs no network and no JavaScript.
 
     Args:
         planned: of :func:`joulecast.report.advice.plan.plan`.

@@ -34,7 +34,7 @@ _HOW_SURE = {
 
 
 def headline(advised: Sequence[Advised]) -> tuple[str, str]:
-    """Which setting to take in a line, and how sure that is."""
+    """One line that says which setting to take, and how sure this is."""
     chosen: dict[str, list[Advised]] = {}
     for one in advised:
         if one.answer is not None and one.answer["best"] is not None:
@@ -63,10 +63,10 @@ def _is_clear(one: Advised) -> bool | None:
 
 
 def cautions(notes: Sequence[str], advised: Sequence[Advised]) -> list[str]:
-    """What a reader must know before using the numbers, each with the networks that it is about.
+    """What a reader must know before using the numbers, each with the networks that it concerns.
 
     Args:
-        notes: of the forecast; those of a network's runs are in its advice, too.
+        notes: of the forecast. Those on a network's runs are also in its advice.
         advised: the advice on each network.
     """
     of_advice = [
@@ -80,7 +80,7 @@ def cautions(notes: Sequence[str], advised: Sequence[Advised]) -> list[str]:
 
 
 def short_table(advised: Sequence[Advised], prices: Prices) -> Table | None:
-    """The setting to take, a row a network; ``None`` where none can be named."""
+    """The setting to take, in a row for each network; ``None`` if none can be named."""
     rows, amounts, works, least = [], [], [], []
     for one in advised:
         answer = one.answer
@@ -127,7 +127,7 @@ def _ends(row: Mapping[str, Any], quantity: str, unit: str) -> list[Any]:
 
 
 def paid_names(prices: Prices) -> list[str]:
-    """Columns of money and CO2 that there are numbers for."""
+    """Columns of money and CO2 for which there are numbers."""
     return ["cost"] * prices.known + ["CO2e"] * (prices.co2 is not None)
 
 
@@ -141,7 +141,7 @@ def paid_cells(row: Mapping[str, Any], prices: Prices, with_interval: bool = Tru
 
 
 def settings_table(costs: pd.DataFrame, prices: Prices) -> Table:
-    """A row for each network and node count: time, energy, its source, joules a sample, and MC2's error.
+    """A row for each network and node count: time, energy, its source, joules per sample, and MC2's error.
 
     Args:
         costs: of :func:`joulecast.report.campaign.costs`.

@@ -25,7 +25,7 @@ _OURS = (
 
 
 def of_antichain(published: PublishedPartitioning) -> Paper:
-    """The paper, what ours are made of, and the quantities of its line."""
+    """The paper, what our numbers are made of, and the quantities in its line."""
     return Paper(
         _PAPER,
         published,
@@ -51,11 +51,11 @@ def antichain_rows(
     """Rows of Table 1 and of the speedups.
 
     Args:
-        experiments: of :func:`joulecast.partition.planner_experiment.partition_experiment` on the profiles
-            that are taken for the paper's inputs.
+        experiments: of :func:`joulecast.partition.planner_experiment.partition_experiment` on the
+            profiles that we assume to be the paper's inputs.
         own_experiments: the same on graphs that this project measured, here or when it recorded them.
         published: the paper's numbers.
-        tables: folder of ``partition_quality.html``, which is of the second.
+        tables: folder of ``partition_quality.html``, which shows ``own_experiments``.
     """
     found, own = (
         [read_json_object(p, "partition experiment") for p in paths]
@@ -127,7 +127,7 @@ def _by_hand(setting: str, minutes: float | str, published: PublishedPartitionin
 def _speedups(
     table: pd.DataFrame, graphs: str, published: PublishedPartitioning, made: Path | None = None
 ) -> list[Row]:
-    """One row a device count: the paper prints one figure for it, of no network by name."""
+    """A row for each device count. The paper prints one figure for it, without the name of a network."""
     rows = []
     for devices, printed in published.pipeline_speedup.items():
         of_count = table[table["devices"] == devices] if len(table) else table

@@ -1,4 +1,4 @@
-"""MC2's error table: errors of the model and its rivals, and what it gains on each."""
+"""MC2's error table: errors of the model and its rivals, and how much better it is than each rival."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -27,7 +27,7 @@ _NOT_JUDGED = (
 
 
 def of_mc2(published: PublishedErrors, tables: Path) -> Paper:
-    """The paper, what ours are made of, the quantities of its line, and where a rival is better.
+    """The paper, what our numbers are made of, the quantities in its line, and where a rival is better.
 
     Args:
         tables: folder of ``energy_summary``.
@@ -49,7 +49,7 @@ def of_mc2(published: PublishedErrors, tables: Path) -> Paper:
 
 
 def _rivals(tables: Path) -> str:
-    """Where a rival is better than MC2 on the same settings; its rivals are more than those of the paper."""
+    """Where a rival is better than MC2 on the same settings. There are more rivals here than in the paper."""
     table = _held_out(read_frame(tables / "energy_summary.parquet", "table of a campaign"))
     judged = table[table["best_rival"].notna()]
     better = [
@@ -63,7 +63,7 @@ def _rivals(tables: Path) -> str:
 
 
 def mc2_rows(tables: Path, published: PublishedErrors) -> list[Row]:
-    """Rows of the energy tables of metered runs, one for each question that they were judged on.
+    """Rows of the energy tables of metered runs, one for each question on which they were judged.
 
     Args:
         tables: folder of ``energy_summary`` and ``energy_improvement``.
@@ -89,7 +89,7 @@ def _models(published: PublishedErrors) -> dict[str, list[str]]:
 
 
 def _held_out(table: pd.DataFrame) -> pd.DataFrame:
-    """What was judged on runs (or rests of traces) that the fit had not seen, and by a meter."""
+    """What was judged by a meter, on runs (or rests of traces) that the fit had not seen."""
     return table[(table["split"] != "in-sample") & (table["judges"] == "models")]
 
 

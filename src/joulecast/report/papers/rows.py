@@ -20,7 +20,7 @@ COLUMNS = (
 
 
 class Verdict(StrEnum):
-    """What a number and ours say of each other: a number that a paper prints, or that its code gives."""
+    """The verdict on a number and ours. The number is printed in a paper, or comes from its code."""
 
     REPRODUCED = "reproduced"
     BETTER = "better"
@@ -37,16 +37,16 @@ class Row:
     """A published number and ours.
 
     Attributes:
-        published: as printed; text where the paper prints no number (``>60``); ``None`` where it prints
-            nothing, and ``reference`` stands for it.
-        ours: ``None`` where there is none, with the reason in ``why_not_comparable`` or ``missing``.
+        published: as printed; a text if the paper prints no exact number (``>60``); ``None`` if it prints
+            nothing, and ``reference`` is used in its place.
+        ours: ``None`` if there is none, with the reason in ``why_not_comparable`` or ``missing``.
         source: of ours: measured, recorded, imported, simulated, replayed or estimated.
         improves: the direction in which ours is better beyond the tolerance; ``neither`` for a fact that
-            is either met or missed.
-        why_not_comparable: empty where the setting is the same.
-        missing: what has to be there for ours, and how to get it; empty if it is there.
-        reference: a number to compare with that no paper prints; ``reference_is`` says what it is.
-        ours_from: the file that ours was read from, a page where there is one.
+            is either reproduced or not.
+        why_not_comparable: empty if the setting is the same.
+        missing: what is needed for ours, and how to get it; empty if it is there.
+        reference: a number to compare with that no paper prints. ``reference_is`` says what it is.
+        ours_from: the file from which ours was read, if possible a page.
     """
 
     paper: str
@@ -67,19 +67,20 @@ class Row:
 
     @property
     def theirs(self) -> float | str | None:
-        """What ours is compared with: the published number, or the reference."""
+        """The number with which ours is compared: the published one, or the reference."""
         return self.reference if self.published is None else self.published
 
     @property
     def difference(self) -> float | None:
-        """Ours less theirs."""
+        """Our number minus theirs."""
         if self.ours is None or isnan(self.ours) or not isinstance(self.theirs, int | float):
             return None
         return self.ours - self.theirs
 
     @property
     def verdict(self) -> Verdict:
-        """Judged by the tolerance, if there is anything to judge; only a printed number can be reproduced."""
+        """The verdict by the tolerance, if there is anything to judge. Only a printed number can be
+        reproduced."""
         if self.missing:
             return Verdict.MISSING
         theirs, printed = self.theirs, self.published is not None
@@ -103,7 +104,7 @@ def paper_table(rows: Sequence[Row], folder: Path | None = None) -> pd.DataFrame
 
     Args:
         rows: of all papers.
-        folder: of the table that they become; ``ours_from`` is relative to it.
+        folder: in which the table is written. ``ours_from`` is relative to it.
     """
     described = [
         {
@@ -126,7 +127,7 @@ def _relative(file: Path | None, folder: Path | None) -> str | None:
 
 
 def verdict_counts(table: pd.DataFrame) -> pd.DataFrame:
-    """Number of rows of each paper with each verdict: papers by verdicts."""
+    """For each paper, the number of rows with each verdict."""
     counts = pd.crosstab(table["paper"], table["verdict"])
     order = [verdict.value for verdict in Verdict]
     return counts.reindex(index=table["paper"].unique(), columns=order, fill_value=0)

@@ -1,4 +1,4 @@
-"""One row a claim and one line a paper, computed from the rows of its numbers."""
+"""A row for each claim and a line for each paper, computed from the rows of their numbers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ class Paper:
     Attributes:
         name: as in the column ``paper`` of the table.
         published: its numbers, citation and claims.
-        regenerated_on: what ours are made of.
-        headlines: its claims in short, and the quantities whose numbers each rests on.
+        regenerated_on: what our numbers are made of.
+        headlines: its claims in short, each with the quantities on whose numbers it rests.
         rivals: a sentence that says where a rival is better.
     """
 
@@ -39,10 +39,10 @@ class Summary:
     """The line of one paper.
 
     Attributes:
-        paper: whose it is.
-        in_short: how many of the numbers that it prints are reproduced; then, apart, those of its code.
-        regenerated: how many numbers, and on what.
-        near: sentences on how near ours are.
+        paper: the paper.
+        in_short: how many of its printed numbers are reproduced; and, counted apart, how many of its code.
+        regenerated: how many numbers were regenerated, and on what.
+        near: sentences that say how near our numbers are.
         why_not: why the rest cannot be compared, the most frequent reason first.
     """
 
@@ -54,13 +54,13 @@ class Summary:
 
     @property
     def why_not_what(self) -> str:
-        """What the reasons of ``why_not`` are given for."""
+        """The numbers for which the reasons in ``why_not`` are given."""
         none = self.in_short == Verdict.NOT_COMPARABLE.value
         return "Why it is not comparable" if none else "Why not the rest"
 
 
 def summaries(table: pd.DataFrame, papers: Sequence[Paper]) -> list[Summary]:
-    """The papers' lines, in their order.
+    """The lines of the papers, in their order.
 
     Args:
         table: of :func:`joulecast.report.papers.rows.paper_table`.
@@ -70,7 +70,7 @@ def summaries(table: pd.DataFrame, papers: Sequence[Paper]) -> list[Summary]:
 
 
 def in_all(table: pd.DataFrame) -> str:
-    """One sentence on the numbers of all papers."""
+    """One sentence about the numbers of all papers."""
     printed = table["published"].notna()
     return (
         f"{counted(len(table), 'comparison')} with {table['paper'].nunique()} papers. The papers print "
@@ -118,7 +118,7 @@ def _came_out(rows: pd.DataFrame) -> str:
 
 
 def _judged(rows: pd.DataFrame) -> list[str]:
-    """What came out where the setting is the same: of printed numbers, and of each reference."""
+    """What came out if the setting is the same: for printed numbers, and for each reference."""
     judged = rows[rows["comparable"] == "yes"]
     judged = judged[judged["verdict"] != Verdict.NOT_COMPARABLE]
     if judged.empty:
@@ -137,7 +137,7 @@ def _judged(rows: pd.DataFrame) -> list[str]:
 
 
 def claims_table(table: pd.DataFrame, papers: Sequence[Paper]) -> pd.DataFrame:
-    """One row a claim: what is printed, what came out here, on what, and the verdict.
+    """A row for each claim: what is printed, what came out here, on what, and the verdict.
 
     Args:
         table: of :func:`joulecast.report.papers.rows.paper_table`.
@@ -155,7 +155,7 @@ def claims_table(table: pd.DataFrame, papers: Sequence[Paper]) -> pd.DataFrame:
 
 
 def _of_claim(rows: pd.DataFrame) -> dict[str, str]:
-    """What is printed of a claim's numbers, what came out here, and the verdict on them."""
+    """For the numbers of a claim: what is printed, what came out here, and the verdict."""
     same = rows[rows["comparable"] == "yes"]
     rows = same if len(same) else rows
     unit = f" {rows['unit'].iloc[0]}".rstrip()

@@ -43,10 +43,10 @@ def papers(
     profile_experiments: Sequence[Path],
     own_experiments: Sequence[Path],
 ) -> tuple[pd.DataFrame, list[Paper]]:
-    """The table of all four papers, and the papers in its order.
+    """The table of all four papers, and the papers in the same order.
 
     Args:
-        folder: of the table; its links start there.
+        folder: of the table. Its links start there.
         simulator: folder of the simulator's tables.
         partition: folder of the tables of partitioning.
         tuning: folder of the tables of the replays.
@@ -87,7 +87,8 @@ def _commit_in_words() -> str:
 
 
 def write_papers(stem: Path, table: pd.DataFrame, papers: Sequence[Paper]) -> None:
-    """Write ``stem`` as Parquet, CSV, Markdown and HTML: a line a paper, then a section a paper.
+    """Write ``stem`` as Parquet, CSV, Markdown and HTML: a line for each paper, then a section for each
+    paper.
 
     Args:
         stem: path without its suffix.
@@ -150,7 +151,7 @@ def _as_markdown(table: pd.DataFrame, claims: pd.DataFrame, lines: Sequence[Summ
 
 
 def _number(reason: str | None, notes: dict[str, str]) -> str | None:
-    """The number of a reason among the notes below its table, where it is given once."""
+    """The number of a reason in the notes below its table. There, each reason is given once."""
     if not reason:
         return None
     return notes.setdefault(reason, f"[{len(notes) + 1}]")

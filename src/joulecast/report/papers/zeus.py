@@ -17,7 +17,7 @@ _TUNED = ("batch_size_only", "power_limit_only", "both")
 
 
 def of_zeus(published: PublishedTuning) -> Paper:
-    """The paper, what ours are made of, and the quantities of its line."""
+    """The paper, what our numbers are made of, and the quantities in its line."""
     return Paper(
         _PAPER,
         published,
@@ -105,13 +105,13 @@ def _replayed(ours: float | None) -> str | None:
 
 
 def _numbers(configuration: str) -> list[str]:
-    """Batch size and watts of ``32, 100 W``."""
+    """Batch size and watts in a text as ``32, 100 W``."""
     return configuration.removesuffix(" W").split(", ")
 
 
 def _savings(table: pd.DataFrame, published: PublishedTuning) -> list[Row]:
-    """Savings of Zeus in its last recurrences on the V100, as long as in the paper: from the one that saves
-    least to the workload that saves most."""
+    """Savings of Zeus on the V100 in its last recurrences, with as many recurrences as in the paper:
+    from the workload that saves least to the one that saves most."""
     of_paper = table[(table["policy"] == PAPER_ZEUS) & (table["stretch"] == "steady")]
     of_v100 = of_paper[of_paper["gpu"] == "v100"]
     least, most = published.energy_saving_percent
@@ -177,8 +177,8 @@ def _reproduction(table: pd.DataFrame, published: PublishedTuning) -> list[Row]:
 
 
 def _student(table: pd.DataFrame, published: PublishedTuning) -> list[Row]:
-    """What the reproduction itself reports, next to Zeus from the GPU that saves least to the one that saves
-    most."""
+    """What the reproduction itself reports, next to Zeus, from the GPU that saves least to the one that
+    saves most."""
     of_zeus = table[(table["policy"] == "zeus") & (table["recurrences"] == "last five")]
     saved = of_zeus["energy_saving_percent"]
     printed = published.reproduction.energy_saving_percent

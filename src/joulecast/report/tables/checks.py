@@ -1,4 +1,4 @@
-"""Checks of results: what must hold, and what a reader should be warned of."""
+"""Checks of results: what must be true, and what a reader should be warned about."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ _MOST_OVERRUNS = 0.1
 
 
 def _of_record(record: RunRecord) -> Iterator[tuple[str, str, str]]:
-    """``(verdict, check, what was found)`` of one record."""
+    """``(verdict, check, what was found)`` for one record."""
     info = record.info
     for meter in info.meters:
         if meter.available and meter.failed_reads:
@@ -45,7 +45,7 @@ def _of_record(record: RunRecord) -> Iterator[tuple[str, str, str]]:
 
 
 def _of_covers(covers: Sequence[str | None]) -> Iterator[tuple[str, str, str]]:
-    """A warning where energies of runs are of different parts, and so not comparable."""
+    """A warning if the energies of runs cover different parts, so that they cannot be compared."""
     runs = Counter(each for each in covers if each is not None)
     if len(runs) > 1:
         found = ", ".join(
@@ -92,7 +92,7 @@ def check_results(folders: Sequence[Path], fit: CampaignFit) -> pd.DataFrame:
 
 
 def write_checks(folder: Path, findings: pd.DataFrame) -> None:
-    """Write the table ``checks``, of the findings of :func:`check_results`."""
+    """Write the findings of :func:`check_results` as the table ``checks``."""
     write_table(
         folder / "checks",
         "What checks found in the records",

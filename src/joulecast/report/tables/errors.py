@@ -1,5 +1,5 @@
-"""How wrong predictions are: errors of time and energy, their summary, and what MC2 gains, as tables and in
-sentences; and the table of scaling."""
+"""How wrong predictions are, as tables and in sentences: errors of time and energy, their summary, and
+how much better MC2 is than its rivals. Also the table of scaling."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -120,7 +120,7 @@ def _by_source(energies: pd.DataFrame, trained: pd.DataFrame) -> pd.Series:
 
 
 def _best_rivals(table: pd.DataFrame) -> pd.DataFrame:
-    """The best rival of each question and its error, beside MC2."""
+    """The best rival for each question, and its error, next to MC2."""
     beside = pd.DataFrame(index=table.index, columns=["best_rival", "best_rival_percent"])
     for _, of_question in table.groupby(_QUESTION, sort=False):
         best = best_rival(of_question)
@@ -131,10 +131,11 @@ def _best_rivals(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def energy_summary(fit: CampaignFit, published: PublishedErrors) -> pd.DataFrame:
-    """One row a model, split and kind of time, the published error and MC2's best rival beside it.
+    """A row for each model, split and kind of time, with the published error and MC2's best rival next
+    to it.
 
-    The time-series models forecast the rest of the run's own trace: another question, hence a split
-    of their own.
+    The time-series models forecast the rest of a run's own trace. This is another question, so it has its
+    own split.
     """
     energies = fit.judged("energy")
     cells = by_setting(energies, [*OF_ENERGY, "split", "time", "model"])
@@ -154,8 +155,11 @@ def energy_summary(fit: CampaignFit, published: PublishedErrors) -> pd.DataFrame
 
 
 def energy_improvement(energies: pd.DataFrame, published: PublishedErrors) -> pd.DataFrame:
-    """Percentage points of MAPE that MC2 is better by than each rival, ours with a 90 % interval of a
-    paired bootstrap over the settings, and the paper's; ``best_rival`` marks the one to beat."""
+    """By how many percentage points of MAPE MC2 is better than each rival.
+
+    Ours has a 90 % interval from a paired bootstrap over the settings. The paper's number stands next to it.
+    ``best_rival`` marks the rival to beat.
+    """
     rows = []
     for question, of_question in energies.groupby(_QUESTION, sort=False):
         for comparison in compare(by_setting(of_question, [*OF_ENERGY, "model"])):
@@ -172,7 +176,7 @@ def energy_improvement(energies: pd.DataFrame, published: PublishedErrors) -> pd
 
 
 def _parts_percent(cell: pd.DataFrame) -> dict[str, float]:
-    """Shares of the time: of the stages, or of the phases where a log tells no stages."""
+    """Shares of the time: of the stages, or of the phases if a log has no stages."""
     if cell["kind"].iloc[0] == "imported":
         parts = {name: cell[f"{name}_s"] for name in ("training", "evaluating", "stalled")}
     else:
@@ -238,12 +242,12 @@ def _repeats(training: pd.DataFrame) -> str:
 
 
 def split_sentence(split: str) -> str:
-    """What a fit had seen of what it is judged on."""
+    """A sentence that says which of the judged runs a fit had seen."""
     return _SPLIT_SENTENCES.get(split, f"Split: {split}.")
 
 
 def judged_times(fit: CampaignFit, splits: Sequence[str] = _SPLITS) -> pd.DataFrame:
-    """A row a setting and model, in s, of the first of the splits that MC2 was judged on.
+    """A row for each setting and model, in s, of the first of the splits on which MC2 was judged.
 
     Raises:
         NothingToShow: nothing was fitted, or judged on these splits.
@@ -257,7 +261,7 @@ def judged_times(fit: CampaignFit, splits: Sequence[str] = _SPLITS) -> pd.DataFr
 def judged_energies(
     fit: CampaignFit, splits: Sequence[str] = _SPLITS
 ) -> list[tuple[str, pd.DataFrame]]:
-    """Rows as of :func:`judged_times` in J, for each energy source; none where there is no energy."""
+    """Rows as from :func:`judged_times`, in J, for each energy source. Empty if there is no energy."""
     energies = fit.judged("energy")
     asked = energies[energies["time"] == energies["split"].map(usual_time)]
     cells = _first_split(asked, splits, [*OF_ENERGY, "split", "model"])
@@ -280,7 +284,7 @@ def _first_split(frame: pd.DataFrame, splits: Sequence[str], by: list[str]) -> p
 
 
 def error_sentences(fit: CampaignFit, splits: Sequence[str] = _SPLITS) -> list[str]:
-    """Sentences on the errors of MC2: one for the time, one for each source of energies.
+    """Sentences about the errors of MC2: one for the time, one for each source of energies.
 
     Args:
         splits: the first one that was judged counts; :data:`EXTRAPOLATION` for forecasts beyond what was run.
@@ -301,7 +305,7 @@ def error_sentences(fit: CampaignFit, splits: Sequence[str] = _SPLITS) -> list[s
 
 
 def errors_explained(fit: CampaignFit) -> list[str]:
-    """What the fit had seen of the judged runs, then :func:`error_sentences`.
+    """What the fit had seen of the judged runs, and then :func:`error_sentences`.
 
     Raises:
         NothingToShow: nothing was fitted or judged.
@@ -310,7 +314,8 @@ def errors_explained(fit: CampaignFit) -> list[str]:
 
 
 def _error(cells: pd.DataFrame) -> str:
-    """How far MC2 was off, the best rival, and how many runs its interval held; without a last full stop."""
+    """The error of MC2, the best rival, and how many runs its interval held, without a full stop at the
+    end."""
     summary = summarise(cells, ["model"])
     ours = summary[summary["model"] == OURS].iloc[0]
     seen = cells["split"].iloc[0] == "in-sample"

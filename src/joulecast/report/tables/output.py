@@ -1,4 +1,4 @@
-"""Writing one table: unrounded as Parquet for programs; rounded as CSV, Markdown and HTML for people."""
+"""Write one table: unrounded as Parquet for programs, and rounded as CSV, Markdown and HTML for people."""
 
 from html import escape
 from numbers import Real
@@ -58,8 +58,8 @@ def write_table(
 
     Args:
         stem: path without its suffix.
-        notes: sentences between title and table; what the reader must know before reading it.
-        sections: a column; the Markdown has a table of its own for each of its values.
+        notes: sentences between title and table, which the reader must know before reading it.
+        sections: a column. The Markdown has a separate table for each of its values.
     """
     rounded = write_numbers(stem, table)
     text = [f"# {title}", "", *[f"{note}\n" for note in notes]]
@@ -84,10 +84,10 @@ def write_table(
 
 
 def write_numbers(stem: Path, table: pd.DataFrame) -> pd.DataFrame:
-    """Write ``stem.parquet``, which programs read, and ``stem.csv``, numbers rounded to what they can carry.
+    """Write ``stem.parquet`` for programs, and ``stem.csv`` with numbers rounded to meaningful digits.
 
     Returns:
-        the rounded table.
+        The rounded table.
     """
     with written_aside(stem.with_suffix(".parquet")) as partial:
         table.to_parquet(partial, index=False)
@@ -142,7 +142,7 @@ def _in_a_cell(value: object) -> object:
 
 
 def significant(value: float) -> float:
-    """Rounded to four digits; whole numbers stay."""
+    """The number, rounded to four digits. Whole numbers are not changed."""
     if isinstance(value, int) or float(value).is_integer():
         return value
     if abs(value) < _NOISE:

@@ -35,7 +35,7 @@ _PIPELINE_COLUMNS = (
 
 
 class PublishedPartitioning(FromPaper):
-    """What the paper publishes: seconds to partition by network and devices, speedups by devices."""
+    """What the paper publishes: seconds to partition by network and devices, and speedups by devices."""
 
     partition_s: dict[str, dict[int, dict[str, float | str]]]
     pipeline_speedup: dict[int, float]
@@ -57,7 +57,7 @@ def _column(planner: str) -> str:
 def _rows(
     experiments: Sequence[Mapping[str, Any]],
 ) -> list[tuple[dict[str, Any], Mapping[str, Any]]]:
-    """What all tables begin a row with, and the experiment on that many devices."""
+    """The first columns of a row in all tables, and the experiment with that many devices."""
     return [
         (
             {
@@ -76,7 +76,7 @@ def _rows(
 def planning_times(
     experiments: Sequence[Mapping[str, Any]], published: PublishedPartitioning
 ) -> pd.DataFrame:
-    """Times of all planners, the paper's beside."""
+    """Times of all planners, with those of the paper next to them."""
     rows = []
     for head, found in _rows(experiments):
         row = head | {
@@ -121,7 +121,7 @@ def quality(experiments: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def _printed_speedups(published: PublishedPartitioning) -> str:
-    """The paper's speedups, which are of no network by name and hence in no row."""
+    """The paper's speedups. The paper names no network for them, so they are in no row."""
     printed = (f"{s:g} on {d} devices" for d, s in published.pipeline_speedup.items())
     return f"The paper prints one speedup for all its networks: {', '.join(printed)}."
 
@@ -157,7 +157,7 @@ def write_partition_tables(
 
 
 def pipeline_runs(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """A row a pipeline that was run; the record's summaries are medians of its raw times."""
+    """A row for each pipeline that was run. The summaries in the record are medians of its raw times."""
     rows = []
     for record in records:
         summary = record["summary"]

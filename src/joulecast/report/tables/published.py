@@ -13,8 +13,8 @@ _FIELDS = ("journal", "booktitle", "volume", "number", "pages", "publisher", "ye
 class Citation(BaseModel):
     """Bibliographic data of one paper.
 
-    ``authors`` are written family name first (``Wei, Jia``); ``left_out`` says which data could not be
-    verified, and is empty if all are there.
+    ``authors`` are written family name first (``Wei, Jia``). ``left_out`` says which data could not be
+    verified. It is empty if all data are there.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -62,7 +62,7 @@ class Citation(BaseModel):
 
 
 class Tolerance(BaseModel):
-    """Distance that a number may have from a published one and still reproduce it."""
+    """Largest distance from a published number at which a number still reproduces it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -71,7 +71,8 @@ class Tolerance(BaseModel):
     because: str
 
     def around(self, published: float) -> float:
-        """The larger of the two, in the unit of the published number."""
+        """The tolerance in the unit of the published number: the larger of the absolute and the relative
+        one."""
         return max(self.absolute, self.relative_percent / 100 * abs(published))
 
     def __str__(self) -> str:
@@ -81,10 +82,11 @@ class Tolerance(BaseModel):
 
 
 class FromPaper(BaseModel):
-    """What every file of published numbers says: whose they are, and whether our setting is the same.
+    """What every file of published numbers says: whose the numbers are, and whether our setting is the
+    same.
 
-    ``claims`` is a sentence with the numbers of the same file in braces (``{energy_saving_percent[0]}``);
-    ``tolerances``, by kind of number, what still counts as reproduced.
+    ``claims`` is a sentence with the numbers of the same file in braces (``{energy_saving_percent[0]}``).
+    ``tolerances`` says for each kind of number what still counts as reproduced.
     """
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -124,7 +126,8 @@ class PublishedErrors(FromPaper):
     percentage_points_over_mc2: dict[str, float] = {}
 
     def implied(self, rival: str) -> tuple[float, str]:
-        """Error of a rival that the paper prints none of, in percent: MC2's and the points; and the sum."""
+        """Error of a rival (in percent) that the paper does not print: MC2's error plus the percentage
+        points. Also this sum in words."""
         ours, points = self.error_percent["MC2"], self.percentage_points_over_mc2[rival]
         return round(ours + points, 2), f"computed from the {self.where}: {ours:g} + {points:.2f}"
 
@@ -133,10 +136,10 @@ Published = TypeVar("Published", bound=BaseModel)
 
 
 def read_published_file(kind: type[Published], path: Path) -> Published:
-    """Read one file of ``config/published`` as what it has to be.
+    """Read one file of ``config/published``, checked against its type.
 
     Raises:
-        JoulecastError: missing, or with wrong keys.
+        JoulecastError: it is missing, or has wrong keys.
     """
     content = read_yaml(path, "file of published numbers")
     return validated(TypeAdapter(kind), content, str(path))
@@ -164,7 +167,7 @@ class PublishedPotential(BaseModel):
 
 
 class PublishedReproduction(BaseModel):
-    """A reproduction, and what the authors' simulator says in its setting: energy and time by GPU."""
+    """A reproduction, and what the authors' simulator gives in its setting: energy and time by GPU."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 

@@ -1,5 +1,5 @@
-"""Tables of the simulator: its error, the order of strategies, ablations, its speed; and the same on steps
-that others measured on GPUs, with what it would choose."""
+"""Tables of the simulator: its error, the order of strategies, ablations, and its speed. Also the same
+on steps that others measured on GPUs, with what it would choose."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -56,7 +56,7 @@ def _cells(judged: pd.DataFrame) -> pd.DataFrame:
 
 
 def _with_parts(rows: pd.DataFrame, **labels: str) -> pd.DataFrame:
-    """What was held out of each experiment, once as the part ``all`` and once by each fact."""
+    """The held-out part of each experiment, once as the part ``all`` and once by each fact."""
     held_out = rows[rows["split"] != "in-sample"]
     parts = [held_out.assign(part="all")]
     for fact, label in labels.items():
@@ -66,7 +66,7 @@ def _with_parts(rows: pd.DataFrame, **labels: str) -> pd.DataFrame:
 
 
 def _averages(cells: pd.DataFrame, published: PublishedSimulators) -> list[dict[str, Any]]:
-    """Rows of averages, published ones beside those of the same kind."""
+    """Rows of averages, with published averages of the same kind next to them."""
     parts = _with_parts(cells, ranks="{} ranks", family="{}")
     several = parts.groupby("experiment")["ranks"].transform("nunique") > 1
     by = ["experiment", "source", "part"]
@@ -121,7 +121,7 @@ def order_table(judged: pd.DataFrame) -> pd.DataFrame:
 
 
 def ablation_table(judged: pd.DataFrame, published: PublishedSimulators) -> pd.DataFrame:
-    """Errors of the simulator, whole (``full``) and with a part of it taken out."""
+    """Errors of the simulator, complete (``full``) and without one of its parts."""
     parts = _with_parts(_cells(judged))
     summary = summarise(parts[parts["role"].isin(["model", "ablation"])], ["experiment", "model"])
     table = summary[["experiment", "model", "mape_percent", "max_percent", "bias_percent"]]
@@ -145,7 +145,7 @@ def _timed(run: Callable[[], Any], repeats: int = 3) -> float:
 def speed_table(
     platform: Platform, devices: Sequence[int], published: Mapping[int, float]
 ) -> pd.DataFrame:
-    """Seconds that simulating ResNet-50 data parallel takes here, the original's beside them."""
+    """Seconds to simulate data-parallel ResNet-50 here, next to those of the original."""
     graph = load("resnet50")
     rows: list[dict[str, Any]] = []
     for count in devices:
@@ -262,10 +262,10 @@ def _gpu_errors(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def gpu_error_table(judged: pd.DataFrame, peers: Mapping[str, float] | None = None) -> pd.DataFrame:
-    """Mean errors by data, GPU and kind of step; a row of each data's mean stands first.
+    """Mean errors by data, GPU and kind of step. The first row of each data has its mean.
 
     Args:
-        judged: as of :func:`joulecast.simulate.judged.gpu_steps.judge`.
+        judged: as from :func:`joulecast.simulate.judged.gpu_steps.judge`.
         peers: percent that other simulators publish on their own data, by data.
     """
     cells = by_setting(judged, ["step", "data", "gpu", "kind", "basis", "out_of_memory"])
@@ -280,7 +280,8 @@ def gpu_error_table(judged: pd.DataFrame, peers: Mapping[str, float] | None = No
 
 
 def write_gpu_steps_tables(folder: Path, judged: pd.DataFrame, peers: Mapping[str, float]) -> None:
-    """Write ``simulator_real_gpus`` and ``simulator_choice``; arguments as of :func:`gpu_error_table`."""
+    """Write ``simulator_real_gpus`` and ``simulator_choice``. The arguments are as for
+    :func:`gpu_error_table`."""
     settings = "; ".join(f"{name}: {what}" for name, what in WHAT.items())
     write_table(
         folder / "simulator_real_gpus",
@@ -314,7 +315,7 @@ def write_gpu_steps_tables(folder: Path, judged: pd.DataFrame, peers: Mapping[st
 
 
 def write_all_reduces_table(folder: Path, judged: pd.DataFrame) -> None:
-    """Write ``simulator_collectives``, of the rows of ``joulecast.simulate.judged.gpu_steps``."""
+    """Write ``simulator_collectives``, from the rows of ``joulecast.simulate.judged.gpu_steps``."""
     write_table(
         folder / "simulator_collectives",
         "The simulator's collectives on real GPUs",
@@ -342,13 +343,15 @@ _FEWEST_OF_CHOICE = 4
 
 
 def choice_table(judged: pd.DataFrame) -> pd.DataFrame:
-    """What the simulator would choose among the measured configurations of one training, and what it costs.
+    """What the simulator would choose among the measured configurations of one training, and what this
+    choice costs.
 
-    One row for each network, GPU, number of devices and samples a step with at least four configurations. Of
-    a vendor's recipes each was measured with other software: they have no order.
+    There is a row for each network, GPU, number of devices and samples per step with at least four
+    configurations. A vendor's recipes have no row: each was measured with other software, so they have no
+    order.
 
     Args:
-        judged: as of :func:`joulecast.simulate.judged.gpu_steps.judge`.
+        judged: as from :func:`joulecast.simulate.judged.gpu_steps.judge`.
     """
     of_one_training = ["data", "gpu", "network", "devices", "global_batch"]
     compared = (judged["basis"] == "description") & (judged["data"] != "megatron_bridge")

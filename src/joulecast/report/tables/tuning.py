@@ -1,4 +1,4 @@
-"""Tables of the tuning experiments: what could be saved, what policies save, when they pay back."""
+"""Tables of the tuning experiments: what could be saved, what policies save, and when they pay back."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -44,11 +44,11 @@ _RECORDED_NOTE = (
 
 @dataclass(frozen=True)
 class Replays:
-    """All that was replayed.
+    """Everything that was replayed.
 
     Attributes:
         by_policy: recurrences of every policy, in the order of the tables.
-        paper_zeus: of Zeus, with as many recurrences as the paper has.
+        paper_zeus: recurrences of Zeus, as many as in the paper.
         choices: of the held-out curve policy, by workload.
     """
 
@@ -73,8 +73,8 @@ def read_replays(
     Args:
         replays: recurrences of the policies that are compared.
         held_out: recurrences of the curve policy on workloads that were held out.
-        choices: constants that the other workloads chose for these.
-        paper: recurrences of Zeus, as many as its paper has.
+        choices: constants for each of these workloads, chosen on the others.
+        paper: recurrences of Zeus, as many as in its paper.
 
     Raises:
         JoulecastError: a file is missing or cannot be read.
@@ -96,7 +96,7 @@ def _identity(policy: str, setting: Setting) -> dict[str, Any]:
 
 
 def potential(settings: Sequence[Setting], published: PublishedTuning) -> pd.DataFrame:
-    """Figure 1 of the paper, ours beside it."""
+    """Figure 1 of the paper, with ours next to it."""
     rows = []
     for setting in settings:
         workload, gpu = setting.name
@@ -126,7 +126,7 @@ def potential(settings: Sequence[Setting], published: PublishedTuning) -> pd.Dat
 def _ratio(
     curves: Mapping[str, Curves], quantity: str, setting: Setting, stretch: str, eta: float
 ) -> Estimate:
-    """Cost relative to the default, of the last recurrences (``steady``) or of all."""
+    """Cost relative to the default: of the last recurrences (``steady``), or of all."""
     recurrences = curves[quantity][setting.name]
     kept = recurrences[:, -STEADY:] if stretch == "steady" else recurrences
     of_default = getattr(expected_default(setting.trace, eta), QUANTITIES[quantity])
@@ -342,7 +342,7 @@ def _write_tables_of_policies(folder: Path, replays: Replays) -> None:
 
 
 def write_live_table(folder: Path, record: Mapping[str, Any]) -> None:
-    """Write the table of a training that was tuned live: a row a recurrence."""
+    """Write the table of a training that was tuned live, with a row for each recurrence."""
     reached = sum(bool(row["reached"]) for row in record["recurrences"])
     metered = sum(row["energy_j"] is not None for row in record["recurrences"])
     write_table(

@@ -1,1 +1,1 @@
-"""Files: what comes from outside is read once and checked; what is written is whole or absent."""
+"""Files. What comes from outside is read once and checked. What is written is whole or absent."""

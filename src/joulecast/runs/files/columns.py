@@ -1,4 +1,4 @@
-"""Tables from outside, as CSV or Parquet: a schema says what each column holds, and the wrong row is named.
+"""Tables from outside, as CSV or Parquet. A schema says what each column holds. An error names the wrong row.
 
 Sizes have absolute limits. Those of Parquet are read from the footer of the file, before anything unfolds.
 """
@@ -33,12 +33,12 @@ class Column:
     """What a column of a table holds.
 
     Attributes:
-        kind: ``text``, ``whole`` numbers, or ``number``: finite.
-        least: the least number.
-        most: the greatest number.
+        kind: ``text``, ``whole`` numbers, or ``number`` (finite).
+        least: the smallest number that is allowed.
+        most: the largest number that is allowed.
         optional: a value may be missing (NaN, or empty text).
-        choices: the texts that there are; none: any.
-        longest: characters of a text at most.
+        choices: the texts that are allowed; none: any text.
+        longest: most characters of a text.
         meaning: of a value, for the documentation.
     """
 
@@ -69,10 +69,11 @@ Schema = Mapping[str, Column]
 
 
 def checked_table(table: "pd.DataFrame", columns: Schema, origin: str) -> "pd.DataFrame":
-    """The table with its columns as they have to be; others stay as they are.
+    """The table, with its columns as they should be. Other columns are not changed.
 
     Raises:
-        JoulecastError: a column is missing, or a value is not what its column holds; names the row, from 1.
+        JoulecastError: a column is missing, or a value is not what its column holds. It names the row,
+            from 1.
     """
     _require(table.columns, columns, origin)
     if not table.columns.is_unique:
@@ -165,10 +166,10 @@ def _numbers(values: "pd.Series", column: Column, origin: str) -> "pd.Series":
 def read_csv(
     path: Path, what: str, columns: Schema, *, max_bytes: int = MAX_TABLE_BYTES // 10
 ) -> "pd.DataFrame":
-    """A CSV file whose columns hold what they have to.
+    """A CSV file whose columns hold what they should.
 
     Raises:
-        JoulecastError: as :func:`opened` and :func:`checked_table`; or no table.
+        JoulecastError: as :func:`opened` and :func:`checked_table`, or the file is no table.
     """
     return checked_table(
         next(csv_in_parts(path, what, columns, max_bytes=max_bytes)), columns, str(path)
@@ -183,9 +184,9 @@ def csv_in_parts(
     rows: int | None = None,
     max_bytes: int = MAX_TABLE_BYTES,
 ) -> Iterator["pd.DataFrame"]:
-    """A CSV file, ``rows`` at a time, its columns not yet checked; without ``rows`` all at once.
+    """A CSV file, in parts of ``rows`` rows; without ``rows``, all at once. Its columns are not checked yet.
 
-    A file whose name ends with ``.gz`` is unpacked while it is read; ``max_bytes`` holds for both forms.
+    A file whose name ends with ``.gz`` is unpacked while it is read. ``max_bytes`` holds for both forms.
 
     Raises:
         JoulecastError: as :func:`opened`; a column is missing, or the file is no table.
@@ -204,7 +205,7 @@ def csv_in_parts(
 
 
 class _Unpacked(gzip.GzipFile):
-    """A packed file that ends in an error where it unfolds to more than it may."""
+    """A packed file. Reading ends with an error if it unfolds to more than is allowed."""
 
     def __init__(self, file: IO[bytes], path: Path, max_bytes: int) -> None:
         super().__init__(fileobj=file, mode="rb")
@@ -220,7 +221,7 @@ class _Unpacked(gzip.GzipFile):
         return part
 
     def read(self, size: int | None = -1) -> bytes:
-        """At most ``size`` bytes; never all at once, as that may be without end."""
+        """At most ``size`` bytes. Never all at once, because there may be no end."""
         return self.read1(-1 if size is None else size)
 
 
@@ -235,17 +236,17 @@ def unpacked(file: IO[bytes], path: Path, max_bytes: int) -> Iterator[IO[bytes] 
 
 
 def parquet_file(path: Path, what: str, columns: Schema, sha256: str | None = None) -> Any:
-    """A Parquet file in memory, as :class:`pyarrow.parquet.ParquetFile`; nothing of it is unfolded yet.
+    """A Parquet file in memory, as :class:`pyarrow.parquet.ParquetFile`. Nothing in it is unfolded yet.
 
     Args:
         path: of the file.
-        what: it is to be, for the error.
-        columns: that it has to have.
-        sha256: of the file as it was written; it is not looked into where it is another.
+        what: the file should be, for the error.
+        columns: that it must have.
+        sha256: of the file when it was written. If it differs, the file is not looked into.
 
     Raises:
-        JoulecastError: as :func:`opened`; another file than was written, no Parquet, too large, or a column
-            is missing or of another type.
+        JoulecastError: as :func:`opened`; it is not the file that was written, no Parquet, or too large; or a
+            column is missing or has another type.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -303,10 +304,10 @@ def _values(column: Any) -> "np.ndarray | pd.Series":
 def parquet_table(
     file: Any, path: Path, columns: Schema, groups: Collection[int] | None = None
 ) -> "pd.DataFrame":
-    """The columns of a file of :func:`parquet_file`, or some of its row groups, as they have to be.
+    """The columns of a file of :func:`parquet_file`, or some of its row groups, checked.
 
     Raises:
-        JoulecastError: broken, or as :func:`checked_table`.
+        JoulecastError: the file is broken, or as :func:`checked_table`.
     """
     import pandas as pd
     import pyarrow as pa
@@ -324,10 +325,10 @@ def parquet_table(
 
 
 def read_frame(path: Path, what: str, columns: Collection[str] | None = None) -> "pd.DataFrame":
-    """A Parquet file that this project has made itself: of bounded size, its columns as they are.
+    """A Parquet file that this project has made itself. Its size is bounded. Its columns are not checked.
 
     Raises:
-        JoulecastError: as :func:`read_bytes`; or no Parquet, or without such columns.
+        JoulecastError: as :func:`read_bytes`; or it is no Parquet, or has no such columns.
     """
     import pandas as pd
 

@@ -1,8 +1,8 @@
-"""Names and addresses that configurations and other people's data give us, and what they may hold.
+"""Names and addresses that come from configurations and other people's data, and what they may contain.
 
-Nothing here is handed to a shell by us. But a path becomes a pattern of Snakemake, which reads braces,
-and a part of the command lines that it makes for its jobs; a name becomes a file below a folder; and an
-address ends up in messages, logs and recorded campaigns, where a password has no place.
+joulecast itself gives none of them to a shell. But a path becomes a pattern of Snakemake, which reads braces,
+and a part of the command lines that Snakemake makes for its jobs. A name becomes a file below a folder. An
+address appears in messages, logs and recorded campaigns, where a password must not be.
 """
 
 import re
@@ -18,8 +18,7 @@ def plain_path(path: str) -> str:
     """``path`` itself.
 
     Raises:
-        ValueError: it holds a character that a shell or a pattern reads something into, or begins like
-            an option.
+        ValueError: it has a character that has a meaning in a shell or a pattern, or begins like an option.
     """
     unfit = sorted(set(_UNFIT.findall(path)))
     if unfit:
@@ -36,7 +35,7 @@ def simple_name(name: str) -> str:
     """``name`` itself.
 
     Raises:
-        ValueError: it is none that :data:`NAME` allows.
+        ValueError: :data:`NAME` does not allow it.
     """
     if not re.fullmatch(NAME, name):
         raise ValueError(f"{name!r} is no name: letters, digits and _ . - only")
@@ -44,7 +43,7 @@ def simple_name(name: str) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """``text`` with every address in it cut down to scheme, host and path."""
+    """``text``, with every address in it shortened to scheme, host and path."""
 
     def cut(found: re.Match[str]) -> str:
         scheme, rest = found.groups()

@@ -1,9 +1,10 @@
-"""Files from outside, read once as what they have to be: bounded in size, typed, finite.
+"""Files from outside, read once, and checked: their size is bounded, their values are typed, numbers are
+finite.
 
-All that comes from a user, another machine or another program goes through here: records, recorded
-campaigns, histories, graphs, platforms, configurations, imported logs. What is wrong is one line that names
-the file, the place in it, and what was expected. A pipe, a device or a file without an end is refused before
-it is read, and YAML whose aliases unfold to gigabytes before it unfolds. Tables are read by
+All that comes from a user, another machine or another program is read here: records, recorded campaigns,
+histories, graphs, platforms, configurations, imported logs. An error is one line that names the file, the
+place in it, and what was expected. A pipe, a device or a file without an end is refused before it is
+read. YAML whose aliases would unfold to gigabytes is refused before it unfolds. Tables are read by
 :mod:`joulecast.runs.files.columns`.
 """
 
@@ -38,11 +39,11 @@ def opened(path: Path, what: str, max_bytes: int = MAX_BYTES) -> Iterator[IO[byt
 
     Args:
         path: of the file.
-        what: it is to be, for the error, as "strategy file".
-        max_bytes: that it may have.
+        what: the file should be, for the error, as "strategy file".
+        max_bytes: most bytes that it may have.
 
     Raises:
-        JoulecastError: missing, unreadable, no regular file, or too large.
+        JoulecastError: it is missing, unreadable, no regular file, or too large.
     """
     try:
         # Not blocking: to open a pipe that has no writer would wait for ever.
@@ -76,7 +77,7 @@ def _too_large(path: Path, what: str, max_bytes: int) -> NoReturn:
 
 
 def read_bytes(path: Path, what: str, max_bytes: int = MAX_BYTES) -> bytes:
-    """The content of a file; arguments and errors as :func:`opened`."""
+    """The content of a file. Arguments and errors are those of :func:`opened`."""
     with opened(path, what, max_bytes) as file:
         # Files of the kernel call themselves empty, and some of them never end.
         content = file.read(max_bytes + 1)
@@ -86,7 +87,8 @@ def read_bytes(path: Path, what: str, max_bytes: int = MAX_BYTES) -> bytes:
 
 
 def read_text(path: Path, what: str, max_bytes: int = MAX_BYTES) -> str:
-    """The content of a text file; arguments and errors as :func:`opened`, and for text that is not UTF-8."""
+    """The content of a text file. Arguments and errors are those of :func:`opened`. Text that is not
+    UTF-8 is an error, too."""
     content = read_bytes(path, what, max_bytes)
     try:
         return content.decode("utf-8")
@@ -131,7 +133,7 @@ def json_of(text: str | bytes, origin: str) -> Any:
 
 
 def _require_text(text: str | bytes, value: Any) -> None:
-    """JSON can escape half a character, which nothing can write again."""
+    """Refuse half characters. JSON can escape them, but nothing can write them again."""
     escape = b"\\ud" if isinstance(text, bytes) else "\\ud"
     if escape in text.lower():  # type: ignore[operator]
         try:
@@ -141,7 +143,7 @@ def _require_text(text: str | bytes, value: Any) -> None:
 
 
 def _require_shallow(value: Any, depth: int) -> None:
-    """What writes or compares it later goes down recursively."""
+    """Refuse deep nesting. What writes or compares the value later goes down recursively."""
     if depth == 0:
         raise RecursionError
     if isinstance(value, dict):
@@ -159,7 +161,7 @@ def read_json(path: Path, what: str, max_bytes: int = MAX_BYTES) -> Any:
 
 
 def read_json_object(path: Path, what: str, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
-    """The object of a JSON file; errors as :func:`read_json`, and for any other value."""
+    """The object in a JSON file. Errors are those of :func:`read_json`. Any other value is an error, too."""
     value = read_json(path, what, max_bytes)
     if not isinstance(value, dict):
         raise JoulecastError(f"{path}: expected a JSON object: {what}")
@@ -170,7 +172,7 @@ def read_yaml(path: Path, what: str) -> Any:
     """The content of a YAML file.
 
     Raises:
-        JoulecastError: as :func:`read_text`; or no YAML, or one that unfolds to more than it may.
+        JoulecastError: as :func:`read_text`; or it is no YAML, or unfolds to more than is allowed.
     """
     text = read_text(path, what, MAX_YAML_BYTES)
     try:
@@ -217,7 +219,7 @@ def require_few_values(content: Any, origin: str) -> None:
 
 
 def _unfolded(value: Any, seen: dict[int, int], depth: int) -> int:
-    """Number of values in a value, each alias counted wherever it is used."""
+    """Number of values in a value. An alias counts each time that it is used."""
     if depth == 0:
         raise RecursionError
     if isinstance(value, int) and abs(value) > _LARGEST_WHOLE:
@@ -250,7 +252,7 @@ def _mistake(error: yaml.YAMLError) -> str:
 
 
 def validated(kind: TypeAdapter[T], content: Any, origin: str) -> T:
-    """Content as what it has to be.
+    """The content, checked against the type that it should have.
 
     Raises:
         JoulecastError: names the first wrong key, after ``origin``.
@@ -267,13 +269,14 @@ def validated(kind: TypeAdapter[T], content: Any, origin: str) -> T:
 
 
 def key_and_message(problem: Mapping[str, Any]) -> tuple[str, str]:
-    """The wrong key of one error of pydantic, empty if it is of several keys together, and its message."""
+    """The wrong key of one error of pydantic, and its message. The key is empty if several keys are
+    wrong together."""
     key = ".".join(str(part) for part in problem["loc"])
     return key, problem["msg"].removeprefix("Value error, ")
 
 
 def _number_given(problem: Mapping[str, Any]) -> str:
-    """The number that was given, if it was one: text may hold secrets."""
+    """The value that was given, if it was a number. A text is not shown, because it may contain secrets."""
     value = problem["input"]
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return f" (given: {value!r:.20})" if is_number else ""

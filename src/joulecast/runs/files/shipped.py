@@ -1,8 +1,8 @@
-"""Files that come with joulecast, and the user's own, which go before them.
+"""Files that are shipped with joulecast, and the user's own files, which take precedence.
 
-A file has one name everywhere, as ``config/platforms/hc2.yaml``: below the working directory it is the
-user's own, in a checkout it is the project's, and in an installed package it is package data
-(``pyproject.toml`` says what the wheel has of the project).
+A file has the same name everywhere, as ``config/platforms/hc2.yaml``. Below the working directory it is the
+user's own. In a checkout it is the project's. In an installed package it is package data (``pyproject.toml``
+says what the wheel has of the project).
 """
 
 from collections.abc import Iterable
@@ -25,14 +25,14 @@ PACKAGE = Path(__file__).resolve().parents[2]
 
 
 def checkout() -> Path | None:
-    """The project's folder that this joulecast runs from; ``None`` where it is an installed package."""
+    """The project's folder from which this joulecast runs; ``None`` if it is an installed package."""
     folder = PACKAGE.parent.parent
     is_project = PACKAGE.parent.name == "src" and (folder / "pyproject.toml").is_file()
     return folder if is_project else None
 
 
 def shipped_folder() -> Path:
-    """The folder that what comes with joulecast lies below: the checkout, else the package's data."""
+    """The folder below which the shipped files are: the checkout, or the package's data."""
     return checkout() or PACKAGE / "data"
 
 
@@ -41,10 +41,10 @@ def _folders(folder: Path, own: Path | None) -> Iterable[Path]:
 
 
 def find(folder: Path, name: str, own: Path | None = None) -> Path | None:
-    """The file or folder of a name: the user's own, else the shipped one; ``None`` if there is neither.
+    """The file or folder of a name: the user's own, or else the shipped one; ``None`` if there is neither.
 
     Args:
-        folder: that it lies in, relative, as :data:`PLATFORMS`.
+        folder: in which it is, relative, as :data:`PLATFORMS`.
         name: in the folder, with its suffix.
         own: the user's folder, if it is not the one of that name below the working directory.
     """
@@ -58,7 +58,7 @@ def known(folder: Path, suffix: str, own: Path | None = None) -> list[str]:
 
 
 def recorded_folder(given: Path) -> Path:
-    """The folder that is given; if it is not there, the shipped one of that name below ``recorded``.
+    """The folder that is given. If it does not exist, the shipped folder of that name below ``recorded``.
 
     The name is ``NAME`` or, as in a checkout, ``recorded/NAME``.
     """

@@ -1,4 +1,5 @@
-"""Files that are either whole or absent: everything is written aside, brought to the disk, and renamed.
+"""Files that are either whole or absent: each is written under a temporary name, brought to the disk,
+and renamed.
 
 A process that is killed leaves at most a hidden ``.NAME.xxxxxxxx.partial``, which is never read.
 """
@@ -65,7 +66,7 @@ def _is_about(error: OSError, target: Path) -> bool:
 
 
 def _sync(written: Path) -> None:
-    """Have a file, or a folder with all that is in it, on the disk, not only in the kernel's memory."""
+    """Bring a file, or a folder with all that is in it, from the kernel's memory to the disk."""
     for path in (*(written.rglob("*") if written.is_dir() else ()), written):
         try:
             descriptor = os.open(path, os.O_RDONLY)
@@ -118,10 +119,10 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def write_csv(table: "pd.DataFrame", path: Path, **options: Any) -> None:
-    """Write a table as CSV that a spreadsheet takes for data.
+    """Write a table as a CSV file in which a spreadsheet sees only data.
 
-    A spreadsheet runs a text that begins with ``= + - @``, a tab or a carriage return as a formula; such
-    texts get an apostrophe in front. Numbers stay as they are.
+    A spreadsheet runs a text as a formula if it begins with ``= + - @``, a tab or a carriage return. Such
+    texts get an apostrophe in front. Numbers are not changed.
 
     Args:
         table: without its index.
@@ -151,9 +152,10 @@ def _no_formula(value: Any) -> Any:
 
 @contextmanager
 def directory_written_aside(target: Path) -> Iterator[Path]:
-    """Folder to fill in place of a directory; an older ``target`` is replaced when the block succeeds.
+    """A folder to fill in place of a directory. An older ``target`` is replaced when the block succeeds.
 
-    A process that is killed meanwhile leaves the older folder, the new one, or none, and never a part of one.
+    If the process is killed meanwhile, there is the older folder, the new one, or none, but never a part
+    of one.
     """
     with written_aside(target) as partial:
         partial.mkdir()
@@ -162,9 +164,9 @@ def directory_written_aside(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def directory_added_to(target: Path) -> Iterator[Path]:
-    """Folder for new files of a directory that may hold others already.
+    """A folder for new files of a directory that may already have others.
 
-    Where ``target`` is there already it stays, and each entry is put in it whole, one after the other.
+    If ``target`` exists, it stays. Each entry is put into it whole, one after the other.
     """
     if not target.exists():
         with directory_written_aside(target) as partial:

@@ -58,7 +58,7 @@ _GIB = 1 << 30
 
 
 class Gpu(BaseModel):
-    """The facts of a GPU; rates as in ``gpus.yaml``: TFLOP/s, GB/s and GiB."""
+    """The facts of a GPU. Rates are as in ``gpus.yaml``: TFLOP/s, GB/s and GiB."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -129,13 +129,13 @@ def gpu_names() -> list[str]:
 
 
 def plain_name(text: str) -> str:
-    """A name as it is looked up: ``NVIDIA_A100-PCIE-40GB`` -> ``a100-pcie-40gb``."""
+    """A name in the form in which it is looked up: ``NVIDIA_A100-PCIE-40GB`` -> ``a100-pcie-40gb``."""
     name = re.sub(r"[\s_]+", "-", text.strip().lower())
     return re.sub(r"^(nvidia-|tesla-|amd-instinct-|instinct-|geforce-)+", "", name)
 
 
 def gpu_named(text: str) -> str | None:
-    """The catalogue's name of a GPU, by any of the ways to say it; ``None`` if it is not known."""
+    """The catalogue's name of a GPU, for any of its names; ``None`` if it is not known."""
     return catalogue().by_alias.get(plain_name(text))
 
 
@@ -146,10 +146,10 @@ def _words(text: str) -> frozenset[str]:
 
 
 def gpu_in(text: str) -> str | None:
-    """The catalogue's name of the GPU that a longer name tells: ``8xSMC-H100-SXM-80GB`` -> ``h100-sxm``.
+    """The catalogue's name of the GPU in a longer name: ``8xSMC-H100-SXM-80GB`` -> ``h100-sxm``.
 
-    The way to say it that has most words in the name counts; ``None`` where there is none, or where two GPUs
-    have as many.
+    The GPU of which the longer name has the most words counts. ``None`` if there is none, or if two GPUs
+    have as many words in it.
     """
     known = gpu_named(text)
     if known is not None:
@@ -167,13 +167,14 @@ def gpu_in(text: str) -> str | None:
 
 
 def same_hardware(one: str, other: str) -> bool:
-    """Whether two platforms or devices are the same hardware by their names: equal, or of the same GPU."""
+    """Whether the names of two platforms or devices mean the same hardware: the names are equal, or mean
+    the same GPU."""
     gpu = gpu_in(one)
     return plain_name(one) == plain_name(other) or (gpu is not None and gpu == gpu_in(other))
 
 
 def near_names(text: str, also: Iterable[str] = ()) -> list[str]:
-    """Names of GPUs, and of what else there is, that are like a text, the nearest first."""
+    """Names of GPUs, and other known names, that are similar to a text. The nearest comes first."""
     return get_close_matches(plain_name(text), {**catalogue().by_alias, **dict.fromkeys(also)}, n=3)
 
 
@@ -239,15 +240,16 @@ _SAME_PEAK = 0.05
 
 
 def as_catalogued(device: dict[str, Any]) -> dict[str, Any] | None:
-    """A device of a platform's file with what the catalogue knows of the GPU that it names.
+    """A device of a platform's file, completed with what the catalogue knows of the GPU that it names.
 
-    What the file says goes first. Measured rates are taken where both have the same peak.
+    What the file says takes precedence. Measured rates are taken if the file and the catalogue have the
+    same peak.
 
     Args:
         device: as in a platform's file.
 
     Returns:
-        ``None`` if no GPU of the catalogue is called so.
+        ``None`` if the catalogue has no GPU of this name.
     """
     name = gpu_in(str(device["name"]))
     if name is None:
@@ -277,10 +279,10 @@ def is_gpu_platform(text: str) -> bool:
 
 
 def platform_content(text: str) -> dict[str, Any] | None:
-    """The content of a platform file for the name of a GPU; ``None`` if no GPU is called so.
+    """The content of a platform file for the name of a GPU; ``None`` if no GPU has this name.
 
     Raises:
-        JoulecastError: what stands behind the colon is not known; names it.
+        JoulecastError: what stands behind the colon is not known. It names this.
     """
     name = _gpu_of_platform(text)
     if name is None:

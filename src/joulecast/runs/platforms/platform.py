@@ -274,7 +274,7 @@ class Platform(BaseModel):
         return self
 
     def require_cluster(self) -> Cluster:
-        """Devices and links; an error that says what to add where the file has none."""
+        """Devices and links. If the file has none, the error says what to add."""
         if self.cluster is None:
             raise JoulecastError(
                 f"platform {self.name}: the simulator needs the key `cluster` in its file "
@@ -283,7 +283,7 @@ class Platform(BaseModel):
         return self.cluster
 
     def require_watts(self) -> tuple[float, float]:
-        """Idle and full watts; an error that says what to add where the file has none."""
+        """Idle and full watts. If the file has none, the error says what to add."""
         if self.idle_w is None or self.full_w is None:
             raise JoulecastError(
                 f"platform {self.name}: the meter `estimated` needs idle_w and full_w in its file "
@@ -322,10 +322,10 @@ def platform_file(platform: str, own: Path = PLATFORMS) -> Path:
 
     Args:
         platform: a name; or the path of its file, which ends in ``.yaml`` or ``.yml`` or has a ``/``.
-        own: folder of the user's own platform files, which go before the shipped ones.
+        own: folder of the user's own platform files, which take precedence over the shipped ones.
 
     Raises:
-        JoulecastError: no such name; lists those that there are. A path is not looked at.
+        JoulecastError: there is no such name. It lists those that there are. A path is not checked.
     """
     if is_path(platform, (".yaml", ".yml")):
         return Path(platform)
@@ -338,10 +338,10 @@ def platform_file(platform: str, own: Path = PLATFORMS) -> Path:
 def find_platform(platform: str, own: Path = PLATFORMS) -> Platform:
     """A platform by its name or the path of its file, as :func:`platform_file` finds it, or by its GPU.
 
-    A platform file goes before the GPU of that name.
+    A platform file takes precedence over the GPU of the same name.
 
     Raises:
-        JoulecastError: no such platform, or its file is not sound.
+        JoulecastError: there is no such platform, or its file is not sound.
     """
     if (
         not is_path(platform, (".yaml", ".yml"))
@@ -354,7 +354,8 @@ def find_platform(platform: str, own: Path = PLATFORMS) -> Platform:
 
 
 def simulated_platform(platform: str, own: Path = PLATFORMS) -> Platform:
-    """A platform to simulate on: as :func:`find_platform`, or by its GPU where its file describes no node.
+    """A platform to simulate on, as from :func:`find_platform`. If its file describes no node, its GPU
+    is looked up.
 
     Raises:
         JoulecastError: as :func:`find_platform`.
@@ -368,7 +369,7 @@ def simulated_platform(platform: str, own: Path = PLATFORMS) -> Platform:
 
 
 def recorded_for(platform: str, own: Path = PLATFORMS) -> Path | None:
-    """The folder of the recorded campaign that stands for a platform; ``None`` where runs are measured.
+    """The folder of the recorded campaign that stands for a platform; ``None`` if runs are measured.
 
     Raises:
         JoulecastError: as :func:`find_platform`.

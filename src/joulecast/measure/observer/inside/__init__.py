@@ -1,8 +1,8 @@
-"""The observer inside a training: marks when steps and their parts begin and end.
+"""The observer inside a training: it notes when steps and their parts begin and end.
 
-This package runs in processes whose Python environment is the user's, where joulecast and what it needs may
-be missing. It therefore imports the standard library alone, and of torch what the user's program has
-imported itself. Its modules import each other by relative names, as it is loaded as `joulecast_inside`.
+This package runs in processes with the user's Python environment. There, joulecast and the packages that it
+needs may be missing. So it imports only the standard library, and of torch only what the user's program has
+imported itself. Its modules import each other by relative names, because it is loaded as `joulecast_inside`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _WATCH: list[Watch] = []
 
 
 def install(folder: str, capture: str | None = None) -> Marks:
-    """Observe this process: hooks come in when it imports torch, or at once if it has.
+    """Observe this process. Hooks are added when it imports torch, or at once if it has done so.
 
     Args:
-        folder: of this host, which gets the marks of each process.
-        capture: the function that captures the network that is trained, if that is asked for.
+        folder: of this host. It gets the marks of each process.
+        capture: the function that captures the network that is trained, if this is asked for.
     """
     if not _WATCH:
         _WATCH.append(Watch(Marks(), capture))
@@ -34,6 +34,6 @@ def install(folder: str, capture: str | None = None) -> Marks:
 
 
 def note(**facts: Any) -> None:
-    """Note facts of what this process trains, as its loss; nothing where it is not observed."""
+    """Note facts about what this process trains, such as its loss. Does nothing if it is not observed."""
     if _WATCH:
         _WATCH[0].marks.note(**facts)

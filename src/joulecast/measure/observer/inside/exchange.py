@@ -1,10 +1,11 @@
-"""Exchange between ranks: collectives that keep their caller waiting, the statistics of DDP, and a profiler.
+"""Exchange between ranks: collectives for which their caller waits, the statistics of DDP, and a
+profiler.
 
-The profiler of torch records a few steps, for the exchange of FSDP, DeepSpeed and whatever else hooks miss.
-On a GPU collectives run at the same time as the kernels that compute, in streams of their own. The exchange
-that nothing hides is the time in which some collective runs and no other kernel does. Steps 3, 12, 48, 192,
-... are recorded, which all ranks count alike. The first recording of a process is made in its first step,
-which is a warm-up anyway, as it loads the tools of the driver.
+The profiler of torch records a few steps. They show the exchange of FSDP, DeepSpeed and all else that
+hooks miss. On a GPU, collectives run at the same time as the kernels that compute, in separate streams.
+The exchange that nothing hides is the time in which a collective runs and no other kernel does. Steps 3,
+12, 48, 192, ... are recorded. All ranks count these alike. The first recording of a process is made in
+its first step, because it loads the tools of the driver, and the first step is a warm-up anyway.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Collectives:
     """The functions of ``torch.distributed``, and the waiting for what they started.
 
     Args:
-        is_timed: says whether the time that one takes is that of its exchange.
+        is_timed: says whether the time of a function is the time of its exchange.
     """
 
     def __init__(self, marks: Marks, is_timed: Callable[[], bool]) -> None:
@@ -70,7 +71,7 @@ class Collectives:
         module.Work.wait = self._timed(module.Work.wait)
 
     def _noting_rank(self, module: Any, own: Callable[..., Any]) -> Callable[..., Any]:
-        """Note the rank: a program that spawns its ranks itself may not name them in the environment."""
+        """Note the rank. A program that starts its ranks itself may not name them in the environment."""
 
         def noted_begin(*args: Any, **kwargs: Any) -> Any:
             result = own(*args, **kwargs)
@@ -98,7 +99,7 @@ class Collectives:
 
 
 class Replicas:
-    """The replicas of DistributedDataParallel in this process, and what they say of their exchange."""
+    """The replicas of DistributedDataParallel in this process, and their statistics of the exchange."""
 
     def __init__(self, marks: Marks) -> None:
         self._marks = marks
@@ -112,11 +113,11 @@ class Replicas:
         return bool(self._known)
 
     def begin(self) -> None:
-        """Begin with a training whose updates are counted from 1."""
+        """Begin with a training. Its updates are counted from 1."""
         self._read_next = 2
 
     def watch(self, module: Any) -> None:
-        """Note each replica that is made, or was made already."""
+        """Note each replica, whether it is made later or exists already."""
         kind = module.DistributedDataParallel
         own = kind.__init__
 
@@ -135,7 +136,8 @@ class Replicas:
         self._marks.note(wrapper="DistributedDataParallel")
 
     def read(self, update: int) -> None:
-        """Read the statistics of the step before, in as many steps as cost next to nothing."""
+        """Read the statistics of the previous step. Only so many steps are read that this costs next to
+        nothing."""
         now = time.monotonic()
         step_s, self._last_s = now - self._last_s, now
         replicas = [replica for known in self._known if (replica := known()) is not None]
@@ -173,7 +175,7 @@ class Replicas:
 
 
 def _union(spans: Iterable[Span]) -> list[Span]:
-    """The same times as spans that do not overlap, in order."""
+    """The same times as spans in order that do not overlap."""
     joined: list[Span] = []
     for start, stop in sorted(spans):
         if joined and start <= joined[-1][1]:
@@ -184,7 +186,8 @@ def _union(spans: Iterable[Span]) -> list[Span]:
 
 
 def hidden_and_exposed(exchange: Iterable[Span], computing: Iterable[Span]) -> tuple[float, float]:
-    """Time of some exchange that computing hides, and time that it does not, in the unit of the spans."""
+    """The time of an exchange that computing hides, and the time that it does not hide, in the unit of
+    the spans."""
     exchanging, busy = _union(exchange), _union(computing)
     hidden, place = 0.0, 0
     for start, stop in exchanging:
@@ -213,7 +216,7 @@ def _spans(events: Iterable[Any], on_device: bool) -> tuple[list[Span], list[Spa
 
 
 class ProfiledSteps:
-    """The steps that torch's profiler records; it leaves the profiler to the program if that uses it."""
+    """The steps that torch's profiler records. If the program uses the profiler, no step is recorded."""
 
     def __init__(self, marks: Marks) -> None:
         self._marks = marks
@@ -222,7 +225,7 @@ class ProfiledSteps:
         self._on_device = False
 
     def watch(self, module: Any) -> None:
-        """Notice profilers that the program makes, as there can be one at a time."""
+        """Notice profilers that the program makes, because there can be only one at a time."""
         kind = module.profile
         own = kind.__init__
 
@@ -241,10 +244,10 @@ class ProfiledSteps:
             self._stop(keep=False)
 
     def after_step(self, steps: int, is_seen: bool) -> None:
-        """End the recording of the step that has ended, and begin that of the next one if it is its turn.
+        """End the recording of the step that has ended. Begin that of the next step if it is to be recorded.
 
         Args:
-            steps: that have ended.
+            steps: number of steps that have ended.
             is_seen: whether the exchange of this process is seen without the profiler.
         """
         if self._running is not None:

@@ -1,6 +1,6 @@
 """Hooks into torch: waiting for data, backward passes, exchange of gradients, and updates.
 
-All are those that torch offers, or wrappers around one function. They never wait for a device.
+All are hooks that torch offers, or wrappers around one function. They never wait for a device.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FUNCTIONAL = (
 
 
 def samples_of(batch: Any, depth: int = 0) -> int | None:
-    """Samples of a batch: the length of the first tensor in it; ``None`` where there is none."""
+    """Number of samples in a batch: the length of the first tensor in it; ``None`` if there is no tensor."""
     shape = getattr(batch, "shape", None)
     if shape is not None:
         return int(shape[0]) if len(shape) else None
@@ -97,7 +97,7 @@ class Watch:
         self._steps = 0
 
     def by_module(self) -> dict[str, Hook]:
-        """The hooks by the module that they are for."""
+        """The hooks, by the module for which they are."""
         network = self._network
         return {
             **({"torch.nn.modules.module": network.watch} if network else {}),
@@ -118,14 +118,15 @@ class Watch:
             self.marks.note(mpi_ranks=module.COMM_WORLD.Get_size())
 
     def begin(self) -> None:
-        """Begin with a training of which nothing is known."""
+        """Begin with a training. Nothing is known of it yet."""
         self._optimizers.clear()
         self._updates = self._steps = 0
         self._has_gradients = self._ends_are_known = False
         self._replicas.begin()
 
     def _add(self, kind: int, start: Moment, amount: float = 0.0) -> None:
-        """Add a mark that ends now; of a device it is written when the device has got there."""
+        """Add a mark that ends now. If the mark is of a device, it is written when the device has
+        reached this point."""
         marks = self.marks
         self._clock.add(start, self._clock.now(), lambda a, b: marks.add(kind, a, b, amount))
 
@@ -148,7 +149,7 @@ class Watch:
         self._updated(number)
 
     def _watch_functional(self, name: str) -> Hook:
-        """Updates by a function of torch, outside of any optimizer object."""
+        """Watch updates that a function of torch makes, without an optimizer object."""
 
         def hook(module: Any) -> None:
             own = getattr(module, name)
@@ -172,7 +173,7 @@ class Watch:
         return hook
 
     def _watch_keras(self, module: Any) -> None:
-        """Updates of Keras, whose optimizers are its own."""
+        """Watch updates of Keras, which has its own optimizers."""
         kind = module.TorchParallelOptimizer
         own = kind._backend_update_step
 
@@ -188,7 +189,7 @@ class Watch:
         kind._backend_update_step = named_as(timed_update, own)
 
     def _note(self, facts: dict[str, Any]) -> None:
-        """Note what is trained, and take the time where it is trained from now on."""
+        """Note what is trained, and from now on take times on the device where it is trained."""
         self.marks.note(**facts)
         device = facts.get("device", self._device)
         if device != self._device:

@@ -1,13 +1,13 @@
-"""Marks of one process: what it did from when to when, appended to a file as it happens.
+"""Marks of one process: what it did from when to when. They are appended to a file as they happen.
 
 A mark is 17 bytes: its kind, its start on the host's monotonic clock (s), its length (s) and an amount. A
 million steps take less than 100 MiB. Each step is written by one call, so that a process that is killed
-loses the step that it was in. A mark that cannot be written is lost, and the training runs on.
+loses only its current step. A mark that cannot be written is lost, and the training continues.
 
-On a GPU the host launches kernels long before they run. So a moment of the training is an event in the
-stream, whose time is read when the device has passed it. It follows from the device's own clock: the time of
-an event before it, plus what the device counts between the two. The host waits for the device once, at the
-first event, to relate the clocks.
+On a GPU, the host launches kernels long before they run. So a moment of the training is an event in the
+stream. Its time is read when the device has passed it. This time follows from the device's own clock: the
+time of an earlier event, plus what the device counts between the two. The host waits for the device once,
+at the first event, to relate the clocks.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def _first_number(names: tuple[str, ...]) -> int | None:
 
 
 class Marks:
-    """The marks of this process while a folder is open for them; a process that was forked has its own."""
+    """The marks of this process while a folder is open for them. A process that was forked has its own
+    marks."""
 
     def __init__(self) -> None:
         self._folder: str | None = None
@@ -61,12 +62,12 @@ class Marks:
         os.register_at_fork(after_in_child=self._forget)
 
     def open(self, folder: str) -> None:
-        """Write into ``folder`` from now on; facts that were noted stay known."""
+        """Write into ``folder`` from now on. Facts that were noted before stay known."""
         self.close()
         self._folder = folder
 
     def close(self) -> None:
-        """Write what is left, and note nothing from now on."""
+        """Write the remaining marks, and note nothing from now on."""
         self.write()
         if self._file is not None:
             os.close(self._file)
@@ -78,7 +79,7 @@ class Marks:
         self._rows, self._file = [], None
 
     def add(self, kind: int, start: float, stop: float, amount: float = 0.0) -> None:
-        """Add a mark; it is written with its step."""
+        """Add a mark. It is written together with its step."""
         if self._folder is not None:
             self._rows.append(ROW.pack(kind, start, max(0.0, stop - start), amount))
 
@@ -96,7 +97,7 @@ class Marks:
         self._rows.clear()
 
     def note(self, **facts: Any) -> None:
-        """Note facts of this process, the newest of each name."""
+        """Note facts about this process. For each name, the newest fact counts."""
         new = {name: value for name, value in facts.items() if self._facts.get(name) != value}
         self._facts.update(new)
         if new and self._file is not None:
@@ -118,12 +119,12 @@ class Marks:
         os.replace(partial, self.path("json"))
 
     def path(self, ending: str) -> str:
-        """The file of this process with an ending."""
+        """The file of this process with this ending."""
         return os.path.join(self._folder or "", f"{os.getpid()}.{ending}")
 
 
 class Moment:
-    """A moment on the host's clock, and the event that the device passes when it gets there."""
+    """A moment on the host's clock, and the event that the device passes when it reaches this point."""
 
     __slots__ = ("event", "host_s")
 
@@ -132,7 +133,7 @@ class Moment:
 
 
 class HostClock:
-    """Moments on the host's clock alone."""
+    """Moments on the host's clock only."""
 
     def now(self) -> Moment:
         """This moment."""
@@ -143,14 +144,14 @@ class HostClock:
         resolved(start.host_s, stop.host_s)
 
     def read(self) -> None:
-        """Nothing is left to read."""
+        """Do nothing: all times are known at once."""
 
 
 class DeviceClock(HostClock):
-    """Moments of a device's stream.
+    """Moments in the stream of a device.
 
     Args:
-        new_event: makes an event that is recorded, as ``torch.cuda.Event`` with timing.
+        new_event: makes an event that is recorded, such as ``torch.cuda.Event`` with timing.
     """
 
     def __init__(self, new_event: Callable[[], Any]) -> None:
@@ -167,7 +168,7 @@ class DeviceClock(HostClock):
         self._waiting.append((start, stop, resolved))
 
     def read(self) -> None:
-        """Resolve what the device has passed; never waits."""
+        """Find the times of the events that the device has passed. Never waits."""
         while self._waiting:
             start, stop, resolved = self._waiting[0]
             if stop.event is not None and not stop.event.query():

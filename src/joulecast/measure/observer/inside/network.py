@@ -1,7 +1,7 @@
-"""The network that is trained, captured as an op graph in the first step, where that is asked for.
+"""The network that is trained, captured as an op graph in the first step, if this is asked for.
 
-It needs joulecast in the program's own environment, as an op graph is made from torch's export of the module
-that is in memory here.
+It needs joulecast in the program's own environment, because the op graph is made from torch's export of the
+module in memory here.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ _MOST_CALLS = 64
 
 
 def _without_samples(value: Any) -> Any:
-    """A tensor of no samples in place of one of some: its shape and type are all that is needed."""
+    """A tensor without samples in place of one with samples. Only its shape and type are needed."""
     new_empty = getattr(value, "new_empty", None)
     return value if new_empty is None or not value.shape else new_empty((0, *value.shape[1:]))
 
 
 class Network:
-    """Notes the modules that are called until the first update, and captures the one that it trains.
+    """Notes the modules that are called until the first update, and captures the module that this update
+    trains.
 
     Args:
-        capture: the function that makes an op graph of a module and what it is called with, as
-            ``package.module:function``; the graph can be written to a path.
+        capture: the function that makes an op graph from a module and the arguments of its call, written
+            ``package.module:function``. The graph can be written to a path.
     """
 
     def __init__(self, marks: Marks, capture: str) -> None:
@@ -66,7 +67,7 @@ class Network:
         self._unwatch = lambda: setattr(kind, "__call__", own)
 
     def capture(self, tensors: list[Any], path: str) -> None:
-        """Write the op graph of the module that has most of the tensors that were updated."""
+        """Write the op graph of the module that has most of the updated tensors."""
         if self._unwatch is None:
             return
         self._unwatch()

@@ -1,6 +1,6 @@
 """Hooks that run when a module has been imported, and wrappers that look like what they wrap.
 
-A process that never imports the module pays nothing.
+They cost nothing in a process that never imports the module.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Loader(Loader):
 
 
 class _Finder(MetaPathFinder):
-    """Finds a module as the other finders do, and puts its hook behind its loader."""
+    """Finds a module as the other finders do, and adds its hook to the module's loader."""
 
     def __init__(self) -> None:
         self.hooks: dict[str, Hook] = {}
@@ -65,7 +65,8 @@ _FINDER = _Finder()
 
 
 def after_import(name: str, hook: Hook) -> None:
-    """Call ``hook`` with the module ``name`` when it has been imported, at once if it was."""
+    """Call ``hook`` with the module ``name`` when it has been imported; at once if it has been imported
+    already."""
     module = sys.modules.get(name)
     if module is not None:
         hook(module)
@@ -76,7 +77,7 @@ def after_import(name: str, hook: Hook) -> None:
 
 
 def named_as(wrapper: Wrapped, own: Any) -> Wrapped:
-    """The wrapper with the name and the text of what it wraps."""
+    """The wrapper, with the name and the docstring of what it wraps."""
     for name in ("__name__", "__qualname__", "__doc__", "__module__"):
         if hasattr(own, name):
             setattr(wrapper, name, getattr(own, name))

@@ -1,8 +1,8 @@
 """Puts the observer into every Python process of a command that `joulecast measure` runs.
 
-Python imports the first `sitecustomize` of its path when it starts. This one loads the observer, which waits
-for torch, and then the `sitecustomize` that would have been imported without it. An error in here must not
-reach the user's program.
+When Python starts, it imports the first `sitecustomize` on its path. This one loads the observer, which
+waits for torch. Then it loads the `sitecustomize` that would have been imported otherwise. An error in
+here must not reach the user's program.
 """
 
 from __future__ import annotations
