@@ -168,8 +168,8 @@ class SearchRequest(Priced, OnSimulator):
     )
     objective: Objective = Field(
         default="time",
-        description="What to rank by: time, cost, co2 or edp (joules times seconds) of a step, or energy of a "
-        "sample.",
+        description="What to rank by: time, cost, co2 or edp (joules times seconds) of a step, or energy "
+        "of a sample.",
     )
     top: int = Field(
         default=10,
