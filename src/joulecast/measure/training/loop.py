@@ -219,6 +219,7 @@ class Trainer:
             workers=self.training.loader_workers,
             prefetch=self.training.prefetch_batches,
             slow_down=float(self.speed.nodes_per_core),
+            pins=self.device.type == "cuda",
         )
 
     def _share_gradients(self, comm: MPI.Intracomm) -> None:
