@@ -71,7 +71,7 @@ def simulated(*options: str) -> dict:
         "--platform",
         "h100-sxm",
         "--precision",
-        "bf16",
+        "amp",
         "--optimizer",
         "adam",
         "--json",

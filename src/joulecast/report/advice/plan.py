@@ -28,6 +28,7 @@ from joulecast.simulate.answer import at_clock, platform_and_costs
 from joulecast.simulate.correction import Corrected
 from joulecast.simulate.cost_cache import CachedCosts, OpCache
 from joulecast.simulate.inferred_splits import sequence_length
+from joulecast.simulate.measured_step import read_steps
 from joulecast.simulate.simulate import Assumptions, Simulation, no_cycles, simulate
 from joulecast.simulate.strategy import text_of
 from joulecast.simulate.strategy_search import Found, in_processes, search
@@ -86,10 +87,20 @@ class _Settings:
     refused: list[Refused] = field(default_factory=list)
 
 
+def _precisions(request: PlanRequest) -> list[str]:
+    """The precisions to choose from."""
+    if request.precision:
+        return list(dict.fromkeys(request.precision))
+    if request.calibrate is not None:
+        return list(dict.fromkeys(step.precision for step in read_steps(request.calibrate)))
+    return ["bf16"]
+
+
 def _machines(request: PlanRequest) -> tuple[list[Machine], list[Refused]]:
     """The platforms at the precisions that they have, and the precisions that they lack."""
     found, refused = [], []
-    for precision in dict.fromkeys(request.precision):
+    precisions = _precisions(request)
+    for precision in precisions:
         training = training_of(precision, request.optimizer, False, request.gradients)
         graph = network_for(request.network, training, request.attention)
         op_cache = OpCache()
@@ -100,7 +111,7 @@ def _machines(request: PlanRequest) -> tuple[list[Machine], list[Refused]]:
                     platform, precision, measured_steps=request.calibrate
                 )
             except JoulecastError as error:
-                if len(request.platform) * len(request.precision) == 1:
+                if len(request.platform) * len(precisions) == 1:
                     raise
                 setting = f"{platform.name} at {precision}"
                 refused.append({"setting": setting, "why": str(error)})
@@ -232,7 +243,7 @@ def _weighed(
             machine.costs.remark for machine in machines if isinstance(machine.costs, Corrected)
         ]
         warnings += [remark for remark in remarks if remark]
-    if len(request.precision) > 1:
+    if len({machine.precision for machine in machines}) > 1:
         warnings.append(
             "settings differ in precision: whether a training reaches the same accuracy is not known here"
         )

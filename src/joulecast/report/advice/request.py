@@ -133,7 +133,10 @@ class PlanRequest(SimulatedTraining, WithPrices, Limit):
         "batch train alike.",
     )
     precision: Annotated[tuple[PeakPrecision, ...], BeforeValidator(split_names)] = Field(
-        default=("bf16",), min_length=1, description="Precisions to choose from, as bf16,fp8."
+        default=(),
+        min_length=1,
+        description="Precisions to choose from, as bf16,fp8. By default bf16, or the precision of the "
+        "measured steps.",
     )
     optimizer: Literal["none", "sgd", "momentum", "adam"] = Field(
         default="adam", description="Optimizer of the training. Its states take memory."
@@ -160,7 +163,7 @@ class PlanRequest(SimulatedTraining, WithPrices, Limit):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        if self.calibrate is not None and len(self.platform) * len(self.precision) > 1:
+        if self.calibrate is not None and len(self.platform) * len(self.precision or "1") > 1:
             raise ValueError(
                 "a measured step corrects one platform at one precision; give one of each"
             )
