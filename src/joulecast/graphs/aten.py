@@ -1,8 +1,8 @@
-"""What each operator of torch is as an op: one function an operator.
+"""Operators of torch, made into ops. Each operator has one function here.
 
-Each takes the exported node's arguments by name (:class:`Call`), with the tensors among them as views, adds
-its op to the builder and gives the view of what it wrote; an operator that only looks at its input
-differently adds nothing and gives another view. :data:`OPERATORS` has them by their aten name.
+A function takes the arguments of the exported node by name (:class:`Call`). Tensors among them are views. It
+adds an op to the builder, and returns the view of what the op writes. Some operators change only how a tensor
+is seen. Their functions add no op, and return another view. :data:`OPERATORS` has the functions by aten name.
 
 Torch's schema names the arguments, so this module imports no torch.
 """
@@ -150,7 +150,7 @@ def dropout(call: Call) -> Result:
 
 
 def concat(call: Call) -> Result:
-    """Dims as element by element; the one along which tensors are joined is OPAQUE."""
+    """Tensors joined along a dim, which is OPAQUE. The other dims are those of an op element by element."""
     operands: list[View] = call["tensors"]
     like = max(operands, key=lambda v: any(u.batch for axis in v.axes for u in units(axis)))
     axis = (call["dim"] or 0) % len(like.axes)
@@ -160,7 +160,7 @@ def concat(call: Call) -> Result:
 
 
 def copy(call: Call) -> Result:
-    """Dims as element by element."""
+    """A copy. It has the same dims as an op element by element."""
     x = call["self"]
     written = map_groups(x.axes)
     return call.emit("copy", [(x, bindings(x, written))], written)

@@ -184,7 +184,8 @@ class Database:
     def lookup(self, wanted: Signature) -> MeasuredShape | Interpolated | None:
         """Seconds of an op: measured, between two measured shapes, or not known.
 
-        Of several dims along which it could be read, the one whose nearest measured size is closest.
+        An op between two measured shapes differs from them in one dim. If several dims are possible, the one
+        with the nearest measured sizes is taken.
         """
         if wanted in self._exact:
             return MeasuredShape(self._exact[wanted].milliseconds / 1e3)

@@ -71,7 +71,7 @@ class _Clock:
         return arrive
 
     def add(self, op: str, seconds: float) -> None:
-        """Time of an op's forward."""
+        """Add seconds to the forward time of an op."""
         self.forward[op] = self.forward.get(op, 0.0) + seconds
 
     def close(self, stop: float) -> None:

@@ -83,7 +83,7 @@ def breakdowns(graph: ActivityGraph, timeline: Timeline, classes: int) -> list[B
 
 
 def mean_breakdown(parts: list[Breakdown], sizes: NDArray[np.int64]) -> Breakdown:
-    """The mean over devices of classes of these sizes."""
+    """The mean breakdown of all devices. ``sizes`` are the numbers of devices in the classes."""
     share = sizes / sizes.sum()
 
     def mean(name: str) -> float:

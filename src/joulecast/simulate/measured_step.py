@@ -240,7 +240,7 @@ def odd_remark(steps: Sequence[MeasuredStep], simulations: Sequence[Simulation])
 def corrected(
     platform: Platform, costs: Costs, steps: Sequence[MeasuredStep]
 ) -> tuple[Platform, Corrected]:
-    """A platform and its costs as measured steps correct them.
+    """The platform and its costs, corrected by measured steps.
 
     Raises:
         JoulecastError: as :func:`factor_of`.

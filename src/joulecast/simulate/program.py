@@ -51,7 +51,7 @@ class StageProgram:
 
     @cached_property
     def weights(self) -> dict[str, Sharding]:
-        """What a device computes with of each weight, and how its state is sharded."""
+        """By weight: the bytes with which a device computes, and how the training state is sharded."""
         return {
             access.tensor: self._builder.sharding(access, item)
             for item in reversed(self.items)

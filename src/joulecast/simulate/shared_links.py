@@ -61,8 +61,8 @@ def fair_rates(flows: Mapping[int, Usage], capacity: Sequence[float]) -> dict[in
 class SharedLinks:
     """The flows that are under way, and the rates that their ports leave them.
 
-    Only flows that share a port, directly or through others, change each other's rates, so that a change
-    is worked out for those alone.
+    A flow changes the rate of another one only if they share a port, directly or through further flows. If a
+    flow starts or ends, only the rates of such flows are computed again.
     """
 
     def __init__(self, capacity: Sequence[float], sharing: bool = True) -> None:

@@ -312,7 +312,7 @@ class _Search:
         return done
 
     def best(self, processes: int | None) -> Ranking:
-        """The best of what fits, and what is known of all others."""
+        """The best strategies that fit in memory, and what is known of all others."""
         top = self.top
         if processes is None:
             tried = [candidate.by_micro_batches[0] for candidate in self.candidates]

@@ -1,9 +1,9 @@
 """Topology of the devices: their places, and the ports that a message between two of them crosses.
 
-The network is a tree of levels. At each level, units of devices (single ones at the first, those that the
-level below joins at the others) hang on a port each, full duplex: one direction out, one in. A message
-leaves through the out ports of every level up to the one that joins sender and receiver, and comes in
-through the in ports there. Devices are numbered node after node.
+The network is a tree of levels. At the first level, a unit is one device. At a higher level, a unit is what
+the level below joins. Each unit has one port, with one direction out and one in (full duplex). A message goes
+up the tree through the out ports, as far as the level that joins sender and receiver. Then it goes down
+through the in ports. Devices are numbered node after node.
 """
 
 from dataclasses import dataclass
