@@ -1,8 +1,8 @@
-"""What a strategy does not say is inferred: the dim of each op that is split along an axis of the mesh.
+"""Infers what a strategy does not say: which dim of each op is split along which axis of the mesh.
 
-The batch along replicas; columns, then rows, of matrix products along ``tensor`` (Megatron), with what stands
-between them along the sequence; the experts of a mixture along ``expert``; and elsewhere an op keeps the
-shards of what it reads.
+The batch is split along replicas. Along ``tensor``, matrix products are split by columns and by rows in turn
+(Megatron), and the ops between them by the sequence. The experts of a mixture are split along ``expert``. Any
+other op keeps the shards of the tensors that it reads.
 """
 
 from collections.abc import Mapping

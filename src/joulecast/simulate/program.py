@@ -1,9 +1,9 @@
 """What one device of a pipeline stage does in a micro-batch: steps of compute, and messages between them.
 
-All devices of a stage run the same program, on their own parts. A step waits for the messages that bring
-what it reads; a message starts after the step that makes what it carries. Collectives are inferred from the
-layouts at both ends of a tensor, in forward and, with the same rule, in backward; tensors that cross a cut
-of the pipeline are sent.
+All devices of a stage run the same program, each on its own part. A step waits for the messages that bring
+its input. A message starts after the step that makes its content. Collectives are inferred from the layouts
+of a tensor where it is written and where it is read. The same rule holds for forward and backward. A tensor
+that crosses a cut of the pipeline is sent.
 """
 
 from collections import defaultdict
@@ -91,7 +91,7 @@ class StageProgram:
 
     @property
     def gradients(self) -> list[WeightGradient]:
-        """Gradients of its weights, in the order in which backward has them ready."""
+        """Gradients of the weights of the stage, in the order in which backward makes them."""
         return self._backward[1]
 
     @cached_property

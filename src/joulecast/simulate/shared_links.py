@@ -1,8 +1,8 @@
-"""Shares of transfers in the ports of links: max-min fair, as a fluid.
+"""Divides the ports of links among transfers. The shares are max-min fair, and transfers flow like a fluid.
 
-A flow takes ``usage`` times its rate from every port that it crosses. Rates grow together until a port is
-full; the flows that cross it keep what they have, the others keep growing (progressive filling; Bertsekas
-and Gallager 1992, section 6.5.2).
+A flow takes ``usage`` times its rate from every port that it crosses. All rates grow together until a port is
+full. The flows that cross this port then keep their rate, and the others grow on (progressive filling;
+Bertsekas and Gallager 1992, section 6.5.2).
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -96,7 +96,7 @@ class Transfers:
 
     @property
     def seen_by(self) -> Ints:
-        """Devices whose ports are looked at: those of a class meet the same, so that one is enough."""
+        """The devices whose ports are looked at: one of each class, since all of a class meet the same."""
         return self.device_mesh.classes.first
 
     def _add(self, kind: Kind, name: object, groups: Ints, devices: Ints, signature: Ints) -> None:
@@ -121,7 +121,7 @@ class Transfers:
                 self._class_flow[name, number] = int(flows[row])
 
     def once_a_node(self, hops: Hops, groups: Ints) -> Hops:
-        """Hops of tokens to their experts, of which each node gets a token once (DeepSeek-AI 2024, 3.2.2).
+        """Hops of tokens to their experts. A node gets each token only once (DeepSeek-AI 2024, 3.2.2).
 
         Of ``k`` experts, evenly spread over ``n`` nodes, ``n (1 - (1 - 1 / n)^k)`` nodes have one or more.
         """
