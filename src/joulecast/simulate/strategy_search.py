@@ -56,7 +56,7 @@ class Found:
     """The least values that all processes have found so far.
 
     Args:
-        top: how many of them are wanted; ``None``: all, so that no value is too large.
+        top: how many of them are wanted. ``None``: all. Then no value is too large.
     """
 
     def __init__(self, top: int | None) -> None:

@@ -1,28 +1,30 @@
 """The simulator judged on real training: two ranks of this machine, replicas and pipelines.
 
-Operators, all-reduces, messages and the other parts of a step come from stand-alone measurements of the same
-sessions; the overlap slowdown, gamma, is fitted on two
-configurations, marked ``fits_gamma``. Every configuration is predicted before it is compared.
+Operators, all-reduces, messages and the other parts of a step were measured alone, in the same sessions. The
+overlap slowdown, gamma, is fitted on two configurations, marked ``fits_gamma``. Every configuration is
+predicted before it is compared.
 
-What a rank does apart from its operators is simulated so:
+What a rank does apart from its operators is simulated as follows:
 
-* a replica fetches its batch first, and nothing overlaps that (one core): added to the simulated step;
-* a replica copies each gradient into its bucket when it is ready: part of its operator's backward;
-* replicas are at the same operator at about the same time and share the memory's bandwidth: operators as
-  measured with both ranks at work; stages never are: as measured with one;
-* a pipeline adds up the gradients of micro-batches, from the second on: its share of every backward;
-* an all-reduce is work of the ranks' cores on memory that they share, so that a byte costs what it costs
-  when both do it, and overlap only interleaves it with computing (gamma near 1: nothing is gained).
+* A replica first fetches its batch. On one core, nothing overlaps this. Its time is added to the simulated
+  step.
+* A replica copies each gradient into its bucket when it is ready. This is part of the operator's backward.
+* Replicas run the same operator at about the same time, and share the bandwidth of the memory. So their
+  operators have the times that were measured with both ranks at work. Stages never run the same operator at
+  the same time. Their operators have the times that were measured with one rank.
+* A pipeline adds up the gradients of micro-batches, from the second one on. Each backward has its share of this.
+* An all-reduce is work of the cores on memory that they share. A byte costs what it costs when both ranks
+  work. Overlap only interleaves the all-reduce with computing (gamma near 1: nothing is gained).
 
-Besides its tables the folder of results has
+Besides its tables, the folder of results has
 
 ``database-NETWORK-RANKS-SESSION.json``
                           operators of each network (:mod:`joulecast.graphs.database`), with both ranks at
                           work, as in replicas, and with one: stages are never at the same operator
 ``graph-NETWORK.json``    its op graph
 
-Everything was measured in several sessions, and of everything the time of the fastest
-quarter is used (:func:`joulecast.graphs.database.mean_of_fastest`), whichever session it is from.
+Everything was measured in several sessions. The mean of the fastest quarter of all measurements is used
+(:func:`joulecast.graphs.database.mean_of_fastest`), from whichever session they are.
 """
 
 from collections.abc import Mapping, Sequence
@@ -82,7 +84,7 @@ class TrainingConfiguration(StepConfiguration):
 
     @property
     def is_pipeline(self) -> bool:
-        """Whether it is two stages; otherwise it is two replicas."""
+        """Whether the ranks are two stages. Otherwise they are two replicas."""
         return self.cut is not None
 
     @property
