@@ -418,7 +418,7 @@ def capture_gpt(size: GPTSize | None = None, length: int = 1024, name: str = "gp
 
 
 def write_shipped(folder: Path) -> list[Path]:
-    """Capture the graphs that are shipped with joulecast and write them to ``folder``; the files."""
+    """Capture the graphs that joulecast ships, and write them to ``folder``. Returns the files."""
     graphs = [capture_network(name, image, 16, 1000) for name, image in SHIPPED_IMAGES.items()]
     paths = []
     for graph in (*graphs, capture_gpt(length=SHIPPED_LENGTH)):

@@ -75,7 +75,7 @@ class StagePlan:
 
     @property
     def all_segments(self) -> Iterator[tuple[Phase, list[Segment]]]:
-        """Segments, and the phase that they are of."""
+        """Each list of segments, and the phase to which it belongs."""
         yield self.program.first_forward, self.first_forward
         yield self.program.forward, self.forward
         for segments in (self.backward, self.last_backward, self.weights, self.last_weights):

@@ -126,7 +126,7 @@ class DeviceMesh:
         return np.arange(len(self.pace), dtype=np.int64).reshape(tuple(self.mesh.values()))
 
     def pace_of(self, number: int) -> float:
-        """How many times as long the devices of a class compute."""
+        """Factor by which the devices of a class compute longer than a device that is no straggler."""
         return float(self.pace[self.classes.first[number]])
 
     def groups(self, axis: str) -> Ints:

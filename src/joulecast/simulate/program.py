@@ -39,9 +39,10 @@ Mesh = Mapping[str, int]
 
 
 class StageProgram:
-    """The phases of one stage, and the weights that it trains; phases are written when they are asked for.
+    """The phases of one stage, and the weights that it trains.
 
-    Memory is known without them, and most of the strategies that a search looks at do not fit.
+    Phases are written only when they are asked for. A search looks at many strategies that do not fit in
+    memory, and the memory is known without phases.
     """
 
     def __init__(self, builder: "ProgramBuilder", stage: int) -> None:

@@ -75,7 +75,7 @@ def _joined(links: Links, places: tuple[int, ...]) -> bool:
 
 @cache
 def rate_share(links: Links, places: tuple[int, ...]) -> float:
-    """Share of what all links of a GPU carry that a collective among some GPUs of a node reaches."""
+    """Rate of a collective among some GPUs of a node, as a share of the rate of all links of a GPU."""
     if len(places) < 2:
         return 1.0
     everything = max(map(sum, links))
@@ -158,9 +158,9 @@ class Topology:
         return np.repeat(np.array(self.bytes_per_s, float), counts)
 
     def load(self, hops: Hops, seen_by: Ints) -> PortLoad:
-        """Ports of some devices, and of the units that these are in, that the hops cross.
+        """What flows take of the ports that their hops cross. It is summed over the hops of a flow.
 
-        What a flow takes of a port is summed over its hops.
+        Only the ports of some devices count, and the ports of the units that contain these devices.
         """
         flows, ports, times = [], [], []
         for level, width in enumerate(self.widths):

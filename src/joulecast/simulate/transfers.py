@@ -27,7 +27,7 @@ from joulecast.simulate.topology import Hops, PortLoad, Topology
 
 @dataclass(frozen=True)
 class Tree:
-    """The other way of an all-reduce: fewer steps, and more bytes."""
+    """An all-reduce by trees. It has fewer steps than a ring, and sends more bytes."""
 
     bytes_per_byte: float
     launch_s: float

@@ -12,7 +12,8 @@ What a rank does apart from its operators is simulated as follows:
 * Replicas run the same operator at about the same time, and share the bandwidth of the memory. So their
   operators have the times that were measured with both ranks at work. Stages never run the same operator at
   the same time. Their operators have the times that were measured with one rank.
-* A pipeline adds up the gradients of micro-batches, from the second one on. Each backward has its share of this.
+* A pipeline adds up the gradients of micro-batches, from the second one on. Each backward has its share of
+  this.
 * An all-reduce is work of the cores on memory that they share. A byte costs what it costs when both ranks
   work. Overlap only interleaves the all-reduce with computing (gamma near 1: nothing is gained).
 
@@ -175,7 +176,7 @@ def read_results(folder: Path) -> TrainingResults:
 
 @dataclass(frozen=True)
 class TrainingCosts:
-    """Costs of a network's operators as training has them; a shape that was not measured is an error."""
+    """Costs of a network's operators in training. A shape that was not measured is an error."""
 
     results: TrainingResults
     network: str
@@ -244,7 +245,7 @@ def calibrations(results: TrainingResults) -> dict[str, NetworkCalibration]:
 
 
 def training_platform(found: NetworkCalibration, gamma: float) -> Platform:
-    """The platform of two ranks of this machine and what is between them."""
+    """This machine as a platform of two ranks and the link between them."""
     links: dict[tuple[str, int | None], NetworkCalibration] = {("between_ranks", None): found}
     return platform_of("two-core-training", "a core", links, RANKS, gamma, nodes=1)
 
@@ -344,8 +345,8 @@ def fitted_gamma(results: TrainingResults) -> float:
 
 
 def judge(results: TrainingResults) -> pd.DataFrame:
-    """Predict every measured configuration, also with overlap for free (``no gamma``); rows as of
-    :func:`joulecast.simulate.judged.results.judge_steps`."""
+    """Predict every measured configuration, once with the fitted gamma and once with overlap that costs
+    nothing (``no gamma``). The rows are those of :func:`joulecast.simulate.judged.results.judge_steps`."""
     found, gamma = calibrations(results), fitted_gamma(results)
     seconds = {
         each.name: {
