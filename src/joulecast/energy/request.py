@@ -117,8 +117,8 @@ class Scales(Work, Scale):
     )
     to_target: Annotated[bool, Shell("--target")] = Field(
         default=False,
-        description="Train to the quality of the records. How much work that takes depends on the batch, "
-        "and is read from the records and the recorded MLPerf times.",
+        description="Train to the quality of the records. The work for it depends on the batch. It is read "
+        "from the records and the recorded MLPerf times.",
     )
     whole_job: bool = Field(
         default=False,
@@ -210,8 +210,8 @@ class ForecastRequest(Priced, Scales, Recorded):
     )
     graph: Called = Field(
         default={},
-        description="Only with platform: the simulator's name of a network, next to its name in the "
-        "records, as resnet=resnet50.",
+        description="Only with platform: the name of a network in the records and its name in the "
+        "simulator, as resnet=resnet50.",
     )
     precision: PeakPrecision = Field(
         default="bf16", description="Only with platform: the precision to simulate."
@@ -224,8 +224,8 @@ class ForecastRequest(Priced, Scales, Recorded):
     keep: Path | None = Field(
         default=None,
         description="File to which the forecasts are added, one a line, for `evaluate --ledger`. Once nine "
-        "of its settings have run, later intervals get the width that would have held nine of ten of these "
-        "settings.",
+        "of its settings have run, new intervals get another width: one that would have contained nine of "
+        "ten of the runs.",
     )
 
     @model_validator(mode="after")

@@ -83,8 +83,8 @@ def in_words(row: Mapping[str, Any], terms: Sequence[Term]) -> str:
 
 
 def start_up(of_workload: pd.DataFrame, started_s: pd.Series, nodes: float) -> float | None:
-    """Mean seconds before the training. They are from the runs that show them, on the node count nearest
-    to ``nodes``.
+    """Mean seconds from the begin of a log to the training. Only runs whose log shows this time count, on
+    the node count nearest to ``nodes``.
 
     Args:
         started_s: from the begin of each run's log to the training; 0 if the log does not show it.

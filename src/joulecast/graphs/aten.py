@@ -1,8 +1,8 @@
-"""What each operator of torch is as an op: one function an operator.
+"""Operators of torch, made into ops. Each operator has one function here.
 
-Each takes the exported node's arguments by name (:class:`Call`), with the tensors among them as views, adds
-its op to the builder and gives the view of what it wrote; an operator that only looks at its input
-differently adds nothing and gives another view. :data:`OPERATORS` has them by their aten name.
+A function takes the arguments of the exported node by name (:class:`Call`). Tensors among them are views. It
+adds an op to the builder, and returns the view of what the op writes. Some operators change only how a tensor
+is seen. Their functions add no op, and return another view. :data:`OPERATORS` has the functions by aten name.
 
 Torch's schema names the arguments, so this module imports no torch.
 """
@@ -43,8 +43,8 @@ Result = View | list[View]
 def attention(call: Call) -> Result:
     """softmax(q k') v: dims batch, heads OTHER, query OPAQUE, head_dim OPAQUE, key OPAQUE.
 
-    Queries could be computed apart, but not with the keys' tensor split in the same way; where both are
-    read from one tensor, as in self-attention, that would be a contradiction.
+    The dim of the queries is OPAQUE, although each query could be computed apart. In self-attention, queries
+    and keys are read from one tensor. A split of the queries would also split the keys, which must be whole.
     """
     q, k, v, mask = call["query"], call["key"], call["value"], call["attn_mask"]
     if len(q.axes) != 4:
@@ -94,7 +94,7 @@ def layer_norm(call: Call) -> Result:
 
 
 def softmax(call: Call) -> Result:
-    """Dims as element by element; the one that is normalised over is OPAQUE."""
+    """Like an op element by element, but the dim over which it normalises is OPAQUE."""
     x = call["self"]
     written = map_groups(x.axes)
     written[call["dim"]] = [replace(dim, kind=OPAQUE) for dim in written[call["dim"]]]
@@ -135,7 +135,7 @@ def elementwise(kind: str, **fixed: str) -> Callable[[Call], Result]:
 
 
 def converted(call: Call) -> Result:
-    """A copy with numbers of another size; nothing where the size stays."""
+    """A copy with numbers of another size. No op if the size stays."""
     source = call["self"]
     if call.builder.tensors[source.tensor].itemsize == call.itemsize:
         return source  # type: ignore[no-any-return]
@@ -143,14 +143,14 @@ def converted(call: Call) -> Result:
 
 
 def dropout(call: Call) -> Result:
-    """Torch gives the input back where nothing is dropped, so that is no op."""
+    """Dropout. If nothing is dropped, torch returns its input, so there is no op."""
     if not call["train"] or call["p"] == 0:
         return call["input"]  # type: ignore[no-any-return]
     return elementwise("dropout", p="p")(call)
 
 
 def concat(call: Call) -> Result:
-    """Dims as element by element; the one along which tensors are joined is OPAQUE."""
+    """Tensors joined along a dim, which is OPAQUE. The other dims are those of an op element by element."""
     operands: list[View] = call["tensors"]
     like = max(operands, key=lambda v: any(u.batch for axis in v.axes for u in units(axis)))
     axis = (call["dim"] or 0) % len(like.axes)
@@ -160,7 +160,7 @@ def concat(call: Call) -> Result:
 
 
 def copy(call: Call) -> Result:
-    """Dims as element by element."""
+    """A copy. It has the same dims as an op element by element."""
     x = call["self"]
     written = map_groups(x.axes)
     return call.emit("copy", [(x, bindings(x, written))], written)

@@ -1,12 +1,13 @@
 """Op graphs from torch: a module is exported, and every operator in the export becomes an op or a view.
 
-The graph is that of the forward pass in training mode (batch norm with the batch's statistics, dropout where
-its probability is not 0, Inception's auxiliary classifier), with one ``cross_entropy`` op for every output at
-its end. It is traced with several samples, so that every axis that follows the batch is known to, and scaled
-to one. A weight that two layers share (tied) is one tensor that both read, under the first of its names.
+The graph holds the forward pass in training mode: batch norm uses the statistics of the batch, dropout is
+there if its probability is not 0, and so is Inception's auxiliary classifier. At the end of the graph, each
+output has one ``cross_entropy`` op. The graph is traced with several samples, to see which axes follow the
+batch, and then scaled to one sample. If two layers share a weight (tied), both read one tensor, under the
+first of its names.
 
-Needs torch, which takes seconds to import; :mod:`joulecast.graphs.network_graphs` reads captured graphs
-without it.
+This module needs torch, which takes seconds to import. :mod:`joulecast.graphs.network_graphs` reads captured
+graphs without torch.
 """
 
 import operator
@@ -376,7 +377,7 @@ def capture(
 def capture_trained(
     module: nn.Module, inputs: Sequence[Any], named_inputs: Mapping[str, Any]
 ) -> OpGraph:
-    """The op graph of a module while it is trained: at fp32, as all captured graphs are.
+    """The op graph of a module that is being trained. Like all captured graphs, it is at fp32.
 
     Raises:
         JoulecastError: as :func:`capture`.
@@ -417,7 +418,7 @@ def capture_gpt(size: GPTSize | None = None, length: int = 1024, name: str = "gp
 
 
 def write_shipped(folder: Path) -> list[Path]:
-    """Capture the graphs that are shipped with joulecast and write them to ``folder``; the files."""
+    """Capture the graphs that joulecast ships, and write them to ``folder``. Returns the files."""
     graphs = [capture_network(name, image, 16, 1000) for name, image in SHIPPED_IMAGES.items()]
     paths = []
     for graph in (*graphs, capture_gpt(length=SHIPPED_LENGTH)):

@@ -1,11 +1,11 @@
 """Puts the op graph of a capture together: names ops, makes their dims, follows axes from views to tensors.
 
-Used by :mod:`joulecast.graphs.aten`, which knows what each operator does. An operator of torch that nothing
-else is known of reads its tensors and writes its results (:func:`any_operator`), so that no operator ends a
-capture; what it computes is taken to cost only its memory traffic. Axes follow the batch where a size says
-that they do (networks are traced with a number of samples that is no usual size); all other axes are taken
-whole. What depends on no input, parameter or activation (positions, masks) is a buffer: frameworks make it
-once, or in no time. This module needs no torch.
+:mod:`joulecast.graphs.aten` knows what each operator does, and uses this module. An unknown operator of torch
+becomes an op that reads its tensors and writes its results (:func:`any_operator`). So no operator ends a
+capture. The cost of such an op is only its memory traffic. An axis of an unknown operator follows the batch
+if it has the size of the batch: networks are traced with a number of samples that is no usual size. All other
+axes are taken whole. Tensors that depend on no input, parameter or activation (positions, masks) are buffers,
+because frameworks make them once, or in no time. This module needs no torch.
 """
 
 from collections.abc import Iterable, Sequence

@@ -4,11 +4,11 @@ A GPU that computes draws what it draws awake, and its dynamic power, ``c V(c)^2
 
     P(c) = awake + (full - awake) c V(c)^2,      c: share of the boost clock
 
-The voltage falls with the clock down to a knee, and stays below. ``full`` follows from the joules of an
-operation, which P4, T4 and L4 gave (:mod:`joulecast.graphs.kernel_costs`). Rates of products and of fused
-attention fall with the clock; those of the memory, of links and of the host stay. The shares and the voltage
-are fitted to what power limits did on V100, A40, Quadro RTX 6000 and P100 (``recorded/zeus-trace``).
-``benchmarks/power_limits.py`` fits them, and judges them with each GPU left out.
+The voltage falls with the clock down to a knee. Below the knee it stays the same. ``full`` follows from the
+joules of an operation, which were learnt from P4, T4 and L4 (:mod:`joulecast.graphs.kernel_costs`). At a
+lower clock, products and fused attention are slower. Memory, links and host keep their rates. The shares and
+the voltage are fitted to what power limits did on V100, A40, Quadro RTX 6000 and P100
+(``recorded/zeus-trace``). ``benchmarks/power_limits.py`` fits them, and judges them with each GPU left out.
 """
 
 from dataclasses import dataclass, replace

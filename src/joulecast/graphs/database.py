@@ -1,14 +1,16 @@
 """The op database: what operators were measured to take on a machine, and shapes between them.
 
-An entry is keyed by all that its time depends on (:class:`Signature`): kind, attributes, sizes, direction and
-precision. A shape that was not measured is read off a straight line between two that were, if they differ
-from it in one splittable dim alone (an op costs a fixed part and one for each row); beyond the measured
-shapes only as far as :data:`REACH`. Anything else has no answer here, and a caller takes a roofline.
+The key of an entry is all that its time depends on (:class:`Signature`): kind, attributes, sizes, direction
+and precision. If a shape was not measured, its time is read from a straight line through two measured shapes.
+These may differ from it in one splittable dim only: an op has a fixed cost, and a cost for each row. The line
+reaches beyond the measured shapes only by :data:`REACH`. For any other shape there is no time here, and a
+caller takes a roofline.
 
-On a rented machine other guests use the same caches and memory, and slow everything by a few or by tens of
-percent, for tenths of a second or for minutes. Nothing in this system tells: the process has its core all
-the time. So what is compared is the mean of the fastest quarter of repetitions (:func:`mean_of_fastest`), of
-what is predicted as of what a prediction is made of; the repetitions have to be spread over the session.
+On a rented machine, other guests use the same caches and memory. They slow everything by a few percent or by
+tens of percent, for tenths of a second or for minutes. No counter shows this, because the process has its
+core all the time. So we use only the mean of the fastest quarter of the repetitions
+(:func:`mean_of_fastest`), for predicted steps and for the ops that predict them. The repetitions have to be
+spread over the session.
 
 This module needs no torch; :mod:`joulecast.graphs.measure_ops` measures.
 """
@@ -58,7 +60,7 @@ class Signature:
     precision: str
 
     def but(self, name: str) -> tuple[Any, ...]:
-        """All of it but the size of one dim."""
+        """The signature without the size of one dim."""
         others = tuple(size for size in self.dims if size[0] != name)
         return (self.kind, self.attributes, self.fixed, others, self.direction, self.precision)
 
@@ -184,7 +186,8 @@ class Database:
     def lookup(self, wanted: Signature) -> MeasuredShape | Interpolated | None:
         """Seconds of an op: measured, between two measured shapes, or not known.
 
-        Of several dims along which it could be read, the one whose nearest measured size is closest.
+        An op between two measured shapes differs from them in one dim. If several dims are possible, the one
+        with the nearest measured sizes is taken.
         """
         if wanted in self._exact:
             return MeasuredShape(self._exact[wanted].milliseconds / 1e3)
@@ -274,7 +277,7 @@ def read_database(path: Path) -> Database:
 
 
 def joined(databases: Iterable[Database]) -> Database:
-    """Databases of several networks as one; of an op that is in several, the mean.
+    """Join the databases of several networks. An op that is in several of them gets its mean time.
 
     Raises:
         JoulecastError: they are of different processors, threads or numbers of ranks.
@@ -303,7 +306,7 @@ def joined(databases: Iterable[Database]) -> Database:
 
 
 def merged(entries: Iterable[Entry]) -> tuple[Entry, ...]:
-    """One entry a signature: of an op in several places the mean of its times, so that sums stay."""
+    """One entry for each signature. An op in several places gets its mean time, so the sum stays the same."""
     found: dict[Signature, list[Entry]] = {}
     for entry in entries:
         found.setdefault(entry.signature, []).append(entry)

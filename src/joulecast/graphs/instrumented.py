@@ -1,9 +1,10 @@
 """A network's real training step with every operator timed where it runs.
 
-The network's export is run operator by operator, which computes what the network computes. The forward of an
-op is timed around its call. Its backward is what autograd does from the first of the nodes that the call
-left on the tape to the next op's, so the sum of gradients that meet belongs to the op that brought the last
-of them. Operators that only look at a tensor (or copy it to another layout) belong to the op that wrote it.
+The export of the network runs operator by operator, and computes the same as the network. The time of a
+forward is taken around the call. A call leaves nodes on autograd's tape. The backward of an op lasts from the
+first of its nodes to the first node of the next op. If several gradients of one tensor are added, the sum
+belongs to the op whose gradient comes last. Operators that only look at a tensor, or copy it to another
+layout, belong to the op that wrote it.
 """
 
 import operator
@@ -54,10 +55,10 @@ class _Clock:
     events: list[tuple[str, float]] = field(default_factory=list)
 
     def claim(self, op: str, output: Any) -> None:
-        """Count the nodes on the tape before ``output`` that no other op has claimed as ``op``'s.
+        """Claim for ``op`` the nodes on the tape before ``output`` that no other op has claimed.
 
-        Autograd runs the nodes of one call one after the other, so that the arrival at the first will do; a
-        hook at each of them would make a vision transformer's backward slower by a tenth.
+        Autograd runs the nodes of one call one after the other. So it is enough to note when it arrives at
+        the first one. A hook at each node would make the backward of a vision transformer slower by a tenth.
         """
         node = getattr(output, "grad_fn", None)
         if node is not None and node not in self.known:
@@ -71,7 +72,7 @@ class _Clock:
         return arrive
 
     def add(self, op: str, seconds: float) -> None:
-        """Time of an op's forward."""
+        """Add seconds to the forward time of an op."""
         self.forward[op] = self.forward.get(op, 0.0) + seconds
 
     def close(self, stop: float) -> None:

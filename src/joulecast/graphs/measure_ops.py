@@ -286,7 +286,7 @@ def measure_database(
         batches: samples of a rank; several give interpolation its points.
         ranks: processes that train side by side, one thread each.
         out: JSON file, or ``None``.
-        iterations: timed steps, of whose fastest quarter the means are taken over all ranks.
+        iterations: timed steps. Means are taken over the fastest quarter of them, on all ranks.
         load: what other programs did before; the machine is looked at if ``None``.
 
     Raises:

@@ -108,9 +108,9 @@ class NetworkBuilder:
         in_next: bool = False,
         **attributes: Any,
     ) -> str:
-        """An op element by element: the first operand has all axes; others name the axes that they have.
+        """Add an op element by element. The first operand has all axes. The others name the axes they have.
 
-        ``in_next``: where the net fuses, it has no kernel of its own.
+        With ``in_next``, the op runs in the kernel of the op behind it, if the builder fuses (``fuses``).
         """
         if in_next and self.fuses:
             attributes["in_next"] = True

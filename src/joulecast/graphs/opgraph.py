@@ -1,14 +1,15 @@
 """The op graph of a network: its operators, the spaces they iterate over, and the tensors between them.
 
 An op computes one value for each point of its iteration space. Every axis of a tensor that it reads or
-writes follows one dim of that space (or none, when the op always takes the axis whole), so that splitting a
-dim tells how its tensors split: a linear layer ``y[b, o] = x[b, h] w[o, h]`` has the dims ``b`` (batch),
-``o`` (other) and ``h`` (reduce), and splitting ``h`` leaves partial sums of ``y``. The same rule gives the
-backward op: a dim that a tensor does not have is summed over in that tensor's gradient, which is why
-splitting the batch makes the weights' gradients partial sums (Duan et al. 2024, section 4).
+writes follows one dim of this space. (It follows none if the op always takes the axis whole.) So if a dim is
+split, it is known how the tensors are split. For example, a linear layer ``y[b, o] = x[b, h] w[o, h]`` has
+the dims ``b`` (batch), ``o`` (other) and ``h`` (reduce). If ``h`` is split, each part gives a partial sum of
+``y``. The same rule holds for the backward op: the gradient of a tensor is summed over each dim that the
+tensor does not have. So if the batch is split, the gradients of the weights are partial sums (Duan et al.
+2024, section 4).
 
-Views are absorbed: a reshape that only renames axes is no op, its readers read the tensor before it. An axis
-that merges several dims, as the hidden axis merges heads and head size, follows the outermost of them.
+Views are no ops. If a reshape only renames axes, its readers read the tensor before it. An axis that merges
+several dims follows the outermost of them. For example, the hidden axis merges heads and head size.
 
 This module needs no torch.
 """

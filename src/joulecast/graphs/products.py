@@ -45,7 +45,7 @@ def linear(call: Call) -> View:
 
 
 def matmul(call: Call) -> View:
-    """A linear layer where the second factor is a weight; else as :func:`batched`."""
+    """A linear layer if the second factor is a weight. Otherwise the same as :func:`batched`."""
     one, other = call["mat1"] or call["self"], call["mat2"] or call["other"]
     bias = call["self"] if call["mat1"] else None
     if len(other.axes) == 2 and call.builder.tensors[other.tensor].role == "parameter":
@@ -90,7 +90,7 @@ def baddbmm(call: Call) -> View:
 
 
 def einsum(call: Call) -> View:
-    """A dim for each letter, REDUCE where the result lacks it; of one or two tensors."""
+    """An einsum of one or two tensors. Each letter is a dim. It is REDUCE if the result lacks the letter."""
     equation, operands = call["equation"].replace(" ", ""), call["tensors"]
     given, _, result = equation.partition("->")
     terms = given.split(",")
@@ -242,7 +242,7 @@ def pool(kind: str) -> Callable[[Call], View]:
 
 
 def adaptive_avg_pool(call: Call) -> View:
-    """An average pool whose window is what the sizes make of it, rounded up."""
+    """An average pool. Its window is the size of the input over that of the output, rounded up."""
     (h, w), (rows_out, columns_out) = call["self"].shape[2:], call.shape[2:]
     kernel = [ceil(h / rows_out), ceil(w / columns_out)]
     return _pool(call, "avg_pool", kernel, kernel)

@@ -263,7 +263,8 @@ class _Network:
         return net.pointwise("multiply", f"{act}/multiply", half, inner, module=act)
 
     def mlp(self, module: str, x: str, ffn: int) -> str:
-        """Columns, a nonlinearity, rows."""
+        """A linear layer, a nonlinearity, and a second linear layer. Megatron splits the first layer by
+        columns, and the second one by rows."""
         net, size = self.net, self.size
         if size.mlp == "swiglu":
             gate = net.linear(f"{module}.gate", x, ffn, bias=size.bias)

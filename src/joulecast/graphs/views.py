@@ -1,9 +1,9 @@
 """Relations between a view's axes and those of the tensor that it looks at.
 
-A tensor's axis is an :class:`Atom`. A reshape that splits an axis splits its atom, one that merges axes puts
-several atoms on one axis; a transpose moves them, a select drops one. So a view, however many reshapes made
-it, still knows for each of its axes which part of the stored tensor it is, and nothing has to be guessed from
-sizes that happen to agree: the axis that follows the batch is the one whose atom came from the input's.
+An axis of a tensor is an :class:`Atom`. A reshape that splits an axis splits its atom. A reshape that merges
+axes puts several atoms on one axis. A transpose moves atoms, and a select drops one. So even after many
+reshapes, a view knows for each of its axes which part of the stored tensor it is. Nothing has to be guessed
+from equal sizes. For example, an axis follows the batch if its atom came from the batch axis of the input.
 
 This module needs no torch.
 """
@@ -19,7 +19,7 @@ from joulecast.errors import JoulecastError
 
 @dataclass(eq=False)
 class Atom:
-    """An axis, or the part of one that some view has separated; compared by identity."""
+    """An axis, or a part of an axis that some view has split off. Atoms are compared by identity."""
 
     size: int
     batch: bool = False

@@ -1,7 +1,8 @@
-"""Logs of other tools to run records: which part of a log is which run, and the record of each run.
+"""Makes run records from logs of other tools: finds the runs in a log, and writes a record of each.
 
-The user names the runs, by options or by a table with a row for each run. Otherwise the log itself may
-know its runs. Otherwise the whole log is one run. All that follows is the same for every imported run.
+The user names the runs, by options or by a table with a row for each run. If the user names none, the log
+itself may know its runs. If it does not, the whole log is one run. The further steps are the same for every
+imported run.
 """
 
 from collections import Counter

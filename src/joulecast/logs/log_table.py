@@ -315,10 +315,10 @@ class LogTable:
         what: str = "watts",
         only: re.Pattern[str] | None = None,
     ) -> Iterator[tuple[str, tuple[str, ...], Times, Floats]]:
-        """The readings of each column of ``values`` and of each meter that the cells of ``names`` give: the
-        column, these cells, the times as far as they can be placed, and W or J.
+        """The readings of each meter. A meter is a column of ``values`` together with the cells of ``names``.
 
-        Lines whose time is not of the pattern ``only`` are left out (:attr:`left_out`).
+        A result has the column, these cells, the times as far as they can be placed, and the readings in W or
+        J. Lines whose time does not match the pattern ``only`` are left out (:attr:`left_out`).
 
         Raises:
             JoulecastError: a cell is no time or reading, or the times are of several forms.

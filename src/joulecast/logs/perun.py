@@ -1,9 +1,9 @@
 """What perun measured: its HDF5 file, or the CSV file that ``perun export ... csv`` makes from it.
 
-perun keeps runs (``--rounds``) one after the other. The times of a run count from its own begin. The date
-is that of the whole call. So the begin of a later round follows only from how long the rounds before it
-were. perun reads counters and sensors. What it has from a sensor in watts or joules is used; its formulas
-are not.
+With ``--rounds``, perun repeats a run, one round after the other. The times of a round count from the begin
+of this round, but all rounds of a call have only one date. So a round is taken to begin where the one before
+it ended. Values in watts or joules that perun read from a sensor are used. Values that perun
+computed by a formula are not used.
 """
 
 import re

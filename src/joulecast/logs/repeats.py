@@ -28,13 +28,13 @@ _LEADING_COUNT = re.compile(r"^\d+x", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Repeat:
-    """What the comparison of runs needs of one.
+    """The facts of one run that are needed to compare runs.
 
     Attributes:
         run: its name.
         setting: submitter, system, benchmark and nodes.
         when: its start and stop, in ms since the epoch where ``dated``, else on its own clock.
-        watts: of a metered node, in the mean over the run.
+        watts: mean watts of a metered node during the run.
         joules_per_work: of all nodes.
         load_w: what a node draws for most of the run, and ``floor_w`` at its lowest; NaN if unknown.
         supply: what was metered.

@@ -192,12 +192,12 @@ def _one_thread() -> Iterator[None]:
 def measure_module(
     name: str, module: nn.Module, inputs: Sequence[Tensor], passes: int
 ) -> TaskGraph:
-    """Measure every task of a module on one thread. Between these steps, whole steps of the module are
-    measured.
+    """Measure every task of a module on one thread. Steps that are measured task by task alternate with whole
+    steps.
 
-    Of both sorts, one more step than ``passes`` is run, and the first is dropped. A time is the mean of
-    its fastest quarter (:func:`.mean_of_fastest`). The provenance has ``step_s``, the time of a whole
-    step of the unchanged module, next to ``tasks_s``, the sum of all tasks. Gradients of the module's
+    Each sort has one step more than ``passes``, and its first step is dropped. A time is the mean of the
+    fastest quarter of the steps (:func:`.mean_of_fastest`). The provenance has ``step_s``, the time of a
+    whole step of the unchanged module, next to ``tasks_s``, the sum of all tasks. Gradients of the module's
     parameters are dropped.
 
     Args:

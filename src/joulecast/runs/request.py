@@ -310,8 +310,8 @@ class WithPrices(NodePrices, Request):
 
     prices: Path | None = Field(
         default=None,
-        description="Configuration file. Its section `prices` gives the prices that are not given "
-        "otherwise.",
+        description="Configuration file. If you give no option for a price, its section `prices` gives "
+        "this price.",
     )
 
 

@@ -1,10 +1,10 @@
-"""The least time that a step can take: a search does not simulate what is slower than the best so far.
+"""The least time that a step can take. A search skips strategies whose least time is above the best so far.
 
-A device computes one thing at a time, a transfer is never faster than alone, and nothing starts before what
-it waits for is done. So a device takes at least its turns, one after the other, each with the collectives
-that it waits for; before them, the first micro-batch passes the earlier stages; behind them, the last one
-passes these again, or the last gradients are summed. All of that is known from the turns that differ, which
-are few, however many micro-batches there are.
+A device computes one thing at a time. A transfer is never faster than it is alone. Nothing starts before all
+that it waits for is done. So the least time of a device has three parts. First, the first micro-batch passes
+the earlier stages. Then the device does its turns one after the other, each with the collectives that it
+waits for. At the end, the last micro-batch passes the earlier stages again, or the last gradients are summed.
+Many turns are alike. So only the few different ones are computed, however many micro-batches there are.
 """
 
 import math
@@ -23,7 +23,7 @@ from joulecast.simulate.transfers import Flow
 
 @dataclass(frozen=True)
 class Least:
-    """What a step takes at least: never above what its simulation gives."""
+    """The least seconds of a step. They are never above those of its simulation."""
 
     step_s: float
     computing_s: float
@@ -106,11 +106,11 @@ class _Class:
         self.computing_s = update_s + self.pace * sum(n * computing[k] for k, n in counts.items())
 
     def turn(self, work: TurnWork, begin_s: float = 0.0) -> _Turn:
-        """What a turn takes at least.
+        """The least time of a turn.
 
         Args:
-            begin_s: 0: from its begin, where all is there that it receives; minus infinity: from when that
-                arrives, where it has waited for nothing else.
+            begin_s: 0 to count from the begin of the turn, when all that it receives has arrived; minus
+                infinity to count from the arrival, when the turn has waited for nothing else.
         """
         messages, done = work.phase.messages, dict[int, float]()
         now = weights_s = begin_s

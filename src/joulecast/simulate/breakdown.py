@@ -1,7 +1,7 @@
 """Breakdown of a step's time: computing, exposed communication, and waiting for others.
 
-Of a device's step, what it does not compute is exposed communication while something of its own travels,
-and bubble while nothing does: it waits for another stage, or for a straggler.
+A device does not compute all the time of a step. The rest is exposed communication while one of its own
+messages travels. It is bubble while none travels: the device waits for another stage, or for a straggler.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Intervals = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Seconds of one step, the mean over devices; the first three make the step."""
+    """Seconds of one step, the mean over devices. The first three add up to the step."""
 
     computing_s: float
     exposed_communication_s: float
@@ -83,7 +83,7 @@ def breakdowns(graph: ActivityGraph, timeline: Timeline, classes: int) -> list[B
 
 
 def mean_breakdown(parts: list[Breakdown], sizes: NDArray[np.int64]) -> Breakdown:
-    """The mean over devices of classes of these sizes."""
+    """The mean breakdown of all devices. ``sizes`` are the numbers of devices in the classes."""
     share = sizes / sizes.sum()
 
     def mean(name: str) -> float:

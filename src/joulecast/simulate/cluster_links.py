@@ -1,8 +1,8 @@
 """The links of a cluster, from collectives that ran alone on it.
 
-The simulator's own price of a collective is fitted: within a node the rate of a GPU's link, and launch and
-latency of a step; then between nodes the rate of a node's links, and the latency of a step. What the
-collectives do not show stays as it was. Nothing of a training step goes into it.
+The fit adapts the simulator's model of a collective. First it finds, within a node, the rate of a GPU's link,
+the launch, and the latency of a step. Then it finds, between nodes, the rate of a node's links and the
+latency of a step. What the collectives do not show stays as it was. The fit uses no measured training step.
 """
 
 import math
@@ -92,7 +92,7 @@ _ODD = 0.1
 
 @dataclass(frozen=True)
 class ClusterLinks:
-    """A platform whose links were fitted, and what that rests on."""
+    """A platform with fitted links, and the tests that the fit rests on."""
 
     platform: Platform
     within: list[CollectiveTest]

@@ -1,8 +1,8 @@
-"""One graph of activities from the stages' programs: classes of ranks, micro-batches, gradients, optimizer.
+"""Makes one graph of activities from the programs of the stages, for all classes of ranks.
 
-Steps between two points where anything is sent or awaited are fused into one activity, since nothing can
-come between them; ``mode: proteus``, where an overlap slows whole ops, leaves every op an activity of its
-own.
+The graph holds the micro-batches, the exchange of gradients, and the optimizer. Consecutive steps become one
+activity if nothing is sent or awaited between them. With ``mode: proteus``, every op stays an activity of its
+own, because an overlap there slows whole ops.
 """
 
 import math
@@ -75,7 +75,7 @@ class StagePlan:
 
     @property
     def all_segments(self) -> Iterator[tuple[Phase, list[Segment]]]:
-        """Segments, and the phase that they are of."""
+        """Each list of segments, and the phase to which it belongs."""
         yield self.program.first_forward, self.first_forward
         yield self.program.forward, self.forward
         for segments in (self.backward, self.last_backward, self.weights, self.last_weights):

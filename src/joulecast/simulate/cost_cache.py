@@ -1,6 +1,6 @@
-"""What an op costs is asked once: blocks of a network repeat each other, and so do strategies.
+"""A cache of costs. The same ops occur again and again, in the blocks of a network and in many strategies.
 
-What an op costs depends on its kind, dims, attributes and tensors, and not on its name: that is its
+The cost of an op depends on its kind, dims, attributes and tensors, and not on its name. These are its
 signature. A search asks for the cost of the same few signatures thousands of times.
 """
 
@@ -63,7 +63,7 @@ class OpCache:
         return self._of_graph[id(graph)][1]
 
     def once(self, graph: OpGraph, key: Hashable, work: Callable[[], T]) -> T:
-        """What work on a graph gives; done once for each key."""
+        """The result of some work on a graph. The work is done once for each key."""
         # The graph is kept, so that its id stays its own.
         self.numbers(graph)
         of_graph = id(graph), key
@@ -104,5 +104,5 @@ class CachedCosts:
 
 
 def cached(costs: Costs) -> CachedCosts:
-    """Costs that remember what they were asked; the same object, if they do already."""
+    """Costs with a cache. If they have one already, the same object."""
     return costs if isinstance(costs, CachedCosts) else CachedCosts(costs)

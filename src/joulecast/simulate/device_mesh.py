@@ -1,10 +1,11 @@
 """The devices of a strategy: where each stands in the mesh, and which of them do the same at the same time.
 
-Devices that do the same are one class, which is simulated once. They start with the colour of what they do
-themselves: stage, size of their part, pace. Colours are then split until any two devices of a colour meet the
-same colours in every group that they belong to (replicas, shards, pipelines, nodes and units behind a port):
-an equitable partition, so that, step by step, whatever happens to one of them happens to all. A straggler has
-a colour of its own, and splits those that wait for it.
+Devices that do the same are one class, and a class is simulated once. To find the classes, each device gets a
+colour. At first, the colour says what the device does itself: its stage, the size of its part, its pace. Then
+colours are split until two devices of one colour meet the same colours in every group of theirs. Groups are
+replicas, shards, pipelines, nodes and units behind a port. The result is an equitable partition: in each step
+of the simulation, all devices of a colour do the same. A straggler has a colour of its own. It also splits
+the colours of the devices that wait for it.
 """
 
 from collections.abc import Mapping
@@ -24,7 +25,7 @@ Ints = NDArray[np.int64]
 
 
 def scrambled(numbers: Ints) -> NDArray[np.uint64]:
-    """Each number as 64 bits that look random, so that sums of them tell multisets apart (splitmix64)."""
+    """Each number as 64 bits that look random (splitmix64). Different multisets then have different sums."""
     bits = numbers.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -125,7 +126,7 @@ class DeviceMesh:
         return np.arange(len(self.pace), dtype=np.int64).reshape(tuple(self.mesh.values()))
 
     def pace_of(self, number: int) -> float:
-        """How many times as long the devices of a class compute."""
+        """Factor by which the devices of a class compute longer than a device that is no straggler."""
         return float(self.pace[self.classes.first[number]])
 
     def groups(self, axis: str) -> Ints:
@@ -167,10 +168,10 @@ def build_device_mesh(
     folded: bool,
     by_place: bool = False,
 ) -> DeviceMesh:
-    """Stand the devices of a strategy in its mesh, and fold those that are alike.
+    """Give each device of a strategy its place in the mesh, and fold devices that are alike.
 
     Raises:
-        JoulecastError: a straggler that is no device of it.
+        JoulecastError: a straggler is no device of the strategy.
     """
     devices = strategy.devices
     pace = np.ones(devices)

@@ -1,9 +1,9 @@
-"""One class of devices on its way through a step: its activities, added in the order of its work.
+"""What one class of devices does in a step: its activities, added in the order of its work.
 
-A device computes one thing at a time, and its messages queue on streams, first in, first out: feature
-messages, weights that are gathered, gradients, and one stream to each device that it sends to. Gradients of
-sharded weights (ZeRO-2 and 3) queue with the gathers of weights, as they are one communicator's: the next
-block's weights are gathered before the gradients of this one are scattered.
+A device computes one thing at a time. Its messages wait in streams, first in, first out. There is a stream
+for feature messages, one for gathers of weights, one for gradients, and one to each device that it sends to.
+With ZeRO-2 and 3, the gradients of sharded weights are in the stream of the gathers, because both use one
+communicator. The weights of the next block are gathered before the gradients of this block are scattered.
 """
 
 from typing import TYPE_CHECKING
@@ -35,7 +35,7 @@ class DeviceStreams:
         self.transfers = compiler.transfers
         self.number = number
         self.device = device
-        """Its place in the pipeline."""
+        """The place of the class in the pipeline."""
         self.pace = compiler.device_mesh.pace_of(number)
         self.last_compute: int | None = None
         self.last_on: dict[object, int] = {}

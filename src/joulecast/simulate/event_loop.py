@@ -1,12 +1,11 @@
 """The event loop: runs the activities of a step, of devices and links, in simulated time.
 
-An activity computes for some seconds of one device, or transfers bytes through the ports of a network that
-is shared. Streams need no queues here: a stream is first in, first out, so that each of its activities
-simply waits for the one before. Two things change the pace of an activity under way: a transfer that starts
-or ends changes the rates of those that share ports with it, and a device that computes while its gradients
-travel does both more slowly (the overlap slowdown gamma). Both are rates here, for exactly as long as they
-last. With ``whole_activity`` slowdown, as in the paper, an activity that meets the other kind at all is
-slowed from end to end.
+An activity computes on one device for some seconds, or transfers bytes through the ports of a shared network.
+A stream is first in, first out. It needs no queue here: each of its activities waits for the one before.
+Two things change the pace of a running activity. A transfer that starts or ends changes the rates of all
+transfers that share ports with it. A device that computes while its gradients travel does both more slowly
+(the overlap slowdown gamma). Both change the pace only while they last. With ``whole_activity`` slowdown, as
+in the paper, an activity is slowed from its begin to its end if it meets the other kind at any time.
 """
 
 import heapq

@@ -1,8 +1,8 @@
-"""What a strategy does not say is inferred: the dim of each op that is split along an axis of the mesh.
+"""Infers what a strategy does not say: which dim of each op is split along which axis of the mesh.
 
-The batch along replicas; columns, then rows, of matrix products along ``tensor`` (Megatron), with what stands
-between them along the sequence; the experts of a mixture along ``expert``; and elsewhere an op keeps the
-shards of what it reads.
+The batch is split along replicas. Along ``tensor``, matrix products are split by columns and by rows in turn
+(Megatron), and the ops between them by the sequence. The experts of a mixture are split along ``expert``. Any
+other op keeps the shards of the tensors that it reads.
 """
 
 from collections.abc import Mapping
@@ -15,14 +15,16 @@ Placements = list[dict[str, str]]
 
 
 def column_dims(graph: OpGraph, op: Op) -> list[Dim]:
-    """Dims whose parts need a part of the weights each and give a part of the output each; experts last."""
+    """Dims of the output. A part of such a dim needs only a part of the weights, and gives a part of the
+    output. The dim of experts comes last."""
     axes = _weight_axes(graph, op)
     found = [d for d in op.dims if d.kind is DimKind.OTHER and d.name in axes]
     return sorted(found, key=lambda dim: dim.name == "experts")
 
 
 def row_dims(graph: OpGraph, op: Op) -> list[Dim]:
-    """Dims whose parts need a part of the weights and of the input each, and give partial sums."""
+    """Dims over which the op sums. A part of such a dim needs only a part of the weights and of the input,
+    and gives a partial sum."""
     return [d for d in op.dims if d.kind is DimKind.REDUCE and d.name in _weight_axes(graph, op)]
 
 
@@ -96,9 +98,10 @@ def _written_shards(op: Op, dim: str | None) -> dict[str, int]:
 def split_products(
     graph: OpGraph, placements: Placements, axis: str, size: int, whole_experts: bool = False
 ) -> None:
-    """Columns, then rows: the product after sharded columns sums over its rows (Megatron).
+    """Split matrix products as Megatron does: one product by columns, the next one by rows.
 
-    ``whole_experts``: a mixture's experts are divided among the devices, and not the columns of each.
+    The parts of the second product are then summed. With ``whole_experts``, the devices divide the experts of
+    a mixture among themselves, and no expert is split by columns.
     """
     shards: dict[str, int] = {}
     for op, placement in zip(graph.ops, placements, strict=True):

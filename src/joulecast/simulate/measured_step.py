@@ -1,4 +1,4 @@
-"""A training step that was measured on a GPU: simulating the same, and what it says of the GPU's costs.
+"""Training steps that were measured on a GPU. They are simulated, too, to correct the costs of the GPU.
 
     network: gpt2-large
     strategy: dp=4
@@ -9,9 +9,10 @@
     step_s: 0.712
     memory_bytes: 41.2e+9
 
-Such steps correct what no description tells: clocks, drivers, libraries. What they say of another step is in
-:mod:`joulecast.simulate.correction`; it scales what ops cost, and communication stays as it is. A measured
-peak of memory gives what the process keeps in addition to its tensors.
+Such steps correct what no description contains: clocks, drivers, libraries.
+:mod:`joulecast.simulate.correction` applies them to other steps. The correction scales the costs of ops, and
+leaves communication as it is. A measured peak of memory shows how much memory the process keeps in addition
+to its tensors.
 """
 
 import math
@@ -240,7 +241,7 @@ def odd_remark(steps: Sequence[MeasuredStep], simulations: Sequence[Simulation])
 def corrected(
     platform: Platform, costs: Costs, steps: Sequence[MeasuredStep]
 ) -> tuple[Platform, Corrected]:
-    """A platform and its costs as measured steps correct them.
+    """The platform and its costs, corrected by measured steps.
 
     Raises:
         JoulecastError: as :func:`factor_of`.

@@ -1,8 +1,8 @@
-"""What a network's links are worth, from stand-alone collectives and messages.
+"""Fits the rates of a network's links to stand-alone collectives and messages.
 
-A collective takes a launch, a latency for each of its steps, and the time of its bytes: which of the
-algorithms' forms explains the measurements best is chosen with the rates, by relative error. Nothing of a
-training step goes into it.
+A collective takes a launch, a latency for each of its steps, and the time of its bytes. Each algorithm has a
+formula for this. The fit finds the rates and the algorithm that explain the measurements best, by relative
+error. It uses no measured training step.
 """
 
 import json

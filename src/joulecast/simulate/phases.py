@@ -74,12 +74,12 @@ class WeightGradient(NamedTuple):
 
     @property
     def bytes(self) -> float:
-        """Bytes of it."""
+        """Bytes of the gradient."""
         return self.share * self.sharding.bytes
 
     @property
     def zero(self) -> int:
-        """Its level of ZeRO."""
+        """The level of ZeRO at which the weight is sharded."""
         return self.sharding.zero
 
     def at_zero(self, level: int) -> "WeightGradient":
@@ -112,7 +112,8 @@ class Sharding(NamedTuple):
 
 
 def reduction(zero: int, axis: str) -> Kind:
-    """The collective that sums gradients along an axis: with ZeRO a device needs but its shard."""
+    """The collective that sums gradients along an axis. With ZeRO, a device needs only its own shard of the
+    sum."""
     return "reduce_scatter" if zero and shards_state(axis) else "all_reduce"
 
 

@@ -1,8 +1,8 @@
 """Placement of every op by a strategy tree: its stage, and the mesh axis along which each dim is split.
 
-Settings go down the tree; what is left open is inferred: columns and rows of matrix products along the
-tensor axis, an even cut into stages along the pipeline axis, and for all other ops the placement of the
-tensors that they read.
+A setting of a node of the tree also holds below it. The rest is inferred. Along the tensor axis, matrix
+products are split by columns and rows. Along the pipeline axis, the network is cut evenly into stages. All
+other ops are placed like the tensors that they read.
 """
 
 from collections.abc import Hashable, Mapping

@@ -1,9 +1,9 @@
 """What one device of a pipeline stage does in a micro-batch: steps of compute, and messages between them.
 
-All devices of a stage run the same program, on their own parts. A step waits for the messages that bring
-what it reads; a message starts after the step that makes what it carries. Collectives are inferred from the
-layouts at both ends of a tensor, in forward and, with the same rule, in backward; tensors that cross a cut
-of the pipeline are sent.
+All devices of a stage run the same program, each on its own part. A step waits for the messages that bring
+its input. A message starts after the step that makes its content. Collectives are inferred from the layouts
+of a tensor where it is written and where it is read. The same rule holds for forward and backward. A tensor
+that crosses a cut of the pipeline is sent.
 """
 
 from collections import defaultdict
@@ -39,9 +39,10 @@ Mesh = Mapping[str, int]
 
 
 class StageProgram:
-    """The phases of one stage, and the weights that it trains; phases are written when they are asked for.
+    """The phases of one stage, and the weights that it trains.
 
-    Memory is known without them, and most of the strategies that a search looks at do not fit.
+    Phases are written only when they are asked for. A search looks at many strategies that do not fit in
+    memory, and the memory is known without phases.
     """
 
     def __init__(self, builder: "ProgramBuilder", stage: int) -> None:
@@ -51,7 +52,7 @@ class StageProgram:
 
     @cached_property
     def weights(self) -> dict[str, Sharding]:
-        """What a device computes with of each weight, and how its state is sharded."""
+        """By weight: the bytes with which a device computes, and how the training state is sharded."""
         return {
             access.tensor: self._builder.sharding(access, item)
             for item in reversed(self.items)
@@ -91,7 +92,7 @@ class StageProgram:
 
     @property
     def gradients(self) -> list[WeightGradient]:
-        """Gradients of its weights, in the order in which backward has them ready."""
+        """Gradients of the weights of the stage, in the order in which backward makes them."""
         return self._backward[1]
 
     @cached_property

@@ -1,10 +1,16 @@
 """The conventions of the original simulator, for parity with its outputs (``mode: proteus``): costs, links.
 
-They are conventions, not better knowledge: biases are added in a pass of their own, pooling reads its whole
-window for every value that it gives, attention writes its scores and goes over them op by op, the optimizer
-moves a parameter four times, gradient buckets close at 25 MB (of 10^6), every op costs a launch of 2 us.
-Which of several conceivable conventions hold was found from its outputs without overlap: convolutional
-networks on one device, GPT split by batch and by tensor over the 8 devices of a node.
+They are conventions, not better knowledge:
+
+* Biases are added in a pass of their own.
+* Pooling reads its whole window for every value that it writes.
+* Attention writes its scores, and each op reads them again.
+* The optimizer moves a parameter four times.
+* A gradient bucket closes at 25 MB (of 10^6 bytes).
+* Every op costs a launch of 2 us.
+
+We chose the conventions that agree with outputs of the original simulator without overlap. These outputs are
+for convolutional networks on one device, and for GPT, split by batch and by tensor over 8 devices of a node.
 """
 
 import math

@@ -1,8 +1,9 @@
-"""What recomputation runs again before a backward: a block, or the core of its attention alone.
+"""What recomputation runs again before a backward: a whole block, or only the core of its attention.
 
-The core goes from the scores to what is summed by them. Its activations grow with the square of the sequence
-and cost little to compute (selective recomputation; Korthikanti et al. 2022, section 5). A fused kernel is a
-core by itself; one that is written out has products, scaling, mask, softmax and dropout around the softmax.
+The core computes the scores, and the sum of the values that they weight. Its activations grow with the square
+of the sequence, and cost little to compute (selective recomputation; Korthikanti et al. 2022, section 5). A
+fused attention is a core of one kernel. Otherwise the core has several ops: the two products, scaling, mask,
+softmax and dropout.
 """
 
 from collections.abc import Sequence

@@ -111,8 +111,8 @@ class OnSimulator(SimulatedTraining):
     )
     fits: Path | None = Field(
         default=None,
-        description="Fits to metered runs on this hardware. The joules follow from them. By default: the "
-        "shipped ones.",
+        description="File with fits to metered runs on this hardware. The joules are computed from them. "
+        "By default: the shipped fits.",
     )
 
 

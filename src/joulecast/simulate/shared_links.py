@@ -1,8 +1,8 @@
-"""Shares of transfers in the ports of links: max-min fair, as a fluid.
+"""Divides the ports of links among transfers. The shares are max-min fair, and transfers flow like a fluid.
 
-A flow takes ``usage`` times its rate from every port that it crosses. Rates grow together until a port is
-full; the flows that cross it keep what they have, the others keep growing (progressive filling; Bertsekas
-and Gallager 1992, section 6.5.2).
+A flow takes ``usage`` times its rate from every port that it crosses. All rates grow together until a port is
+full. The flows that cross this port then keep their rate, and the others grow on (progressive filling;
+Bertsekas and Gallager 1992, section 6.5.2).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -61,8 +61,8 @@ def fair_rates(flows: Mapping[int, Usage], capacity: Sequence[float]) -> dict[in
 class SharedLinks:
     """The flows that are under way, and the rates that their ports leave them.
 
-    Only flows that share a port, directly or through others, change each other's rates, so that a change
-    is worked out for those alone.
+    A flow changes the rate of another one only if they share a port, directly or through further flows. If a
+    flow starts or ends, only the rates of such flows are computed again.
     """
 
     def __init__(self, capacity: Sequence[float], sharing: bool = True) -> None:

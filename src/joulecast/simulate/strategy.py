@@ -1,12 +1,13 @@
 """The strategy tree: how a network's ops are split over a mesh of devices, and in which order they run.
 
-The mesh has named axes, ``pipeline``, ``data`` and ``tensor`` by habit, whose sizes multiply to the number
-of devices; a tree that mirrors the network's modules says which dim of an op is split along which axis,
-which pipeline stage it belongs to, whether its activations are computed again for backward, and how much of
-its training state each device keeps (ZeRO). What a node does not say it inherits from its parent; what
-is not given is inferred: ``data`` splits the batch, ``tensor`` splits columns and rows of matrix products
-in turn (Megatron), ``pipeline`` cuts the network where the stages' times come out even, and every other op
-follows the tensors that it reads (Duan et al. 2024, section 4; placements by mesh axis after GSPMD).
+The mesh has named axes, usually ``pipeline``, ``data`` and ``tensor``. The product of their sizes is the
+number of devices. The tree has the same shape as the modules of the network. It says which dim of an op is
+split along which axis, to which pipeline stage the op belongs, whether its activations are computed again for
+backward, and how much of its training state each device keeps (ZeRO). A node inherits from its parent what it
+does not say. What no node says is inferred. ``data`` splits the batch. ``tensor`` splits columns and rows of
+matrix products in turn (Megatron). ``pipeline`` cuts the network so that the times of the stages are even.
+Every other op follows the tensors that it reads (Duan et al. 2024, section 4; placements by mesh axis are
+those of GSPMD).
 """
 
 import math

@@ -1,9 +1,9 @@
 """Ranking parallel strategies: every way to divide devices, batch and training state that fits in memory.
 
-Strategies that differ only in what fits are not all timed: recomputation and gradients that add up over
-micro-batches cost time for memory, so that they are tried where the same strategy without them does not fit.
-Where only the best are asked for, strategies are simulated in the order of the least time that they can take
-(:mod:`joulecast.simulate.bounds`), until what is left cannot be among them.
+Recomputation saves memory and costs time. So does adding up gradients over micro-batches. A strategy is tried
+with them only if it does not fit in memory without them. If only the best strategies are asked for, they are
+simulated in the order of the least time that they can take (:mod:`joulecast.simulate.bounds`). The search
+ends when no other strategy can be among the best.
 """
 
 import bisect
@@ -56,7 +56,7 @@ class Found:
     """The least values that all processes have found so far.
 
     Args:
-        top: how many of them are wanted; ``None``: all, so that no value is too large.
+        top: how many of them are wanted. ``None``: all. Then no value is too large.
     """
 
     def __init__(self, top: int | None) -> None:
@@ -312,7 +312,7 @@ class _Search:
         return done
 
     def best(self, processes: int | None) -> Ranking:
-        """The best of what fits, and what is known of all others."""
+        """The best strategies that fit in memory, and what is known of all others."""
         top = self.top
         if processes is None:
             tried = [candidate.by_micro_batches[0] for candidate in self.candidates]

@@ -25,7 +25,7 @@ Recompute = bool | Literal["selective"] | None
 
 @dataclass(frozen=True)
 class StrategyAlternatives:
-    """Strategies of which the first that fits in memory is the one to take."""
+    """Strategies in order. The first one that fits in memory is taken."""
 
     by_micro_batches: tuple[Strategy, ...]
     """They differ in their micro-batches alone; the fewest come first."""

@@ -1,9 +1,9 @@
 """Topology of the devices: their places, and the ports that a message between two of them crosses.
 
-The network is a tree of levels. At each level, units of devices (single ones at the first, those that the
-level below joins at the others) hang on a port each, full duplex: one direction out, one in. A message
-leaves through the out ports of every level up to the one that joins sender and receiver, and comes in
-through the in ports there. Devices are numbered node after node.
+The network is a tree of levels. At the first level, a unit is one device. At a higher level, a unit is what
+the level below joins. Each unit has one port, with one direction out and one in (full duplex). A message goes
+up the tree through the out ports, as far as the level that joins sender and receiver. Then it goes down
+through the in ports. Devices are numbered node after node.
 """
 
 from dataclasses import dataclass
@@ -75,7 +75,7 @@ def _joined(links: Links, places: tuple[int, ...]) -> bool:
 
 @cache
 def rate_share(links: Links, places: tuple[int, ...]) -> float:
-    """Share of what all links of a GPU carry that a collective among some GPUs of a node reaches."""
+    """Rate of a collective among some GPUs of a node, as a share of the rate of all links of a GPU."""
     if len(places) < 2:
         return 1.0
     everything = max(map(sum, links))
@@ -158,9 +158,9 @@ class Topology:
         return np.repeat(np.array(self.bytes_per_s, float), counts)
 
     def load(self, hops: Hops, seen_by: Ints) -> PortLoad:
-        """Ports of some devices, and of the units that these are in, that the hops cross.
+        """What flows take of the ports that their hops cross. It is summed over the hops of a flow.
 
-        What a flow takes of a port is summed over its hops.
+        Only the ports of some devices count, and the ports of the units that contain these devices.
         """
         flows, ports, times = [], [], []
         for level, width in enumerate(self.widths):

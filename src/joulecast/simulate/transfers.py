@@ -1,8 +1,8 @@
 """The flows of a strategy: which groups of devices talk, through which ports, and at which price.
 
-Groups whose devices belong to the same classes are one flow. Where ranks are folded, a port stands for all
-that are loaded alike, and a flow takes from it what all its groups together take from one such port, so that
-what a class meets in the network is what each of its devices would meet.
+Groups whose devices belong to the same classes are one flow. If ranks are folded, one port stands for all
+ports with the same load. A flow then takes from it what all groups of the flow together take from one of
+these ports. So the network is as busy for a class as it would be for each device of the class.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from joulecast.simulate.topology import Hops, PortLoad, Topology
 
 @dataclass(frozen=True)
 class Tree:
-    """The other way of an all-reduce: fewer steps, and more bytes."""
+    """An all-reduce by trees. It has fewer steps than a ring, and sends more bytes."""
 
     bytes_per_byte: float
     launch_s: float
@@ -96,7 +96,7 @@ class Transfers:
 
     @property
     def seen_by(self) -> Ints:
-        """Devices whose ports are looked at: those of a class meet the same, so that one is enough."""
+        """The devices whose ports are looked at: one of each class, since all of a class meet the same."""
         return self.device_mesh.classes.first
 
     def _add(self, kind: Kind, name: object, groups: Ints, devices: Ints, signature: Ints) -> None:
@@ -121,7 +121,7 @@ class Transfers:
                 self._class_flow[name, number] = int(flows[row])
 
     def once_a_node(self, hops: Hops, groups: Ints) -> Hops:
-        """Hops of tokens to their experts, of which each node gets a token once (DeepSeek-AI 2024, 3.2.2).
+        """Hops of tokens to their experts. A node gets each token only once (DeepSeek-AI 2024, 3.2.2).
 
         Of ``k`` experts, evenly spread over ``n`` nodes, ``n (1 - (1 - 1 / n)^k)`` nodes have one or more.
         """
@@ -132,9 +132,11 @@ class Transfers:
         return Hops(hops.flow, hops.source, hops.target, weight)
 
     def over_lines(self, hops: Hops, groups: Ints, flows: Ints) -> Hops:
-        """Hops within a node take more of a device's port, where few of its lines lead to the others.
+        """The hops, where hops within a node take more of a port if few lines of the device can be used.
 
-        Groups of one flow differ in it; the slowest counts, for which the others wait.
+        Lines join devices directly, without a switch. A group can use only the lines between its own devices.
+        If the groups of a flow have different shares of lines, the smallest share counts for all, because the
+        others wait for the slowest group.
         """
         shares = np.ones(int(flows.max()) + 1)
         np.minimum.at(shares, flows, self.topology.share_of_lines(groups))

@@ -113,13 +113,14 @@ def expected_improvement(better_by: float, sd: float) -> float:
 
 
 def expected_excess(better_by: float, sd: float, beta: float) -> float:
-    """How much more one try is expected to cost than the best known size, relative to the cost of the latter.
+    """Expected extra cost of trying a size once, instead of running the best known size. It is relative to
+    the cost of the best size.
 
-    A try that reaches ``beta`` times the best cost is stopped, and the best size has to be run after it.
+    A try that reaches ``beta`` times the best cost is stopped. Then the best size has to be run after it.
 
     Args:
-        better_by: mean of how much lower the log of its cost is than that of the best.
-        sd: standard deviation of this.
+        better_by: log of the best cost minus log of the cost of the try, as expected.
+        sd: standard deviation of this difference.
     """
     costs = [exp(sd * slice_ - better_by) for slice_ in _SLICES]
     return sum(cost - 1 if cost <= beta else beta for cost in costs) / len(costs)

@@ -52,8 +52,8 @@ class History:
     Attributes:
         trials: all of them.
         arms: by batch size.
-        totals: cost of every recurrence that reached its target and whose cost is known, in the order of
-            their ends.
+        totals: the cost of each recurrence that reached the target, if the cost is known. The recurrence
+            that ended first comes first.
     """
 
     def __init__(self, trials: Iterable[Trial] = ()) -> None:

@@ -198,7 +198,7 @@ def _read_forecast(file: AnyPath) -> dict[str, Any]:
 
 
 def grouped(found: Sequence[Exported]) -> dict[str, list[Exported]]:
-    """What is exported by its title: a run alone, the scales of a forecast together, smallest first."""
+    """Exported things with the same title, together: one run, or all scales of a forecast, smallest first."""
     by_title: dict[str, list[Exported]] = {}
     for each in sorted(found, key=lambda one: one.scale or 0):
         by_title.setdefault(each.title, []).append(each)

@@ -104,8 +104,7 @@ class RunningProcess:
             raise JoulecastError(f"process {pid}: {error.strerror}; has it ended?") from None
 
     def wait(self, seconds: float | None = None) -> None:
-        """Wait for its end, but at most so many seconds, and only until this process gets SIGINT or
-        SIGTERM."""
+        """Wait until the process ends, these seconds have passed, or this process gets SIGINT or SIGTERM."""
         reading, writing = os.pipe()
         previous = {
             number: signal.signal(number, lambda *_: os.write(writing, b"."))

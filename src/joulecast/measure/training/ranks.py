@@ -43,10 +43,10 @@ def end_with_parent() -> None:
 
 
 def tie_to_launcher() -> None:
-    """Have this rank end with its launcher; does nothing in a process that is no rank.
+    """Make this rank end when its launcher ends. Does nothing in a process that is no rank.
 
-    A rank without a launcher, or under SLURM, which ends its ranks itself, is left alone: of a parent with
-    several threads the kernel would watch the one that started this process.
+    It also does nothing under SLURM, which ends its ranks itself, and if the parent has several threads. In
+    this case the kernel would watch only the thread that started this process, and not the whole parent.
     """
     starter = os.environ.get(_RUN)
     if starter is None or "SLURM_STEP_ID" in os.environ:

@@ -25,7 +25,7 @@ _OURS = (
 
 
 def of_antichain(published: PublishedPartitioning) -> Paper:
-    """The paper, what our numbers are made of, and the quantities in its line."""
+    """The paper, the data behind our numbers, and the quantities in its line of the summary."""
     return Paper(
         _PAPER,
         published,

@@ -1,21 +1,21 @@
 """The simulator judged on the emulated network: what a step is, what was measured, and predictions.
 
-The network is calibrated on stand-alone collectives alone; every configuration is then predicted before it
-is compared with what was measured (``recorded/emulated-network``). This is the whole semantics of a step that
-both the emulated network and a simulator of it follow:
+The network is calibrated only on collectives that ran alone. Every configuration is predicted before it is
+compared with its measurement (``recorded/emulated-network``). The emulated network and the simulator follow
+the same rules for a step. These are all of them:
 
 * Rank ``(stage * data_parallel + replica) * tensor_parallel + shard``; consecutive ranks share a node.
 * A stage has an equal count of consecutive layers and computes one thing at a time, in the order of its
   schedule (:mod:`joulecast.simulate.schedules`).
-* An activation goes to the same replica and shard of the next stage when the forward is done, its
-  gradient back (same size) when the backward is; the sender computes on, the receiver waits. Every
+* When the forward is done, the activation goes to the same replica and shard of the next stage. When the
+  backward is done, its gradient (same size) goes back. The sender computes on, the receiver waits. Every
   shard sends the whole ``activation_bytes``.
 * A tensor-parallel group all-reduces ``activation_bytes`` after every layer's forward and again after
   its backward; nothing else is computed meanwhile.
 * Gradients are all-reduced over the data-parallel group of the stage after the last backward only,
-  in the buckets of :meth:`EmulatedStep.buckets`, one after the other. With ``overlap`` a bucket is
-  ready as soon as its last layer's backward (and tensor-parallel all-reduce) is done; without, all
-  are when the rank's last backward is.
+  in the buckets of :meth:`EmulatedStep.buckets`, one after the other. With ``overlap``, a bucket is
+  ready as soon as the backward of its last layer (and the tensor-parallel all-reduce) is done. Without
+  it, all buckets are ready when the last backward of the rank is done.
 * A straggler's computations take ``factor`` times as long; nothing else about it differs.
 
 The step lasts until the last rank has computed, all-reduced and got rid of everything.
@@ -162,10 +162,10 @@ class TimedLayer:
 
 
 def timed_chain(name: str, layers: Sequence[TimedLayer], shards: int = 1) -> OpGraph:
-    """A chain of layers; along the dim ``shard`` their work is split and what they write is summed.
+    """A chain of layers. Their work is split along the dim ``shard``, and their outputs are summed.
 
-    A layer reads its weights first, so that their gradient is complete when its backward is, with the
-    gradient of its input summed over the shards.
+    A layer reads its weights first. So the gradient of the weights is complete only when the backward is done
+    and the gradient of the input is summed over the shards.
 
     Args:
         name: of the graph.
@@ -330,9 +330,10 @@ def predict(
 
 
 def sum_and_max(simulation: Simulation) -> tuple[float, float]:
-    """Two rules of thumb for a step: compute plus communication of the busiest device, and the larger.
+    """Two rules of thumb for the seconds of a step, from the compute and communication of the busiest device.
 
-    Communication is what each message would take by itself on an idle network.
+    One is their sum, the other is the larger of the two. Communication is the sum of the times that each
+    message would take alone on an idle network.
     """
     count = simulation.device_mesh.classes.count
     computing, talking = [0.0] * count, [0.0] * count

@@ -6,8 +6,8 @@ networks and mixtures of experts (Megatron-Bridge). Those of plain PyTorch on on
 Predictions of each rest on:
 
 * ``description``: the GPU's description and kernels of other GPUs;
-* ``one step``: also another row of the same data, GPU and kind: a prediction by each of them;
-* ``three steps``: also three of them: ten predictions, by threes that chance chose.
+* ``one step``: also one other row of the same data, GPU and kind. Each such row gives a prediction;
+* ``three steps``: also three such rows. Ten threes were chosen at random, and each gives a prediction.
 """
 
 import math
@@ -70,8 +70,8 @@ class GpuStep:
 
     @property
     def kind(self) -> str:
-        """``inference``, or ``training`` on one or several GPUs; with a precision of its own, where it is
-        autocast's or one of narrow numbers."""
+        """``inference`` or ``training``. If the training uses autocast or narrow numbers, the precision is
+        part of the kind."""
         precision = PRECISIONS[self.step.precision]
         is_told = precision.operand_bytes is not None or precision.autocast
         training = f"training, {self.step.precision}" if is_told else "training"

@@ -8,8 +8,8 @@ A folder has
 other tables              of the experiment
 ``provenance.json``       where all this comes from
 
-Disturbed iterations are kept and marked ``disturbed``. Nothing but ``steps.csv`` is about steps, which are
-what a prediction is judged on.
+Disturbed iterations are kept and marked ``disturbed``. A prediction is judged on steps. Only ``steps.csv``
+is about steps.
 """
 
 import hashlib
@@ -203,8 +203,9 @@ def platform_of(
     Args:
         name: of the platform.
         device: name of what computes.
-        links: from the device outwards, by their name and the devices that they join (``None``: all). The
-            outermost one's launch and algorithm are those of collectives.
+        links: calibrations of the links, the innermost first. A key has the name of a link and the number
+            of devices that it joins (``None``: all). Collectives have the launch and the algorithm of the
+            outermost link.
         devices_per_node: how many.
         overlap_slowdown: gamma.
         nodes: how many there are; any number if ``None``.

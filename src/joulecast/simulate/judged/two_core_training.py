@@ -1,28 +1,31 @@
 """The simulator judged on real training: two ranks of this machine, replicas and pipelines.
 
-Operators, all-reduces, messages and the other parts of a step come from stand-alone measurements of the same
-sessions; the overlap slowdown, gamma, is fitted on two
-configurations, marked ``fits_gamma``. Every configuration is predicted before it is compared.
+Operators, all-reduces, messages and the other parts of a step were measured alone, in the same sessions. The
+overlap slowdown, gamma, is fitted on two configurations, marked ``fits_gamma``. Every configuration is
+predicted before it is compared.
 
-What a rank does apart from its operators is simulated so:
+What a rank does apart from its operators is simulated as follows:
 
-* a replica fetches its batch first, and nothing overlaps that (one core): added to the simulated step;
-* a replica copies each gradient into its bucket when it is ready: part of its operator's backward;
-* replicas are at the same operator at about the same time and share the memory's bandwidth: operators as
-  measured with both ranks at work; stages never are: as measured with one;
-* a pipeline adds up the gradients of micro-batches, from the second on: its share of every backward;
-* an all-reduce is work of the ranks' cores on memory that they share, so that a byte costs what it costs
-  when both do it, and overlap only interleaves it with computing (gamma near 1: nothing is gained).
+* A replica first fetches its batch. On one core, nothing overlaps this. Its time is added to the simulated
+  step.
+* A replica copies each gradient into its bucket when it is ready. This is part of the operator's backward.
+* Replicas run the same operator at about the same time, and share the bandwidth of the memory. So their
+  operators have the times that were measured with both ranks at work. Stages never run the same operator at
+  the same time. Their operators have the times that were measured with one rank.
+* A pipeline adds up the gradients of micro-batches, from the second one on. Each backward has its share of
+  this.
+* An all-reduce is work of the cores on memory that they share. A byte costs what it costs when both ranks
+  work. Overlap only interleaves the all-reduce with computing (gamma near 1: nothing is gained).
 
-Besides its tables the folder of results has
+Besides its tables, the folder of results has
 
 ``database-NETWORK-RANKS-SESSION.json``
                           operators of each network (:mod:`joulecast.graphs.database`), with both ranks at
                           work, as in replicas, and with one: stages are never at the same operator
 ``graph-NETWORK.json``    its op graph
 
-Everything was measured in several sessions, and of everything the time of the fastest
-quarter is used (:func:`joulecast.graphs.database.mean_of_fastest`), whichever session it is from.
+Everything was measured in several sessions. The mean of the fastest quarter of all measurements is used
+(:func:`joulecast.graphs.database.mean_of_fastest`), from whichever session they are.
 """
 
 from collections.abc import Mapping, Sequence
@@ -82,7 +85,7 @@ class TrainingConfiguration(StepConfiguration):
 
     @property
     def is_pipeline(self) -> bool:
-        """Whether it is two stages; otherwise it is two replicas."""
+        """Whether the ranks are two stages. Otherwise they are two replicas."""
         return self.cut is not None
 
     @property
@@ -173,7 +176,7 @@ def read_results(folder: Path) -> TrainingResults:
 
 @dataclass(frozen=True)
 class TrainingCosts:
-    """Costs of a network's operators as training has them; a shape that was not measured is an error."""
+    """Costs of a network's operators in training. A shape that was not measured is an error."""
 
     results: TrainingResults
     network: str
@@ -242,7 +245,7 @@ def calibrations(results: TrainingResults) -> dict[str, NetworkCalibration]:
 
 
 def training_platform(found: NetworkCalibration, gamma: float) -> Platform:
-    """The platform of two ranks of this machine and what is between them."""
+    """This machine as a platform of two ranks and the link between them."""
     links: dict[tuple[str, int | None], NetworkCalibration] = {("between_ranks", None): found}
     return platform_of("two-core-training", "a core", links, RANKS, gamma, nodes=1)
 
@@ -342,8 +345,8 @@ def fitted_gamma(results: TrainingResults) -> float:
 
 
 def judge(results: TrainingResults) -> pd.DataFrame:
-    """Predict every measured configuration, also with overlap for free (``no gamma``); rows as of
-    :func:`joulecast.simulate.judged.results.judge_steps`."""
+    """Predict every measured configuration, once with the fitted gamma and once with overlap that costs
+    nothing (``no gamma``). The rows are those of :func:`joulecast.simulate.judged.results.judge_steps`."""
     found, gamma = calibrations(results), fitted_gamma(results)
     seconds = {
         each.name: {
