@@ -1,5 +1,6 @@
 """What torch.autocast makes of a step: sizes of tensors, time, memory, and what was measured on GPUs."""
 
+import re
 from pathlib import Path
 from statistics import fmean
 
@@ -48,6 +49,15 @@ def test_a_step_of_short_kernels_takes_the_time_of_its_host() -> None:
     # The host is as slow for eight samples as for one, and the GPU draws less while it waits.
     assert simulate("amp", batch=2)["step_s"] == pytest.approx(small["step_s"], rel=0.05)
     assert small["power_w"] < large["power_w"]
+
+
+@pytest.mark.parametrize("strategy", ["dp=8", "dp=8,zero=3", "dp=4,micro=2"])
+def test_the_host_of_a_device_starts_its_kernels_however_many_replicas_there_are(strategy) -> None:
+    batch = 2 if "micro" in strategy else 1
+    alone = re.sub(r"dp=\d", "dp=1", strategy)
+    one, several = (simulate("amp", strategy=each, batch=batch) for each in (alone, strategy))
+    assert several["host_stretch"] == pytest.approx(one["host_stretch"], rel=1e-6)
+    assert several["step_s"] > one["step_s"]
 
 
 def test_unpadded_vocabularies_are_slow() -> None:

@@ -243,10 +243,13 @@ class KernelCosts:
             known[kernel] = self.seconds(kernel)
         return known[kernel]
 
-    def busy_and_host_s(self, graph: OpGraph, inference: bool) -> tuple[float, float]:
-        """Seconds that a device runs the kernels of a step, and that the host starts them in eager mode."""
+    def busy_and_host_s(
+        self, graph: OpGraph, op: Op, parts: Parts, inference: bool
+    ) -> tuple[float, float]:
+        """Seconds that a device runs the kernels of an op's part, and that the host starts them in eager
+        mode."""
         directions: tuple[Direction, ...] = ("forward",) if inference else ("forward", "backward")
-        kernels = [k for op in graph.ops for d in directions for k in kernels_of(graph, op, {}, d)]
+        kernels = [k for direction in directions for k in kernels_of(graph, op, parts, direction)]
         busy_s = sum(self._remembered(kernel) for kernel in kernels)
         return busy_s, kernel_rates().host_s * len(kernels)
 
