@@ -162,13 +162,16 @@ class Scaled:
     factor: float
     source: Source | None = None
     """How the scaled seconds are known; None: as those of ``costs``."""
+    updates: bool = True
+    """Whether the optimizer takes longer too."""
 
     def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
         known = self.costs.cost(graph, op, parts, direction)
         return known if known.source == "given" else self._scaled(known)
 
     def optimizer(self, parameter_bytes: float, training: TrainingSetup = DEFAULT_TRAINING) -> Cost:
-        return self._scaled(self.costs.optimizer(parameter_bytes, training))
+        known = self.costs.optimizer(parameter_bytes, training)
+        return self._scaled(known) if self.updates else known
 
     def _scaled(self, known: Cost) -> Cost:
         return Cost(self.factor * known.seconds, self.source or known.source)

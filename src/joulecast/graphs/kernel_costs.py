@@ -247,11 +247,14 @@ class KernelCosts:
         self, graph: OpGraph, op: Op, parts: Parts, inference: bool
     ) -> tuple[float, float]:
         """Seconds that a device runs the kernels of an op's part, and that the host starts them in eager
-        mode."""
+        mode.
+
+        Passes over gradients are the device's alone: the code that starts them is not Python's.
+        """
         directions: tuple[Direction, ...] = ("forward",) if inference else ("forward", "backward")
-        kernels = [k for direction in directions for k in kernels_of(graph, op, parts, direction)]
-        busy_s = sum(self._remembered(kernel) for kernel in kernels)
-        return busy_s, kernel_rates().host_s * len(kernels)
+        busy_s = sum(self.cost(graph, op, parts, direction).seconds for direction in directions)
+        started = sum(len(kernels_of(graph, op, parts, direction)) for direction in directions)
+        return busy_s, kernel_rates().host_s * started
 
     def optimizer(self, parameter_bytes: float, training: TrainingSetup = DEFAULT_TRAINING) -> Cost:
         """Seconds of the optimizer on parameters of so many bytes."""

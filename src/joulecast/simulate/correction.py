@@ -168,7 +168,8 @@ def host_stretch(
     numbers = known.op_cache.numbers(graph)
     busy_s = host_s = 0.0
     for split, count in Counter(item.split for item in placed).items():
-        key = ("host", eager.clock, numbers[split.op.name], *sorted(split.parts.items()), inference)
+        pace = eager.clock, eager.gradient_passes
+        key = ("host", *pace, numbers[split.op.name], *sorted(split.parts.items()), inference)
         busy, host = known.op_cache.once(
             graph, key, partial(eager.busy_and_host_s, graph, split.op, split.parts, inference)
         )

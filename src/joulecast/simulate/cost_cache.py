@@ -93,6 +93,10 @@ class CachedCosts:
         """The costs that are ``factor`` times as long, remembered too."""
         return CachedCosts(Scaled(self, factor, source), self.op_cache)
 
+    def stretched(self, factor: float) -> "CachedCosts":
+        """The costs whose ops, and not the optimizer, take ``factor`` times as long, remembered too."""
+        return CachedCosts(Scaled(self, factor, updates=False), self.op_cache)
+
     def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
         key = (self.op_cache.numbers(graph)[op.name], direction, *sorted(parts.items()))
         if key not in self._known:

@@ -354,7 +354,7 @@ def prepare(
         at_batch, strategy, in_step, slowest, kind, share, parts_sent
     )
     stretch = host_stretch(in_step, at_batch, placed, training.inference)
-    costs = in_step.scaled(stretch, None) if stretch > 1 else in_step
+    costs = in_step.stretched(stretch) if stretch > 1 else in_step
     if not uneven_heads and tensor > 1 and not strategy.tree.split:
         check_heads(placed, tensor)
     buffers = platform.require_cluster().communicator_bytes
