@@ -85,6 +85,12 @@ def test_a_clock_saves_nothing_while_the_gpu_waits_for_its_host() -> None:
     assert slow["step_s"] == pytest.approx(full["step_s"], rel=1e-6)
 
 
+def test_a_tied_weight_whose_chunks_are_on_one_device_is_not_sent() -> None:
+    """The unpadded vocabulary is so slow that the last product is the third of four chunks."""
+    pipeline = "pp=2,dp=4,micro=2,schedule=interleaved,virtual=2"
+    assert simulate("amp", network="gpt2", strategy=pipeline, batch=2)["step_s"] > 0
+
+
 def test_unpadded_vocabularies_are_slow() -> None:
     padded, odd = (
         simulate("amp", network=LLAMA.replace("32000", size), batch=64)["step_s"]
