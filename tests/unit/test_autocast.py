@@ -1,6 +1,7 @@
 """What torch.autocast makes of a step: sizes of tensors, time, memory, and what was measured on GPUs."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
@@ -8,11 +9,15 @@ import pytest
 
 import joulecast
 from joulecast.energy.strategy_energy import simulation_energy
+from joulecast.graphs.autocast import casts_first
+from joulecast.graphs.costs import extra_kept, kept_for_backward
 from joulecast.graphs.kernel_costs import KernelCosts
+from joulecast.graphs.kernels import kernels_of
 from joulecast.graphs.network_graphs import network_for
 from joulecast.graphs.precision import training_of
 from joulecast.runs.files.shipped import recorded_folder
 from joulecast.runs.platforms import find_platform
+from joulecast.simulate.cost_cache import OpCache
 from joulecast.simulate.judged.gpu_steps import read_gpu_steps, simulate_steps
 from joulecast.simulate.measured_step import simulated_step
 
@@ -35,6 +40,43 @@ def test_products_are_narrow_and_weights_and_norms_wide() -> None:
     assert {tensor.itemsize for tensor in graph.parameters} == {4}
     # The residual stream is the widest of what is added: embeddings are looked up at fp32.
     assert graph.tensors["blocks.0/add_2"].itemsize == 4
+
+
+def test_a_tied_weight_is_cast_for_the_product_and_its_gradient_once() -> None:
+    tied = network_for("gpt2-medium:layers=1", training_of("amp"))
+    (head,) = [op for op in tied.ops if op.name == "head"]
+    weight = tied.tensors["token.weight"]
+    assert tied.readers["token.weight"][0].kind == "embedding"
+    for direction in ("forward", "backward"):
+        casts = [
+            k.bytes
+            for k in kernels_of(tied, head, {}, direction)
+            if getattr(k, "kind", "") == "mixed"
+        ]
+        assert 6 * weight.elements in casts
+    assert 2 * weight.elements in [extra.bytes for extra in extra_kept(tied, head)]
+
+
+def test_a_weight_that_products_share_is_cast_once() -> None:
+    graph = network_for("gpt2-medium:layers=1", training_of("amp"))
+    first = next(op for op in graph.ops if op.name == "head")
+    again = replace(first, name="again", writes=(replace(first.writes[0], tensor="again"),))
+    written = graph.tensors[first.writes[0].tensor]
+    tensors = {**graph.tensors, "again": replace(written, name="again")}
+    both = replace(graph, ops=(*graph.ops, again), tensors=tensors)
+    assert [casts_first(both, op, op.reads[1]) for op in (first, again)] == [True, False]
+    numbers = OpCache().numbers(both)
+    assert numbers["head"] != numbers["again"]
+
+
+def test_a_softmax_keeps_its_output_alone() -> None:
+    eager = network_for("gpt2-medium:layers=1", training_of("amp"), "eager")
+    (softmax,) = [op for op in eager.ops if op.kind == "softmax"]
+    assert eager.tensors[softmax.reads[0].tensor].itemsize == 2
+    assert extra_kept(eager, softmax) == []
+    assert [access.tensor for access in kept_for_backward(eager, softmax)] == [
+        softmax.writes[0].tensor
+    ]
 
 
 def test_casts_and_small_kernels_take_time() -> None:

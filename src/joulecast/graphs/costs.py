@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.autocast import cast_reads, copy_bytes
+from joulecast.graphs.autocast import cast_reads, casts_first, copy_bytes
 from joulecast.graphs.opgraph import KINDS, Access, Op, OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, PRECISIONS, TrainingSetup
 from joulecast.runs.platforms import Device, Platform
@@ -290,7 +290,7 @@ class ExtraBytes:
 def extra_kept(graph: OpGraph, op: Op) -> list[ExtraBytes]:
     """What an op keeps that only its own backward reads.
 
-    Under autocast: the copies that were cast for it, those of weights for the first op that reads them.
+    Under autocast: the copies that were cast for it, those of weights for the first op that needs them.
     Dropout: a byte an element; a maximum: its index, 8 bytes; norms: mean and deviation of a row at fp32;
     fused attention: a logarithm a row and head; cross entropy: the shares' logarithms, at fp32 at least, or a
     logarithm a row in a fused kernel; a product of narrow operands: its input as it was cast, which others
@@ -299,7 +299,8 @@ def extra_kept(graph: OpGraph, op: Op) -> list[ExtraBytes]:
     cast = [
         ExtraBytes(access, copy_bytes(graph, access))
         for access in cast_reads(graph, op)
-        if graph.tensors[access.tensor].role != "parameter" or graph.readers[access.tensor][0] is op
+        # What needs its output alone keeps no input.
+        if op.kind not in _OUTPUT and casts_first(graph, op, access)
     ]
     own = _own_extra(graph, op)
     return cast if own is None else [*cast, own]

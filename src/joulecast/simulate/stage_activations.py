@@ -64,8 +64,8 @@ class _Stage:
         self.sizes = _sizes(graph, program.items, as_written)
         self.gathered = [self._gathered_for(graph, item) for item in self.items]
         """Bytes that an op gathers of what is held in shards, and drops behind it."""
-        self.weights = [self._completes(graph, item) for item in self.items]
-        """Bytes of the weights whose gradients are complete with an op's backward."""
+        self.weights = [self._begins(graph, item) for item in self.items]
+        """Bytes of the weights whose gradients are there from an op's backward on."""
         self.last_read: dict[str, int] = {}
         self.keepers: dict[str, list[int]] = {}
         """Ops whose backward needs a tensor, in the order of the forward."""
@@ -113,12 +113,14 @@ class _Stage:
         )
 
     @staticmethod
-    def _completes(graph: OpGraph, item: PlacedOp) -> float:
+    def _begins(graph: OpGraph, item: PlacedOp) -> float:
         parts = _parts(item)
         return sum(
             graph.tensors[a.tensor].bytes * part_of(a, parts)
             for a in item.op.reads
-            if graph.tensors[a.tensor].role == "parameter" and graph.readers[a.tensor][0] is item.op
+            if graph.tensors[a.tensor].role == "parameter"
+            # Of several readers, the last has the first part of the gradient.
+            and graph.readers[a.tensor][-1] is item.op
         )
 
     def _inside(self, unit: str) -> set[str]:
