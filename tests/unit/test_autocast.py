@@ -9,14 +9,15 @@ import pytest
 
 import joulecast
 from joulecast.energy.strategy_energy import simulation_energy
+from joulecast.errors import JoulecastError
 from joulecast.graphs.autocast import casts_first
 from joulecast.graphs.costs import extra_kept, kept_for_backward
-from joulecast.graphs.kernel_costs import KernelCosts
+from joulecast.graphs.kernel_costs import KernelCosts, plateau
 from joulecast.graphs.kernels import kernels_of
 from joulecast.graphs.network_graphs import network_for
 from joulecast.graphs.precision import training_of
 from joulecast.runs.files.shipped import recorded_folder
-from joulecast.runs.platforms import find_platform
+from joulecast.runs.platforms import Device, as_catalogued, find_platform
 from joulecast.simulate.cost_cache import OpCache
 from joulecast.simulate.judged.gpu_steps import read_gpu_steps, simulate_steps
 from joulecast.simulate.measured_step import simulated_step
@@ -131,6 +132,16 @@ def test_a_tied_weight_whose_chunks_are_on_one_device_is_not_sent() -> None:
     """The unpadded vocabulary is so slow that the last product is the third of four chunks."""
     pipeline = "pp=2,dp=4,micro=2,schedule=interleaved,virtual=2"
     assert simulate("amp", network="gpt2", strategy=pipeline, batch=2)["step_s"] > 0
+
+
+def test_a_measured_rate_of_bf16_holds_for_autocast() -> None:
+    own = as_catalogued({"name": "NVIDIA H100 80GB HBM3", "measured_flops": {"bf16": 3e14}})
+    assert own is not None and plateau(Device.model_validate(own), "amp") == 3e14
+
+
+def test_a_gpu_without_bf16_is_refused_by_the_name_that_was_asked() -> None:
+    with pytest.raises(JoulecastError, match="no rate at bf16, at which amp computes"):
+        simulate("amp", platform="v100")
 
 
 def test_unpadded_vocabularies_are_slow() -> None:

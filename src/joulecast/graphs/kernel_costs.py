@@ -99,13 +99,15 @@ def plateau(device: Device, precision: str) -> float:
     """
     if precision in device.measured_flops:
         return device.measured_flops[precision]
-    precision = PRECISIONS[precision].of_products if precision == "amp" else precision
+    asked = precision
+    if PRECISIONS[precision].autocast:
+        precision, asked = PRECISIONS[precision].of_products, f"bf16, at which {precision} computes"
     if precision in device.measured_flops:
         return device.measured_flops[precision]
     if precision not in device.peak_flops or device.architecture is None:
         known = ", ".join(device.peak_flops) or "none"
         raise JoulecastError(
-            f"{device.name}: no rate at {precision} (known: {known}); take one of these, or put its peak "
+            f"{device.name}: no rate at {asked} (known: {known}); take one of these, or put its peak "
             f"FLOP/s under cluster.device.peak_flops.{precision} of a platform file of yours"
         )
     architecture, peak = device.architecture, device.peak_flops[precision]
