@@ -80,6 +80,20 @@ def test_a_softmax_keeps_its_output_alone() -> None:
     ]
 
 
+def test_copies_of_weights_stay_to_the_end_of_the_forward() -> None:
+    """Torch holds them without gradients too, and where blocks are recomputed."""
+    network = "gpt:hidden=1024,heads=16,sequence=64,vocabulary=1024"
+    one, two = (
+        simulate("amp", network=f"{network},layers={layers}", batch=1, inference=True)
+        for layers in (24, 12)
+    )
+    weights = one["parameters"] - two["parameters"]
+    # Vectors of norms are not cast.
+    assert one["peak_memory_bytes"] - two["peak_memory_bytes"] == pytest.approx(
+        6 * weights, rel=0.01
+    )
+
+
 def test_casts_and_small_kernels_take_time() -> None:
     amp, framework = (simulate(precision) for precision in ("amp", "bf16"))
     assert amp["step_s"] > 1.2 * framework["step_s"]

@@ -69,6 +69,8 @@ class _Stage:
         self.last_read: dict[str, int] = {}
         self.keepers: dict[str, list[int]] = {}
         """Ops whose backward needs a tensor, in the order of the forward."""
+        self.cached: set[str] = set()
+        """Copies of weights that autocast made: it holds them to the end of the forward."""
         self.made: dict[str, int] = {}
         self.makes: list[list[str]] = []
         """What each op makes: what it writes, and what else it keeps for backward."""
@@ -78,14 +80,19 @@ class _Stage:
             makes = [a.tensor for a in item.op.writes if a.tensor in self.sizes]
             for access in kept_for_backward(graph, item.op) if keeps else ():
                 self.keepers.setdefault(access.tensor, []).append(place)
-            for number, extra in enumerate(extra_kept(graph, item.op) if keeps else ()):
+            for number, extra in enumerate(extra_kept(graph, item.op)):
                 name = _kept_by(item.op.name, number)
+                if graph.tensors[extra.access.tensor].role == "parameter":
+                    self.cached.add(name)
+                elif not keeps:
+                    continue
                 share = part_of(extra.access, _parts(item))
                 if as_written and extra.access.tensor in self.made:
                     tensor = extra.access.tensor
                     share = min(share, self.sizes[tensor] / graph.tensors[tensor].bytes)
                 self.sizes[name] = extra.bytes * share
-                self.keepers[name] = [place]
+                if keeps:
+                    self.keepers[name] = [place]
                 makes.append(name)
             self.makes.append(makes)
             self.made |= dict.fromkeys(makes, place)
@@ -138,8 +145,8 @@ class _Stage:
         peak, where = now, -1
         for place in range(len(self.items)):
             for tensor in self.makes[place]:
-                # What is saved stays: only the others are looked through below.
-                if tensor not in self.saved:
+                # What is saved or cached stays: only the others are looked through below.
+                if tensor not in self.saved and tensor not in self.cached:
                     live.add(tensor)
                 now += self.sizes[tensor]
             if now + self.gathered[place] > peak:
