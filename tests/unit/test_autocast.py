@@ -21,6 +21,8 @@ from joulecast.runs.platforms import Device, as_catalogued, find_platform
 from joulecast.simulate.cost_cache import OpCache
 from joulecast.simulate.judged.gpu_steps import read_gpu_steps, simulate_steps
 from joulecast.simulate.measured_step import simulated_step
+from joulecast.simulate.simulate import prepare
+from joulecast.simulate.strategy import parse_strategy
 
 LLAMA = "llama:layers=2,hidden=512,heads=8,ffn=1024,vocabulary=32000,sequence=256"
 
@@ -156,6 +158,17 @@ def test_a_measured_rate_of_bf16_holds_for_autocast() -> None:
 def test_a_gpu_without_bf16_is_refused_by_the_name_that_was_asked() -> None:
     with pytest.raises(JoulecastError, match="no rate at bf16, at which amp computes"):
         simulate("amp", platform="v100")
+
+
+def test_sequence_parallelism_splits_a_norm_that_is_written_out() -> None:
+    training, platform = training_of("amp"), find_platform("h100-sxm")
+    costs = KernelCosts(platform.require_cluster().device, "amp")
+    ready = prepare(
+        network_for(LLAMA, training), platform, parse_strategy("tp=2,sp"), 2, costs, training
+    )
+    norms = [item.parts for item in ready.placed if item.op.module.endswith((".ln_1", ".ln_2"))]
+    assert len(norms) == 2 * 2 * 4
+    assert all(parts == {"sequence": 2} for parts in norms)
 
 
 def test_unpadded_vocabularies_are_slow() -> None:
