@@ -192,8 +192,9 @@ def roofline_of(platform: Platform, precision: str = "fp32") -> Roofline:
         if needed not in device.peak_flops:
             known = ", ".join(device.peak_flops) or "none"
             raise JoulecastError(
-                f"platform {platform.name}: cluster.device.peak_flops has no {needed} (known: {known}); put "
-                "the device's peak FLOP/s there, or measure an op database on it"
+                f"platform {platform.name}: cluster.device.peak_flops has no {needed}"
+                + (f", at which {precision} computes" if needed != precision else "")
+                + f" (known: {known}); put the device's peak FLOP/s there, or measure an op database on it"
             )
     if device.memory_bytes_per_s is None:
         raise JoulecastError(
