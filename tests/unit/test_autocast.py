@@ -21,8 +21,10 @@ from joulecast.runs.platforms import Device, as_catalogued, find_platform
 from joulecast.simulate.cost_cache import OpCache
 from joulecast.simulate.judged.gpu_steps import read_gpu_steps, simulate_steps
 from joulecast.simulate.measured_step import simulated_step
-from joulecast.simulate.simulate import prepare
+from joulecast.simulate.simulate import Assumptions, prepare
+from joulecast.simulate.simulate import simulate as run
 from joulecast.simulate.strategy import parse_strategy
+from joulecast.simulate.strategy_search import _Search
 
 LLAMA = "llama:layers=2,hidden=512,heads=8,ffn=1024,vocabulary=32000,sequence=256"
 
@@ -169,6 +171,21 @@ def test_sequence_parallelism_splits_a_norm_that_is_written_out() -> None:
     norms = [item.parts for item in ready.placed if item.op.module.endswith((".ln_1", ".ln_2"))]
     assert len(norms) == 2 * 2 * 4
     assert all(parts == {"sequence": 2} for parts in norms)
+
+
+@pytest.mark.parametrize("precision", ["amp", "bf16"])
+def test_a_search_counts_no_passes_over_gradients_that_are_sharded(precision) -> None:
+    network = "llama:layers=4,hidden=1024,heads=8,ffn=8192,vocabulary=4096,sequence=64"
+    training, platform = training_of(precision, "none"), find_platform("h100-sxm")
+    costs = KernelCosts(platform.require_cluster().device, precision)
+    graph, assumed = network_for(network, training), Assumptions(training=training)
+    looked = _Search(graph, platform, costs, assumed, 1, lambda step_s, _: step_s, [])
+    for zero in (0, 1, 2, 3):
+        strategy = parse_strategy(f"pp=2,dp=2,micro=4,zero={zero}")
+        least = looked._least_of(strategy, 64)
+        simulated = run(graph, platform, strategy, 64, costs, assumed)
+        assert least.step_s <= simulated.step_s
+        assert least.computing_s <= simulated.breakdown.computing_s * (1 + 1e-9)
 
 
 def test_unpadded_vocabularies_are_slow() -> None:
