@@ -98,6 +98,14 @@ def test_copies_of_weights_stay_to_the_end_of_the_forward() -> None:
     )
 
 
+def test_a_norm_that_is_written_out_keeps_no_squares() -> None:
+    graph = network_for(LLAMA, training_of("amp"))
+    kept = {access.tensor for op in graph.ops for access in kept_for_backward(graph, op)}
+    assert "blocks.0.ln_1/pow" not in kept
+    # The input, the root of the mean, and what the weights are multiplied by.
+    assert {"token", "blocks.0.ln_1/mean", "blocks.0.ln_1/multiply"} <= kept
+
+
 def test_casts_and_small_kernels_take_time() -> None:
     amp, framework = (simulate(precision) for precision in ("amp", "bf16"))
     assert amp["step_s"] > 1.2 * framework["step_s"]

@@ -247,7 +247,7 @@ def kept_for_backward(graph: OpGraph, op: Op) -> list[Access]:
     """Activations that an op's backward reads."""
     if op.kind == "cross_entropy" and op.attributes.get("fused"):
         return [op.reads[0]]
-    if op.kind in _NOTHING or KINDS[op.kind] in ("copy", "lookup"):
+    if op.kind in _NOTHING or KINDS[op.kind] in ("copy", "lookup") or op.attributes.get("sums"):
         return []
     if op.attributes.get("operand_bytes"):
         # What it reads is kept as it was cast.
