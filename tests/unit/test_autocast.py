@@ -1,5 +1,7 @@
 """What torch.autocast makes of a step: sizes of tensors, time, memory, and what was measured on GPUs."""
 
+import re
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
@@ -7,13 +9,22 @@ import pytest
 
 import joulecast
 from joulecast.energy.strategy_energy import simulation_energy
-from joulecast.graphs.kernel_costs import KernelCosts
+from joulecast.errors import JoulecastError
+from joulecast.graphs.autocast import casts_first
+from joulecast.graphs.costs import extra_kept, kept_for_backward
+from joulecast.graphs.kernel_costs import KernelCosts, plateau
+from joulecast.graphs.kernels import kernels_of
 from joulecast.graphs.network_graphs import network_for
 from joulecast.graphs.precision import training_of
 from joulecast.runs.files.shipped import recorded_folder
-from joulecast.runs.platforms import find_platform
+from joulecast.runs.platforms import Device, as_catalogued, find_platform
+from joulecast.simulate.cost_cache import OpCache
 from joulecast.simulate.judged.gpu_steps import read_gpu_steps, simulate_steps
 from joulecast.simulate.measured_step import simulated_step
+from joulecast.simulate.simulate import Assumptions, prepare
+from joulecast.simulate.simulate import simulate as run
+from joulecast.simulate.strategy import parse_strategy
+from joulecast.simulate.strategy_search import _Search
 
 LLAMA = "llama:layers=2,hidden=512,heads=8,ffn=1024,vocabulary=32000,sequence=256"
 
@@ -36,6 +47,65 @@ def test_products_are_narrow_and_weights_and_norms_wide() -> None:
     assert graph.tensors["blocks.0/add_2"].itemsize == 4
 
 
+def test_a_tied_weight_is_cast_for_the_product_and_its_gradient_once() -> None:
+    tied = network_for("gpt2-medium:layers=1", training_of("amp"))
+    (head,) = [op for op in tied.ops if op.name == "head"]
+    weight = tied.tensors["token.weight"]
+    assert tied.readers["token.weight"][0].kind == "embedding"
+    for direction in ("forward", "backward"):
+        casts = [
+            k.bytes
+            for k in kernels_of(tied, head, {}, direction)
+            if getattr(k, "kind", "") == "mixed"
+        ]
+        assert 6 * weight.elements in casts
+    assert 2 * weight.elements in [extra.bytes for extra in extra_kept(tied, head)]
+
+
+def test_a_weight_that_products_share_is_cast_once() -> None:
+    graph = network_for("gpt2-medium:layers=1", training_of("amp"))
+    first = next(op for op in graph.ops if op.name == "head")
+    again = replace(first, name="again", writes=(replace(first.writes[0], tensor="again"),))
+    written = graph.tensors[first.writes[0].tensor]
+    tensors = {**graph.tensors, "again": replace(written, name="again")}
+    both = replace(graph, ops=(*graph.ops, again), tensors=tensors)
+    assert [casts_first(both, op, op.reads[1]) for op in (first, again)] == [True, False]
+    numbers = OpCache().numbers(both)
+    assert numbers["head"] != numbers["again"]
+
+
+def test_a_softmax_keeps_its_output_alone() -> None:
+    eager = network_for("gpt2-medium:layers=1", training_of("amp"), "eager")
+    (softmax,) = [op for op in eager.ops if op.kind == "softmax"]
+    assert eager.tensors[softmax.reads[0].tensor].itemsize == 2
+    assert extra_kept(eager, softmax) == []
+    assert [access.tensor for access in kept_for_backward(eager, softmax)] == [
+        softmax.writes[0].tensor
+    ]
+
+
+def test_copies_of_weights_stay_to_the_end_of_the_forward() -> None:
+    """Torch holds them without gradients too, and where blocks are recomputed."""
+    network = "gpt:hidden=1024,heads=16,sequence=64,vocabulary=1024"
+    one, two = (
+        simulate("amp", network=f"{network},layers={layers}", batch=1, inference=True)
+        for layers in (24, 12)
+    )
+    weights = one["parameters"] - two["parameters"]
+    # Vectors of norms are not cast.
+    assert one["peak_memory_bytes"] - two["peak_memory_bytes"] == pytest.approx(
+        6 * weights, rel=0.01
+    )
+
+
+def test_a_norm_that_is_written_out_keeps_no_squares() -> None:
+    graph = network_for(LLAMA, training_of("amp"))
+    kept = {access.tensor for op in graph.ops for access in kept_for_backward(graph, op)}
+    assert "blocks.0.ln_1/pow" not in kept
+    # The input, the root of the mean, and what the weights are multiplied by.
+    assert {"token", "blocks.0.ln_1/mean", "blocks.0.ln_1/multiply"} <= kept
+
+
 def test_casts_and_small_kernels_take_time() -> None:
     amp, framework = (simulate(precision) for precision in ("amp", "bf16"))
     assert amp["step_s"] > 1.2 * framework["step_s"]
@@ -48,6 +118,82 @@ def test_a_step_of_short_kernels_takes_the_time_of_its_host() -> None:
     # The host is as slow for eight samples as for one, and the GPU draws less while it waits.
     assert simulate("amp", batch=2)["step_s"] == pytest.approx(small["step_s"], rel=0.05)
     assert small["power_w"] < large["power_w"]
+
+
+@pytest.mark.parametrize("strategy", ["dp=8", "dp=8,zero=3", "dp=4,micro=2"])
+def test_the_host_of_a_device_starts_its_kernels_however_many_replicas_there_are(strategy) -> None:
+    batch = 2 if "micro" in strategy else 1
+    alone = re.sub(r"dp=\d", "dp=1", strategy)
+    one, several = (simulate("amp", strategy=each, batch=batch) for each in (alone, strategy))
+    assert several["host_stretch"] == pytest.approx(one["host_stretch"], rel=0.2)
+    assert several["step_s"] > one["step_s"]
+
+
+def test_the_optimizer_runs_at_its_own_pace() -> None:
+    large = LLAMA.replace("hidden=512,heads=8", "hidden=4096,heads=32")
+    step = simulate("amp", network=large, batch=1)
+    assert step["host_stretch"] > 1
+    without = joulecast.simulate_step(
+        network=large,
+        platform="h100-sxm",
+        strategy="dp=1",
+        batch=1,
+        precision="amp",
+        optimizer="none",
+    )
+    bytes_moved = 28 * step["parameters"]
+    assert step["step_s"] - without["step_s"] == pytest.approx(bytes_moved / 2.98e12, rel=0.01)
+
+
+def test_a_clock_saves_nothing_while_the_gpu_waits_for_its_host() -> None:
+    full, slow = (
+        simulate("amp", batch=1, strategy="dp=8", sm_clock=clock) for clock in (None, 1200)
+    )
+    assert full["host_stretch"] > slow["host_stretch"] > 1
+    assert 2579 < slow["power_w"] < full["power_w"]
+    assert slow["step_s"] == pytest.approx(full["step_s"], rel=1e-6)
+
+
+def test_a_tied_weight_whose_chunks_are_on_one_device_is_not_sent() -> None:
+    """The unpadded vocabulary is so slow that the last product is the third of four chunks."""
+    pipeline = "pp=2,dp=4,micro=2,schedule=interleaved,virtual=2"
+    assert simulate("amp", network="gpt2", strategy=pipeline, batch=2)["step_s"] > 0
+
+
+def test_a_measured_rate_of_bf16_holds_for_autocast() -> None:
+    own = as_catalogued({"name": "NVIDIA H100 80GB HBM3", "measured_flops": {"bf16": 3e14}})
+    assert own is not None and plateau(Device.model_validate(own), "amp") == 3e14
+
+
+def test_a_gpu_without_bf16_is_refused_by_the_name_that_was_asked() -> None:
+    with pytest.raises(JoulecastError, match="no rate at bf16, at which amp computes"):
+        simulate("amp", platform="v100")
+
+
+def test_sequence_parallelism_splits_a_norm_that_is_written_out() -> None:
+    training, platform = training_of("amp"), find_platform("h100-sxm")
+    costs = KernelCosts(platform.require_cluster().device, "amp")
+    ready = prepare(
+        network_for(LLAMA, training), platform, parse_strategy("tp=2,sp"), 2, costs, training
+    )
+    norms = [item.parts for item in ready.placed if item.op.module.endswith((".ln_1", ".ln_2"))]
+    assert len(norms) == 2 * 2 * 4
+    assert all(parts == {"sequence": 2} for parts in norms)
+
+
+@pytest.mark.parametrize("precision", ["amp", "bf16"])
+def test_a_search_counts_no_passes_over_gradients_that_are_sharded(precision) -> None:
+    network = "llama:layers=4,hidden=1024,heads=8,ffn=8192,vocabulary=4096,sequence=64"
+    training, platform = training_of(precision, "none"), find_platform("h100-sxm")
+    costs = KernelCosts(platform.require_cluster().device, precision)
+    graph, assumed = network_for(network, training), Assumptions(training=training)
+    looked = _Search(graph, platform, costs, assumed, 1, lambda step_s, _: step_s, [])
+    for zero in (0, 1, 2, 3):
+        strategy = parse_strategy(f"pp=2,dp=2,micro=4,zero={zero}")
+        least = looked._least_of(strategy, 64)
+        simulated = run(graph, platform, strategy, 64, costs, assumed)
+        assert least.step_s <= simulated.step_s
+        assert least.computing_s <= simulated.breakdown.computing_s * (1 + 1e-9)
 
 
 def test_unpadded_vocabularies_are_slow() -> None:

@@ -283,9 +283,11 @@ def power_widths(energy: StepEnergy, simulation: Simulation) -> tuple[float, flo
     return down, up
 
 
-def _busy_share(simulation: Simulation) -> float:
-    """Share of a step in which its GPUs run kernels that compute."""
-    return simulation.breakdown.computing_s / simulation.host_stretch / simulation.step_s
+def _busy_s(simulation: Simulation) -> float:
+    """Seconds of a step in which its GPUs run kernels that compute: they wait for a host that is slower."""
+    updating_s = simulation.optimizer_s
+    ops_s = simulation.breakdown.computing_s - updating_s
+    return ops_s / simulation.host_stretch + updating_s
 
 
 def _node_energy(simulation: Simulation, node: MeteredNode) -> StepEnergy:
@@ -299,7 +301,7 @@ def _node_energy(simulation: Simulation, node: MeteredNode) -> StepEnergy:
         )
         return StepEnergy(None, None, why)
     step_s = simulation.step_s
-    share = _busy_share(simulation)
+    share = _busy_s(simulation) / simulation.step_s
     power = node.power(
         _used(platform, simulation.strategy.devices), min(1.0, max(0.0, share)), per_node
     )
@@ -368,7 +370,7 @@ def _at_clock(metered: StepEnergy, simulation: Simulation) -> StepEnergy:
         float(power.watts(clock))
         for clock in (power.clock_at(power.limit_w), simulation.sm_mhz / power.boost_mhz)
     )
-    saved_j = simulation.strategy.devices * simulation.breakdown.computing_s * (full_w - set_w)
+    saved_j = simulation.strategy.devices * _busy_s(simulation) * (full_w - set_w)
     joules = metered.joules - saved_j
     of_saved = POWER_WIDTH * saved_j / joules
 
@@ -401,7 +403,7 @@ def _described_energy(simulation: Simulation, why: str) -> StepEnergy | None:
         return None
     mhz = simulation.sm_mhz
     clock = float(power.clock_at(power.limit_w)) if mhz is None else mhz / power.boost_mhz
-    busy_w, share = float(power.watts(clock)), _busy_share(simulation)
+    busy_w, share = float(power.watts(clock)), _busy_s(simulation) / simulation.step_s
     each_w = share * busy_w + (1 - share) * power.awake_w
     gpus_w, rest_w, idle_w = devices * each_w, *_rest_of_nodes(platform, devices, power)
     watts = gpus_w + idle_w + rest_w

@@ -55,6 +55,19 @@ def cast_reads(graph: OpGraph, op: Op) -> list[Access]:
     return []
 
 
+def casts_first(graph: OpGraph, op: Op, access: Access) -> bool:
+    """Whether a cast that an op needs is made for it: a weight is cast once a step, for the first that needs
+    it, and so is its gradient; whatever else is cast for each op."""
+    if graph.tensors[access.tensor].role != "parameter":
+        return True
+    readers = graph.readers[access.tensor]
+    return next(each for each in readers if access.tensor in _cast_names(graph, each)) is op
+
+
+def _cast_names(graph: OpGraph, op: Op) -> set[str]:
+    return {access.tensor for access in cast_reads(graph, op)}
+
+
 def promoted_reads(graph: OpGraph, op: Op) -> list[Access]:
     """Narrow activations that an op reads beside wide ones: their gradients are cast."""
     if not op.writes or KINDS[op.kind] == "matmul" or op.kind in _WIDE:

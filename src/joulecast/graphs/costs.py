@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.autocast import cast_reads, copy_bytes
+from joulecast.graphs.autocast import cast_reads, casts_first, copy_bytes
 from joulecast.graphs.opgraph import KINDS, Access, Op, OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, PRECISIONS, TrainingSetup
 from joulecast.runs.platforms import Device, Platform
@@ -162,13 +162,16 @@ class Scaled:
     factor: float
     source: Source | None = None
     """How the scaled seconds are known; None: as those of ``costs``."""
+    updates: bool = True
+    """Whether the optimizer takes longer too."""
 
     def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
         known = self.costs.cost(graph, op, parts, direction)
         return known if known.source == "given" else self._scaled(known)
 
     def optimizer(self, parameter_bytes: float, training: TrainingSetup = DEFAULT_TRAINING) -> Cost:
-        return self._scaled(self.costs.optimizer(parameter_bytes, training))
+        known = self.costs.optimizer(parameter_bytes, training)
+        return self._scaled(known) if self.updates else known
 
     def _scaled(self, known: Cost) -> Cost:
         return Cost(self.factor * known.seconds, self.source or known.source)
@@ -189,8 +192,9 @@ def roofline_of(platform: Platform, precision: str = "fp32") -> Roofline:
         if needed not in device.peak_flops:
             known = ", ".join(device.peak_flops) or "none"
             raise JoulecastError(
-                f"platform {platform.name}: cluster.device.peak_flops has no {needed} (known: {known}); put "
-                "the device's peak FLOP/s there, or measure an op database on it"
+                f"platform {platform.name}: cluster.device.peak_flops has no {needed}"
+                + (f", at which {precision} computes" if needed != precision else "")
+                + f" (known: {known}); put the device's peak FLOP/s there, or measure an op database on it"
             )
     if device.memory_bytes_per_s is None:
         raise JoulecastError(
@@ -243,7 +247,7 @@ def kept_for_backward(graph: OpGraph, op: Op) -> list[Access]:
     """Activations that an op's backward reads."""
     if op.kind == "cross_entropy" and op.attributes.get("fused"):
         return [op.reads[0]]
-    if op.kind in _NOTHING or KINDS[op.kind] in ("copy", "lookup"):
+    if op.kind in _NOTHING or KINDS[op.kind] in ("copy", "lookup") or op.attributes.get("sums"):
         return []
     if op.attributes.get("operand_bytes"):
         # What it reads is kept as it was cast.
@@ -287,7 +291,7 @@ class ExtraBytes:
 def extra_kept(graph: OpGraph, op: Op) -> list[ExtraBytes]:
     """What an op keeps that only its own backward reads.
 
-    Under autocast: the copies that were cast for it, those of weights for the first op that reads them.
+    Under autocast: the copies that were cast for it, those of weights for the first op that needs them.
     Dropout: a byte an element; a maximum: its index, 8 bytes; norms: mean and deviation of a row at fp32;
     fused attention: a logarithm a row and head; cross entropy: the shares' logarithms, at fp32 at least, or a
     logarithm a row in a fused kernel; a product of narrow operands: its input as it was cast, which others
@@ -296,7 +300,8 @@ def extra_kept(graph: OpGraph, op: Op) -> list[ExtraBytes]:
     cast = [
         ExtraBytes(access, copy_bytes(graph, access))
         for access in cast_reads(graph, op)
-        if graph.tensors[access.tensor].role != "parameter" or graph.readers[access.tensor][0] is op
+        # What needs its output alone keeps no input.
+        if op.kind not in _OUTPUT and casts_first(graph, op, access)
     ]
     own = _own_extra(graph, op)
     return cast if own is None else [*cast, own]

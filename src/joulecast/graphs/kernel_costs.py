@@ -99,13 +99,15 @@ def plateau(device: Device, precision: str) -> float:
     """
     if precision in device.measured_flops:
         return device.measured_flops[precision]
-    precision = PRECISIONS[precision].of_products if precision == "amp" else precision
+    asked = precision
+    if PRECISIONS[precision].autocast:
+        precision, asked = PRECISIONS[precision].of_products, f"bf16, at which {precision} computes"
     if precision in device.measured_flops:
         return device.measured_flops[precision]
     if precision not in device.peak_flops or device.architecture is None:
         known = ", ".join(device.peak_flops) or "none"
         raise JoulecastError(
-            f"{device.name}: no rate at {precision} (known: {known}); take one of these, or put its peak "
+            f"{device.name}: no rate at {asked} (known: {known}); take one of these, or put its peak "
             f"FLOP/s under cluster.device.peak_flops.{precision} of a platform file of yours"
         )
     architecture, peak = device.architecture, device.peak_flops[precision]
@@ -243,12 +245,18 @@ class KernelCosts:
             known[kernel] = self.seconds(kernel)
         return known[kernel]
 
-    def busy_and_host_s(self, graph: OpGraph, inference: bool) -> tuple[float, float]:
-        """Seconds that a device runs the kernels of a step, and that the host starts them in eager mode."""
+    def busy_and_host_s(
+        self, graph: OpGraph, op: Op, parts: Parts, inference: bool
+    ) -> tuple[float, float]:
+        """Seconds that a device runs the kernels of an op's part, and that the host starts them in eager
+        mode.
+
+        Passes over gradients are the device's alone: the code that starts them is not Python's.
+        """
         directions: tuple[Direction, ...] = ("forward",) if inference else ("forward", "backward")
-        kernels = [k for op in graph.ops for d in directions for k in kernels_of(graph, op, {}, d)]
-        busy_s = sum(self._remembered(kernel) for kernel in kernels)
-        return busy_s, kernel_rates().host_s * len(kernels)
+        busy_s = sum(self.cost(graph, op, parts, direction).seconds for direction in directions)
+        started = sum(len(kernels_of(graph, op, parts, direction)) for direction in directions)
+        return busy_s, kernel_rates().host_s * started
 
     def optimizer(self, parameter_bytes: float, training: TrainingSetup = DEFAULT_TRAINING) -> Cost:
         """Seconds of the optimizer on parameters of so many bytes."""

@@ -8,7 +8,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from joulecast.graphs.autocast import NARROW_BYTES, cast_bytes, cast_reads, promoted_reads
+from joulecast.graphs.autocast import (
+    NARROW_BYTES,
+    cast_bytes,
+    cast_reads,
+    casts_first,
+    promoted_reads,
+)
 from joulecast.graphs.costs import Direction, Parts, part_of
 from joulecast.graphs.opgraph import KINDS, Access, Op, OpGraph
 
@@ -170,16 +176,13 @@ def _casts(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[K
 def _autocasts(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
     """The casts that autocast makes for an op, and in the backward those of the gradients.
 
-    A weight is cast once a step, for the first op that reads it.
+    A weight is cast once a step, for the first op that needs it, and so is its gradient.
     """
     found: list[Kernel] = []
     for access in cast_reads(graph, op):
-        is_again = (
-            graph.tensors[access.tensor].role == "parameter"
-            and graph.readers[access.tensor][0] is not op
-        )
-        has_kernel = not is_again if direction == "forward" else _has_gradient(graph, access)
-        if has_kernel:
+        if not casts_first(graph, op, access):
+            continue
+        if direction == "forward" or _has_gradient(graph, access):
             found.append(Pass("mixed", cast_bytes(graph, access) * part_of(access, parts)))
     if direction == "backward":
         found += [

@@ -234,7 +234,8 @@ class _Network:
         sizes: dict[str, int | Dim] = dict(net.shape(x))
         *rows, last = net.axes[x]
         sizes[last] = Dim(last, net.shape(x)[last], REDUCE)
-        mean = net.add("other", f"{name}/mean", sizes, [(square, net.axes[x])], module=name)
+        reads = [(square, net.axes[x])]
+        mean = net.add("other", f"{name}/mean", sizes, reads, module=name, sums=True)
         scaled = net.pointwise("multiply", f"{name}/multiply", x, (mean, tuple(rows)), module=name)
         return net.pointwise("multiply", name, scaled, (vectors[0], (last,)), module=name)
 

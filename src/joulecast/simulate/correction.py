@@ -7,9 +7,10 @@ shares with steps like it, the less the more they differ. So a measured step com
 a step that has little in common with it is corrected by what the GPU's steps share.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from importlib import resources
 from typing import Literal
 
@@ -23,6 +24,7 @@ from joulecast.graphs.kernel_costs import KernelCosts
 from joulecast.graphs.opgraph import Op, OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, PRECISIONS, TrainingSetup
 from joulecast.simulate.cost_cache import CachedCosts, cached
+from joulecast.simulate.placement import PlacedOp
 from joulecast.simulate.strategy import Strategy
 
 _SHARED, _SHARED_TAIL = 0.055, 5
@@ -146,32 +148,33 @@ class Corrected:
 
 def costs_in_step(
     costs: Costs, passes: float, graph: OpGraph, strategy: Strategy, inference: bool
-) -> tuple[CachedCosts, float]:
-    """What ops cost in a step: with its passes over gradients, and corrected where steps were measured.
-
-    The second is how many times as long they take as a GPU needs for them, where the host is slower.
-    """
+) -> CachedCosts:
+    """What ops cost in a step: with its passes over gradients, and corrected where steps were measured."""
     known = cached(costs)
     if isinstance(known.costs, Corrected):
-        found = known.costs.at(step_setting(graph, strategy, inference), passes)
-    else:
-        found = known.passing(passes)
-    stretch = _host_stretch(known, graph, strategy, inference)
-    return (found.scaled(stretch, None) if stretch > 1 else found), stretch
+        return known.costs.at(step_setting(graph, strategy, inference), passes)
+    return known.passing(passes)
 
 
-def _host_stretch(known: CachedCosts, graph: OpGraph, strategy: Strategy, inference: bool) -> float:
-    """How many times as long ops take where the host starts kernels more slowly than a GPU runs them."""
-    costs: Costs = known
-    while isinstance(costs, (CachedCosts, Corrected, Scaled)):
-        costs = costs.costs
-    if not isinstance(costs, KernelCosts) or not PRECISIONS[costs.precision].autocast:
+def host_stretch(
+    costs: Costs, graph: OpGraph, placed: Sequence[PlacedOp], inference: bool
+) -> float:
+    """How many times as long ops take where the host starts kernels more slowly than a GPU runs its parts."""
+    known, eager = cached(costs), costs
+    while isinstance(eager, (CachedCosts, Corrected, Scaled)):
+        eager = eager.costs
+    if not isinstance(eager, KernelCosts) or not PRECISIONS[eager.precision].autocast:
         return 1.0
-    eager, key = costs, ("host", inference)
-    busy_s, host_s = known.op_cache.once(
-        graph, key, lambda: eager.busy_and_host_s(graph, inference)
-    )
-    return max(1.0, host_s * strategy.mesh.get("tensor", 1) / busy_s)
+    numbers = known.op_cache.numbers(graph)
+    busy_s = host_s = 0.0
+    for split, count in Counter(item.split for item in placed).items():
+        pace = eager.clock, eager.gradient_passes
+        key = ("host", *pace, numbers[split.op.name], *sorted(split.parts.items()), inference)
+        busy, host = known.op_cache.once(
+            graph, key, partial(eager.busy_and_host_s, graph, split.op, split.parts, inference)
+        )
+        busy_s, host_s = busy_s + count * busy, host_s + count * host
+    return max(1.0, host_s / busy_s) if busy_s else 1.0
 
 
 StepKind = Literal["one", "several", "experts"]

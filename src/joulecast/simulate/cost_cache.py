@@ -7,6 +7,7 @@ signature. A search asks for the cost of the same few signatures thousands of ti
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
+from joulecast.graphs.autocast import cast_reads, casts_first
 from joulecast.graphs.costs import Cost, Costs, Direction, Parts, Scaled, Source
 from joulecast.graphs.kernel_costs import with_gradient_passes
 from joulecast.graphs.opgraph import Access, Op, OpGraph
@@ -19,7 +20,7 @@ T = TypeVar("T")
 def _accesses(
     graph: OpGraph, op: Op, accesses: tuple[Access, ...], places: dict[str, int]
 ) -> Signature:
-    found = []
+    found, cast = [], cast_reads(graph, op)
     for access in accesses:
         tensor = graph.tensors[access.tensor]
         # A tensor that an op reads twice is not two tensors of one shape.
@@ -27,7 +28,9 @@ def _accesses(
         # Gradients of a tensor that several ops read are added up.
         readers = graph.readers[access.tensor]
         ends = bool(readers) and (readers[0] is op, readers[-1] is op)
-        found.append((place, access.axes, tensor.shape, tensor.itemsize, tensor.role, ends))
+        # Of a weight that several need at another size, one makes the cast.
+        casts = access in cast and casts_first(graph, op, access)
+        found.append((place, access.axes, tensor.shape, tensor.itemsize, tensor.role, ends, casts))
     return tuple(found)
 
 
@@ -92,6 +95,10 @@ class CachedCosts:
     def scaled(self, factor: float, source: Source | None) -> "CachedCosts":
         """The costs that are ``factor`` times as long, remembered too."""
         return CachedCosts(Scaled(self, factor, source), self.op_cache)
+
+    def stretched(self, factor: float) -> "CachedCosts":
+        """The costs whose ops, and not the optimizer, take ``factor`` times as long, remembered too."""
+        return CachedCosts(Scaled(self, factor, updates=False), self.op_cache)
 
     def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
         key = (self.op_cache.numbers(graph)[op.name], direction, *sorted(parts.items()))

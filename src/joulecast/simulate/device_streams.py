@@ -108,10 +108,13 @@ class DeviceStreams:
     def exchange(self, tied: list[Message]) -> None:
         """Send gradients of weights that other stages have too, and wait for theirs."""
         ready = [*self._now(), *self.gradient_messages]
-        arrived = []
+        arrived, places = [], self.compiler.strategy.pipeline
         for message in tied:
             assert message.key is not None
             name, direction, layout, own, other = message.key
+            if own % places == other % places:
+                # Both chunks are on this device.
+                continue
             self._send(message, _AT_THE_END, ready)
             theirs: Key = (name, direction, layout, other, own)
             source = self.transfers.partner(self.number, other)

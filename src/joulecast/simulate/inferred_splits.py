@@ -5,7 +5,7 @@ The batch is split along replicas. Along ``tensor``, matrix products are split b
 other op keeps the shards of the tensors that it reads.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.opgraph import Dim, DimKind, Op, OpGraph
@@ -133,15 +133,21 @@ def split_products(
             shards |= _written_shards(op, dim)
 
 
-_BETWEEN = ("layer_norm", "rms_norm", "dropout", "add")
+_BETWEEN = ("layer_norm", "rms_norm", "pow", "dropout", "add")
 """Kinds of ops between two products that tensor parallelism splits: each position by itself."""
+_OF_NORM = ("other", "multiply")
+"""Those of a norm that is written out: they keep the split of what they read."""
 
 
-def _sequence_of(op: Op) -> Dim | None:
-    """The dim along which an op between two products can be split by position."""
+def _sequence_of(op: Op, split: Container[str] = ()) -> Dim | None:
+    """The dim along which an op between two products can be split by position.
+
+    ``split``: tensors that are split so.
+    """
     dims = [d for d in op.dims if d.name == "sequence" and d.kind is DimKind.OTHER]
     between = op.kind in _BETWEEN or any(dim.name == "experts" for dim in op.dims)
-    return dims[0] if dims and between else None
+    follows = op.kind in _OF_NORM and any(access.tensor in split for access in op.reads)
+    return dims[0] if dims and (between or follows) else None
 
 
 def sequence_length(graph: OpGraph) -> int | None:
@@ -158,9 +164,9 @@ def split_sequence(graph: OpGraph, placements: Placements, axis: str, size: int)
     Raises:
         JoulecastError: the sequence does not divide.
     """
-    found = False
+    split: set[str] = set()
     for op, placement in zip(graph.ops, placements, strict=True):
-        sequence = _sequence_of(op)
+        sequence = _sequence_of(op, split)
         if axis in placement or sequence is None:
             continue
         if sequence.size % size:
@@ -169,8 +175,8 @@ def split_sequence(graph: OpGraph, placements: Placements, axis: str, size: int)
                 f"`{op.name}`"
             )
         placement[axis] = "sequence"
-        found = True
-    if not found:
+        split |= {access.tensor for access in op.writes}
+    if not split:
         raise JoulecastError(f"strategy: sp: {graph.name} has no op with a sequence to split")
 
 

@@ -25,7 +25,13 @@ from joulecast.runs.platforms import Platform
 from joulecast.simulate.breakdown import Breakdown, breakdowns, mean_breakdown
 from joulecast.simulate.collectives import Kind
 from joulecast.simulate.compiler import OPTIMIZER, Compiler
-from joulecast.simulate.correction import StepKind, basis_of, costs_in_step, step_interval
+from joulecast.simulate.correction import (
+    StepKind,
+    basis_of,
+    costs_in_step,
+    host_stretch,
+    step_interval,
+)
 from joulecast.simulate.cost_cache import cached
 from joulecast.simulate.device_mesh import DeviceMesh, build_device_mesh
 from joulecast.simulate.event_loop import (
@@ -331,7 +337,7 @@ def prepare(
     """
     strategy.check()
     at_batch = graph.with_batch(_check_batch(strategy, batch))
-    costs, stretch = costs_in_step(
+    in_step = costs_in_step(
         costs or roofline_of(platform),
         gradient_passes(strategy),
         at_batch,
@@ -344,7 +350,11 @@ def prepare(
     share, tensor = training.gradient_share, strategy.mesh.get("tensor", 1)
     # Megatron sends a part from each tensor rank, and gathers the parts where a node's link is fast.
     parts_sent = 1 if platform.require_cluster().devices_per_node % tensor else tensor
-    placed, programs = placed_programs(at_batch, strategy, costs, slowest, kind, share, parts_sent)
+    placed, programs = placed_programs(
+        at_batch, strategy, in_step, slowest, kind, share, parts_sent
+    )
+    stretch = host_stretch(in_step, at_batch, placed, training.inference)
+    costs = in_step.stretched(stretch) if stretch > 1 else in_step
     if not uneven_heads and tensor > 1 and not strategy.tree.split:
         check_heads(placed, tensor)
     buffers = platform.require_cluster().communicator_bytes

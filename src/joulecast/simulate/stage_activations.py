@@ -64,11 +64,13 @@ class _Stage:
         self.sizes = _sizes(graph, program.items, as_written)
         self.gathered = [self._gathered_for(graph, item) for item in self.items]
         """Bytes that an op gathers of what is held in shards, and drops behind it."""
-        self.weights = [self._completes(graph, item) for item in self.items]
-        """Bytes of the weights whose gradients are complete with an op's backward."""
+        self.weights = [self._begins(graph, item) for item in self.items]
+        """Bytes of the weights whose gradients are there from an op's backward on."""
         self.last_read: dict[str, int] = {}
         self.keepers: dict[str, list[int]] = {}
         """Ops whose backward needs a tensor, in the order of the forward."""
+        self.cached: set[str] = set()
+        """Copies of weights that autocast made: it holds them to the end of the forward."""
         self.made: dict[str, int] = {}
         self.makes: list[list[str]] = []
         """What each op makes: what it writes, and what else it keeps for backward."""
@@ -78,14 +80,19 @@ class _Stage:
             makes = [a.tensor for a in item.op.writes if a.tensor in self.sizes]
             for access in kept_for_backward(graph, item.op) if keeps else ():
                 self.keepers.setdefault(access.tensor, []).append(place)
-            for number, extra in enumerate(extra_kept(graph, item.op) if keeps else ()):
+            for number, extra in enumerate(extra_kept(graph, item.op)):
                 name = _kept_by(item.op.name, number)
+                if graph.tensors[extra.access.tensor].role == "parameter":
+                    self.cached.add(name)
+                elif not keeps:
+                    continue
                 share = part_of(extra.access, _parts(item))
                 if as_written and extra.access.tensor in self.made:
                     tensor = extra.access.tensor
                     share = min(share, self.sizes[tensor] / graph.tensors[tensor].bytes)
                 self.sizes[name] = extra.bytes * share
-                self.keepers[name] = [place]
+                if keeps:
+                    self.keepers[name] = [place]
                 makes.append(name)
             self.makes.append(makes)
             self.made |= dict.fromkeys(makes, place)
@@ -113,12 +120,14 @@ class _Stage:
         )
 
     @staticmethod
-    def _completes(graph: OpGraph, item: PlacedOp) -> float:
+    def _begins(graph: OpGraph, item: PlacedOp) -> float:
         parts = _parts(item)
         return sum(
             graph.tensors[a.tensor].bytes * part_of(a, parts)
             for a in item.op.reads
-            if graph.tensors[a.tensor].role == "parameter" and graph.readers[a.tensor][0] is item.op
+            if graph.tensors[a.tensor].role == "parameter"
+            # Of several readers, the last has the first part of the gradient.
+            and graph.readers[a.tensor][-1] is item.op
         )
 
     def _inside(self, unit: str) -> set[str]:
@@ -136,8 +145,8 @@ class _Stage:
         peak, where = now, -1
         for place in range(len(self.items)):
             for tensor in self.makes[place]:
-                # What is saved stays: only the others are looked through below.
-                if tensor not in self.saved:
+                # What is saved or cached stays: only the others are looked through below.
+                if tensor not in self.saved and tensor not in self.cached:
                     live.add(tensor)
                 now += self.sizes[tensor]
             if now + self.gathered[place] > peak:

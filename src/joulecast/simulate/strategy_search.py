@@ -181,7 +181,7 @@ class _Search:
     candidates: list[StrategyAlternatives]
     found: _Outcome = field(default_factory=_Outcome)
     _stages: dict[object, list[tuple[float, float]]] = field(default_factory=dict)
-    """Seconds of the stages of strategies without sharding and recomputation, which change nothing there."""
+    """Seconds of the stages of strategies without recomputation, which changes nothing there."""
 
     @cached_property
     def _recomputations(self) -> list[Recompute]:
@@ -198,7 +198,9 @@ class _Search:
     def _least_of(self, strategy: Strategy, batch: int) -> Least:
         """What a strategy computes at least."""
         usual = strategy.schedule if strategy.virtual > 1 else "1f1b"
-        plain = strategy.model_copy(update={"tree": Node(), "schedule": usual})
+        # From 2 on, no gradients are added up over micro-batches, or copied.
+        zero = min(strategy.tree.zero or 0, 2)
+        plain = strategy.model_copy(update={"tree": Node(zero=zero or None), "schedule": usual})
         key = text_of(plain), batch
         if key not in self._stages:
             self._stages[key] = stage_seconds(self._prepared(plain, batch))

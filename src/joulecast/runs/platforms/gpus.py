@@ -265,7 +265,11 @@ def as_catalogued(device: dict[str, Any]) -> dict[str, Any] | None:
         if {"amp": "bf16"}.get(precision, precision) in same
     }
     kept = {key: known[key] for key in ("units", "power_limit_w", "architecture")}
-    measured |= own.get("measured_flops", {})
+    own_rates = own.get("measured_flops", {})
+    if "bf16" in own_rates:
+        # What was measured of its products holds for autocast's too.
+        measured.pop("amp", None)
+    measured |= own_rates
     return kept | own | {"peak_flops": peak, "measured_flops": measured}
 
 
