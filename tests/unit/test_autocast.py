@@ -113,6 +113,9 @@ def test_casts_and_small_kernels_take_time() -> None:
 
 
 def test_a_step_of_short_kernels_takes_the_time_of_its_host() -> None:
+    assert (
+        simulate("tf32", batch=1)["host_stretch"] > 1 == simulate("bf16", batch=1)["host_stretch"]
+    )
     small, large = (simulate("amp", batch=batch) for batch in (1, 256))
     assert small["host_stretch"] > 1 == large["host_stretch"]
     # The host is as slow for eight samples as for one, and the GPU draws less while it waits.

@@ -211,14 +211,13 @@ def node_count(platform: Platform, devices: int) -> int:
 def rising_joules(
     platform: Platform, precision: str, devices: int, fit: CampaignFit | None = None
 ) -> Callable[[float, float], float] | None:
-    """A function that gives the joules of a step, from its seconds and the seconds that a device
-    computes, if they never fall with either.
+    """A function that gives joules that a step takes at least, from its seconds and the seconds that a
+    device computes, if they never fall with either.
 
     ``None`` if they may fall, rest on powers by stage, or are not known.
     """
-    if PRECISIONS[precision].autocast:
-        # GPUs that wait for the host compute for less than the step's computing.
-        return None
+    # GPUs that wait for the host of plain PyTorch may compute for less than the step's computing.
+    surely = float(PRECISIONS[precision].half)
     if fit is None:
         node = _of_hardware(shipped_nodes(), platform)
     else:
@@ -230,13 +229,14 @@ def rising_joules(
         # A GPU that computes draws more than one that is awake.
         more_w = float(power.watts(power.clock_at(power.limit_w))) - power.awake_w
         always_w = sum(_rest_of_nodes(platform, devices, power)) + devices * power.awake_w
+        more_w *= surely
         return lambda step_s, computing_s: devices * computing_s * more_w + step_s * always_w
     if node is None or node.gpus not in (None, per_node) or not node.rises:
         return None
     metered, used = node, _used(platform, devices)
 
     def joules(step_s: float, computing_s: float) -> float:
-        return step_s * metered.expected_w(used, min(1.0, computing_s / step_s), per_node)
+        return step_s * metered.expected_w(used, min(1.0, surely * computing_s / step_s), per_node)
 
     return joules
 

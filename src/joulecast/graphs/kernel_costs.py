@@ -72,7 +72,7 @@ class KernelRates(BaseModel):
     """Bytes a clock of a multiprocessor that passes reach which the memory does not limit alone: those over
     numbers of two sizes, which torch does not vectorise, and its batch norms at 16 bits."""
     host_s: float
-    """Seconds in which the host starts a kernel of plain PyTorch under autocast."""
+    """Seconds in which the host starts a kernel of plain PyTorch: measured under autocast."""
     launch_s: float
     """Of every kernel on the GPU."""
     dispatch_s: float
@@ -255,7 +255,10 @@ class KernelCosts:
         """
         directions: tuple[Direction, ...] = ("forward",) if inference else ("forward", "backward")
         busy_s = sum(self.cost(graph, op, parts, direction).seconds for direction in directions)
-        started = sum(len(kernels_of(graph, op, parts, direction)) for direction in directions)
+        kernels = [k for each in directions for k in kernels_of(graph, op, parts, each)]
+        # Images are turned around for matrix units alone.
+        turns = engine_of(self.precision) == "matrix"
+        started = sum(turns or not isinstance(kernel, Turn) for kernel in kernels)
         return busy_s, kernel_rates().host_s * started
 
     def optimizer(self, parameter_bytes: float, training: TrainingSetup = DEFAULT_TRAINING) -> Cost:

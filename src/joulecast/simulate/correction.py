@@ -163,7 +163,8 @@ def host_stretch(
     known, eager = cached(costs), costs
     while isinstance(eager, (CachedCosts, Corrected, Scaled)):
         eager = eager.costs
-    if not isinstance(eager, KernelCosts) or not PRECISIONS[eager.precision].autocast:
+    if not isinstance(eager, KernelCosts) or PRECISIONS[eager.precision].half:
+        # Code for half precision fuses its kernels, or replays them as a graph.
         return 1.0
     numbers = known.op_cache.numbers(graph)
     busy_s = host_s = 0.0
