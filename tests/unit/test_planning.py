@@ -227,7 +227,7 @@ def test_several_budgets_hold_at_once(campaign):
     both = Limit(deadline_s=limit.deadline_s, cost_budget=most)
     kept = advise(campaign, "vit_ti", both, samples=320, prices=PAID)
     assert kept["best"]["setting"] == fastest["setting"]
-    assert "the time; the upper end" in kept["limit"]["judged_by"]
+    assert "the time and the upper end" in kept["limit"]["judged_by"]
 
 
 @pytest.mark.parametrize(
@@ -450,7 +450,7 @@ def test_energy_that_is_only_estimated_does_not_choose(tmp_path):
     assert advice["limit"]["in_words"] == "time among the scales that were run"
     frugal = min(advice["candidates"], key=lambda c: c["energy_j"])["setting"]
     assert advice["by_energy"] == frugal != advice["best"]["setting"]
-    assert frugal in advice_text(advice).split("judged by")[1].split("rests on")[0]
+    assert frugal in advice_text(advice).split("chosen by")[1].split("rests on")[0]
     # Who asks for it is told, and what a meter measured chooses.
     asked = advise(folders, "vit_ti", Limit(objective="energy"))
     assert asked["best"]["setting"] == frugal and asked["by_energy"] is None

@@ -220,16 +220,18 @@ def _aim(kept: Sequence[Candidate], limit: Limit) -> _Aim:
 
 
 def _would_choose(by_energy: Candidate, best: Candidate) -> str:
-    which = "the same" if by_energy is best else f"{by_energy.setting}, as --objective energy does"
-    return f". Energy is only estimated, so it does not choose. It would choose {which}"
+    said = ". Energy is only estimated, so it does not choose"
+    if by_energy is best:
+        return f"{said}. The setting with the least energy is the same"
+    return f"{said}. The least energy has {by_energy.setting} (--objective energy)"
 
 
 def _judged_by(candidates: Sequence[Candidate], limit: Limit, aim: _Aim) -> str:
     if not limit.budgets:
-        return f"the {aim.text}; no limit was given"
-    ends = "; ".join(_upper(quantity, candidates) for quantity in limit.budgets)
-    limits = "the limit" if len(limit.budgets) == 1 else "the limits"
-    return f"{ends} against {limits}; then the least {aim.text}"
+        return f"the least {aim.text}; no limit was given"
+    ends = " and ".join(_upper(quantity, candidates) for quantity in limit.budgets)
+    keep = "is within the limit" if len(limit.budgets) == 1 else "are within the limits"
+    return f"{ends} {keep}, and of such settings it has the least {aim.text}"
 
 
 def nearest(candidates: Sequence[Candidate], budgets: Mapping[str, float]) -> Candidate | None:

@@ -93,7 +93,7 @@ def advice_text(advice: Mapping[str, Any]) -> str:
     units = unit if counts == [1] else f"{unit}s"
     weighed = listed([digits(count) for count in counts])
     lines.append(f"  compared: {weighed} {units} ({advice['weighed']['why']})")
-    lines.append(f"  judged by {advice['limit']['judged_by']}")
+    lines.append(f"  chosen by: {advice['limit']['judged_by']}")
     lines.append(f"  rests on: {advice['rests_on']}")
     if prices.given:
         lines.append(f"  prices: {prices.in_words()}")
@@ -155,7 +155,7 @@ def plan_text(planned: Mapping[str, Any]) -> str:
         "",
         *_choice(planned, in_joules),
         "  in brackets: 90 % intervals of one run",
-        f"  judged by {planned['limit']['judged_by']}",
+        f"  chosen by: {planned['limit']['judged_by']}",
         f"  rests on: {planned['rests_on']}",
     ]
     front = [row for row in rows if row["on_front"] or row is best]
