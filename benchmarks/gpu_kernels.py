@@ -160,7 +160,7 @@ def write(shares: dict[str, dict[str, float]], fitted: ProductRates) -> None:
     path = Path(kernel_costs.__file__).with_name("kernel_rates.yaml")
     content = yaml.safe_load(path.read_text())
     for name in ("nvidia", "amd"):
-        content["passes"][name] = ASSUMED | {
+        content["passes"][name] |= ASSUMED | {
             kind: round(relative(shares, kind, [g for g in by_gpu if vendor(g) == name]), 2)
             for kind, by_gpu in shares.items()
             if kind != "elementwise"

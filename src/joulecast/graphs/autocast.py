@@ -56,20 +56,22 @@ def cast_reads(graph: OpGraph, op: Op) -> list[Access]:
 
 
 def casts_first(graph: OpGraph, op: Op, access: Access) -> bool:
-    """Whether a cast that an op needs is made for it: a weight is cast once a step, for the first that needs
-    it, and so is its gradient; whatever else is cast for each op."""
+    """Whether a cast that an op needs is made for this op.
+
+    A weight is cast once a step, for the first op that needs the cast, and so is its gradient. Everything
+    else is cast for each op.
+    """
     if graph.tensors[access.tensor].role != "parameter":
         return True
     readers = graph.readers[access.tensor]
-    return next(each for each in readers if access.tensor in _cast_names(graph, each)) is op
-
-
-def _cast_names(graph: OpGraph, op: Op) -> set[str]:
-    return {access.tensor for access in cast_reads(graph, op)}
+    cast = (
+        each for each in readers if access.tensor in {a.tensor for a in cast_reads(graph, each)}
+    )
+    return next(cast) is op
 
 
 def promoted_reads(graph: OpGraph, op: Op) -> list[Access]:
-    """Narrow activations that an op reads beside wide ones: their gradients are cast."""
+    """Narrow activations that an op reads together with wide ones. Their gradients are cast."""
     if not op.writes or KINDS[op.kind] == "matmul" or op.kind in _WIDE:
         return []
     written = graph.tensors[op.writes[0].tensor].itemsize

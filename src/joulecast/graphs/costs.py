@@ -184,10 +184,8 @@ def roofline_of(platform: Platform, precision: str = "fp32") -> Roofline:
         JoulecastError: its file does not tell a peak rate; names the key.
     """
     device: Device = platform.require_cluster().device
-    narrow, wide = (
-        PRECISIONS[precision].operand_bytes is not None,
-        PRECISIONS[precision].of_products,
-    )
+    narrow = PRECISIONS[precision].operand_bytes is not None
+    wide = PRECISIONS[precision].of_products
     for needed in (wide, *([precision] if narrow else [])):
         if needed not in device.peak_flops:
             known = ", ".join(device.peak_flops) or "none"

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Cost, Costs, Direction, Parts, Scaled, part_of
-from joulecast.graphs.kernels import Attention, Kernel, Pass, Product, Turn, kernels_of
+from joulecast.graphs.kernels import TURN, Attention, Kernel, Pass, Product, kernels_of
 from joulecast.graphs.opgraph import Op, OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, PRECISIONS, TrainingSetup
 from joulecast.runs.platforms import Architecture, Device, Platform, as_catalogued
@@ -153,7 +153,7 @@ class KernelCosts:
 
     def __post_init__(self) -> None:
         narrow = PRECISIONS[self.precision].operand_bytes is not None
-        wide = self.clock * plateau(self.device, self.precision if not narrow else "bf16")
+        wide = self.clock * plateau(self.device, "bf16" if narrow else self.precision)
         object.__setattr__(self, "_plateau", wide)
         held = self.clock * plateau(self.device, self.precision) if narrow else wide
         object.__setattr__(self, "_narrow_plateau", held)
@@ -162,7 +162,6 @@ class KernelCosts:
     def _attention_rate(self, kernel: Attention) -> float:
         """FLOP/s of a fused attention."""
         rates, architecture = kernel_rates(), self._architecture
-        dropped = rates.attention_dropout[kernel.direction] if kernel.drops else 1.0
         precision = PRECISIONS[self.precision]
         if precision.tensor_bytes == 4 and not precision.autocast:
             held = self.clock * plateau(self.device, "fp32")
@@ -170,7 +169,8 @@ class KernelCosts:
         share = architecture.cudnn if kernel.cudnn else architecture.attention
         if precision.autocast:
             share = architecture.sdpa or share
-            share *= dropped * (rates.attention_head if kernel.head < _WIDE_HEAD else 1.0)
+            share *= rates.attention_dropout[kernel.direction] if kernel.drops else 1.0
+            share *= rates.attention_head if kernel.head < _WIDE_HEAD else 1.0
         held = self.clock * plateau(self.device, precision.of_products)
         return held * share * (rates.attention_backward if kernel.direction == "backward" else 1.0)
 
@@ -211,22 +211,23 @@ class KernelCosts:
             busy = max(product_flops(kernel, engine, self.device.units) / held, moved)
         elif isinstance(kernel, Attention):
             busy = max(kernel.flops / self._attention_rate(kernel), moved)
-        elif isinstance(kernel, Turn):
-            on_matrix_units = engine_of(self.precision) == "matrix"
-            busy = moved / rates.passes[self._architecture.vendor]["copy"]
-            if not on_matrix_units:
-                return 0.0
         else:
             busy = moved / rates.passes[self._architecture.vendor].get(kernel.kind, 1.0)
             if kernel.kind in rates.clock_bytes:
                 busy += kernel.bytes / (rates.clock_bytes[kernel.kind] * self._clocks_per_s)
         return max(busy + rates.launch_s, rates.dispatch_s)
 
+    def _kernels(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
+        kernels = kernels_of(graph, op, parts, direction)
+        if engine_of(self.precision) == "matrix":
+            return kernels
+        return [k for k in kernels if not (isinstance(k, Pass) and k.kind == TURN)]
+
     def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
         """Seconds of a part of an op."""
         if op.kind == "timed":
             return Cost(float(op.attributes[f"{direction}_s"]), "given")
-        kernels = kernels_of(graph, op, parts, direction)
+        kernels = self._kernels(graph, op, parts, direction)
         if direction == "backward" and self.gradient_passes:
             kernels += [
                 Pass(
@@ -255,10 +256,7 @@ class KernelCosts:
         """
         directions: tuple[Direction, ...] = ("forward",) if inference else ("forward", "backward")
         busy_s = sum(self.cost(graph, op, parts, direction).seconds for direction in directions)
-        kernels = [k for each in directions for k in kernels_of(graph, op, parts, each)]
-        # Images are turned around for matrix units alone.
-        turns = engine_of(self.precision) == "matrix"
-        started = sum(turns or not isinstance(kernel, Turn) for kernel in kernels)
+        started = sum(len(self._kernels(graph, op, parts, direction)) for direction in directions)
         return busy_s, kernel_rates().host_s * started
 
     def optimizer(self, parameter_bytes: float, training: TrainingSetup = DEFAULT_TRAINING) -> Cost:

@@ -60,24 +60,22 @@ class Attention:
     """Size of a head."""
 
 
+TURN = "turn"
+"""Kind of a copy of images into another order of their axes. It is made only for products on matrix units."""
+
+
 @dataclass(frozen=True)
 class Pass:
     """A pass over memory."""
 
     kind: str
     """``elementwise``, ``mixed`` (of numbers of two sizes), ``softmax``, ``norm``, ``batch_norm``,
-    ``narrow_batch_norm``, ``max_pool``, ``dropout``, ``power``, ``copy``, ``reduce`` or ``lookup``."""
+    ``narrow_batch_norm``, ``max_pool``, ``dropout``, ``power``, ``copy``, ``turn``,
+    ``reduce`` or ``lookup``."""
     bytes: float
 
 
-@dataclass(frozen=True)
-class Turn:
-    """A copy of images into another order of their axes, where a product runs on matrix units."""
-
-    bytes: float
-
-
-Kernel = Product | Attention | Pass | Turn
+Kernel = Product | Attention | Pass
 
 _PASS_OF = {
     "dropout": "dropout",
@@ -220,14 +218,14 @@ def _turned(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[
         return []
     itemsize = graph.tensors[op.writes[0].tensor].itemsize
     read, written = (
-        2 * itemsize * graph.tensors[access.tensor].elements * part_of(access, parts)
+        Pass(TURN, 2 * itemsize * graph.tensors[access.tensor].elements * part_of(access, parts))
         for access in (op.reads[0], op.writes[0])
     )
     is_point = math.prod(op.attributes.get("kernel", (1,))) == 1
     if direction == "forward":
-        return [Turn(read), *([] if is_point else [Turn(written)])]
+        return [read] if is_point else [read, written]
     back = not is_point and _has_gradient(graph, op.reads[0])
-    return [Turn(written), Turn(read), *([Turn(read)] if back else [])]
+    return [written, read, read] if back else [written, read]
 
 
 def _products(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:

@@ -73,8 +73,8 @@ class GpuStep:
         """``inference`` or ``training``. If the training uses autocast or narrow numbers, the precision is
         part of the kind."""
         precision = PRECISIONS[self.step.precision]
-        is_told = precision.operand_bytes is not None or precision.autocast
-        training = f"training, {self.step.precision}" if is_told else "training"
+        has_own_kind = precision.operand_bytes is not None or precision.autocast
+        training = f"training, {self.step.precision}" if has_own_kind else "training"
         return "inference" if self.step.inference else training
 
 
