@@ -296,7 +296,8 @@ def write_gpu_steps_tables(folder: Path, judged: pd.DataFrame, peers: Mapping[st
             "description. `peer_error_percent`: what the data's own simulator is "
             "published to reach on all of its data, of which this is a part.",
             "Constants of power and attention were chosen with these rows in sight "
-            "(docs/explanation/simulator.md says which); rates of kernels and the rest were not.",
+            "(docs/explanation/simulator.md says which). Rates of kernels and the rest were not, except for "
+            "plain_pytorch.",
         ],
         gpu_error_table(judged, peers),
         sections="data",
