@@ -26,7 +26,17 @@ FIRST_STEPS, STEPS_OF_A_WAIT = 4, 2
 FEWEST_IN_A_ROW, MOST_IN_A_ROW, IN_A_ROW_S = 3, 20, 1.0
 IMAGE_SIZE, CLASSES = 224, 1000
 COLUMNS = (
-    *("source", "gpu", "network", "batch", "sequence", "precision", "recompute", "optimizer"),
+    *(
+        "round",
+        "source",
+        "gpu",
+        "network",
+        "batch",
+        "sequence",
+        "precision",
+        "recompute",
+        "optimizer",
+    ),
     *("parameters", "step_s", "event_step_s", "step_j", "gpu_w", "memory_bytes", "sm_mhz", "torch"),
 )
 
@@ -37,7 +47,8 @@ class Setting(NamedTuple):
     network: str
     batch: int
     sequence: int = 0
-    precision: Literal["amp", "tf32", "fp32"] = "amp"
+    precision: Literal["amp", "tf32", "fp32", "bf16-true", "compile"] = "amp"
+    """``bf16-true``: weights and all else at bf16. ``compile``: as ``amp``, and compiled by torch."""
     recompute: bool = False
 
     @property
@@ -66,7 +77,52 @@ SETTINGS = (
     Setting("resnet50", 32),
     Setting("gpt2-large", 8, 1024, "tf32"),
 )
-"""In the order of measuring."""
+"""What constants of the simulator were chosen with."""
+LATER = (
+    Setting("resnet50", 256),
+    Setting("resnet101", 64),
+    Setting("densenet121", 64),
+    Setting("convnext_tiny", 64),
+    Setting("efficientnet_b0", 64),
+    Setting("swin_t", 64),
+    Setting("vit_b_16", 16),
+    Setting("vit_l_16", 32),
+    Setting("vgg16", 32),
+    Setting("resnet50", 8),
+    Setting("resnet18", 128),
+    Setting("vgg16", 64, precision="tf32"),
+    Setting("vit_b_16", 32, precision="tf32"),
+    Setting("resnet50", 8, precision="tf32"),
+    Setting("resnet50", 64, precision="fp32"),
+    Setting("resnet50", 8, precision="fp32"),
+    Setting("gpt2-medium", 4, 1024),
+    Setting("gpt2-medium", 16, 256),
+    Setting("gpt2", 1, 512),
+    Setting("bert-base", 64, 128),
+    Setting("bert-base", 8, 128),
+    Setting("llama3-1b", 2, 4096),
+    Setting("qwen-1.5b", 2, 2048),
+    Setting("qwen3-0.6b", 4, 2048),
+    Setting("opt-1.3b", 4, 1024),
+    Setting("mixtral-8x", 4, 1024),
+    Setting("gpt2-large", 16, 1024, recompute=True),
+    Setting("llama-1b", 1, 512),
+    Setting("llama-1b", 2, 2048, "tf32"),
+    Setting("bert-large", 16, 512, "tf32"),
+    Setting("gpt2", 1, 256, "tf32"),
+    Setting("llama-1b", 1, 2048, "fp32"),
+    Setting("bert-base", 16, 256, "fp32"),
+    Setting("gpt2", 1, 256, "fp32"),
+    Setting("resnet50", 128, precision="bf16-true"),
+    Setting("vit_b_16", 128, precision="bf16-true"),
+    Setting("gpt2", 16, 1024, "bf16-true"),
+    Setting("llama-1b", 4, 2048, "bf16-true"),
+    Setting("qwen-1.5b", 4, 2048, "bf16-true"),
+    Setting("gpt2", 2, 1024, "bf16-true"),
+    Setting("gpt2", 16, 1024, "compile"),
+    Setting("resnet50", 128, precision="compile"),
+)
+"""What was measured afterwards, to see how the simulator does on settings that it had not seen."""
 
 
 def language_model(
@@ -88,7 +144,8 @@ def image_model(setting: Setting, device: torch.device) -> tuple[Any, Callable[[
     """A model of torchvision, and what computes its loss of a batch that is on the device."""
     with device:
         model = getattr(torchvision.models, setting.network)(weights=None)
-    images = torch.randn(setting.batch, 3, IMAGE_SIZE, IMAGE_SIZE, device=device)
+    dtype = torch.bfloat16 if setting.precision == "bf16-true" else torch.float32
+    images = torch.randn(setting.batch, 3, IMAGE_SIZE, IMAGE_SIZE, device=device, dtype=dtype)
     classes = torch.randint(0, CLASSES, (setting.batch,), device=device)
     return model, lambda: torch.nn.functional.cross_entropy(model(images), classes)
 
@@ -97,16 +154,19 @@ def training(setting: Setting, device: torch.device) -> tuple[int, Callable[[], 
     """The parameters of a setting's network, and what makes one step of its training."""
     torch.set_float32_matmul_precision("high" if setting.precision == "tf32" else "highest")
     torch.backends.cudnn.allow_tf32 = setting.precision == "tf32"
+    model, loss_of = (language_model if setting.sequence else image_model)(setting, device)
+    if setting.precision == "bf16-true":
+        model.to(torch.bfloat16)
+    if setting.precision == "compile":
+        model.compile()
     if not setting.sequence:
-        model, loss_of = image_model(setting, device)
         optimizer: torch.optim.Optimizer = torch.optim.SGD(
             model.parameters(), lr=0.01, momentum=0.9, fused=True
         )
     else:
-        model, loss_of = language_model(setting, device)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     model.train()
-    is_amp = setting.precision == "amp"
+    is_amp = setting.precision in ("amp", "compile")
     cast = torch.autocast(device.type, dtype=torch.bfloat16) if is_amp else nullcontext()
 
     def step() -> None:
@@ -156,7 +216,7 @@ def seconds_in_a_row(step: Callable[[], None], step_s: float) -> float:
 
 
 def measured(setting: Setting, gpu: Any) -> dict[str, Any]:
-    """The row of a setting."""
+    """The row of a setting, without its round."""
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
@@ -197,8 +257,9 @@ def measure(out: Path) -> None:
     with out.open("w", newline="") as file:
         table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         table.writeheader()
-        for setting in SETTINGS:
-            table.writerow(row := measured(setting, gpu))
+        for number, setting in [(1, s) for s in SETTINGS] + [(2, s) for s in LATER]:
+            row = measured(setting, gpu)
+            table.writerow({"round": number, **row})
             file.flush()
             print(f"{setting}: {row['step_s']} s, {row['step_j']} J", flush=True)
 

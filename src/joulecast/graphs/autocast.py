@@ -4,6 +4,8 @@ The rules are those of torch's documentation ("CUDA Ops that can autocast to flo
 promote to the widest input type"). Products read and write 16 bits. Layer norm, softmax, powers and losses
 compute at 32. Every other op takes the widest of what it reads. A cast is a kernel of its own, and so is the
 cast of its gradient.
+
+The list has no grouped products, with which transformers 5 computes experts. So these stay at 32 bits.
 """
 
 from dataclasses import replace
@@ -24,7 +26,7 @@ def autocast(graph: OpGraph) -> OpGraph:
         if KINDS[op.kind] == "timed":
             continue
         if KINDS[op.kind] == "matmul":
-            size = NARROW_BYTES
+            size = WIDE_BYTES if _of_experts(op) else NARROW_BYTES
         elif op.kind in _WIDE:
             size = WIDE_BYTES
         else:
@@ -35,6 +37,10 @@ def autocast(graph: OpGraph) -> OpGraph:
             if tensors[access.tensor].itemsize == WIDE_BYTES:
                 tensors[access.tensor] = replace(tensors[access.tensor], itemsize=size)
     return replace(graph, tensors=tensors)
+
+
+def _of_experts(op: Op) -> bool:
+    return any(dim.name == "experts" for dim in op.dims)
 
 
 def cast_reads(graph: OpGraph, op: Op) -> list[Access]:

@@ -77,6 +77,7 @@ def read_hugging_face(path: Path) -> tuple[str, dict[str, Any]]:
         # One MLP in all layers: a key behind the path may give it another size.
         sizes.pop("dense_ffn", None)
     sizes["sequence"] = sizes.get("positions", 0)
+    sizes["qk_norm"] = found.model_type.startswith("qwen3")
     if family == "opt":
         # Its table of positions has two rows more than tokens.
         sizes["positions"] = sizes["sequence"] + 2

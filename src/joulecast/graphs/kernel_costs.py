@@ -17,6 +17,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict
 
 from joulecast.errors import JoulecastError
+from joulecast.graphs.autocast import WIDE_BYTES
 from joulecast.graphs.costs import Cost, Costs, Direction, Parts, Scaled, part_of
 from joulecast.graphs.kernels import TURN, Attention, Kernel, Pass, Product, kernels_of
 from joulecast.graphs.opgraph import Op, OpGraph
@@ -72,7 +73,11 @@ class KernelRates(BaseModel):
     """Bytes a clock of a multiprocessor that passes reach which the memory does not limit alone: those over
     numbers of two sizes, which torch does not vectorise, and its batch norms at 16 bits."""
     host_s: float
-    """Seconds in which the host starts a kernel of plain PyTorch: measured under autocast."""
+    """Seconds in which the host starts a kernel of plain PyTorch: the mean of three virtual machines."""
+    fast_host_s: float
+    """The same of a fast host; assumed."""
+    slow_host_s: float
+    """The same of a slow host: the slowest steps of the slowest machine."""
     launch_s: float
     """Of every kernel on the GPU."""
     dispatch_s: float
@@ -97,10 +102,13 @@ def plateau(device: Device, precision: str) -> float:
     Raises:
         JoulecastError: the device has no such precision; names those that it has.
     """
+    asked = precision
+    if PRECISIONS[precision].plain:
+        # Weights have no part in the rate of products.
+        precision = "amp"
     if precision in device.measured_flops:
         return device.measured_flops[precision]
-    asked = precision
-    if PRECISIONS[precision].autocast:
+    if PRECISIONS[precision].plain:
         precision, asked = PRECISIONS[precision].of_products, f"bf16, at which {precision} computes"
     if precision in device.measured_flops:
         return device.measured_flops[precision]
@@ -163,11 +171,11 @@ class KernelCosts:
         """FLOP/s of a fused attention."""
         rates, architecture = kernel_rates(), self._architecture
         precision = PRECISIONS[self.precision]
-        if precision.tensor_bytes == 4 and not precision.autocast:
+        if precision.tensor_bytes == 4 and not precision.plain:
             held = self.clock * plateau(self.device, "fp32")
             return held * rates.attention_fp32[kernel.direction]
         share = architecture.cudnn if kernel.cudnn else architecture.attention
-        if precision.autocast:
+        if precision.plain:
             share = architecture.sdpa or share
             share *= rates.attention_dropout[kernel.direction] if kernel.drops else 1.0
             share *= rates.attention_head if kernel.head < _WIDE_HEAD else 1.0
@@ -201,11 +209,15 @@ class KernelCosts:
         held: float = self._plateau  # type: ignore[attr-defined]
         moved = kernel.bytes / self.bytes_per_s
         if isinstance(kernel, Product):
-            engine = rates.products[engine_of(self.precision)]
+            precision = self.precision
+            if PRECISIONS[precision].autocast and kernel.itemsize == WIDE_BYTES:
+                precision = "fp32"
+                held = self.clock * plateau(self.device, precision)
+            engine = rates.products[engine_of(precision)]
             assert self.device.units is not None
             if kernel.operand_bytes is not None:
                 held = self._narrow_plateau  # type: ignore[attr-defined]
-            elif engine_of(self.precision) == "matrix" and not PRECISIONS[self.precision].half:
+            elif engine_of(precision) == "matrix" and not PRECISIONS[self.precision].half:
                 # Code for half precision pads the vocabulary.
                 held *= rates.rows.get(kernel.row_bytes, 1.0)
             busy = max(product_flops(kernel, engine, self.device.units) / held, moved)
@@ -214,7 +226,9 @@ class KernelCosts:
         else:
             busy = moved / rates.passes[self._architecture.vendor].get(kernel.kind, 1.0)
             if kernel.kind in rates.clock_bytes:
-                busy += kernel.bytes / (rates.clock_bytes[kernel.kind] * self._clocks_per_s)
+                assert self.device.units is not None
+                used = min(1.0, kernel.blocks / self.device.units)
+                busy += kernel.bytes / (used * rates.clock_bytes[kernel.kind] * self._clocks_per_s)
         return max(busy + rates.launch_s, rates.dispatch_s)
 
     def _kernels(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
@@ -256,7 +270,11 @@ class KernelCosts:
         """
         directions: tuple[Direction, ...] = ("forward",) if inference else ("forward", "backward")
         busy_s = sum(self.cost(graph, op, parts, direction).seconds for direction in directions)
-        started = sum(len(self._kernels(graph, op, parts, direction)) for direction in directions)
+        started = sum(
+            kernel.launches
+            for direction in directions
+            for kernel in self._kernels(graph, op, parts, direction)
+        )
         return busy_s, kernel_rates().host_s * started
 
     def optimizer(self, parameter_bytes: float, training: TrainingSetup = DEFAULT_TRAINING) -> Cost:

@@ -7,6 +7,7 @@ pass for each element-wise operation, and a pass that adds where a gradient come
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from joulecast.graphs.autocast import (
     NARROW_BYTES,
@@ -32,6 +33,7 @@ class Product:
     """Of a number of its operands, where they are cast for it; None: as of the rest."""
     row_bytes: int = 16
     """The largest power of 2, up to 16, that divides the bytes of all rows of its matrices."""
+    launches: ClassVar[int] = 1
 
     @property
     def flops(self) -> float:
@@ -59,9 +61,18 @@ class Attention:
     head: int = 128
     """Size of a head."""
 
+    @property
+    def launches(self) -> int:
+        """Kernels that the host starts: backward one in front and one behind."""
+        return 3 if self.direction == "backward" else 1
+
 
 TURN = "turn"
 """Kind of a copy of images into another order of their axes. It is made only for products on matrix units."""
+
+STRIDED = "strided"
+"""Kind of a pass whose operands have their axes in unlike orders. Its threads limit it, and not the memory.
+So it has the bytes that it would have at 16 bits."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +81,13 @@ class Pass:
 
     kind: str
     """``elementwise``, ``mixed`` (of numbers of two sizes), ``softmax``, ``norm``, ``batch_norm``,
-    ``narrow_batch_norm``, ``max_pool``, ``dropout``, ``power``, ``copy``, ``turn``,
+    ``narrow_batch_norm``, ``max_pool``, ``dropout``, ``power``, ``copy``, ``turn``, ``strided``,
     ``reduce`` or ``lookup``."""
     bytes: float
+    launches: int = 1
+    """Kernels that the host starts for it."""
+    blocks: float = math.inf
+    """Parts that run side by side, at most."""
 
 
 Kernel = Product | Attention | Pass
@@ -106,6 +121,8 @@ _BACKWARD_PASSES: dict[str, float] = {
     "rms_norm": 5,
     "batch_norm": 5,
 }
+_BACKWARD_LAUNCHES = {"multiply": 2, "pow": 3, "layer_norm": 2}
+"""Kernels of a backward that are more than one."""
 _OTHER_BACKWARD_PASSES = 3
 """The gradient and what was kept are read, the gradient of the input is written."""
 _PACKED = "in_proj_weight"
@@ -254,11 +271,13 @@ def _unpacked(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> lis
     if made is None or not any(a.tensor.endswith(_PACKED) for a in made.reads):
         return []
     one = _bytes(graph, op.writes, parts)
+    narrow = NARROW_BYTES * one / graph.tensors[op.writes[0].tensor].itemsize
+    turned = [Pass(STRIDED, 2 * 3 * narrow), Pass(STRIDED, 2 * narrow)]
     if direction == "forward":
-        return [Pass("copy", 2 * 3 * one), Pass("copy", 2 * one)]
+        return [*turned]
     zeros, placed = 3 * [Pass("elementwise", 3 * one)], 3 * [Pass("copy", 2 * one)]
     added = 2 * [Pass("elementwise", 9 * one)]
-    return [*zeros, *placed, *added, Pass("copy", 6 * one), Pass("copy", 2 * one)]
+    return [*zeros, *placed, *added, *turned]
 
 
 def _attention(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
@@ -293,14 +312,26 @@ def _passes(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[
         kind = "copy"
     if op.kind == "max_pool":
         # With the place of each maximum, of 8 bytes, which the backward reads.
-        elements = graph.tensors[op.writes[0].tensor].elements * part_of(op.writes[0], parts)
-        moved = _bytes(graph, (*op.reads, *op.writes), parts) + _INDEX_BYTES * elements
-        return [Pass("max_pool", moved)]
+        # Its threads limit it, and not the memory: numbers of 4 bytes take it no longer than those of 2.
+        read, written = (
+            graph.tensors[a.tensor].elements * part_of(a, parts)
+            for a in (op.reads[0], op.writes[0])
+        )
+        return [Pass("max_pool", NARROW_BYTES * (read + written) + _INDEX_BYTES * written)]
     if kind == "elementwise" and promoted_reads(graph, op):
         kind = "mixed"
-    if op.kind == "batch_norm" and graph.tensors[op.writes[0].tensor].itemsize == NARROW_BYTES:
-        # Of cuDNN at 32 bits, of torch itself below.
-        kind = "narrow_batch_norm"
+    if op.attributes.get(STRIDED) and kind in ("elementwise", "copy"):
+        kind, size = STRIDED, NARROW_BYTES / graph.tensors[op.writes[0].tensor].itemsize
+    else:
+        size = 1.0
+    launches, blocks = 1, math.inf
+    if op.kind == "batch_norm":
+        # One counts the batches.
+        launches = 2
+        if graph.tensors[op.writes[0].tensor].itemsize == NARROW_BYTES:
+            # Of cuDNN at 32 bits, of torch itself below: a channel is of one block.
+            kind, launches = "narrow_batch_norm", 4
+            blocks = graph.tensors[op.reads[1].tensor].elements * part_of(op.reads[1], parts)
     reads, writes = _bytes(graph, op.reads, parts), _bytes(graph, op.writes, parts)
     if KINDS[op.kind] == "copy":
         # Where an axis is taken in part, only that is read.
@@ -308,12 +339,12 @@ def _passes(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[
     elements = writes / graph.tensors[op.writes[0].tensor].itemsize if op.writes else 0.0
     mask = _MASK_BYTES * elements if op.kind == "dropout" else 0.0
     if direction == "forward":
-        return [Pass(kind, reads + writes + mask)]
+        return [Pass(kind, size * (reads + writes) + mask, launches, blocks)]
     if not any(_has_gradient(graph, access) for access in op.reads):
         return []
     passes = _BACKWARD_PASSES.get(op.kind, _OTHER_BACKWARD_PASSES)
-    found: list[Kernel] = [Pass(kind, passes * writes + mask)] if passes else []
-    return found
+    launches = _BACKWARD_LAUNCHES.get(op.kind, 1)
+    return [Pass(kind, size * passes * writes + mask, launches, blocks)] if passes else []
 
 
 def _loss(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:

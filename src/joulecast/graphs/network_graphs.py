@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.network_names import is_by_numbers, parse_network
+from joulecast.graphs.network_names import has_grouped_queries, is_by_numbers, parse_network
 from joulecast.graphs.opgraph import OpGraph, read_graph
-from joulecast.graphs.precision import TrainingSetup, at_precision, for_inference
+from joulecast.graphs.precision import CAPTURED_BYTES, TrainingSetup, at_precision, for_inference
 from joulecast.graphs.transformer import ATTENTIONS, Attention, attention_of, in_cudnn, transformer
 from joulecast.runs.files.shipped import is_path
 from joulecast.runs.folders import measured_records
@@ -124,6 +124,9 @@ def network_for(name: str, training: TrainingSetup, attention: Attention | None 
     # Transformer Engine, which casts operands, takes cuDNN's attention.
     of_engine = attention is None and precision.operand_bytes is not None
     written = "fused" if attention == "cudnn" else attention
+    if attention is None and precision.tensor_bytes >= CAPTURED_BYTES and not precision.autocast:
+        # torch's fused attention at 4 bytes takes as many heads of keys as of queries.
+        written = "eager" if has_grouped_queries(name) else None
     graph = at_precision(op_graph(name, written, precision.half), precision)
     if attention == "cudnn" or of_engine:
         graph = in_cudnn(graph)

@@ -49,6 +49,8 @@ class TransformerSize:
     """Rows of the table of learned positions; 0: as many as the sequence has."""
     embedding: int = 0
     """Width of the token embedding; another one than hidden is projected (OPT-350M). 0: hidden."""
+    qk_norm: bool = False
+    """Whether each head of queries and keys is normalised."""
     tied: bool = True
     """Whether the output layer's weight is the token embedding's."""
     bias: bool = True
@@ -138,7 +140,7 @@ def _moe(layers: int, hidden: int, heads: int, ffn: int, **more: Any) -> Transfo
 
 
 def _qwen3(layers: int, hidden: int, heads: int, ffn: int) -> TransformerSize:
-    more = {"kv_heads": 4, "head_dim": 128, "vocabulary": 151936}
+    more = {"kv_heads": 4, "head_dim": 128, "qk_norm": True, "vocabulary": 151936}
     return _moe(layers, hidden, heads, ffn, experts=128, top_k=8, **more)
 
 
@@ -221,6 +223,14 @@ def nearest(name: str, known: list[str]) -> str:
 def is_by_numbers(name: str) -> bool:
     """Whether a name is a preset, a family, or one of them with keys."""
     return ":" in name or name.lower() in PRESETS or name.lower() in _DEFAULTS
+
+
+def has_grouped_queries(name: str) -> bool:
+    """Whether a network by numbers has fewer heads of keys and values than of queries."""
+    if not is_by_numbers(name) and not name.startswith("hf:"):
+        return False
+    size = parse_network(name)
+    return size.kv_heads < size.heads
 
 
 def _number(name: str, key: str, value: str) -> int:

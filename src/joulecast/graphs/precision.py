@@ -5,7 +5,8 @@ activations and gradients have 2 bytes, and the optimizer keeps a copy of the we
 With Adam (Kingma and Ba 2015) that is 16 bytes a parameter, as at fp32 without a copy.
 
 ``amp`` is what plain PyTorch does: weights and gradients have 4 bytes, and ``torch.autocast`` at bf16 is
-around the forward pass (:mod:`joulecast.graphs.autocast`).
+around the forward pass (:mod:`joulecast.graphs.autocast`). ``bf16-true`` is plain PyTorch whose weights,
+gradients and optimizer states all are bf16, as after ``model.to(torch.bfloat16)`` (the name is Lightning's).
 
 ``fp8``, ``mxfp8`` and ``nvfp4`` are bf16 whose products with weights take narrower operands, as Transformer
 Engine does it: both operands are cast in front of the product (activations, weights and gradients stay at
@@ -35,23 +36,26 @@ class Precision:
     """Of a number in the operands of products with weights, where it is another."""
     autocast: bool = False
     """Whether torch casts for each op what it reads."""
+    plain: bool = False
+    """Whether plain PyTorch computes at 16 bits, an op at a time."""
 
     @property
     def half(self) -> bool:
-        """Whether the optimizer keeps a copy of the weights at fp32."""
-        return self.tensor_bytes < _STATE_BYTES
+        """Whether a framework's code computes at 16 bits. It fuses ops and keeps the weights at fp32, too."""
+        return self.tensor_bytes < _STATE_BYTES and not self.plain
 
     @property
     def of_products(self) -> str:
         """The precision of the products that are not narrower."""
-        return "bf16" if self.autocast or self.operand_bytes is not None else self.name
+        return "bf16" if self.plain or self.operand_bytes is not None else self.name
 
 
 PRECISIONS = {
     name: Precision(name, size)
     for name, size in {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp64": 8}.items()
 } | {
-    "amp": Precision("amp", 4, autocast=True),
+    "amp": Precision("amp", 4, autocast=True, plain=True),
+    "bf16-true": Precision("bf16-true", 2, plain=True),
     "fp8": Precision("fp8", 2, 1.0),
     # A scale of 8 bits for each 32 numbers, or for each 16.
     "mxfp8": Precision("mxfp8", 2, 1 + 1 / 32),
@@ -112,7 +116,7 @@ class TrainingSetup:
 
     @property
     def _state_size(self) -> int:
-        return max(_STATE_BYTES, self.precision.tensor_bytes)
+        return max(_STATE_BYTES if self.precision.half else 0, self.precision.tensor_bytes)
 
     def update_bytes(self, weight_bytes: float) -> float:
         """Bytes that an update of weights of so many bytes reads and writes.
@@ -172,10 +176,15 @@ def at_precision(graph: OpGraph, precision: Precision) -> OpGraph:
     """
     if precision.autocast:
         return autocast(graph)
-    losses = {a.tensor for op in graph.ops if op.kind == "cross_entropy" for a in op.writes}
+    kept = {
+        access.tensor
+        for op in graph.ops
+        if op.kind == "cross_entropy" or op.attributes.get("wide")
+        for access in op.writes
+    }
     tensors = {
         name: replace(tensor, itemsize=precision.tensor_bytes)
-        if tensor.itemsize == CAPTURED_BYTES and name not in losses
+        if tensor.itemsize == CAPTURED_BYTES and name not in kept
         else tensor
         for name, tensor in graph.tensors.items()
     }

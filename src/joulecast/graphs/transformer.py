@@ -5,10 +5,10 @@ The ops are those that Hugging Face's code of GPT-2, OPT, BERT, Llama and ViT ru
 Attention is one fused kernel, or written out op by op ("eager").
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
+from joulecast.graphs.kernels import STRIDED
 from joulecast.graphs.network_builder import (
     FLOAT_BYTES,
     MASK_BYTES,
@@ -84,10 +84,45 @@ def _rotated(net: NetworkBuilder, module: str, x: str, size: TransformerSize, wr
     cos, sin = (("cos", ("sequence", None)), ("sin", ("sequence", None)))
     if not written:
         return net.pointwise("rotary", f"{x}/rotary", x, cos, sin, module=module)
-    along = net.pointwise("multiply", f"{x}/multiply", x, cos, module=module)
-    turned = net.pointwise("copy", f"{x}/turned", x, module=module)
-    across = net.pointwise("multiply", f"{x}/multiply#2", turned, sin, module=module)
+    # Heads and tokens have changed places.
+    given: dict[str, Any] = {"module": module, STRIDED: True}
+    along = net.pointwise("multiply", f"{x}/multiply", x, cos, **given)
+    turned = net.pointwise("copy", f"{x}/turned", x, **given)
+    across = net.pointwise("multiply", f"{x}/multiply#2", turned, sin, **given)
     return net.pointwise("add", f"{x}/add", along, across, module=module)
+
+
+def _written_norm(net: NetworkBuilder, name: str, x: str, weight: str, rows: int = 1) -> str:
+    """RMSNorm an operation at a time: x / sqrt(mean(x^2) + eps) at fp32, times its weights.
+
+    With ``rows``, the last axis has so many rows side by side, and each is normalised alone (heads).
+    """
+    *leading, last = net.axes[x]
+    shape = net.shape(x)
+    wide: dict[str, Any] = {"module": name, "wide": True}
+    square = net.pointwise("pow", f"{name}/pow", x, **wide)
+    read = [(square, net.axes[x])]
+    if rows == 1:
+        sizes: dict[str, int | Dim] = {**shape, last: Dim(last, shape[last], REDUCE)}
+        mean = net.add("other", f"{name}/mean", sizes, read, sums=True, **wide)
+    else:
+        written = [(f"{name}/mean", net.axes[x], {**shape, last: rows})]
+        mean = net.add("other", f"{name}/mean", dict(shape), read, written, sums=True, **wide)
+    inverse = net.pointwise("scale", f"{name}/eps", mean, **wide)
+    inverse = net.pointwise("pow", f"{name}/rsqrt", inverse, **wide)
+    along: Axes = net.axes[x] if rows > 1 else tuple(leading)
+    scaled = net.pointwise("multiply", f"{name}/scaled", x, (inverse, along), **wide)
+    of_weight = last if rows == 1 else None
+    return net.pointwise("multiply", name, scaled, (weight, (of_weight,)), module=name)
+
+
+def _normalised_heads(net: NetworkBuilder, name: str, x: str, size: TransformerSize) -> str:
+    """RMSNorm of each head of queries or keys (Qwen3)."""
+    weight = net.tensor(f"{name}.weight", (size.head_dim,))
+    if net.fuses:
+        # Each head by itself: split as a product with its weights is.
+        return net.pointwise("multiply", name, x, (weight, (None,)))
+    return _written_norm(net, name, x, weight, net.shape(x)["features"] // size.head_dim)
 
 
 def attention(
@@ -95,6 +130,9 @@ def attention(
 ) -> str:
     """Attention of a block with its products before and after; the name of what it gives."""
     q, k, v = (_latent if size.kv_rank else _products)(net, module, x, size)
+    if size.qk_norm:
+        q = _normalised_heads(net, f"{module}.q_norm", q, size)
+        k = _normalised_heads(net, f"{module}.k_norm", k, size)
     if size.family == "llama":
         written = how == "eager" or not net.fuses
         q, k = (_rotated(net, module, part, size, written) for part in (q, k))
@@ -221,23 +259,12 @@ class _Network:
         net, hidden = self.net, self.size.hidden
         vectors = [net.tensor(f"{name}.weight", (hidden,))]
         if self.size.family == "llama":
-            written = self._written_norm if not net.fuses else net.normalised
-            return written("rms_norm", name, x, vectors)
+            if not net.fuses:
+                return _written_norm(net, name, x, vectors[0])
+            return net.normalised("rms_norm", name, x, vectors)
         if self.size.bias:
             vectors.append(net.tensor(f"{name}.bias", (hidden,)))
         return net.normalised("layer_norm", name, x, vectors)
-
-    def _written_norm(self, _: str, name: str, x: str, vectors: Sequence[str]) -> str:
-        """RMSNorm an operation at a time: x / sqrt(mean(x^2)), times its weights."""
-        net = self.net
-        square = net.pointwise("pow", f"{name}/pow", x, module=name)
-        sizes: dict[str, int | Dim] = dict(net.shape(x))
-        *rows, last = net.axes[x]
-        sizes[last] = Dim(last, net.shape(x)[last], REDUCE)
-        reads = [(square, net.axes[x])]
-        mean = net.add("other", f"{name}/mean", sizes, reads, module=name, sums=True)
-        scaled = net.pointwise("multiply", f"{name}/multiply", x, (mean, tuple(rows)), module=name)
-        return net.pointwise("multiply", name, scaled, (vectors[0], (last,)), module=name)
 
     def drop(self, name: str, x: str, in_next: bool = False) -> str:
         """Dropout; nothing where its probability is 0."""

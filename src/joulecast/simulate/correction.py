@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.stats import t as student
 
 from joulecast.graphs.costs import Cost, Costs, Direction, Parts, Scaled
-from joulecast.graphs.kernel_costs import KernelCosts
+from joulecast.graphs.kernel_costs import KernelCosts, kernel_rates
 from joulecast.graphs.opgraph import Op, OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, PRECISIONS, TrainingSetup
 from joulecast.simulate.cost_cache import CachedCosts, cached
@@ -156,16 +156,14 @@ def costs_in_step(
     return known.passing(passes)
 
 
-def host_stretch(
-    costs: Costs, graph: OpGraph, placed: Sequence[PlacedOp], inference: bool
-) -> float:
-    """How many times as long ops take where the host starts kernels more slowly than a GPU runs its parts."""
+def host_share(costs: Costs, graph: OpGraph, placed: Sequence[PlacedOp], inference: bool) -> float:
+    """Seconds in which the host starts the kernels of a device's parts, over those that they need there."""
     known, eager = cached(costs), costs
     while isinstance(eager, (CachedCosts, Corrected, Scaled)):
         eager = eager.costs
     if not isinstance(eager, KernelCosts) or PRECISIONS[eager.precision].half:
         # Code for half precision fuses its kernels, or replays them as a graph.
-        return 1.0
+        return 0.0
     numbers = known.op_cache.numbers(graph)
     busy_s = host_s = 0.0
     for split, count in Counter(item.split for item in placed).items():
@@ -175,7 +173,13 @@ def host_stretch(
             graph, key, partial(eager.busy_and_host_s, graph, split.op, split.parts, inference)
         )
         busy_s, host_s = busy_s + count * busy, host_s + count * host
-    return max(1.0, host_s / busy_s) if busy_s else 1.0
+    return host_s / busy_s if busy_s else 0.0
+
+
+def host_paces() -> tuple[float, float]:
+    """Time that a fast and a slow host take to start a kernel, over that which is assumed."""
+    rates = kernel_rates()
+    return rates.fast_host_s / rates.host_s, rates.slow_host_s / rates.host_s
 
 
 StepKind = Literal["one", "several", "experts"]
@@ -203,12 +207,19 @@ def basis_of(cost_sources: Mapping[str, int]) -> str:
 
 
 def step_interval(
-    step_s: float, kind: StepKind, cost_sources: Mapping[str, int]
+    ends_s: tuple[float, float], kind: StepKind, cost_sources: Mapping[str, int]
 ) -> tuple[float, float] | None:
-    """Ends of the 90 % prediction interval of a step, in seconds; ``None`` where no error was judged."""
+    """Ends of the 90 % prediction interval of a step, in seconds; ``None`` where no error was judged.
+
+    Args:
+        ends_s: seconds of the step with a fast and with a slow host.
+        kind: of the step.
+        cost_sources: ops by how their cost is known.
+    """
     basis = basis_of(cost_sources)
     if basis == "other":
         return None
     width = _widths()[basis][kind]
     # An error of -w means that the step takes up to 1 / (1 - w) times as long.
-    return step_s / (1 + width), step_s / (1 - width)
+    fast_s, slow_s = ends_s
+    return fast_s / (1 + width), slow_s / (1 - width)

@@ -135,7 +135,7 @@ def split_products(
 
 _BETWEEN = ("layer_norm", "rms_norm", "pow", "dropout", "add")
 """Kinds of ops between two products that tensor parallelism splits: each position by itself."""
-_OF_NORM = ("other", "multiply")
+_OF_NORM = ("other", "scale", "multiply")
 """Those of a norm that is written out: they keep the split of what they read."""
 
 

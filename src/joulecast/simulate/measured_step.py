@@ -98,13 +98,17 @@ def _captured_step(record: Path, info: RunInfo, step_s: float, batch: int) -> Me
         return None
     if seen.precision not in _PRECISIONS or (ranks > 1 and seen.wrapper != _REPLICAS):
         return None
-    is_autocast = seen.weights == "float32" and seen.precision in ("bfloat16", "float16")
+    precision = _PRECISIONS[seen.precision]
+    if precision in ("bf16", "fp16") and seen.weights == "float32":
+        precision = "amp"
+    elif seen.weights == "bfloat16":
+        precision = "bf16-true"
     micro = f",micro={seen.micro_batches}" if seen.micro_batches > 1 else ""
     return MeasuredStep(
         network=str(network),
         strategy=f"dp={ranks}{micro}",
         batch=batch,
-        precision="amp" if is_autocast else _PRECISIONS[seen.precision],
+        precision=precision,
         optimizer="adam" if "adam" in (seen.optimizer or "").lower() else "momentum",
         step_s=step_s,
         source=str(record),

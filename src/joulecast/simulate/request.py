@@ -49,7 +49,9 @@ class SimulatorSection(Section):
         return sorted(set(counts))
 
 
-PeakPrecision = Literal["fp32", "tf32", "amp", "bf16", "fp16", "fp64", "fp8", "mxfp8", "nvfp4"]
+PeakPrecision = Literal[
+    "fp32", "tf32", "amp", "bf16-true", "bf16", "fp16", "fp64", "fp8", "mxfp8", "nvfp4"
+]
 """Precision to simulate."""
 
 Objective = Literal["time", "energy", "cost", "co2", "edp"]
@@ -92,9 +94,10 @@ class OnSimulator(SimulatedTraining):
     platform: Name = Field(description="A platform by name, or a FILE.yaml.")
     precision: PeakPrecision = Field(
         default="fp32",
-        description="Precision. amp: plain PyTorch, with torch.autocast (bf16) and weights at fp32. bf16, "
-        "fp16: code of frameworks such as Megatron, with weights at 16 bits and a copy at fp32. fp8, mxfp8, "
-        "nvfp4: as bf16, but matrix products have that precision.",
+        description="Precision. amp: plain PyTorch, with torch.autocast (bf16) and weights at fp32. "
+        "bf16-true: plain PyTorch with all at bf16, the optimizer's states, too. bf16, fp16: code of "
+        "frameworks such as Megatron, with weights at 16 bits and a copy at fp32. fp8, mxfp8, nvfp4: as "
+        "bf16, but matrix products have that precision.",
     )
     links: Rates = Field(
         default={},

@@ -29,7 +29,8 @@ from joulecast.simulate.correction import (
     StepKind,
     basis_of,
     costs_in_step,
-    host_stretch,
+    host_paces,
+    host_share,
     step_interval,
 )
 from joulecast.simulate.cost_cache import cached
@@ -104,8 +105,8 @@ class Simulation:
     """Bytes/s of the ports that the activities name."""
     calibration_remark: str | None = None
     """What a person should know of the measured steps that corrected it."""
-    host_stretch: float = 1.0
-    """How many times as long devices take as their kernels need, where the host starts them more slowly."""
+    host_share: float = 0.0
+    """Seconds in which the host starts a device's kernels, over those that they need there."""
     sm_mhz: float | None = None
     """Clock that a power limit or a set clock leaves; ``None``: neither was asked for."""
 
@@ -115,6 +116,11 @@ class Simulation:
         if experts_in(self.graph):
             return "experts"
         return "one" if self.strategy.devices == 1 else "several"
+
+    @property
+    def host_stretch(self) -> float:
+        """How many times as long devices take as their kernels need. Above 1 the host sets the pace."""
+        return max(1.0, self.host_share)
 
     def timed_activities(self) -> Iterator[TimedActivity]:
         """All activities of the step at their times."""
@@ -134,11 +140,21 @@ class Simulation:
     @property
     def interval_s(self) -> tuple[float, float] | None:
         """Ends of the 90 % interval of the step; ``None`` where no error was judged."""
-        ends = step_interval(self.step_s, self.kind, self.cost_sources)
+        ends = step_interval(self._ends_by_host_s, self.kind, self.cost_sources)
         if ends is None or self.sm_mhz is None:
             return ends
         down, up = (math.hypot(math.log(end / self.step_s), CLOCK_WIDTH) for end in ends)
         return self.step_s * math.exp(-down), self.step_s * math.exp(up)
+
+    @property
+    def _ends_by_host_s(self) -> tuple[float, float]:
+        """Seconds of the step with a fast and with a slow host."""
+        ops_s = self.breakdown.computing_s - self.optimizer_s
+        fast, slow = (
+            self.step_s + ops_s * (max(1.0, pace * self.host_share) / self.host_stretch - 1)
+            for pace in host_paces()
+        )
+        return fast, slow
 
     @property
     def peak_memory_bytes(self) -> float:
@@ -295,7 +311,7 @@ class Prepared:
 
     training: TrainingSetup = DEFAULT_TRAINING
     communicator_bytes: float = 0.0
-    host_stretch: float = 1.0
+    host_share: float = 0.0
 
     @cached_property
     def shapes(self) -> list[Hashable]:
@@ -347,18 +363,18 @@ def prepare(
     topology = topology_of(platform, strategy.devices)
     slowest = 1 / min(topology.bytes_per_s) if topology.bytes_per_s else 0.0
     kind = ForwardProgram if training.inference else StageProgram
-    share, tensor = training.gradient_share, strategy.mesh.get("tensor", 1)
+    gradients, tensor = training.gradient_share, strategy.mesh.get("tensor", 1)
     # Megatron sends a part from each tensor rank, and gathers the parts where a node's link is fast.
     parts_sent = 1 if platform.require_cluster().devices_per_node % tensor else tensor
     placed, programs = placed_programs(
-        at_batch, strategy, in_step, slowest, kind, share, parts_sent
+        at_batch, strategy, in_step, slowest, kind, gradients, parts_sent
     )
-    stretch = host_stretch(in_step, at_batch, placed, training.inference)
-    costs = in_step.stretched(stretch) if stretch > 1 else in_step
+    share = host_share(in_step, at_batch, placed, training.inference)
+    costs = in_step.stretched(share) if share > 1 else in_step
     if not uneven_heads and tensor > 1 and not strategy.tree.split:
         check_heads(placed, tensor)
     buffers = platform.require_cluster().communicator_bytes
-    return Prepared(at_batch, placed, programs, topology, costs, training, buffers, stretch)
+    return Prepared(at_batch, placed, programs, topology, costs, training, buffers, share)
 
 
 def simulate(
@@ -461,6 +477,6 @@ def run_prepared(
         timeline=timeline,
         training=ready.training,
         optimizer_s=_optimizer_s(activities, device_mesh),
-        host_stretch=ready.host_stretch,
+        host_share=ready.host_share,
         capacity=capacity,
     )
