@@ -304,3 +304,17 @@ def test_settings_that_were_measured_later() -> None:
     assert len(rows) == 33
     assert errors.median() < 0.1 and errors.mean() < 0.15
     assert inside.mean() >= 0.8
+
+
+def test_kernels_that_wait_draw_little() -> None:
+    """On an H200 under autocast ResNet50, whose batch norms wait, drew 449 W, and VGG16 646."""
+    platform = find_platform("h200-sxm")
+    costs = KernelCosts(platform.require_cluster().device, "amp")
+    watts = {
+        each.step.network: simulation_energy(simulated_step(each.step, platform, costs)).gpus_w
+        for each in read_gpu_steps(recorded_folder(Path("recorded/training-steps")))
+        if (each.source, each.platform) == ("plain_pytorch", "NVIDIA H200")
+        and (each.step.precision, each.step.batch) == ("amp", 128)
+    }
+    assert watts["resnet50"] == pytest.approx(449, rel=0.25)
+    assert watts["vgg16"] == pytest.approx(646, rel=0.2)

@@ -284,10 +284,13 @@ def power_widths(energy: StepEnergy, simulation: Simulation) -> tuple[float, flo
 
 
 def _busy_s(simulation: Simulation) -> float:
-    """Seconds of a step in which its GPUs run kernels that compute: they wait for a host that is slower."""
+    """Seconds of a step in which its GPUs draw the power of computing.
+
+    While plain PyTorch runs, they wait for the host, and kernels wait for their own threads.
+    """
     updating_s = simulation.optimizer_s
     ops_s = simulation.breakdown.computing_s - updating_s
-    return ops_s / simulation.host_stretch + updating_s
+    return simulation.host.loaded * ops_s / simulation.host_stretch + updating_s
 
 
 def _node_energy(simulation: Simulation, node: MeteredNode) -> StepEnergy:

@@ -13,7 +13,9 @@ from functools import cache
 from importlib import resources
 from typing import Literal
 
+import numpy as np
 import yaml
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from joulecast.errors import JoulecastError
@@ -33,8 +35,9 @@ MATRIX_POWER = 0.7
 """Power of the matrix units at their peak over that of the vector units at theirs. An assumption; an L20,
 which holds 0.92 of its peak, says below 0.86."""
 
-
 _WIDE_HEAD = 128
+_WAITING = ("narrow_batch_norm", "max_pool")
+"""Passes whose threads wait for each other more than they work."""
 
 
 class ProductRates(BaseModel):
@@ -203,8 +206,9 @@ class KernelCosts:
         assert self.device.architecture is not None
         return self.device.architecture
 
-    def seconds(self, kernel: Kernel) -> float:
-        """Seconds of one kernel, alone on the GPU."""
+    def _loaded_s(self, kernel: Kernel) -> tuple[float, float]:
+        """Seconds in which a kernel uses the memory or the multiprocessors at their rate, and in which its
+        threads wait for each other."""
         rates = kernel_rates()
         held: float = self._plateau  # type: ignore[attr-defined]
         moved = kernel.bytes / self.bytes_per_s
@@ -220,16 +224,22 @@ class KernelCosts:
             elif engine_of(precision) == "matrix" and not PRECISIONS[self.precision].half:
                 # Code for half precision pads the vocabulary.
                 held *= rates.rows.get(kernel.row_bytes, 1.0)
-            busy = max(product_flops(kernel, engine, self.device.units) / held, moved)
-        elif isinstance(kernel, Attention):
-            busy = max(kernel.flops / self._attention_rate(kernel), moved)
-        else:
-            busy = moved / rates.passes[self._architecture.vendor].get(kernel.kind, 1.0)
-            if kernel.kind in rates.clock_bytes:
-                assert self.device.units is not None
-                used = min(1.0, kernel.blocks / self.device.units)
-                busy += kernel.bytes / (used * rates.clock_bytes[kernel.kind] * self._clocks_per_s)
-        return max(busy + rates.launch_s, rates.dispatch_s)
+            return max(product_flops(kernel, engine, self.device.units) / held, moved), 0.0
+        if isinstance(kernel, Attention):
+            return max(kernel.flops / self._attention_rate(kernel), moved), 0.0
+        loaded_s = moved / rates.passes[self._architecture.vendor].get(kernel.kind, 1.0)
+        if kernel.kind not in rates.clock_bytes:
+            return loaded_s, 0.0
+        assert self.device.units is not None
+        used = min(1.0, kernel.blocks / self.device.units)
+        clocked = used * rates.clock_bytes[kernel.kind] * self._clocks_per_s
+        clocked_s = kernel.bytes / clocked
+        return (loaded_s, clocked_s) if kernel.kind in _WAITING else (loaded_s + clocked_s, 0.0)
+
+    def seconds(self, kernel: Kernel) -> float:
+        """Seconds of one kernel, alone on the GPU."""
+        rates = kernel_rates()
+        return max(sum(self._loaded_s(kernel)) + rates.launch_s, rates.dispatch_s)
 
     def _kernels(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
         kernels = kernels_of(graph, op, parts, direction)
@@ -260,22 +270,20 @@ class KernelCosts:
             known[kernel] = self.seconds(kernel)
         return known[kernel]
 
-    def busy_and_host_s(
-        self, graph: OpGraph, op: Op, parts: Parts, inference: bool
-    ) -> tuple[float, float]:
-        """Seconds that a device runs the kernels of an op's part, and that the host starts them in eager
-        mode.
+    def pace_s(self, graph: OpGraph, op: Op, parts: Parts, inference: bool) -> NDArray[np.float64]:
+        """Seconds that a device runs the kernels of an op's part, that the host starts them in eager mode,
+        and in which they use the memory or the multiprocessors at their rate.
 
         Passes over gradients are the device's alone: the code that starts them is not Python's.
         """
         directions: tuple[Direction, ...] = ("forward",) if inference else ("forward", "backward")
         busy_s = sum(self.cost(graph, op, parts, direction).seconds for direction in directions)
-        started = sum(
-            kernel.launches
-            for direction in directions
-            for kernel in self._kernels(graph, op, parts, direction)
-        )
-        return busy_s, kernel_rates().host_s * started
+        kernels = [
+            k for direction in directions for k in self._kernels(graph, op, parts, direction)
+        ]
+        host_s = kernel_rates().host_s * sum(kernel.launches for kernel in kernels)
+        loaded_s = sum(self._loaded_s(kernel)[0] for kernel in kernels)
+        return np.array([busy_s, host_s, loaded_s])
 
     def optimizer(self, parameter_bytes: float, training: TrainingSetup = DEFAULT_TRAINING) -> Cost:
         """Seconds of the optimizer on parameters of so many bytes."""

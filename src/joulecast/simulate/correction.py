@@ -156,24 +156,39 @@ def costs_in_step(
     return known.passing(passes)
 
 
-def host_share(costs: Costs, graph: OpGraph, placed: Sequence[PlacedOp], inference: bool) -> float:
-    """Seconds in which the host starts the kernels of a device's parts, over those that they need there."""
+@dataclass(frozen=True)
+class HostPace:
+    """How the host and the kernels of plain PyTorch keep a device busy."""
+
+    share: float = 0.0
+    """Seconds in which the host starts a device's kernels, over those that they need there."""
+    loaded: float = 1.0
+    """Share of these in which the kernels work. In the rest they start, end, or have threads that wait."""
+
+
+NO_WAIT = HostPace()
+"""Code for half precision fuses its kernels, or replays them as a graph."""
+
+
+def host_pace(
+    costs: Costs, graph: OpGraph, placed: Sequence[PlacedOp], inference: bool
+) -> HostPace:
+    """How the host keeps pace with a device's parts. Code for half precision is not held up by its host."""
     known, eager = cached(costs), costs
     while isinstance(eager, (CachedCosts, Corrected, Scaled)):
         eager = eager.costs
     if not isinstance(eager, KernelCosts) or PRECISIONS[eager.precision].half:
-        # Code for half precision fuses its kernels, or replays them as a graph.
-        return 0.0
+        return NO_WAIT
     numbers = known.op_cache.numbers(graph)
-    busy_s = host_s = 0.0
+    seconds = np.zeros(3)
     for split, count in Counter(item.split for item in placed).items():
         pace = eager.clock, eager.gradient_passes
         key = ("host", *pace, numbers[split.op.name], *sorted(split.parts.items()), inference)
-        busy, host = known.op_cache.once(
-            graph, key, partial(eager.busy_and_host_s, graph, split.op, split.parts, inference)
+        seconds += count * known.op_cache.once(
+            graph, key, partial(eager.pace_s, graph, split.op, split.parts, inference)
         )
-        busy_s, host_s = busy_s + count * busy, host_s + count * host
-    return host_s / busy_s if busy_s else 0.0
+    busy_s, host_s, loaded_s = seconds.tolist()
+    return HostPace(host_s / busy_s, loaded_s / busy_s) if busy_s else NO_WAIT
 
 
 def host_paces() -> tuple[float, float]:

@@ -26,11 +26,13 @@ from joulecast.simulate.breakdown import Breakdown, breakdowns, mean_breakdown
 from joulecast.simulate.collectives import Kind
 from joulecast.simulate.compiler import OPTIMIZER, Compiler
 from joulecast.simulate.correction import (
+    NO_WAIT,
+    HostPace,
     StepKind,
     basis_of,
     costs_in_step,
+    host_pace,
     host_paces,
-    host_share,
     step_interval,
 )
 from joulecast.simulate.cost_cache import cached
@@ -105,8 +107,7 @@ class Simulation:
     """Bytes/s of the ports that the activities name."""
     calibration_remark: str | None = None
     """What a person should know of the measured steps that corrected it."""
-    host_share: float = 0.0
-    """Seconds in which the host starts a device's kernels, over those that they need there."""
+    host: HostPace = NO_WAIT
     sm_mhz: float | None = None
     """Clock that a power limit or a set clock leaves; ``None``: neither was asked for."""
 
@@ -120,7 +121,7 @@ class Simulation:
     @property
     def host_stretch(self) -> float:
         """How many times as long devices take as their kernels need. Above 1 the host sets the pace."""
-        return max(1.0, self.host_share)
+        return max(1.0, self.host.share)
 
     def timed_activities(self) -> Iterator[TimedActivity]:
         """All activities of the step at their times."""
@@ -151,7 +152,7 @@ class Simulation:
         """Seconds of the step with a fast and with a slow host."""
         ops_s = self.breakdown.computing_s - self.optimizer_s
         fast, slow = (
-            self.step_s + ops_s * (max(1.0, pace * self.host_share) / self.host_stretch - 1)
+            self.step_s + ops_s * (max(1.0, pace * self.host.share) / self.host_stretch - 1)
             for pace in host_paces()
         )
         return fast, slow
@@ -311,7 +312,7 @@ class Prepared:
 
     training: TrainingSetup = DEFAULT_TRAINING
     communicator_bytes: float = 0.0
-    host_share: float = 0.0
+    host: HostPace = NO_WAIT
 
     @cached_property
     def shapes(self) -> list[Hashable]:
@@ -369,12 +370,12 @@ def prepare(
     placed, programs = placed_programs(
         at_batch, strategy, in_step, slowest, kind, gradients, parts_sent
     )
-    share = host_share(in_step, at_batch, placed, training.inference)
-    costs = in_step.stretched(share) if share > 1 else in_step
+    host = host_pace(in_step, at_batch, placed, training.inference)
+    costs = in_step.stretched(host.share) if host.share > 1 else in_step
     if not uneven_heads and tensor > 1 and not strategy.tree.split:
         check_heads(placed, tensor)
     buffers = platform.require_cluster().communicator_bytes
-    return Prepared(at_batch, placed, programs, topology, costs, training, buffers, share)
+    return Prepared(at_batch, placed, programs, topology, costs, training, buffers, host)
 
 
 def simulate(
@@ -477,6 +478,6 @@ def run_prepared(
         timeline=timeline,
         training=ready.training,
         optimizer_s=_optimizer_s(activities, device_mesh),
-        host_share=ready.host_share,
+        host=ready.host,
         capacity=capacity,
     )
