@@ -70,10 +70,12 @@ class GpuStep:
 
     @property
     def kind(self) -> str:
-        """``inference`` or ``training``. If the training uses autocast or narrow numbers, the precision is
-        part of the kind."""
+        """``inference`` or ``training``. If the training is at tf32, in plain PyTorch at 16 bits, or at
+        narrow numbers, the precision is part of the kind: a step at one corrects none at another."""
         precision = PRECISIONS[self.step.precision]
-        has_own_kind = precision.operand_bytes is not None or precision.plain
+        has_own_kind = (
+            precision.operand_bytes is not None or precision.plain or precision.name == "tf32"
+        )
         training = f"training, {self.step.precision}" if has_own_kind else "training"
         return "inference" if self.step.inference else training
 
