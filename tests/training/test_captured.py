@@ -141,6 +141,12 @@ def test_its_record_calibrates_a_plan_if_it_ran_on_gpus(folder, monkeypatch):
     assert {row["gpus"] for row in rows} == {2, 4, 8, 16, 32, 64}
     assert all(row["is_calibrated"] and row["time_low_s"] < row["time_high_s"] for row in rows)
     assert record in plan["rests_on"]
+    assert {row["precision"] for row in rows} == {"amp"}
+    # As if its weights were bf16, too.
+    info["observed_step"]["weights"] = "bfloat16"
+    path.write_text(json.dumps(info))
+    plan = json.loads(joulecast("plan", *asked, "--calibrate", record, "--json"))
+    assert {row["precision"] for row in plan["candidates"]} == {"bf16-true"}
 
 
 def test_a_training_without_joulecast_is_measured_and_says_why_it_was_not_captured(tmp_path):
