@@ -13,7 +13,7 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.autocast import casts_first
 from joulecast.graphs.costs import extra_kept, kept_for_backward
 from joulecast.graphs.kernel_costs import KernelCosts, plateau
-from joulecast.graphs.kernels import kernels_of
+from joulecast.graphs.kernels import Product, kernels_of
 from joulecast.graphs.network_graphs import network_for
 from joulecast.graphs.precision import training_of
 from joulecast.runs.files.shipped import recorded_folder
@@ -318,3 +318,19 @@ def test_kernels_that_wait_draw_little() -> None:
     }
     assert watts["resnet50"] == pytest.approx(449, rel=0.25)
     assert watts["vgg16"] == pytest.approx(646, rel=0.2)
+
+
+def test_a_convolution_writes_no_windows() -> None:
+    """Its products, forward and backward, move what it reads and writes, and compute the same."""
+    graph = network_for("vgg16", training_of("tf32")).with_batch(4)
+    op = next(op for op in graph.ops if op.name == "features.2")
+    moved = sum(graph.tensors[access.tensor].bytes for access in (*op.reads[:2], *op.writes))
+    products = [
+        kernel
+        for direction in ("forward", "backward")
+        for kernel in kernels_of(graph, op, {}, direction)
+        if isinstance(kernel, Product)
+    ]
+    assert len(products) == 3
+    assert {product.bytes for product in products} == {moved}
+    assert len({product.flops for product in products}) == 1

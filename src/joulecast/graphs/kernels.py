@@ -33,6 +33,8 @@ class Product:
     """Of a number of its operands, where they are cast for it; None: as of the rest."""
     row_bytes: int = 16
     """The largest power of 2, up to 16, that divides the bytes of all rows of its matrices."""
+    moved: float | None = None
+    """Bytes that it moves, where its matrices are never written (convolutions); None: as of its matrices."""
     launches: ClassVar[int] = 1
 
     @property
@@ -43,6 +45,8 @@ class Product:
     @property
     def bytes(self) -> float:
         """Memory traffic if each element moves once."""
+        if self.moved is not None:
+            return self.moved
         operands = (self.m * self.k + self.k * self.n) * (self.operand_bytes or self.itemsize)
         return self.count * (operands + self.m * self.n * self.itemsize)
 
@@ -166,12 +170,20 @@ def product_of(graph: OpGraph, op: Op, parts: Parts) -> Product:
         }
     itemsize = graph.tensors[op.writes[0].tensor].itemsize
     narrow = op.attributes.get("operand_bytes")
-    rows = 16
-    if op.kind != "conv2d":
+    rows, moved = 16, None
+    if op.kind == "conv2d":
+        elements = (
+            graph.tensors[access.tensor].elements * part_of(access, parts)
+            for access in (first, second, op.writes[0])
+        )
+        moved = itemsize * sum(elements)
+    else:
         # Tokens are no row: activations and weights have features side by side.
         sizes = (int(found["n"]) * itemsize, int(found["k"]) * itemsize)
         rows = math.gcd(16, *sizes)
-    return Product(found["count"], found["m"], found["n"], found["k"], itemsize, narrow, rows)
+    return Product(
+        found["count"], found["m"], found["n"], found["k"], itemsize, narrow, rows, moved
+    )
 
 
 def _casts(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
@@ -249,10 +261,16 @@ def _products(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> lis
     product = product_of(graph, op, parts)
     found = _casts(graph, op, parts, direction) + _turned(graph, op, parts, direction)
     if direction == "forward":
+        if op.kind == "conv2d" and len(op.reads) > 2:
+            # A kernel of its own adds the bias of each channel.
+            written = graph.tensors[op.writes[0].tensor].elements * part_of(op.writes[0], parts)
+            found.append(Pass(STRIDED, 2 * NARROW_BYTES * written))
         return [*found, product]
     m, n, k = product.m, product.n, product.k
     if _has_gradient(graph, op.reads[0]):
-        found.append(replace(product, n=k, k=n))
+        # That of a convolution sums over its window, too, and gives each pixel once.
+        window = math.prod(op.attributes.get("kernel", (1,)))
+        found.append(replace(product, n=k / window, k=n * window))
     if _has_gradient(graph, op.reads[1]):
         found.append(replace(product, m=k, k=m))
     if len(op.reads) > 2:
