@@ -299,7 +299,7 @@ BRIEFS = [
         "error_percent",
     ),
     Brief(
-        "The same, more networks, batches and precisions, not held out: 21 % before rules were added for them",
+        "The same, more networks, batches and precisions, not held out: 21 % before rules for them",
         "another H100 with a slower host (measured by joulecast)",
         "simulator_real_gpus",
         {"data": "plain_pytorch_later", "gpu": "all"},

@@ -4,7 +4,7 @@ import math
 import tracemalloc
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from joulecast.errors import JoulecastError
@@ -282,6 +282,7 @@ def _meshes() -> st.SearchStrategy[str]:
     gamma=st.sampled_from([0.0, 0.3]),
     straggler=st.none() | st.tuples(st.integers(0, 35), st.sampled_from([1.3, 2.0])),
 )
+@example("dp=4,tp=2,no-overlap", 3, "recursive_doubling", 0.0, None)
 def test_folded_equals_unfolded(
     text: str,
     per_node: int,

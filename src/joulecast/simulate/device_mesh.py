@@ -193,8 +193,10 @@ def build_device_mesh(
         own.append(place["pipeline"])
     own += [(place[axis] < more).astype(np.int64) for axis, more in uneven(items)]
     if by_place:
-        # Exchanges among a number of ranks that is no power of two treat their places unlike.
-        own += [place[axis] for axis, size in mesh.items() if size & (size - 1)]
+        # Exchanges by halves among a number of ranks that is no power of two treat their places unlike, and
+        # so they do where nodes of such a number cut the halves.
+        cut = any(width & (width - 1) for width in widths if width < devices)
+        own += [place[axis] for axis, size in mesh.items() if cut or size & (size - 1)]
     grouped = {axis: None for axis, size in mesh.items() if size > 1}
     grouped |= dict.fromkeys(joined(tuple(grouped)))
     along = _telling([device_mesh.group_of(axis) for axis in grouped])
