@@ -168,9 +168,10 @@ def test_a_measured_rate_of_bf16_holds_for_autocast() -> None:
     assert own is not None and plateau(Device.model_validate(own), "amp") == 3e14
 
 
-def test_a_gpu_without_bf16_is_refused_by_the_name_that_was_asked() -> None:
-    with pytest.raises(JoulecastError, match="no rate at bf16, at which amp computes"):
-        simulate("amp", platform="v100")
+@pytest.mark.parametrize("precision", ["amp", "bf16-true"])
+def test_a_gpu_without_bf16_is_refused_by_the_name_that_was_asked(precision) -> None:
+    with pytest.raises(JoulecastError, match=f"no rate at bf16, at which {precision} computes"):
+        simulate(precision, platform="v100")
 
 
 def test_sequence_parallelism_splits_a_norm_that_is_written_out() -> None:

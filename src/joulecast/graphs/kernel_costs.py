@@ -112,7 +112,7 @@ def plateau(device: Device, precision: str) -> float:
     if precision in device.measured_flops:
         return device.measured_flops[precision]
     if PRECISIONS[precision].plain:
-        precision, asked = PRECISIONS[precision].of_products, f"bf16, at which {precision} computes"
+        precision, asked = PRECISIONS[precision].of_products, f"bf16, at which {asked} computes"
     if precision in device.measured_flops:
         return device.measured_flops[precision]
     if precision not in device.peak_flops or device.architecture is None:
