@@ -204,7 +204,7 @@ class ForecastRequest(Priced, Scales, Recorded):
 
     platform: Name | None = Field(
         default=None,
-        description="Platform to forecast for, if it is not that of the records: a name or a GPU, as b200 "
+        description="Another platform than in the records, to forecast for: a name or a GPU, as b200 "
         "or l40s:gpus=4. Times are simulated and then corrected by the records. Watts come from the "
         "description of the GPU.",
     )
@@ -224,8 +224,8 @@ class ForecastRequest(Priced, Scales, Recorded):
     keep: Path | None = Field(
         default=None,
         description="File to which the forecasts are added, one a line, for `evaluate --ledger`. Once nine "
-        "of its settings have run, new intervals get another width: one that would have contained nine of "
-        "ten of the runs.",
+        "of its settings have run, new intervals get another width. With this width, nine of ten of the runs "
+        "would have been inside.",
     )
 
     @model_validator(mode="after")

@@ -94,9 +94,9 @@ class TrainingSection(Section):
     device: Literal["cpu", "cuda"] = Field("cpu", description="Device that trains.")
     algorithm: Algorithm = Field(
         "two_level",
-        description="All-reduce of the gradients on CPUs. mpi: that of the MPI library. shared: through "
-        "shared memory, on one host only. two_level: shared in each host, then MPI between hosts. On GPUs "
-        "it is always NCCL's.",
+        description="All-reduce of the gradients on CPUs. mpi: by the MPI library. shared: through "
+        "shared memory, on one host only. two_level: shared in each host, then MPI between hosts. On GPUs, "
+        "NCCL always does it.",
     )
     bucket_mb: float = Field(64, gt=0, description="Least size of a gradient bucket, in MB.")
     overlap: bool = Field(

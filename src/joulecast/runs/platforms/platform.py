@@ -100,7 +100,8 @@ class Architecture(BaseModel):
         None,
         gt=0,
         le=1,
-        description="The same of torch's scaled_dot_product_attention under autocast, where it is another.",
+        description="The same share for torch's scaled_dot_product_attention under autocast. By default "
+        "as `attention`.",
     )
     lanes: int | None = Field(
         None,
@@ -112,7 +113,7 @@ class Architecture(BaseModel):
         None,
         gt=0,
         le=1,
-        description="Share of the power limit that it draws for fp32 products, where it was measured.",
+        description="Share of the power limit that the GPU draws for fp32 products, if it was measured.",
     )
     awake: float | None = Field(
         None,
@@ -200,8 +201,8 @@ class Cluster(BaseModel):
     )
     rings: dict[str, Ring] = Field(
         {},
-        description="Rings, for `--mode proteus` only. The key is the places of their devices in a node, "
-        "as `0-1`; with `xN` behind it, as `0-1xN`, the ring goes over several nodes.",
+        description="Rings, for `--mode proteus` only. The key names the devices of a ring by their places "
+        "in a node, as `0-1`. If `xN` stands behind it, as `0-1xN`, the ring goes over several nodes.",
     )
     sources: dict[str, str] = Field({}, description="Where each fact comes from.")
 
