@@ -1,5 +1,5 @@
-"""What a user can ask the energy models: judge them on run records, or forecast from these. Also the section
-``prices`` of a configuration."""
+"""The questions to the energy models: judge them on run records, forecast from records, and choose a start.
+Also the section ``prices`` of a configuration."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -158,7 +158,7 @@ _DURATION, _ENERGY = from_text(duration_s), from_text(energy_j)
 
 
 class StartRequest(Request):
-    """Choose when to run a training, by prices or CO2 of the hour."""
+    """Choose when to run a training, by the price or the CO2 of each hour."""
 
     command: ClassVar[str] = "when"
 

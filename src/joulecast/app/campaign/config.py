@@ -1,4 +1,4 @@
-"""The configuration: one typed model, from which the schema and the documented defaults are made.
+"""The configuration. It is one typed model. The schema and the documented defaults are made from this model.
 
 ``joulecast config default`` prints ``config/config.yaml``, ``joulecast config schema`` prints
 ``config/schema.json``; a test checks that both files agree with the model.

@@ -1,4 +1,4 @@
-"""The commands of the partitioner: cut a graph into stages, measure a graph that can be cut."""
+"""The commands of the partitioner: ``partition`` cuts a graph into stages, ``profile`` measures a graph."""
 
 from pathlib import Path
 from typing import Annotated
