@@ -1,4 +1,4 @@
-"""The questions that the partitioner answers, from a command or the configuration."""
+"""Requests to the partitioner, from a command or the configuration."""
 
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
