@@ -41,7 +41,7 @@ class CampaignForecast:
 
     ``notes`` say what is not forecast, and why. ``most_run`` of a row is the largest scale on which its
     training was run. ``has_steps`` says whether its work is a number of whole steps. ``runs_were`` says how
-    long the runs lasted, and on which machine.
+    long the runs lasted, and on how many nodes.
     """
 
     rows: list[dict[str, Any]]

@@ -256,7 +256,7 @@ def measure_next(
 
     Args:
         candidates: all of them.
-        best: the choice. If there is no choice, the result says how to get one.
+        best: the choice. If there is none, the measurements are for the fastest candidate.
         most_nodes: the most nodes that were run; ``None`` if nothing was run.
         others: the candidates that could have been chosen in place of the best one.
         least: the quantity that was minimised.
