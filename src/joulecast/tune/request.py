@@ -1,4 +1,4 @@
-"""The questions that tuning answers, from a command or the configuration: replay a policy, or tune live."""
+"""Requests for tuning, from a command or the configuration: replay a policy, or tune live."""
 
 from pathlib import Path
 from typing import ClassVar, Literal, Self
@@ -15,7 +15,7 @@ DEFAULT_POLICY: Literal["curve"] = "curve"
 
 
 class Goals(BaseModel):
-    """What a training that recurs must reach. A section of the configuration and a request share this."""
+    """The goals of a training that recurs. A section of the configuration and a request share them."""
 
     target_accuracy: float = Field(
         default=0.9,
@@ -201,11 +201,11 @@ class TuneRequest(Goals, _Tuning):
 
     @property
     def goal(self) -> Goal:
-        """What the policy should minimise."""
+        """The goal: what the policy should minimise."""
         return Goal(self.eta, self.criterion, self.max_slowdown)
 
     @property
     def options(self) -> dict[str, float]:
-        """Options of the policy that are given."""
+        """The given options of the policy."""
         given = {"beta": self.beta, "window": self.window}
         return {name: value for name, value in given.items() if value is not None}
