@@ -33,8 +33,8 @@ _MOST_BINS = 150
 class CampaignFit:
     """All that the fits of a campaign produced.
 
-    The runs table (``observations``), what each model predicted for the runs that it had not seen
-    (``predictions``), the errors of time-series models (``series``), and the fit to all runs (``mc2``).
+    ``observations`` is the runs table. ``predictions`` has the predictions of each model for runs that it had
+    not seen. ``series`` has the errors of time-series models. ``mc2`` is the fit to all runs.
     """
 
     observations: pd.DataFrame

@@ -149,8 +149,8 @@ def _are_all_in_use(run: Mapping[str, Any], info: RunInfo) -> bool:
 def setting_of(
     of_workload: pd.DataFrame, nodes: int, batch: float, work: float, per_node: int | None = None
 ) -> dict[str, Any]:
-    """A setting as a row of observations. The example for it is a run on as many nodes, or else on the most
-    nodes. If possible, it is a run with a known energy.
+    """A setting as a row of observations. The example for it is a run on the same number of nodes. If there
+    is none, it is a run on the most nodes. If possible, it is a run with a known energy.
 
     Args:
         batch: batch of all nodes; NaN if the log of an imported run has none.
@@ -238,9 +238,9 @@ def answer_settings(
         Two things. The first is a row for each setting that can be answered. It has the columns of
         :data:`joulecast.runs.judging.ANSWER` and of
         :func:`joulecast.energy.measured_settings.put_in_measured`, and also ``extrapolation`` (the ways in
-        which the setting lies outside of the runs; they widen its intervals), ``noted`` (those of the ways
-        for which a forecast has notes), ``times_beyond`` and ``beyond_one_count``. The second is the settings
-        that cannot be answered, with the reasons.
+        which the setting lies outside of the runs; they widen its intervals), ``noted`` (the ways for which a
+        forecast has notes), ``times_beyond`` and ``beyond_one_count``. The second is the settings that cannot
+        be answered, with the reasons.
     """
     whys = [_why_not_known(of_workload, setting) for setting in settings]
     pairs = list(zip(settings, whys, strict=True))

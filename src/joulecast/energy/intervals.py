@@ -136,7 +136,7 @@ def spreads_on(fitted: pd.DataFrame, of_workload: pd.DataFrame) -> dict[str, Spr
 
 def least_half_width(spread: Spread, of_workload: pd.DataFrame) -> float:
     """Least half width (of logarithms) of any interval of a workload. It is the half width for one more run
-    of the setting that was run least often: we cannot know a setting that was not run better than this."""
+    of the setting that was run least often. A setting without runs cannot have a narrower interval."""
     return spread.half(int(of_workload.groupby([*SETTING], dropna=False).size().min()))
 
 

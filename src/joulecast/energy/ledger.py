@@ -64,7 +64,7 @@ _ENTRY = TypeAdapter(_Entry)
 
 
 def keep_forecast(ledger: Path, forecasts: dict[str, Any]) -> None:
-    """Add a forecast to a ledger. If there is no such ledger, it is made.
+    """Add a forecast to a ledger. If the file does not exist, it is made.
 
     Args:
         forecasts: what :func:`joulecast.energy.forecast.forecast` returned.
@@ -134,14 +134,13 @@ def judge_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, Any]:
         ``workload``, ``platform``, ``nodes``, ``batch_size`` and ``work``. For time, energy, cost and CO2, it
         has the forecast value and the real one (``time_s``, ``time_was_s``, ...), the error
         (``time_error_percent``), and whether the real value was inside the interval (``time_inside``).
-        ``summary``
-        has a row for each quantity: ``settings``, ``mape_percent``, ``bias_percent``, ``covered_percent``,
-            and ``missed`` (how much more was used than forecast, in total). ``waiting`` has the forecasts of
-            settings that did not run. ``had_run`` is the number of rows whose setting had already run when
-            the forecast was made. These rows are no forecasts.
+        ``summary`` has a row for each quantity: ``settings``, ``mape_percent``, ``bias_percent``,
+        ``covered_percent``, and ``missed`` (how much more was used than forecast, in total). ``waiting`` has
+        the forecasts of settings that did not run. ``had_run`` is the number of rows whose setting had
+        already run when the forecast was made. These rows are no forecasts.
 
     Raises:
-        JoulecastError: the ledger is not sound, or no record can be read.
+        JoulecastError: the ledger is not valid, or no record can be read.
     """
     settings, waiting, had_run = [], [], 0
     known: dict[str, dict[tuple[str, str, int], dict[str, Any]]] = defaultdict(dict)

@@ -54,9 +54,9 @@ def runs_of(of_workload: pd.DataFrame, setting: Mapping[str, Any]) -> pd.DataFra
 def put_in_measured(
     fitted: pd.DataFrame, of_workload: pd.DataFrame, predicted: pd.DataFrame
 ) -> pd.DataFrame:
-    """Replace a model's time and energy by the mean of the runs, where a setting was run.
+    """If a setting was run, replace the model's time and energy by the mean of its runs.
 
-    The energy is replaced only where the runs have one.
+    The energy is replaced only if the runs have one.
 
     The 90 % interval of such a mean is the interval of one more run. It follows from how repeats differ on
     the platform.

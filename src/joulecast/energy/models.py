@@ -113,7 +113,7 @@ class EnergyModel(Protocol):
 
     @property
     def remarks(self) -> list[str]:
-        """Remarks for a reader of its answers. Each begins with its workload."""
+        """Remarks for a reader of the model's predictions. A remark begins with the name of a workload."""
         ...
 
     def fit(self, evidence: Evidence) -> "EnergyModel": ...
@@ -205,7 +205,7 @@ class MC2OnPhases:
 
     @property
     def remarks(self) -> list[str]:
-        """Parts of the runs for which MC2 has no power."""
+        """Remarks on impossible values in the runs, and on the values that were taken in their place."""
         return self.mc2.bounded
 
     def fit(self, evidence: Evidence) -> "MC2OnPhases":

@@ -5,7 +5,7 @@ MC2 on phases (:mod:`joulecast.energy.mc2_phases`) says what a node draws::
     P = P_0 + dP f(u),    f(u) = u + kappa (u - u^1.4)
 
 A simulated step has its own computing share ``u``. Its ``dP`` is the mean of the workloads that were metered
-on the node type. Its ``kappa`` is the one for a workload that no fit has seen. The rest of the step is
+on the node type. Its ``kappa`` is the prior for a workload that no fit has seen. The rest of the step is
 exposed communication and waiting. During this rest, a device copies and polls at full clocks. ``f`` says how
 much power this takes.
 
@@ -60,12 +60,12 @@ class Power:
 
 @dataclass(frozen=True)
 class MeteredNode:
-    """What the metered runs of a node type show. Powers in W of a node.
+    """Facts about a node type that its metered runs show. Powers are in W of a node.
 
     Attributes:
         platform: the node type, as the runs name it.
         gpus: accelerators of a node; ``None`` if the runs do not say it.
-        idle_w: ``P_0``, the floor of a loaded node.
+        idle_w: ``P_0``, the idle power of a node with the job loaded.
         excess_w: ``dP`` of training at full duty, by workload.
         kappa: the kappa for a workload that was not run.
         node_spread: relative spread of power between nodes.

@@ -56,7 +56,7 @@ class Prices(PricesSection, frozen=True):
         return self.known or self.co2 is not None or self.pue != 1
 
     def kwh(self, joules: float | None) -> float | None:
-        """kWh at the building's meter; ``None`` where the joules are not known."""
+        """kWh at the building's meter; ``None`` if the joules are not known."""
         return None if joules is None else joules / _J_PER_KWH * self.pue
 
     def money(
@@ -95,7 +95,7 @@ class Prices(PricesSection, frozen=True):
         return self.model_dump()
 
     def in_words(self) -> str:
-        """The prices and where they are from, in one line; empty where none are given."""
+        """One line with the prices and their source; empty if no prices are given."""
         if not self.given:
             return ""
         named = (
@@ -137,7 +137,7 @@ def costs(
     wall: Sequence[float] = (1.0, 1.0, 1.0),
 ) -> dict[str, Any]:
     """kWh, money and CO2 of a training (``energy_kwh``, ``cost``, ``co2_kg``), each with its 90 % interval
-    (``energy_low_kwh``, ...); ``None`` where it is not known.
+    (``energy_low_kwh``, ...); ``None`` if not known.
 
     Args:
         seconds, joules: the expected value, and the lower and the upper end of the interval, if there is one.

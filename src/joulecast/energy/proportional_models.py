@@ -64,7 +64,8 @@ class Context:
         )
 
     def with_utilisation(self, runs: pd.DataFrame, total_s: pd.Series, own: bool) -> pd.DataFrame:
-        """``runs`` with utilisations: their own ones, or the ones of the fit's runs of the same network.
+        """``runs`` with utilisations. If ``own``, they are the runs' own utilisations. Otherwise, they are
+        means over the fit's runs of the same network.
 
         If no utilisation was read, the parallel efficiency at ``total_s`` is used.
         """

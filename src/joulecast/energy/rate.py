@@ -204,7 +204,8 @@ class Rate:
         return float(np.interp(np.log(nodes), *known))
 
     def computing_share(self, scale: pd.Series) -> float:
-        """Node-seconds of a step on one node, divided by those at a scale, for the same batch."""
+        """Node-seconds of a step on one node, divided by node-seconds of a step at a scale, with the same
+        batch."""
         asked = self._scale_of(scale)
         alone = replace(asked, nodes=np.ones(1), ranks=asked.ranks / asked.nodes)
         step, on_one = (_in_steps(s, self.b0, self.beliefs)[0] for s in (asked, alone))

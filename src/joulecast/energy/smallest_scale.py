@@ -132,7 +132,7 @@ def apart_seconds(nodes: Any, run: Any) -> Any:
 
 
 def calibrate(of_workload: pd.DataFrame, ramp_s: float, computes: float) -> Calibrated:
-    """Calibrate on the smallest node count; ``floor_w`` is the idle floor of each run's nodes."""
+    """Calibrate on the smallest node count. The column ``floor_w`` has the idle power of each run's nodes."""
     base = of_workload[of_workload["nodes"] == of_workload["nodes"].min()]
     nodes, apart = base["nodes"], evaluators_of(base)
     steady_j = base["training_j"] - nodes * base["floor_w"] * base["stalled_training_s"]

@@ -454,7 +454,7 @@ def energy_of_steps(
     """Time and energy of a number of whole steps, with the names that predictions have.
 
     Args:
-        fit: as for :func:`simulation_energy`.
+        fit: the same as for :func:`simulation_energy`.
         steps: number of steps.
 
     Returns:

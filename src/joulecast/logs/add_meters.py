@@ -153,7 +153,7 @@ def _account(meters: Sequence[LoggedMeter], record: RunRecord, kind: str) -> Log
 def with_meters(
     record: RunRecord, log: Log, kind: str, source: Path, options: LogOptions
 ) -> RunRecord:
-    """A record with those meters of a log that overlap it.
+    """A record, with the meters of a log whose readings overlap with the run.
 
     Raises:
         _LeftOut: no meter fits. It says why.

@@ -473,7 +473,7 @@ def import_log(
     """Write a run record to ``out/RUN`` for every run of a log.
 
     Args:
-        kind: of :data:`~joulecast.logs.log_kinds.KINDS`.
+        kind: a name in :data:`~joulecast.logs.log_kinds.KINDS`.
         source: a file, or a folder of files.
         out: folder for the records. A new folder appears with all records, or not at all.
         options: how the log is read.

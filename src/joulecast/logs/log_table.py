@@ -55,7 +55,7 @@ _OWN_UNIT = r"\d\.?\s*([a-zA-Zµμ]{1,3})$"
 
 
 def scale_of(unit: str, where: str) -> tuple[str, float]:
-    """What a unit measures (``watts`` or ``joules``), and the factor to W or J.
+    """The quantity of a unit (``watts`` or ``joules``), and the factor to W or J.
 
     Raises:
         JoulecastError: the text is no unit of power or energy. The message begins with ``where``.
@@ -425,6 +425,6 @@ def numbers_of(data: Any) -> Floats:
 
 
 def attribute(group: Any, name: str) -> str:
-    """An attribute as text; empty where there is none."""
+    """An attribute as text; empty if there is no such attribute."""
     value = group.attrs.get(name, "")
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

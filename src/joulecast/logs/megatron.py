@@ -1,4 +1,4 @@
-"""What Megatron-LM prints with ``--log-energy``: the joules of its GPUs, which NVML counted.
+"""Reads the output of Megatron-LM with ``--log-energy``: the joules of its GPUs, which NVML counted.
 
 A line has the mean joules of a step and a GPU, over all GPUs and over the steps since the line before. The
 sum over all GPUs is divided evenly among the nodes. Energy during evaluations and checkpoints is not counted.

@@ -43,8 +43,8 @@ class Event:
 
 @dataclass(frozen=True)
 class ResultLog:
-    """A result file: its events in the order of the file, the numbers of broken lines, and the
-    ``:::SYSJSON`` and ``:::DLPAL`` lines that some submitters print (empty where they do not)."""
+    """A result file: its events in the order of the file, the numbers of broken lines, and the ``:::SYSJSON``
+    and ``:::DLPAL`` lines. (Only some submitters print such lines.)"""
 
     events: list[Event]
     broken_lines: list[int]

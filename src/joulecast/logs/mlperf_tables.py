@@ -101,7 +101,7 @@ def _power_by_run(folder: Path) -> Iterator[tuple[str, pd.DataFrame]]:
 
 
 def read_tables(folder: Path) -> Iterator[ImportedRun]:
-    """The runs of the tables, those without readings last.
+    """The runs of the tables. Runs without readings come last.
 
     Raises:
         JoulecastError: a table lacks columns, or cannot be read. The error names the table.

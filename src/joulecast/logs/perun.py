@@ -1,4 +1,4 @@
-"""What perun measured: its HDF5 file, or the CSV file that ``perun export ... csv`` makes from it.
+"""Reads measurements of perun: its HDF5 file, or the CSV file that ``perun export ... csv`` makes from it.
 
 With ``--rounds``, perun repeats a run, one round after the other. The times of a round count from the begin
 of this round, but all rounds of a call have only one date. So it is assumed that a round begins when the

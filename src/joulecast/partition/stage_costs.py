@@ -76,7 +76,7 @@ class StageCosts:
     def transfers(self, begin: int, ends: NDArray[np.intp]) -> tuple[Floats, Floats]:
         """Costs of the transfers into and out of the stages from ``begin`` to each of ``ends``.
 
-        Every output counts once where it leaves a stage, and once in every stage that it enters.
+        Every output counts once for the stage that it leaves, and once for every stage that it enters.
         """
         enters, leaves = np.zeros(len(ends)), self._leaving[ends].copy()
         if not len(ends) or self._crossing is None:

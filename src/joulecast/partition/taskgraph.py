@@ -29,8 +29,7 @@ class Task:
 
     ``reads`` has the tasks whose output it takes. ``activation_bytes`` is the size of its own output (its
     gradient has the same size). ``parameter_bytes`` is the size of its parameters. Times are in microseconds,
-    for one step with the graph's batch. ``flops`` are those of the forward pass; ``None`` if they were not
-    counted.
+    for one step with the graph's batch. ``flops`` counts the forward pass only; ``None`` if not counted.
     """
 
     name: str

@@ -65,7 +65,7 @@ def judge(
     """Join predictions with the runs that were made.
 
     Args:
-        predictions: with the columns of :data:`COLUMNS`.
+        predictions: a table with the columns of :data:`COLUMNS`.
         runs: the runs table.
         of: ``time``: predictions of MC2 and the time rivals for workloads that the fit saw; ``energy``:
             predictions of MC2 and its rivals; ``ablation``: energies of MC2, and of MC2 without a part.
@@ -173,9 +173,9 @@ def rank(rows: pd.DataFrame, by: Sequence[str], fewest: int) -> pd.DataFrame:
         fewest: smallest number of settings in a group that is ranked.
 
     Returns:
-        ``settings``, their number; ``chosen``, the index of the row with the smallest prediction;
-        ``least``, the index of the row with the smallest measurement; ``regret_percent``, by how much the
-        measurement of ``chosen`` is larger than that of ``least``; ``kendall_tau``.
+        ``settings``, their number; ``chosen``, the index of the row with the smallest prediction; ``least``,
+        the index of the row with the smallest measurement; ``regret_percent``, by how much the measurement of
+        ``chosen`` is larger than the measurement of ``least``; ``kendall_tau``.
     """
     ranked = []
     for names, group in rows.groupby(list(by), sort=False):
@@ -223,8 +223,8 @@ def _error_by_model(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def best_rival(summary: pd.DataFrame) -> pd.Series | None:
-    """The rival with the smallest error among those that predicted as many settings as MC2; ``None`` if
-    there is none.
+    """The rival with the smallest error. A rival counts only if it predicted the same number of settings as
+    MC2. ``None`` if no rival did.
 
     The same settings choose the rival and judge it. This favours the rival.
 

@@ -205,7 +205,8 @@ def chosen_families(families: Sequence[Family]) -> tuple[list[Family], frozenset
     """The families of meters to add up, so that no part of a node counts twice, and the parts that they
     cover.
 
-    A family that covers more parts is taken first. If two cover as many, the first one is taken.
+    Families that cover more parts are taken first. Between families that cover equally many parts, the first
+    one is taken.
     """
     chosen = []
     covered: frozenset[str] = frozenset()

@@ -1,6 +1,6 @@
 """Recorded campaigns: the records of many runs in a few compact files, kept with their provenance.
 
-A campaign that was measured once, on a machine that not everybody has, becomes data. These are a folder with
+A campaign was measured once, on a machine that not everybody has. It is kept as data: a folder with
 ``campaign.json`` (where it comes from, and the SHA-256 of everything else), ``runs.jsonl`` (the ``run.json``
 of every run, one a line), and the four frames of all runs. Each frame is one Parquet file with a leading
 column ``run``. A run has its own row groups. So one run can be read without the others. Unpacking gives

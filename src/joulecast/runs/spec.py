@@ -114,7 +114,7 @@ class Calibration(_Frozen):
 
 
 class Imported(_Frozen):
-    """What an importer knows of a run that others did: facts of its log, nothing else."""
+    """Facts about a run that others did. An importer reads them from its log."""
 
     benchmark: str
     """What was trained."""

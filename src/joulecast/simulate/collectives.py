@@ -1,4 +1,4 @@
-"""What a collective sends over the network: hops, bytes and steps by its algorithm.
+"""The messages of a collective: hops, bytes and steps, by its algorithm.
 
 ``bytes`` of a collective is the size of the whole buffer, as NCCL counts it. Every rank has this buffer after
 an all-gather or all-reduce, and before a reduce-scatter (Thakur, Rabenseifner and Gropp 2005).

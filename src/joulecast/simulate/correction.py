@@ -2,10 +2,10 @@
 
 The logarithm of a step's error is the sum of two parts. All steps of a GPU share the first part (clocks,
 libraries). The second part is the step's own. Similar steps have similar second parts, and less so the more
-they differ. Both parts have Student distributions. Their long tails allow for outliers: one step that takes
-twice as long as predicted has little effect on other steps, but two such steps have a large one. So the
-corrected time of a measured step is its measured time. A step that differs much from it is corrected only by
-the first part.
+they differ. Both parts have Student distributions. Their long tails allow for outliers. If one step takes
+twice as long as predicted, this has little effect on other steps. If two steps do, the effect is large. So
+the corrected time of a measured step is its measured time. A step that differs much from it is corrected only
+by the first part.
 """
 
 from collections import Counter

@@ -43,7 +43,8 @@ class Activity:
 
 @dataclass(frozen=True)
 class Slowdown:
-    """What overlap costs: compute takes ``1 + compute`` as long, gradient transfers ``1 + transfer``."""
+    """The slowdown by overlap: computing takes ``1 + compute`` times as long, and gradient transfers take ``1
+    + transfer`` times as long."""
 
     compute: float = 0.0
     transfer: float = 0.0

@@ -2,7 +2,7 @@
 
     simulate(graph, platform, parse_strategy("dp=8,tp=2"), batch=32)
 
-gives the step's time, where it goes, and the memory that each device needs.
+gives the time of the step, its parts, and the memory that each device needs.
 """
 
 import gc
@@ -338,7 +338,7 @@ def prepare(
     out.
 
     Raises:
-        JoulecastError: as :func:`simulate`.
+        JoulecastError: an error of :func:`simulate`.
     """
     strategy.check()
     at_batch = graph.with_batch(_check_batch(strategy, batch))

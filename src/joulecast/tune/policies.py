@@ -121,7 +121,7 @@ class GridSearch:
 
 
 def cheapest_arm(history: History, window: int | None = None) -> int | None:
-    """The batch size with the least mean cost among those that have reached the target.
+    """The batch size with the least mean cost. Only batch sizes that have reached the target count.
 
     Args:
         window: number of costs that count for every batch size, the newest first; ``None``: all.

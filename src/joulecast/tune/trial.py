@@ -95,7 +95,7 @@ class EpochAtLimit:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What to try next.
+    """A proposal: what to try next.
 
     Attributes:
         batch_size: samples in one step.

@@ -22,7 +22,7 @@ class ObservedTraining:
     Attributes:
         samples_per_step: samples in a step, of all ranks together.
         steps: first and last step that count; the first step of the training is 0.
-        meters, period_s: which meters the sampler reads, and how often.
+        meters, period_s: the meters that the sampler reads, and the seconds between two readings.
         attached: a process that ran before the measurement began.
         metering: the folder in which meters look, and the command that they call.
         capture: the function that builds the network to capture, written ``package.module:function``.

@@ -240,7 +240,7 @@ def open_hwmon(nodes: MeteredNodes) -> list[Meter]:
     """The power sensors of this host that are known to be meters.
 
     Raises:
-        MeterUnavailable: the host has no such sensors, or their files may not be read.
+        MeterUnavailable: the host has no power sensors, or their files may not be read.
     """
     root, node = Path(nodes.sysfs_root) / _HWMON, nodes.host_node
     of_driver: dict[str, list[Path]] = {}

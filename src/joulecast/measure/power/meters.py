@@ -39,8 +39,8 @@ _MEAN_OF = 10
 class MeterUnavailable(Exception):
     """The meter cannot be opened. It says why, and how to get it.
 
-    ``not_applicable`` means that this kind of machine has no such meter, or that nobody set it up. Then only
-    a list of all meters has a line about it.
+    ``not_applicable`` means that this kind of machine cannot have the meter, or that nobody set it up. Then
+    only a list of all meters has a line about it.
     """
 
     def __init__(self, reason: str, remedy: str, *, not_applicable: bool = False) -> None:
@@ -113,7 +113,7 @@ class About:
 
     @classmethod
     def of(cls, meter: Meter) -> "About":
-        """What ``meter`` says."""
+        """The statements of ``meter`` about its figures."""
         return cls(*(getattr(meter, name, None) for name in ("covers", "remark", "renewed_s")))
 
 

@@ -47,8 +47,8 @@ class Preflight:
     def watts(self, step_w: int = _STEP_W) -> tuple[int, ...]:
         """Limits that can be set, from the highest down in steps. The lowest is always among them.
 
-        No limit is above the one that was in force before, because an administrator may have set it. Empty if
-        no limit can be set.
+        The limit that was in force before is the highest of them, because an administrator may have set it.
+        Empty if no limit can be set.
         """
         if self.why_not is not None or self.highest_w is None:
             return ()

@@ -166,8 +166,9 @@ class Samples:
 
     Attributes:
         facts: the last facts about the meters and the sampler.
-        readings: of each meter, :data:`~joulecast.measure.power.meters.READING` by (readings,), NaN for no
-        figure. activity: of each node, :data:`~joulecast.measure.power.host_activity.ACTIVITY` by (rows,).
+        readings: readings of each meter, :data:`~joulecast.measure.power.meters.READING` by (readings,). NaN
+            stands for no figure.
+        activity: activity of each node, :data:`~joulecast.measure.power.host_activity.ACTIVITY` by (rows,).
         work: :data:`~joulecast.measure.power.host_activity.WORK` by (rows,).
         died: reason why the sampler did not end in order.
     """
@@ -195,7 +196,7 @@ class Samples:
 
     @property
     def missed_deadlines(self) -> int:
-        """Number of readings that were skipped because the one before took too long."""
+        """Number of readings that were skipped, because an earlier reading took too long."""
         return self.facts.missed_deadlines
 
     @property

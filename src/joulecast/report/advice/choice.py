@@ -158,7 +158,7 @@ class _Aim:
 
 
 def choose(candidates: Sequence[Candidate], limit: Limit, currency: str = "EUR") -> Choice:
-    """The best of the candidates within all budgets of a limit: the one with the smallest objective.
+    """The candidate with the smallest objective, among the candidates within all budgets.
 
     If no objective is asked for, and energy is not known or only estimated, the objective is time. If time
     replaces an estimated energy, counts beyond the runs come last. If candidates are equal, the one with less

@@ -38,7 +38,7 @@ def energy_time_front(advised: Sequence[Advised], finding: str) -> Figure:
     Charts of the same work have the same axes. Energies of different sources have separate charts.
 
     Args:
-        finding: which setting costs least, in words.
+        finding: a sentence that says which setting costs least.
 
     Raises:
         NothingToShow: no candidate has an energy.

@@ -25,7 +25,7 @@ _OURS = (
 
 
 def of_antichain(published: PublishedPartitioning) -> Paper:
-    """The paper, the data behind our numbers, and the quantities that its line of the summary names."""
+    """The paper, the data behind our numbers, and the quantities that the summary names for it."""
     return Paper(
         _PAPER,
         published,

@@ -28,8 +28,8 @@ _NOT_JUDGED = (
 
 
 def of_mc2(published: PublishedErrors, tables: Path) -> Paper:
-    """The paper, the data behind our numbers, the quantities that its line names, and where a rival is
-    better.
+    """The paper, the data behind our numbers, the quantities that the summary names for it, and where a rival
+    is better.
 
     Args:
         tables: folder of ``energy_summary``.

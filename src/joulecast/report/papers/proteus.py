@@ -20,7 +20,7 @@ _TIMED = "the paper's public code, timed for this project on another machine wit
 
 
 def of_proteus(published: PublishedSimulators) -> Paper:
-    """The paper, the data behind our numbers, and the quantities that its line names."""
+    """The paper, the data behind our numbers, and the quantities that the summary names for it."""
     return Paper(
         _PAPER,
         published,

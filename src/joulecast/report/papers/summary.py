@@ -62,7 +62,7 @@ class Summary:
 
 
 def summaries(table: pd.DataFrame, papers: Sequence[Paper]) -> list[Summary]:
-    """The lines of the papers, in their order.
+    """A line for each paper, in the order of the papers.
 
     Args:
         table: of :func:`joulecast.report.papers.rows.paper_table`.

@@ -17,7 +17,7 @@ _TUNED = ("batch_size_only", "power_limit_only", "both")
 
 
 def of_zeus(published: PublishedTuning) -> Paper:
-    """The paper, the data behind our numbers, and the quantities that its line names."""
+    """The paper, the data behind our numbers, and the quantities that the summary names for it."""
     return Paper(
         _PAPER,
         published,

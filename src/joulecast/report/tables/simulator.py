@@ -145,7 +145,8 @@ def _timed(run: Callable[[], Any], repeats: int = 3) -> float:
 def speed_table(
     platform: Platform, devices: Sequence[int], published: Mapping[int, float]
 ) -> pd.DataFrame:
-    """Seconds to simulate data-parallel ResNet-50 here, next to those of the original."""
+    """Seconds that our simulator takes for data-parallel ResNet-50, next to the seconds of the original
+    simulator."""
     graph = load("resnet50")
     rows: list[dict[str, Any]] = []
     for count in devices:
@@ -266,7 +267,7 @@ def gpu_error_table(judged: pd.DataFrame, peers: Mapping[str, float] | None = No
 
     Args:
         judged: as from :func:`joulecast.simulate.judged.gpu_steps.judge`.
-        peers: errors in percent that other simulators publish on their own data, by data source.
+        peers: published errors of other simulators on their own data, in percent, by data source.
     """
     cells = by_setting(judged, ["step", "data", "gpu", "kind", "basis", "out_of_memory"])
     parts = []
