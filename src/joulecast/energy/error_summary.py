@@ -1,6 +1,7 @@
 """The verdict on a folder of records: errors of every model on one split, as plain data.
 
-``joulecast evaluate`` prints it. Imported and measured records go through the same evaluation as the tables.
+``joulecast evaluate`` prints it. The errors are computed as in the tables of a campaign, for imported and for
+measured records.
 """
 
 from collections.abc import Iterator, Sequence

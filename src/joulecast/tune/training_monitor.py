@@ -14,8 +14,8 @@ class TrainingWatch:
 
     Args:
         counter, seconds: an energy counter and a clock.
-        limits: power limit of the device, inside of its ``with`` block; ``None``: the power limit is not
-            changed.
+        limits: the device's :class:`~joulecast.measure.power.power_limit.PowerLimit`, already entered;
+            ``None``: the power limit is not changed.
         profile_of: function that gives the profile of the proposal's batch size, new or continued. Its
             argument is the function that sets limits.
 

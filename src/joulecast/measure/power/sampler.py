@@ -65,7 +65,8 @@ class SamplerOrder:
 def open_all(order: SamplerOrder) -> tuple[list[Meter], list[dict[str, str]]]:
     """Open the meters of an order. Meters that do not exist come back with reason and remedy.
 
-    A kind that this machine cannot have is left out, if there is any other kind to report.
+    Some kinds of meters cannot exist on this machine. They are reported only if there is nothing else to
+    report.
     """
     opened: list[Meter] = []
     absent: list[dict[str, str]] = []
@@ -351,7 +352,8 @@ class _Writer:
 
 
 def main() -> None:
-    """Sample the meters as ordered on standard input, until it closes. The argument is the file to write."""
+    """Sample the meters until standard input is closed. The order comes from standard input. The argument is
+    the file to write."""
     # A terminal sends these to all that run in it, and a scheduler SIGTERM to all processes of a job. Who
     # started the sampler needs it to the end, and closes its standard input, also by ending. Zeus ends its
     # helpers by SIGTERM: they would inherit that it is ignored, but no handler.
