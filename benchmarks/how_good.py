@@ -22,8 +22,8 @@ PAGE = Path(__file__).parents[1] / "docs/how-good.md"
 HEAD = """# How good
 
 Below each table stands the command that makes its figures again, with the machine, the day and the commit.
-`benchmarks/how_good.py` makes this page from `benchmarks/measured/`; no figure is written by hand. Tables of
-a campaign (`results/`) are cut to the rows that sum up.
+`benchmarks/how_good.py` makes this page from `benchmarks/measured/`; no figure is written by hand. Of a
+campaign's tables (`results/`), only the rows with sums and means are here.
 """
 
 
@@ -77,9 +77,9 @@ SECTIONS: dict[str, list[Kept]] = {
         Kept(
             "metered_energy",
             "Energy on real clusters",
-            "Public runs of MLPerf Training with a power meter a node (1 and 8 nodes of eight H100), which "
-            "reads behind the power supplies (DC), about 2 % below what the wall gives. Mean errors in "
-            "percent. MC2's paper has 2.84 % on its own cluster, which cannot be had.",
+            "Public runs of MLPerf Training on 1 and 8 nodes of eight H100. Each node has a power meter. It "
+            "reads behind the power supplies (DC), about 2 % less than a meter at the wall. Mean errors in "
+            "percent. MC2's paper has 2.84 % on its own cluster, to which we have no access.",
             ENERGY,
             "metered/tables/energy_summary.parquet",
             {"split": HELD_OUT, "model": MODELS},
@@ -129,8 +129,8 @@ SECTIONS: dict[str, list[Kept]] = {
             "Measured steps on GPUs, simulated from the GPU's name",
             "Single GPUs (NeuSight), Megatron on up to 512 A100 (vTrain), FSDP (llm-foundry), a vendor's "
             "recipes on up to 1,024 H100 and GB200 (Megatron-Bridge). Plain PyTorch on an H100 and an H200 "
-            "was measured by joulecast, and the constants for it were chosen with these steps in sight. The "
-            "one-step error is after a correction by one measured step.",
+            "was measured by joulecast. We knew these steps when we chose the constants for them. The column "
+            "`after one measured step` has the error after a correction by one other step.",
             {
                 "data": "data",
                 "gpu": "GPU",
@@ -148,14 +148,16 @@ SECTIONS: dict[str, list[Kept]] = {
         Kept(
             "simulator_error",
             "Steps on an emulated network, and of real training on two ranks",
-            "Means and maxima of groups of configurations. The paper has 3.0 %.",
+            "Means and maxima of groups of configurations. The paper has 3.0 %. Two simple predictions stand "
+            "next to ours: the sum of computing and communicating, and the larger of the two. The last "
+            "column says how far two measurements of the same step differ.",
             {
                 "experiment": "experiment",
                 "configuration": "configurations",
                 "predicted_error_percent": "error (%)",
-                "sum_error_percent": "adding all up (%)",
-                "max_error_percent": "the longest part (%)",
-                "noise_percent": "the same again (%)",
+                "sum_error_percent": "error of the sum (%)",
+                "max_error_percent": "error of the larger (%)",
+                "noise_percent": "measured twice (%)",
             },
             "tables/simulator/simulator_error.parquet",
             {"ranks": [None]},
@@ -166,8 +168,9 @@ SECTIONS: dict[str, list[Kept]] = {
         Kept(
             "partition_quality",
             "Pipeline stages, simulated with 16 micro-batches",
-            "A ratio is the slowest stage of another method's cut to that of ours. The paper prints "
-            "a speedup of 3.4 on 4 GPUs and 3.76 on 8, of no network by name.",
+            "A ratio is the time of the slowest stage in another method's cut, divided by the time of the "
+            "slowest stage in ours. The paper prints a speedup of 3.4 on 4 GPUs and 3.76 on 8, but names no "
+            "network.",
             {
                 "network": "network",
                 "devices": "devices",
@@ -183,7 +186,8 @@ SECTIONS: dict[str, list[Kept]] = {
         Kept(
             "partition",
             "Quality of planners on PipeDream's profiles",
-            "The slowest stage, relative to the proven optimum. Empty: not installed, or too large for it.",
+            "The slowest stage, relative to the proven optimum. A cell is empty if the planner was not "
+            "installed, or if the graph is too large for it.",
             {"network": "network", "devices": "devices", "nodes": "nodes of the graph"},
             spread=("partitioner", "ratio_to_optimum"),
         ),
@@ -248,7 +252,7 @@ BRIEFS = [
         {"question": "time, leave-one-node-count-out, time predicted", "model": "MC2"},
         "mean_percent",
         rivals=("model", TIME_MODELS),
-        peer_is="best rival, which has one count left and assumes perfect scaling",
+        peer_is="best rival, which sees only one node count and so assumes perfect scaling",
     ),
     Brief(
         "Time to quality at a submitter's next larger scale: mean error",
@@ -319,7 +323,7 @@ BRIEFS = [
         {"configuration": "(mean of 104: all)"},
         "predicted_error_percent",
         peer=["sum_error_percent"],
-        peer_is="adding all up",
+        peer_is="sum of computing and communicating",
     ),
     Brief(
         "Cost of a training that is repeated 50 times, relative to its default setting",

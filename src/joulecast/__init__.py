@@ -1,20 +1,20 @@
 """Forecast the joules and seconds of distributed training from a few measured runs.
 
-Thirteen functions do what the commands do: :func:`measure_campaign` the runs of a configuration,
-:func:`observe` a training of yours, :func:`read_records`; :func:`fit`, :func:`evaluate` and :func:`forecast`
-from them, :func:`advise` on a setting; :func:`plan` what was not run, :func:`simulate_step` of a strategy,
-and :func:`search` for the best; :func:`choose_start` by the hour's prices; :func:`partition_network` into
-stages; :func:`tune_training` that recurs. What they return is plain data, the same that the command of that
-verb prints with ``--json``, unless they say otherwise.
+Thirteen functions do what the commands do. :func:`measure_campaign` measures the runs of a configuration,
+:func:`observe` measures a training of yours, and :func:`read_records` reads the records. :func:`fit`,
+:func:`evaluate`, :func:`forecast` and :func:`advise` work on records. :func:`plan`, :func:`simulate_step` and
+:func:`search` need no run. :func:`choose_start` chooses hours by their prices, :func:`partition_network` cuts
+a network into stages, and :func:`tune_training` tunes a training that recurs. They return plain data, as the
+commands print it with ``--json``, unless they say otherwise.
 
-From :func:`evaluate` on, the parameters are the fields of a request (:class:`EvaluateRequest`, ...), which
-may be given in their place. A result says under ``request`` what was asked:
+The parameters of most functions are the fields of a request (:class:`EvaluateRequest`, ...). You can give the
+request in place of the parameters. A result has the question under ``request``:
 ``forecast(**result["request"])`` asks it again.
 
-Records are a folder of run records, however deep they lie in it, a recorded campaign, or several of these.
-A platform is a name, of the user's ``config/platforms`` or shipped, or the path of a FILE.yaml. Times are in
-s, energies in J, powers in W, memory and messages in bytes. Whatever is wrong with what was given is a
-:class:`JoulecastError` that names it and the way out.
+``records`` is a folder with run records in it or in its subfolders, a recorded campaign, or several of these.
+A platform is a name (of a file in the user's ``config/platforms``, or shipped), or the path of a FILE.yaml.
+Times are in s, energies in J, powers in W, memory and messages in bytes. If an argument is wrong, a
+:class:`JoulecastError` names it and says how to correct it.
 """
 
 from typing import TYPE_CHECKING

@@ -1,8 +1,7 @@
-"""The one family of errors that is meant for the person at the keyboard.
+"""The errors whose messages are meant for users.
 
-A :class:`JoulecastError` says what is wrong, where (file, key or run) and what to do about it. The
-command line prints it as one line and exits with 2; anything else that escapes is a bug and keeps
-its traceback.
+A :class:`JoulecastError` says what is wrong, where (file, key or run) and what to do about it. The command
+line prints it as one line and exits with 2. Any other error is a bug, and is shown with its traceback.
 """
 
 

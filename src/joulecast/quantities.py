@@ -38,11 +38,11 @@ def is_number(value: Any) -> bool:
 
 
 def steady(value: float, beside: float = 0.0) -> float:
-    """A number with nine significant digits. It is a key for orders and choices that rounding must not
-    decide.
+    """A number with nine significant digits. Use it as a key where rounding must not decide an order or a
+    choice.
 
-    The last bits of a number differ between processors. Numbers that differ only in these become equal.
-    What should decide then follows in the key.
+    The last bits of a number differ between processors. Numbers that differ only in their last bits become
+    equal. Then the next part of the key decides.
 
     Args:
         beside: if ``value`` is a difference, the size of the two numbers.
@@ -54,8 +54,8 @@ def steady(value: float, beside: float = 0.0) -> float:
 
 
 def digits(value: Any, count: int = 3) -> str:
-    """A number with so many significant digits. A whole number is written in full. There is no exponent
-    if people can read the number without it."""
+    """A number with this many significant digits. A whole number is written in full. The number has an
+    exponent only if people could not read it otherwise."""
     if not is_number(value):
         return NONE
     if float(value).is_integer() and abs(value) < _COUNTED:
@@ -124,8 +124,8 @@ def consumptions(*values: Any) -> list[str]:
 
 
 def consumptions_of(column: Iterable[Any]) -> Callable[..., list[str]]:
-    """The function that puts the energies of a column in words: :func:`consumptions` if all are large, else
-    :func:`energies`, so that a reader compares joules with joules."""
+    """The function to write the energies of a column: :func:`consumptions` if all are large, else
+    :func:`energies`. So a reader never compares joules with kWh."""
     known = [abs(value) for value in column if is_number(value)]
     return consumptions if min(known, default=0.0) >= _MUCH_J else energies
 

@@ -45,8 +45,8 @@ _PRIOR = {"mpi": "rabenseifner", "shared": "shared_saturated", "two_level": "sha
 def choose_form(points: pd.DataFrame) -> str:
     """The form that fits an all-reduce benchmark best, by relative error.
 
-    A benchmark with a single rank count cannot show how the time depends on it. Then the form of the recorded
-    algorithm is taken (for long messages, MPICH chooses Rabenseifner's).
+    A benchmark with a single rank count cannot show how the time depends on the rank count. Then the form of
+    the recorded algorithm is taken. (For long messages, MPICH chooses Rabenseifner's algorithm.)
     """
     algorithm = str(points["algorithm"].iloc[0]).split(":")[0] if len(points) else "mpi"
     prior = _PRIOR.get(algorithm, "ring")

@@ -1,6 +1,7 @@
 """The verdict on a folder of records: errors of every model on one split, as plain data.
 
-``joulecast evaluate`` prints it. Imported and measured records go through the same evaluation as the tables.
+``joulecast evaluate`` prints it. The errors are computed as in the tables of a campaign, for imported and for
+measured records.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,7 +39,7 @@ def evaluate_records(
     Args:
         split: a name of :data:`joulecast.energy.splits.SPLITS`; by default the first of
             :data:`~joulecast.energy.splits.USUAL` that these records have.
-        time: ``given`` or ``predicted``; by default as :func:`~joulecast.energy.splits.usual_time` says.
+        time: ``given`` or ``predicted``. By default :func:`~joulecast.energy.splits.usual_time` decides.
 
     Returns:
         ``settings`` has a row for each held-out setting and model: ``predicted_j``, ``reference_j`` and
@@ -51,8 +52,8 @@ def evaluate_records(
         reasons, and ``notes``. A value that is not known is ``None``.
 
     Raises:
-        JoulecastError: there is nothing to fit, the split holds nothing out of these records, or the next
-            scale is asked for with its time given.
+        JoulecastError: there is nothing to fit, the split holds out none of these records, or the split is
+            the next scale and the time is to be given.
     """
     if split == NEXT_SCALE and time == "given":
         raise JoulecastError(

@@ -1,7 +1,7 @@
 """Predictions of runs by models that have not seen them.
 
-A split (:mod:`joulecast.energy.splits`) holds out runs, the models are fitted to the others, and each
-predicts those held out. :mod:`joulecast.runs.judging` joins the predictions with the runs.
+A split (:mod:`joulecast.energy.splits`) holds out some runs. The models are fitted to the other runs, and
+then predict the runs that were held out. :mod:`joulecast.runs.judging` joins the predictions with the runs.
 """
 
 from collections.abc import Sequence
@@ -43,8 +43,9 @@ def _evidence(split: Split, everything: Evidence) -> Evidence:
 
 
 def without_copies(times: pd.DataFrame, judged: pd.DataFrame) -> pd.DataFrame:
-    """The times, without the judged runs themselves. A run may be there twice: under another name, with
-    another meter, or without a meter on the same scale of the same series."""
+    """The times, without the judged runs. A judged run may occur a second time in them: under another name,
+    with another meter, or without a meter. It is recognised by its network and time, or by its series and
+    scale."""
     if times.empty or "series" not in judged:
         return times
     same = set(zip(judged["network"], judged["total_s"].round(2), strict=True))
@@ -92,15 +93,15 @@ def evaluate(
     splits: Sequence[str] = tuple(SPLITS),
     times: Sequence[str] = TIME,
 ) -> Evaluation:
-    """Fit all models to what each split leaves, and predict what it holds out.
+    """For each split, fit all models to the runs that it leaves in, and predict the runs that it holds out.
 
     The staged runs of each platform are fitted on their own. All imported runs are fitted together,
     because MC2 carries what it learns from one workload and platform to the other.
 
     Args:
-        observations: of all runs, without those that have a fault.
+        observations: a row for each run that has no fault.
         allreduce: single sums of the all-reduce calibrations.
-        watts: of each platform by its name, if they are known.
+        watts: the watts of each platform, by its name, if they are known.
         bootstrap: number of resamples for the intervals of the full fit's coefficients.
         splits: names of :data:`SPLITS`.
         times: ``given``, ``predicted`` or both.

@@ -33,8 +33,8 @@ _MOST_BINS = 150
 class CampaignFit:
     """All that the fits of a campaign produced.
 
-    The runs table (``observations``), what each model predicted for the runs that it had not seen
-    (``predictions``), the errors of time-series models (``series``), and the fit to all runs (``mc2``).
+    ``observations`` is the runs table. ``predictions`` has the predictions of each model for runs that it had
+    not seen. ``series`` has the errors of time-series models. ``mc2`` is the fit to all runs.
     """
 
     observations: pd.DataFrame
@@ -58,7 +58,7 @@ class CampaignFit:
         """Read what :meth:`save` wrote.
 
         Raises:
-            JoulecastError: a part of it is missing, or was changed.
+            JoulecastError: a part of the fits is missing, or was changed.
         """
         try:
             frames = {name: read_frame(folder / f"{name}.parquet", "the fits") for name in _FRAMES}
@@ -147,7 +147,8 @@ def known_watts(folders: Sequence[Path]) -> dict[str, Watts]:
 
 @dataclass(frozen=True)
 class KnownRuns:
-    """The runs that models are fitted to: all observations, sums of the all-reduce, watts of platforms."""
+    """What models are fitted to: all observations, the sums of the all-reduce calibrations, and the watts of
+    platforms."""
 
     observations: pd.DataFrame
     allreduce: pd.DataFrame
@@ -158,7 +159,7 @@ class KnownRuns:
         """The runs of some records.
 
         Raises:
-            JoulecastError: as of :func:`joulecast.runs.left_out.runs_to_fit`.
+            JoulecastError: an error of :func:`joulecast.runs.left_out.runs_to_fit`.
         """
         observations = runs_to_fit(folders)
         kept = [Path(folder) for folder in used(observations)["folder"]]
@@ -180,7 +181,7 @@ class KnownRuns:
 
     @property
     def trained(self) -> pd.DataFrame:
-        """The trainings among them."""
+        """The trainings among the clean runs."""
         return self.clean[is_training(self.clean)]
 
     @property
@@ -200,12 +201,12 @@ def fit_campaign(
     """Fit and judge all models on the records in ``folders``.
 
     Args:
-        bootstrap: resamples behind the intervals of the full fit.
-        series_splits: split points of the time-series models.
-        series_period_s: bin of the power traces they see.
+        bootstrap: number of resamples for the intervals of the full fit.
+        series_splits: number of points at which a trace is split for the time-series models.
+        series_period_s: the time-series models see power traces as means over bins of this length.
 
     Raises:
-        JoulecastError: no training run is left to fit; lists why each was left out.
+        JoulecastError: no training run is left to fit. The error says why each was left out.
     """
     runs = KnownRuns.of_records(folders)
     judged = evaluate(runs.clean, runs.allreduce, runs.watts, bootstrap)

@@ -1,9 +1,10 @@
 """Forecasting a campaign: energy and time of node counts that were not run yet.
 
 MC2 is fitted to all records of a few small node counts. Then it is asked for larger counts of the same
-workloads. By default, the work is that of the largest recorded scale, and the batch stays as the records keep
-it (of all nodes, or of each node). Forecasts and advice use the same functions to find out which settings the
-records can answer, how far a setting lies outside of them, and what the model predicts for it.
+workloads. By default, the work is the work of the runs on the largest recorded scale. If all records have the
+same batch of all nodes, the forecast keeps this batch. If they have the same batch of each node, it keeps
+that one. Forecasts and advice use the same functions to find out which settings the records can answer, how
+far a setting lies outside of them, and what the model predicts for it.
 """
 
 import math
@@ -148,13 +149,13 @@ def _are_all_in_use(run: Mapping[str, Any], info: RunInfo) -> bool:
 def setting_of(
     of_workload: pd.DataFrame, nodes: int, batch: float, work: float, per_node: int | None = None
 ) -> dict[str, Any]:
-    """A setting as a row of observations. It is made after the example of a run on as many nodes, or on
-    the most; if possible, a run with a known energy.
+    """A setting as a row of observations. The example for it is a run on the same number of nodes. If there
+    is none, it is a run on the most nodes. If possible, it is a run with a known energy.
 
     Args:
-        batch: of all nodes; NaN if the log of an imported run has none.
-        work: in the unit of the runs.
-        per_node: GPUs of a node; by default as in the records.
+        batch: batch of all nodes; NaN if the log of an imported run has none.
+        work: amount of work, in the unit of the runs.
+        per_node: number of GPUs of a node; by default as in the records.
     """
     metered = of_workload[of_workload["energy_j"].notna()]
     runs = metered if len(metered) else of_workload
@@ -208,11 +209,11 @@ def _why_not_known(of_workload: pd.DataFrame, setting: Mapping[str, Any]) -> str
 def asked_counts(of_workload: pd.DataFrame, asked: Scale, knows_exchange: bool) -> list[int]:
     """Counts of nodes (or of GPUs, if the records count these) to forecast.
 
-    They are those that are asked for, or else the usual ones. If nothing shows what an exchange costs, they
-    are those that were run.
+    If the request names no counts, the usual counts are taken. If nothing shows what an exchange costs, the
+    counts that were run are taken instead.
 
     Raises:
-        JoulecastError: GPUs that fill no nodes, or whose count of a node is not known.
+        JoulecastError: the GPUs do not fill whole nodes, or the number of GPUs of a node is not known.
     """
     if asked.nodes or asked.gpus:
         return counts(of_workload, asked)
@@ -230,16 +231,16 @@ def answer_settings(
     predicts.
 
     Args:
-        model: that was fitted to ``fitted``.
-        of_workload: those of ``fitted`` that are of the settings' workload.
+        model: the model, which was fitted to ``fitted``.
+        of_workload: the rows of ``fitted`` for the workload of the settings.
 
     Returns:
         Two things. The first is a row for each setting that can be answered. It has the columns of
         :data:`joulecast.runs.judging.ANSWER` and of
-        :func:`joulecast.energy.measured_settings.put_in_measured`, and also ``extrapolation`` (in what
-        the setting lies outside of the runs, which widens its intervals), ``noted`` (the part of this
-        that a forecast has notes for), ``times_beyond`` and ``beyond_one_count``. The second is the
-        settings that cannot be answered, with the reasons.
+        :func:`joulecast.energy.measured_settings.put_in_measured`, and also ``extrapolation`` (the ways in
+        which the setting lies outside of the runs; they widen its intervals), ``noted`` (the ways for which a
+        forecast has notes), ``times_beyond`` and ``beyond_one_count``. The second is the settings that cannot
+        be answered, with the reasons.
     """
     whys = [_why_not_known(of_workload, setting) for setting in settings]
     pairs = list(zip(settings, whys, strict=True))
@@ -307,7 +308,7 @@ def usual_batch(of_workload: pd.DataFrame, nodes: int, scaling: str = "recorded"
     """Batch of all nodes if none is asked for; NaN if none is known.
 
     Args:
-        scaling: as of :class:`joulecast.energy.request.Scales`.
+        scaling: as in :class:`joulecast.energy.request.Scales`.
     """
     usual, recorded = _usual(of_workload)
     weak = scaling == "weak" and of_workload["work_unit"].iloc[0] != "steps"
@@ -565,8 +566,8 @@ def forecast(
 
     Args:
         folders: run records, imported or measured.
-        widths: by which factor the intervals of ``time`` and ``energy`` are wider than those of the
-            model, as :func:`joulecast.energy.ledger.widths_by_ledger` computes it.
+        widths: factors by which the intervals of ``time`` and ``energy`` become wider than the model's.
+            :func:`joulecast.energy.ledger.widths_by_ledger` computes them.
 
     Returns:
         ``forecasts`` is a list of settings with these keys:
@@ -580,15 +581,16 @@ def forecast(
         * ``width_is_assumed``: no repeats show how runs differ;
         * ``supply``: whether meters read before (``AC``) or behind (``DC``) the power supplies. kWh,
           money and CO2 contain the ``conversion_eff`` of these;
-        * ``extrapolation``: in what a setting lies outside of the runs; and what it ``rests_on``;
+        * ``extrapolation``: the ways in which a setting lies outside of the runs; and ``rests_on``: the data
+          behind it;
         * the columns of :func:`~joulecast.energy.prices.cost_columns`;
         * if the whole job is asked for, the terms that it adds (``whole_job``: ``name``, ``time_s``,
           ``energy_j``, ``source``).
 
-        Further keys are ``prices``; ``widths``, the factors by which intervals are wider than the
-        model's; ``fitted_runs``, ``largest_fitted_nodes``, ``left_out`` and ``notes``. ``first`` has the
-        notes that change the question: a batch that is kept on more nodes, and what the batch of others
-        takes.
+        Further keys are ``prices``; ``widths``, the factors by which intervals are wider than the model's;
+        ``fitted_runs``, ``largest_fitted_nodes``, ``left_out`` and ``notes``. ``first`` has the notes that
+        change the question. Such a note says that the batch is kept on more nodes, and what the training
+        takes with the batch of others.
 
     Raises:
         JoulecastError: nothing is left to fit, or the question is impossible.

@@ -7,7 +7,7 @@ node counts that were left out of its fit (:func:`left_out_widths`). On phases, 
 draws of what MC2 does not know, its errors on settings that it had not seen (:func:`judged_widths`), and its
 errors on the workload's own runs (:func:`own_errors`). A setting outside of the runs has a wider interval, in
 quadrature: for node counts beyond them (:func:`width_of_counts`), and for everything else
-(:func:`outside_of`). No interval is narrower than that of one more run (:func:`least_half_width`).
+(:func:`outside_of`). No interval is narrower than the interval of one more run (:func:`least_half_width`).
 """
 
 import math
@@ -55,17 +55,18 @@ _NO_EXCHANGE = (
 
 @dataclass(frozen=True)
 class JudgedWidths:
-    """Half widths (of logarithms) that hold 90 % of the settings of imported runs that a fit had not
-    seen, counted with one setting more than there were (conformal).
+    """Half widths (of logarithms) that hold 90 % of some settings, and one more setting (conformal). They are
+    settings of imported runs that a fit had not seen.
 
     Attributes:
-        times: how many settings judged the times.
+        times: number of settings that judged the times.
         of_times: what each doubling of the accelerators away from the nearest own scale adds to the
             interval of a time, in quadrature, with the work ``given`` or ``predicted``.
-        energies: how many settings judged the energies, with the time given.
+        energies: number of settings that judged the energies, with the time given.
         of_energies: the least half width of an energy.
-        platforms: how many pairs of GPUs judged what the simulator predicts for one GPU from the other.
-        of_platforms: half width of a time on a platform on which there was no run.
+        platforms: number of pairs of GPUs on which the simulator was judged: it predicts one GPU of a pair
+            from the other.
+        of_platforms: half width of a time on a platform without runs.
     """
 
     times: int
@@ -88,7 +89,7 @@ def _span(low: float, high: float) -> str:
 
 
 def per_work(runs: pd.DataFrame) -> pd.DataFrame:
-    """``time_s`` and ``energy_j`` of one step. For imported runs, of one unit of their work."""
+    """``time_s`` and ``energy_j`` of one step. For imported runs, they are for one unit of work."""
     units = runs["steps"].mask(runs["kind"] == "imported", runs["samples"]).astype(float)
     return pd.DataFrame({"time_s": runs["total_s"] / units, "energy_j": runs["energy_j"] / units})
 
@@ -134,9 +135,8 @@ def spreads_on(fitted: pd.DataFrame, of_workload: pd.DataFrame) -> dict[str, Spr
 
 
 def least_half_width(spread: Spread, of_workload: pd.DataFrame) -> float:
-    """Least half width (of logarithms) of any interval of a workload: that of one more run of the
-    setting that was run least often. A setting that was not run cannot be better known than one that
-    was."""
+    """Least half width (of logarithms) of any interval of a workload. It is the half width for one more run
+    of the setting that was run least often. A setting without runs cannot have a narrower interval."""
     return spread.half(int(of_workload.groupby([*SETTING], dropna=False).size().min()))
 
 
@@ -159,7 +159,7 @@ Predict = Callable[[pd.DataFrame, str], pd.DataFrame]
 def left_out_widths(
     training: pd.DataFrame, full: Predict, without: Callable[[pd.Series], Predict]
 ) -> dict[str, pd.Series]:
-    """Half widths for joules (``j``) and seconds (``s``), once with the time given and once with it
+    """Half widths for joules (``j``) and seconds (``s``): first with the time given, then with the time
     predicted.
 
     They hold 90 % of the errors on node counts that were left out of the fit. If all runs have one node
@@ -168,7 +168,7 @@ def left_out_widths(
     Args:
         training: the runs of the fit.
         full: the model that was fitted to all of them.
-        without: fits the model without some of the runs.
+        without: a function that fits the model without some of the runs.
     """
     missed: dict[str, list[pd.DataFrame]] = {time: [] for time in TIME}
     # A fit without the node count of a sweep has not seen its batches: a forecast has.
@@ -188,8 +188,9 @@ def left_out_widths(
 
 
 def own_errors(asked: pd.DataFrame, own: pd.DataFrame, predict: Predict, time: str) -> pd.Series:
-    """The error of a model on a workload's own runs at the nearest node count. It is multiplied by one
-    more for each doubling beyond the largest count. It is 0 for a workload without metered runs.
+    """The error of a model on a workload's own runs at the nearest node count. Beyond the largest count, it
+    grows: it is multiplied by 2 after one doubling, by 3 after two, and so on. It is 0 for a workload without
+    metered runs.
 
     Args:
         asked: settings with ``workload`` and ``nodes``.
@@ -217,14 +218,14 @@ def own_errors(asked: pd.DataFrame, own: pd.DataFrame, predict: Predict, time: s
 
 @dataclass(frozen=True)
 class Outside:
-    """In what a setting lies outside of what was run.
+    """The ways in which a setting lies outside of what was run.
 
     Attributes:
-        scale: that it has another node count, in words.
-        others: everything else, in words.
-        times_beyond: its count, divided by the largest that was run; at least 1.
+        scale: says in words that the setting has another node count; empty if it has not.
+        others: all other ways, in words.
+        times_beyond: the setting's node count, divided by the largest that was run; at least 1.
         beyond_one_count: whether there was only one count, and the setting has another one.
-        widens: half width that is added to its intervals.
+        widens: half width that is added to the setting's intervals.
     """
 
     scale: str | None
@@ -239,8 +240,8 @@ class Outside:
 
     @property
     def noted(self) -> tuple[str, ...]:
-        """Limits of the runs that a forecast names in a note on a scale; it names no other scales, as people
-        ask for those.
+        """The ways that a forecast names in a note. Another scale is named only if it is far beyond the runs,
+        because people ask for other scales on purpose.
         """
         far = self.scale is not None and self.times_beyond > BEYOND
         return (str(self.scale).partition(": ")[2], *self.others) if far else self.others
@@ -249,7 +250,7 @@ class Outside:
 def outside_of(
     of_workload: pd.DataFrame, setting: Mapping[str, Any], knows_exchange: bool
 ) -> Outside:
-    """In what a setting lies outside of the runs, and how much wider each of these makes its intervals."""
+    """The ways in which a setting lies outside of the runs, and how much wider they make its intervals."""
     least, most = of_workload["nodes"].min(), of_workload["nodes"].max()
     times, scale = max(1.0, float(setting["nodes"]) / float(most)), None
     if not least <= setting["nodes"] <= most:
@@ -293,7 +294,8 @@ def _other_than_scale(
 def width_of_counts(nodes: pd.Series, fitted: Collection[float]) -> pd.Series:
     """Half width (of logarithms) that is added for node counts that are not in the fit, for MC2 on stages.
 
-    On the phases of imported runs, MC2 draws it instead, from how others scaled (``energy/mc2_phases.py``).
+    For the phases of imported runs, MC2 has random draws instead. They follow from how the runs of others
+    scaled (``energy/mc2_phases.py``).
     """
     doublings = np.log2(nodes / max(fitted))
     return ONE_COUNT * doublings.abs() if len(fitted) == 1 else DRIFT * doublings.clip(lower=0)
@@ -305,7 +307,7 @@ def widen_intervals(
     """The answer with wider intervals. ``by`` is added to the half widths in quadrature, in logarithms.
 
     Args:
-        at_least: least half widths of ``time_s`` and ``energy_j``. Smaller ones are widened to these.
+        at_least: least half widths of ``time_s`` and ``energy_j``. Narrower intervals are widened to these.
     """
     wide = answer.copy()
     for quantity, unit in (("time", "s"), ("energy", "j")):

@@ -1,8 +1,9 @@
-"""Forecasts that were kept, compared with what ran later: error, coverage of the intervals, money missed.
+"""Compares kept forecasts with what ran later: their errors, how often the intervals were right, and how much
+more was used than forecast.
 
 A ledger has a line of JSON for each forecast that was asked for with ``--keep``: its time, its prices and its
-rows. What a setting took when it ran is found by asking the same question again: the forecast then has a row
-for it with the basis "measured". So one question has one answer.
+rows. To find what a setting really took, the same question is asked again. The forecast then has a row for
+this setting with the basis "measured". So one question has one answer.
 """
 
 import json
@@ -63,7 +64,7 @@ _ENTRY = TypeAdapter(_Entry)
 
 
 def keep_forecast(ledger: Path, forecasts: dict[str, Any]) -> None:
-    """Add a forecast to a ledger. If there is no such ledger, it is made.
+    """Add a forecast to a ledger. If the file does not exist, it is made.
 
     Args:
         forecasts: what :func:`joulecast.energy.forecast.forecast` returned.
@@ -83,7 +84,7 @@ def read_ledger(ledger: Path) -> list[_Entry]:
     """The forecasts of a ledger, the earliest first.
 
     Raises:
-        JoulecastError: there is no ledger, or a line in it is no forecast. It names the line.
+        JoulecastError: there is no ledger, or a line in it is no forecast. The error names the line.
     """
     found = []
     for number, line in enumerate(read_text(ledger, "ledger of forecasts").splitlines(), start=1):
@@ -129,17 +130,17 @@ def judge_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, Any]:
         records: folders of run records.
 
     Returns:
-        ``settings`` has a row for each forecast of a setting that ran later: ``at`` (when it was
-        forecast), ``workload``, ``platform``, ``nodes``, ``batch_size`` and ``work``. For time, energy,
-        cost and CO2, it has what was forecast, what it took (``time_s``, ``time_was_s``, ...), the error
-        (``time_error_percent``), and whether it was inside the interval (``time_inside``). ``summary``
-        has a row for each quantity: ``settings``, ``mape_percent``, ``bias_percent``,
-        ``covered_percent``, and ``missed`` (what was taken beyond the forecasts, in all). ``waiting`` has
-        the forecasts of settings that did not run. ``had_run`` is the number of rows that are no
-        forecasts, because their setting had already run when they were asked for.
+        ``settings`` has a row for each forecast of a setting that ran later: ``at`` (when it was forecast),
+        ``workload``, ``platform``, ``nodes``, ``batch_size`` and ``work``. For time, energy, cost and CO2, it
+        has the forecast value and the real one (``time_s``, ``time_was_s``, ...), the error
+        (``time_error_percent``), and whether the real value was inside the interval (``time_inside``).
+        ``summary`` has a row for each quantity: ``settings``, ``mape_percent``, ``bias_percent``,
+        ``covered_percent``, and ``missed`` (how much more was used than forecast, in total). ``waiting`` has
+        the forecasts of settings that did not run. ``had_run`` is the number of rows whose setting had
+        already run when the forecast was made. These rows are no forecasts.
 
     Raises:
-        JoulecastError: the ledger is not sound, or no record can be read.
+        JoulecastError: the ledger is not valid, or no record can be read.
     """
     settings, waiting, had_run = [], [], 0
     known: dict[str, dict[tuple[str, str, int], dict[str, Any]]] = defaultdict(dict)
@@ -185,15 +186,15 @@ def widths_by_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, float]:
     """Factors by which the half widths of forecasts must be multiplied to hold 90 % of the runs.
 
     Args:
-        ledger: of forecasts. A file that does not exist yet has none.
+        ledger: the file of forecasts. If it does not exist yet, there are no forecasts.
         records: folders of run records.
 
     Returns:
-        A factor for ``time`` and one for ``energy``, each if nine settings or more ran after they were
-        forecast.
+        A factor for ``time`` and one for ``energy``. Each exists only if at least nine settings ran after
+        they were forecast.
 
     Raises:
-        JoulecastError: as :func:`judge_ledger`.
+        JoulecastError: an error of :func:`judge_ledger`.
     """
     if not ledger.exists():
         return {}

@@ -1,27 +1,27 @@
-"""MC2 for runs that were metered but not staged, and for workloads it has not seen on many nodes.
+"""MC2 for runs that have a meter but no stages, also for workloads that it has not seen on many nodes.
 
 A run is split by its log into training, evaluating and standing still (:mod:`joulecast.runs.phases`).
 A node draws
 
     P = P_0 + dP_x f(u),    f(u) = u + kappa (u - u^1.4)
 
-in phase x: ``P_0`` the idle floor of the loaded node, ``dP_x`` the workload's excess at its smallest
-node count (its calibration), ``u`` the share of the step that computes: the node-seconds per unit of
-work on one node, over those on N. The rest of the step is exposed communication. A device at partial
-duty does not fall back to idle in it: it waits and copies at its clocks, with the power that
-``kappa`` says; kappa = 0 is a line to idle, kappa = 1 the curve of Fan, Weber and Barroso (ISCA 2007),
-the mean of thousands of machines and hence the prior. Standing still costs ``P_0``, and each start
-from a break loses ``ramp_s`` seconds of excess power. Over a run::
+in phase x. ``P_0`` is the idle power of the loaded node. ``dP_x`` is the workload's power above idle at its
+smallest node count (its calibration). ``u`` is the share of the step in which a node computes: node-seconds
+per unit of work on one node, divided by node-seconds per unit of work on N nodes. The rest of the step is
+exposed communication. In this rest, a device does not fall back to idle power: it waits and copies at full
+clocks. ``kappa`` says how much power this takes. kappa = 0 is a straight line to idle. kappa = 1 is the curve
+of Fan, Weber and Barroso (ISCA 2007), which is the mean of thousands of machines. So it is the prior.
+Standing still costs ``P_0``. Each start after a break loses ``ramp_s`` seconds of excess power. Over a run::
 
     E = N [ P_0 T + dP_T f(u_T) (T_training - ramp_s starts) + dP_E f(u_E) T_evaluating ]
 
-Where evaluations run during training, on nodes of their own, each term counts the nodes in its phase. Such
-nodes wait for the next evaluation at partial duty: of the training, they compute the share that is evaluated.
+If evaluations run during training, on separate nodes, each term counts the nodes in its phase. The separate
+nodes wait for the next evaluation at partial duty: ``u`` is the share of the training in which they evaluate.
 
-What is learnt: ``P_0`` and ``ramp_s`` from all workloads of the platform, ``dP`` from the workload's
-own smallest node count, ``kappa`` of a workload from the prior and its own larger node counts, as far as it
-has any, by their precisions. The times, where they are to be predicted, are those of
-:mod:`joulecast.energy.run_time`, divided into phases as the workload's own runs were.
+``P_0`` and ``ramp_s`` are learnt from all workloads of the platform, and ``dP`` from the workload's own
+smallest node count. ``kappa`` of a workload is learnt from the prior and from its own larger node counts, if
+there are any, weighed by their precisions. If times have to be predicted, they come from
+:mod:`joulecast.energy.run_time`, and are divided into phases in the same way as the workload's own runs.
 """
 
 import math
@@ -79,13 +79,13 @@ class PhaseMC2:
     energies.
 
     Attributes:
-        times: the time model, of the same runs and of others without power.
+        times: the time model. It is fitted to the same runs, and to runs of others without power.
         idle_w: ``P_0`` by platform.
         ramp_s: seconds of excess power that a start loses.
         node_spread: relative spread of power between nodes.
         workloads: calibrations by workload.
-        kappa: beliefs by workload, and for a workload that was not seen.
-        bounded: values in the runs that no device can have, and what was taken in their place.
+        kappa: beliefs about kappa by workload, and the belief for a workload that was not seen.
+        bounded: impossible values in the runs, and the values that were taken in their place.
     """
 
     terms: Terms = field(default_factory=Terms)
@@ -101,7 +101,7 @@ class PhaseMC2:
         """Fit the powers to clean runs that have energy. There may be no such runs.
 
         Args:
-            times: the time model; by default that of these runs alone.
+            times: the time model; by default a model of these runs alone.
         """
         self.times = RunTimes().fit(runs) if times is None else times
         runs = runs[runs["energy_j"].notna()]
@@ -246,7 +246,7 @@ class PhaseMC2:
             }
 
     def coefficients(self) -> dict[str, Any]:
-        """What was fitted, as plain data: watts, seconds, node-seconds per unit of work."""
+        """The fitted values as plain data: watts, seconds, node-seconds per unit of work."""
         return {
             "idle_w": self.idle_w,
             "ramp_s": self.ramp_s,
@@ -262,8 +262,8 @@ class PhaseMC2:
 
     def predict_times(self, rows: pd.DataFrame) -> pd.DataFrame:
         """``training_s, evaluating_s, both_s, stalled_s, starts, total_s`` and ``samples`` of runs, from
-        their setting and work. If the ``samples`` of a run are NaN, its work is predicted, too. All
-        is NaN if no time of its series is known. Phases are NaN for workloads without a metered run."""
+        their setting and work. If the ``samples`` of a run are NaN, its work is predicted, too. If no time of
+        its series is known, all values are NaN. Phases are NaN for workloads without a metered run."""
         predicted = self.times.predict(rows)
         columns = [*TIMES, "total_s", "samples"]
         divided = []
@@ -276,8 +276,8 @@ class PhaseMC2:
         return pd.DataFrame(divided, index=rows.index, columns=columns).astype(float)
 
     def predict_energy(self, rows: pd.DataFrame) -> pd.Series:
-        """Joules of runs whose times are in their rows (measured, or of :meth:`predict_times`); NaN on
-        platforms that the fit did not see."""
+        """Joules of runs. Their rows have the times, measured or from :meth:`predict_times`. NaN on platforms
+        that the fit did not see."""
         rows = self._seen(rows)
         energies = [
             float(self._joules(row, self._belief(self.kappa, row).mean, floor_w))
@@ -338,8 +338,9 @@ class PhaseMC2:
         """Intervals of single runs: ``energy_low_j``, ``energy_high_j``, ``time_low_s``,
         ``time_high_s``. They are NaN if there is no prediction.
 
-        They come from draws of what is not known: kappa, the idle floor, and how the nodes differ from
-        those of the calibration. If ``times`` is ``predicted``, also the work and the rate.
+        They come from random draws of the values that are not known: kappa, the idle power, and how the nodes
+        differ from the nodes of the calibration. If ``times`` is ``predicted``, the work and the rate are
+        drawn, too.
         """
         tail = (1 - level) / 2
         bounds = []

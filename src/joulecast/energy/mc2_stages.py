@@ -1,7 +1,7 @@
 """MC2: materials, computing, communicating, each with its time and its power.
 
-Reconstructed from the abstract of Wei et al. 2024 and from the field; the equations are not the
-paper's. Per step of N nodes with b samples each and G bytes of gradients::
+The model is a reconstruction from the abstract of Wei et al. 2024 and from the literature. The equations are
+not the paper's. For a step of N nodes with b samples each, and G bytes of gradients::
 
     T_materials = m b                      (what prefetching leaves exposed)
     T_computing = tau + c b                (eta(b) = eta_inf b/(b + b_half) gives the same line: its
@@ -12,8 +12,9 @@ paper's. Per step of N nodes with b samples each and G bytes of gradients::
     T_update    = u_0 + a 20 Theta         (SGD with momentum touches 20 bytes a parameter)
     E           = P_0 T units + sum_x N T_x dP_x
 
-All coefficients are non-negative and fitted jointly, relative errors weighing the rows. Runs are handled
-as columns, never one by one: a campaign may have ten thousand, and its intervals fit them hundreds of times.
+All coefficients are non-negative, and are fitted together to the smallest relative errors. The code works on
+columns of all runs, never on one run after the other: a campaign may have ten thousand runs, and its
+intervals need hundreds of fits.
 """
 
 from collections.abc import Sequence
@@ -164,12 +165,12 @@ def _stage_terms(runs: pd.DataFrame, form: str) -> dict[str, Terms]:
 
 
 class StageMC2:
-    """The time and power model; :meth:`fit` it, then ask for settings as rows of observations.
+    """The model of time and power. :meth:`fit` it, then ask it for settings, which are rows of observations.
 
     Attributes:
         time: fitted coefficients of the stage times.
-        power: fitted idle power ``P0`` and excess powers ``dP:<stage>`` in W, or ``None`` when the
-            runs carry no energy.
+        power: fitted idle power ``P0`` and excess powers ``dP:<stage>`` in W; ``None`` if the runs have no
+            energy.
     """
 
     def __init__(self, powers: str = "stages", *, overlap: bool = True) -> None:
@@ -344,7 +345,7 @@ class StageMC2:
         return rows.assign(sigma_fit_s=rows["network"].map(self._sigma).fillna(0.0))
 
     def predict_times(self, settings: pd.DataFrame) -> pd.DataFrame:
-        """Stage times per step (``t_<stage>_s``) and ``total_s`` of the runs, index kept."""
+        """Stage times per step (``t_<stage>_s``) and ``total_s`` of the runs, with their index."""
         rows = self._with_sigma(settings)
         networks, values = _networks(rows), self.time.values
         terms = _stage_terms(rows, self.time.copy_form or "ring")
@@ -362,8 +363,8 @@ class StageMC2:
         return pd.DataFrame(predicted, index=settings.index)
 
     def latency_s(self, settings: pd.DataFrame) -> pd.Series:
-        """Seconds that the exchange would take longer in each step if it were all latency, if the fit
-        cannot exclude this; else 0."""
+        """By how many seconds the exchange of a step would be longer if its whole time were latency. 0 if the
+        fit excludes this."""
         if self._one_exchange is None:
             return pd.Series(0.0, index=settings.index)
         ranks, size = _floats(settings, "ranks"), _floats(settings, "gradient_bytes")
@@ -372,7 +373,7 @@ class StageMC2:
         return pd.Series(np.maximum(longer, 0.0), index=settings.index)
 
     def predict_energy(self, settings: pd.DataFrame, times: pd.DataFrame) -> pd.Series:
-        """Energy in J of runs whose stage times are given: measured ones or :meth:`predict_times`.
+        """Energy in J of runs. Their stage times are given: measured, or from :meth:`predict_times`.
 
         Raises:
             ValueError: the fit had no energy.

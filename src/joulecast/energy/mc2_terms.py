@@ -14,8 +14,8 @@ FAN_EXPONENT = 1.4
 class Terms:
     """Switches for the terms of the model. All are on, except in an ablation.
 
-    ``duty`` says how the power falls with the computing share: ``partial`` as in :func:`duty`, ``linear``
-    in a straight line to idle, ``none`` not at all.
+    ``duty`` says how the power falls with the computing share. ``partial``: as in :func:`duty`. ``linear``:
+    in a straight line to idle. ``none``: it does not fall.
     """
 
     phases: bool = True
@@ -35,6 +35,6 @@ ABLATIONS = {
 
 
 def duty(share: Floats, kappa: Floats | float) -> Floats:
-    """``f(u)``: the excess power at computing share ``share``, relative to that at share 1."""
+    """``f(u)``: the excess power at computing share ``share``, divided by the excess power at share 1."""
     share = np.asarray(share, dtype=float)
     return np.asarray(share + kappa * (share - share**FAN_EXPONENT))

@@ -1,4 +1,4 @@
-"""Settings as they were run: the mean of their runs, and how far the model is from it.
+"""Settings that were run: the mean of their runs, and how far the model is from this mean.
 
 If a setting was run, a forecast and an advice have the mean of its runs in place of the model's figures.
 """
@@ -32,11 +32,11 @@ _IN_WORDS = {"time": ("s", times), "energy": ("j", consumptions)}
 def runs_of(of_workload: pd.DataFrame, setting: Mapping[str, Any]) -> pd.DataFrame:
     """The runs of exactly one setting.
 
-    There are none if imported runs did another amount of work than is asked for. Their start and their
-    pauses do not grow with the work, so they do not show what the other amount takes.
+    If imported runs did another amount of work than is asked for, they do not count. The start and the pauses
+    of such runs do not grow with the work, so they do not show what the asked amount takes.
 
     Args:
-        setting: its ``samples`` are NaN where as much work is asked for as the setting needs to its target.
+        setting: the setting. If it is to train to its target, its ``samples`` are NaN.
     """
     same = of_workload["nodes"] == setting["nodes"]
     if pd.notna(setting["batch"]):
@@ -54,21 +54,23 @@ def runs_of(of_workload: pd.DataFrame, setting: Mapping[str, Any]) -> pd.DataFra
 def put_in_measured(
     fitted: pd.DataFrame, of_workload: pd.DataFrame, predicted: pd.DataFrame
 ) -> pd.DataFrame:
-    """Replace a model's time and energy by the mean of the runs, where a setting was run.
+    """If a setting was run, replace the model's time and energy by the mean of its runs.
 
-    The energy is replaced only where the runs have one.
+    The energy is replaced only if the runs have one.
 
-    The 90 % interval of such a mean is that of one more run, from how repeats vary on the platform.
+    The 90 % interval of such a mean is the interval of one more run. It follows from how repeats differ on
+    the platform.
 
     Args:
-        fitted: the runs that the model was fitted to.
-        of_workload: those of them that are of the settings' workload.
-        predicted: settings, with the columns of :data:`joulecast.runs.judging.ANSWER`.
+        fitted: the runs to which the model was fitted.
+        of_workload: the rows of ``fitted`` for the workload of the settings.
+        predicted: a row for each setting, with the columns of :data:`joulecast.runs.judging.ANSWER`.
 
     Returns:
-        ``predicted`` with ``basis`` (``measured`` or ``fitted``), ``runs`` and ``runs_with_energy`` of
-        exactly the setting, ``width_is_assumed`` (no repeats tell how runs differ), what the model says,
-        ``fitted_time_s`` and ``fitted_energy_j``, and the ``energy_source`` of the joules.
+        ``predicted`` with additional columns: ``basis`` (``measured`` or ``fitted``), ``runs`` and
+        ``runs_with_energy`` (their numbers for exactly this setting), ``width_is_assumed`` (no repeats show
+        how runs differ), ``fitted_time_s`` and ``fitted_energy_j`` (the answer of the model), and
+        ``energy_source``.
     """
     spreads = spreads_on(fitted, of_workload)
     rows = []
@@ -119,7 +121,7 @@ def differences(rows: pd.DataFrame) -> list[str]:
     more than :data:`REPEATS`.
 
     Args:
-        rows: of one workload, from :func:`put_in_measured`.
+        rows: rows of one workload, from :func:`put_in_measured`.
     """
     notes = []
     for quantity, (unit, in_words) in _IN_WORDS.items():
@@ -151,14 +153,14 @@ def notes_on(
 ) -> list[str]:
     """What a reader of predictions should know of the runs behind them.
 
-    The notes say how far the model is off the runs, whether the runs trained in different ways, whether the
-    spread of repeats is assumed, how much longer than any run the predicted work is, whose times are used
-    beside the runs, which part of a node was metered, which runs had more ranks than cores, and on how many
-    hosts the largest scale is assumed to be.
+    The notes say how far the model is off the runs, whether the runs trained in different ways, and whether
+    the spread of repeats is assumed. They also say how many times larger the predicted work is than the work
+    of any run, whose times are used beside the runs, and which part of a node was metered. At last they say
+    which runs had more ranks than cores, and how many hosts are assumed for the largest scale.
 
     Args:
-        remarks: of the model that predicts; those that begin with the workload are of it.
-        times_of_others: that the model has seen beside the runs; may be empty.
+        remarks: remarks of the model. A remark on a workload begins with its name.
+        times_of_others: times of others that the model has seen beside the runs; may be empty.
     """
     workload = str(of_workload["workload"].iloc[0])
     notes = [text for text in remarks if text.startswith(f"{workload}:")]

@@ -1,8 +1,8 @@
-"""The energy models behind one interface: they are fitted to the same evidence, and asked for the same runs.
+"""The energy models, with one interface. They are fitted to the same evidence, and predict the same runs.
 
 :class:`MC2OnStages` is MC2 on runs whose ranks timed their stages. :class:`MC2OnPhases` is MC2 on runs whose
 log has only phases. :class:`Proportional` is one of the rivals. Each predicts with the time given, or with
-the time that MC2 predicts. A model that can gives 90 % intervals.
+the time that MC2 predicts. MC2 also gives 90 % intervals.
 """
 
 from collections.abc import Iterator
@@ -106,14 +106,14 @@ def _without_mixed_estimates(observations: pd.DataFrame) -> pd.DataFrame:
 
 
 class EnergyModel(Protocol):
-    """A model of energy; ``predict`` returns the columns of
-    :data:`joulecast.runs.judging.ANSWER` on the index of the runs."""
+    """A model of energy. ``predict`` returns a table with the columns of
+    :data:`joulecast.runs.judging.ANSWER`, and with the index of the runs."""
 
     name: str
 
     @property
     def remarks(self) -> list[str]:
-        """Remarks for a reader of its answers. Each begins with its workload."""
+        """Remarks for a reader of the model's predictions. A remark begins with the name of a workload."""
         ...
 
     def fit(self, evidence: Evidence) -> "EnergyModel": ...
@@ -139,7 +139,7 @@ class MC2OnStages:
     remarks: list[str] = field(default_factory=list)
 
     def fit(self, evidence: Evidence) -> "MC2OnStages":
-        """Fit to the evidence. The width of the intervals comes from node counts that are left out in
+        """Fit to the evidence. For the width of the intervals, each node count is left out of the fit in
         turn."""
         self.mc2 = StageMC2(self.powers, overlap=self.overlap).fit(
             evidence.training, evidence.allreduce, evidence.calibration, self.bootstrap
@@ -205,7 +205,7 @@ class MC2OnPhases:
 
     @property
     def remarks(self) -> list[str]:
-        """Parts of the runs for which MC2 has no power."""
+        """Remarks on impossible values in the runs, and on the values that were taken in their place."""
         return self.mc2.bounded
 
     def fit(self, evidence: Evidence) -> "MC2OnPhases":
@@ -217,8 +217,9 @@ class MC2OnPhases:
     def predict(self, runs: pd.DataFrame, time: str) -> pd.DataFrame:
         """Joules and seconds of ``runs``, with intervals.
 
-        An interval is no narrower than MC2's error on settings that it had not seen, and than its error
-        on the workload's own runs. Beyond the largest of these, the latter grows with each doubling.
+        An interval is no narrower than MC2's error on settings that it had not seen, and than its error on
+        the workload's own runs. Beyond the largest node count of these runs, the second error grows with each
+        doubling.
         """
         prediction = self._predicted(runs, time)
         if self.intervals:
@@ -258,7 +259,7 @@ class Proportional:
         """Joules and seconds of ``runs``, without intervals. Joules are NaN on a platform that was not seen.
 
         Args:
-            mc2: what MC2 answers, fitted to the same evidence. Predicted times are MC2's times.
+            mc2: the answer of MC2, which was fitted to the same evidence. Predicted times are MC2's times.
         """
         seconds = runs["total_s"] if time == "given" else mc2["time_s"]
         runs = runs.assign(samples=runs["samples"].fillna(mc2["work"]))

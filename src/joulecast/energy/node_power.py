@@ -1,13 +1,13 @@
-"""The power of a metered node type at any share of computing, for networks that never ran on it.
+"""The power of a metered node type at any share of computing, for networks that did not run on it.
 
 MC2 on phases (:mod:`joulecast.energy.mc2_phases`) says what a node draws::
 
     P = P_0 + dP f(u),    f(u) = u + kappa (u - u^1.4)
 
-A simulated step has its own computing share ``u``. Its ``dP`` is the mean of the workloads that were
-metered on the node type. Its ``kappa`` is that of a workload which no fit has seen. The rest of the step
-is exposed communication and waiting. In it, a device copies and polls without lowering its clocks, as
-``f`` says.
+A simulated step has its own computing share ``u``. Its ``dP`` is the mean of the workloads that were metered
+on the node type. Its ``kappa`` is the prior for a workload that no fit has seen. The rest of the step is
+exposed communication and waiting. During this rest, a device copies and polls at full clocks. ``f`` says how
+much power this takes.
 
 Nodes of MLPerf's power submissions are shipped with their fit (``metered_nodes.yaml``, which
 ``benchmarks/node_power.py --write`` makes from ``recorded/mlperf-power``). A user's fit of imported runs
@@ -50,7 +50,7 @@ at most: what they leave for all but the GPUs, over their limits, differs by 0.3
 
 @dataclass(frozen=True)
 class Power:
-    """Watts of some nodes together, with the ends of the 90 % interval, and what they rest on."""
+    """Watts of some nodes together, with the ends of the 90 % interval, and the data behind them."""
 
     watts: float
     low_w: float
@@ -60,19 +60,19 @@ class Power:
 
 @dataclass(frozen=True)
 class MeteredNode:
-    """What the metered runs of a node type show. Powers in W of a node.
+    """Facts about a node type that its metered runs show. Powers are in W of a node.
 
     Attributes:
         platform: the node type, as the runs name it.
-        gpus: accelerators of a node; ``None`` where the runs do not say it.
-        idle_w: ``P_0``, the floor of a loaded node.
+        gpus: accelerators of a node; ``None`` if the runs do not say it.
+        idle_w: ``P_0``, the idle power of a node with the job loaded.
         excess_w: ``dP`` of training at full duty, by workload.
-        kappa: of a workload that was not run.
+        kappa: the kappa for a workload that was not run.
         node_spread: relative spread of power between nodes.
-        smallest_nodes, most_nodes: node counts of the calibrations, and the largest one.
+        smallest_nodes, most_nodes: node counts of the calibrations, and the largest node count of the runs.
         least_share: the lowest computing share of the runs.
-        runs: how many were fitted.
-        energy_source: what their energies are: imported, measured, ...
+        runs: number of fitted runs.
+        energy_source: source of their energies: imported, measured, ...
     """
 
     platform: str
@@ -106,13 +106,13 @@ class MeteredNode:
     def power(self, used: Sequence[int], share: float, gpus: int) -> Power:
         """Power of nodes that train.
 
-        A node in use draws its whole floor. A node with idle accelerators draws its share of the excess
-        power. No metered run was like that, so the interval reaches up to the curve ``f`` at the load of
-        the node.
+        A node in use draws all of its idle power. If some of its accelerators are not used, it draws only the
+        used share of the excess power. No metered run had unused accelerators. So the interval reaches up to
+        another assumption: ``f`` at the load of the whole node.
 
         Args:
-            used: accelerators in use of each node.
-            share: share of the step that computes, 0 to 1.
+            used: number of accelerators in use, in each node.
+            share: share of the step in which the accelerators compute, 0 to 1.
             gpus: accelerators of a node.
         """
         nodes = len(used)
@@ -174,7 +174,7 @@ def metered_nodes(phases: Mapping[str, Any], observations: pd.DataFrame) -> list
     """The node types of a fit to runs with phases.
 
     Args:
-        phases: of :meth:`joulecast.energy.mc2_phases.PhaseMC2.coefficients`.
+        phases: the coefficients from :meth:`joulecast.energy.mc2_phases.PhaseMC2.coefficients`.
         observations: the runs.
     """
     used = observations[
@@ -217,7 +217,7 @@ def shipped_nodes() -> list[MeteredNode]:
 
 
 def known_nodes(nodes: Sequence[MeteredNode]) -> str:
-    """The node types in words, with the names that people say."""
+    """The node types in words, with the names that people use."""
     return listed(
         [
             f"{gpu_in(node.platform) or node.platform}"

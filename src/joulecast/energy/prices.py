@@ -31,7 +31,7 @@ def from_wall(supply: Any, efficiency: Any) -> tuple[float, float, float]:
 
     Args:
         supply: ``DC`` if the meter reads behind the power supplies.
-        efficiency: of these, if the log has it.
+        efficiency: efficiency of the power supplies, if the log has it.
     """
     if supply != "DC":
         return 1.0, 1.0, 1.0
@@ -56,7 +56,7 @@ class Prices(PricesSection, frozen=True):
         return self.known or self.co2 is not None or self.pue != 1
 
     def kwh(self, joules: float | None) -> float | None:
-        """kWh at the building's meter; ``None`` where the joules are not known."""
+        """kWh at the building's meter; ``None`` if the joules are not known."""
         return None if joules is None else joules / _J_PER_KWH * self.pue
 
     def money(
@@ -95,7 +95,7 @@ class Prices(PricesSection, frozen=True):
         return self.model_dump()
 
     def in_words(self) -> str:
-        """The prices and where they are from, in one line; empty where none are given."""
+        """One line with the prices and their source; empty if no prices are given."""
         if not self.given:
             return ""
         named = (
@@ -137,16 +137,17 @@ def costs(
     wall: Sequence[float] = (1.0, 1.0, 1.0),
 ) -> dict[str, Any]:
     """kWh, money and CO2 of a training (``energy_kwh``, ``cost``, ``co2_kg``), each with its 90 % interval
-    (``energy_low_kwh``, ...); ``None`` where it is not known.
+    (``energy_low_kwh``, ...); ``None`` if not known.
 
     Args:
-        seconds, joules: what is expected, and the lower and the upper end where there are any.
-        nodes, gpus: in use.
-        source: of the joules: measured, estimated, ...
-        wall: as of :func:`from_wall`.
+        seconds, joules: the expected value, and the lower and the upper end of the interval, if there is one.
+        nodes, gpus: numbers in use.
+        source: source of the joules: measured, estimated, ...
+        wall: the factors of :func:`from_wall`.
 
     Returns:
-        with ``cost_rests_on`` and ``co2_rests_on``, the source of the joules in them, and ``why_no_cost``.
+        The values. Also ``cost_rests_on`` and ``co2_rests_on`` (the source of the joules in money and CO2),
+        and ``why_no_cost``.
     """
     found: dict[str, Any] = {}
     # The lowest time and the lowest energy make the lowest cost.
@@ -169,7 +170,7 @@ def cost_columns(
     """The columns of :func:`costs` for the rows of a table.
 
     Args:
-        table: with ``time_s`` and ``energy_j``, their intervals if there are any, and the columns that
+        table: has ``time_s`` and ``energy_j`` (with their intervals, if known), and the columns that
             :func:`joulecast.runs.scale.hosts_and_gpus` reads.
         source: the column with the source of the joules.
     """
@@ -190,7 +191,8 @@ def estimated(text: str, rests_on: Any) -> str:
 
 
 def cost_text(row: Mapping[str, Any], currency: str, with_interval: bool = True) -> str:
-    """Money of a row of :func:`costs` in words, and what it rests on; a dash where it is not known."""
+    """Money of a row of :func:`costs` in words, and whether its power is estimated; a dash if it is not
+    known."""
     keys = ("cost", "cost_low", "cost_high")
     shown = money(currency, *(row.get(key) for key in keys))
     text = with_range(*shown) if with_interval else shown[0]
@@ -198,7 +200,8 @@ def cost_text(row: Mapping[str, Any], currency: str, with_interval: bool = True)
 
 
 def co2_text(row: Mapping[str, Any], with_interval: bool = True) -> str:
-    """CO2 of a row of :func:`costs` in words, and what it rests on; a dash where it is not known."""
+    """CO2 of a row of :func:`costs` in words, and whether its power is estimated; a dash if it is not
+    known."""
     shown = masses(*(row.get(key) for key in ("co2_kg", "co2_low_kg", "co2_high_kg")))
     text = with_range(*shown) if with_interval else shown[0]
     return estimated(text, row.get("co2_rests_on"))

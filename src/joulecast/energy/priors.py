@@ -1,4 +1,5 @@
-"""Priors for a number that each workload has, such as kappa, but that the runs of only a few workloads show.
+"""Priors for a number, such as kappa. Every workload has this number, but the runs of only a few workloads
+show it.
 
 If the runs of a workload show the number, it is weighed against the prior, by their precisions. Another
 workload gets the prior.
@@ -49,9 +50,9 @@ def spread_of_unseen(excess_w: Sequence[float], smallest: float, nodes: float) -
     """Relative spread of the excess power of a workload that was not run.
 
     Args:
-        excess_w: excess powers of the workloads that were run.
-        smallest: node count of their calibrations.
-        nodes: of the workload that is asked for.
+        excess_w: excess powers of the workloads that did run.
+        smallest: node count of the calibrations of these workloads.
+        nodes: node count of the workload that is asked for.
     """
     mean = float(np.mean(excess_w))
     among = float(np.std(excess_w)) / mean if mean > 0 else 0.0

@@ -64,7 +64,8 @@ class Context:
         )
 
     def with_utilisation(self, runs: pd.DataFrame, total_s: pd.Series, own: bool) -> pd.DataFrame:
-        """``runs`` with utilisations: their own, or those of the fit's runs of the same network.
+        """``runs`` with utilisations. If ``own``, they are the runs' own utilisations. Otherwise, they are
+        means over the fit's runs of the same network.
 
         If no utilisation was read, the parallel efficiency at ``total_s`` is used.
         """
@@ -146,8 +147,8 @@ def node_hours(context: Context, runs: pd.DataFrame, total_s: pd.Series) -> pd.S
 
 
 def work(context: Context, runs: pd.DataFrame, total_s: pd.Series) -> pd.Series:
-    """Joules per sample, times samples. For each network, the former are those of the fit's smallest node
-    count."""
+    """Samples, times joules per sample. For each network, the joules per sample come from the fit's smallest
+    node count."""
     training = context.training
     return runs["samples"] * runs["workload"].map(
         _of_smallest(context, training["energy_j"] / training["samples"])
@@ -155,17 +156,18 @@ def work(context: Context, runs: pd.DataFrame, total_s: pd.Series) -> pd.Series:
 
 
 def mean_joules(context: Context, runs: pd.DataFrame, total_s: pd.Series) -> pd.Series:
-    """Joules per sample, times samples. For each network, the former are the mean over the runs of the
-    fit."""
+    """Samples, times joules per sample. For each network, the joules per sample are the mean over the fit's
+    runs."""
     training = context.training
     per_sample = (training["energy_j"] / training["samples"]).groupby(training["workload"]).mean()
     return runs["samples"] * runs["workload"].map(per_sample)
 
 
 def power_law(context: Context, runs: pd.DataFrame, total_s: pd.Series) -> pd.Series:
-    """Joules per sample on the fit's smallest node count, times a power of the nodes, for each network.
+    """Joules per sample on the fit's smallest node count, times a power of the node count, for each network.
 
-    The exponent is the network's own if it ran on several counts. Otherwise it is the mean of the others.
+    If the network ran on several counts, the exponent is its own. Otherwise it is the mean of the exponents
+    of the other networks.
     """
     training = of_usual_batch(context.training)
     joules = np.log(training["energy_j"] / training["samples"])

@@ -1,20 +1,21 @@
-"""The rate at which runs are done: what a step takes, from own runs and those of others.
+"""The rate of runs: how long a step takes. It is learnt from own runs and from runs of others.
 
-A step of B samples on n accelerators of N nodes, ``b = B / n`` samples each, takes MC2's terms::
+A step has B samples on n accelerators of N nodes, so ``b = B / n`` samples on each accelerator. It takes, by
+MC2's terms::
 
     c [ b/b0 (1 + k m) + tau + d m (1 + g log2 N) ]        m = 1 on several nodes, else 0
 
 ``c`` is the time to compute b0 samples; b0 is the number of samples of an accelerator at the smallest own
-scale. The others are shares of ``c``: ``tau`` is the fixed cost of a step, ``k`` are exchanges that grow with
-the samples, ``d`` is the exposed exchange of gradients, and ``g`` its growth with the nodes. A run takes
-work/B such steps, and ``start_s`` seconds that no scale shortens. These are the seconds in which the run
-stands still, if its log shows them.
+scale. ``tau``, ``k`` and ``d`` are shares of ``c``: ``tau`` is the fixed cost of a step, ``k`` stands for
+exchanges that grow with the samples, and ``d`` is the exposed exchange of gradients. ``g`` is the growth of
+``d`` with the nodes. A run takes work/B such steps, and ``start_s`` seconds that no scale shortens. These are
+the seconds in which the run stands still, if its log shows them.
 
-Two own scales cannot determine all these values. So all values that agree with the own runs are kept. They
-are weighed by how well they agree, and by beliefs about their size: a step on one node is nearly all
-computing. Others who ran the same benchmark on several scales count, too, each with its own ``c``. They count
-less if their accelerators are less alike. Other benchmarks of the submitter count only if a series on one
-scale has no such neighbour, because their shares say little about this one.
+Two own scales cannot determine all these values. So many sets of values are kept. Each set has a weight. It
+says how well the set agrees with the own runs, and with beliefs about the size of the values: a step on one
+node is nearly all computing. Other submitters who ran the same benchmark on several scales count, too, each
+with its own ``c``. They count less if their accelerator is another one. Other benchmarks of the submitter
+count only if a series on one scale has no such neighbour, because their shares say little about this one.
 """
 
 from collections.abc import Callable
@@ -174,9 +175,9 @@ def _residuals(
 class Rate:
     """What is known about the rate of one series of runs.
 
-    ``beliefs`` are equally likely values (logarithms; each row is a draw, in the order of
-    :data:`BELIEFS`), with the logarithm of c of each. ``own`` are the scales to which it was fitted.
-    ``spread`` is the relative spread of single runs.
+    ``beliefs`` are draws of the values, all equally likely. A row is a draw: logarithms, in the order of
+    :data:`BELIEFS`. The draws also have the logarithm of c. ``own`` has the scales to which the rate was
+    fitted. ``spread`` is the relative spread of single runs.
     """
 
     beliefs: Floats
@@ -203,7 +204,8 @@ class Rate:
         return float(np.interp(np.log(nodes), *known))
 
     def computing_share(self, scale: pd.Series) -> float:
-        """Node-seconds of a step on one node, divided by those at a scale, for the same batch."""
+        """Node-seconds of a step on one node, divided by node-seconds of a step at a scale, with the same
+        batch."""
         asked = self._scale_of(scale)
         alone = replace(asked, nodes=np.ones(1), ranks=asked.ranks / asked.nodes)
         step, on_one = (_in_steps(s, self.b0, self.beliefs)[0] for s in (asked, alone))
@@ -239,9 +241,9 @@ class Rate:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Runs outside of a series, in three tables: of the same benchmark with the same accelerator
-    (``alike``), of the same benchmark with another accelerator (``unlike``), and of other benchmarks
-    by the same submitter."""
+    """Runs outside of a series, in three tables: runs of the same benchmark with the same accelerator
+    (``alike``), runs of the same benchmark with another accelerator (``unlike``), and runs of other
+    benchmarks by the same submitter."""
 
     alike: list[pd.DataFrame]
     unlike: list[pd.DataFrame]

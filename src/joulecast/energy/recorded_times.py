@@ -1,5 +1,5 @@
-"""Times that others measured and that are shipped with joulecast. They show the work and the rate of a
-benchmark, in addition to own runs.
+"""Times that others measured, and that come with joulecast. In addition to own runs, they show the work and
+the rate of a benchmark.
 
 Source: MLPerf Training v3.1, v4.0 and v4.1 (``recorded/mlperf-times``). They are evidence about a
 benchmark only: the runs of the submitter that is judged are left out.
@@ -37,8 +37,8 @@ def recorded_times() -> pd.DataFrame:
 def times_of_others(runs: pd.DataFrame) -> pd.DataFrame:
     """Recorded runs of submitters that are not in ``runs``.
 
-    A recorded run that is also in ``runs`` is left out, too: one of the same benchmark whose time is
-    equal to the hundredth of a second.
+    A recorded run that is also in ``runs`` is left out, too. It is recognised by its benchmark, and by its
+    time to the hundredth of a second.
     """
     recorded = recorded_times()
     if recorded.empty or runs.empty:

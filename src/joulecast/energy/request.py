@@ -1,5 +1,5 @@
-"""What a user can ask the energy models: judge them on run records, or forecast from these. Also the section
-``prices`` of a configuration."""
+"""The questions to the energy models: judge them on run records, forecast from records, and choose a start.
+Also the section ``prices`` of a configuration."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -158,7 +158,7 @@ _DURATION, _ENERGY = from_text(duration_s), from_text(energy_j)
 
 
 class StartRequest(Request):
-    """Choose when to run a training, by prices or CO2 of the hour."""
+    """Choose when to run a training, by the price or the CO2 of each hour."""
 
     command: ClassVar[str] = "when"
 
@@ -204,7 +204,7 @@ class ForecastRequest(Priced, Scales, Recorded):
 
     platform: Name | None = Field(
         default=None,
-        description="Platform to forecast for, if it is not that of the records: a name or a GPU, as b200 "
+        description="Another platform than in the records, to forecast for: a name or a GPU, as b200 "
         "or l40s:gpus=4. Times are simulated and then corrected by the records. Watts come from the "
         "description of the GPU.",
     )
@@ -224,8 +224,8 @@ class ForecastRequest(Priced, Scales, Recorded):
     keep: Path | None = Field(
         default=None,
         description="File to which the forecasts are added, one a line, for `evaluate --ledger`. Once nine "
-        "of its settings have run, new intervals get another width: one that would have contained nine of "
-        "ten of the runs.",
+        "of its settings have run, new intervals get another width. With this width, nine of ten of the runs "
+        "would have been inside.",
     )
 
     @model_validator(mode="after")

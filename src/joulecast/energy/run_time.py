@@ -1,4 +1,4 @@
-"""Time of a run: its work (:mod:`joulecast.energy.work_law`) over the rate at which it is done
+"""Time of a run: its work (:mod:`joulecast.energy.work_law`), divided by its rate
 (:mod:`joulecast.energy.rate`)."""
 
 from dataclasses import dataclass, field
@@ -84,8 +84,8 @@ class RunTimes:
         return self._laws[key]
 
     def draws(self, run: pd.Series, count: int = DRAWS) -> tuple[Floats, Floats]:
-        """Draws of the seconds and the work of a run. If its ``samples`` are NaN, the work is that of
-        the law at its batch. Draws are NaN for a series without runs of its own."""
+        """Draws of the seconds and the work of a run. If its ``samples`` are NaN, the law gives the work at
+        its batch. Draws are NaN for a series without runs of its own."""
         if not self.knows(run["series"]):
             return np.full(count, np.nan), np.full(count, run["samples"])
         rate = self.rate(run["series"])
@@ -107,8 +107,9 @@ class RunTimes:
         return np.asarray(seconds[chosen]), np.asarray(work[chosen])
 
     def predict(self, runs: pd.DataFrame, level: float = 0.9) -> pd.DataFrame:
-        """``time_s``, ``time_low_s`` and ``time_high_s`` of single runs, and the ``work`` they are for.
-        They are medians of the draws, and bounds between which a share ``level`` of the draws lies."""
+        """``time_s``, ``time_low_s`` and ``time_high_s`` of single runs, and ``work``, the work for which
+        they hold. ``time_s`` is the median of the draws. A share ``level`` of the draws lies between
+        ``time_low_s`` and ``time_high_s``."""
         tail = (1 - level) / 2
         asked = runs[["series", "network", "submitter", *SCALE, "samples"]]
         rows = []

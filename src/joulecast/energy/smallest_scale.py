@@ -1,5 +1,5 @@
-"""What the runs of a platform and of a workload show by themselves, before anything is transferred from
-others: idle floors, the ramp, paces, excess powers, and how the time of a run divides into phases."""
+"""What the runs of one platform or one workload show, without any other workload: idle powers, the ramp,
+paces, excess powers, and how the time of a run divides into phases."""
 
 import math
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ TIMES = ("training_s", "evaluating_s", "both_s", "stalled_s", "starts")
 class TimeShares:
     """How the runs of a workload divide their time, at the node counts on which they ran.
 
-    ``training``, ``evaluating`` and ``both`` (a part of the training) are shares of the time that does
-    not stand still. There are also the seconds of standing still, and the starts.
+    ``training``, ``evaluating`` and ``both`` (a part of the training) are shares of the time in which the run
+    does not stand still. Two more values are the seconds in which it stands still, and the number of starts.
     """
 
     doublings: tuple[float, ...]
@@ -32,7 +32,7 @@ class TimeShares:
 
     @classmethod
     def of(cls, runs: pd.DataFrame) -> "TimeShares":
-        """Means over the runs of each node count."""
+        """The shares at each node count: means over its runs."""
         means = runs.groupby("nodes")[list(TIMES)].mean().fillna(0.0).sort_index()
         works_s = means["training_s"] + means["evaluating_s"]
         names = ("training_s", "evaluating_s", "both_s")
@@ -44,8 +44,9 @@ class TimeShares:
         )
 
     def at(self, nodes: float, total_s: Floats) -> dict[str, Floats]:
-        """Seconds of each phase, and starts, of runs of ``total_s`` on ``nodes`` nodes. Between known
-        counts they are interpolated by the logarithm; beyond them they are as at the nearest count."""
+        """Seconds of each phase, and number of starts, for runs of ``total_s`` on ``nodes`` nodes. Between
+        known node counts, the values are interpolated in the logarithm of the count. Beyond them, the values
+        of the nearest count hold."""
         doublings = float(np.log2(nodes))
 
         def between(values: tuple[float, ...]) -> float:
@@ -65,9 +66,9 @@ class TimeShares:
 
 @dataclass(frozen=True)
 class Calibrated:
-    """What a workload showed at its smallest node count. Paces are in node-seconds per unit of work,
-    excess powers in W of a node. ``computes`` is the share of its step that one node would need
-    alone. ``evaluators`` is the share of the nodes that only evaluate."""
+    """What a workload showed at its smallest node count. Paces are in node-seconds per unit of work, excess
+    powers in W of a node. ``computes`` is the computing share ``u`` at this node count. ``evaluators`` is the
+    share of the nodes that only evaluate."""
 
     platform: str
     nodes: float
@@ -100,9 +101,9 @@ _FAR = 1.7
 
 
 def likely_evaluators(needed: float, run: Any) -> float:
-    """Nodes that evaluate while the others train. The number must leave training accelerators over which
-    the batch divides evenly; of such numbers, the one nearest to ``needed`` is taken, which the pace
-    of another run asks for."""
+    """Number of nodes that evaluate while the others train. The batch must divide evenly over the
+    accelerators of the others. Among the numbers for which it does, the one nearest to ``needed`` is taken.
+    (``needed`` follows from the pace of another run.)"""
     nodes, batch = float(run["nodes"]), float(np.nan_to_num(run.get("batch", 0.0)))
     each = float(run.get("ranks", nodes)) / nodes
     even = [
@@ -116,22 +117,22 @@ def likely_evaluators(needed: float, run: Any) -> float:
 
 
 def evaluators_of(runs: pd.DataFrame) -> pd.Series:
-    """Nodes of each run that only evaluate. Their number is known from their power; otherwise it is one, if
-    evaluations are on separate nodes."""
+    """Number of nodes that only evaluate, for each run. The power of the nodes shows it. If it does not, the
+    number is one if evaluations are on separate nodes."""
     nodes = runs["evaluators"].fillna(1.0).clip(1.0, runs["nodes"] - 1)
     return nodes.where(evaluates_apart(runs), 0.0)
 
 
 def apart_seconds(nodes: Any, run: Any) -> Any:
-    """Seconds of full excess power of nodes that evaluate while others train. Between evaluations they
-    wait at partial duty, with the power of Fan's curve."""
+    """For how many seconds of full excess power the nodes count that evaluate while others train. Between
+    evaluations they wait at partial duty, with the power of Fan's curve."""
     training_s = np.maximum(np.asarray(run["training_s"], float), 1e-9)
     share = np.minimum(1.0, np.asarray(run["both_s"], float) / training_s)
     return nodes * training_s * duty(share, 1.0)
 
 
 def calibrate(of_workload: pd.DataFrame, ramp_s: float, computes: float) -> Calibrated:
-    """Calibrate on the smallest node count; ``floor_w`` is the idle floor of each run's nodes."""
+    """Calibrate on the smallest node count. The column ``floor_w`` has the idle power of each run's nodes."""
     base = of_workload[of_workload["nodes"] == of_workload["nodes"].min()]
     nodes, apart = base["nodes"], evaluators_of(base)
     steady_j = base["training_j"] - nodes * base["floor_w"] * base["stalled_training_s"]
@@ -159,8 +160,8 @@ def calibrate(of_workload: pd.DataFrame, ramp_s: float, computes: float) -> Cali
 
 
 def idle_floors(runs: pd.DataFrame) -> dict[str, float]:
-    """Watts of an idle loaded node, by platform. They are the mean over its nodes that were seen idle
-    before a run; if there are none, the lowest readings of its runs."""
+    """Watts of an idle node with the job loaded, by platform: the mean over the nodes that were seen idle
+    before a run. If there are no such nodes, the lowest readings of the runs are taken."""
     seen = runs[runs["idle_w"].notna()]
     settings = seen.groupby(["platform", "network", "nodes"], as_index=False)["idle_w"].mean()
     floors = {

@@ -1,11 +1,11 @@
 """Splits of training runs: what a fit may see, and what it is judged on.
 
-If a node count is held out, so are its all-reduce and sleeping-rank calibrations. A fit that sees only one
-node count also gets the communication calibration of the next larger count, because a user has two nodes that
-are not training. If a workload is held out, its runs at the smallest node count stay in the fit: they are its
-calibration, for every model. (A workload without larger counts is predicted from other workloads alone.) The
-next scale of a series is predicted from the two below it, with its work, and from times alone if there is no
-power.
+If a node count is held out, its all-reduce and sleeping-rank calibrations are held out, too. A fit that sees
+only one node count also gets the communication calibration of the next larger count, because a user has two
+nodes that are not training. If a workload is held out, its runs at the smallest node count stay in the fit:
+they are its calibration, for every model. (A workload without larger counts is predicted from other workloads
+alone.) In the last split, the next scale of a series is predicted from the two scales below it. The work is
+predicted, too. Without power, only the time is predicted.
 """
 
 from collections.abc import Callable, Iterator
@@ -87,13 +87,14 @@ USUAL = ("leave-one-node-count-out", "leave-one-workload-out")
 
 
 def usual_time(split: str) -> str:
-    """Whether a forecast of such runs gets their time ``given``, or ``predicted``. A workload that no
-    fit saw has no time model of its own."""
+    """``given`` or ``predicted``: whether models get the time of the runs that a split holds out. If a
+    workload is held out, its time is given, because it has no time model of its own."""
     return "given" if split == "leave-one-workload-out" else "predicted"
 
 
 def is_sweep(training: pd.DataFrame) -> pd.Series:
-    """Runs whose batch exists at only one node count, although the network has batches that exist at more."""
+    """Whether each run belongs to a sweep over batches: its batch was run on only one node count, although
+    other batches of the network were run on several."""
     if training["batch_per_rank"].isna().all():
         return pd.Series(False, index=training.index)
     per_rank = training.groupby(["workload", "batch_per_rank"])["nodes"].transform("nunique")

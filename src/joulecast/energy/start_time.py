@@ -1,8 +1,9 @@
-"""When to start a training: money and CO2 of a kWh change by the hour, and a deadline leaves a choice.
+"""When to start a training. Price and CO2 of a kWh change by the hour, and a deadline leaves time to choose.
 
-A training draws its mean power while it runs. Without pauses, the best start is found exactly. Between the
-ends of hours, the cost is linear in the start time, so only starts and ends at these times must be compared.
-With pauses, time is cut into steps, and dynamic programming finds the cheapest way to run and to pause.
+A training draws its mean power while it runs. Without pauses, the best start is found exactly. The value of a
+kWh changes only at the edges of hours. Between two edges, the cost is linear in the start time. So it is
+enough to compare the trainings that start or end at an edge. With pauses, time is cut into steps, and dynamic
+programming finds the cheapest way to run and to pause.
 """
 
 from collections.abc import Sequence
@@ -44,7 +45,8 @@ class Hours:
     values: dict[str, Floats]
 
     def kwh_cost(self, name: str, starts_s: Any, ends_s: Any) -> Floats:
-        """The mean value over spans that lie inside, times their seconds."""
+        """The value of a kWh, summed over the seconds of some spans. The spans must lie inside of the file's
+        time."""
         summed = np.concatenate([[0.0], np.cumsum(np.diff(self.edges_s) * self.values[name])])
         ends, starts = (np.interp(each, self.edges_s, summed) for each in (ends_s, starts_s))
         return np.asarray(ends - starts)

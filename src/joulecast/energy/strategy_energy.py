@@ -1,9 +1,8 @@
 """The energy of a parallel strategy: simulated times, priced by powers that were fitted to metered runs.
 
 A simulator says how long the stages of a step last on each node. The powers come from metered runs on the
-same hardware: from a user's fit, or else from those that are shipped
-(:mod:`joulecast.energy.node_power`). Neither alone forecasts joules: the simulator knows no watts, and
-the fit knows only the settings to which it was fitted.
+same hardware: from a user's fit, or else from the shipped runs (:mod:`joulecast.energy.node_power`). Joules
+need both: the simulator knows no watts, and the fit knows only the settings to which it was fitted.
 """
 
 import math
@@ -70,12 +69,13 @@ class StepEnergy:
     """Joules of one step of all nodes; ``None`` with a reason if they are not known.
 
     Attributes:
-        source: what the powers were fitted to: measured, estimated, recorded or imported energies.
+        source: source of the energies to which the powers were fitted: measured, estimated, recorded or
+            imported.
         reason: why there are no joules.
         power_w: mean power of all nodes together over the step.
         low_j, high_j: 90 % interval; ``None`` with ``why_no_interval``.
-        why_no_interval: also says what the interval does not contain.
-        rests_on: the runs from which the powers come, and what is carried over from them.
+        why_no_interval: why there is no interval, or what the interval does not contain.
+        rests_on: the runs from which the powers come, and which of their values are used for this step.
         gpus_w: the part of the power that the GPUs in use draw, if their description says it.
     """
 
@@ -124,8 +124,8 @@ def step_energy(
     """Price a step: ``E = P_0 T units + sum_x N T_x dP_x`` (MC2's energy of one step).
 
     Args:
-        fit: of a campaign on the same hardware, whose runs timed their stages.
-        platform: on which the strategy is simulated.
+        fit: the fit of a campaign on the same hardware. Its runs must have stages.
+        platform: the platform on which the strategy is simulated.
         times: simulated stage times of a node.
         nodes: number of nodes that compute.
         hosts: number of physical hosts on which all nodes are; ``None``: one host for each node.
@@ -211,10 +211,10 @@ def node_count(platform: Platform, devices: int) -> int:
 def rising_joules(
     platform: Platform, precision: str, devices: int, fit: CampaignFit | None = None
 ) -> Callable[[float, float], float] | None:
-    """A function that gives joules that a step takes at least, from its seconds and the seconds that a
-    device computes, if they never fall with either.
+    """A function that gives a lower bound of a step's joules. Its arguments are the seconds of the step, and
+    the seconds in which a device computes. The joules must never fall if one of the two rises.
 
-    ``None`` if they may fall, rest on powers by stage, or are not known.
+    ``None`` if the joules may fall, come from powers by stage, or are not known.
     """
     # GPUs that wait for the host of plain PyTorch may compute for less than the step's computing.
     surely = float(PRECISIONS[precision].half)
@@ -272,7 +272,7 @@ def _with_interval(
 
 
 def power_widths(energy: StepEnergy, simulation: Simulation) -> tuple[float, float] | None:
-    """Half widths of the logarithm of the power alone, downwards and upwards; ``None`` where not known."""
+    """Half widths of the logarithm of the power alone, downwards and upwards; ``None`` if not known."""
     if energy.joules is None or energy.low_j is None or energy.high_j is None:
         return None
     ends = math.log(energy.joules / energy.low_j), math.log(energy.high_j / energy.joules)
@@ -433,7 +433,7 @@ def simulation_energy(simulation: Simulation, fit: CampaignFit | None = None) ->
     come from the description of the GPUs.
 
     Args:
-        fit: of metered runs on the same hardware; by default the metered runs that are shipped.
+        fit: a fit to metered runs on the same hardware; by default the shipped runs.
 
     Raises:
         JoulecastError: both a fit and a power limit or clock are given.
@@ -454,11 +454,11 @@ NO_INTERVAL = "simulated, and the simulator's error on this platform was not mea
 def energy_of_steps(
     simulation: Simulation, fit: CampaignFit | None = None, steps: int = 1
 ) -> dict[str, Any]:
-    """What a number of whole steps takes, under the names that predictions have.
+    """Time and energy of a number of whole steps, with the names that predictions have.
 
     Args:
-        fit: as for :func:`simulation_energy`.
-        steps: how many.
+        fit: the same as for :func:`simulation_energy`.
+        steps: number of steps.
 
     Returns:
         ``time_s`` and ``energy_j`` with the ends of their 90 % intervals (``time_low_s``, ...). Each is

@@ -1,9 +1,9 @@
-"""Rivals of the time model: how the time of a run falls with its nodes, by rules that a user would try
-first.
+"""Rivals of the time model. They are rules that a user would try first, for how the time of a run falls with
+more nodes.
 
-All see the mean times of a workload by scale: seconds per unit of work, or, if the work of the asked run
-is not known, seconds of the whole run. A scale counts accelerators if these are known, else nodes. If the
-fit saw a workload on only one scale, its time is assumed to divide perfectly on all others.
+All rivals see the mean times of a workload by scale, in seconds per unit of work. If the work of the
+predicted run is not known, they see seconds of the whole run. A scale counts accelerators if these are known,
+else nodes. If the fit saw a workload on only one scale, perfect scaling is assumed for all others.
 """
 
 import warnings
@@ -70,8 +70,8 @@ _GP_SLOPE = 0.3
 
 
 def gaussian_process(scales: Floats, seconds: Floats, asked: float) -> float:
-    """Gaussian process of the logarithm of node-seconds over the logarithm of the scale: a line, and
-    smooth departures from it. Their size and length are chosen by the likelihood."""
+    """Gaussian process of the logarithm of node-seconds over the logarithm of the scale: a line, and smooth
+    departures from it. The size and the length scale of the departures are chosen by the likelihood."""
     # Loaded here: it takes a second, and only a judgement needs it.
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct
@@ -103,7 +103,7 @@ CURVES: dict[str, Curve] = {
 def predicted_seconds(
     curve: Curve, training: pd.DataFrame, runs: pd.DataFrame, key: str = "workload"
 ) -> pd.Series:
-    """Seconds of ``runs``, from those of the fit; NaN if the fit has none with their ``key``.
+    """Seconds of ``runs``, from the runs of the fit; NaN if the fit has no runs with the same ``key``.
 
     Each scale is computed once, however often it was repeated.
     """

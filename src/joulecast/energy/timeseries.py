@@ -1,9 +1,9 @@
 """The time-series rivals: they forecast the rest of a run's power trace from its first part.
 
-They need the first part of the very same run, and cannot predict a node count that was not run. So they have
-a table of their own. AR (by AIC with p <= 20, unstable roots rejected), SES, and ARIMA (by AIC with p <= 3,
-d <= 1, q <= 2) come from statsmodels. The papers do not show MEAN and LAST, but a model must beat these to be
-worth anything.
+They need the first part of the same run, so they cannot predict a node count that was not run. Therefore they
+have a table of their own. AR (by AIC with p <= 20, unstable roots rejected), SES, and ARIMA (by AIC with p <=
+3, d <= 1, q <= 2) come from statsmodels. The papers do not have MEAN and LAST. A model that is worse than
+these two is of no use.
 """
 
 import itertools
@@ -27,7 +27,7 @@ _SHORTEST_PREFIX = 8
 def resampled_power(record: RunRecord, period_s: float) -> Floats:
     """Mean watts of all nodes in bins of ``period_s`` from start to stop, gaps interpolated.
 
-    Empty when the run has no energy, or one figure for the whole of it.
+    Empty if the run has no energy, or only one figure for the whole run.
     """
     info = record.info
     metering, power = counted_power(record)

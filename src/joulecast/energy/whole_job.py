@@ -1,6 +1,6 @@
 """What surrounds a training: start-up, checkpoints, restarts and switches, each with its source.
 
-A forecast's time and energy are those of the nodes that train. They contain none of this.
+A forecast has the time and the energy of the nodes while they train. It contains none of these terms.
 """
 
 import math
@@ -39,7 +39,7 @@ def job_terms(
 
     Args:
         row: a forecast with ``hosts``, ``time_s`` and ``energy_j``.
-        start_s: from the start of the job to that of the training; ``None``: not known.
+        start_s: seconds from the start of the job to the start of the training; ``None``: not known.
         idle_w: watts of a node during start-up; ``None``: as in the training.
         checkpoint_s: time to write one checkpoint, while the training waits; ``None``: there are none.
     """
@@ -87,7 +87,7 @@ def start_up(of_workload: pd.DataFrame, started_s: pd.Series, nodes: float) -> f
     the node count nearest to ``nodes``.
 
     Args:
-        started_s: from the begin of each run's log to the training; 0 if the log does not show it.
+        started_s: seconds from the begin of each run's log to the training; 0 if the log does not show it.
     """
     known = of_workload[started_s > 0]
     if known.empty:

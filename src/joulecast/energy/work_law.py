@@ -5,10 +5,10 @@ of Large-Batch Training, 2018). Far below the critical batch, more samples in a 
 Far above it, they save none. All who train a benchmark share the law. A Gaussian process over the
 logarithm of the batch says how far a benchmark departs from it. Every submitter has its own level.
 
-``B_crit`` is the only parameter that cannot be solved for. Before any evidence, it is the batch that is
-asked for, or the largest that the submitter ran. The reason: at the critical batch, McCandlish et al.
-say, time and work are both twice their least, and people choose batches near it. It is also possible that
-work does not depend on the batch at all: one chance in ten.
+``B_crit`` is the only parameter that cannot be solved for. Its prior is the batch that is asked for, or the
+largest batch that the submitter ran. The reason: at the critical batch, McCandlish et al. say, time and work
+are both twice their least, and people choose batches near it. With a probability of one in ten, the work does
+not depend on the batch at all.
 """
 
 from dataclasses import dataclass, field
@@ -55,7 +55,7 @@ _FARTHEST = 32.0
 
 @dataclass(frozen=True, eq=False)
 class WorkLaw:
-    """The law of one benchmark. :meth:`of` fits it, :meth:`draws` asks for the work at a batch.
+    """The law of one benchmark. :meth:`of` fits it. :meth:`draws` gives the work at a batch.
 
     Attributes:
         points: mean work by ``submitter`` and ``batch``, columns ``submitter, batch, samples``.
@@ -72,7 +72,7 @@ class WorkLaw:
         return cls(usable["samples"].groupby(by).mean().reset_index())
 
     def draws(self, submitter: str, batch: float, normal: Floats) -> Floats:
-        """Work of a submitter at a batch, one draw for each of the standard normal ``normal``.
+        """Work of a submitter at a batch: one draw for each number in ``normal`` (standard normal numbers).
 
         NaN if the law was fitted to no run, or if the batch is not known.
         """

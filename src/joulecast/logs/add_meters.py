@@ -1,9 +1,9 @@
 """Adds meters from logs to records of runs that joulecast measured. The new record is written to another
 folder.
 
-The two clocks differ. By how much is estimated from the begin and end of the training, and reported. If
-the clock of a meter is so far off that this would change the energy, the record does not get the meter.
-The user then has to give ``--shift``.
+The clocks of meter and run may differ. Their difference is estimated from the begin and end of the training,
+and reported. If the clock of a meter is so far off that this would change the energy, the record does not get
+the meter. The user then has to give ``--shift``.
 """
 
 from collections.abc import Sequence
@@ -34,8 +34,8 @@ _AROUND_S = 90.0
 
 @dataclass
 class AddedMeters:
-    """The result for each record: ``facts`` of those that got a meter, and in ``left`` why the others
-    got none."""
+    """The result for each record: ``facts`` about the records that got a meter; ``left`` has the reasons why
+    the others got none."""
 
     out: Path
     facts: list[str] = field(default_factory=list)
@@ -153,7 +153,7 @@ def _account(meters: Sequence[LoggedMeter], record: RunRecord, kind: str) -> Log
 def with_meters(
     record: RunRecord, log: Log, kind: str, source: Path, options: LogOptions
 ) -> RunRecord:
-    """A record with those meters of a log that overlap it.
+    """A record, with the meters of a log whose readings overlap with the run.
 
     Raises:
         _LeftOut: no meter fits. It says why.
@@ -208,14 +208,14 @@ def add_to_records(
     """Write each record of a folder that a log overlaps to ``out``, with the log's meters added.
 
     Args:
-        kind: of :data:`~joulecast.logs.log_kinds.KINDS`.
+        kind: a name in :data:`~joulecast.logs.log_kinds.KINDS`.
         source: a file, or a folder of files.
         out: folder for the new records. The old records are not changed.
         records: folder of run records.
         options: how the log is read.
 
     Raises:
-        JoulecastError: the log cannot be read, or fits no record. It gives the reason for each record.
+        JoulecastError: the log cannot be read, or fits no record. The error gives the reason for each record.
     """
     require_outside(out, records)
     log = read_source(kind, source, options)

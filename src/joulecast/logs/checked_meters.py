@@ -1,4 +1,4 @@
-"""Judges the meters of a run: which readings can be believed, and whether the run's energy can be.
+"""Judges the meters of a run: which readings can be believed, and whether the run's energy can be believed.
 
 Power logs from outside have many faults: another unit, nodes that share a meter, half a minute without
 readings, a meter that stands still or reads 10 W under a loaded node. Nothing is repaired. Readings that
@@ -74,7 +74,8 @@ def checked_meters(
     run_s: Span | None,
     findings: Findings,
 ) -> list[CheckedMeter]:
-    """Judge the meters of a run: over the run if its start and stop are known, else over all readings."""
+    """Judge the meters of a run. If start and stop of the run are known, only this time is judged, else all
+    readings."""
     for meter in meters:
         _check_watts(meter, accelerators_per_node, run_s, findings)
     _compare([meter for meter in meters if meter.is_of_node], findings)
@@ -199,9 +200,9 @@ def _mark_shared(
 def checked(meter: LoggedMeter, run_s: Span | None, findings: Findings) -> CheckedMeter:
     """Judge one meter, over the run from ``run_s[0]`` to ``run_s[1]`` if both are known.
 
-    Readings that no meter of a node can have are dropped and counted as failed. The stamps stay as
-    logged. Some checks are for loaded nodes only (power never falls to idle, and does not stay at one
-    value). They are not made for a part of a node, nor for an estimate.
+    Readings that no meter of a node can have are dropped and counted as failed. The stamps stay as logged.
+    Two checks are for loaded nodes only: that the power never falls to idle, and that it does not stay at one
+    value. These are made neither for a part of a node nor for an estimate.
     """
     name, info = meter.file, _about(meter)
     t_s, watts = meter.t_s, meter.power

@@ -1,11 +1,11 @@
 """CodeCarbon's ``emissions.csv`` and its files of tasks: a row for each run, with the energies of its
 parts.
 
-A row is a total without a trace. CodeCarbon writes the same rows whether it read RAPL, or multiplied the
-CPU's load by the watts of its name plate. No column says which. So the CPU's figure counts as an
-estimate. The memory's figure is always an estimate, from a formula over its size. The GPU's figure is
-read from the GPU's own counter (NVML, AMD SMI), and counts as imported. On Apple's chips it comes from a
-model of the system.
+A row is a total without a trace. CodeCarbon either reads RAPL, or multiplies the CPU's load by the watts of
+its name plate. It writes the same rows in both cases. No column says which. So the CPU's figure counts as an
+estimate. The memory's figure is always an estimate, from a formula over its size. The GPU's figure is read
+from the GPU's own counter (NVML, AMD SMI), and counts as imported. On Apple's chips it comes from a model of
+the system.
 """
 
 from collections import defaultdict
@@ -39,7 +39,7 @@ def read(file: Path, options: LogOptions) -> Log:
     """The runs of a file, each with the energies of its parts.
 
     Raises:
-        JoulecastError: a column is missing, or a cell is wrong. It names line and column.
+        JoulecastError: a column is missing, or a cell is wrong. The error names line and column.
     """
     table = LogTable(file, _WHAT, options)
     table.require(_NEEDED, f"expected: {_WHAT}")

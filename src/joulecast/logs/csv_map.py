@@ -1,9 +1,9 @@
 """A table of any form, as wattmeters and PDUs write it, read by a map of its columns.
 
-``time=T,watts=P`` is enough. ``joules=E`` in place of ``watts`` is a counter. ``node=N`` names the node
-of each row, ``device=D`` a part of it. Several columns of watts (or joules) are one node each if no node
-is named. If a node is named (by ``node=`` or by the user), they are parts of it, such as its power
-supplies.
+``time=T,watts=P`` is enough. ``joules=E`` in place of ``watts`` is a counter. ``node=N`` names the node of
+each row, ``device=D`` a part of it. There may be several columns of watts (or joules). If no node is named,
+each column is a node. If a node is named (by ``node=`` or by the user), the columns are parts of this node,
+such as its power supplies.
 """
 
 from pathlib import Path
@@ -48,7 +48,7 @@ def read(file: Path, options: LogOptions) -> Log:
     """The readings of a table.
 
     Raises:
-        JoulecastError: it is no such table. It names line and column.
+        JoulecastError: the file is no such table. The error names line and column.
     """
     mapped = options.mapped
     if not mapped:

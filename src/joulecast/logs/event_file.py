@@ -29,7 +29,7 @@ def read_events(file: Path) -> list[tuple[int, float]]:
     A record that is cut short at the end belongs to a training that was stopped, or that still runs.
 
     Raises:
-        JoulecastError: it is no event file, or has no scalars.
+        JoulecastError: the file is no event file, or has no scalars.
     """
     by_tag: dict[str, list[tuple[int, float]]] = defaultdict(list)
     try:

@@ -52,22 +52,22 @@ Whole = Annotated[int, Field(ge=0, le=10**18)]
     frozen=True, config=ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 )
 class RunFacts:
-    """What is known of a run apart from its log.
+    """What is known about a run from other sources than its log.
 
     Attributes:
         run: its name.
         network: what was trained.
         platform: name of the node type.
-        nodes: how many.
-        hosts: their names in the log; none: all that the log has.
+        nodes: number of nodes.
+        hosts: names of the nodes in the log; none: all nodes of the log.
         batch: samples in one step, of all nodes together.
-        start: of the training.
-        stop: of the training.
-        epochs: whole epochs that were trained between the two; or ``samples``, or ``steps``.
+        start: start of the training.
+        stop: end of the training.
+        epochs: number of whole epochs between start and stop; or else ``samples``, or ``steps``.
         repeat: number of the repeat, from 1.
         accelerators: number of accelerators in each node.
-        accelerator: their name.
-        seed: of the run.
+        accelerator: name of the accelerators.
+        seed: seed of the run.
     """
 
     run: str | None = None
@@ -113,11 +113,11 @@ def read_runs(path: Path, clock: Clock) -> list[RunFacts]:
     """The runs of a table.
 
     Args:
-        path: of a CSV file with some of the columns of :class:`RunFacts`.
-        clock: how its times are read.
+        path: a CSV file with some of the columns of :class:`RunFacts`.
+        clock: how the times in the file are read.
 
     Raises:
-        JoulecastError: a column is not known, or a value is impossible. It names line and column.
+        JoulecastError: a column is not known, or a value is impossible. The error names line and column.
     """
     table = LogTable(path, "table of runs", LogOptions())
     known = [f.name for f in fields(RunFacts)]
@@ -145,7 +145,7 @@ def read_source(kind: str, source: Path, options: LogOptions) -> Log:
     """Read a log from one file, or from all files of a folder.
 
     Raises:
-        JoulecastError: a file cannot be read as ``kind``, or there is none.
+        JoulecastError: a file cannot be read as ``kind``, or there is no file.
     """
     chosen = KINDS[kind]
     files = [source]
@@ -168,8 +168,8 @@ def read_source(kind: str, source: Path, options: LogOptions) -> Log:
 
 @dataclass(frozen=True)
 class Window:
-    """A run and its part of a log: begin and end on the log's clock, and what the log itself says about
-    the run, if anything."""
+    """A run and its part of a log: begin and end on the log's clock. If the log says something about the run,
+    this is kept, too."""
 
     facts: RunFacts
     start_s: float
@@ -188,14 +188,15 @@ def windows(log: Log, source: Path, rows: Sequence[RunFacts], usual: RunFacts) -
     """The runs of a log.
 
     Args:
-        log: its content.
-        source: where it comes from, for errors.
-        rows: a row for each run, as the user says; none: the runs that the log knows, or the whole log.
-        usual: facts of all runs.
+        log: content of the log.
+        source: where the log comes from, for errors.
+        rows: a row for each run, from the user; none: the runs that the log knows, or the whole log as one
+            run.
+        usual: facts that all runs share.
 
     Raises:
-        JoulecastError: a row has no times and the log knows no run of its name; or its times have another
-            form than those of the log.
+        JoulecastError: a row has no times, and the log knows no run of this name; or the times of a row have
+            another form than the times of the log.
     """
     if rows:
         found = [_window(log, source, row.over(usual)) for row in rows]
@@ -278,8 +279,8 @@ def near(meter: LoggedMeter, first_s: float, last_s: float) -> LoggedMeter:
 
 
 def on_clock(meter: LoggedMeter, kind: str, zero_s: float) -> LoggedMeter:
-    """A meter with its name in records, on a run's clock. Counts are made to count up, and get their
-    mean watts."""
+    """A meter with its name in records, on a run's clock. If a counter restarted, its counts are joined so
+    that they only rise. Counts also get mean watts."""
     name, file = meter_kind(kind), meter.file
     if meter.device is not None:
         name, file = f"{name}:{sanitised(meter.device)}", f"{file}, {meter.device}"
@@ -304,10 +305,10 @@ def run_of_window(
     others: Sequence[Window],
     options: LogOptions,
 ) -> ImportedRun:
-    """A run of a log, in the form in which imported runs are judged.
+    """A run of a log, in the form that all imported runs have.
 
     Raises:
-        JoulecastError: it does not say what was trained, or where.
+        JoulecastError: it is not known what was trained, or on which platform.
     """
     facts, logged, name = window.facts, window.logged, window.name
     if logged is not None:
@@ -472,15 +473,15 @@ def import_log(
     """Write a run record to ``out/RUN`` for every run of a log.
 
     Args:
-        kind: of :data:`~joulecast.logs.log_kinds.KINDS`.
+        kind: a name in :data:`~joulecast.logs.log_kinds.KINDS`.
         source: a file, or a folder of files.
-        out: folder for the records. If it is new, it gets all of them or none.
+        out: folder for the records. A new folder appears with all records, or not at all.
         options: how the log is read.
-        usual: facts of all runs.
-        rows: facts of each run; none: the log's own runs, or a single one.
+        usual: facts that all runs share.
+        rows: facts of each run; none: the runs that the log knows, or the whole log as one run.
 
     Raises:
-        JoulecastError: the log cannot be read, names no run, or has no clean run.
+        JoulecastError: the log cannot be read, has no run, or has no run that fits may use.
     """
     if source.is_dir():
         require_outside(out, source)

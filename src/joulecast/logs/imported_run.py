@@ -1,8 +1,8 @@
-"""A run that others did, the record that is made of it, and what the user sees of an import.
+"""A run that others did, the record that is made from it, and the summary of an import for the user.
 
-The forms of logs know different things: a submission says on which machine it ran, a table of runs does
-not. What is not known stays ``None``. If the record needs a value, it gets the least value that it
-allows, and the run says why it is left out of fits.
+The forms of logs know different things: a submission says on which machine it ran, a table of runs does not.
+What is not known stays ``None``. If the record needs a value that is not known, it gets the least value that
+a record may have. Such a run is left out of fits, with the reason.
 """
 
 import math
@@ -47,13 +47,13 @@ class ImportedRun:
     initialisation.
 
     Attributes:
-        nodes: their number, if the log says it.
+        nodes: number of nodes, if the log says it.
         zero_s: zero of the run clock since the epoch, if the log has it.
-        missing_nodes: names of nodes that should have a file and have none.
-        switches: meters of the network.
-        estimates: constant figures for the network: node, time (NaN if it means nothing) and watts.
-        is_of_tool: whether the log of a tool is imported. Then the facts of each run are shown, and
-            always its lag.
+        missing_nodes: names of nodes whose file is missing.
+        switches: meters of network switches.
+        estimates: constant figures for network switches: node, time (NaN if the log gives none) and watts.
+        is_of_tool: whether a log of a tool is imported (and not a submission). Then the user sees the facts
+            of each run, and its lag.
         findings: faults that were found while the files were read.
     """
 
@@ -173,8 +173,8 @@ def _report_lag(run: ImportedRun) -> None:
 
 
 def record_of(run: ImportedRun) -> tuple[RunRecord, Repeat | None]:
-    """The record of a run; and, if the run is not left out already, the figures that are compared with
-    its repeats."""
+    """The record of a run. If the run is not left out already, also the figures that are compared with its
+    repeats."""
     _leave_out_what_cannot_be(run)
     _judge_course(run)
     meters = checked_meters(run.meters, run.accelerators_per_node, run.run_s, run.findings)
@@ -274,7 +274,7 @@ def _spec(run: ImportedRun, unit: Any, nodes: int) -> RunSpec:
 def power_frame(
     meters: Iterable[CheckedMeter], estimates: Iterable[tuple[str, float, float]] = ()
 ) -> pd.DataFrame:
-    """The readings of some meters, and constant figures of switches, as a record keeps them."""
+    """The power frame of a record: the readings of some meters, and constant figures of switches."""
     frames = [
         pd.DataFrame(
             {
@@ -303,8 +303,8 @@ class ImportSummary:
         out: folder of the records.
         runs: number of imported runs. ``without_power`` of them have only times.
         left_out: the reasons for each run that is left out of fits.
-        passed_by: folders of tables below the source that were not imported.
-        facts: a line for each run about which there is more to say.
+        passed_by: folders of tables below the source. They were not imported.
+        facts: a line for each run whose facts the user sees.
         traps: for each kind of fault, the number of runs in which it was found.
     """
 
@@ -325,7 +325,7 @@ class ImportSummary:
         """Refuse an import that leaves no run for fits.
 
         Raises:
-            JoulecastError: gives the list of reasons.
+            JoulecastError: no run is left. The error gives the list of reasons.
         """
         if not self.clean:
             reasons = "".join(f"\n  {run}: {'; '.join(why)}" for run, why in self.left_out.items())
@@ -357,7 +357,7 @@ class ImportSummary:
 
 @dataclass(frozen=True)
 class RunNote:
-    """What is kept in memory of a run once its record is written."""
+    """The part of a run that stays in memory after its record is written."""
 
     run: str
     left_out: list[str]
@@ -380,7 +380,7 @@ def require_outside(out: Path, source: Path) -> None:
 
 
 def written(runs: Iterable[ImportedRun], out: Path) -> list[RunNote]:
-    """Write the record of each run to ``out/RUN``. Returns what is kept in memory of each."""
+    """Write the record of each run to ``out/RUN``. Returns a :class:`RunNote` of each run."""
     notes = []
     for run in runs:
         record, repeat = record_of(run)
@@ -393,8 +393,8 @@ def written(runs: Iterable[ImportedRun], out: Path) -> list[RunNote]:
 
 
 def summarised(notes: list[RunNote], partial: Path, out: Path) -> ImportSummary:
-    """Compare the runs in ``partial``, which becomes ``out``, and mark those whose readings differ from
-    the others."""
+    """Compare the runs in the folder ``partial``, which later becomes ``out``. Runs whose readings differ
+    from the others are marked."""
     reasons = compared([note.repeat for note in notes if note.repeat is not None])
     dark = sum(not note.is_metered for note in notes)
     summary = ImportSummary(out, runs=len(notes), without_power=dark)
@@ -413,10 +413,11 @@ def summarised(notes: list[RunNote], partial: Path, out: Path) -> ImportSummary:
 
 
 def imported(runs: Iterable[ImportedRun], source: Path, out: Path) -> ImportSummary:
-    """Write the records of some runs to ``out``. If ``out`` is new, it gets all of them or none.
+    """Write the records of some runs to ``out``. A new folder ``out`` appears with all records, or not at
+    all.
 
     Raises:
-        JoulecastError: no run is clean. It gives the list of reasons.
+        JoulecastError: fits may use no run. The error gives the list of reasons.
     """
     with directory_added_to(out) as partial:
         summary = summarised(written(runs, partial), partial, out)
@@ -429,8 +430,8 @@ def _kind(text: str) -> str:
 
 
 def fact_of(record: RunRecord) -> str:
-    """A line about a run: how long it lasted, what energy it took, and what is known of the clock of its
-    meters."""
+    """A line about a run: its time, its energy, and how far the clock of its meters is off, if this is
+    known."""
     info, outcome = record.info, record.info.outcome
     parts = [f"{outcome.stop_s - outcome.start_s:.6g} s"]
     metering = info.metering

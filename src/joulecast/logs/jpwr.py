@@ -1,4 +1,4 @@
-"""What jpwr sampled, as CARAML and others use it: ``power.*.csv`` or ``power.*.h5``.
+"""Readings of jpwr, which CARAML and others use: ``power.*.csv`` or ``power.*.h5``.
 
 A file has the readings of one process of a node. Its name ends with the node and the number of the
 process, or with the rank. A file of energies (``energy.*``) has no times, and is not read.
@@ -30,7 +30,7 @@ def read(file: Path, options: LogOptions) -> Log:
     """The power of each device of a node.
 
     Raises:
-        JoulecastError: it is no such file; names line and column.
+        JoulecastError: the file is not from jpwr. The error names line and column.
     """
     is_hdf5 = file.suffix in (".h5", ".hdf5")
     columns = _of_hdf5(file) if is_hdf5 else _of_table(file, options)

@@ -1,9 +1,9 @@
-"""How far a log's clock is behind the clock of the run. The readings show it.
+"""How far a log's clock is behind the clock of the run, as its readings show.
 
-Power rises when training begins, has another level in evaluations, and falls when the run ends. If the
-clock of a meter lags, the meter shows all of this later. For every possible lag, the readings are divided
-by what the run did then. The lag at which the levels of these activities explain most of the readings is
-the lag of the meter.
+Power rises when training begins, has another level in evaluations, and falls when the run ends. If the clock
+of a meter lags, the meter shows all of this later. For every possible lag, the readings are grouped by the
+activity of the run at their time. Each activity then has a mean power. The lag of the meter is the lag for
+which these means explain the readings best.
 
 A lag is reported and never applied, because only a person can know which of two clocks was right.
 """
@@ -48,8 +48,9 @@ class LoggedActivity:
     intervals: Sequence[Interval] = ()
 
     def activities(self, t_s: Floats) -> list[Floats]:
-        """Indicators of the activity at ``t_s``: before, initialisation and after; and in the run
-        nothing, training, evaluation, or both."""
+        """For each of seven activities, whether it goes on at ``t_s`` (1 or 0). Three are outside of the run:
+        the time before it, its initialisation, and the time after it. Four are in the run: nothing, training,
+        evaluation, and both at once."""
 
         def in_force(*phases: str) -> np.ndarray:
             found = np.zeros(len(t_s), dtype=bool)
@@ -85,8 +86,8 @@ class LoggedActivity:
 
 @dataclass(frozen=True)
 class Lag:
-    """What is known of the lags of a run's nodes: the largest in s, or ``None`` with the reason; and
-    whether so large a lag changes the energy."""
+    """What is known about the lags of a run's nodes: the largest lag in s (``None``: not known, with the
+    reason), and whether it is large enough to change the energy."""
 
     lag_s: float | None
     text: str

@@ -1,7 +1,8 @@
-"""What a log of another tool holds, whichever tool wrote it: meters' readings, and runs if it knows any.
+"""The content of a log, in the same form for all tools: the readings of meters, and the runs that the log
+knows.
 
-Each kind of log has a reader in a module of its own (:mod:`joulecast.logs.log_kinds`); all that is done
-with what it reads is done once (:mod:`joulecast.logs.import_log`).
+Each kind of log has a reader in a module of its own (:mod:`joulecast.logs.log_kinds`). All further work is
+the same for all kinds (:mod:`joulecast.logs.import_log`).
 """
 
 import re
@@ -30,21 +31,22 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class LogOptions:
-    """What the user says of a log.
+    """What the user says about a log.
 
     Attributes:
-        clock: how its times are read.
-        shift_s: that are added to all of its times.
+        clock: how the times of the log are read.
+        shift_s: seconds that are added to all times of the log.
         node: name of the node, for logs that name none.
         columns: names of the columns of a table without a header, in order.
-        mapped: of a table of any form: the columns of ``time``, ``watts``, ``joules``, ``node``, ``device``.
-        unit: of the readings, where the log does not name it or names another.
-        covers: what the meters of a table of any form, or of metrics without a known name, cover.
-        delimiter: between the columns; found by itself where it is ``None``.
-        decimal: sign before the decimals.
-        metric: of several metrics in one file, the one that is read.
+        mapped: for a table of any form: the columns of ``time``, ``watts``, ``joules``, ``node``, ``device``.
+        unit: unit of the readings. It takes precedence over a unit that the log names.
+        covers: what the meters cover, for a table of any form, or for metrics whose name is not known.
+        delimiter: character between the columns; ``None``: it is found from the file.
+        decimal: decimal sign.
+        metric: the metric to read, if a file has several.
         node_label: label that names the node of a metric.
-        nodes: that the training used, and ``gpus`` of a node, for logs that know neither.
+        nodes: number of nodes that the training used, and ``gpus``, the number of GPUs of a node. They are
+            for logs that know neither.
     """
 
     clock: Clock = field(default_factory=Clock)
@@ -72,20 +74,23 @@ class LoggedMeter:
     """One meter of a log: watts at moments, or the counts of a counter.
 
     Attributes:
-        node: that it is read on.
-        device: of the node, if it is a part of it; names the meter together with the kind of the log.
+        node: the node on which it is read.
+        device: the part of the node, if the meter reads only a part. It gives the meter its name, together
+            with the kind of the log.
         covers: what draws its power; ``None`` for a node whose log does not say it.
-        file: as a person finds it.
-        t_s: s since the epoch, or on the log's own clock (:attr:`Log.form`); any order.
-        watts: NaN for what is no number; of a counter ``None``, or the means since the reading before.
-        joules: counts of a counter, which may begin anew; ``None`` for watts.
+        file: the file, as a person finds it.
+        t_s: times in s since the epoch, or on the log's own clock (:attr:`Log.form`), in any order.
+        watts: NaN if a reading is no number. For a counter: ``None``, or the mean watts since the reading
+            before.
+        joules: counts of a counter, which may start again from 0; ``None`` for a meter of watts.
         source: ``imported`` if the other tool measured it, ``estimated`` if it used a formula.
         remark: what a reader of its figures should know.
-        trace: whether it shows what happened when; ``False`` for one figure of a whole run.
-        name: of the meter in records.
-        supply: before (AC) or behind (DC) the power supplies, and ``conversion_eff`` of these.
-        by_unit: whether a unit is stated, so that only what is impossible in it is refused.
-        lost: spans in which a counter began anew; what it had counted in them is not known.
+        trace: ``False`` if the meter gives only one figure for the whole run.
+        name: name of the meter in records.
+        supply: whether it reads before (AC) or behind (DC) the power supplies. ``conversion_eff`` is their
+            efficiency.
+        by_unit: whether a unit is stated. Then only readings that are impossible in this unit are refused.
+        lost: spans in which a counter started again from 0. What it counted in these spans is not known.
     """
 
     node: str
@@ -111,7 +116,7 @@ class LoggedMeter:
 
     @property
     def is_of_node(self) -> bool:
-        """Whether it reads a whole node, so that the checks for loaded nodes hold for it."""
+        """Whether it reads a whole node. If so, the checks for loaded nodes are made."""
         return self.covers in (None, "node") and self.source != "estimated"
 
     def reading(self, what: str, values: Floats) -> "LoggedMeter":
@@ -130,8 +135,8 @@ class LoggedRun:
     """A run that a log knows by itself: its name, and its begin and end on the log's clock.
 
     ``nodes`` is the number of its nodes, if the log says it. ``about`` is kept as the source of the run.
-    ``meters`` are its own meters, if the log keeps them for each run. ``remarks`` are for a reader. It
-    trained ``samples`` samples, ``batch`` in each step.
+    ``meters`` are its own meters, if the log keeps them for each run. ``remarks`` are for a reader. The run
+    trained on ``samples`` samples, with ``batch`` samples in each step.
     """
 
     name: str
@@ -148,8 +153,8 @@ class LoggedRun:
 
 @dataclass
 class Log:
-    """All that a log holds: ``form`` is that of its times (:class:`~joulecast.logs.log_times.Times`),
-    ``remarks`` hold for all of its runs."""
+    """The content of a log. ``form`` is the form of its times (:class:`~joulecast.logs.log_times.Times`).
+    ``remarks`` are about all of its runs."""
 
     meters: list[LoggedMeter] = field(default_factory=list)
     runs: list[LoggedRun] = field(default_factory=list)
@@ -160,7 +165,8 @@ class Log:
         """Add the content of another file in the same folder.
 
         Raises:
-            JoulecastError: its times have another form, or it reads a meter again at the same time.
+            JoulecastError: the times of the file have another form, or it has readings of the same meter at
+                the same time.
         """
         if (self.meters or self.runs) and self.form != other.form:
             raise JoulecastError(
@@ -213,11 +219,10 @@ def _joined(one: LoggedMeter, other: LoggedMeter) -> LoggedMeter:
 
 
 def counted_up(joules: Floats, what: str) -> tuple[Floats, NDArray[np.intp]]:
-    """Counts as they would be if the counter had never started again, and the readings before which it
-    did so.
+    """Counts as if the counter had never started again from 0, and the readings before which it did.
 
     Raises:
-        JoulecastError: it falls so often that it is no counter.
+        JoulecastError: the counts fall so often that they are no counter.
     """
     known = np.isfinite(joules)
     counts = joules[known]
@@ -239,8 +244,8 @@ def counted_up(joules: Floats, what: str) -> tuple[Floats, NDArray[np.intp]]:
 class Findings:
     """Faults of a run, by kind, with the files in which they were found.
 
-    A **remark** says what a reader should know about a run that stays in fits. A run is **left out** of
-    fits if its energy cannot be believed. Both begin with the kind and a colon, so that they can be
+    A **remark** says what a reader should know about a run that stays in fits. A run is **left out** of fits
+    if its energy cannot be believed. Both texts begin with the kind and a colon, so that kinds can be
     counted.
     """
 
@@ -291,7 +296,8 @@ def printable(text: str) -> str:
 
 
 def utc(t_s: float) -> str:
-    """A time in s since the epoch, in ISO 8601. If its year is beyond the calendar, in seconds."""
+    """A time (in s since the epoch) as text in ISO 8601. If its year is beyond the calendar, the text has
+    seconds."""
     try:
         return datetime.fromtimestamp(t_s, UTC).isoformat(timespec="seconds")
     except (ValueError, OverflowError, OSError):
@@ -309,7 +315,7 @@ def expanded(text: str) -> tuple[str, ...]:
     """The hosts in a list as SLURM writes it, ``n[01-03,07],login1``. Spaces may separate them, too.
 
     Raises:
-        JoulecastError: it has more hosts than a cluster can have.
+        JoulecastError: the list has more hosts than a cluster can have.
     """
     found: list[str] = []
     for word in re.findall(r"(?:[^\s,\[]+|\[[^\]]*\])+", text):

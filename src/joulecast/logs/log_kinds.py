@@ -1,4 +1,4 @@
-"""The registry of logs: every kind, by the name that ``joulecast import`` uses, and what reads it."""
+"""The registry of logs: every kind, by the name that ``joulecast import`` uses, and its reader."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Kind:
 
     @property
     def read(self) -> "Callable[[Path, LogOptions], Log]":
-        """Its reader; loaded when it is needed."""
+        """The reader of this kind. Its module is loaded when it is needed."""
         module = import_module(f"joulecast.logs.{self.module}")
         return cast("Callable[[Path, LogOptions], Log]", module.read)
 

@@ -1,6 +1,7 @@
-"""Tables that other tools write: any delimiter, packed or not, read in parts. An error names the line.
+"""Tables that other tools write, with any delimiter, packed or not. They are read in parts. An error names
+the line.
 
-Also the units of their readings, and HDF5 files, which h5py reads if it is installed.
+This module also reads the units of the readings, and HDF5 files (if h5py is installed).
 """
 
 import csv
@@ -54,10 +55,10 @@ _OWN_UNIT = r"\d\.?\s*([a-zA-Zµμ]{1,3})$"
 
 
 def scale_of(unit: str, where: str) -> tuple[str, float]:
-    """What a unit measures (``watts`` or ``joules``), and the factor to W or J.
+    """The quantity of a unit (``watts`` or ``joules``), and the factor to W or J.
 
     Raises:
-        JoulecastError: it is no unit of power or energy. The message begins with ``where``.
+        JoulecastError: the text is no unit of power or energy. The message begins with ``where``.
     """
     plain = _WORDS.get(unit.strip().lower(), unit.strip())
     for base, (what, factor) in _BASES.items():
@@ -82,13 +83,13 @@ class LogTable:
     """One delimited file.
 
     Args:
-        path: of the file; packed if it ends with ``.gz``.
-        what: it is to be, for errors.
-        options: its delimiter and decimal sign, where the user says them.
-        columns: its columns, if it has no header.
+        path: the file. It is packed if its name ends with ``.gz``.
+        what: what the file should be, for errors.
+        options: delimiter and decimal sign, if the user gives them.
+        columns: names of the columns, if the file has no header.
 
     Raises:
-        JoulecastError: missing, empty, or no text.
+        JoulecastError: the file is missing, empty, or no text.
     """
 
     def __init__(
@@ -140,7 +141,7 @@ class LogTable:
         """Refuse a table without some columns.
 
         Raises:
-            JoulecastError: names those that are missing and those that there are.
+            JoulecastError: columns are missing. The error names them, and the columns that the table has.
         """
         if twice := [name for name in names if self.columns.count(name) > 1]:
             raise JoulecastError(f"{self.path}, line 1: has the column {twice[0][:_SHOWN]} twice")
@@ -153,15 +154,15 @@ class LogTable:
             )
 
     def rows(self, names: Sequence[str]) -> pd.DataFrame:
-        """All rows of a table that fits into memory; as :meth:`parts`."""
+        """All rows of a table that fits into memory, in the form of :meth:`parts`."""
         return pd.concat([*self.parts(names), pd.DataFrame(columns=list(dict.fromkeys(names)))])
 
     def parts(self, names: Sequence[str]) -> Iterator[pd.DataFrame]:
-        """Some columns as texts without spaces around them, part by part. The index counts the lines of
-        the file.
+        """Some columns as texts, part by part. Spaces around the texts are removed. The index counts the
+        lines of the file.
 
-        Missing cells are NaN. A last line that was cut short is left out (:attr:`cut_short`). A header in
-        the middle of the file, as appending leaves it, is left out, too.
+        Missing cells are NaN. A last line that was cut short is left out (:attr:`cut_short`). If a tool
+        appends to a file, it may write the header again. Such a line is left out, too.
 
         Raises:
             JoulecastError: a line has more cells than the first, or is no text; or there are more than
@@ -248,10 +249,10 @@ class LogTable:
         return part
 
     def numbers(self, texts: pd.Series, column: str) -> Floats:
-        """A column as numbers. A text that says that there is no number, as ``[N/A]``, becomes NaN.
+        """A column as numbers. A text for a missing number, such as ``[N/A]``, becomes NaN.
 
         Raises:
-            JoulecastError: a text is no number. It names the line.
+            JoulecastError: a text is no number. The error names the line.
         """
         sign = self._options.decimal
         plain = texts.fillna("")
@@ -281,17 +282,17 @@ class LogTable:
         return np.where(np.isfinite(values), values, np.nan)
 
     def readings(self, texts: pd.Series, column: str, what: str) -> Floats:
-        """A column of power or energy in W or J. Its unit is the one that the user says, or else that of
-        its cells, or else that in its name.
+        """A column of power or energy in W or J. The unit comes from the user, or else from the cells, or
+        else from the name of the column.
 
         Args:
             texts: the cells.
-            column: their column. Its name may give a unit.
+            column: name of the column, which may give a unit.
             what: ``watts`` or ``joules``.
 
         Raises:
-            JoulecastError: a cell is no number; or the unit is not known, is one of the other quantity,
-                or is not the same in all cells.
+            JoulecastError: a cell is no number; or the unit is not known, belongs to the other quantity, or
+                is not the same in all cells.
         """
         values = self.numbers(texts, column)
         where = f"{self.path}, column {column}"
@@ -317,8 +318,9 @@ class LogTable:
     ) -> Iterator[tuple[str, tuple[str, ...], Times, Floats]]:
         """The readings of each meter. A meter is a column of ``values`` together with the cells of ``names``.
 
-        A result has the column, these cells, the times as far as they can be placed, and the readings in W or
-        J. Lines whose time does not match the pattern ``only`` are left out (:attr:`left_out`).
+        Each result has the column, the cells of ``names``, the times, and the readings in W or J. If the time
+        zone is known, the times are since the epoch. Lines whose time does not match the pattern ``only`` are
+        left out (:attr:`left_out`).
 
         Raises:
             JoulecastError: a cell is no time or reading, or the times are of several forms.
@@ -423,6 +425,6 @@ def numbers_of(data: Any) -> Floats:
 
 
 def attribute(group: Any, name: str) -> str:
-    """An attribute as text; empty where there is none."""
+    """An attribute as text; empty if there is no such attribute."""
     value = group.attrs.get(name, "")
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -41,7 +41,7 @@ def zone_named(name: str) -> tzinfo:
     """The time zone of a name (``Europe/Berlin``, ``UTC``) or an offset (``+02:00``).
 
     Raises:
-        JoulecastError: there is none of that name.
+        JoulecastError: there is no time zone of that name.
     """
     try:
         if match := _OFFSET.fullmatch(name):
@@ -78,9 +78,9 @@ class Clock:
     """How the times of a log are read.
 
     Attributes:
-        zone: of times that name none; ``None``: not known.
-        unit: of times that are numbers; ``auto``: by their size.
-        form: of times that are texts, as ``strptime`` has it; ``None``: ISO 8601.
+        zone: time zone of times that name none; ``None``: not known.
+        unit: unit of times that are numbers; ``auto``: it follows from their size.
+        form: format of times that are texts, as for ``strptime``; ``None``: ISO 8601.
     """
 
     zone: tzinfo | None = None
@@ -95,7 +95,7 @@ class Clock:
             where: file and column, for errors.
 
         Raises:
-            JoulecastError: a text is no time; names its line.
+            JoulecastError: a text is no time. The error names its line.
         """
         if self.form is None:
             numbers = pd.to_numeric(texts, errors="coerce")
@@ -150,11 +150,11 @@ class Clock:
         """Local times as seconds since the epoch, if their zone is known. Other times are not changed.
 
         Args:
-            times: of one meter, in the order of its readings.
+            times: times of one meter, in the order of its readings.
             where: file, for errors.
 
         Raises:
-            JoulecastError: they lie in an hour that occurs twice, or not at all.
+            JoulecastError: the times lie in an hour that occurs twice (in autumn) or never (in spring).
         """
         if times.form != "local" or self.zone is None or not len(times.t_s):
             return times

@@ -1,8 +1,7 @@
-"""What Megatron-LM prints with ``--log-energy``: the joules of its GPUs, which NVML counted.
+"""Reads the output of Megatron-LM with ``--log-energy``: the joules of its GPUs, which NVML counted.
 
-A line has the joules of one step and one GPU, as the mean over all GPUs and over the steps since the line
-before. So each node gets its share of the sum. The meter does not count during evaluations and
-checkpoints.
+A line has the mean joules of a step and a GPU, over all GPUs and over the steps since the line before. The
+sum over all GPUs is divided evenly among the nodes. Energy during evaluations and checkpoints is not counted.
 """
 
 from itertools import pairwise
@@ -23,8 +22,8 @@ def read(file: Path, options: LogOptions) -> Log:
     """The training, and the joules of the GPUs of each node.
 
     Raises:
-        JoulecastError: as :func:`joulecast.logs.training_log.read_steps`; the log has no energy; it has
-            none for a large part of the time; or the GPUs are not known.
+        JoulecastError: an error of :func:`joulecast.logs.training_log.read_steps`; the log has no energy, or
+            none for a large part of the time; or the number of GPUs is not known.
     """
     log = read_steps(file, options.clock)
     pairs = list(pairwise(log.steps))

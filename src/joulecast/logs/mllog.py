@@ -1,8 +1,8 @@
 """MLPerf's log format: ``:::MLLOG {json}`` lines between the other output of a job.
 
-A result file says what the job did, and when. A power file says what one meter read meanwhile. Both are
-kept as logged, in milliseconds since the epoch. Lines that cannot be parsed are counted. So a truncated
-file is recognised, and the rest of it is not lost.
+A result file says what the job did, and when. A power file has the readings of one meter during the job. The
+content of both is kept as logged, with times in milliseconds since the epoch. Lines that cannot be parsed are
+counted. So a truncated file is recognised, and its good lines are not lost.
 
 Format: https://github.com/mlcommons/logging (mllog), read from the files of submissions.
 """
@@ -43,8 +43,8 @@ class Event:
 
 @dataclass(frozen=True)
 class ResultLog:
-    """A result file: its events in the order of the file, the numbers of broken lines, and the
-    ``:::SYSJSON`` and ``:::DLPAL`` lines that some submitters print (empty where they do not)."""
+    """A result file: its events in the order of the file, the numbers of broken lines, and the ``:::SYSJSON``
+    and ``:::DLPAL`` lines. (Only some submitters print such lines.)"""
 
     events: list[Event]
     broken_lines: list[int]
@@ -60,9 +60,9 @@ class ResultLog:
 class PowerLog:
     """A power file as logged: times (ms since the epoch) and watts of its readings in file order.
 
-    ``estimates`` are constant figures that were not measured, as (ms, watts); ``conversion_eff`` is the
-    supply's efficiency that the submitter names (it is not applied to the readings), ``measured`` what
-    it says was metered (``AC``, ``DC``).
+    ``estimates`` are constant figures that were not measured, as (ms, watts). ``conversion_eff`` is the
+    efficiency of the power supply, as the submitter names it. It is not applied to the readings. ``measured``
+    says where the meter reads: before the power supply (``AC``) or behind it (``DC``).
     """
 
     time_ms: NDArray[np.float64]
@@ -76,7 +76,8 @@ class PowerLog:
 
 
 def number(value: Any) -> float | None:
-    """``value`` as a float that a log can mean, also from a string. ``None`` for everything else."""
+    """``value`` as a float, if a log can have such a number, also from a string. ``None`` for everything
+    else."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:

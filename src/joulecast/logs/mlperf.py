@@ -1,13 +1,12 @@
-"""MLPerf Training power submissions to run records.
+"""Makes run records from power submissions of MLPerf Training.
 
-``SYSTEM/BENCHMARK/result_X.txt`` is a run. ``SYSTEM/BENCHMARK/power/result_X/node_N.txt`` has the
-readings of its meters. Above SYSTEM there is usually ``results``, and any number of folders. Submitters
-are not strict about X: one of the two may be padded with zeros, or have ``_raw``. A power folder is taken
-for such a run only if no other run and no other folder can be meant.
+``SYSTEM/BENCHMARK/result_X.txt`` is a run. ``SYSTEM/BENCHMARK/power/result_X/node_N.txt`` has the readings of
+its meters. Above SYSTEM there is usually ``results``, and any number of folders. Submitters are not strict
+about X: in one of the two names, its number may have leading zeros, or ``_raw`` may be added. Then the power
+folder belongs to the run only if no other run and no other folder can be meant.
 
-A source is a folder of submissions, or flat tables of runs. One run at a time is read, judged and
-written. Of each run, only a few numbers are kept. At the end, the repeats of a setting are compared by
-these.
+A source is a folder of submissions, or flat tables of runs. One run at a time is read, judged and written.
+Only a few numbers of each run stay in memory. At the end, they are used to compare the repeats of a setting.
 """
 
 import math
@@ -58,14 +57,15 @@ def import_mlperf(
     Args:
         source: a folder with ``SYSTEM/BENCHMARK/result_*.txt`` somewhere below it, with
             ``runs.csv``, ``events.csv`` and ``power.csv``, or with a table of times (``runs.csv.gz`` alone).
-        out: where the records go, all of them or none if it is new; a record that is there already is
-            replaced whole.
-        workers: processes to read submissions with; tables are read by one.
-        unit: of the readings of power.
-        shift_s: that are added to their times.
+        out: folder for the records. A new folder appears with all records, or not at all. In an existing
+            folder, records are replaced one by one.
+        workers: number of processes that read submissions. Tables are read by one process.
+        unit: unit of the power readings.
+        shift_s: seconds that are added to the times of the readings.
 
     Raises:
-        JoulecastError: the source has no run, or none that is clean; with the list of reasons.
+        JoulecastError: the source has no run, or no run that fits may use. The error gives the list of
+            reasons.
     """
     if not source.is_dir():
         raise JoulecastError(f"{source}: no such folder")
@@ -130,11 +130,11 @@ def _part(source: Path, out: Path, said: _Said, first: int, step: int) -> list[R
 
 @dataclass(frozen=True)
 class RunFiles:
-    """The files of one run and the names that its place gives it.
+    """The files of one run, and the names that follow from its folders.
 
-    ``power`` maps ``node_0``, ``sw_0`` ... to files, ``benchmark_has_power`` says whether any run of
-    the benchmark has a power folder, ``description`` is the submission's own file on the system, and
-    ``submitter`` the folders above ``results``.
+    ``power`` maps ``node_0``, ``sw_0`` ... to files. ``benchmark_has_power`` says whether any run of the
+    benchmark has a power folder. ``description`` is the submission's file that describes the system.
+    ``submitter`` is made of the folders above ``results``.
     """
 
     run: str
@@ -151,7 +151,7 @@ class RunFiles:
 
     @property
     def submission(self) -> str:
-        """The parts that together no other run has: submitter, benchmark, system and result file."""
+        """Submitter, benchmark, system and result file. No other run has the same four."""
         name = f"{self.benchmark}-{self.system}-{self.stem}"
         return f"{self.submitter}/{name}" if self.submitter else name
 
@@ -159,7 +159,7 @@ class RunFiles:
         """The content of one of its files.
 
         Raises:
-            JoulecastError: it cannot be read, is no regular file, or is too large.
+            JoulecastError: the file cannot be read, is no regular file, or is too large.
         """
         file = self.source / path
         # A link in a folder from outside must not make us read other files of this machine.
@@ -266,7 +266,7 @@ def runs_of(source: Path) -> list[RunFiles]:
 
 
 def read_run(files: RunFiles) -> ImportedRun:
-    """Read one run. Nothing in its files makes this fail. Faults are among its findings."""
+    """Read one run. A fault in its files raises no error: it becomes one of the findings."""
     findings = Findings()
     log = ResultLog([], [], {}, None)
     try:

@@ -101,10 +101,10 @@ def _power_by_run(folder: Path) -> Iterator[tuple[str, pd.DataFrame]]:
 
 
 def read_tables(folder: Path) -> Iterator[ImportedRun]:
-    """The runs of the tables, those without readings last.
+    """The runs of the tables. Runs without readings come last.
 
     Raises:
-        JoulecastError: naming the table that is missing columns or cannot be read.
+        JoulecastError: a table lacks columns, or cannot be read. The error names the table.
     """
     file = _file(folder, "runs")
     runs = checked_table(next(_parts(folder, "runs")), {"run": Column("text")}, str(file))
@@ -190,8 +190,8 @@ def _add_meter(run: ImportedRun, name: str, t_s: Floats, watts: Floats, supply: 
 
 
 def times_table(folder: Path) -> pd.DataFrame:
-    """A row a run that reached its target: ``run, submission, submitter, system, network, accelerator, nodes,
-    accelerators_per_node, batch, samples, work_unit, total_s``.
+    """A row for each run that reached its target: ``run, submission, submitter, system, network, accelerator,
+    nodes, accelerators_per_node, batch, samples, work_unit, total_s``.
 
     Raises:
         JoulecastError: the table cannot be read; names the row.

@@ -1,6 +1,8 @@
-"""Collectives that nccl-tests (or rccl-tests) timed, from what ``all_reduce_perf`` and its like printed.
+"""Collectives that nccl-tests (or rccl-tests) timed: reads what ``all_reduce_perf`` and the other tests
+printed.
 
-A log may hold several tests, one after the other, and what a launcher wrote before and between its lines.
+A log may have several tests, one after the other. A launcher may have written lines before them and in
+between.
 """
 
 import re
@@ -77,7 +79,7 @@ def read_nccl_tests(source: Path) -> list[CollectiveTest]:
     """All tests of a log, or of the logs in a folder and the folders below it.
 
     Raises:
-        JoulecastError: no log there, or one that is none of nccl-tests; names it.
+        JoulecastError: there is no log, or a log is not from nccl-tests. The error names it.
     """
     files = (
         sorted(path for path in source.rglob("*") if path.is_file())

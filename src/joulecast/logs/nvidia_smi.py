@@ -1,7 +1,7 @@
 """CSV of ``nvidia-smi --query-gpu=... --format=csv``, with any columns in any order.
 
-Its times are from the node's clock, and name no zone. With MIG, it reads the whole GPU, whichever slice
-worked.
+The times come from the node's clock, and name no zone. With MIG, nvidia-smi reads the whole GPU, and not a
+slice.
 """
 
 import re
@@ -27,7 +27,7 @@ def read(file: Path, options: LogOptions) -> Log:
     """The power of each GPU of a node.
 
     Raises:
-        JoulecastError: a column is missing, or a cell is no reading; names line and column.
+        JoulecastError: a column is missing, or a cell is no reading. The error names line and column.
     """
     table = LogTable(file, _WHAT, options, options.columns)
     if not options.columns and any(_TIME.match(cell) for cell in table.first):

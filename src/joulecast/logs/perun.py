@@ -1,8 +1,8 @@
-"""What perun measured: its HDF5 file, or the CSV file that ``perun export ... csv`` makes from it.
+"""Reads measurements of perun: its HDF5 file, or the CSV file that ``perun export ... csv`` makes from it.
 
 With ``--rounds``, perun repeats a run, one round after the other. The times of a round count from the begin
-of this round, but all rounds of a call have only one date. So a round is taken to begin where the one before
-it ended. Values in watts or joules that perun read from a sensor are used. Values that perun
+of this round, but all rounds of a call have only one date. So it is assumed that a round begins when the
+round before it ends. Values in watts or joules that perun read from a sensor are used. Values that perun
 computed by a formula are not used.
 """
 
@@ -47,7 +47,7 @@ def read(file: Path, options: LogOptions) -> Log:
     """The runs of a file of perun.
 
     Raises:
-        JoulecastError: it is no such file, or holds no sensor of power.
+        JoulecastError: the file is not from perun, or has no power sensor.
     """
     if file.suffix in (".hdf5", ".h5"):
         with opened_hdf5(file, _WHAT) as found:

@@ -68,7 +68,7 @@ def read(file: Path, options: LogOptions) -> Log:
     """The power or energy of each device.
 
     Raises:
-        JoulecastError: it is no such answer, or does not say what its numbers are.
+        JoulecastError: the file is no such answer, or does not say what its numbers mean.
     """
     series = _series(file)
     names = sorted({labels.get("__name__", "") for labels, _ in series})

@@ -1,8 +1,8 @@
 """Compares runs: with the repeats of their setting, with their platform, and with each other.
 
-A run may have other readings than its repeats. All repeats may read half or double of what their platform
-reads in every other setting. A run may be there twice, metered before and behind the power supplies. Two
-runs may have the same readings.
+It looks for four faults. The readings of a run differ from its repeats. All repeats of a setting read half or
+double of what their platform reads in every other setting. A run occurs twice, metered before and behind the
+power supplies. Two runs have the same readings.
 """
 
 import math
@@ -33,11 +33,11 @@ class Repeat:
     Attributes:
         run: its name.
         setting: submitter, system, benchmark and nodes.
-        when: its start and stop, in ms since the epoch where ``dated``, else on its own clock.
+        when: its start and stop, in ms since the epoch if ``dated`` is true, else on its own clock.
         watts: mean watts of a metered node during the run.
-        joules_per_work: of all nodes.
-        load_w: what a node draws for most of the run, and ``floor_w`` at its lowest; NaN if unknown.
-        supply: what was metered.
+        joules_per_work: joules of all nodes for a unit of work.
+        load_w: watts of a node during most of the run. ``floor_w`` has its lowest watts. NaN if unknown.
+        supply: where it was metered (``AC`` or ``DC``).
         readings: a hash of each meter's readings.
     """
 
@@ -61,7 +61,7 @@ def repeat_of(
     meters: Iterable[CheckedMeter],
     work: int,
 ) -> Repeat:
-    """Condense one run; ``zero_s`` is the zero of its clock since the epoch, where that is known."""
+    """The facts of one run. ``zero_s`` is the zero of its clock, in s since the epoch, if this is known."""
     read = [m for m in meters if m.info.available and len(np.unique(m.t_s)) > 1]
     energies = [float(_curve(m).between(*map(np.array, run_s))) for m in read]
     inside = [m.watts[(m.t_s >= run_s[0]) & (m.t_s <= run_s[1])] for m in read]

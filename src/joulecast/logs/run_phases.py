@@ -1,10 +1,10 @@
-"""What a run did when, and how much of it: phases and the work in each.
+"""The phases of a run, and the work that it did in each of them.
 
-MLPerf logs say when epochs, blocks and evaluations begin and end, each with an index. What the index
-counts depends on the benchmark: epochs (ResNet, SSD, Mask R-CNN, RNN-T), samples so far under the name of
-samples (LLMs, Stable Diffusion) or of epochs (BERT, U-Net, GPT-3), steps so far (the first Stable Diffusion),
-or epochs with their fractions (DLRM, GNN). Work is counted in whole epochs where a log counts nothing finer,
-in samples elsewhere.
+MLPerf logs say when epochs, blocks and evaluations begin and end, each with an index. What the index counts
+depends on the benchmark. It counts epochs (ResNet, SSD, Mask R-CNN, RNN-T), fractions of epochs (DLRM, GNN),
+steps so far (the first Stable Diffusion), or samples so far (LLMs, later Stable Diffusion). BERT, U-Net and
+GPT-3 also count samples, but call them epochs. If a log counts nothing finer than whole epochs, work is
+counted in epochs, otherwise in samples.
 """
 
 import math
@@ -36,10 +36,10 @@ _CUT_SHORT = 0.5
 class Interval:
     """One epoch, block or evaluation, in seconds of the run clock.
 
-    ``index`` is what the log counts it with, ``counts_samples``, ``counts_steps`` and ``counts_epochs``
-    whether it says that this is a count of samples, steps or epochs; ``closed`` is false for one whose end
-    the log does not show. ``reached`` is the count that its stop states, ``lasts`` how much of the index it
-    says that it will last.
+    ``index`` is its number in the log. ``counts_samples``, ``counts_steps`` and ``counts_epochs`` say what
+    this number counts, if the log says it. ``closed`` is false if the log does not show the end of the
+    interval. ``reached`` is the count at its end. ``lasts`` is by how much the index will grow, if the log
+    announces it.
     """
 
     phase: str
@@ -138,11 +138,12 @@ class _Pairs:
 def intervals_of(
     events: Iterable[Event], zero_ms: float, run_stop_s: float
 ) -> tuple[list[Interval], int]:
-    """Pair the starts and stops of a log, whose lines may be out of order and written by several ranks.
+    """Pair the starts and stops in a log. Its lines may be out of order, and several ranks may have written
+    them.
 
     Returns:
-        The intervals, of which those that are open at the end stop with the run; and how many events there
-        are without the other end.
+        The intervals. An interval without a stop ends with the run. Also the number of events whose other end
+        is missing.
     """
     pairs = {phase: _Pairs(phase) for phase in _STARTS.values()}
     for event in sorted(events, key=lambda event: event.time_ms):
@@ -312,11 +313,11 @@ def logged_work(
 
     Args:
         intervals: sorted by start.
-        init_s: start and stop of the initialisation, where the log has both.
-        run_s: start and stop of the run, where the log has both.
+        init_s: start and stop of the initialisation, if the log has both.
+        run_s: start and stop of the run, if the log has both.
         batch_size: the global batch size, if known.
-        train_samples: samples of the data set, if known; used only with evaluations that count its
-            shares (for SSD this field holds steps).
+        train_samples: number of samples in the data set, if known. It is used only if evaluations count
+            shares of the data set. (For SSD, this field has steps.)
     """
     # Jobs run on after the target is reached, and Stable Diffusion evaluates only then.
     inside = [i for i in intervals if run_s is None or i.start_s < run_s[1]]
@@ -381,7 +382,8 @@ def _row(interval: Interval, samples: float = math.nan) -> _Row:
 
 
 def work_done(unit: WorkUnit, work: float, lasts_s: float) -> list[Interval]:
-    """What a run of ``lasts_s`` did, where no log says when: an evaluation right before its end counts it."""
+    """The work of a run of ``lasts_s``, for logs without times of the work: an evaluation right before the
+    end has the count."""
     at_s = lasts_s * (1 - 1e-9)
     said = {f"counts_{unit}": True}
     return [Interval("evaluation", work, at_s, at_s, **said)]

@@ -1,7 +1,7 @@
 """Jobs of SLURM's accounting with the joules that it counted: ``sacct --parsable2`` or ``sacct --json``.
 
-The energy is a total over all nodes of a job. It is divided evenly over them, and has no trace. The
-figure of the job itself counts. If there is none, that of its numbered steps counts, or else that of its
+The energy is a total over all nodes of a job. It is divided evenly over them, and has no trace. The energy of
+the job itself counts. If it is missing, the sum over its numbered steps counts, or else the energy of its
 batch step.
 """
 
@@ -51,7 +51,7 @@ def read(file: Path, options: LogOptions) -> Log:
     """The jobs of a file, each with its energy.
 
     Raises:
-        JoulecastError: it is no output of sacct, or lacks a column; names the line.
+        JoulecastError: the file is no output of sacct, or lacks a column. The error names the line.
     """
     form: TimeForm
     if file.suffix == ".json":

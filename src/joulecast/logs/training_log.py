@@ -31,12 +31,12 @@ class LoggedStep:
 
     Attributes:
         where: file and line.
-        step: that was done last.
-        t_s: when it was done, in the form of :class:`StepLog`.
-        samples: trained up to here.
+        step: the last step that was done.
+        t_s: time when this step was done, in the form of :class:`StepLog`.
+        samples: number of samples that were trained up to this line.
         batch: samples of a step.
-        lasts_s: of a step, without evaluations and checkpoints; the mean since the line before.
-        gpu_j: of a step and a GPU, the mean over both since the line before.
+        lasts_s: seconds of a step, without evaluations and checkpoints: the mean since the line before.
+        gpu_j: joules of a step and a GPU: the mean over all GPUs, and over the steps since the line before.
     """
 
     where: str
@@ -50,14 +50,14 @@ class LoggedStep:
 
 @dataclass(frozen=True)
 class StepLog:
-    """A training: two steps or more in their order, and the form of their times."""
+    """A training: at least two steps, in their order, and the form of their times."""
 
     steps: list[LoggedStep]
     form: TimeForm
 
     @property
     def trained(self) -> dict[str, int]:
-        """``samples`` and ``batch`` as far as the log has them, else ``steps``.
+        """``samples`` and ``batch``, if the log has them; otherwise ``steps``.
 
         Raises:
             JoulecastError: the samples do not grow.
@@ -79,11 +79,12 @@ def read_steps(file: Path, clock: Clock) -> StepLog:
     """The steps of a training.
 
     Args:
-        file: what the training printed; or an event file, which has ``tfevents`` in its name.
-        clock: where the zone of its times is.
+        file: the output of the training; or an event file, which has ``tfevents`` in its name.
+        clock: has the time zone of the file.
 
     Raises:
-        JoulecastError: it has less than two lines of steps, or one that cannot be; names the line.
+        JoulecastError: the file has fewer than two lines of steps, or a line is impossible. The error names
+            the line.
     """
     if "tfevents" in file.name:
         events = enumerate(read_events(file), start=1)
@@ -154,8 +155,8 @@ def _printed(file: Path, clock: Clock) -> StepLog:
 
 
 def read_training_log(file: Path, clock: Clock) -> dict[str, str | int]:
-    """A training: ``start`` and ``stop`` (ISO 8601), and :attr:`StepLog.trained`; arguments and errors as
-    :func:`read_steps`."""
+    """The facts of a training: ``start`` and ``stop`` (ISO 8601), and :attr:`StepLog.trained`. Arguments and
+    errors are the same as for :func:`read_steps`."""
     log = read_steps(file, clock)
     zone = "UTC" if log.form == "placed" else None
     start, stop = (

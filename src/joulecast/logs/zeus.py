@@ -1,7 +1,7 @@
 """Logs of Zeus: the windows of a ``ZeusMonitor``, and the readings of a ``PowerMonitor``.
 
-A window log has a row a window with the joules of each GPU: totals without a trace. A power log has no header
-(Zeus up to 0.11), or is what ``python -m zeus.monitor power`` prints.
+In a window log, each row is a window, with the joules of each GPU. They are totals without a trace. A power
+log has no header (Zeus up to 0.11), or is what ``python -m zeus.monitor power`` prints.
 """
 
 import ast
@@ -24,10 +24,10 @@ _MAX_BYTES = 500_000_000
 
 
 def read(file: Path, options: LogOptions) -> Log:
-    """What a log of Zeus holds.
+    """The content of a log of Zeus.
 
     Raises:
-        JoulecastError: it is no such log; names line and column.
+        JoulecastError: the file is no log of Zeus. The error names line and column.
     """
     table = LogTable(file, _WHAT, options)
     if table.first[0] == _WINDOWS[0]:

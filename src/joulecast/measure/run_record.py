@@ -1,4 +1,4 @@
-"""The record of a run, from the samplers of its hosts and from what its ranks did.
+"""Makes the record of a run, from the samples of its hosts and from the stages of its ranks.
 
 The same function, :func:`run_record`, makes the record of our own training and of an observed command.
 """
@@ -50,9 +50,9 @@ def meter_info(meter: Mapping[str, Any], died: str | None = None, **read: Any) -
     """A row of :attr:`~joulecast.measure.power.samples.Samples.meters`, in the form that a record has.
 
     Args:
-        meter: its row.
+        meter: the row of the meter.
         died: reason why the sampler did not end in order.
-        read: how well it was read.
+        read: how well the meter was read.
     """
     fault = meter["fault"] or died
     return MeterInfo(
@@ -179,11 +179,11 @@ def run_record(
     """The record of a run.
 
     Args:
-        samplers: what each host's sampler has read.
+        samplers: the samples of each host.
         fingerprints: the facts of each host.
         outcome: what the run did, on the run's clock.
-        stages: with the columns of :data:`~joulecast.runs.frames.STAGE_COLUMNS`.
-        init_s: begin of the phase before the first step, in s on the run's clock, if it was sampled.
+        stages: a table with the columns of :data:`~joulecast.runs.frames.STAGE_COLUMNS`.
+        init_s: begin of the phase before the first step, in s on the run's clock, if meters were read in it.
         load: load by other programs before the run.
         facts: other fields of :class:`~joulecast.runs.record.RunInfo`.
     """

@@ -1,7 +1,7 @@
 """Baseline partitioners: they cut one order of a network's nodes, by one measure.
 
-cudasize and hashrate are names in the paper's Table 1 without a definition; these are reconstructions
-(partition.md, section 1), as good as their names tell. A baseline gives the ideals after each of its stages.
+The paper's Table 1 has the names cudasize and hashrate, but no definition. We reconstructed both from their
+names (docs/explanation/partition.md). A baseline gives the ideal after each of its stages.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,8 @@ from joulecast.partition.taskgraph import TaskGraph
 
 
 def proportional_cuts(weights: Sequence[float], stages: int) -> list[int]:
-    """Ends of stages with equal shares of the weights, each at the nearest node; none is empty."""
+    """Ends of stages with equal shares of the weights. Each end is at the nearest node, and no stage is
+    empty."""
     done = np.concatenate([[0.0], np.cumsum(np.asarray(weights, float))])
     ends = [0]
     for stage in range(1, stages):
@@ -26,12 +27,12 @@ def proportional_cuts(weights: Sequence[float], stages: int) -> list[int]:
 
 
 def block_cuts(weights: Sequence[float], stages: int) -> list[int]:
-    """Ends of blocks (Barany and Grinberg 2015), as torchgpipe balances them: nearly even, one node at a
-    time.
+    """Ends of blocks of nearly equal weight (Barany and Grinberg 2015), as in torchgpipe. One node at a time
+    is moved.
 
-    The lightest block gets a node from the side of the heaviest one. This is repeated until the two differ
-    by no more than the weight of one node. At the start, the weight of the lightest node is subtracted from
-    all.
+    The lightest block gets a node from its neighbour on the side of the heaviest block. This is repeated
+    until the two differ by no more than the weight of one node. At the start, the weight of the lightest node
+    is subtracted from all weights.
     """
     least = min(weights)
     done = [0.0, *accumulate(weight - least for weight in weights)]
@@ -68,7 +69,7 @@ the exact cut of the order in the file."""
 
 
 def baseline_ideals(name: str, graph: TaskGraph, problem: Problem) -> list[int]:
-    """The ideals after each stage of a baseline's pipeline; all devices are alike."""
+    """The ideal after each stage of a baseline's pipeline. All devices are alike."""
     stages = problem.devices
     if name == "one order, exact":
         return list(cut_order_by_work(problem, range(len(graph.tasks))).ideals)

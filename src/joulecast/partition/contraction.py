@@ -1,9 +1,9 @@
 """Nodes that must be in one stage become one node.
 
-If sending an output alone takes as long as the bottleneck to beat, no better pipeline sends it. So its
-producer, all its readers, and all nodes between them are in one stage. What is left is a smaller problem
-with the same better pipelines. It is often much smaller, because the tensors early in a network are
-large.
+A bottleneck is known, and a better pipeline is wanted. If sending an output takes as long as this bottleneck,
+no better pipeline sends the output. So its producer, all its readers, and all nodes between them are in one
+stage. This gives a smaller problem with the same better pipelines. It is often much smaller, because the
+tensors early in a network are large.
 """
 
 from collections.abc import Sequence
@@ -19,14 +19,14 @@ from joulecast.partition.problem import Floats, Output, Problem
 
 @dataclass(frozen=True)
 class Contraction:
-    """A smaller problem, and for each of its nodes the nodes of the larger problem that it stands for."""
+    """A smaller problem. For each of its nodes, it has the nodes of the larger problem that were joined."""
 
     problem: Problem
     members: tuple[int, ...]
     """A set of nodes for each node of the smaller problem."""
 
     def expanded(self, ideal: int) -> int:
-        """The ideal of the larger problem that an ideal of the smaller one stands for."""
+        """An ideal of the smaller problem, as an ideal of the larger problem."""
         found = 0
         for node in nodes_in_set(ideal):
             found |= self.members[node]
@@ -61,7 +61,8 @@ def _in_running_order(before: Sequence[set[int]], first: Sequence[int]) -> list[
 
 
 def contracted(problem: Problem, bottleneck: float) -> Contraction | None:
-    """The problem without the cuts that cost as much as ``bottleneck``; ``None`` if there are none."""
+    """The problem without the cuts that cost as much as ``bottleneck`` or more; ``None`` if there are no such
+    cuts."""
     most = max(problem.replicas)
     pairs = [
         (output.producer, reader)

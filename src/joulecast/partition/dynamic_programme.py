@@ -1,14 +1,13 @@
 """The dynamic programme over ideals, and the proof that its answer is the best.
 
-Any pipeline is a chain of ideals, from nothing done to everything done. For every ideal and every number
-of used devices, the programme keeps the least bottleneck with which a pipeline gets there. An ideal is
-final when all ideals that it includes are final (partition.md, section 2, item 5). The programme is exact
-on the ideals that it gets.
+Any pipeline is a chain of ideals, from nothing done to everything done. For every ideal and every number of
+used devices, the programme keeps the least bottleneck of the pipelines that lead to this ideal. The value of
+an ideal is final after all ideals that it includes. The programme is exact on the ideals that it gets.
 
-A pipeline that is known already shows which ideals are needed. If another one is to be faster than its
-bottleneck B, what is done after m of D devices weighs between T - (D - m) B and m B. Only such ideals are
-listed (:meth:`~joulecast.partition.order.WeighedOrder.ideals_within`). If the programme finds nothing
-better among them, nothing better exists. This is the certificate.
+A known pipeline with bottleneck B shows which ideals are needed. T is the work of all nodes. In a faster
+pipeline on D devices, the first m devices do between T - (D - m) B and m B of the work. Only ideals of this
+weight are listed (:meth:`~joulecast.partition.order.WeighedOrder.ideals_within`). If the programme finds no
+faster pipeline among them, there is none. This is the certificate.
 """
 
 import math
@@ -37,16 +36,17 @@ class Chain:
 
 
 def in_growing_order(weighed: Sequence[tuple[float, int]]) -> list[int]:
-    """Ideals in an order in which none comes before one that it includes."""
+    """Ideals in an order in which every ideal comes after all ideals that it includes."""
     return [ideal for _, ideal in sorted(weighed, key=lambda each: (each[0], each[1].bit_count()))]
 
 
 def best_chain(problem: Problem, ideals: Sequence[int], limit: float = math.inf) -> Chain | None:
-    """The chain of some of these ideals with the least bottleneck, if this is below ``limit``.
+    """The chain of ideals with the least bottleneck, if this bottleneck is below ``limit``.
 
     Args:
         problem: what stages cost, and the devices.
-        ideals: in growing order (:func:`in_growing_order`). Nothing and everything must be among them.
+        ideals: ideals in growing order (:func:`in_growing_order`). The empty ideal and the ideal of all nodes
+            must be among them.
         limit: the bottleneck has to be below this.
     """
     if problem.only_work_counts and len(ideals) <= _ALL_PAIRS:
@@ -126,10 +126,11 @@ def _best_chain_by_work(problem: Problem, ideals: Sequence[int], limit: float) -
 
 
 def weightless_gaps(problem: Problem) -> tuple[list[float], list[float]]:
-    """Weights that no ideal has: the open intervals between these, in order.
+    """Gaps: open intervals of weights that no ideal has, in order. The result has their lower ends and their
+    upper ends.
 
-    A node leaves such a gap if every other node comes either before it or after it. An ideal with this
-    node has all nodes before it. An ideal without it has no node after it.
+    There is a gap at a node if every other node comes either before it or after it. The reason: an ideal with
+    this node has all nodes before it, and an ideal without this node has no node after it.
     """
     order = problem.order
     below, above = [], []
@@ -156,8 +157,8 @@ def _least_done(gaps: tuple[list[float], list[float]], weight: float) -> float:
 
 
 def state_windows(problem: Problem, bottleneck: float) -> list[WeightRange]:
-    """For 0, 1, ... used devices, the range of work that can be done by then, if no stage takes longer than
-    this."""
+    """For 0, 1, ... used devices, the range of work that they can have done, if no stage takes longer than
+    ``bottleneck``."""
     total, devices = problem.order.total, problem.devices
     if math.isinf(bottleneck):
         return [WeightRange(-math.inf, math.inf) for _ in range(devices + 1)]
@@ -190,11 +191,11 @@ def _straight_windows(
 
 
 def lower_bound(problem: Problem) -> float:
-    """A bottleneck below which no pipeline is. It follows from the heaviest node, the average, and the
-    gaps.
+    """A lower bound of the bottleneck of all pipelines. It follows from the heaviest node, the average, and
+    the gaps.
 
-    Transfers and memory only make stages slower. If a stage may have replicas, these share the work of a
-    node, so that the heaviest node is no bound.
+    Transfers and memory limits are left out, because they only make stages slower. If a stage may have
+    replicas, they share the work of a node. Then the heaviest node gives no bound.
     """
     average = problem.order.total / problem.devices
     if not problem.is_straight:
@@ -241,7 +242,8 @@ def _bisected(
 
 
 def orders_to_cut(order: PartialOrder) -> list[list[int]]:
-    """Some orders in which the nodes can run: as given, and branch after branch from either side."""
+    """Some orders in which the nodes can run: the given order, and two orders that go through one branch
+    after the other."""
     given = list(range(order.size))
 
     def by_branch(largest_first: bool) -> list[int]:
@@ -260,7 +262,7 @@ def orders_to_cut(order: PartialOrder) -> list[list[int]]:
 
 
 def prefixes(order: Sequence[int]) -> list[int]:
-    """The ideals that an order of the nodes goes through."""
+    """The ideals of an order of the nodes: its first node, its first two nodes, and so on."""
     found = [0]
     for node in order:
         found.append(found[-1] | 1 << node)
@@ -268,8 +270,8 @@ def prefixes(order: Sequence[int]) -> list[int]:
 
 
 def cut_order_by_work(problem: Problem, nodes: Sequence[int]) -> Chain:
-    """The best cut of one order if only work counts: the bottleneck is bisected, and stages are filled
-    greedily."""
+    """The best cut of one order, if only work counts. The bottleneck is found by bisection. For a trial
+    bottleneck, stages are filled one after the other."""
     done = [0.0, *np.cumsum(problem.order.weights[list(nodes)]).tolist()]
     stages = problem.devices
 

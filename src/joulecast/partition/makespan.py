@@ -1,4 +1,4 @@
-"""Seconds of a pipeline's step from the times of its stages, as the planner's experiment predicts them."""
+"""Predicts the seconds of a pipeline's step from the times of its stages, for the planner's experiment."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -19,8 +19,8 @@ def makespan(
     b + (M - 1) max b.
 
     Args:
-        forward_s: seconds of each stage's forward pass of one micro-batch.
-        backward_s: the same for its backward pass.
+        forward_s: seconds of the forward pass of one micro-batch, for each stage.
+        backward_s: the same for the backward pass.
     """
     stages = range(len(forward_s))
     # Forwards that a stage does before its first backward.

@@ -68,8 +68,8 @@ class _OnTape:
 
 @dataclass
 class StepByTask:
-    """One training step, task by task: seconds of each forward and backward pass, and the gradient of
-    each parameter, by the parameter's id."""
+    """The result of a training step that ran task by task: seconds of each forward and backward pass, and the
+    gradient of each parameter, by the parameter's id."""
 
     forward: dict[str, float] = field(default_factory=dict)
     backward: dict[str, float] = field(default_factory=dict)
@@ -147,12 +147,12 @@ class _Timed(fx.Interpreter):
 def step_by_task(
     captured: Captured, inputs: Sequence[Tensor], gradients: Sequence[Tensor]
 ) -> StepByTask:
-    """One training step task by task, ``inplace=True`` off while it lasts.
+    """Do one training step, task by task. During the step, layers with ``inplace=True`` work on copies.
 
     Args:
-        captured: tasks of the module.
-        inputs: a batch of them.
-        gradients: of the module's outputs, one for each tensor among them.
+        captured: the tasks of the module.
+        inputs: a batch of inputs.
+        gradients: gradients of the module's outputs, one for each tensor.
     """
     layers: list[Any] = [
         each for each in captured.traced.modules() if getattr(each, "inplace", False)
@@ -195,15 +195,15 @@ def measure_module(
     """Measure every task of a module on one thread. Steps that are measured task by task alternate with whole
     steps.
 
-    Each sort has one step more than ``passes``, and its first step is dropped. A time is the mean of the
-    fastest quarter of the steps (:func:`.mean_of_fastest`). The provenance has ``step_s``, the time of a
+    Of each kind of step, ``passes`` and one more are made. The first one is dropped. A time is the mean of
+    the fastest quarter of the steps (:func:`.mean_of_fastest`). The provenance has ``step_s``, the time of a
     whole step of the unchanged module, next to ``tasks_s``, the sum of all tasks. Gradients of the module's
     parameters are dropped.
 
     Args:
-        name: of the graph.
+        name: name of the graph.
         module: the network, on the CPU.
-        inputs: a batch of them. The first dimension of each is the batch.
+        inputs: a batch of inputs. The first dimension of each tensor is the batch.
         passes: number of timed steps.
 
     Raises:
@@ -265,15 +265,15 @@ def measure_tasks(
     """Measure every task of one of the campaign's networks, with random weights and images.
 
     Args:
-        network: a name of :data:`joulecast.measure.workloads.networks.NETWORKS`.
+        network: a name in :data:`joulecast.measure.workloads.networks.NETWORKS`.
         batch: samples of a step.
-        image_size: pixels of a side; ``None`` is 224, and Inception's 299.
-        classes: of the data set.
-        passes: timed steps.
+        image_size: height and width in pixels. ``None``: 224, or 299 for Inception.
+        classes: number of classes of the data set.
+        passes: number of timed steps.
 
     Raises:
-        JoulecastError: unknown network, a size it does not take, counts below 1, or as
-            :func:`measure_module`.
+        JoulecastError: the network is not known, does not take this size, or a count is below 1; or an error
+            of :func:`measure_module`.
     """
     network_info(network)
     pixels = _pixels(network, image_size)

@@ -1,10 +1,11 @@
-"""The partial order of a graph's nodes as bit sets, its ideals, antichains, and the antichain DAG.
+"""The partial order of a graph's nodes, its ideals and antichains, and the antichain DAG. Sets of nodes are
+bit sets.
 
-An *ideal* (down-set) is a set of nodes with all their ancestors: everything that is done at some moment of
-the forward pass. Its maximal nodes are an *antichain*, and name it. A stage of a pipeline is the difference
-of two ideals, so a pipeline is a chain of ideals (partition.md, section 2; Harlap et al. 2018).
+An *ideal* (down-set) is a set of nodes that has all ancestors of its nodes: the nodes that are done at some
+moment of the forward pass. Its maximal nodes are an *antichain*, which determines the ideal. A stage of a
+pipeline is the difference of two ideals, so a pipeline is a chain of ideals (Harlap et al. 2018).
 
-Bit i of a set is node i; nodes are numbered in an order in which they can run.
+Bit i of a set stands for node i. Nodes are numbered in an order in which they can run.
 """
 
 import math
@@ -51,7 +52,7 @@ class WeightRange:
 
 
 def merged_windows(windows: Iterable[WeightRange]) -> list[WeightRange]:
-    """Windows that cover the same weights, in order and apart."""
+    """Windows that cover the same weights, in order, without overlaps."""
     found: list[WeightRange] = []
     for window in sorted(windows, key=lambda w: w.least):
         if window.most < window.least:
@@ -67,7 +68,7 @@ class PartialOrder:
     """Partial order of a graph's nodes.
 
     Args:
-        before: for each node the nodes that it directly needs, all of smaller number.
+        before: for each node, the nodes that it directly needs. They have smaller numbers.
     """
 
     def __init__(self, before: Sequence[Iterable[int]]) -> None:
@@ -98,7 +99,7 @@ class PartialOrder:
         return [node for node in nodes_in_set(ideal) if not self.after[node] & ideal]
 
     def crossing(self, ideal: int) -> list[int]:
-        """The nodes of an ideal that a node outside of it reads."""
+        """The nodes of an ideal whose output a node outside of the ideal reads."""
         return [node for node in nodes_in_set(ideal) if self.after[node] & ~ideal]
 
     def larger_by_one(self, ideal: int) -> list[int]:
@@ -109,10 +110,11 @@ class PartialOrder:
         ]
 
     def ideals_from(self, ideal: int, limit: int) -> list[int]:
-        """All ideals that include ``ideal``, by size: the states of the antichain DAG from there on.
+        """All ideals that include ``ideal``, the smallest first: the states of the antichain DAG from
+        ``ideal`` on.
 
         Raises:
-            TooManyIdeals: more than ``limit``.
+            TooManyIdeals: there are more than ``limit``.
         """
         found = {ideal: None}
         level = [ideal]
@@ -128,12 +130,12 @@ class PartialOrder:
 
 
 class WeighedOrder(PartialOrder):
-    """A partial order whose nodes weigh something (their work).
+    """A partial order whose nodes have weights (their work).
 
     Args:
         before: as in :class:`PartialOrder`.
-        weights: of the nodes, none negative. They are kept as whole multiples of one small unit, so that sums
-            are exact in whatever order they are taken, and no ideal weighs less than one that it includes.
+        weights: weights of the nodes, not negative. They are kept as whole multiples of one small unit. So
+            sums are exact in any order, and no ideal weighs less than an ideal that it includes.
     """
 
     def __init__(self, before: Sequence[Iterable[int]], weights: Sequence[float]) -> None:
@@ -154,7 +156,7 @@ class WeighedOrder(PartialOrder):
         self.total = self.weight(self.everything)
 
     def weight(self, bits: int) -> float:
-        """Weight of a set."""
+        """Weight of a set of nodes."""
         total = 0.0
         if bits.bit_count() <= _FEW_NODES:
             for node in nodes_in_set(bits):
@@ -170,13 +172,14 @@ class WeighedOrder(PartialOrder):
     def ideals_within(self, windows: Sequence[WeightRange], limit: int) -> list[tuple[float, int]]:
         """All ideals whose weight is in one of the windows, with their weights, in no order.
 
-        An interval of ideals (all those between two) is divided in two at a node, which is in or out.
-        Intervals that reach no window are skipped. So the time is about in proportion to the number of
-        ideals that are found. This does not hold if windows are narrow and hardly any ideal has such a
-        weight. Then the search ends as if too many were found.
+        The search divides intervals of ideals. An interval has all ideals between two ideals. One half has
+        the ideals with some node, the other half has the ideals without it. An interval whose weights lie in
+        no window is skipped. So the time is about in proportion to the number of ideals that are found. If
+        windows are narrow and hardly any ideal is in one, this does not hold. Then the search stops, as if
+        there were too many ideals.
 
         Raises:
-            TooManyIdeals: more than ``limit``.
+            TooManyIdeals: there are more than ``limit``.
         """
         found: list[tuple[float, int]] = []
         visits_left = _VISITS_PER_IDEAL * (limit + 1)

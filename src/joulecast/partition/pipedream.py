@@ -1,8 +1,8 @@
-"""What PipeDream's optimizer finds, with its own arithmetic: for comparison, not for use.
+"""The answer of PipeDream's optimizer, by its own arithmetic. It is for comparison, not for use.
 
-Its faults are kept (partition.md, section 2): a boundary counts nodes that no node outside reads;
-the first stage pays no transfer; states are listed from the first source only. Harlap et al.
-2018, `optimizer_graph_hierarchical.py`; times in seconds, as there.
+Its faults are kept. At a boundary, it also counts nodes that no other stage reads. The first stage pays no
+transfer. States are listed from the first source only. Source: Harlap et al. 2018,
+`optimizer_graph_hierarchical.py`. Times are in seconds, as in that file.
 """
 
 import math
@@ -35,7 +35,7 @@ class CompatStage:
 
 @dataclass(frozen=True)
 class CompatPlan:
-    """PipeDream's answer: the slowest stage's seconds, the stages, and how many states there were."""
+    """PipeDream's answer: the seconds of the slowest stage, the stages, and the number of states."""
 
     bottleneck_s: float
     stages: tuple[CompatStage, ...]
@@ -70,14 +70,14 @@ def compat_plan(
 
     Args:
         graph: the profile, without its inputs.
-        devices: number of machines, on one level.
+        devices: number of machines. All are on one level.
         bandwidth: bytes per second.
         replicate: ``False`` is PipeDream's option ``--straight_pipeline``.
-        counts_transfers: ``True`` is its ``--activation_compression_ratio 1``. Otherwise activations travel
-            for free.
+        counts_transfers: ``True`` is PipeDream's option ``--activation_compression_ratio 1``. Otherwise,
+            sending activations costs nothing.
 
     Raises:
-        JoulecastError: more stages than states, or too many states for its programme.
+        JoulecastError: there are more stages than states, or too many states for PipeDream's programme.
     """
     order = PartialOrder([[graph.index[name] for name in task.reads] for task in graph.tasks])
     try:

@@ -1,9 +1,8 @@
-"""Runs a partition of a network as a pipeline on this machine, with other runs to compare its step with.
+"""Runs a partition of a network as a pipeline on this machine. Other runs are made to compare its step with.
 
-torchrun starts a rank for each stage. Each rank has its own core and thread. Four kinds of steps take
-turns: every stage alone, the whole network in one process, the pipeline, and whole networks in as many
-processes as there are cores. The last shows the speed of all cores together. No pipeline can be faster
-than this.
+torchrun starts a rank for each stage. Each rank has its own core and thread. Four kinds of steps take turns:
+every stage alone, the whole network in one process, the pipeline, and whole networks in as many processes as
+there are cores. The last kind shows the speed of all cores together. No pipeline can be faster than this.
 """
 
 import json
@@ -58,17 +57,17 @@ def measure_pipeline(
     quiet_wait_s: float = 0.0,
     timeout_s: float = 300.0,
 ) -> dict[str, Any]:
-    """The record of a partition that is run as a pipeline, with a rank for each stage.
+    """Run a partition as a pipeline, with a rank for each stage. Returns the record.
 
     Args:
         run: ``network``, ``image_size``, ``batch_size``, ``micro_batches`` and ``schedule``.
-        stages: names of the tasks of every stage.
-        classes: of the network's outputs.
+        stages: for every stage, the names of its tasks.
+        classes: number of classes of the network's output.
         log_file: gets what the ranks print.
         quiet_wait_s: longest wait for other programs to end.
 
     Raises:
-        JoulecastError: a batch that does not divide, or a rank failed.
+        JoulecastError: the batch does not divide, or a rank failed.
     """
     name = f"pipeline of {run['network']}"
     if run["batch_size"] % run["micro_batches"]:

@@ -1,4 +1,5 @@
-"""What the command line and the tables say about a plan: one dictionary for all modes and formats."""
+"""A plan as a dictionary, for the command line and the tables. It has the same form for all modes and
+formats."""
 
 import time
 from typing import Any
@@ -28,10 +29,11 @@ def plan_report(
     memory: float | None = None,
     most_ideals: int | None = None,
 ) -> dict[str, Any]:
-    """The best plan of a graph; times in its file's unit (``*_us`` in microseconds where known).
+    """The best plan of a graph. Times are in the unit of the graph's file. Keys that end with ``_us`` have
+    microseconds, if known.
 
     Raises:
-        JoulecastError: a useless option, nothing that fits.
+        JoulecastError: an option has no effect, or no pipeline fits.
     """
     problem = pipeline_problem(graph, devices, cost or "compute", bandwidth, replicate, memory)
     plan = best_plan(problem, MOST_IDEALS if most_ideals is None else most_ideals)
@@ -94,11 +96,11 @@ def compat_report(
     replicate: bool,
     memory: float | None,
 ) -> dict[str, Any]:
-    """What PipeDream's optimizer finds in a graph. This optimizer has no proof, and no sum of work and
-    transfer.
+    """The plan of PipeDream's optimizer for a graph. This optimizer gives no proof, and cannot take work plus
+    transfers as the cost.
 
     Raises:
-        JoulecastError: the optimizer cannot do what is asked.
+        JoulecastError: the optimizer does not have an option that is asked for.
     """
     if cost == "sum" or memory is not None:
         what = "--cost sum" if cost == "sum" else "--memory"
@@ -144,7 +146,8 @@ def compat_report(
 
 
 def partition_report(graph: TaskGraph, request: PartitionRequest) -> dict[str, Any]:
-    """The stages of a graph: :func:`plan_report`, or :func:`compat_report`; raises as these."""
+    """The stages of a graph, by :func:`plan_report` or by :func:`compat_report`. It raises the same errors as
+    these two."""
     options = (
         request.devices,
         request.cost,

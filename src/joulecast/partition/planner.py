@@ -1,14 +1,13 @@
-"""The best pipeline, and the proof that there is none better.
+"""The best pipeline, and the proof that no better one exists.
 
     problem = pipeline_problem(read_partitionable(path), devices=4)
     plan = best_plan(problem)
     plan.bottleneck, plan.lower_bound, plan.is_certified, [stage.nodes for stage in plan.stages]
 
-First, a few linear orders of the nodes are cut. This is quick and nearly right. The bottleneck of this
-answer shows through which ideals a better pipeline could go
-(:mod:`joulecast.partition.dynamic_programme`). All of these are searched, first for bottlenecks near the
-lower bound, because these leave few ideals. If there are too many to list, the answer is not proven, and
-the gap is reported.
+First, a few linear orders of the nodes are cut. This is quick and nearly right. The bottleneck of this answer
+shows which ideals a better pipeline could have (:mod:`joulecast.partition.dynamic_programme`). The search
+looks at all of these ideals. It begins with bottlenecks near the lower bound, because they leave few ideals.
+If there are too many ideals to list, the answer is not proven, and the gap is reported.
 """
 
 import math
@@ -61,11 +60,12 @@ class Plan:
 
     Attributes:
         bottleneck: time of the slowest stage, in us.
-        lower_bound: no pipeline has a smaller bottleneck; equal to it when the plan is certified.
+        lower_bound: no pipeline has a smaller bottleneck than this. If the plan is certified, it equals
+            ``bottleneck``.
         is_certified: whether the plan is proven to be the best.
-        proof: how, or why not.
-        searched_ideals: that were listed for it.
-        cpu_s: what the planning took, without reading the graph.
+        proof: how this is proven, or why it is not.
+        searched_ideals: number of ideals that were listed for the proof.
+        cpu_s: CPU seconds of the planning, without reading the graph.
     """
 
     graph: str
@@ -80,12 +80,13 @@ class Plan:
 
     @property
     def speedup_bound(self) -> float:
-        """Work of all nodes over the bottleneck: what a pipeline that is always full gains."""
+        """Work of all nodes, divided by the bottleneck: the speedup of a pipeline that is always full."""
         return self.work / self.bottleneck if self.bottleneck else 1.0
 
     @property
     def gap(self) -> float | None:
-        """Share by which the bottleneck is above the lower bound; ``None`` if only the bound is 0."""
+        """Share by which the bottleneck is above the lower bound; ``None`` if the bound is 0 and the
+        bottleneck is not."""
         if not self.lower_bound:
             return None if self.bottleneck else 0.0
         return self.bottleneck / self.lower_bound - 1
@@ -212,8 +213,8 @@ class _Search:
 
 
 def best_plan(problem: Problem, most_ideals: int = MOST_IDEALS) -> Plan:
-    """The pipeline with the least bottleneck. It is certified, unless there are more ideals than can be
-    listed.
+    """The pipeline with the least bottleneck. If there are too many ideals to list, it is the best one that
+    was found, without a certificate.
 
     Raises:
         JoulecastError: no pipeline fits the memory of the devices.

@@ -1,4 +1,4 @@
-"""The partitioning experiment on one network: how long planners take, and how good their cuts are."""
+"""The experiment with planners on one network: how long each planner takes, and how good its cut is."""
 
 import json
 import time
@@ -81,17 +81,18 @@ def _on_devices(graph: TaskGraph, devices: int, micro_batches: int) -> dict[str,
 def partition_experiment(
     path: Path, devices: Sequence[int], micro_batches: int, source: str, out: Path
 ) -> None:
-    """Plan one network for several numbers of devices, beside the baselines, and write it as JSON.
+    """Plan one network for several numbers of devices, by our planner and the baselines. The result is
+    written as JSON.
 
     Args:
         path: task graph or PipeDream profile.
-        devices: numbers of stages; more than there are nodes are left out.
-        micro_batches: of the predicted pipelines.
+        devices: numbers of stages. A number that is larger than the number of nodes is left out.
+        micro_batches: number of micro-batches of the predicted pipelines.
         source: whether the graph was ``measured`` here, ``recorded``, or is ``public`` data.
-        out: file.
+        out: file to write.
 
     Raises:
-        JoulecastError: an unsound graph.
+        JoulecastError: the graph is not valid.
     """
     graph = read_partitionable(path)
     found = {
@@ -111,10 +112,10 @@ def partition_experiment(
 
 
 def stages_for_runtime(graph: TaskGraph, devices: int, planner: str) -> list[list[str]]:
-    """Tasks of each stage by a planner: ``exact`` or a baseline.
+    """Tasks of each stage, as a planner cuts them. The planner is ``exact`` or a baseline.
 
     Raises:
-        JoulecastError: no such planner, or more stages than tasks.
+        JoulecastError: there is no such planner, or there are more stages than tasks.
     """
     problem = pipeline_problem(graph, devices)
     if planner == "exact":

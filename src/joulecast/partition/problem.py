@@ -1,8 +1,8 @@
-"""What a pipeline partition costs: work, transfers, memory, and the devices that stages are put on.
+"""The problem of partitioning: work, transfers and memory of stages, and the devices for them.
 
-A problem is a partial order of nodes with work, the outputs that cross between stages, and the numbers of
-devices that may share a stage's samples (replicas). What a stage costs is computed for many stages at once
-(:class:`~joulecast.partition.stage_costs.StageCosts`): all those that begin after one ideal.
+A problem has three parts: a partial order of nodes with work, the outputs that cross between stages, and the
+numbers of devices that may share a stage's samples (replicas). The costs of many stages are computed at once:
+of all stages that begin after one ideal (:class:`~joulecast.partition.stage_costs.StageCosts`).
 """
 
 import math
@@ -45,20 +45,20 @@ class Output:
 
 @dataclass(frozen=True)
 class Problem:
-    """What is to be partitioned, on what, and what counts. Times are in us.
+    """A graph, the devices to partition it on, and the costs that count. Times are in us.
 
     Attributes:
-        name: of the graph.
-        node_names: of the order's nodes.
-        order: the nodes, weighed with their work.
-        work: of each node on a device.
-        outputs: what crosses between stages, and counts.
-        traffic: what crosses, whether it counts or not: its ``cost`` is in bytes.
+        name: name of the graph.
+        node_names: names of the nodes in ``order``.
+        order: partial order of the nodes, with their work as weights.
+        work: time of each node on a device.
+        outputs: outputs that cross between stages and whose transfer counts.
+        traffic: all outputs that cross between stages. Their ``cost`` is in bytes.
         cost: how work and transfers make a stage's time.
-        devices: how many there are; all of them get a part.
+        devices: number of devices. Each of them gets a part.
         replicas: numbers of devices that a stage may be on.
         parameters, activations: bytes of each node.
-        memory: of a device; a stage may not need more.
+        memory: bytes of a device. A stage may not need more.
         reduce_time: time to send one byte of gradients between the replicas of a stage.
         is_integer: whether all stages' costs are whole numbers.
     """
@@ -85,26 +85,27 @@ class Problem:
 
     @cached_property
     def rounding(self) -> float:
-        """By how much sums of weights may differ if the order of their terms differs. It is 0 if all
-        weights are whole."""
+        """Largest difference between sums of the same weights in different orders. It is 0 if all weights are
+        whole numbers."""
         is_whole = all((each == np.floor(each)).all() for each in (self.order.weights, self.work))
         return 0.0 if is_whole else _ROUNDING * self.order.total
 
     @property
     def only_work_counts(self) -> bool:
-        """Whether the cost of a stage is the weight of its nodes, with one stage on every device and no
-        other limits."""
+        """Whether only work counts: the cost of a stage is the weight of its nodes, every device has one
+        stage, and there are no other limits."""
         return self.is_straight and self.memory is None and not self.outputs
 
     def stashed(self, used: int, replicas: int) -> int:
-        """Number of micro-batches whose activations a stage holds: as many as are in the stages after it
-        (1F1B)."""
+        """Number of micro-batches whose activations a stage holds (1F1B). It follows from the number of
+        devices after the stage."""
         return -(-(self.devices - used) // replicas)
 
     def stage_memory(
         self, parameters: Floats | float, activations: Floats | float, used: int, replicas: int
     ) -> Floats | float:
-        """Memory of a stage with so many bytes, the first of whose devices is number ``used``."""
+        """Memory of a stage, from the bytes of its parameters and activations. ``used`` devices are before
+        the stage."""
         return PARAMETER_COPIES * parameters + self.stashed(used, replicas) * activations
 
 
@@ -120,18 +121,18 @@ def pipeline_problem(
 
     Args:
         graph: what to cut.
-        devices: number of devices. All are alike, and each gets a part. There are as many stages, or fewer
-            if they are replicated.
+        devices: number of devices. All are alike, and each gets a part. There are as many stages as devices,
+            or fewer if stages are replicated.
         cost: ``compute`` (work alone), ``max`` (transfers hide behind work, or work behind transfers),
             ``sum``.
-        bandwidth: bytes per second of a device's link, in each direction; for transfers, and for the
-            gradients of replicated stages.
+        bandwidth: bytes per second of a device's link, in each direction. It is needed for transfers, and for
+            the gradients of replicated stages.
         replicate: stages may be on several devices, which split the samples and sum their gradients.
         memory: bytes of a device.
 
     Raises:
-        JoulecastError: more stages than nodes, a missing or useless number, a node too large for
-            ``memory``.
+        JoulecastError: there are more stages than nodes, a number is missing or has no effect, or a node
+            needs more than ``memory``.
     """
     where = f"graph {graph.name}"
     size = len(graph.tasks)
@@ -205,8 +206,8 @@ def summable(*parts: Floats) -> list[Floats]:
     """Numbers rounded so that all their sums are exact. The rounding is less than the last bits of their
     sum.
 
-    Then sums are the same in any order and on every processor. So rounding does not decide which of
-    several equally good pipelines is found, nor whether it reaches its bound. Whole numbers are not
+    Sums of the results are the same in any order and on every processor. So rounding decides neither which of
+    several equally good pipelines is found, nor whether a pipeline reaches its bound. Whole numbers are not
     changed.
     """
     total = float(sum(np.abs(part).sum() for part in parts))

@@ -1,4 +1,4 @@
-"""The questions that the partitioner answers, from a command or the configuration."""
+"""Requests to the partitioner, from a command or the configuration."""
 
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -128,8 +128,8 @@ class PartitionRequest(Request):
     ideals: int | None = Field(
         default=None,
         ge=1,
-        description="Most ideals (sets of tasks that can be the finished ones) that the search lists. A "
-        "graph with more gets no certificate.",
+        description="Most ideals that the search lists. An ideal is the set of tasks that are finished at "
+        "some moment. A graph with more ideals gets no certificate.",
     )
     export: Path | None = Field(
         default=None,

@@ -1,5 +1,5 @@
-"""What stages cost. All stages that begin after one ideal are computed at once. Also, what each stage of
-a plan has."""
+"""The costs of stages. All stages that begin after one ideal are computed at once. Also the description of
+each stage of a plan."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class StageCosts:
 
     Args:
         problem: what stages cost, and the devices.
-        ideals: the first is empty, the last has all nodes, and none comes before an ideal that it includes.
+        ideals: the first is empty, and the last has all nodes. Each comes after all ideals that it includes.
     """
 
     def __init__(self, problem: Problem, ideals: Sequence[int]) -> None:
@@ -63,7 +63,7 @@ class StageCosts:
         return total, by_ideal
 
     def stages_after(self, begin: int, end: int) -> NDArray[np.intp]:
-        """Positions before ``end`` of the ideals that include the one at ``begin``."""
+        """Positions (before ``end``) of the ideals that include the ideal at ``begin``."""
         first = (begin + 1) // 8
         last = (end + 7) // 8
         maximal = np.flatnonzero(_unpacked(self._maximal[begin], self.problem.order.size))
@@ -74,9 +74,9 @@ class StageCosts:
         return np.arange(begin + 1, end)
 
     def transfers(self, begin: int, ends: NDArray[np.intp]) -> tuple[Floats, Floats]:
-        """Cost of what enters and of what leaves the stages from ``begin`` to each of ``ends``.
+        """Costs of the transfers into and out of the stages from ``begin`` to each of ``ends``.
 
-        Every output counts once where it leaves a stage, and once in every stage that it enters.
+        Every output counts once for the stage that it leaves, and once for every stage that it enters.
         """
         enters, leaves = np.zeros(len(ends)), self._leaving[ends].copy()
         if not len(ends) or self._crossing is None:
@@ -103,7 +103,8 @@ class StageCosts:
         return enters, leaves
 
     def may_take_less(self, limit: float, begin: int, ends: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Whether the stages from ``begin`` to each of ``ends`` take less by their work alone."""
+        """Whether the work alone of the stages from ``begin`` to each of ``ends`` takes less than ``limit``,
+        with as many replicas as are allowed."""
         most = max(self.problem.replicas)
         found = self.work[ends] - self.work[begin] < most * limit + self.problem.rounding
         return np.asarray(found, bool)
@@ -157,10 +158,11 @@ def _unpacked(rows: NDArray[np.uint8], count: int) -> NDArray[np.uint8]:
 class Stage:
     """One stage: its nodes, the number of devices that share its samples, and what it costs.
 
-    ``time`` is what counts for the bottleneck. ``work`` is the time of its nodes on one device. ``enters``
-    and ``leaves`` are the times to send what crosses its edges, in both directions; ``None`` if they do not
-    count. ``bytes_in`` and ``bytes_out`` are the activations that cross its edges (as many bytes of
-    gradients come back). ``memory`` is in bytes, with the activations of ``stashed`` micro-batches.
+    ``time`` counts for the bottleneck. ``work`` is the time of its nodes on one device. ``enters`` and
+    ``leaves`` are the times of the transfers at its two edges, with activations and gradients; ``None`` if
+    transfers do not count. ``bytes_in`` and ``bytes_out`` are the activations that cross its edges. (The
+    gradients that come back have as many bytes.) ``memory`` is in bytes. It contains the activations of
+    ``stashed`` micro-batches.
     """
 
     nodes: tuple[str, ...]
@@ -180,7 +182,7 @@ class Stage:
 def described_stages(
     problem: Problem, ideals: Sequence[int], replicas: Sequence[int]
 ) -> list[Stage]:
-    """What each stage of a chain of ideals has and costs."""
+    """The stages of a chain of ideals, each with its nodes and costs."""
     chain = [0, *ideals]
     costs = StageCosts(problem, chain)
     used, found = 0, []

@@ -92,10 +92,10 @@ def write_stages(out: Path, report: Mapping[str, Any], facts: Mapping[str, Any])
     """Write the file.
 
     Args:
-        out: file.
-        report: of the plan, each stage on one device.
-        facts: of the module: the provenance of its measured graph; or ``function``, as MODULE:FUNCTION, and
-            ``output``, the shape of its logits.
+        out: file to write.
+        report: report of the plan. Each stage is on one device.
+        facts: facts about the module. They are the provenance of its measured graph; or ``function`` (as
+            MODULE:FUNCTION) and ``output`` (the shape of its logits).
 
     Raises:
         JoulecastError: a stage is on several devices, or the module is not known.

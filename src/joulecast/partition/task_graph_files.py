@@ -2,8 +2,8 @@
 
 A profile has a line a node and an indented line an edge, in any order: ``nodeN -- description --
 forward_compute_time=ms, backward_compute_time=ms, activation_size=bytes or [a; b], parameter_size=bytes``,
-sometimes with `` -- stage_id=k`` behind; ``\\tnodeA -- nodeB``. Source nodes called ``Input`` carry the
-loading of data, and are dropped as PipeDream's own optimizer drops them.
+sometimes with `` -- stage_id=k`` behind; ``\\tnodeA -- nodeB``. Source nodes called ``Input`` stand for
+the loading of data. They are dropped, as in PipeDream's own optimizer.
 """
 
 import json
@@ -32,7 +32,8 @@ def read_partitionable(path: Path) -> TaskGraph:
     """Read a task graph of our own, or a PipeDream profile.
 
     Raises:
-        JoulecastError: missing, empty, neither of the two, or not sound; names the file, and line or node.
+        JoulecastError: the file is missing, empty, not valid, or has neither of the two formats. The error
+            names the file, and the line or node.
     """
     text = read_text(path, "graph", MAX_GRAPH_BYTES)
     if not text.strip():
@@ -92,11 +93,12 @@ def _task(where: str, line: str) -> Task:
 
 
 def pipedream_graph(path: Path, text: str) -> TaskGraph:
-    """The task graph of a PipeDream profile; times in the file are milliseconds.
+    """The task graph of a PipeDream profile. Times in the file are in milliseconds.
 
     Raises:
-        JoulecastError: a line that is neither node nor edge, a missing or negative time or size, an edge to
-            an unknown node, a node twice over, a cycle, nothing but inputs; names the line.
+        JoulecastError: a line is neither node nor edge, a time or size is missing or negative, an edge leads
+            to an unknown node, a node occurs twice, there is a cycle, or there are only inputs. The error
+            names the line.
     """
     tasks: dict[str, Task] = {}
     edges: list[tuple[str, str, str]] = []
@@ -136,11 +138,13 @@ def task_graph_file(graph: str) -> Path:
     """The file of a graph that can be partitioned: a path, or the measured task graph of a network.
 
     Args:
-        graph: the path of a file, which may be a shipped one below ``recorded``; or a network's name, whose
-            graph is the user's own (``recorded/task-graphs/NAME.json``) or the shipped one.
+        graph: the path of a file; or the name of a network. The path may be below the shipped ``recorded``.
+            For a name, the user's own graph is taken (``recorded/task-graphs/NAME.json``), or else the
+            shipped one.
 
     Raises:
-        JoulecastError: no graph of that name; lists those that there are. A path is not looked at.
+        JoulecastError: there is no graph of this name. The error lists the known names. A path is not
+            checked.
     """
     path = Path(graph)
     if path.is_file():

@@ -1,4 +1,4 @@
-"""The task graph of a network, which a partitioner cuts. Needs no torch.
+"""The task graph of a network, which a partitioner cuts. This module needs no torch.
 
 A task is one call in the forward pass of the network (a layer or a function), with its measured forward
 and backward times, its parameters and its output. The op graph (:mod:`joulecast.graphs.opgraph`) says how
@@ -27,9 +27,9 @@ _LONGEST_NAME = 500
 class Task:
     """One task.
 
-    ``reads`` are the tasks whose output it takes; ``activation_bytes`` the size of its own output (as much
-    comes back as a gradient), ``parameter_bytes`` of what it trains; times are in microseconds of one step
-    of the graph's batch; ``flops`` of the forward pass, ``None`` where they were not counted.
+    ``reads`` has the tasks whose output it takes. ``activation_bytes`` is the size of its own output (its
+    gradient has the same size). ``parameter_bytes`` is the size of its parameters. Times are in microseconds,
+    for one step with the graph's batch. ``flops`` counts the forward pass only; ``None`` if not counted.
     """
 
     name: str
@@ -82,7 +82,7 @@ class TaskGraph:
         return sum(task.work_us for task in self.tasks)
 
     def write(self, path: Path) -> None:
-        """Write the graph as JSON, a task a line."""
+        """Write the graph as JSON, with a line for each task."""
         head = {
             "format": FORMAT,
             "name": self.name,
@@ -101,8 +101,8 @@ def in_order(where: str, tasks: Sequence[Task]) -> tuple[Task, ...]:
     interleaved, and a cut of the order crosses few tensors.
 
     Raises:
-        JoulecastError: two tasks have one name, a task reads one that does not exist, or there is a
-            cycle. It names them.
+        JoulecastError: two tasks have the same name, a task reads a task that does not exist, or there is a
+            cycle. The error names the tasks.
     """
     by_name: dict[str, Task] = {}
     for task in tasks:
@@ -148,7 +148,7 @@ def checked_number(
     """A number from ``least`` to ``most``.
 
     Raises:
-        JoulecastError: it is something else; ``where`` and ``name`` say which.
+        JoulecastError: the value is no such number. The error names ``where`` and ``name``.
     """
     try:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -166,7 +166,7 @@ def checked_name(where: str, what: str, value: Any) -> str:
     """A name that fits into a line.
 
     Raises:
-        JoulecastError: it is something else; ``where`` and ``what`` say which.
+        JoulecastError: the value is no such name. The error names ``where`` and ``what``.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value) if abs(value) <= LARGEST else ""
@@ -181,7 +181,7 @@ def require_few_nodes(where: str, nodes: int) -> None:
     """Refuse a graph that no partitioner can hold.
 
     Raises:
-        JoulecastError: it has more than :data:`MAX_NODES`.
+        JoulecastError: the graph has more than :data:`MAX_NODES` nodes.
     """
     if nodes > MAX_NODES:
         raise JoulecastError(
@@ -216,10 +216,11 @@ def _task_of(where: str, content: Any) -> Task:
 
 
 def task_graph_of(path: Path, content: Any) -> TaskGraph:
-    """The task graph that a JSON file of our own has.
+    """The task graph in a JSON file of our own format.
 
     Raises:
-        JoulecastError: not such a graph, or not a sound one; names the file and the task.
+        JoulecastError: the file has no task graph, or the graph is not valid. The error names the file and
+            the task.
     """
     where = str(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:

@@ -1,22 +1,23 @@
-"""The tasks of a module: what a partitioner cuts, unmeasured.
+"""The tasks of a module, without times. A partitioner cuts them.
 
     captured = capture_tasks(module, *inputs)
 
-The trace is that of ``torch.fx.symbolic_trace`` in training mode, or where that cannot follow the forward
-that of ``torch.export`` (which also knows what reads a tensor after it was changed in place). Every node
-that calls something and gives a tensor (or several) is a task of the node's name. The others are none:
+``torch.fx.symbolic_trace`` traces the module in training mode. If it cannot follow the forward pass,
+``torch.export`` does. (``torch.export`` also knows which node reads a tensor after it was changed in place.)
+Every node that calls something and gives one or more tensors is a task, with the name of the node. These
+nodes are no tasks:
 
-* Nodes without a tensor (sizes, attributes, arithmetic on them) and ``get_attr`` nodes: every stage that
-  needs them has its own copy. The tasks whose tensors they look at count among what the task reads, so that
-  a stage that gets what its tasks read can run them.
-* Nodes that pick one of the outputs of a task that gives several (``getitem`` of a tuple, say): they run
-  with that task, so that what crosses a cut is tensors and no tuples.
-* A node that changes a buffer in place and that no node reads (the batch counter of a batch norm, which the
-  export leaves free-floating).
-* Nodes without a tensor that no task needs (assertions on sizes); a stage leaves them out.
+* Nodes without a tensor (sizes, attributes, arithmetic on them) and ``get_attr`` nodes. Every stage that
+  needs them has its own copy. A task that needs such a node also reads the tensors that the node looks at. So
+  every stage has what it needs to run the node.
+* Nodes that pick one of several outputs of a task (for example, ``getitem`` of a tuple). They run with this
+  task. So only tensors cross a cut, and no tuples.
+* A node that changes a buffer in place and that no node reads, such as the batch counter of a batch norm in
+  an export.
+* Nodes without a tensor that no task needs (assertions on sizes). Stages leave them out.
 
-The network's input is no task. A stage other than the first can need it too (a vision transformer's
-``reshape`` looks at its size).
+The network's input is no task. Not only the first stage may need it: a vision transformer's ``reshape`` looks
+at its size.
 """
 
 import functools
@@ -40,7 +41,8 @@ _PICKS = (operator.getitem, getattr)
 
 @dataclass(frozen=True)
 class CapturedTask:
-    """A task of a trace, unmeasured; fields as in :class:`~joulecast.partition.taskgraph.Task`."""
+    """A task of a trace, without times. The fields are the same as in
+    :class:`~joulecast.partition.taskgraph.Task`."""
 
     name: str
     description: str
@@ -81,8 +83,8 @@ def reason_of(error: Exception) -> str:
 
 @contextmanager
 def left_as_it_was(module: nn.Module) -> Iterator[None]:
-    """Let a block of code train the network. Afterwards, mode, buffers (running means) and random numbers
-    are as before."""
+    """Let a ``with`` block train the network. After the block, mode, buffers (running means) and random
+    numbers are as before."""
     modes = {each: each.training for each in module.modules()}
     buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
     with torch.random.fork_rng(devices=[]):
@@ -98,7 +100,7 @@ def left_as_it_was(module: nn.Module) -> Iterator[None]:
 
 
 def changes_its_input(node: fx.Node, traced: fx.GraphModule) -> bool:
-    """Whether a node works in place, as the network is written."""
+    """Whether the network's code lets a node work in place."""
     if node.op == "call_module":
         return bool(getattr(traced.get_submodule(str(node.target)), "inplace", False))
     if node.kwargs.get("inplace"):
@@ -249,17 +251,18 @@ def _captured(traced: fx.GraphModule, tracer: str, inputs: Sequence[Tensor]) -> 
 
 
 def capture_tasks(module: nn.Module, *inputs: Tensor) -> Captured:
-    """Trace a module's training forward and fold it into tasks; the module stays as it was.
+    """Trace a module's forward pass in training mode, and divide it into tasks. The module is not changed.
 
     Args:
-        module: on the CPU, or on ``meta`` (then so must be the inputs).
-        inputs: a batch of them; sizes and FLOPs are those of it.
+        module: the module, on the CPU or on ``meta``. The inputs must be on the same device.
+        inputs: a batch of inputs. Sizes and FLOPs are for this batch.
 
-    A parameter that two tasks use counts with the first of them.
+    A parameter that two tasks use counts for the first of them.
 
     Raises:
-        JoulecastError: the module cannot go forward on the inputs; or neither tracer can follow it (with
-            both reasons), as when it changes a tensor in place that is read afterwards.
+        JoulecastError: the module's forward pass fails on the inputs; or neither tracer can follow it, for
+            example because it changes a tensor in place that is read afterwards. The error has the reasons of
+            both tracers.
     """
     with left_as_it_was(module):
         try:

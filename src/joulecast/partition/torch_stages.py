@@ -1,11 +1,12 @@
-"""A module of torch cut into pipeline stages, which ``torch.distributed.pipelining`` runs.
+"""Cuts a module of torch into pipeline stages. ``torch.distributed.pipelining`` runs them.
 
     the stages of any plan        stages = cut_into_stages(module, [images], [["conv1", ...], ["relu", ...]])
     what runs those of this rank  pipeline = pipeline_of(mine, len(stages), "1f1b", 4, loss)
     a step, alike on all ranks    pipeline.step(images, target=labels, losses=losses)
 
-A stage is an ``fx.GraphModule`` with the module's own parameters. It gets what it or a later stage reads of
-earlier ones, and hands on what later ones read: a value that skips a stage passes through it.
+A stage is an ``fx.GraphModule`` with the module's own parameters. It receives the values of earlier stages
+that this stage or a later one reads. It sends on the values that later stages read. So a value that skips a
+stage passes through it.
 """
 
 from collections.abc import Callable, Sequence
@@ -222,18 +223,21 @@ def cut_into_stages(
     mine: Sequence[int] | None = None,
     device: str | torch.device = "cpu",
 ) -> list[fx.GraphModule]:
-    """The module of each stage; they share the module's parameters, and train what it trains.
+    """The module of each stage. The stages share the parameters of the whole module. A parameter that it does
+    not train, they do not train either.
 
     Args:
-        module: any on the CPU that :func:`~joulecast.partition.tasks.capture_tasks` can follow.
-        inputs: those of one micro-batch; sizes that the module reads are constants of the stages.
-        stages: names of each stage's tasks, as a plan has them.
-        mine: the stages that are wanted, all by default.
-        device: that they are put on.
+        module: a module on the CPU that :func:`~joulecast.partition.tasks.capture_tasks` can follow.
+        inputs: inputs of one micro-batch. If the module reads their sizes, these become constants of the
+            stages.
+        stages: for each stage, the names of its tasks, as in a plan.
+        mine: the stages to return; by default all.
+        device: device for the stages.
 
     Raises:
-        JoulecastError: a task is in no stage, in two, or unknown; a stage is empty or reads from a later one;
-            two stages would have one parameter; or a number is made of a tensor's elements. Names the task.
+        JoulecastError: a task is in no stage, in two stages, or unknown; a stage is empty, or reads from a
+            later stage; two stages would share a parameter; or the module makes a number of a tensor's
+            element. The error names the task.
     """
     cut = _Cut(module, inputs, stages)
     wanted = range(len(stages)) if mine is None else mine
@@ -257,13 +261,13 @@ def pipeline_of(
 
     Args:
         mine: modules of :func:`stages_of_rank`, on the device.
-        stages: how many there are: as many as ranks, or with ``interleaved`` a multiple of it.
-        micro_batches: equal parts of a step's batch.
-        loss: mean over a micro-batch, of the last stage's outputs and the target.
-        device: of this rank.
+        stages: number of all stages. It equals the number of ranks, or a multiple of it with ``interleaved``.
+        micro_batches: number of equal parts of a step's batch.
+        loss: function of the last stage's outputs and the target: the mean over a micro-batch.
+        device: device of this rank.
 
     Raises:
-        JoulecastError: stages that the ranks cannot have.
+        JoulecastError: the number of stages does not fit the number of ranks.
     """
     ranks = distributed.get_world_size()
     if stages % ranks or (stages != ranks and schedule != "interleaved"):

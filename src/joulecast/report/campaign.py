@@ -1,4 +1,4 @@
-"""The answers that a campaign gives by itself: forecasts, advice, and what its settings cost.
+"""The answers that every campaign contains: forecasts, advice, and the costs of its settings.
 
 The page shows these answers. Tables and JSON next to the page have them, too.
 """
@@ -36,11 +36,12 @@ _SCALE = ("ranks_per_host", "accelerators_per_node")
 
 @dataclass(frozen=True)
 class CampaignForecast:
-    """Rows of :func:`joulecast.energy.forecast.forecast`. ``work_is`` says in words for which work.
+    """The forecast of a campaign: rows of :func:`joulecast.energy.forecast.forecast`. ``work_is`` names the
+    amount of work for which they hold.
 
     ``notes`` say what is not forecast, and why. ``most_run`` of a row is the largest scale on which its
-    training was run. ``has_steps`` says whether its work is whole steps of its batch. ``runs_were`` says
-    how long runs lasted, and on what.
+    training was run. ``has_steps`` says whether its work is a number of whole steps. ``runs_were`` says how
+    long the runs lasted, and on how many nodes.
     """
 
     rows: list[dict[str, Any]]
@@ -53,7 +54,7 @@ class CampaignForecast:
 class Advised:
     """Advice on one network: the request and its answer, or why there is none.
 
-    ``label`` is its name in charts. ``has_steps`` says whether its work is whole steps of the batch.
+    ``label`` is the network's name in charts. ``has_steps`` says whether the work is a number of whole steps.
     """
 
     name: str
@@ -78,7 +79,8 @@ def campaign_answers(results: Results, configfile: str | None = None) -> Campaig
     """The answers of a campaign.
 
     Args:
-        configfile: of the campaign. The command of the advice names it for its prices.
+        configfile: the campaign's configuration file. The command in the advice names it, because it has the
+            prices.
     """
     runs = KnownRuns.of_fit(results.fit)
     # The command takes one file of prices.
@@ -91,8 +93,8 @@ def campaign_answers(results: Results, configfile: str | None = None) -> Campaig
 
 
 def write_answers(answers: CampaignAnswers, out: Path, prices: Prices) -> None:
-    """Write ``forecast.json`` and ``advice.json``, unrounded, and the table ``costs``, if there are such
-    answers."""
+    """Write ``forecast.json`` and ``advice.json`` (unrounded), and the table ``costs``. An answer that does
+    not exist is not written."""
     out.mkdir(parents=True, exist_ok=True)
     advice = answers.advice.content or []
     found: dict[str, Any] = {
@@ -126,11 +128,12 @@ def work_in_words(unit: str) -> str:
 def advise_campaign(
     results: Results, runs: KnownRuns, priced_by: str | None = None
 ) -> list[Advised]:
-    """Advice for every network of the campaign. Each asks for the least energy, as ``joulecast advise`` does.
+    """Advice for every network of the campaign. The objective is energy, as by default in ``joulecast
+    advise``.
 
     Args:
-        runs: of the campaign.
-        priced_by: the configuration with the prices, as the command names it.
+        runs: the campaign's runs.
+        priced_by: path of the configuration with the prices, for the command in the advice.
 
     Raises:
         NothingToShow: no training run is left.
@@ -156,10 +159,10 @@ def advise_campaign(
 
 
 def campaign_forecast(results: Results, runs: KnownRuns) -> CampaignForecast:
-    """Forecasts from the fewest nodes that were run to four times the most.
+    """Forecasts for node counts from the smallest that was run to four times the largest.
 
-    One chart shows runs that count in the same unit, so these are forecast together. The unit with most
-    runs counts.
+    A chart can show only runs that count in the same unit. So only the runs with the most frequent unit are
+    forecast.
 
     Raises:
         NothingToShow: nothing can be forecast.
@@ -219,8 +222,8 @@ def _in_range(table: pd.DataFrame, runs: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def costs(results: Results) -> pd.DataFrame:
-    """A row for each setting: means over its runs of ``time_s`` and ``energy_j`` for the work of
-    :func:`work_in_words`, and their kWh, money and CO2.
+    """A row for each setting: ``time_s`` and ``energy_j`` for the work of :func:`work_in_words` (means over
+    the setting's runs), and kWh, money and CO2.
 
     ``time_off_percent`` and ``energy_off_percent`` are MC2's errors for settings that it had not seen.
 

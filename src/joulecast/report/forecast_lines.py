@@ -55,8 +55,8 @@ def _cells(row: Mapping[str, Any], currency: str, in_joules: InWords) -> dict[st
 
 
 def energy_is(row: Mapping[str, Any]) -> str:
-    """The label of the energy of a row: its source, or that it is a forecast and from what it is made.
-    If a row says why there is no energy, this reason."""
+    """The label of a row's energy: its source; or for a forecast, the source of the energies behind it; or
+    the reason why there is no energy."""
     if row["energy_j"] is None:
         return f"none: {row['why_no_energy']}" if row.get("why_no_energy") else "not known"
     if row["basis"] == "simulated":
@@ -72,7 +72,7 @@ def _nodes_are(row: Mapping[str, Any], unit: str) -> str:
 
 
 def forecast_cells(result: Mapping[str, Any]) -> list[dict[str, str]]:
-    """A line for each forecast, as cells by column.
+    """A line for each forecast. A line has a cell for each column.
 
     Args:
         result: what :func:`joulecast.energy.forecast.forecast` returns.
@@ -83,7 +83,7 @@ def forecast_cells(result: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def forecast_notes(result: Mapping[str, Any]) -> list[str]:
-    """Notes for a reader of a forecast: what it rests on, the prices, and what was left out."""
+    """Notes for a reader of a forecast: the data behind it, the prices, and what was left out."""
     rows, paid = result["forecasts"], Prices(**result["prices"])
     beyond = scale_in_words(result["largest_fitted_nodes"], rows[0]["nodes_are"])
     of_one = "in brackets: 90 % intervals of one run; batch is of all nodes"

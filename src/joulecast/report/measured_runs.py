@@ -1,4 +1,4 @@
-"""What was measured, and on what (hosts, nodes, meters, dates, versions), and what was left out."""
+"""Facts about measured runs: hosts, nodes, meters, dates, versions, and which runs were left out."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -39,12 +39,12 @@ _MOST_ROWS, _MOST_WARNINGS = 200, 12
 
 
 def facts_of(infos: Sequence[RunInfo], results: Results) -> dict[str, Any]:
-    """What the runs were, in words.
+    """Facts about the runs, in words.
 
     Returns:
-        ``campaigns``; the ``replayed`` ones, and the ``notes`` of those who recorded them; ``nodes_are``;
-        ``sources`` of energies, as sentences; ``measured`` and ``provenance``, each a list of pairs of a
-        term and a text about it.
+        ``campaigns``; ``replayed``, the recorded campaigns among them, and the ``notes`` in these;
+        ``nodes_are``; ``sources``, sentences about the sources of energies; ``measured`` and ``provenance``,
+        two lists of pairs of a term and a text about it.
     """
     notes = {
         (str(info.source["recorded_campaign"]), str(info.source["recorded_note"]))
@@ -228,7 +228,8 @@ def left_out_sentence(results: Results) -> str:
 
 
 def left_out_table(results: Results) -> Table | None:
-    """Measured runs that no fit and no figure sees, with the reason; or ``None``."""
+    """A table of the measured runs that no fit and no figure uses, with the reasons; ``None`` if there are
+    none."""
     marked = results.observations[results.observations["left_out"] != ""]
     if marked.empty:
         return None

@@ -1,4 +1,4 @@
-"""What was measured of a training, in some lines for the terminal."""
+"""The summary of a measured training, as lines for the terminal."""
 
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ def _summary(record: RunRecord, folder: Path) -> list[str]:
 
 
 def result_lines(result: Result) -> list[str]:
-    """Lines about a record that was made, or why there is none. Empty if another process makes it."""
+    """Lines about the new record, or why there is none. Empty if another process makes the record."""
     lines = [f"joulecast: no record: {result.why_not}"] if result.why_not else []
     if result.record is not None and result.folder is not None:
         lines = _summary(result.record, result.folder)

@@ -1,5 +1,5 @@
-"""A table of a page, as text. Its rows also have the amounts from which costs of another work are
-computed."""
+"""A table of a page, as text. Its rows also have amounts. From them, the page computes the costs of the
+reader's own work."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,14 +13,15 @@ _ENDS = ("", "_low", "_high")
 
 @dataclass(frozen=True)
 class Amounts:
-    """What a setting takes for its work. From this, a reader's own work and prices are computed.
+    """Time and energy of a setting for its work. From them, the page computes the costs of the reader's own
+    work and prices.
 
     Attributes:
         time_s, energy_j: the expected values, and the ends of their intervals.
         work: in ``unit``.
-        batch: of all nodes, if the work of the training is whole steps of it; ``None``: time and energy
-            grow in proportion to the work.
-        nodes, gpus: in use, if they are known.
+        batch: batch of all nodes, if the work is a number of whole steps. ``None``: time and energy grow in
+            proportion to the work.
+        nodes, gpus: numbers in use, if they are known.
         is_estimated: whether the energy rests on an estimated power.
     """
 
@@ -35,7 +36,8 @@ class Amounts:
 
     @classmethod
     def of(cls, row: Mapping[str, Any], source: Any, **known: Any) -> "Amounts":
-        """Amounts of a row with ``time_s``, ``energy_j`` and their ends, as forecasts have them.
+        """Amounts of a row. The row has ``time_s``, ``energy_j`` and the ends of their intervals, as in
+        forecasts.
 
         Args:
             source: source of the joules.
@@ -71,8 +73,8 @@ class Table:
     """A table of the page.
 
     ``rows`` are texts. ``numeric`` columns are aligned to the right. ``file`` is the table in the results
-    from which the numbers come, without suffix. If rows have ``amounts`` (one for each row), ``shows`` says
-    for a column which of them it shows.
+    from which the numbers come, without suffix. ``amounts`` may have the amounts of each row. ``shows`` then
+    says which amount a column shows.
     """
 
     caption: str
@@ -85,7 +87,7 @@ class Table:
 
     @property
     def aligned(self) -> list[tuple[str, bool]]:
-        """Each column, and whether it is numeric."""
+        """Pairs: each column, and whether it is numeric."""
         return [(column, column in self.numeric) for column in self.columns]
 
 

@@ -1,4 +1,4 @@
-"""What the results folder of a fitted campaign contains."""
+"""Reads the results folder of a fitted campaign."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,8 +27,8 @@ METERED = "metered/tables/energy_summary"
 
 
 class NothingToShow(JoulecastError):
-    """Reason why a part of the page is missing, and what makes the needed data: a target of Snakemake,
-    or a campaign with another configuration."""
+    """Reason why a part of the page is missing, and what would make the data: a target of Snakemake, or a
+    campaign with another configuration."""
 
     def __init__(self, why: str, target: str | None = None, configfile: str | None = None) -> None:
         super().__init__(why)
@@ -37,7 +37,7 @@ class NothingToShow(JoulecastError):
 
 @dataclass(frozen=True)
 class Part:
-    """An answer or a part of the page; or why there is none, and what makes the needed data."""
+    """An answer or a part of the page; or the reason why it is missing, and what would make the data."""
 
     content: Any
     why_none: str | None = None
@@ -46,7 +46,7 @@ class Part:
 
     @classmethod
     def of(cls, make: Callable[[], Any]) -> "Part":
-        """The part that a function makes, or why it cannot."""
+        """The part that a function makes, or the reason why it cannot make it."""
         try:
             return cls(make())
         except NothingToShow as nothing:
@@ -63,8 +63,8 @@ class Part:
 class Results:
     """A results folder in memory.
 
-    ``tables`` are named by their paths below the folder, without suffix. Tables that a campaign does not
-    make are not in it.
+    ``tables`` has the tables, by their paths below the folder without suffix. It has only the tables that
+    exist.
     """
 
     folder: Path
@@ -82,7 +82,7 @@ class Results:
         """Training runs that no fit leaves out.
 
         Raises:
-            NothingToShow: there is none.
+            NothingToShow: there are no such runs.
         """
         trained = self.observations[is_training(self.observations)]
         kept = used(trained)
@@ -93,13 +93,13 @@ class Results:
 
     @property
     def disturbed(self) -> str | None:
-        """What a reader must know about disturbed runs; ``None`` if no figure rests on any."""
+        """A note about disturbed runs; ``None`` if no figure rests on a disturbed run."""
         notes = disturbance_notes(self.observations)
         return notes[0] if notes else None
 
     @property
     def disturbed_trainings(self) -> bool:
-        """Whether figures rest on disturbed training runs, and not only on disturbed calibrations."""
+        """Whether figures rest on disturbed training runs (and not only on disturbed calibrations)."""
         runs = used(self.observations)
         return bool((is_training(runs) & (runs["disturbed"] != "")).any())
 
@@ -108,7 +108,7 @@ def read_results(folder: Path, prices: Prices = NO_PRICES) -> Results:
     """Read a results folder.
 
     Args:
-        prices: in which its costs are given.
+        prices: prices for its costs.
 
     Raises:
         JoulecastError: there are no fits in it, or a file in it cannot be read.
@@ -124,7 +124,7 @@ def read_results(folder: Path, prices: Prices = NO_PRICES) -> Results:
 
 
 def papers_table(folder: Path) -> str:
-    """Path below the results, without suffix, of the table of the papers' numbers."""
+    """Path of the table of the papers' numbers, below the results, without suffix."""
     return next((name for name in PAPERS if (folder / f"{name}.parquet").is_file()), PAPERS[0])
 
 

@@ -1,4 +1,4 @@
-"""Folders of run records: which there are, and which of them answers a specification."""
+"""Folders of run records: finds them, and checks which one answers a specification."""
 
 import re
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ def record_folders(above: Path) -> list[Path]:
     """All run records in a folder and its subfolders.
 
     Raises:
-        JoulecastError: there is none.
+        JoulecastError: there is no record.
     """
     found = (path.parent for path in above.rglob("run.json"))
     # Hidden ones are half-written.
@@ -47,10 +47,11 @@ def measured_names(above: Path = MEASURED) -> list[str]:
 
 
 def campaign_records(above: Sequence[Path], runs: int) -> list[Path]:
-    """The records of a campaign of so many runs. They are in one folder, or in a folder each.
+    """The records of a campaign with a known number of runs. They are below one folder, or each folder is a
+    record.
 
     Raises:
-        JoulecastError: there are fewer or more. It says how many.
+        JoulecastError: there are fewer or more records. The error says how many.
     """
     folders = [folder for path in above for folder in record_folders(path)]
     if len(folders) != runs:

@@ -1,4 +1,4 @@
-"""The frames of a run record: which columns each Parquet file has, and what these may contain."""
+"""The frames of a run record: the columns of each Parquet file, and what they may contain."""
 
 from joulecast.runs.files.columns import Column
 

@@ -1,8 +1,8 @@
-"""Energy of stages: the exact overlap of readings and stage intervals on one clock.
+"""Energy of stages, from the exact overlap of readings and stage intervals on one clock.
 
-A counter is interpolated between its readings. Watts are integrated as straight lines between their
-readings. If the edge of a stage lies between two readings, this interpolation divides the energy. What it
-cannot know is given as an uncertainty.
+A counter is interpolated between its readings. Watts are integrated as straight lines between their readings.
+If the edge of a stage lies between two readings, the interpolation divides the energy between them. This
+makes the energy of the stage uncertain. The uncertainty is computed, too.
 """
 
 from collections import defaultdict
@@ -21,8 +21,8 @@ Floats = NDArray[np.float64]
 class EnergyCurve:
     """Energy of one meter since its first reading, as a function of time.
 
-    ``t_s`` (readings,) strictly increasing; ``joules`` (readings,); ``watts`` (readings,), or ``None`` for a
-    counter.
+    ``t_s`` (readings,) increases strictly. ``joules`` has the shape (readings,), and so has ``watts``, which
+    is ``None`` for a counter.
     """
 
     t_s: Floats
@@ -35,7 +35,7 @@ class EnergyCurve:
         there is one.
 
         Raises:
-            ValueError: fewer than two good readings.
+            ValueError: there are fewer than two good readings.
         """
         counts, t_s = readings["joules"].to_numpy(float), readings["t_s"].to_numpy(float)
         if np.isfinite(counts).all() and len(t_s) >= 2 and np.all(np.diff(t_s) > 0):
@@ -53,10 +53,10 @@ class EnergyCurve:
 
     @classmethod
     def of_power(cls, t_s: Floats, watts: Floats) -> "EnergyCurve":
-        """Curve of power readings in any order. If several are of the same moment, the first counts.
+        """Curve of power readings in any order. If several readings have the same time, the first one counts.
 
         Raises:
-            ValueError: fewer than two moments.
+            ValueError: there are readings of fewer than two moments.
         """
         if np.any(np.diff(t_s) <= 0):
             t_s, first = np.unique(t_s, return_index=True)
@@ -67,8 +67,8 @@ class EnergyCurve:
         return cls(t_s, np.concatenate([[0.0], np.cumsum(steps)]), watts)
 
     def at(self, times: Floats) -> Floats:
-        """Joules at ``times`` (any shape). Outside of the readings, the first or the last power is taken
-        to continue."""
+        """Joules at ``times`` (any shape). Before the first reading and after the last one, the power is
+        assumed to stay the same."""
         times = np.asarray(times, dtype=float)
         index = np.clip(np.searchsorted(self.t_s, times, side="right") - 1, 0, len(self.t_s) - 2)
         t0, t1 = self.t_s[index], self.t_s[index + 1]
@@ -87,8 +87,9 @@ class EnergyCurve:
         return self.at(stop_s) - self.at(start_s)
 
     def edge_uncertainty(self, edges: Floats) -> Floats:
-        """By how many joules an edge inside a reading interval may be off: ``e f (1-f)``, where ``e`` is
-        the energy of the interval and ``f`` the share of it before the edge. It is 0 on a reading."""
+        """Uncertainty, in joules, of the energy up to an edge between two readings: ``e f (1-f)``. ``e`` is
+        the energy between the two readings, and ``f`` is the share of the time before the edge. On a reading
+        it is 0."""
         index = np.clip(np.searchsorted(self.t_s, edges, side="right") - 1, 0, len(self.t_s) - 2)
         t0, t1 = self.t_s[index], self.t_s[index + 1]
         share = np.clip((edges - t0) / (t1 - t0), 0, 1)
@@ -113,10 +114,11 @@ def _hidden_somewhere(stages: pd.DataFrame, communication: NDArray[np.bool_]) ->
 
 
 def exposed_intervals(stages: pd.DataFrame) -> pd.DataFrame:
-    """Cut communication down to the part that was exposed, without what ran under computing or update.
+    """Cut communication down to its exposed part. The part that ran at the same time as computing or update
+    is removed.
 
-    ``stages`` are as in ``stages.parquet``. In the result, no intervals of a rank overlap, as an energy split
-    needs it. If there was no overlap, it is ``stages`` itself.
+    ``stages`` has the form of ``stages.parquet``. In the result, no intervals of a rank overlap. An energy
+    split needs this. If there was no overlap, the result is ``stages`` itself.
     """
     if stages.empty:
         return stages
@@ -158,7 +160,7 @@ def exposed_intervals(stages: pd.DataFrame) -> pd.DataFrame:
 
 
 class EnergySplit:
-    """Splits every node's energy over the stages of its ranks. The stages may come in parts.
+    """Splits every node's energy over the stages of its ranks. The stages may be added in parts.
 
     Ranks that share a node share its power equally at every moment. Time between ``start_s`` and
     ``stop_s`` that no stage covers is ``other``, so that the stages add up to the meter.

@@ -1,4 +1,4 @@
-"""Tables as plain data that JSON can hold. A number that is not known is ``None``."""
+"""Converts tables to plain data for JSON. A number that is not known is ``None``."""
 
 import math
 from typing import Any
@@ -8,8 +8,8 @@ import pandas as pd
 
 
 def json_value(value: Any) -> Any:
-    """Python numbers and strings, also inside of dictionaries and lists. A number that is not finite
-    becomes ``None``."""
+    """The value, converted to Python numbers and strings, also inside of dictionaries and lists. A number
+    that is not finite becomes ``None``."""
     if isinstance(value, dict):
         return {key: json_value(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

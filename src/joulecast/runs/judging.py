@@ -1,9 +1,9 @@
 """Predictions, and how they are judged: they are joined with what was measured.
 
 A prediction is a row for a setting and a model. Every model answers with the columns of :data:`ANSWER`. If
-the run was made, the prediction has :data:`COLUMNS`, and its ``folder`` finds the run in the runs table. The
-prediction of a measured step has a key of its own. Errors are computed for settings: repeats of a workload on
-a node count are averaged first.
+the setting was run, the prediction also has the other :data:`COLUMNS`. Its ``folder`` is the key of the run
+in the runs table. (A prediction of a measured step has another key.) Errors are computed for settings:
+repeats of a workload on a node count are averaged first.
 """
 
 from collections.abc import Sequence
@@ -65,13 +65,13 @@ def judge(
     """Join predictions with the runs that were made.
 
     Args:
-        predictions: with the columns of :data:`COLUMNS`.
+        predictions: a table with the columns of :data:`COLUMNS`.
         runs: the runs table.
         of: ``time``: predictions of MC2 and the time rivals for workloads that the fit saw; ``energy``:
             predictions of MC2 and its rivals; ``ablation``: energies of MC2, and of MC2 without a part.
 
     Returns:
-        A row for each prediction, as from :func:`join_references`, with the run and its setting.
+        A row for each prediction, in the form of :func:`join_references`, with the run and its setting.
     """
     made = runs[["folder", *_RUN, "energy_j"]].assign(time_s=runs["total_s"])
     asked = predictions[predictions["role"].isin(_ROLES[of])]
@@ -90,15 +90,16 @@ def join_references(
     """Join predictions with what they are compared with.
 
     Args:
-        predictions: with ``key``, and those columns of :data:`ANSWER` that the models fill.
+        predictions: a table with the column ``key``, and with the columns of :data:`ANSWER` that the models
+            fill.
         references: a row for each value of ``key``, with ``time_s`` and, if joules are judged,
             ``energy_j``.
-        key: column that says what is predicted.
-        quantity: what is judged.
+        key: name of the column that identifies what is predicted.
+        quantity: the quantity that is judged.
 
     Returns:
-        A row for each prediction: the other columns of both, ``measured``, ``predicted``, ``lower`` and
-        ``upper`` in s or J, and ``measured_s`` and ``predicted_s``.
+        A row for each prediction: ``measured``, ``predicted``, ``lower`` and ``upper`` in s or J,
+        ``measured_s`` and ``predicted_s``, and the other columns of both tables.
     """
     name, unit = quantity.split("_")
     answers = predictions.reindex(columns=[*ANSWER])
@@ -115,9 +116,9 @@ def join_references(
 
 
 def by_setting(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-    """A row for each setting of judged runs: means over its repeats, ``difference_percent`` of the
-    means, ``mean_absolute_percent`` of the single runs, and ``covered_percent``, the share of these
-    inside the interval."""
+    """A row for each setting of judged runs: means over its repeats, ``difference_percent`` (of the means),
+    ``mean_absolute_percent`` (of the single runs), and ``covered_percent`` (share of the single runs inside
+    the interval)."""
     judged = rows[rows["measured"].notna() & rows["predicted"].notna()]
     difference = 100 * (judged["predicted"] / judged["measured"] - 1).astype(float)
     inside = judged["measured"].between(judged["lower"], judged["upper"])
@@ -143,8 +144,8 @@ def by_setting(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
 
 
 def summarise(cells: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-    """For each group of settings: MAPE, largest and signed difference in percent, and how many of the
-    runs the intervals cover. ``cells`` are from :func:`by_setting`."""
+    """For each group of settings: MAPE, largest difference and mean signed difference in percent, and the
+    share of runs inside the intervals. ``cells`` come from :func:`by_setting`."""
     sized = cells.assign(
         size=cells["difference_percent"].abs(), hits=cells["covered_percent"] * cells["bounded"]
     )
@@ -168,13 +169,13 @@ def rank(rows: pd.DataFrame, by: Sequence[str], fewest: int) -> pd.DataFrame:
 
     Args:
         rows: a row for each setting in each group.
-        by: columns that make groups.
-        fewest: a group with fewer settings is not ranked.
+        by: columns. Rows with the same values in them are a group.
+        fewest: smallest number of settings in a group that is ranked.
 
     Returns:
-        ``settings``, their number; ``chosen``, the index of the row with the smallest prediction;
-        ``least``, the index of the row with the smallest measurement; ``regret_percent``, by how much the
-        measurement of ``chosen`` is larger than that of ``least``; ``kendall_tau``.
+        ``settings``, their number; ``chosen``, the index of the row with the smallest prediction; ``least``,
+        the index of the row with the smallest measurement; ``regret_percent``, by how much the measurement of
+        ``chosen`` is larger than the measurement of ``least``; ``kendall_tau``.
     """
     ranked = []
     for names, group in rows.groupby(list(by), sort=False):
@@ -200,9 +201,9 @@ def rank(rows: pd.DataFrame, by: Sequence[str], fewest: int) -> pd.DataFrame:
 class Comparison:
     """MC2 compared with one rival on the settings of one split.
 
-    It has: whether this is the best rival, by how many percentage points of MAPE MC2 is better, the 90 %
-    interval of this number, and the share of the resamples in which MC2 is better. The last two are
-    ``None`` on fewer than :data:`FEWEST` settings.
+    It says whether this is the best rival, and by how many percentage points of MAPE MC2 is better. It also
+    has the 90 % interval of this number, and the share of the resamples in which MC2 is better. These two are
+    ``None`` if there are fewer than :data:`FEWEST` settings.
     """
 
     rival: str
@@ -222,13 +223,13 @@ def _error_by_model(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def best_rival(summary: pd.DataFrame) -> pd.Series | None:
-    """The rival with the smallest error among those that predicted as many settings as MC2; ``None`` if
-    there is none.
+    """The rival with the smallest error. A rival counts only if it predicted the same number of settings as
+    MC2. ``None`` if no rival did.
 
-    It is chosen on the same settings that judge it. This favours the rival.
+    The same settings choose the rival and judge it. This favours the rival.
 
     Args:
-        summary: a row for each model, with ``model``, ``settings`` and ``mape_percent``, as from
+        summary: a row for each model, with ``model``, ``settings`` and ``mape_percent``, in the form of
             :func:`summarise`.
     """
     is_ours = summary["model"] == OURS
@@ -269,7 +270,7 @@ def compare(cells: pd.DataFrame) -> list[Comparison]:
 def run_to_run_cv(training: pd.DataFrame, quantity: str) -> float:
     """Mean coefficient of variation between repeats, in percent. No model can claim to be better than this.
 
-    It is of ``quantity``, or of ``quantity`` per unit of work if the repeats did not do the same work.
+    It is for ``quantity``. If the repeats did not do the same work, it is for ``quantity`` per unit of work.
     """
     per_work = training[quantity] / training["samples"]
     cells = per_work.groupby([training[key] for key in SETTING], dropna=False)

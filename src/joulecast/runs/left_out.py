@@ -1,4 +1,4 @@
-"""Which runs no fit sees, and why: something disturbed or broke them, or they did no work.
+"""Finds the runs that fits leave out, and why: something disturbed or broke them, or they did no work.
 
 The reasons are in the columns ``left_out`` and ``left_out_for`` of the runs table. A run without a reason is
 used.
@@ -24,7 +24,7 @@ def used(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def left_out(runs: pd.DataFrame) -> list[dict[str, str]]:
-    """Runs that no fit sees, each with its reasons and the kinds of these."""
+    """Runs that fits leave out, each with its reasons, and with the kinds of the reasons."""
     marked = runs[runs["left_out"] != ""]
     return [
         {"run": row.run, "kind": row.left_out_for, "reason": row.left_out}
@@ -33,11 +33,11 @@ def left_out(runs: pd.DataFrame) -> list[dict[str, str]]:
 
 
 def runs_to_fit(folders: Sequence[Path]) -> pd.DataFrame:
-    """The runs table of some records. Runs that no fit may see have the reason in it.
+    """The runs table of some records. A run that fits leave out has the reason in its row.
 
     Raises:
-        JoulecastError: no training run is left to fit (it says why each was left out); or different
-            trainings, or different machines, have the same name.
+        JoulecastError: no training run is left to fit (the error says why each was left out); or different
+            trainings have the same name; or different machines have the same name.
     """
     runs = observe_all(folders)
     if runs.empty:

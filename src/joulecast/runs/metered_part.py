@@ -1,5 +1,5 @@
-"""The part of a node that a meter covers, in one word. This module imports nothing, because the sampler
-starts with each run."""
+"""The part of a node that a meter covers, in one word. This module imports nothing, because the sampler has
+to start quickly in each run."""
 
 from typing import Literal
 

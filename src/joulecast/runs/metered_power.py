@@ -1,4 +1,4 @@
-"""The power readings of a record from which its energy is made."""
+"""The power readings of a record that make its energy."""
 
 import numpy as np
 import pandas as pd
@@ -76,11 +76,11 @@ def _unusable(record: RunRecord) -> dict[tuple[str, str], str]:
 
 
 def counted_power(record: RunRecord) -> tuple[Metering, pd.DataFrame]:
-    """The choice of meters that make a run's energy, and their readings (columns as in
-    ``power.parquet``). There are no readings if the run has no energy.
+    """The meters that make a run's energy, and their readings (with the columns of ``power.parquet``). There
+    are no readings if the run has no energy.
 
-    If several containers of a machine read one device, it counts once, and each gets an equal share of
-    it.
+    If several containers of a machine read the same device, it counts once, and each container gets an equal
+    share.
     """
     info = record.info
     if info.spec.kind == "imported":
@@ -102,7 +102,7 @@ def _of_meters(power: pd.DataFrame, metering: Metering) -> pd.DataFrame:
 
 
 def machines(metering: Metering) -> int:
-    """Number of machines with a meter; nodes that share a device count as one."""
+    """Number of machines with a meter. Nodes that share a device count as one machine."""
     sharers: dict[str, set[str]] = {}
     for meter in metering.meters:
         sharers.setdefault(meter.node, {meter.node}).update(meter.shared_with)

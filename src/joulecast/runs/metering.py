@@ -1,11 +1,11 @@
 """Choice of the meters that make a run's energy. Every node has to be covered, or there is no figure.
 
-A sum over only those nodes that have a meter would not be the energy of the run, and no value is made up
-for the others. Meters are grouped by kind (``gpu``, ``cpu``, ...) and by what they cover. If a group is
-missing on some nodes, it is left out on all nodes. So the energy of every node contains the same parts:
-for example, GPUs without CPUs if only the GPUs have meters everywhere. If several meters cover the same
-part, one counts: the one that covers most, and of equal ones the one that comes first in the record. A
-meter that lies inside of it is kept as a part, and never added to it.
+A sum over only those nodes that have a meter would not be the energy of the run, and no value is made up for
+the others. Meters are grouped by kind (``gpu``, ``cpu``, ...) and by what they cover. If a group is missing
+on some nodes, it is left out on all nodes. So the energy of every node contains the same parts: for example,
+GPUs without CPUs if only the GPUs have meters everywhere. If several meters cover the same part, only one
+counts: the one that covers most. Between equal ones, the first in the record counts. A meter that covers only
+a part of it is kept as a part, and never added to it.
 """
 
 from collections import defaultdict
@@ -104,8 +104,8 @@ class MeterInfo(BaseModel):
 
 @dataclass(frozen=True)
 class Gap:
-    """A node (or a host with all of its nodes) without a kind of meter that others have, and why.
-    ``metered`` of ``hosts`` hosts have it."""
+    """A node (or a host with all of its nodes) that lacks a kind of meter, with the reason. ``metered`` of
+    all ``hosts`` hosts have this kind."""
 
     node: str
     kind: str
@@ -118,8 +118,8 @@ class Gap:
 class Metering:
     """The meters that make a run's energy.
 
-    ``meters`` are those that are summed. ``gaps`` are the missing meters because of which a kind is left out.
-    Without a ``source`` there is no energy, and ``why_not`` says why.
+    ``meters`` are the meters whose joules are added. ``gaps`` are missing meters: because of them, a kind of
+    meter is left out. Without a ``source`` there is no energy, and ``why_not`` says why.
     """
 
     source: EnergySource | None
@@ -147,12 +147,12 @@ NO_TRACE = "one figure for the whole run: what its parts took is not known"
 
 
 def kind_of(meter: str) -> str:
-    """``cpu`` of ``cpu:package-0``."""
+    """The kind in the name of a meter: ``cpu`` for ``cpu:package-0``."""
     return meter.split(":")[0]
 
 
 def host_of(node: str) -> str:
-    """The host of a node, several of which may share it (``host/0``)."""
+    """The host of a node. Several nodes may share it: ``host`` for ``host/0``."""
     return node.split("/")[0]
 
 
@@ -205,7 +205,8 @@ def chosen_families(families: Sequence[Family]) -> tuple[list[Family], frozenset
     """The families of meters to add up, so that no part of a node counts twice, and the parts that they
     cover.
 
-    A family that covers more parts is taken first. If two cover as many, the first one is taken.
+    Families that cover more parts are taken first. Between families that cover equally many parts, the first
+    one is taken.
     """
     chosen = []
     covered: frozenset[str] = frozenset()
@@ -230,8 +231,8 @@ def _gaps_in_words(gaps: Sequence[Gap]) -> str:
 
 
 def too_slow(meters: Sequence[MeterInfo], lasts_s: float) -> dict[tuple[str, str], str]:
-    """Meters, by node and name, whose watts are averages over too much of a run of ``lasts_s`` seconds,
-    and why."""
+    """Meters of watts that are too slow for a run of ``lasts_s`` seconds, by node and name, with the
+    reasons."""
     return {
         (meter.node, meter.meter): (
             f"has something new every {meter.renewed_s:.3g} s, {_LEAST_RENEWALS} times as long a run is "
@@ -261,17 +262,17 @@ def metered(
     meters: Sequence[MeterInfo],
     unusable: Mapping[tuple[str, str], str] | None = None,
 ) -> Metering:
-    """The meters whose sum is the energy of a run: from the best source, those that all nodes have, and
-    no part twice.
+    """The meters whose sum is the energy of a run. They come from the best source. All nodes have them, and
+    no part counts twice.
 
-    The source of the sum is that of all its meters. If they have several sources, the last one in the
-    order above counts.
+    The source of the sum is the source of its meters. If these have different sources, the weakest one
+    counts.
 
     Args:
-        nodes: that have to be covered, each by a meter of its own or of its host; if empty, any meters
-            are taken.
-        meters: of the record, the better kind first.
-        unusable: what is wrong with the readings of a meter, by node and meter.
+        nodes: the nodes that meters have to cover. Each needs a meter of its own, or of its host. If empty,
+            any meters are taken.
+        meters: meters of the record, the better kind first.
+        unusable: faults of meters whose readings cannot be used, by node and meter.
     """
     # A meter that failed counts as there: a worse source does not take its place unseen.
     of_nodes = [m for m in meters if kind_of(m.meter) not in _NO_NODES]

@@ -45,7 +45,8 @@ def is_training(runs: pd.DataFrame) -> pd.Series:
 
 
 def most_frequent(values: pd.Series) -> float:
-    """The most frequent number; of several, the smallest; NaN if there is none."""
+    """The most frequent number. If several are equally frequent, the smallest of them. NaN if there is
+    none."""
     modes = values.mode()
     return float(modes.iloc[0]) if len(modes) else float("nan")
 
@@ -79,8 +80,8 @@ _MODEL = re.compile(r"(?:[AHVPTL]|B|GB|GH|RTX|MI)\d{2,4}[A-Z]{0,2}")
 
 
 def accelerator_model(accelerator: str | None, system: str) -> str | None:
-    """Model of an accelerator, such as ``H100`` or ``H100 PCIE``, from its name or from the name of the
-    system.
+    """Model of an accelerator, such as ``H100`` or ``H100 PCIE``. It is found in the accelerator's name or in
+    the system's name.
 
     It is ``None`` if neither name has a model.
     """
@@ -96,7 +97,8 @@ def accelerator_model(accelerator: str | None, system: str) -> str | None:
 
 
 def identity(submission: str, benchmark: str, accelerator: str | None, platform: str) -> Row:
-    """Columns by which the runs of others are compared: ``submitter``, ``accelerator`` and ``series``."""
+    """Columns that identify the runs of others for comparisons: ``submitter``, ``accelerator`` and
+    ``series``."""
     return {
         "submitter": submission.rsplit("/", 1)[-1],
         "accelerator": accelerator,
@@ -282,12 +284,12 @@ def _utilisation(record: RunRecord) -> dict[str, float]:
 
 
 def metered_units(example: Mapping[str, Any], nodes: int, hosts: int | None) -> float:
-    """Number of separately metered units that idle during a run on ``nodes`` nodes.
+    """Number of units with a meter of their own, for a run on ``nodes`` nodes. Each of them draws idle power.
 
     Args:
-        example: observation of a run on the platform, on several nodes if there is one.
-        nodes: of the run that is asked for.
-        hosts: physical hosts that all nodes live on; ``None``: one host for each node.
+        example: row of a run on the platform; if possible, of a run on several nodes.
+        nodes: number of nodes of the run.
+        hosts: number of physical hosts on which all nodes are; ``None``: one host for each node.
     """
     per_host = example.get("ranks_per_host", np.nan)
     if per_host == per_host:  # an observed training
@@ -317,8 +319,9 @@ def observe(record: RunRecord, parts: Iterable[pd.DataFrame] | None = None) -> d
     """The row of one record.
 
     Args:
-        record: of a run.
-        parts: its stages, if the record has none in memory (:mod:`joulecast.runs.stages_in_parts`).
+        record: the record.
+        parts: stages of the record in parts, if the record has none in memory
+            (:mod:`joulecast.runs.stages_in_parts`).
     """
     row = _setting(record.info)
     if record.info.spec.kind == "imported":
@@ -391,7 +394,8 @@ def observe_all(folders: Iterable[Path]) -> pd.DataFrame:
 
 
 def allreduce_points(folders: Iterable[Path]) -> pd.DataFrame:
-    """Single sums of the all-reduce calibrations: ``run platform nodes ranks bytes copy_s algorithm``.
+    """A row for each sum in the all-reduce calibrations, with the columns ``run platform nodes ranks bytes
+    copy_s algorithm``.
 
     The time of a sum is the time of the slowest rank.
     """

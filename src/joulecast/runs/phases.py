@@ -4,11 +4,11 @@ A log from outside has no stages of ranks. It says when epochs, blocks and evalu
 how much work they did. Two phases can overlap, because an evaluation may run on its own nodes while the
 others train. The split uses these times alone, never power. A run is split into
 
-- **training**: its steady part. All segments have the same seconds per unit of work there;
+- **training**: the steady part of the training, in which every unit of work takes the same time;
 - **evaluating**: evaluations while no training runs;
 - **both**: evaluations during training;
-- **stalled**: the rest, such as start-up, building data loaders, and what made one segment slower than the
-  others.
+- **stalled**: the rest, such as start-up, building data loaders, and the additional time of a segment that
+  was slower than the others.
 
 Energy is then integrated over the same intervals, if the run has a meter.
 """
@@ -62,8 +62,8 @@ class Segment:
 class Phases:
     """A run split by time.
 
-    Intervals and seconds are on the run clock. ``training`` and ``evaluating`` may overlap. ``starts``
-    counts how often the device had to start again after a break. ``steady`` is the training that no stall
+    Intervals and seconds are on the run clock. ``training`` and ``evaluating`` may overlap. ``starts`` says
+    how often the device started again after a break. ``steady`` is the part of the training that no stall
     interrupts.
     """
 
@@ -349,12 +349,12 @@ def observe_phases(record: RunRecord) -> dict[str, Any]:
     """Seconds and joules of the phases of one imported run, all nodes together.
 
     Returns:
-        ``training_s``, and ``both_s``, the part of it in which an evaluation runs, too; ``evaluating_s``
-        (no training runs), ``stalled_s``, ``starts``, and ``has_phases`` (whether the log divides the
-        run). The following are NaN without a meter: ``energy_j``, ``training_j`` (with its stalls, and
-        with the evaluations during it) and ``evaluating_j``; ``idle_w``, ``lowest_w`` and ``steady_w`` of
-        a node; ``evaluators``, the number of nodes that only evaluate. Nodes without readings are assumed
-        to draw the mean of the others. A total without a trace gives no joules of parts and no watts.
+        ``training_s``; ``both_s`` (the part of it in which an evaluation runs, too); ``evaluating_s``
+        (without training); ``stalled_s``; ``starts``; and ``has_phases`` (whether the log divides the run).
+        The other values are NaN without a meter. They are ``energy_j``; ``training_j`` (with stalls and
+        evaluations during the training); ``evaluating_j``; ``idle_w``, ``lowest_w`` and ``steady_w`` of a
+        node; and ``evaluators`` (the number of nodes that only evaluate). Nodes without readings are assumed
+        to draw the mean of the others. A total without a trace gives only ``energy_j``.
     """
     info = record.info
     row: dict[str, Any] = dict.fromkeys((*_TIMES, *_POWERS), np.nan)

@@ -15,13 +15,14 @@ T = TypeVar("T")
 def mapped(
     work: Callable[[Any], T], items: Iterable[Any], processes: int, together: int = 1
 ) -> list[T]:
-    """The results of ``work`` for each item, in the order of the items. A free process takes the next items.
+    """The result of ``work`` for each item, in the order of the items. The next items go to the process that
+    is free.
 
     Args:
-        work: a function of a module. What it returns is pickled.
-        items: its arguments.
-        processes: how many, forked from this one.
-        together: how many items a process gets at once.
+        work: a function of a module. Its result must be picklable.
+        items: arguments of ``work``, one for each call.
+        processes: number of processes. They are forked from this one.
+        together: number of items that a process gets at once.
 
     Raises:
         JoulecastError: a process was ended from outside, or could not start.

@@ -23,7 +23,7 @@ _LAST_BYTES = 10_000
 
 @dataclass(frozen=True)
 class RunState:
-    """State of one run, with the reason where it is not done.
+    """State of one run. If the run is not done, it has the reason.
 
     Attributes:
         disturbed: load by other programs during a run that is done.
@@ -37,7 +37,7 @@ class RunState:
 
 @dataclass(frozen=True)
 class Progress:
-    """All known runs of a campaign, and the pipelines that other programs disturbed."""
+    """The progress of a campaign: all known runs, and the pipelines that other programs disturbed."""
 
     results: str
     runs: list[RunState]
@@ -91,7 +91,7 @@ def run_state(results: Path, run: str, spec: RunSpec | None = None) -> RunState:
 
     Args:
         results: folder of the campaign's results.
-        spec: specification of the run, if known; a record of another one does not count.
+        spec: specification of the run, if known. A record of another specification does not count.
     """
     record, log = results / "records" / run, results / "logs" / f"{run}.log"
     if record.is_dir():
@@ -111,8 +111,8 @@ def progress_of(results: Path, specs: Iterable[RunSpec] | None = None) -> Progre
     """Progress of the campaign in a folder.
 
     Args:
-        results: folder of its results; need not exist if ``specs`` are given.
-        specs: the runs of the configuration; without them, all runs with a record or a log.
+        results: folder of the results. If ``specs`` are given, it need not exist.
+        specs: the runs of the configuration. Without them, all runs that have a record or a log are taken.
 
     Raises:
         JoulecastError: the folder does not exist and there are no ``specs``.
@@ -136,7 +136,8 @@ def progress_of(results: Path, specs: Iterable[RunSpec] | None = None) -> Progre
 
 
 def progress_of_training(name: str) -> Progress | None:
-    """The runs of a training that ``joulecast measure`` ran; ``None`` if there is none of that name."""
+    """The runs of a training that ``joulecast measure`` ran; ``None`` if there is no training of this
+    name."""
     states = []
     for folder in measured_records(name):
         try:
@@ -167,7 +168,8 @@ def progress_text(progress: Progress, configfiles: Sequence[str] | None) -> str:
     """The counts, and below them all runs with a problem.
 
     Args:
-        configfiles: of the campaign, for the command that repeats runs; ``None`` if they are not known.
+        configfiles: configuration files of the campaign, for the command that repeats runs; ``None`` if not
+            known.
     """
     of = len(progress.runs)
     parts = [f"{len(progress.of('done'))} of {counted(of, 'run')} done"]

@@ -1,4 +1,4 @@
-"""Provenance of a record: host, versions, source state, and what else the machine was doing."""
+"""Provenance of a record: host, versions, and state of the source."""
 
 import hashlib
 import os
@@ -27,8 +27,7 @@ _CODE = (
 
 
 def boot_id() -> str | None:
-    """Id of the running kernel's boot, which is the same in all containers of a machine; ``None`` if it
-    is not known."""
+    """Boot id of the running kernel; ``None`` if not known. It is the same in all containers of a machine."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -36,10 +35,10 @@ def boot_id() -> str | None:
 
 
 def physical_host() -> str:
-    """Host name and boot id. They mean one physical machine, however many node names it has.
+    """Host name and boot id. They identify a physical machine, also if it has several node names.
 
-    Containers with names of their own count as hosts, because they share no memory. If they have devices
-    in common, the ``identity`` of the meters shows it.
+    Containers with different names count as different hosts, because they share no memory. If they read the
+    same devices, the ``identity`` of the meters shows it.
     """
     return f"{socket.gethostname()}:{boot_id() or 'unknown-boot'}"
 
@@ -61,7 +60,7 @@ def usable_cores() -> int:
 
 
 def nvidia_gpus(driver: Path = Path("/proc/driver/nvidia")) -> list[str]:
-    """The names of NVIDIA's GPUs that the driver shows here; of others there are no such files."""
+    """The names of NVIDIA's GPUs, from files of the driver. Other makers have no such files."""
     names = []
     for file in sorted(driver.glob("gpus/*/information")):
         with suppress(OSError):
@@ -71,7 +70,7 @@ def nvidia_gpus(driver: Path = Path("/proc/driver/nvidia")) -> list[str]:
 
 
 def gpus_in_words(host: Mapping[str, Any]) -> str:
-    """The GPUs of a host of a record, as ``, 8 x NVIDIA H200``; empty where none are known."""
+    """The GPUs of a host in a record, as ``, 8 x NVIDIA H200``; empty if none are known."""
     return "".join(f", {count} x {name}" for name, count in Counter(host.get("gpus", [])).items())
 
 

@@ -1,4 +1,4 @@
-"""The run record: the folder that one run leaves behind, whatever produced it.
+"""The run record: the folder of one run. It is the same for all kinds of runs.
 
 ``run.json`` says what was run, where, and how it went. ``stages.parquet`` says which rank did what, and
 when. ``power.parquet`` and ``activity.parquet`` have the readings of meters and of the kernel.
@@ -171,7 +171,7 @@ class RunInfo(_Part):
 
     @property
     def global_batch_size(self) -> int | None:
-        """Batch of all ranks in a training, as asked for or as observed."""
+        """Batch of all ranks in a training: from its specification, or as it was observed."""
         asked = self.spec.global_batch_size
         if asked is not None or self.spec.observed is None or not self.outcome.steps:
             return asked
@@ -179,7 +179,7 @@ class RunInfo(_Part):
 
     @property
     def metering(self) -> Metering:
-        """Meters from which the energy is made. Those of an imported run are taken as they are."""
+        """The meters that make the energy. For an imported run, all of its meters are taken."""
         if self.spec.kind == "imported":
             return metered((), self.meters)
         lasts_s = self.outcome.stop_s - self.outcome.start_s
@@ -187,14 +187,14 @@ class RunInfo(_Part):
 
     @property
     def energy_source(self) -> EnergySource | None:
-        """Source of the energy figures: a measurement if there is one, else the estimate; ``None`` if
-        the meters of this source do not cover all nodes."""
+        """Source of the energy: a measurement, if there is one, else the estimate. ``None`` if the meters of
+        this source do not cover all nodes."""
         return self.metering.source
 
     @property
     def no_energy_reason(self) -> str | None:
-        """Reason why there is no energy figure. It names the nodes without a meter. ``None`` if there is
-        a figure."""
+        """Reason why there is no energy, with the names of nodes that lack a meter. ``None`` if there is an
+        energy."""
         return self.metering.why_not
 
 
@@ -219,7 +219,8 @@ def validate(record: RunRecord) -> None:
     """Check that a record answers its specification, and that its figures are possible.
 
     Raises:
-        JoulecastError: names the run, the frame and the row, and says what is wrong.
+        JoulecastError: the record is wrong. The error names the run, the frame and the row, and says what is
+            wrong.
     """
     run = record.info.spec.run
     for name, columns in FRAMES.items():
@@ -276,7 +277,7 @@ def validate_stages(info: RunInfo, stages: "pd.DataFrame") -> None:
     """Check that stages lie in the run, and belong to its ranks.
 
     Raises:
-        JoulecastError: names the row.
+        JoulecastError: a stage does not. The error names the row.
     """
     outcome, spec = info.outcome, info.spec
     if stages.empty:
@@ -321,10 +322,11 @@ def _validate_execution(record: RunRecord) -> None:
 
 
 def validate_seen(info: RunInfo, ranks: Collection[int], last_step: float) -> None:
-    """Check that all ranks have stages, and that these are of steps that the run made.
+    """Check that all ranks have stages, and that the stages belong to steps of the run.
 
     Raises:
-        JoulecastError: names the ranks, or the step.
+        JoulecastError: ranks have no stages, or a step does not exist. The error names the ranks, or the
+            step.
     """
     spec, outcome = info.spec, info.outcome
     # A command may fail before its first step; its record says so.
@@ -375,7 +377,7 @@ def read_info(folder: Path) -> RunInfo:
     """Read only ``run.json``.
 
     Raises:
-        JoulecastError: it is missing, broken, or has another format.
+        JoulecastError: the file is missing, broken, or has another format.
     """
     path = folder / "run.json"
     try:
@@ -394,11 +396,11 @@ def read_record(folder: Path, frames: Collection[str] = tuple(FRAMES)) -> RunRec
     """Read and validate one record.
 
     Args:
-        folder: of the record.
-        frames: the frames to read. The others come back without rows.
+        folder: folder of the record.
+        frames: the frames to read. Other frames have no rows in the result.
 
     Raises:
-        JoulecastError: names the file that is missing or broken.
+        JoulecastError: a file is missing or broken. The error names it.
     """
     # Loaded here, so that programs that only ask for `run.json` start in half the time.
     import pandas as pd

@@ -1,10 +1,10 @@
 """Recorded campaigns: the records of many runs in a few compact files, kept with their provenance.
 
-A campaign that was measured once, on a machine that not everybody has, becomes data. These are a folder
-with ``campaign.json`` (where it comes from, and the SHA-256 of everything else), ``runs.jsonl`` (the
-``run.json`` of every run, one a line), and the four frames of all runs. Each frame is one Parquet file
-with a leading column ``run``. A run is a range of row groups, so one run is read without the others.
-Unpacking gives ordinary run records. Figures that were ``measured`` are then called ``recorded``.
+A campaign was measured once, on a machine that not everybody has. It is kept as data: a folder with
+``campaign.json`` (where it comes from, and the SHA-256 of everything else), ``runs.jsonl`` (the ``run.json``
+of every run, one a line), and the four frames of all runs. Each frame is one Parquet file with a leading
+column ``run``. A run has its own row groups. So one run can be read without the others. Unpacking gives
+ordinary run records. Figures that were ``measured`` are then called ``recorded``.
 """
 
 import json
@@ -59,8 +59,8 @@ class KeptFile(_Part):
 
 
 class MeterSummary(_Part):
-    """A meter of the campaign's runs: its ``source`` at the time of the measurement, and in how many
-    runs it was used."""
+    """A meter of the campaign: its ``source`` at the time of the measurement, and the number of runs in which
+    it was used."""
 
     meter: str
     source: EnergySource | None
@@ -72,8 +72,8 @@ class CampaignInfo(_Part):
     """``campaign.json``.
 
     ``first_run_utc`` and ``last_run_utc`` say when the runs began. ``recorded_utc`` says when they were
-    packed, and ``source`` by which checkout. ``left_out`` has the runs that are kept here but that fits
-    leave out, with the reasons.
+    packed. ``source`` names the checkout that packed them. ``left_out`` has the runs that fits leave out,
+    with the reasons. They are in the campaign, too.
     """
 
     format: int = FORMAT
@@ -94,10 +94,10 @@ class CampaignInfo(_Part):
 
 @dataclass(frozen=True)
 class RecordedCampaign:
-    """A campaign whose files were checked against ``campaign.json``.
+    """A recorded campaign. Its files were checked against ``campaign.json``.
 
-    ``sha256`` is that of ``campaign.json``. This file names all others, so the hash identifies the whole
-    campaign.
+    ``sha256`` is the hash of ``campaign.json``. This file has the hashes of all others, so ``sha256``
+    identifies the whole campaign.
     """
 
     folder: Path
@@ -107,8 +107,8 @@ class RecordedCampaign:
 
     @cached_property
     def frames(self) -> dict[str, FrameFile]:
-        """The Parquet files. A footer names every row group. So it is read once, and not again for each
-        run."""
+        """The Parquet files. Their footers list all row groups. So a footer is read only once, and not for
+        every run."""
         files = self.info.files
         return {
             frame: FrameFile(self.folder, frame, files[f"{frame}.parquet"].sha256)
@@ -165,12 +165,12 @@ def pack(
     One record is in memory at a time.
 
     Args:
-        configurations: with which the runs were asked for, as plain data.
+        configurations: the configurations of the runs, as plain data.
         note: what a reader should know before using the figures.
 
     Raises:
-        JoulecastError: there is no record, two have the same name, one cannot be read or has additional
-            columns, or the campaign is larger than ``max_bytes``.
+        JoulecastError: there is no record, two records have the same name, a record cannot be read or has
+            additional columns, or the campaign is larger than ``max_bytes``.
     """
     runs = _in_order(record_folders)
     infos = [info for info, _ in runs]
@@ -293,7 +293,7 @@ def recorded_infos(folder: Path) -> list[RunInfo]:
     """The runs of a recorded campaign by name, without reading its frames.
 
     Raises:
-        JoulecastError: it is no campaign, has another format, or ``runs.jsonl`` is not what was recorded.
+        JoulecastError: the folder is no campaign, has another format, or ``runs.jsonl`` was changed.
     """
     info = _read_campaign_file(folder)
     _verify(folder, info, [RUNS_FILE])
@@ -304,8 +304,8 @@ def read_campaign(folder: Path) -> RecordedCampaign:
     """Read a recorded campaign, and check every file of it against ``campaign.json``.
 
     Raises:
-        JoulecastError: it is no campaign, has another format, or a file is missing or not what was
-            recorded. It names the file.
+        JoulecastError: the folder is no campaign, has another format, or a file is missing or was changed.
+            The error names the file.
     """
     info = _read_campaign_file(folder)
     _verify(folder, info, FILES[1:])
@@ -319,7 +319,8 @@ def plain_note(note: str) -> str:
 
 
 def recorded_run(campaign: RecordedCampaign, run: str) -> RunRecord:
-    """One run of a campaign. It has the campaign's name. Its ``measured`` meters are called ``recorded``."""
+    """The facts of one run of a campaign. It gets the campaign's name. Its ``measured`` meters are called
+    ``recorded``."""
     info = campaign.runs[run]
     origin = {"recorded_campaign": campaign.info.name, "recorded_sha256": campaign.sha256}
     if campaign.info.note:
@@ -333,13 +334,12 @@ def recorded_run(campaign: RecordedCampaign, run: str) -> RunRecord:
 
 
 def unpack_all(folder: Path, out: Path) -> list[Path]:
-    """Write every run of the recorded campaign ``folder`` to ``out/RUN``. Returns the folders that were
-    written.
+    """Write every run of the recorded campaign in ``folder`` to ``out/RUN``. Returns the new folders.
 
     A new folder ``out`` appears with all runs, or not at all.
 
     Raises:
-        JoulecastError: as :func:`read_campaign`.
+        JoulecastError: an error of :func:`read_campaign`.
     """
     campaign = read_campaign(folder)
     with directory_added_to(out) as partial:
@@ -358,7 +358,7 @@ def run_records(above: Iterable[Path]) -> Iterator[list[Path]]:
     temporarily.
 
     Raises:
-        JoulecastError: a folder has none, or a campaign cannot be read.
+        JoulecastError: a folder has no records, or a campaign cannot be read.
     """
     folders: list[Path] = []
     with ExitStack() as stack:

@@ -1,8 +1,7 @@
-"""The frames of a recorded campaign: each of the four in one Parquet file, with a leading column
-``run``.
+"""The four frames of a recorded campaign. Each is a Parquet file, in which the first column is ``run``.
 
-Each run has its own row groups, so that it is read without the others. The statistics in the file's
-footer show which row groups these are.
+Each run has its own row groups, so it can be read without the others. The statistics in the file's footer
+show which row groups belong to which run.
 """
 
 from pathlib import Path
@@ -40,7 +39,8 @@ def rows_of(record: RunRecord, frame: str) -> pa.Table:
 
 
 def frame_writer(folder: Path, frame: str) -> pq.ParquetWriter:
-    """A writer of one frame's file in ``folder``. Each table that is written becomes separate row groups."""
+    """A writer for the file of one frame, in ``folder``. Each table that it writes gets its own row
+    groups."""
     schema = _SCHEMAS[frame]
     numbers = [f.name for f in schema if pa.types.is_floating(f.type)]
     return pq.ParquetWriter(
@@ -55,7 +55,7 @@ def frame_writer(folder: Path, frame: str) -> pq.ParquetWriter:
 
 
 class FrameFile:
-    """One frame of all runs: its file, opened once, and which of its row groups hold which run."""
+    """One frame of all runs: its file, which is opened once, and the row groups of each run."""
 
     def __init__(self, folder: Path, frame: str, sha256: str) -> None:
         self._path = folder / f"{frame}.parquet"

@@ -1,8 +1,9 @@
-"""Requests: the options that a command and the Python function of the same name share. Each is defined once.
+"""Requests. A command and the Python function of the same name share their options, which a request defines
+once.
 
-This module also defines what a section of the configuration is. The requests and sections of a room are in
-that room (``<room>/request.py``). Defaults are written ``default=...``, which a user's type checker
-understands. Each field makes an option of the command, a parameter of the function, a key in the result's
+This module also defines the sections of the configuration. The requests and sections of a room are in
+``<room>/request.py``. Defaults are written as ``default=...``, because the type checkers of users understand
+this form. Each field makes an option of the command, a parameter of the function, a key in the result's
 ``request``, and the error message for a wrong value.
 """
 
@@ -55,7 +56,7 @@ class Section(BaseModel):
 
 @dataclass(frozen=True)
 class Shell:
-    """The name of a field on the command line, if it is not ``--name-of-the-field``.
+    """Another name of a field on the command line, in place of ``--name-of-the-field``.
 
     Attributes:
         name: ``--flag``, or the name of an argument without dashes.
@@ -84,12 +85,12 @@ class Request(BaseModel):
             raise JoulecastError(in_one_line(error, type(self))) from error
 
     def asked(self) -> dict[str, Any]:
-        """What was given, as plain data: parameters of the Python function."""
+        """The given values as plain data: the parameters of the Python function."""
         return self.model_dump(mode="json", exclude_unset=True)
 
     @classmethod
     def in_order(cls) -> dict[str, FieldInfo]:
-        """The fields in the order in which people see them: those that must be given come first."""
+        """The fields in the order in which people see them: required fields come first."""
         fields = cls.model_fields
         return {
             name: fields[name] for name in sorted(fields, key=lambda n: not fields[n].is_required())
@@ -123,10 +124,10 @@ def in_one_line(
     model: type[Request],
     called: Callable[[str, FieldInfo], str] | None = None,
 ) -> str:
-    """What is wrong with the first wrong field, and what to give.
+    """One line about the first wrong field: what is wrong, and what to give.
 
     Args:
-        called: name of a field for the reader; by default its name in Python.
+        called: function that gives a field's name for the reader; by default its name in Python.
     """
     wrong = error.errors()[0]
     if not wrong["loc"]:
@@ -166,7 +167,7 @@ def _message(wrong: ErrorDetails) -> str:
 
 
 def from_text(read: Callable[[str], Any]) -> BeforeValidator:
-    """A validator that also takes the text that people type."""
+    """A validator that also accepts text, as people type it."""
 
     def reading(given: Any) -> Any:
         if not isinstance(given, str):
@@ -272,7 +273,7 @@ _MOST_MONEY = 1e12
 
 
 class NodePrices(BaseModel):
-    """Prices of energy and nodes, all in one currency. What has no price costs nothing."""
+    """Prices of energy and nodes, all in one currency. If a price is not given, this part costs nothing."""
 
     price: float | None = Field(
         default=None, ge=0, le=_MOST_MONEY, description="Price of one kWh at the building's meter."
@@ -343,7 +344,7 @@ def _doublings(given: Any) -> Any:
 
 
 def split_names(given: Any) -> Any:
-    """Names; also as the text ``one,other``."""
+    """Names, from a list or from a text as ``one,other``."""
     return given.split(",") if isinstance(given, str) else given
 
 

@@ -1,7 +1,7 @@
 """The runs table: one row for each run, and what each column holds.
 
-All that fits, judges or plots reads this table. Some columns exist only for some kinds of runs. Such a
-column is absent if no run has it. Units are in the names: ``_s``, ``_w``, ``_j``, ``_bytes``.
+All code that fits, judges or plots reads this table. Some columns exist only for some kinds of runs. If no
+run has such a column, it is missing. Units are in the names: ``_s``, ``_w``, ``_j``, ``_bytes``.
 """
 
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from joulecast.runs.frames import STAGE_MEANINGS
 
 @dataclass(frozen=True)
 class Column:
-    """What a column of the runs table holds.
+    """A column of the runs table.
 
     Attributes:
         kind: ``text``, ``whole`` numbers, ``number`` (NaN: not known), or ``flag``.
-        meaning: of a value.
-        of: the runs that have it: all, or only those that were staged, imported, observed or on GPUs.
+        meaning: meaning of a value.
+        of: the kind of runs that have it: all, or only staged, imported or observed runs, or runs on GPUs.
     """
 
     kind: Literal["text", "whole", "number", "flag"]

@@ -1,4 +1,4 @@
-"""The scale of a run: nodes or GPUs. People count in either of them."""
+"""The scale of a run, in nodes or in GPUs. People use both."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ _UNITS = {"GPUs": "GPU", "ranks": "rank"}
 
 
 def unit_of(nodes_are: Any) -> str:
-    """What a scale counts (``node``, ``GPU`` or ``rank``), from what the nodes of the records are."""
+    """The unit of a scale (``node``, ``GPU`` or ``rank``). It follows from ``nodes_are`` of the records."""
     return _UNITS.get(str(nodes_are), "node")
 
 
@@ -25,7 +25,7 @@ def scale_in_words(count: float, nodes_are: Any) -> str:
 
 
 def scales_are(nodes_are: pd.Series) -> str:
-    """What some runs count, in the plural: ``nodes``, ``GPUs`` or ``ranks``."""
+    """The unit of the scale of some runs, in the plural: ``nodes``, ``GPUs`` or ``ranks``."""
     units = sorted({unit_of(each) for each in nodes_are})
     return " or ".join(f"{unit}s" for unit in units) or "nodes"
 
@@ -71,10 +71,10 @@ def gpus_per_node(of_workload: pd.DataFrame, asked: int | None = None) -> int | 
 
 
 def counts(of_workload: pd.DataFrame, asked: Scale) -> list[int]:
-    """Counts of nodes, or of GPUs, as the records of a workload count them.
+    """The counts that are asked for, in the unit of the workload's records (nodes or GPUs).
 
     Raises:
-        JoulecastError: GPUs that fill no nodes, or whose count of a node is not known.
+        JoulecastError: the GPUs do not fill whole nodes, or the number of GPUs of a node is not known.
     """
     per_node = gpus_per_node(of_workload, asked.gpus_per_node)
     if is_observed(of_workload):
@@ -93,7 +93,7 @@ BEYOND = 4
 
 
 def usual_counts(ran: Iterable[int]) -> list[int]:
-    """Counts that were run, and the powers of two from the smallest of them to :data:`BEYOND` times the
+    """The counts that were run, and the powers of two between the smallest count and :data:`BEYOND` times the
     largest."""
     found = sorted(set(ran))
     last = BEYOND * found[-1]
@@ -102,7 +102,7 @@ def usual_counts(ran: Iterable[int]) -> list[int]:
 
 
 def whole_nodes(gpus: Sequence[int], per_node: int) -> list[int]:
-    """Number of nodes of so many GPUs each.
+    """For each number of GPUs, the number of nodes that they fill.
 
     Raises:
         JoulecastError: the GPUs do not fill whole nodes.

@@ -1,4 +1,4 @@
-"""Spans of time: subtract them, intersect them, join them, and measure their length."""
+"""Spans of time: functions that subtract, intersect and join them, and measure their length."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ def subtract(intervals: Sequence[Span], holes: Sequence[Span]) -> list[Span]:
 
 
 def union(intervals: Sequence[Span]) -> list[Span]:
-    """Overlapping intervals joined."""
+    """The intervals, sorted. Overlapping intervals are joined."""
     joined: list[Span] = []
     for start, stop in sorted(intervals):
         if joined and start <= joined[-1][1]:
@@ -34,10 +34,10 @@ def union(intervals: Sequence[Span]) -> list[Span]:
 
 
 def intersection(intervals: Sequence[Span], others: Sequence[Span]) -> list[Span]:
-    """The time that lies in both, sorted and disjoint."""
+    """The time that lies in both lists of intervals, as sorted, disjoint intervals."""
     return subtract(union(intervals), subtract(union(intervals), union(others)))
 
 
 def length(intervals: Sequence[Span]) -> float:
-    """Seconds in disjoint intervals."""
+    """Total seconds of disjoint intervals."""
     return sum(stop - start for start, stop in intervals)

@@ -1,7 +1,7 @@
-"""What one run is to do: the contract between a campaign and the program that measures.
+"""The specification of a run: what it should do. A campaign writes it for the program that measures.
 
-A :class:`RunSpec` has everything that decides the result of a run, and nothing about how the run is launched.
-So its digest shows whether a record on disk answers the present question.
+A :class:`RunSpec` has everything that decides the result of a run. How the run is launched is not in it. So
+its digest shows whether a record on disk belongs to a specification.
 """
 
 import hashlib
@@ -114,7 +114,7 @@ class Calibration(_Frozen):
 
 
 class Imported(_Frozen):
-    """What an importer knows of a run that others did: facts of its log, nothing else."""
+    """Facts about a run that others did. An importer reads them from its log."""
 
     benchmark: str
     """What was trained."""
@@ -200,14 +200,14 @@ class RunSpec(_Frozen):
 
     @property
     def network(self) -> str | None:
-        """Name of what was trained, if anything was: a network, or the name of an observed training."""
+        """Name of the network, or of the observed training; ``None`` if nothing was trained."""
         if self.observed is not None:
             return self.observed.name
         return None if self.workload is None else self.workload.network
 
     @property
     def global_batch_size(self) -> int | None:
-        """Batch of all ranks that is asked for; ``None`` if the training itself decides it."""
+        """Batch of all ranks together; ``None`` if the specification does not say it."""
         if self.observed is not None:
             return self.observed.samples_per_step
         return None if self.training is None else self.training.global_batch_size
@@ -224,7 +224,7 @@ class RunSpec(_Frozen):
 
     @property
     def nodes_are(self) -> NodesAre:
-        """What a node of this run is in reality."""
+        """What a node of this run really is: a host, a rank of one host, or an emulated node."""
         if self.emulation is not None:
             return "emulated"
         return "hosts" if self.hosts == self.nodes else "ranks of one host"
@@ -242,7 +242,7 @@ def check_cores(spec: RunSpec, ranks_here: int, cores: int) -> bool:
         cores: number of cores that the ranks of this host may use together.
 
     Raises:
-        JoulecastError: more ranks than cores without emulation, or more than the emulation can hold.
+        JoulecastError: there are more ranks than cores without emulation, or more than the emulation allows.
     """
     if ranks_here <= cores:
         return False

@@ -1,4 +1,4 @@
-"""Read the stages of a record, some hundred thousand rows at a time, because a run of days has millions."""
+"""Reads the stages of a record in parts of some hundred thousand rows. A run of days has millions of rows."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,14 +61,14 @@ def _checked(parts: Iterator[pd.DataFrame], info: RunInfo) -> Iterator[pd.DataFr
 
 
 def stages_in_parts(folder: Path, info: RunInfo) -> Iterator[pd.DataFrame]:
-    """The stages of a record in parts, validated. No step of a rank is cut.
+    """The validated stages of a record, in parts. All stages of a rank's step are in the same part.
 
     Args:
-        folder: of the record.
-        info: its ``run.json``.
+        folder: folder of the record.
+        info: the record's ``run.json``.
 
     Raises:
-        JoulecastError: as :func:`~joulecast.runs.record.read_record`.
+        JoulecastError: an error of :func:`~joulecast.runs.record.read_record`.
     """
     path, columns = folder / "stages.parquet", FRAMES["stages"]
     try:

@@ -1,10 +1,9 @@
 """Simulates a training step: time and memory of a parallel strategy (Proteus, Duan et al. 2024).
 
-In: an op graph, a platform, a strategy. Out: a step's time and each device's memory. ``answer`` takes what
-is asked (``request``) to its simulation. The way is:
-``placement`` and ``program`` (what each device has), ``schedules`` and ``compiler`` (what it does in which
-order), ``transfers`` (what exchange takes), ``event_loop`` and ``network`` (the step in time, on links that
-are shared).
-``strategy_search`` compares strategies; ``judged`` holds them against measured steps. Energy is priced
-afterwards, in ``joulecast.energy``.
+The input is an op graph, a platform and a strategy. The output is the time of a step, and the memory of each
+device. ``answer`` finds the answer to a ``request``. On the way, ``placement`` and ``program`` say what each
+device has. ``schedules`` and ``compiler`` say what it does, and in which order. ``transfers`` says what an
+exchange costs. ``event_loop`` and ``shared_links`` run the step in simulated time, on links that are shared.
+``strategy_search`` compares strategies. ``judged`` compares simulated steps with measured ones. The energy of
+a step is computed afterwards, in ``joulecast.energy``.
 """

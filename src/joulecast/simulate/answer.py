@@ -1,7 +1,6 @@
-"""What a request to the simulator comes to: a simulated step, or the strategies that are best.
+"""Answers requests to the simulator: with a simulated step, or with the best strategies.
 
-The command and the Python function of that name begin here; joules and prices come on top, in
-``joulecast.energy``.
+The command and the Python function both begin here. ``joulecast.energy`` then adds joules and prices.
 """
 
 from collections.abc import Callable, Mapping
@@ -56,10 +55,11 @@ def simulate_request(request: SimulateRequest) -> Simulation:
 
 
 def search_request(request: SearchRequest, value_on: Callable[[Platform], Value | None]) -> Ranking:
-    """The strategies that are asked for.
+    """The ranked strategies that are asked for.
 
     Args:
-        value_on: what strategies are ranked by on a platform; where it gives ``None``, all are simulated.
+        value_on: a function that gives, for a platform, the function of a step by which strategies are
+            ranked. If it gives ``None``, all strategies are simulated.
     """
     platform, costs = _platform_and_costs_of(request)
     training = _training_of(request)
@@ -73,7 +73,8 @@ def search_request(request: SearchRequest, value_on: Callable[[Platform], Value 
 
 
 def at_clock(costs: Costs, limit_w: float | None, sm_mhz: float | None) -> tuple[Costs, float]:
-    """As :func:`joulecast.graphs.clocks.set_clock`; what measured steps say of costs holds at any clock."""
+    """The same as :func:`joulecast.graphs.clocks.set_clock`, also for costs that measured steps correct. The
+    correction is the same at every clock."""
     if not isinstance(costs, Corrected):
         return set_clock(costs, limit_w, sm_mhz)
     slower, mhz = set_clock(costs.costs.costs, limit_w, sm_mhz)
@@ -113,18 +114,19 @@ def platform_and_costs(
     measured_steps: Path | None = None,
     mode: Literal["default", "proteus"] = "default",
 ) -> tuple[Platform, Costs]:
-    """A platform with the rates that are given in place of its file's, and what ops cost on it.
+    """A platform, and the costs of ops on it. Given rates replace the rates in the platform's file.
 
     Args:
-        precision: peak rate to compute at.
-        links: bytes per second of links by name.
-        calibration: network calibration, for the outermost link.
-        database: of ops that were measured on the platform; its file's rates by default.
-        measured_steps: steps that were measured on the platform, to correct the costs by.
-        mode: ``proteus``: costs as that paper takes them.
+        precision: precision that decides the peak rate.
+        links: bytes per second of links, by the name of the link.
+        calibration: file of a network calibration, for the outermost link.
+        database: file of ops that were measured on the platform. By default, the rates of the platform's file
+            are used.
+        measured_steps: steps that were measured on the platform. They correct the costs.
+        mode: ``proteus``: costs as in the Proteus paper.
 
     Raises:
-        JoulecastError: no such platform or link, a file that is not sound, or a rate that is not known.
+        JoulecastError: there is no such platform or link, a file is not valid, or a rate is not known.
     """
     found = platform if isinstance(platform, Platform) else simulated_platform(platform)
     if calibration is not None:

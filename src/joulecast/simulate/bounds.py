@@ -1,10 +1,11 @@
 """The least time that a step can take. A search skips strategies whose least time is above the best so far.
 
-A device computes one thing at a time. A transfer is never faster than it is alone. Nothing starts before all
-that it waits for is done. So the least time of a device has three parts. First, the first micro-batch passes
-the earlier stages. Then the device does its turns one after the other, each with the collectives that it
-waits for. At the end, the last micro-batch passes the earlier stages again, or the last gradients are summed.
-Many turns are alike. So only the few different ones are computed, however many micro-batches there are.
+A device computes one thing at a time. A transfer is never faster than if it runs alone. A piece of work
+starts only after everything that it waits for is done. So the least time of a device has three parts. First,
+the first micro-batch passes the earlier stages. Then the device does its turns one after the other, each with
+the collectives that it waits for. At the end, the last micro-batch passes the earlier stages again, or the
+last gradients are summed. Many turns are alike. So only the few different ones are computed, however many
+micro-batches there are.
 """
 
 import math
@@ -23,7 +24,7 @@ from joulecast.simulate.transfers import Flow
 
 @dataclass(frozen=True)
 class Least:
-    """The least seconds of a step. They are never above those of its simulation."""
+    """The least seconds of a step. They are never more than the seconds of the simulated step."""
 
     step_s: float
     computing_s: float
@@ -41,19 +42,19 @@ def _ops_s(ready: Prepared, program: StageProgram) -> tuple[float, float]:
 
 
 def stage_seconds(ready: Prepared) -> list[tuple[float, float]]:
-    """Seconds of each stage's ops, forward and backward of a micro-batch; 0 where devices have parts of
-    unlike sizes."""
+    """Seconds of each stage's ops, for the forward pass and the backward pass of a micro-batch. They are 0 if
+    the devices have parts of different sizes."""
     if uneven(ready.placed):
         return [(0.0, 0.0)] * len(ready.programs)
     return [_ops_s(ready, program) for program in ready.programs]
 
 
 def least_computing(stages: list[tuple[float, float]], strategy: Strategy) -> Least:
-    """What a step takes at least to compute.
+    """The least time of a step, from the time of computing alone.
 
     Args:
-        stages: as of :func:`stage_seconds`.
-        strategy: micro-batches, and their order.
+        stages: the result of :func:`stage_seconds`.
+        strategy: the strategy, with the number of micro-batches and their order.
     """
     # With zero-bubble schedules, gradients of weights may come behind what is passed on.
     passes_back = strategy.schedule != "zb-h1"
@@ -67,7 +68,7 @@ def least_computing(stages: list[tuple[float, float]], strategy: Strategy) -> Le
 
 
 def least_seconds(flow: Flow, size: float) -> float:
-    """Seconds of a transfer that has its ports for itself."""
+    """Seconds of a transfer that shares its ports with no other transfer."""
     activity = flow.activity("", size, False)
     return activity.latency + activity.work / flow.bytes_per_s
 

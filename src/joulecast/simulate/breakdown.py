@@ -1,7 +1,8 @@
 """Breakdown of a step's time: computing, exposed communication, and waiting for others.
 
-A device does not compute all the time of a step. The rest is exposed communication while one of its own
-messages travels. It is bubble while none travels: the device waits for another stage, or for a straggler.
+A device does not compute during the whole step. While it does not compute, and one of its own messages
+travels, this is exposed communication. If none of its messages travels, this is bubble: the device waits for
+another stage, or for a straggler.
 """
 
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ class Breakdown:
 
     @property
     def step_s(self) -> float:
-        """The step."""
+        """Seconds of the step."""
         return self.computing_s + self.exposed_communication_s + self.bubble_s
 
 

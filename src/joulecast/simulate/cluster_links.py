@@ -1,8 +1,9 @@
-"""The links of a cluster, from collectives that ran alone on it.
+"""Fits the links of a cluster to collectives that ran alone on it.
 
 The fit adapts the simulator's model of a collective. First it finds, within a node, the rate of a GPU's link,
 the launch, and the latency of a step. Then it finds, between nodes, the rate of a node's links and the
-latency of a step. What the collectives do not show stays as it was. The fit uses no measured training step.
+latency of a step. A value that the collectives do not show stays as it was. The fit uses no measured training
+step.
 """
 
 import math
@@ -43,7 +44,8 @@ node, whose share of the network cards is in no platform."""
 def collective_seconds(
     platform: Platform, kind: Kind, devices: int, sizes: Sequence[float]
 ) -> list[float]:
-    """Seconds of a collective of each size (bytes) among the first devices of a platform, alone on it."""
+    """Seconds of a collective among the first devices of a platform, for each size (bytes). Nothing else runs
+    on the platform."""
     topology = topology_of(platform, devices)
     node_of = topology.node_of(np.arange(devices))
     strategy = parse_strategy(f"dp={devices}")
@@ -72,7 +74,7 @@ def _on_gpus(platform: Platform, gpus: int) -> Platform:
 
 
 def simulated_seconds(platform: Platform, test: CollectiveTest) -> Floats:
-    """Seconds of each point of a test, as they are simulated."""
+    """Simulated seconds of each point of a test."""
     there = platform if test.nodes == 1 else _on_gpus(platform, test.gpus)
     sizes = [size for size, _ in test.points]
     found = collective_seconds(there, _KINDS[test.collective], test.nodes * test.gpus, sizes)
@@ -92,7 +94,7 @@ _ODD = 0.1
 
 @dataclass(frozen=True)
 class ClusterLinks:
-    """A platform with fitted links, and the tests that the fit rests on."""
+    """A platform with fitted links, and the tests to which they were fitted."""
 
     platform: Platform
     within: list[CollectiveTest]
@@ -104,7 +106,7 @@ class ClusterLinks:
     took part."""
 
     def text(self) -> str:
-        """What was found, as lines for a person."""
+        """The fitted links, as lines for a person."""
         cluster = self.platform.require_cluster()
         of_node = cluster.devices_per_node
         lines = [f"nodes of {of_node} {cluster.device.name}"]
@@ -186,11 +188,12 @@ def _fitted(
 def fit_links(platform: Platform, tests: Sequence[CollectiveTest]) -> ClusterLinks:
     """Fit the links of a platform to collectives that were timed on it.
 
-    Between nodes, the tests with most GPUs of a node count: with fewer, some network cards have no work.
+    Between nodes, only the tests with the most GPUs of a node are used. In the other tests, some network
+    cards have no work.
 
     Raises:
-        JoulecastError: the platform has other levels of links, or fewer GPUs of a node than a test; or no
-            test shows a link.
+        JoulecastError: the platform has other levels of links, or fewer GPUs in a node than a test used; or
+            no test shows a link.
     """
     cluster = platform.require_cluster()
     if len(cluster.links) != 2 or None in [link.bytes_per_s for link in cluster.links]:
@@ -234,10 +237,10 @@ def fit_links(platform: Platform, tests: Sequence[CollectiveTest]) -> ClusterLin
 
 
 def platform_of(tests: Sequence[CollectiveTest]) -> Platform:
-    """The platform by the GPU that the logs name.
+    """The platform, by the name of the GPU in the logs.
 
     Raises:
-        JoulecastError: it is not in the catalogue, or they name several.
+        JoulecastError: the GPU is not in the catalogue, or the logs name several GPUs.
     """
     names = sorted({test.gpu for test in tests})
     if len(names) > 1:
@@ -255,7 +258,8 @@ def platform_of(tests: Sequence[CollectiveTest]) -> Platform:
 
 
 def write_platform(found: ClusterLinks, path: Path) -> None:
-    """Write the platform file of a cluster whose links were fitted, named after the file."""
+    """Write the platform file of a cluster with fitted links. The name of the platform is the name of the
+    file."""
     cluster = found.platform.require_cluster()
     tests = {"within a node": found.within, "between nodes": found.between}
     counts = " and ".join(f"{len(of)} {where}" for where, of in tests.items() if of)

@@ -1,7 +1,7 @@
-"""What a collective sends over the network: hops, bytes and steps by its algorithm.
+"""The messages of a collective: hops, bytes and steps, by its algorithm.
 
-``bytes`` of a collective is the whole buffer, as NCCL counts: what every rank has after an all-gather or
-all-reduce, and before a reduce-scatter (Thakur, Rabenseifner and Gropp 2005).
+``bytes`` of a collective is the size of the whole buffer, as NCCL counts it. Every rank has this buffer after
+an all-gather or all-reduce, and before a reduce-scatter (Thakur, Rabenseifner and Gropp 2005).
 """
 
 import math
@@ -24,7 +24,7 @@ Count = TypeVar("Count", float, NDArray[np.float64])
 
 
 def allreduce_steps(algorithm: Algorithm, ranks: Count) -> Count:
-    """Messages that one rank sends in an all-reduce, one after the other."""
+    """Number of messages that a rank sends in an all-reduce, one after the other."""
     if algorithm == "ring":
         return 2 * (ranks - 1)
     doublings: Count = np.ceil(np.log2(np.maximum(ranks, 1)))
@@ -32,7 +32,7 @@ def allreduce_steps(algorithm: Algorithm, ranks: Count) -> Count:
 
 
 def allreduce_share(algorithm: Algorithm, ranks: Count) -> Count:
-    """Bytes that a rank sends in an all-reduce, over the bytes of the buffer."""
+    """Bytes that a rank sends in an all-reduce, divided by the bytes of the buffer."""
     if algorithm == "recursive_doubling":
         return allreduce_steps(algorithm, ranks)
     return 2 * (ranks - 1) / ranks
@@ -43,24 +43,26 @@ _TREE_RATE = 0.9
 
 
 def tree_share() -> float:
-    """Bytes' worth of a ring that a rank sends in an all-reduce over NCCL's double tree: up and down."""
+    """Bytes that a rank sends in an all-reduce over NCCL's double tree (up and down), divided by the bytes of
+    the buffer."""
     return 2 / _TREE_RATE
 
 
 def tree_steps(ranks: int, nodes: int) -> tuple[float, float]:
-    """Steps of that all-reduce within nodes and between them: a chain in each node, a tree over the nodes."""
+    """Number of steps of an all-reduce over NCCL's double tree, within nodes and between nodes. There is a
+    chain in each node, and a tree over the nodes."""
     return 2.0 * (math.ceil(ranks / nodes) - 1), 2.0 * math.ceil(math.log2(nodes))
 
 
 def steps_of(kind: Kind, algorithm: Algorithm, ranks: int) -> float:
-    """Messages that one rank sends, one after the other."""
+    """Number of messages that a rank sends in a collective, one after the other."""
     if kind == "all_reduce":
         return float(allreduce_steps(algorithm, float(ranks)))
     return 1.0 if kind == "send" else ranks - 1.0
 
 
 def sent_share(kind: Kind, algorithm: Algorithm, ranks: int) -> float:
-    """Bytes that a rank sends in all, over the bytes of the collective."""
+    """Bytes that a rank sends in total, divided by the bytes of the collective."""
     if kind == "all_reduce":
         return float(allreduce_share(algorithm, float(ranks)))
     return 1.0 if kind == "send" else (ranks - 1) / ranks
@@ -86,11 +88,13 @@ def _exchanges(groups: Ints, flow: Ints, shares: list[tuple[int, float]]) -> Hop
 
 
 def hops_of(kind: Kind, algorithm: Algorithm, groups: Ints, flow: Ints) -> Hops:
-    """Messages of a collective: sender, receiver, and the share of what the sender sends in all.
+    """Messages of a collective. Each has its sender, its receiver, and its share of all bytes that the sender
+    sends.
 
     Args:
-        kind: of collective.
-        algorithm: of its all-reduce; the others go around a ring, an all-to-all to everybody.
+        kind: kind of collective.
+        algorithm: algorithm of an all-reduce. An all-to-all sends to every rank. All other collectives go
+            around a ring.
         groups: devices in ring order, shape ``(groups, ranks)``.
         flow: the flow of each group, shape ``(groups,)``.
     """
@@ -134,22 +138,23 @@ def read_layout(access: Access, split: Mapping[str, str], mesh: Mapping[str, int
 def written_layout(
     op: Op, access: Access, split: Mapping[str, str], mesh: Mapping[str, int]
 ) -> Layout:
-    """Layout in which it writes one: a split dim that the tensor lacks leaves partial sums."""
+    """Layout in which an op that splits these dims writes a tensor. If the tensor does not have a split dim,
+    its parts are partial sums."""
     return tuple((axis, _place(access, split.get(axis), "partial")) for axis in mesh)
 
 
 def gradient_layout(access: Access, split: Mapping[str, str], mesh: Mapping[str, int]) -> Layout:
-    """Layout of the gradient that its backward gives of a tensor that it read."""
+    """Layout of the gradient that the backward op gives for a tensor that the op read."""
     return tuple((axis, _place(access, split.get(axis), "partial")) for axis in mesh)
 
 
 def whole(layout: Layout) -> Layout:
-    """The layout with sums in place of partial sums: that of a written tensor's own gradient."""
+    """The layout, with sums in place of partial sums. The gradient of a written tensor has this layout."""
     return tuple((axis, "copies" if place == "partial" else place) for axis, place in layout)
 
 
 def local_bytes(tensor: Tensor, layout: Layout, mesh: Mapping[str, int]) -> float:
-    """Bytes that one device holds."""
+    """Bytes of a tensor that one device holds."""
     size = float(tensor.bytes)
     for axis, place in layout:
         if isinstance(place, int):
@@ -160,7 +165,8 @@ def local_bytes(tensor: Tensor, layout: Layout, mesh: Mapping[str, int]) -> floa
 def conversion(
     tensor: Tensor, have: Layout, want: Layout, mesh: Mapping[str, int]
 ) -> list[tuple[Kind, str, float]]:
-    """Collectives that turn one layout into another: kind, mesh axis, bytes of the whole buffer."""
+    """Collectives that turn one layout into another. Each has its kind, its mesh axis, and the bytes of the
+    whole buffer."""
     steps: list[tuple[Kind, str, float]] = []
     now = dict(have)
     # Sums come first, and those that leave less behind first of all: what follows moves fewer bytes.

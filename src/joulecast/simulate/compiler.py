@@ -1,8 +1,8 @@
 """Makes one graph of activities from the programs of the stages, for all classes of ranks.
 
 The graph holds the micro-batches, the exchange of gradients, and the optimizer. Consecutive steps become one
-activity if nothing is sent or awaited between them. With ``mode: proteus``, every op stays an activity of its
-own, because an overlap there slows whole ops.
+activity if nothing is sent or awaited between them. With ``mode: proteus``, every op is a separate activity,
+because in this mode an overlap slows whole ops.
 """
 
 import math
@@ -32,7 +32,8 @@ PROTEUS_BUCKETS = (FIRST_BUCKET_BYTES, BUCKET_BYTES)
 
 @dataclass(frozen=True)
 class TurnWork:
-    """What a device does in a turn: a phase of a stage, cut into segments, and the gradients it sends."""
+    """The work of a device in a turn: a phase of a stage (cut into segments), and the gradients that the
+    device sends."""
 
     stage: int
     phase: Phase
@@ -57,7 +58,7 @@ class TurnWork:
 
 @dataclass(frozen=True)
 class StagePlan:
-    """A stage's program cut into segments, for devices whose parts are of one size."""
+    """A stage's program, cut into segments. It is for devices with parts of the same size."""
 
     program: StageProgram
     buckets: list[Bucket]
@@ -75,7 +76,7 @@ class StagePlan:
 
     @property
     def all_segments(self) -> Iterator[tuple[Phase, list[Segment]]]:
-        """Each list of segments, and the phase to which it belongs."""
+        """All lists of segments, each with its phase."""
         yield self.program.first_forward, self.first_forward
         yield self.program.forward, self.forward
         for segments in (self.backward, self.last_backward, self.weights, self.last_weights):
@@ -139,7 +140,7 @@ class Compiler:
         return self.activities
 
     def forget(self) -> None:
-        """Drop the activities, which take most of the memory."""
+        """Drop the activities, because they take most of the memory."""
         self.activities, self.shared = ActivityGraph(), {}
 
     def _place(self, number: int, axis: str) -> int:
@@ -156,7 +157,7 @@ class Compiler:
         return self._plans[stage, larger]
 
     def plans_of(self, number: int) -> list[StagePlan]:
-        """Plans of the chunks of the network that a class holds."""
+        """The stage plans of a class: one for each chunk of the network that it has."""
         device = self.device_of(number)
         stages = range(device, len(self.programs), self.strategy.pipeline)
         return [self._plan_of(number, stage) for stage in stages]
@@ -166,7 +167,7 @@ class Compiler:
         return self._place(number, "pipeline")
 
     def turns(self, device: int, plans: list[StagePlan]) -> Iterator[tuple[Turn, TurnWork]]:
-        """What a device of the pipeline does in a step, in order."""
+        """The turns of a device of the pipeline in a step, in their order, each with its work."""
         order = device_order(self.strategy, device)
         gradients_in = "weights" if self.split_backward else "backward"
         # Gradients of all micro-batches are complete with the last one of each chunk.
@@ -294,7 +295,8 @@ class Compiler:
         return self.costs.cost(self.graph, step.item.op, parts, step.direction)
 
     def update_seconds(self, plans: list[StagePlan], pace: float) -> float:
-        """Seconds of the optimizer, on the shard of the weights whose state a device keeps."""
+        """Seconds of the optimizer on a device: it updates the shard of the weights whose state the device
+        keeps."""
         gradients = [gradient for plan in plans for gradient in plan.program.gradients]
         kept = sum(g.sharding.bytes / (g.sharding.shards if g.zero else 1) for g in gradients)
         updated = self.training.updates and kept > 0
@@ -302,7 +304,8 @@ class Compiler:
 
     @staticmethod
     def gathered_after_update(plans: list[StagePlan]) -> list[Message]:
-        """Gathers of the weights of which each device has updated its shard (ZeRO-1)."""
+        """Gathers of weights after the update, because each device has updated only its own shard
+        (ZeRO-1)."""
         sizes: dict[str, float] = {}
         for gradient in (gradient for plan in plans for gradient in plan.program.gradients):
             if gradient.gathered_after_update:

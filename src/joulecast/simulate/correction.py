@@ -1,10 +1,11 @@
-"""What measured steps say of other steps: how much longer ops take than they are predicted to.
+"""Corrects simulated steps by measured steps: how much longer do ops take than predicted?
 
-The logarithm of a step's error is taken as a sum: what all steps of a GPU share (its clocks, its libraries),
-and what is its own. Both come from Student distributions, whose long tails let an odd step be odd: one that
-takes twice as long as predicted says little of the others, and two of them say it. What is a step's own it
-shares with steps like it, the less the more they differ. So a measured step comes out as it was measured, and
-a step that has little in common with it is corrected by what the GPU's steps share.
+The logarithm of a step's error is the sum of two parts. All steps of a GPU share the first part (clocks,
+libraries). The second part is the step's own. Similar steps have similar second parts, and less so the more
+they differ. Both parts have Student distributions. Their long tails allow for outliers. If one step takes
+twice as long as predicted, this has little effect on other steps. If two steps do, the effect is large. So
+the corrected time of a measured step is its measured time. A step that differs much from it is corrected only
+by the first part.
 """
 
 from collections import Counter
@@ -48,12 +49,13 @@ Setting = tuple[float, ...]
 
 
 def step_setting(graph: OpGraph, strategy: Strategy, inference: bool) -> Setting:
-    """What a step is compared by: the network's size, the work of a micro-batch, and how it is split.
+    """Numbers by which steps are compared: the network's size, the work of a micro-batch, and how the network
+    is split.
 
     Args:
-        graph: at the batch of all replicas of one micro-batch.
-        strategy: how it is split.
-        inference: whether a step is a forward pass alone.
+        graph: the network, with the batch of all replicas of one micro-batch.
+        strategy: says how the network is split.
+        inference: whether the step is only a forward pass.
     """
     work = sum(t.elements for t in graph.tensors.values() if t.role == "activation")
     sizes = [strategy.mesh.get(axis, 1) for axis in ("tensor", "pipeline")]
@@ -80,19 +82,20 @@ class MeasuredError:
 
     @property
     def share(self) -> float:
-        """How much of an error of ops shows in the step."""
+        """The share of an op error that appears as an error of the step."""
         return min(1.0, self.step / self.ops) if self.ops else 1.0
 
 
 @dataclass(frozen=True)
 class MeasuredSteps:
-    """Measured steps of a GPU, and what they say of others."""
+    """Measured steps of a GPU, and the corrections of other steps that follow from them."""
 
     errors: tuple[MeasuredError, ...]
 
     @cached_property
     def shared(self) -> float:
-        """What ops of all steps of the GPU take longer by, as a logarithm: the mean of the posterior."""
+        """Logarithm of the factor by which ops take longer in all steps of the GPU: the mean of the
+        posterior."""
         logs = student.logpdf(_GRID / _SHARED, _SHARED_TAIL)
         for error in self.errors:
             logs = logs + student.logpdf((error.step - error.share * _GRID) / _OWN, _OWN_TAIL)
@@ -113,13 +116,13 @@ class MeasuredSteps:
         return np.linalg.solve(between + _REPEATS * np.eye(len(left)), left)
 
     def factor(self, setting: Setting) -> float:
-        """How many times as long the ops of a step take as they are predicted to."""
+        """Factor by which the ops of a step take longer than predicted."""
         return float(np.exp(self.shared + self._alike([setting])[:, 0] @ self._own))
 
 
 @dataclass(frozen=True)
 class Corrected:
-    """Costs that measured steps correct: by a factor that depends on the step that is asked for."""
+    """Costs that measured steps correct. The factor depends on the step."""
 
     costs: CachedCosts
     evidence: MeasuredSteps
@@ -128,7 +131,7 @@ class Corrected:
     _known: dict[tuple[float, Setting], CachedCosts] = field(default_factory=dict, repr=False)
 
     def at(self, setting: Setting, passes: float) -> CachedCosts:
-        """The costs in a step of a setting, with so many passes over the gradients of weights."""
+        """The costs in a step of this setting, with this number of passes over the gradients of weights."""
         if (passes, setting) not in self._known:
             self._known[passes, setting] = self.costs.passing(passes).scaled(
                 self.evidence.factor(setting), "calibrated"
@@ -149,7 +152,8 @@ class Corrected:
 def costs_in_step(
     costs: Costs, passes: float, graph: OpGraph, strategy: Strategy, inference: bool
 ) -> CachedCosts:
-    """What ops cost in a step: with its passes over gradients, and corrected where steps were measured."""
+    """Costs of ops in a step. They contain the step's passes over gradients. If steps were measured, they
+    correct the costs."""
     known = cached(costs)
     if isinstance(known.costs, Corrected):
         return known.costs.at(step_setting(graph, strategy, inference), passes)
@@ -214,7 +218,7 @@ def _widths() -> dict[str, dict[str, float]]:
 
 
 def basis_of(cost_sources: Mapping[str, int]) -> str:
-    """What a simulation's costs rest on: description, calibrated, or other."""
+    """The basis of a simulation's costs: description, calibrated, or other."""
     known = {_RESTS_ON.get(source, "other") for source in cost_sources if source != "given"}
     if not known or "other" in known:
         return "other"
@@ -224,7 +228,8 @@ def basis_of(cost_sources: Mapping[str, int]) -> str:
 def step_interval(
     ends_s: tuple[float, float], kind: StepKind, cost_sources: Mapping[str, int]
 ) -> tuple[float, float] | None:
-    """Ends of the 90 % prediction interval of a step, in seconds; ``None`` where no error was judged.
+    """Ends of the 90 % prediction interval of a step, in seconds; ``None`` if the error of such steps is not
+    known.
 
     Args:
         ends_s: seconds of the step with a fast and with a slow host.

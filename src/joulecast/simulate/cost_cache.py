@@ -1,4 +1,4 @@
-"""A cache of costs. The same ops occur again and again, in the blocks of a network and in many strategies.
+"""A cache of costs. Equal ops occur many times: in the blocks of a network, and in many strategies.
 
 The cost of an op depends on its kind, dims, attributes and tensors, and not on its name. These are its
 signature. A search asks for the cost of the same few signatures thousands of times.
@@ -35,7 +35,7 @@ def _accesses(
 
 
 def signature_of(graph: OpGraph, op: Op) -> Signature:
-    """The signature of an op: all that tells it from another op but names."""
+    """The signature of an op: everything that decides its cost. Names are not in it."""
     places: dict[str, int] = {}
     return (
         op.kind,
@@ -47,7 +47,7 @@ def signature_of(graph: OpGraph, op: Op) -> Signature:
 
 
 class OpCache:
-    """What strategies of a network have in common, and is worked out once."""
+    """Results that all strategies of a network share. Each is computed only once."""
 
     def __init__(self) -> None:
         self._numbers: dict[Signature, int] = {}
@@ -56,7 +56,8 @@ class OpCache:
         self._done: dict[Hashable, Any] = {}
 
     def numbers(self, graph: OpGraph) -> dict[str, int]:
-        """For each op of a graph, by name, a number that ops of the same signature share."""
+        """A number for each op of a graph, by the op's name. Ops with the same signature have the same
+        number."""
         if id(graph) not in self._of_graph:
             numbers = {
                 each.name: self._numbers.setdefault(signature_of(graph, each), len(self._numbers))
@@ -77,7 +78,7 @@ class OpCache:
 
 
 class CachedCosts:
-    """Costs that are asked once for each signature, parts and direction."""
+    """Costs with a cache. The cost of a signature, with its parts and direction, is computed only once."""
 
     def __init__(self, costs: Costs, op_cache: OpCache | None = None) -> None:
         self.costs = costs
@@ -86,18 +87,19 @@ class CachedCosts:
         self._passing: dict[float, CachedCosts] = {0.0: self}
 
     def passing(self, passes: float) -> "CachedCosts":
-        """The costs with so many passes over the gradients of weights, remembered too."""
+        """The costs with this number of passes over the gradients of weights. They have a cache, too."""
         if passes not in self._passing:
             priced = with_gradient_passes(self.costs, passes)
             self._passing[passes] = CachedCosts(priced, self.op_cache)
         return self._passing[passes]
 
     def scaled(self, factor: float, source: Source | None) -> "CachedCosts":
-        """The costs that are ``factor`` times as long, remembered too."""
+        """The costs, multiplied by ``factor``. They have a cache, too."""
         return CachedCosts(Scaled(self, factor, source), self.op_cache)
 
     def stretched(self, factor: float) -> "CachedCosts":
-        """The costs whose ops, and not the optimizer, take ``factor`` times as long, remembered too."""
+        """The costs of ops, multiplied by ``factor``. The cost of the optimizer is not changed. They have a
+        cache, too."""
         return CachedCosts(Scaled(self, factor, updates=False), self.op_cache)
 
     def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
@@ -111,5 +113,5 @@ class CachedCosts:
 
 
 def cached(costs: Costs) -> CachedCosts:
-    """Costs with a cache. If they have one already, the same object."""
+    """Costs with a cache. If the costs already have one, the same object is returned."""
     return costs if isinstance(costs, CachedCosts) else CachedCosts(costs)

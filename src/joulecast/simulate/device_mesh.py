@@ -1,11 +1,11 @@
-"""The devices of a strategy: where each stands in the mesh, and which of them do the same at the same time.
+"""The devices of a strategy: the place of each in the mesh, and which devices do the same at the same time.
 
 Devices that do the same are one class, and a class is simulated once. To find the classes, each device gets a
-colour. At first, the colour says what the device does itself: its stage, the size of its part, its pace. Then
-colours are split until two devices of one colour meet the same colours in every group of theirs. Groups are
-replicas, shards, pipelines, nodes and units behind a port. The result is an equitable partition: in each step
-of the simulation, all devices of a colour do the same. A straggler has a colour of its own. It also splits
-the colours of the devices that wait for it.
+colour. At first, the colour stands for what the device does itself: its stage, the size of its part, its
+pace. Then colours are split, until any two devices of one colour have the same colours in all of their
+groups. Groups are replicas, shards, pipelines, nodes and units behind a port. The result is an equitable
+partition: in each step of the simulation, all devices of a colour do the same. A straggler has a colour of
+its own. It also splits the colours of the devices that wait for it.
 """
 
 from collections.abc import Mapping
@@ -41,17 +41,19 @@ def summed_by(group: Ints, values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def signatures(group: Ints, colour: Ints) -> Ints:
-    """A number for the colours in each device's group: equal where the colours of the groups are.
+    """A number for each device that stands for the colours in its group. Two groups with the same colours
+    have the same number.
 
     Args:
-        group: of each device, numbered from 0 without gaps.
-        colour: of each device.
+        group: number of each device's group, from 0 without gaps.
+        colour: colour of each device.
     """
     return summed_by(group, scrambled(colour))[group].astype(np.int64)
 
 
 def numbered(values: NDArray[Any]) -> Ints:
-    """A number for each distinct value, from 0 in the order in which they come."""
+    """The values, as numbers from 0: equal values have the same number. New numbers are given in the order of
+    the values."""
     numbers: Ints = pd.factorize(values)[0]
     return numbers
 
@@ -92,9 +94,9 @@ def fold(own: list[Ints], groupings: list[Ints]) -> Classes:
     """Fold devices into classes.
 
     Args:
-        own: what a device does by itself, each a number for every device.
-        groupings: the group of every device, in each way in which devices depend on each other, numbered
-            from 0 without gaps.
+        own: arrays with a number for every device. They describe what a device does by itself.
+        groupings: arrays with the group of every device, one array for each way in which devices depend on
+            each other. Groups are numbered from 0 without gaps.
     """
     colour = _one_of(own)
     while True:
@@ -105,13 +107,13 @@ def fold(own: list[Ints], groupings: list[Ints]) -> Classes:
 
 
 def unfolded(devices: int) -> Classes:
-    """Every device a class of its own."""
+    """Classes for all devices without folding: every device is a class."""
     return _classes(np.arange(devices, dtype=np.int64))
 
 
 @dataclass(frozen=True)
 class DeviceMesh:
-    """The devices of a strategy: where each stands in the mesh, and which are alike."""
+    """The devices of a strategy: the place of each in the mesh, and which devices are alike."""
 
     mesh: dict[str, int]
     place: dict[str, Ints]
@@ -126,17 +128,17 @@ class DeviceMesh:
         return np.arange(len(self.pace), dtype=np.int64).reshape(tuple(self.mesh.values()))
 
     def pace_of(self, number: int) -> float:
-        """Factor by which the devices of a class compute longer than a device that is no straggler."""
+        """Factor by which the devices of a class compute longer. It is 1 if they are no stragglers."""
         return float(self.pace[self.classes.first[number]])
 
     def groups(self, axis: str) -> Ints:
-        """Devices of every group along an axis (or two that are joined), shape ``(groups, size)``."""
+        """Devices of every group along an axis, or along two joined axes. The shape is ``(groups, size)``."""
         along = [list(self.mesh).index(part) for part in axis.split("+")]
         last = range(-len(along), 0)
         return np.moveaxis(self.grid, along, tuple(last)).reshape(-1, size_along(self.mesh, axis))
 
     def group_of(self, axis: str) -> Ints:
-        """The group along an axis of each device."""
+        """For each device, its group along an axis."""
         groups = self.groups(axis)
         found = np.empty(groups.size, dtype=np.int64)
         found[groups.ravel()] = np.repeat(np.arange(len(groups)), groups.shape[1])
@@ -144,7 +146,8 @@ class DeviceMesh:
 
 
 def uneven(items: list[PlacedOp]) -> list[tuple[str, int]]:
-    """Axes and remainders of dims that do not divide evenly: the first places have one more."""
+    """Axes along which a dim does not divide evenly, with the remainders. The parts of the first devices have
+    one element more."""
     splits = {item.split for item in items}
     return sorted({each for split in splits for each in split.uneven})
 
@@ -171,7 +174,7 @@ def build_device_mesh(
     """Give each device of a strategy its place in the mesh, and fold devices that are alike.
 
     Raises:
-        JoulecastError: a straggler is no device of the strategy.
+        JoulecastError: a straggler is not among the devices of the strategy.
     """
     devices = strategy.devices
     pace = np.ones(devices)

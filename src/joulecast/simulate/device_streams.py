@@ -1,4 +1,4 @@
-"""What one class of devices does in a step: its activities, added in the order of its work.
+"""Makes the activities of one class of devices in a step, in the order of its work.
 
 A device computes one thing at a time. Its messages wait in streams, first in, first out. There is a stream
 for feature messages, one for gathers of weights, one for gradients, and one to each device that it sends to.
@@ -27,7 +27,7 @@ _AT_THE_END = -1
 
 
 class DeviceStreams:
-    """The activities of one class, as they are added in order."""
+    """The activities of one class of devices. They are added in the order of its work."""
 
     def __init__(self, compiler: "Compiler", number: int, device: int) -> None:
         self.compiler = compiler
@@ -46,7 +46,8 @@ class DeviceStreams:
         return [] if self.last_compute is None else [self.last_compute]
 
     def compute(self, activity: Activity, after: list[int]) -> None:
-        """Compute once what was computed before is done, and what it waits for is there."""
+        """Add an activity of computing. It starts when the computing before it has ended, and when everything
+        that it waits for is done."""
         before = self._now()
         if self.compiler.blocking:
             before += list(self.last_on.values())
@@ -67,7 +68,7 @@ class DeviceStreams:
         stream: str = "feature",
         gradient: bool = False,
     ) -> int:
-        """Join a collective, which its other members may have made already."""
+        """Take part in a collective. Another member may already have made its activity."""
         flow = self.transfers.flow(message.kind, message.axis, self.number)
         shared = self.compiler.shared
         number = shared.get((key, flow.number))
@@ -106,7 +107,8 @@ class DeviceStreams:
         return number
 
     def exchange(self, tied: list[Message]) -> None:
-        """Send gradients of weights that other stages have too, and wait for theirs."""
+        """For weights that other stages have, too: send their gradients, and wait for the gradients of the
+        other stages."""
         ready = [*self._now(), *self.gradient_messages]
         arrived, places = [], self.compiler.strategy.pipeline
         for message in tied:
@@ -122,11 +124,11 @@ class DeviceStreams:
         self.gradient_messages += arrived
 
     def send_bucket(self, bucket: Bucket, key: tuple[int, int, int]) -> None:
-        """Reduce a bucket over all axes along which it is a partial sum; the update waits for it.
+        """Sum a bucket over all axes along which it is a partial sum. The update waits for this.
 
         Args:
             bucket: the gradients.
-            key: their stage, the bucket's place in it, and the micro-batch.
+            key: stage of the bucket, its place in the stage, and the micro-batch.
         """
         after, size = self._now(), bucket.bytes
         stream = "weights" if bucket.zero >= 2 else "gradient"
@@ -140,7 +142,8 @@ class DeviceStreams:
         self.gradient_messages += after
 
     def run(self, turn: Turn, work: "TurnWork") -> None:
-        """Add the activities of a turn of work: one micro-batch's forward or backward of a stage."""
+        """Add the activities of a turn: the forward pass or the backward pass of a stage for one
+        micro-batch."""
         stage, phase = work.stage, work.phase
         sent: dict[int, int] = {}
         direction, micro_batch = turn.phase, turn.micro_batch

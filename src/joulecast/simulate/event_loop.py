@@ -1,11 +1,12 @@
 """The event loop: runs the activities of a step, of devices and links, in simulated time.
 
 An activity computes on one device for some seconds, or transfers bytes through the ports of a shared network.
-A stream is first in, first out. It needs no queue here: each of its activities waits for the one before.
-Two things change the pace of a running activity. A transfer that starts or ends changes the rates of all
-transfers that share ports with it. A device that computes while its gradients travel does both more slowly
-(the overlap slowdown gamma). Both change the pace only while they last. With ``whole_activity`` slowdown, as
-in the paper, an activity is slowed from its begin to its end if it meets the other kind at any time.
+A stream is first in, first out. It needs no queue in this module, because each of its activities waits for
+the one before. Two things change the pace of a running activity. A transfer that starts or ends changes the
+rates of all transfers that share ports with it. A device that computes while its gradients travel does both
+more slowly (the overlap slowdown gamma). Both change the pace only while they last. With ``whole_activity``
+slowdown, as in the paper, an activity is slowed from its begin to its end if it meets the other kind at any
+time.
 """
 
 import heapq
@@ -21,7 +22,7 @@ from joulecast.simulate.shared_links import SharedLinks, Usage
 class Activity:
     """One piece of work.
 
-    ``work`` is seconds of compute, or the bytes that a transfer puts through its busiest device port.
+    ``work`` is the seconds of computing, or the bytes of a transfer at its busiest device port.
     """
 
     label: str
@@ -42,7 +43,8 @@ class Activity:
 
 @dataclass(frozen=True)
 class Slowdown:
-    """What overlap costs: compute takes ``1 + compute`` as long, gradient transfers ``1 + transfer``."""
+    """The slowdown by overlap: computing takes ``1 + compute`` times as long, and gradient transfers take ``1
+    + transfer`` times as long."""
 
     compute: float = 0.0
     transfer: float = 0.0
@@ -50,13 +52,13 @@ class Slowdown:
 
 
 class ActivityGraph:
-    """Activities and who waits for whom."""
+    """Activities, and for which other activities each one waits."""
 
     def __init__(self) -> None:
         self.activities: list[Activity] = []
 
     def add(self, activity: Activity, after: Sequence[int] = ()) -> int:
-        """Add an activity that waits for others; gives its number."""
+        """Add an activity that waits for others. Returns its number."""
         self.activities.append(activity)
         number = len(self.activities) - 1
         for earlier in after:
@@ -71,7 +73,7 @@ class ActivityGraph:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Start and end of every activity, seconds from the start of the step."""
+    """Start and end of every activity, in seconds from the start of the step."""
 
     start_s: list[float]
     end_s: list[float]
@@ -84,7 +86,7 @@ class Timeline:
 
 @dataclass(frozen=True)
 class TimedActivity:
-    """An activity at its times in the step."""
+    """An activity, with its start and end in the step."""
 
     activity: Activity
     start_s: float
@@ -277,7 +279,7 @@ def execute(graph: ActivityGraph, links: SharedLinks, slowdown: Slowdown | None 
     """Run all activities.
 
     Raises:
-        JoulecastError: some activities wait for each other; names a few of them.
+        JoulecastError: some activities wait for each other. The error names a few of them.
     """
     timeline = _Run(graph, links, slowdown or Slowdown()).run()
     stuck = [

@@ -1,4 +1,5 @@
-"""Infers what a strategy does not say: which dim of each op is split along which axis of the mesh.
+"""Decides how ops are split if the strategy does not say it: which dim of each op is split along which axis
+of the mesh.
 
 The batch is split along replicas. Along ``tensor``, matrix products are split by columns and by rows in turn
 (Megatron), and the ops between them by the sequence. The experts of a mixture are split along ``expert``. Any
@@ -156,10 +157,10 @@ def sequence_length(graph: OpGraph) -> int | None:
 
 
 def split_sequence(graph: OpGraph, placements: Placements, axis: str, size: int) -> None:
-    """Split what is not split by tensor along the sequence, over the same devices.
+    """Split all other ops along the sequence, over the devices of the ``tensor`` axis.
 
-    Sums then end in shards, which are gathered before the next product: an all-reduce becomes a
-    reduce-scatter and an all-gather (Korthikanti et al. 2022, section 4).
+    The results of sums are then shards, which are gathered before the next product. So an all-reduce becomes
+    a reduce-scatter and an all-gather (Korthikanti et al. 2022, section 4).
 
     Raises:
         JoulecastError: the sequence does not divide.
@@ -181,7 +182,8 @@ def split_sequence(graph: OpGraph, placements: Placements, axis: str, size: int)
 
 
 def split_context(graph: OpGraph, placements: Placements, axis: str, size: int) -> None:
-    """Split every sample by its positions: queries in attention, whose keys and values are gathered.
+    """Split every sample by its positions. In attention, the queries are split, and keys and values are
+    gathered.
 
     Raises:
         JoulecastError: there is no fused attention, or the sequence does not divide.
@@ -206,7 +208,7 @@ def split_context(graph: OpGraph, placements: Placements, axis: str, size: int) 
 
 
 def follow(graph: OpGraph, placements: Placements, axis: str) -> None:
-    """Let ops without a setting keep the shards of what they read."""
+    """Let ops without a setting keep the shards of the tensors that they read."""
     shards: dict[str, int] = {}
     for op, placement in zip(graph.ops, placements, strict=True):
         if axis not in placement:
@@ -224,7 +226,8 @@ def _experts_of(graph: OpGraph, op: Op) -> Dim | None:
 
 
 def split_experts(graph: OpGraph, placements: Placements, axis: str, size: int) -> None:
-    """Split the experts of a mixture, and the batch elsewhere: tokens go all to all in between.
+    """Split the experts of a mixture, and the batch of all other ops. Tokens are exchanged between the two by
+    all-to-alls.
 
     Raises:
         JoulecastError: there are no experts, or they do not divide.
@@ -247,11 +250,11 @@ def split_experts(graph: OpGraph, placements: Placements, axis: str, size: int) 
 
 
 def experts_of_token(graph: OpGraph) -> int:
-    """To how many experts a token goes; 1 where the graph does not say it."""
+    """Number of experts to which a token goes; 1 if the graph does not say it."""
     return next((op.attributes["top_k"] for op in graph.ops if "top_k" in op.attributes), 1)
 
 
 def experts_in(graph: OpGraph) -> int:
-    """Experts of the mixtures in a network; 0 if there are none."""
+    """Number of experts in a mixture of the network; 0 if there is no mixture."""
     found = (_experts_of(graph, op) for op in graph.ops)
     return max((dim.size for dim in found if dim is not None), default=0)

@@ -9,7 +9,7 @@
     step_s: 0.712
     memory_bytes: 41.2e+9
 
-Such steps correct what no description contains: clocks, drivers, libraries.
+They correct effects that no description contains: clocks, drivers, libraries.
 :mod:`joulecast.simulate.correction` applies them to other steps. The correction scales the costs of ops, and
 leaves communication as it is. A measured peak of memory shows how much memory the process keeps in addition
 to its tensors.
@@ -50,7 +50,7 @@ _TRIES = 20
 
 
 class MeasuredStep(BaseModel):
-    """What ran, and how long a step took."""
+    """A measured step: what ran, and how long it took."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -72,7 +72,7 @@ class MeasuredStep(BaseModel):
 
     @property
     def training(self) -> TrainingSetup:
-        """What the step does with the weights."""
+        """The setup of the training: precision, optimizer, and whether there is a backward pass."""
         return training_of(self.precision, self.optimizer, self.inference)
 
 
@@ -153,10 +153,12 @@ def _recorded_steps(folder: Path) -> list[MeasuredStep]:
 
 
 def read_steps(path: Path) -> list[MeasuredStep]:
-    """Measured steps from YAML, one or several under ``steps``; or from a folder of run records.
+    """Measured steps from a folder of run records, or from a YAML file. The file has one step, or several
+    under ``steps``.
 
     Raises:
-        JoulecastError: missing, or with wrong keys; names them. A folder of run records: what they lack.
+        JoulecastError: the file is missing or has wrong keys (the error names them); or the records lack
+            something (the error says what).
     """
     if path.is_dir():
         return _recorded_steps(path)
@@ -174,7 +176,7 @@ def simulated_step(step: MeasuredStep, platform: Platform, costs: Costs) -> Simu
     """The simulation of a measured step.
 
     Raises:
-        JoulecastError: as :func:`joulecast.simulate.simulate.simulate`.
+        JoulecastError: an error of :func:`joulecast.simulate.simulate.simulate`.
     """
     graph = _network(step.network, step.training, step.attention)
     assumed = Assumptions(training=step.training)
@@ -182,16 +184,17 @@ def simulated_step(step: MeasuredStep, platform: Platform, costs: Costs) -> Simu
 
 
 def first_factor(simulation: Simulation, measured_s: float) -> float:
-    """A first guess of the factor: all but exposed communication grows with it."""
+    """A first guess of the factor. It assumes that everything except exposed communication grows with the
+    factor."""
     exposed = simulation.breakdown.exposed_communication_s
     return (measured_s - exposed) / (simulation.step_s - exposed)
 
 
 def factor_of(step: MeasuredStep, platform: Platform, costs: Costs) -> float:
-    """The factor of ops' seconds with which the simulated step lasts as long as the measured one.
+    """The factor for the seconds of ops with which the simulated step takes as long as the measured one.
 
     Raises:
-        JoulecastError: none between 0.1 and 20 does.
+        JoulecastError: no factor between 0.1 and 20 does this.
     """
 
     def missing(factor: float) -> float:
@@ -224,9 +227,10 @@ def error_of(step: MeasuredStep, simulation: Simulation, ops_factor: float) -> M
 
 
 def odd_remark(steps: Sequence[MeasuredStep], simulations: Sequence[Simulation]) -> str | None:
-    """What to say where one step alone is slower, or faster, than its simulation's 90 % interval allows.
+    """A remark if a single step is slower or faster than the 90 % interval of its simulation allows.
 
-    Two on the same side are an error of the GPU's description, and not of a step.
+    If two steps are off in the same direction, the description of the GPU is probably wrong, and there is no
+    remark.
     """
     outside: dict[bool, list[str]] = {True: [], False: []}
     for step, found in zip(steps, simulations, strict=True):
@@ -248,7 +252,7 @@ def corrected(
     """The platform and its costs, corrected by measured steps.
 
     Raises:
-        JoulecastError: as :func:`factor_of`.
+        JoulecastError: an error of :func:`factor_of`.
     """
     found = [simulated_step(step, platform, costs) for step in steps]
     errors = tuple(

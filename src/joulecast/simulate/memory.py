@@ -1,8 +1,8 @@
 """Memory that a device needs in a step: activations, weights, gradients and optimizer state.
 
-What backward needs of the forward (:mod:`joulecast.simulate.stage_activations`) is kept for every
-micro-batch under way. Weights, gradients and optimizer state come on top, sharded as ZeRO says (Rajbhandari
-et al. 2020).
+The backward pass needs activations of the forward pass (:mod:`joulecast.simulate.stage_activations`). They
+are kept for every micro-batch that waits for its backward pass. Weights, gradients and optimizer state are
+added. ZeRO says how these are sharded (Rajbhandari et al. 2020).
 """
 
 import math
@@ -38,12 +38,12 @@ class Memory:
 
     @property
     def state_bytes(self) -> float:
-        """What is there all the time: weights, gradients and optimizer state."""
+        """Bytes that are needed all the time: weights, gradients and optimizer state."""
         return self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
 
     @property
     def peak_bytes(self) -> float:
-        """All of it."""
+        """The sum of all parts."""
         return self.state_bytes + self.activations_bytes + self.communication_bytes
 
 
@@ -167,16 +167,17 @@ def memory_of(
     op_cache: OpCache,
     communicator_bytes: float,
 ) -> Memory:
-    """Peak memory of the devices of a pipeline's place (the largest parts, where dims divide unevenly).
+    """Peak memory of the devices at one place of the pipeline. If dims do not divide evenly, it is for the
+    largest parts.
 
     Args:
-        graph: at the batch of a micro-batch.
-        strategy: that it is run by.
-        programs: of the stages on these devices; several, where the schedule is interleaved.
-        shapes: of these stages, as of :func:`joulecast.simulate.stage_activations.shape_of`.
+        graph: the network, with the batch of a micro-batch.
+        strategy: the strategy.
+        programs: programs of the stages on these devices. There are several if the schedule is interleaved.
+        shapes: shapes of these stages, from :func:`joulecast.simulate.stage_activations.shape_of`.
         training: precision and optimizer, and whether there is a backward.
-        op_cache: of the stages that were looked at before, to look at those like them no more.
-        communicator_bytes: of the communication library's buffers, for each group of devices.
+        op_cache: results for earlier stages. A stage that is like one of them is not computed again.
+        communicator_bytes: bytes of the communication library's buffers for each group of devices.
     """
     peak, where = _activations(graph, strategy, programs, shapes, not training.inference, op_cache)
     blocks = tuple(_blocks(program) for program in programs)
@@ -217,9 +218,10 @@ def _state(
 
 
 def least_state_bytes(graph: OpGraph, strategy: Strategy, training: TrainingSetup) -> float:
-    """Bytes of weights, gradients and optimizer state that some device holds at least.
+    """A lower bound of the bytes of weights, gradients and optimizer state on the fullest device.
 
-    As if all were divided over pipeline, tensor and expert axes, and evenly: no op has to be placed.
+    It assumes that they are divided evenly over the pipeline, tensor and expert axes. So no op has to be
+    placed.
     """
     mesh = strategy.mesh
     split = math.prod(mesh.get(axis, 1) for axis in ("pipeline", "tensor", "expert"))
@@ -232,7 +234,8 @@ def least_state_bytes(graph: OpGraph, strategy: Strategy, training: TrainingSetu
 
 
 def state_verdict(least_bytes: float, platform: Platform) -> str | None:
-    """Why a strategy whose state takes so much cannot fit, whatever else it keeps; ``None`` if it may."""
+    """Reason why a strategy cannot fit in memory, from the bytes of its state alone; ``None`` if it may
+    fit."""
     device = platform.require_cluster().device
     if device.memory_bytes is None or least_bytes + device.reserved_bytes <= device.memory_bytes:
         return None
@@ -255,7 +258,7 @@ def share_of_memory(memory: list[Memory], platform: Platform) -> float | None:
 
 
 def exceeds(memory: list[Memory], platform: Platform) -> bool | None:
-    """Whether some stage's devices have too little; ``None`` if their memory is not known."""
+    """Whether the devices of some stage have too little memory; ``None`` if their memory is not known."""
     share = share_of_memory(memory, platform)
     return None if share is None else share > 1
 

@@ -48,13 +48,13 @@ def _terms(kind: str, algorithm: Algorithm, ranks: int, size: float) -> tuple[fl
 
 
 def calibrate_network(points: pd.DataFrame) -> NetworkCalibration:
-    """Fit launch, latency and rate, for the algorithm whose form fits best.
+    """Fit launch, latency and rate. The algorithm whose formula fits best is chosen.
 
     Args:
-        points: ``kind`` (all_reduce or send), ``ranks``, ``bytes``, ``seconds``.
+        points: a row for each measurement: ``kind`` (all_reduce or send), ``ranks``, ``bytes``, ``seconds``.
 
     Raises:
-        JoulecastError: nothing to fit, or no bytes were seen to take time.
+        JoulecastError: there is nothing to fit, or the time does not grow with the bytes.
     """
     if not len(points):
         raise JoulecastError("network calibration: there are no measured collectives")
@@ -87,7 +87,7 @@ def calibrate_network(points: pd.DataFrame) -> NetworkCalibration:
 
 
 def write_calibration(found: NetworkCalibration, path: Path) -> None:
-    """Keep a calibration as JSON."""
+    """Write a calibration as JSON."""
     with written_aside(path) as partial:
         partial.write_text(json.dumps(asdict(found), indent=1) + "\n")
 
@@ -96,7 +96,7 @@ def read_calibration(path: Path) -> NetworkCalibration:
     """Read what :func:`write_calibration` wrote.
 
     Raises:
-        JoulecastError: missing, or no calibration.
+        JoulecastError: the file is missing, or is no calibration.
     """
     content = read_json_object(path, "network calibration (the rule calibrate_network makes one)")
     origin = f"{path}: is no network calibration (the rule calibrate_network makes one)"
@@ -104,7 +104,7 @@ def read_calibration(path: Path) -> NetworkCalibration:
 
 
 def calibrated(platform: Platform, found: NetworkCalibration) -> Platform:
-    """The platform with what was found of its outermost link: rate, latency, launch and algorithm.
+    """The platform, with the fitted rate, latency, launch and algorithm of its outermost link.
 
     Raises:
         JoulecastError: the platform has no links.

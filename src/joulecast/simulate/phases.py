@@ -1,4 +1,4 @@
-"""Phases of a micro-batch on one device: steps of compute, and the messages between them."""
+"""Phases of a micro-batch on one device: its steps of computing, and the messages between them."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ Key = tuple[str, Direction, Layout, int, int]
 
 @dataclass
 class Step:
-    """One op, forward, backward, or forward once more before its backward."""
+    """One op in one direction: forward, backward, or forward again (recomputation)."""
 
     item: PlacedOp
     direction: Direction
@@ -29,7 +29,7 @@ class Step:
 
 @dataclass
 class Message:
-    """A collective along a mesh axis, or a tensor sent to another stage."""
+    """A collective along a mesh axis, or a tensor that is sent to another stage."""
 
     kind: Kind
     axis: str
@@ -48,19 +48,19 @@ class Message:
 
 @dataclass
 class Phase:
-    """The forward or backward of one micro-batch."""
+    """The forward pass or the backward pass of one micro-batch."""
 
     steps: list[Step] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
 
     def send(self, message: Message) -> int:
-        """Add a message; gives its number."""
+        """Add a message. Returns its number."""
         self.messages.append(message)
         return len(self.messages) - 1
 
 
 class WeightGradient(NamedTuple):
-    """The gradient of a parameter, and when backward has it."""
+    """The gradient of a parameter, and the step of the backward pass that completes it."""
 
     tensor: Tensor
     axes: tuple[str, ...]
@@ -83,18 +83,20 @@ class WeightGradient(NamedTuple):
         return self.sharding.zero
 
     def at_zero(self, level: int) -> "WeightGradient":
-        """The same at another level of ZeRO."""
+        """The same gradient at another level of ZeRO."""
         return self._replace(sharding=self.sharding._replace(zero=level))
 
     @property
     def gathered_after_update(self) -> bool:
-        """Whether each device updates a shard of the weight that the others then need at once (ZeRO-1)."""
+        """Whether each device updates only a shard of the weight, and the others need this shard right after
+        the update (ZeRO-1)."""
         return self.zero == 1 and self.sharding.axis in self.axes
 
 
 @dataclass
 class WrittenPhases:
-    """Phases of all stages without gathers of weights, which strategies share that differ in sharding."""
+    """Phases of all stages, without gathers of weights. Strategies that differ only in sharding share
+    them."""
 
     forward: dict[int, Phase] = field(default_factory=dict)
     backward: dict[int, tuple[Phase, list[WeightGradient]]] = field(default_factory=dict)
@@ -118,9 +120,11 @@ def reduction(zero: int, axis: str) -> Kind:
 
 
 def gather_weights(phase: Phase, gathered: Mapping[str, Mapping[str, Sharding]]) -> Phase:
-    """The phase that also gathers each block's weights while the block before it computes.
+    """The phase, with gathers of weights. The weights of a block are gathered while the block before it
+    computes.
 
-    A weight that a later block shares, as the output layer does the embedding, is held until then.
+    If a later block needs the same weight, it is kept until then. (For example, the output layer may share
+    the weight of the embedding.)
     """
     if not gathered:
         return phase
@@ -153,7 +157,7 @@ def gather_weights(phase: Phase, gathered: Mapping[str, Mapping[str, Sharding]])
 
 @dataclass
 class Bucket:
-    """Gradients that are sent together, once the last of them is ready."""
+    """Gradients that are sent together, when the last of them is ready."""
 
     bytes: float
     after: int
@@ -168,7 +172,7 @@ def buckets_of(
     least: float | None,
     usual: tuple[float, float] = (DDP_FIRST_BUCKET, DDP_BUCKET),
 ) -> list[Bucket]:
-    """Gradients in buckets, in the order in which backward has them ready.
+    """Gradients in buckets, in the order in which the backward pass completes them.
 
     A bucket closes when it has reached its least size: 1 MiB for the first and 25 MiB for the others, as
     PyTorch's DistributedDataParallel does (``usual``), or ``least`` bytes for all. Gradients that are kept
@@ -192,7 +196,7 @@ def buckets_of(
 
 @dataclass
 class Segment:
-    """Steps that run through without a break."""
+    """Steps that run one after the other without a break."""
 
     steps: list[int]
     needs: list[int] = field(default_factory=list)
@@ -205,7 +209,7 @@ class Segment:
 
 
 def segments_of(phase: Phase, buckets: list[Bucket], fuse: bool) -> list[Segment]:
-    """Cut a phase where steps wait for something or something waits for them."""
+    """Cut a phase at every step that waits for a message, or for which a message waits."""
     starts: dict[int, list[int]] = {}
     for number, message in enumerate(phase.messages):
         starts.setdefault(message.after, []).append(number)

@@ -1,4 +1,4 @@
-"""Cutting a network into pipeline stages whose times come out even."""
+"""Cuts a network into pipeline stages of about the same time."""
 
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -26,14 +26,15 @@ def unit_of(module: str) -> str:
 def even_cut(
     weights: tuple[float, ...], parts: int, cut: tuple[float, ...] | None = None
 ) -> tuple[int, ...]:
-    """Part of each item when a sequence is cut into parts whose largest sum is least.
+    """The part of each item, if a sequence is cut into parts so that the largest sum is as small as possible.
 
-    Dynamic programming over cuts; needs at least as many items as parts.
+    It uses dynamic programming over cuts. There must be at least as many items as parts.
 
     Args:
-        weights: of the items.
-        parts: how many parts.
-        cut: what a cut before each item adds to the part that ends there (the first is never cut).
+        weights: weights of the items.
+        parts: number of parts.
+        cut: for each item, the weight that a cut before it adds to the part that ends there. (There is no cut
+            before the first item.)
     """
     count = len(weights)
     before = np.concatenate([[0.0], np.cumsum(weights)])
@@ -59,7 +60,8 @@ def even_cut(
 
 
 def block_count(graph: OpGraph) -> int:
-    """Blocks of a network, the most stages that it can be cut into: those with numbers, if it has some."""
+    """Number of blocks of a network: the largest number of stages. If the network has numbered blocks, only
+    these count."""
     units = {unit_of(op.module) for op in graph.ops}
     return len({unit for unit in units if unit[-1:].isdigit()} or units)
 
@@ -75,7 +77,7 @@ class Blocks:
 
 
 def blocks_of(graph: OpGraph) -> Blocks:
-    """The blocks of a network: runs of ops of one unit."""
+    """The blocks of a network. A block is a sequence of ops of the same unit."""
     units = [unit_of(op.module) for op in graph.ops]
     of_op = list(accumulate((one != other for one, other in pairwise(units)), initial=0))
     block_of = dict(zip((op.name for op in graph.ops), of_op, strict=True))
@@ -102,13 +104,13 @@ def cut_stages(
     strategy: Strategy,
     send_s_per_byte: float,
 ) -> list[int]:
-    """Stages whose times come out even, cut between blocks if there are enough of them.
+    """Stages of about the same time. If there are enough blocks, the cuts are between blocks.
 
     Args:
         graph: the network.
-        blocks: of it.
-        seconds: of each op, forward and backward.
-        strategy: how many stages there are.
+        blocks: blocks of the network.
+        seconds: seconds of each op, forward and backward.
+        strategy: says the number of stages.
         send_s_per_byte: seconds that a byte takes between stages.
     """
     # The embedding and the head may be stages of their own.

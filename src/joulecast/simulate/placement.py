@@ -37,13 +37,13 @@ _PADDED_FROM = 1000
 
 
 def remainder(size: int, parts: int) -> int:
-    """How many of the parts of a dim have one element more; 0 where it divides evenly or is padded."""
+    """Number of parts of a dim that have one element more; 0 if the dim divides evenly or is padded."""
     return size % parts if size // parts < _PADDED_FROM else 0
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """How a mesh divides an op. Ops that are alike but for their names share one object."""
+    """How a mesh divides an op. Ops that differ only in their names share one object."""
 
     op: Op
     """One of them."""
@@ -56,7 +56,7 @@ class Split:
 
 
 class PlacedOp(NamedTuple):
-    """An op, and what one device does of it."""
+    """An op, and the part of it that one device computes."""
 
     op: Op
     stage: int
@@ -74,7 +74,7 @@ class PlacedOp(NamedTuple):
 
     @property
     def parts(self) -> Mapping[str, float]:
-        """Into how many parts each split dim is divided."""
+        """The number of parts of each split dim."""
         return self.split.parts
 
 
@@ -197,10 +197,10 @@ def _check_parts(splits: list[Split]) -> None:
 
 
 def check_heads(placed: list[PlacedOp], size: int) -> None:
-    """Refuse a tensor-parallel size that leaves some devices more heads than others, or none.
+    """Refuse a tensor-parallel size with which some devices have more heads than others, or none.
 
     Raises:
-        JoulecastError: names the heads and the op.
+        JoulecastError: the heads do not divide evenly. The error names the heads and the op.
     """
     for split in dict.fromkeys(item.split for item in placed):
         op, dim = split.op, split.placement.get("tensor")
@@ -259,12 +259,12 @@ def place(
     Args:
         graph: the network.
         strategy: settings of its modules.
-        costs: seconds of ops, to cut stages evenly.
-        send_s_per_byte: seconds that a byte takes between stages, for the same.
+        costs: seconds of ops, to cut the network into even stages.
+        send_s_per_byte: seconds that a byte takes between stages, for the same purpose.
 
     Raises:
-        JoulecastError: names the node of the tree: an unknown module, dim or axis, an opaque dim, more parts
-            than a dim has, stages against the flow of data.
+        JoulecastError: the tree has an unknown module, dim or axis; a dim is opaque, or has more parts than
+            elements; or stages run against the flow of data. The error names the node of the tree.
     """
     tree, known = strategy.tree, cached(costs)
     once, numbers = known.op_cache.once, known.op_cache.numbers(graph)

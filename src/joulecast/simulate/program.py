@@ -1,9 +1,10 @@
-"""What one device of a pipeline stage does in a micro-batch: steps of compute, and messages between them.
+"""The program of a device of a pipeline stage for one micro-batch: steps of computing, and messages between
+them.
 
 All devices of a stage run the same program, each on its own part. A step waits for the messages that bring
-its input. A message starts after the step that makes its content. Collectives are inferred from the layouts
-of a tensor where it is written and where it is read. The same rule holds for forward and backward. A tensor
-that crosses a cut of the pipeline is sent.
+its input. A message starts after the step that makes its content. If a tensor is written in one layout and
+read in another, collectives are put in between. The same rule holds for forward and backward. A tensor that
+crosses a cut of the pipeline is sent.
 """
 
 from collections import defaultdict
@@ -52,7 +53,7 @@ class StageProgram:
 
     @cached_property
     def weights(self) -> dict[str, Sharding]:
-        """By weight: the bytes with which a device computes, and how the training state is sharded."""
+        """For each weight: the bytes with which a device computes, and how its training state is sharded."""
         return {
             access.tensor: self._builder.sharding(access, item)
             for item in reversed(self.items)
@@ -62,12 +63,13 @@ class StageProgram:
 
     @cached_property
     def gathered(self) -> dict[str, dict[str, Sharding]]:
-        """Each block's weights that are gathered for it, and dropped behind it (ZeRO-3)."""
+        """For each block, the weights that are gathered before it and dropped after it (ZeRO-3)."""
         return self._builder.gathered(self.items, 3)
 
     @cached_property
     def first_forward(self) -> Phase:
-        """Forward of the first micro-batch, in which weights are gathered that stay for the step (ZeRO-2)."""
+        """Forward pass of the first micro-batch. It gathers weights, which are then kept for the whole step
+        (ZeRO-2)."""
         kept = self._builder.gathered(self.items, 2)
         if not kept:
             return self.forward
@@ -92,12 +94,13 @@ class StageProgram:
 
     @property
     def gradients(self) -> list[WeightGradient]:
-        """Gradients of the weights of the stage, in the order in which backward makes them."""
+        """Gradients of the weights of the stage, in the order in which the backward pass makes them."""
         return self._backward[1]
 
     @cached_property
     def tied(self) -> list[Message]:
-        """Gradients of weights that other stages have too, sent to each of them at the end."""
+        """Gradients of weights that other stages have, too. At the end, they are sent to each of these
+        stages."""
         return self._builder.tied(self.stage, self.gradients)
 
 
@@ -156,7 +159,7 @@ class ProgramBuilder:
 
     @cached_property
     def written(self) -> dict[str, tuple[PlacedOp, Layout]]:
-        """The op that writes each tensor, and the layout that it leaves it in."""
+        """For each tensor, the op that writes it, and the layout in which it is written."""
         return {
             access.tensor: (item, written_layout(item.op, access, item.placement, self.mesh))
             for item in self.placed
@@ -201,7 +204,7 @@ class ProgramBuilder:
         return read_layout(access, item.placement, self.mesh)
 
     def forward(self, stage: int) -> Phase:
-        """Forward of a stage, without gathers of weights."""
+        """Forward pass of a stage, without gathers of weights."""
         if stage not in self._phases.forward:
             self._phases.forward[stage] = self._forward(stage)
         return self._phases.forward[stage]
@@ -246,7 +249,8 @@ class ProgramBuilder:
                 phase.send(Message("send", "", size, f"send {tensor}", after, last, key))
 
     def backward(self, stage: int) -> tuple[Phase, list[WeightGradient]]:
-        """Backward of a stage without gathers of weights, and the gradients in the order of the backward."""
+        """Backward pass of a stage, without gathers of weights. Also the gradients, in the order in which it
+        makes them."""
         if stage not in self._phases.backward:
             self._phases.backward[stage] = self._backward(stage)
         phase, gradients = self._phases.backward[stage]
@@ -399,7 +403,8 @@ class ProgramBuilder:
             phase.send(Message("send", "", size, label, done[item.op.name], behind, key))
 
     def tied(self, stage: int, gradients: list[WeightGradient]) -> list[Message]:
-        """Exchanges that keep the copies of a weight alike, as GPT's embedding and output layer."""
+        """Exchanges of gradients for weights with copies in several stages, such as GPT's embedding and
+        output layer."""
         messages = []
         for gradient in gradients:
             name = gradient.tensor.name
@@ -410,7 +415,7 @@ class ProgramBuilder:
         return messages
 
     def sharding(self, access: Access, item: PlacedOp) -> Sharding:
-        """How the state of a weight is divided over the replicas that hold copies of it."""
+        """How the training state of a weight is divided over the replicas that have copies of the weight."""
         key = item.op.name, access.tensor
         if key not in self._shardings:
             split = {dim for dim in access.axes if dim is not None}
@@ -423,7 +428,7 @@ class ProgramBuilder:
         return self._shardings[key]
 
     def gathered(self, items: list[PlacedOp], zero: int) -> dict[str, dict[str, Sharding]]:
-        """Each block's weights that are kept in shards at a level of ZeRO, by name."""
+        """For each block, by name, the weights that are kept in shards at a level of ZeRO."""
         weights: dict[str, dict[str, Sharding]] = {}
         for item in items:
             for access in item.op.reads if item.zero == zero else ():

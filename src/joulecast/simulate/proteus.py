@@ -1,6 +1,6 @@
 """The conventions of the original simulator, for parity with its outputs (``mode: proteus``): costs, links.
 
-They are conventions, not better knowledge:
+They are only needed for parity, and are not better than ours:
 
 * Biases are added in a pass of their own.
 * Pooling reads its whole window for every value that it writes.
@@ -9,8 +9,9 @@ They are conventions, not better knowledge:
 * A gradient bucket closes at 25 MB (of 10^6 bytes).
 * Every op costs a launch of 2 us.
 
-We chose the conventions that agree with outputs of the original simulator without overlap. These outputs are
-for convolutional networks on one device, and for GPT, split by batch and by tensor over 8 devices of a node.
+With these conventions, our results agree with outputs of the original simulator without overlap. The outputs
+are for convolutional networks on one device, and for GPT on 8 devices of a node, split by batch and by
+tensor.
 """
 
 import math
@@ -91,7 +92,7 @@ def proteus_costs(platform: Platform, precision: str = "fp32") -> ProteusRooflin
     """The original's roofline with a platform's peak rates.
 
     Raises:
-        JoulecastError: its file does not tell them; names the key.
+        JoulecastError: the platform's file does not have them. The error names the key.
     """
     plain = roofline_of(platform, precision)
     return ProteusRoofline(plain.flops_per_s, plain.bytes_per_s)
@@ -99,9 +100,10 @@ def proteus_costs(platform: Platform, precision: str = "fp32") -> ProteusRooflin
 
 @dataclass(frozen=True)
 class NcclCost:
-    """The communication model of the paper for Ring/Simple (NCCL's own tuning constants).
+    """Cost of a collective in the communication model of the paper, for NCCL's ring algorithm and its
+    protocol Simple. The constants are NCCL's own.
 
-    ``bandwidth_bytes_per_s`` is bytes of the collective over seconds, without ``latency_s``.
+    ``bandwidth_bytes_per_s`` is the bytes of the collective, divided by its seconds without ``latency_s``.
     """
 
     bandwidth_bytes_per_s: float
@@ -125,11 +127,11 @@ def nccl_cost(kind: Kind, ring: Ring, ranks: int, nodes: int, size: float) -> Nc
     """Bandwidth and latency of a collective in the paper's model.
 
     Args:
-        kind: of collective; ``send`` as its broadcast.
+        kind: kind of collective. ``send`` is priced as a broadcast.
         ring: bus bandwidth and kind of the ring that NCCL would build.
-        ranks: in the group.
-        nodes: that they lie on.
-        size: bytes; large all-reduces over several nodes have longer steps.
+        ranks: number of ranks in the group.
+        nodes: number of nodes on which the ranks are.
+        size: bytes of the collective. (Large all-reduces over several nodes have longer steps.)
     """
     # A broadcast's bytes count a step for each rank, its latency for each rank but one.
     passes = 2 if kind == "all_reduce" else 1
@@ -146,7 +148,7 @@ def nccl_cost(kind: Kind, ring: Ring, ranks: int, nodes: int, size: float) -> Nc
 
 @dataclass(frozen=True, kw_only=True)
 class RingFlow(Flow):
-    """A flow around the ring that NCCL would build for its devices."""
+    """A flow around a ring. NCCL would build this ring for the devices of the flow."""
 
     ring: Ring
     ranks: int
@@ -175,15 +177,15 @@ class RingTransfers(Transfers):
 
     @property
     def seen_by(self) -> Ints:
-        """All devices: groups share ports that no class stands for."""
+        """All devices count, because groups share ports for which no class stands."""
         return np.arange(self.topology.devices)
 
     def over_lines(self, hops: Hops, groups: Ints, flows: Ints) -> Hops:
-        """The hops as they are: the file's rings say what lines carry."""
+        """The hops, unchanged: the rings in the platform's file already contain the rates of lines."""
         return hops
 
     def priced(self) -> list[Flow]:
-        """All flows, each with a port of its own."""
+        """All flows. Each flow has its own port."""
         usage = self._ring_usage()
         flows: list[Flow] = []
         for number, (kind, group, members) in enumerate(self.specs):

@@ -1,9 +1,10 @@
-"""What recomputation runs again before a backward: a whole block, or only the core of its attention.
+"""The ops that recomputation runs again before a backward pass: a whole block, or only the core of its
+attention.
 
-The core computes the scores, and the sum of the values that they weight. Its activations grow with the square
-of the sequence, and cost little to compute (selective recomputation; Korthikanti et al. 2022, section 5). A
-fused attention is a core of one kernel. Otherwise the core has several ops: the two products, scaling, mask,
-softmax and dropout.
+The core computes the attention scores, and the sum of the values weighted by the scores. Its activations grow
+with the square of the sequence, and cost little to compute (selective recomputation; Korthikanti et al. 2022,
+section 5). A fused attention is a core of one kernel. Otherwise the core has several ops: the two products,
+scaling, mask, softmax and dropout.
 """
 
 from collections.abc import Sequence
@@ -14,9 +15,10 @@ from joulecast.simulate.pipeline_stages import unit_of
 
 
 def recomputed_ops(graph: OpGraph, block: Sequence[Op]) -> int:
-    """How many ops of a block recomputation runs: those up to the last tensor that a backward needs.
+    """Number of ops of a block that recomputation runs again: the ops up to the last tensor that the backward
+    pass needs.
 
-    What follows it gives nothing that is kept, and torch's checkpoints stop there ("early stop").
+    No later op makes a tensor that is kept. torch's checkpoints stop there, too ("early stop").
     """
     made = {a.tensor: place for place, op in enumerate(block) for a in op.writes}
     last = -1
@@ -33,7 +35,7 @@ _CORE = ("matmul", "scale", "mask", "softmax", "dropout", "attention")
 
 
 def attention_cores(graph: OpGraph) -> dict[str, str]:
-    """The core that each op of one belongs to, by the op's name; others are not in it."""
+    """For each op in a core of attention, by its name, the core. Other ops are not in the result."""
     found: dict[str, str] = {}
     for seed in graph.ops:
         if seed.kind not in _SEEDS or seed.name in found:

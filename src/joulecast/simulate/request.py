@@ -1,5 +1,5 @@
-"""What can be asked of the simulator: a step of a strategy, or the best ones. A plan shares its options.
-And the configuration's section on the simulator."""
+"""Requests to the simulator: for a step of a strategy, or for the best strategies. A plan shares their
+options. Also the configuration's section on the simulator."""
 
 from pathlib import Path
 from typing import ClassVar, Literal

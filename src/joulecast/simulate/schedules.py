@@ -1,6 +1,6 @@
-"""Pipeline schedules: in which order a device does its work in a step, and what it holds meanwhile.
+"""Pipeline schedules: the order of a device's work in a step, and how many micro-batches the device holds.
 
-A schedule is data: a list of turns. GPipe, 1F1B, interleaved 1F1B and ZB-H1 differ in this list alone.
+A schedule is a list of turns. GPipe, 1F1B, interleaved 1F1B and ZB-H1 differ only in this list.
 
 GPipe: Huang et al. 2019. 1F1B: Narayanan et al. 2019 (PipeDream), here with a flush after every batch.
 Interleaved 1F1B: Narayanan et al. 2021 (Megatron-LM), section 2.2. ZB-H1: Qi et al. 2023, section 2.
@@ -16,7 +16,7 @@ Phase = Literal["forward", "backward", "weights"]
 
 
 class Turn(NamedTuple):
-    """What a device does next."""
+    """A turn: the next work of a device."""
 
     phase: Phase
     micro_batch: int
@@ -110,9 +110,9 @@ def _zero_bubble(devices: int, device: int, micro_batches: int) -> list[Turn]:
 
 
 def most_kept(strategy: Strategy, device: int) -> tuple[int, int]:
-    """Micro-batches that a device holds at most before a forward, and before a backward.
+    """The most micro-batches that a device holds before a forward pass, and before a backward pass.
 
-    What is saved for a backward that is split in two is needed until its second half.
+    If a backward pass is split in two, its saved tensors are needed until the second half.
     """
     done = "weights" if strategy.schedule == "zb-h1" else "backward"
     return _most_kept(device_order(strategy, device), done)

@@ -15,7 +15,8 @@ UNLIMITED = 1e30
 
 
 def alone(usage: Usage, capacity: Sequence[float]) -> float:
-    """Rate of a flow that has all its ports for itself, in bytes/s; :data:`UNLIMITED` if it crosses none."""
+    """Rate of a flow that shares its ports with no other flow, in bytes/s; :data:`UNLIMITED` if it crosses no
+    port."""
     return min((capacity[port] / times for port, times in usage.items()), default=UNLIMITED)
 
 
@@ -23,11 +24,11 @@ def fair_rates(flows: Mapping[int, Usage], capacity: Sequence[float]) -> dict[in
     """Max-min fair rates.
 
     Args:
-        flows: what each flow takes of which ports.
+        flows: the usage of each flow, by port.
         capacity: bytes/s of each port.
 
     Returns:
-        The rate of each flow in bytes/s; :data:`UNLIMITED` for one that crosses no port.
+        The rate of each flow in bytes/s; :data:`UNLIMITED` for a flow that crosses no port.
     """
     if len(flows) == 1:
         ((flow, usage),) = flows.items()
@@ -59,10 +60,10 @@ def fair_rates(flows: Mapping[int, Usage], capacity: Sequence[float]) -> dict[in
 
 
 class SharedLinks:
-    """The flows that are under way, and the rates that their ports leave them.
+    """The running flows, and their rates.
 
     A flow changes the rate of another one only if they share a port, directly or through further flows. If a
-    flow starts or ends, only the rates of such flows are computed again.
+    flow starts or ends, only the rates of the flows that share ports with it in this way are computed again.
     """
 
     def __init__(self, capacity: Sequence[float], sharing: bool = True) -> None:
@@ -89,7 +90,7 @@ class SharedLinks:
         return rate
 
     def remove(self, flow: int) -> set[int]:
-        """A flow ends; gives the flows that met it on some port."""
+        """A flow ends. Returns the flows that shared a port with it."""
         met: set[int] = set()
         for port in self._flows.pop(flow):
             others = self._on_port[port]
@@ -98,7 +99,7 @@ class SharedLinks:
         return met
 
     def rates_around(self, changed: Iterable[int]) -> dict[int, float]:
-        """New rates of the changed flows and of all that they share ports with."""
+        """New rates of the changed flows, and of all flows that share ports with them."""
         if not self.sharing:
             return {f: alone(self._flows[f], self.capacity) for f in changed if f in self._flows}
         reached: dict[int, Usage] = {}

@@ -1,8 +1,8 @@
-"""Simulating a training step: the one entry to this package.
+"""Simulates a training step. This is the main function of the package.
 
     simulate(graph, platform, parse_strategy("dp=8,tp=2"), batch=32)
 
-gives the step's time, where it goes, and the memory that each device needs.
+gives the time of the step, its parts, and the memory that each device needs.
 """
 
 import gc
@@ -66,7 +66,7 @@ from joulecast.simulate.transfers import Transfers
 
 @dataclass(frozen=True)
 class Assumptions:
-    """What is simulated in addition to the strategy; switches are for ablations."""
+    """Assumptions of a simulation besides the strategy. The switches are for ablations."""
 
     mode: Literal["default", "proteus"] = "default"
     """``proteus``: the communication model and whole-op overlap of the paper, for parity with it."""
@@ -113,7 +113,7 @@ class Simulation:
 
     @property
     def kind(self) -> StepKind:
-        """What kinds of steps its interval was judged on."""
+        """The kind of steps on which its interval was judged."""
         if experts_in(self.graph):
             return "experts"
         return "one" if self.strategy.devices == 1 else "several"
@@ -130,7 +130,8 @@ class Simulation:
             yield TimedActivity(activity, start, end)
 
     def without_timeline(self) -> "Simulation":
-        """The same without its activities: a ranking of many needs their times alone."""
+        """The same simulation without its activities. A ranking of many simulations needs only their
+        times."""
         return replace(self, activities=ActivityGraph(), timeline=Timeline([], []))
 
     @property
@@ -140,7 +141,7 @@ class Simulation:
 
     @property
     def interval_s(self) -> tuple[float, float] | None:
-        """Ends of the 90 % interval of the step; ``None`` where no error was judged."""
+        """Ends of the 90 % interval of the step; ``None`` if the error of such steps is not known."""
         ends = step_interval(self._ends_by_host_s, self.kind, self.cost_sources)
         if ends is None or self.sm_mhz is None:
             return ends
@@ -165,12 +166,14 @@ class Simulation:
 
     @property
     def out_of_memory(self) -> bool | None:
-        """Whether some device has too little; ``None`` if the platform does not tell how much it has."""
+        """Whether some device has too little memory; ``None`` if the platform does not say how much it
+        has."""
         return exceeds(self.memory, self.platform)
 
     @property
     def near_memory_limit(self) -> bool:
-        """Whether a device is so full that the step may not fit, as simulated peaks are off by some."""
+        """Whether a device is so full that the step may not fit after all, because simulated peaks have
+        errors."""
         return (share_of_memory(self.memory, self.platform) or 0.0) > NEAR_LIMIT
 
     def verdict(self) -> str:
@@ -240,7 +243,8 @@ def _kinds(
 
 @contextmanager
 def no_cycles() -> Iterator[None]:
-    """Look for no cycles among objects: those of a step have none, and the looking takes long."""
+    """Turn off Python's search for reference cycles during a block. The objects of a step have none, and the
+    search takes long."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -275,7 +279,7 @@ def placed_programs(
     gradient_share: float = 1.0,
     parts_sent: int = 1,
 ) -> tuple[list[PlacedOp], list[StageProgram]]:
-    """Place a graph (at the batch of one micro-batch) and write the program of every stage."""
+    """Place a graph (with the batch of one micro-batch), and make the program of every stage."""
     placed = place(graph, strategy, costs, send_s_per_byte)
     split, written = strategy.sequence_parallel, None
     if strategy.is_inferred:
@@ -316,7 +320,7 @@ class Prepared:
 
     @cached_property
     def shapes(self) -> list[Hashable]:
-        """What tells each stage from another but names."""
+        """The shape of each stage: everything that distinguishes it from other stages, except names."""
         return [shape_of(program) for program in self.programs]
 
     def memory(self, strategy: Strategy) -> list[Memory]:
@@ -345,12 +349,13 @@ def prepare(
     training: TrainingSetup = DEFAULT_TRAINING,
     uneven_heads: bool = False,
 ) -> Prepared:
-    """Place a strategy and write its programs: all that memory depends on.
+    """Place a strategy, and make its programs. The memory depends only on these.
 
-    The graph is at the precision of ``training``, and for inference without what only training does.
+    The graph gets the precision of ``training``. For inference, the ops that only a training has are left
+    out.
 
     Raises:
-        JoulecastError: as :func:`simulate`.
+        JoulecastError: an error of :func:`simulate`.
     """
     strategy.check()
     at_batch = graph.with_batch(_check_batch(strategy, batch))
@@ -392,13 +397,13 @@ def simulate(
         graph: the network.
         platform: devices and links.
         strategy: how it is parallelised.
-        batch: samples of one replica's step (of a device, where only the batch is split).
-        costs: seconds of ops; the platform's roofline by default.
-        assumptions: what differs from the platform's file, and ablations.
+        batch: samples in one step of a replica. (If only the batch is split, a replica is a device.)
+        costs: seconds of ops. By default, the platform's roofline gives them.
+        assumptions: differences from the platform's file, and ablations.
 
     Raises:
-        JoulecastError: the strategy, graph and platform do not go together; says what to change. A step that
-            does not fit in memory is no error: see :meth:`Simulation.verdict`.
+        JoulecastError: strategy, graph and platform do not fit together. The error says what to change. A
+            step that does not fit in memory is no error: see :meth:`Simulation.verdict`.
     """
     assumed = assumptions or Assumptions()
     # The paper's own model splits GPT's 12 heads over 8 devices.
@@ -410,7 +415,7 @@ def simulate(
 def compiler_of(
     ready: Prepared, platform: Platform, strategy: Strategy, assumed: Assumptions
 ) -> Compiler:
-    """What compiles the activities of a step: its devices, folded, and the flows between them."""
+    """The compiler for the activities of a step. It has the folded devices, and the flows between them."""
     cluster, topology = platform.require_cluster(), ready.topology
     numbers = np.arange(strategy.devices, dtype=np.int64)
     device_mesh = build_device_mesh(
@@ -452,7 +457,8 @@ def run_prepared(
     assumed: Assumptions,
     compiler: Compiler | None = None,
 ) -> Simulation:
-    """Simulate what :func:`prepare` has made of a strategy, and :func:`compiler_of` if that is given."""
+    """Simulate a strategy that :func:`prepare` has prepared. If a compiler from :func:`compiler_of` is given,
+    it is used."""
     compiler = compiler or compiler_of(ready, platform, strategy, assumed)
     device_mesh, capacity = compiler.device_mesh, compiler.transfers.capacity
     proteus = assumed.mode == "proteus"

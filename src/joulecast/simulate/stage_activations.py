@@ -1,8 +1,8 @@
-"""Activations of a pipeline stage, by counting who still needs each tensor.
+"""Memory of a pipeline stage's activations. For each tensor, it counts which ops still need it.
 
-A tensor lives from the op that makes it to the last op that reads it, forward or backward. With recomputation
-only a block's inputs are kept for backward, and one block at a time is made again. Stages that are alike, as
-most of a pipeline's are, are looked at once.
+A tensor lives from the op that makes it to the last op that reads it, forward or backward. With
+recomputation, only the inputs of a block are kept for the backward pass, and one block at a time is computed
+again. Most stages of a pipeline are alike. Stages that are alike are computed only once.
 """
 
 import math
@@ -229,7 +229,8 @@ _Peaks = tuple[float, tuple[float, int], tuple[float, int, tuple[float, float]]]
 
 
 def shape_of(program: StageProgram) -> Hashable:
-    """What tells a stage from another of a mesh but names: its ops, their splits, and who reads what."""
+    """The shape of a stage: everything that distinguishes it from other stages of a mesh, except names. These
+    are its ops, their splits, and which op reads which tensor."""
     places: dict[str, int] = {}
     found: list[Hashable] = []
     for item in program.items:
@@ -252,12 +253,12 @@ def stage_peaks(
     """Bytes of the activations of a stage.
 
     Args:
-        graph: at the batch of a micro-batch.
-        strategy: that it is run by.
-        program: of the stage.
-        shape: of it, as of :func:`shape_of`.
-        keeps: whether there is a backward.
-        op_cache: what is known of other stages.
+        graph: the network, with the batch of a micro-batch.
+        strategy: the strategy.
+        program: program of the stage.
+        shape: shape of the stage, from :func:`shape_of`.
+        keeps: whether there is a backward pass.
+        op_cache: results for other stages.
     """
     as_written = strategy.sequence_parallel
 

@@ -3,11 +3,11 @@
 The mesh has named axes, usually ``pipeline``, ``data`` and ``tensor``. The product of their sizes is the
 number of devices. The tree has the same shape as the modules of the network. It says which dim of an op is
 split along which axis, to which pipeline stage the op belongs, whether its activations are computed again for
-backward, and how much of its training state each device keeps (ZeRO). A node inherits from its parent what it
-does not say. What no node says is inferred. ``data`` splits the batch. ``tensor`` splits columns and rows of
-matrix products in turn (Megatron). ``pipeline`` cuts the network so that the times of the stages are even.
-Every other op follows the tensors that it reads (Duan et al. 2024, section 4; placements by mesh axis are
-those of GSPMD).
+backward, and how much of its training state each device keeps (ZeRO). If a node does not say something, it
+inherits this from its parent. If no node says it, it is inferred. ``data`` splits the batch. ``tensor``
+splits columns and rows of matrix products in turn (Megatron). ``pipeline`` cuts the network so that the times
+of the stages are even. Every other op follows the tensors that it reads (Duan et al. 2024, section 4;
+placements by mesh axis are those of GSPMD).
 """
 
 import math
@@ -38,14 +38,14 @@ def shards_state(axis: str) -> bool:
 
 
 def joined(axes: tuple[str, ...]) -> tuple[str, ...]:
-    """The axes with those along which ZeRO shards joined into one, in front."""
+    """The axes. Those along which ZeRO shards are joined into one axis, which comes first."""
     sharded = [axis for axis in axes if axis in _SHARDED]
     others = tuple(axis for axis in axes if axis not in _SHARDED)
     return ("+".join(sharded), *others) if sharded else others
 
 
 def size_along(mesh: Mapping[str, int], axis: str) -> int:
-    """Devices along an axis, or along two that are joined; 1 along one that the mesh lacks."""
+    """Number of devices along an axis, or along two joined axes; 1 if the mesh does not have the axis."""
     size = 1
     for part in axis.split("+"):
         size *= mesh.get(part, 1)
@@ -53,7 +53,7 @@ def size_along(mesh: Mapping[str, int], axis: str) -> int:
 
 
 class Node(BaseModel):
-    """What a subtree of the network's modules does; ``None`` and missing keys are inherited."""
+    """The setting of a subtree of the network's modules. ``None`` and missing keys are inherited."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -77,7 +77,7 @@ class Node(BaseModel):
 
 
 class Strategy(BaseModel):
-    """A parallel training step."""
+    """A parallel strategy for a training step."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -119,7 +119,7 @@ class Strategy(BaseModel):
 
     @property
     def devices(self) -> int:
-        """Devices that it takes."""
+        """Number of devices."""
         count = 1
         for size in self.mesh.values():
             count *= size
@@ -127,22 +127,23 @@ class Strategy(BaseModel):
 
     @property
     def pipeline(self) -> int:
-        """Devices in a pipeline."""
+        """Number of devices in a pipeline."""
         return self.mesh.get("pipeline", 1)
 
     @property
     def stages(self) -> int:
-        """Parts that the network is cut into: stage ``s`` lies on the pipeline's device ``s % pipeline``."""
+        """Number of stages of the network. Stage ``s`` is on device ``s % pipeline`` of the pipeline."""
         return self.pipeline * self.virtual
 
     @property
     def replicas(self) -> int:
-        """Parts of the batch."""
+        """Number of parts of the batch."""
         return math.prod(self.mesh.get(axis, 1) for axis in REPLICAS)
 
     @property
     def spreads_experts(self) -> bool:
-        """Whether the experts of a mixture are divided among tensor ranks too, and none is cut."""
+        """Whether the experts of a mixture are also divided among the tensor ranks, so that no expert is
+        cut."""
         return self.sequence_parallel and "expert" in self.mesh
 
     @property
@@ -151,7 +152,7 @@ class Strategy(BaseModel):
         return not (self.tree.children or self.tree.split or self.tree.stage is not None)
 
     def under_way(self, stage: int) -> int:
-        """Micro-batches whose forward a stage may have done without their backward."""
+        """Largest number of micro-batches that may wait for their backward pass in a stage."""
         if self.schedule == "gpipe":
             return self.micro_batches
         if isinstance(self.schedule, tuple):
@@ -162,7 +163,8 @@ class Strategy(BaseModel):
         """The strategy itself, if it can be run on that many devices.
 
         Raises:
-            JoulecastError: sizes that do not multiply to the devices, or a schedule that does not fit.
+            JoulecastError: the product of the sizes is not the number of devices, or the schedule does not
+                fit.
         """
         for name, size in self.mesh.items():
             if size < 1:
@@ -221,10 +223,12 @@ class Strategy(BaseModel):
 
 
 def gradient_passes(strategy: Strategy) -> float:
-    """Reads and writes of a weight's gradient in a micro-batch's backward, in addition to its product's own.
+    """Number of additional passes over a weight's gradient in the backward pass of a micro-batch. (The matrix
+    product writes the gradient once. This pass is not counted.)
 
-    From the second micro-batch on it is added to what is there: two reads and a write. DDP copies it into a
-    bucket before it is sent and out of it afterwards (its default, ``gradient_as_bucket_view=False``).
+    From the second micro-batch on, the gradient is added to the sum so far: two reads and a write. DDP copies
+    it into a bucket before it is sent, and out of the bucket afterwards (its default,
+    ``gradient_as_bucket_view=False``).
     """
     zero, count = strategy.tree.zero or 0, strategy.micro_batches
     added = 3 * (count - 1) / count if zero < 2 else 0.0
@@ -270,18 +274,13 @@ def _whole(text: str, key: str, value: str) -> int:
 def parse_strategy(text: str) -> Strategy:
     """A strategy from a line like ``dp=8,tp=2,pp=4,micro=16,zero=1,recompute``.
 
-    Keys: ``dp``, ``tp``, ``pp`` (sizes), ``cp`` (context parallelism: so many devices share the positions of
-    a sample), ``micro`` (micro-batches), ``schedule`` (1f1b, gpipe, interleaved, zb-h1, or how many
-    micro-batches each stage may have under way, as 3/2/1), ``virtual`` (chunks a device, for interleaved;
-    ``interleaved=2`` says both), ``zero`` (0..3), ``shard`` (hybrid sharding: training state is sharded over
-    so many neighbouring replicas, and those groups hold copies), ``ep`` (expert parallelism: so many
-    neighbouring replicas share the experts of a mixture; with ``sp`` tensor ranks count too), ``scatter``
-    (each or once), ``bucket`` (bytes), and the words ``recompute`` (or ``recompute=selective``), ``sp``
-    (sequence parallelism), ``tp-overlap`` and ``no-overlap``. A path of a YAML file gives a strategy with a
-    tree of its own.
+    ``docs/reference/simulator.md`` explains all words: ``dp``, ``tp``, ``pp``, ``cp``, ``micro``,
+    ``schedule``, ``virtual``, ``zero``, ``shard``, ``ep``, ``scatter``, ``bucket``, ``recompute``, ``sp``,
+    ``tp-overlap``, ``no-overlap``. In place of the line, the text may be the path of a YAML file, which has a
+    strategy with a tree.
 
     Raises:
-        JoulecastError: an unknown word, or a number that is none.
+        JoulecastError: a word is not known, or a number is missing or wrong.
     """
     if text.endswith((".yaml", ".yml")):
         return read_strategy(Path(text))
@@ -372,7 +371,7 @@ def _mesh(
 
 
 def divided_replicas(mesh: Mapping[str, int], key: str, size: int) -> dict[str, int]:
-    """A mesh with its replicas in groups of so many neighbours: ``shard`` or ``ep``."""
+    """A mesh in which replicas are divided into groups of neighbours, for ``shard`` or ``ep``."""
     outer, inner = _GROUPS[key]
     found: dict[str, int] = {}
     for axis, count in mesh.items():
@@ -392,7 +391,7 @@ def read_strategy(path: Path) -> Strategy:
     """Read a strategy with its tree from YAML.
 
     Raises:
-        JoulecastError: missing, no YAML, or wrong keys.
+        JoulecastError: the file is missing, is no YAML, or has wrong keys.
     """
     return _validated(read_yaml(path, "strategy file"), str(path))
 
@@ -413,7 +412,8 @@ def _words_of_mesh(strategy: Strategy) -> list[str]:
 
 
 def text_of(strategy: Strategy) -> str:
-    """The line that :func:`parse_strategy` reads; a tree or axes of one's own are only hinted at."""
+    """The line for a strategy that :func:`parse_strategy` reads. For a strategy with a tree or with other
+    axes, the line only says so."""
     words = _words_of_mesh(strategy)
     if strategy.micro_batches > 1:
         words.append(f"micro={strategy.micro_batches}")

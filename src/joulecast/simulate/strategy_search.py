@@ -1,9 +1,9 @@
-"""Ranking parallel strategies: every way to divide devices, batch and training state that fits in memory.
+"""Ranks parallel strategies: all ways to divide devices, batch and training state that fit in memory.
 
-Recomputation saves memory and costs time. So does adding up gradients over micro-batches. A strategy is tried
-with them only if it does not fit in memory without them. If only the best strategies are asked for, they are
-simulated in the order of the least time that they can take (:mod:`joulecast.simulate.bounds`). The search
-ends when no other strategy can be among the best.
+Recomputation saves memory and costs time. Adding up gradients over micro-batches does the same. A strategy is
+tried with these two only if it does not fit in memory without them. If only the best strategies are asked
+for, they are simulated in the order of the least time that they can take (:mod:`joulecast.simulate.bounds`).
+The search ends when no other strategy can be among the best.
 """
 
 import bisect
@@ -56,7 +56,7 @@ class Found:
     """The least values that all processes have found so far.
 
     Args:
-        top: how many of them are wanted. ``None``: all. Then no value is too large.
+        top: number of values that are wanted. ``None``: all. Then no value is too large.
     """
 
     def __init__(self, top: int | None) -> None:
@@ -64,7 +64,7 @@ class Found:
 
     @property
     def limit(self) -> float:
-        """The largest of the least values: what is above it is not among them."""
+        """The largest of the least values. A value above it is not wanted."""
         return float("inf") if self._least is None else float(self._least[-1])
 
     def add(self, value: float) -> None:
@@ -89,14 +89,15 @@ def _in_this_process(number: int) -> Any:
 def in_processes(
     work: Callable[[int, int, Found], R], processes: int, top: int | None, parts: int | None = None
 ) -> list[R]:
-    """What the parts of some work give; the next part goes to the process that is free.
+    """Do the parts of some work in several processes. The next part goes to the process that is free. Returns
+    the results.
 
     Args:
-        work: gets the number of its part, how many there are, and what all have found; what it returns is
-            pickled.
-        processes: how many; with one, the work is done here.
-        top: how many of the least values are wanted.
-        parts: how many; by default one for each process.
+        work: a function of three arguments: the number of its part, the number of all parts, and the values
+            that all processes have found so far. Its result must be picklable.
+        processes: number of processes. If it is 1, this process does the work.
+        top: number of least values that are wanted.
+        parts: number of parts; by default one for each process.
 
     Raises:
         JoulecastError: a process was ended from outside, or could not start.
@@ -127,9 +128,10 @@ def _seconds(step_s: float, computing_s: float) -> float:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Simulated strategies, the best first, and what was left out and why.
+    """Simulated strategies, the best first, and the strategies that were left out, with reasons.
 
-    Simulations have no timeline; :func:`joulecast.simulate.simulate.simulate` gives one with it.
+    The simulations have no timeline. :func:`joulecast.simulate.simulate.simulate` gives a simulation with a
+    timeline.
     """
 
     feasible: list[Simulation]
@@ -356,13 +358,14 @@ def search(
     Args:
         graph: the network.
         platform: devices and links.
-        devices: how many are used.
-        global_batch: samples of a step over all devices.
-        costs: seconds of ops; the platform's roofline by default.
-        assumptions: as for :func:`joulecast.simulate.simulate.simulate`.
-        top: how many are wanted: those that cannot be among them are not simulated. ``None``: all.
-        value: what they are ranked by, the least first.
-        processes: that share the work; by default all cores, where there is enough of it.
+        devices: number of devices to use.
+        global_batch: samples in one step, of all devices together.
+        costs: seconds of ops. By default, the platform's roofline gives them.
+        assumptions: the same as for :func:`joulecast.simulate.simulate.simulate`.
+        top: number of strategies that are wanted. A strategy that cannot be among them is not simulated.
+            ``None``: all.
+        value: function by which strategies are ranked, the least value first.
+        processes: number of processes that share the work. By default, a large search uses all cores.
 
     Raises:
         JoulecastError: no strategy divides this batch over these devices.

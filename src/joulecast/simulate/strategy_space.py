@@ -1,7 +1,8 @@
 """The strategies that a search tries: ways to divide devices, batch, training state and the pipeline's work.
 
-This is the one list of them. A way that is worth nothing on a network or a cluster is left out: sequence
-parallelism without a sequence, chunks of fewer than one block, groups of shards as large as all replicas.
+No other module lists strategies. A strategy that is of no use for a network or a cluster is left out:
+sequence parallelism without a sequence, chunks of less than one block, or groups of shards as large as all
+replicas.
 """
 
 import math
@@ -113,9 +114,11 @@ def _schedules(
 def candidates(
     graph: OpGraph, platform: Platform, devices: int, global_batch: int, inference: bool = False
 ) -> Iterator[StrategyAlternatives]:
-    """All that a search tries, the plainer first, without recomputation (see :func:`recomputations`).
+    """All strategies that a search tries, without recomputation (see :func:`recomputations`). Plainer
+    strategies come first.
 
-    A pipeline whose weights are sharded (ZeRO-3) is tried with 1F1B alone: every micro-batch gathers them.
+    A pipeline with sharded weights (ZeRO-3) is tried only with 1F1B, because every micro-batch gathers the
+    weights.
     """
     blocks = block_count(graph)
     per_node = platform.require_cluster().devices_per_node
@@ -147,9 +150,10 @@ def candidates(
 
 
 def recomputations(graph: OpGraph, inference: bool = False) -> list[Recompute]:
-    """What may be computed again for backward, the least first; ``inference``: there is none.
+    """The kinds of recomputation to try, the smallest first. For ``inference`` there is none.
 
-    Of a fused attention the core keeps next to nothing: selective recomputation is for one written out.
+    The core of a fused attention keeps very little. So selective recomputation is only tried if attention
+    consists of single ops.
     """
     if inference:
         return [None]
@@ -159,7 +163,7 @@ def recomputations(graph: OpGraph, inference: bool = False) -> list[Recompute]:
 
 
 def recomputing(strategy: Strategy, recompute: Recompute) -> Strategy:
-    """The strategy with that much computed again."""
+    """The strategy, with this kind of recomputation."""
     if recompute is None:
         return strategy
     tree = strategy.tree.model_copy(update={"recompute": recompute})

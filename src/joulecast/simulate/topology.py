@@ -57,7 +57,7 @@ def _most(ways: list[Way], left: dict[tuple[int, int], int], bound: int) -> int:
 
 
 def rings(links: Links, places: tuple[int, ...]) -> int:
-    """Rings that run at once through the GPUs at some places of a node, each on links of its own."""
+    """Number of rings that can run at the same time through some GPUs of a node, each on its own links."""
     left = {(a, b): links[a][b] for a in places for b in places}
     bound = min(sum(links[a][b] for b in places) for a in places)
     return _most(_ways(links, places), left, bound)
@@ -75,7 +75,7 @@ def _joined(links: Links, places: tuple[int, ...]) -> bool:
 
 @cache
 def rate_share(links: Links, places: tuple[int, ...]) -> float:
-    """Rate of a collective among some GPUs of a node, as a share of the rate of all links of a GPU."""
+    """Rate of a collective among some GPUs of a node, divided by the rate of all links of a GPU."""
     if len(places) < 2:
         return 1.0
     everything = max(map(sum, links))
@@ -99,7 +99,8 @@ class Hops:
 
 @dataclass(frozen=True)
 class PortLoad:
-    """What flows take of ports: parallel arrays, one entry for each flow and port that it crosses."""
+    """The load of flows on ports, as parallel arrays. There is an entry for each pair of a flow and a port
+    that it crosses."""
 
     flow: Ints
     port: Ints
@@ -121,7 +122,7 @@ class Topology:
 
     @property
     def nodes(self) -> int:
-        """Nodes that the devices fill, the last one perhaps in part."""
+        """Number of nodes of the devices. The last node may be used only in part."""
         return -(-self.devices // self.devices_per_node)
 
     def node_of(self, devices: Ints) -> Ints:
@@ -129,7 +130,7 @@ class Topology:
         return devices // self.devices_per_node
 
     def share_of_lines(self, groups: Ints) -> NDArray[np.float64]:
-        """Share of a device's lines that each group (a row) can use, where lines join devices directly."""
+        """Share of a device's lines that each group (a row) can use, if lines join devices directly."""
         # Groups that stand alike in their nodes are looked at once.
         first = groups[:, :1] // self.devices_per_node * self.devices_per_node
         alike, where = np.unique(groups - first, axis=0, return_inverse=True)
@@ -149,7 +150,7 @@ class Topology:
 
     @property
     def port_count(self) -> int:
-        """Ports of all levels; each direction is one."""
+        """Number of ports of all levels. Each direction counts as a port."""
         return self._offset(len(self.widths))
 
     def capacity(self) -> NDArray[np.float64]:
@@ -158,9 +159,9 @@ class Topology:
         return np.repeat(np.array(self.bytes_per_s, float), counts)
 
     def load(self, hops: Hops, seen_by: Ints) -> PortLoad:
-        """What flows take of the ports that their hops cross. It is summed over the hops of a flow.
+        """The load of flows on the ports that their hops cross, summed over the hops of a flow.
 
-        Only the ports of some devices count, and the ports of the units that contain these devices.
+        Only the ports of the given devices count, and the ports of the units that contain these devices.
         """
         flows, ports, times = [], [], []
         for level, width in enumerate(self.widths):
@@ -181,7 +182,7 @@ class Topology:
         return PortLoad(key // self.port_count, key % self.port_count, summed)
 
     def levels_crossed(self, hops: Hops) -> Ints:
-        """Outermost level that each hop crosses; -1 for a message to oneself."""
+        """Outermost level that each hop crosses; -1 if sender and receiver are the same."""
         outermost = np.full(len(hops.source), -1)
         for level, width in enumerate(self.widths):
             outermost[hops.source // width != hops.target // width] = level
@@ -192,7 +193,8 @@ def topology_of(platform: Platform, devices: int) -> Topology:
     """The ports that join the first ``devices`` devices of a platform.
 
     Raises:
-        JoulecastError: the platform has fewer, or a link that they need has no rate; names the key.
+        JoulecastError: the platform has fewer devices, or a link that they need has no rate. The error names
+            the key.
     """
     cluster = platform.require_cluster()
     if cluster.nodes is not None and devices > cluster.nodes * cluster.devices_per_node:
@@ -229,7 +231,7 @@ def with_links(platform: Platform, rates: dict[str, float]) -> Platform:
     """The platform with other link rates (bytes/s by the link's name).
 
     Raises:
-        JoulecastError: no link of that name, or a rate that is not positive.
+        JoulecastError: there is no link of this name, or a rate is not positive.
     """
     cluster: Cluster = platform.require_cluster()
     known = {link.name for link in cluster.links}

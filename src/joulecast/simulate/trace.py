@@ -1,4 +1,5 @@
-"""A simulated step as a Chrome trace (chrome://tracing, Perfetto): one process a class of devices."""
+"""Writes a simulated step as a Chrome trace (for chrome://tracing or Perfetto). Each class of devices is a
+process of the trace."""
 
 import json
 from pathlib import Path
@@ -23,7 +24,7 @@ def _event(name: str, process: int, lane: int, start_s: float, seconds: float) -
 
 
 def trace_events(simulation: Simulation) -> list[dict[str, Any]]:
-    """Events of the trace format, in microseconds; fused activities are shown op by op."""
+    """Events of the trace format, in microseconds. An activity of several ops is shown op by op."""
     events: list[dict[str, Any]] = []
     classes = simulation.device_mesh.classes
     for number, (first, size) in enumerate(zip(classes.first, classes.size, strict=True)):

@@ -1,8 +1,8 @@
-"""The flows of a strategy: which groups of devices talk, through which ports, and at which price.
+"""The flows of a strategy: which groups of devices exchange data, through which ports, and what a byte costs.
 
-Groups whose devices belong to the same classes are one flow. If ranks are folded, one port stands for all
-ports with the same load. A flow then takes from it what all groups of the flow together take from one of
-these ports. So the network is as busy for a class as it would be for each device of the class.
+Groups whose devices belong to the same classes are one flow. If devices are folded, one port stands for all
+ports with the same load. Its load by a flow is the load that all groups of the flow together put on one of
+these ports. So a class sees the network as busy as each of its devices would.
 """
 
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Tree:
 
 @dataclass(frozen=True)
 class Flow:
-    """Groups that send alike: the classes in them, their ports, and what a byte costs."""
+    """Groups that send in the same way: their classes, their ports, and what a byte costs."""
 
     number: int
     kind: Kind
@@ -96,7 +96,8 @@ class Transfers:
 
     @property
     def seen_by(self) -> Ints:
-        """The devices whose ports are looked at: one of each class, since all of a class meet the same."""
+        """The devices whose ports are counted: one device of each class, because all devices of a class are
+        alike."""
         return self.device_mesh.classes.first
 
     def _add(self, kind: Kind, name: object, groups: Ints, devices: Ints, signature: Ints) -> None:
@@ -132,7 +133,8 @@ class Transfers:
         return Hops(hops.flow, hops.source, hops.target, weight)
 
     def over_lines(self, hops: Hops, groups: Ints, flows: Ints) -> Hops:
-        """The hops, where hops within a node take more of a port if few lines of the device can be used.
+        """The hops, with changed weights: if a hop within a node can use only few lines of the device, it
+        takes more of the port.
 
         Lines join devices directly, without a switch. A group can use only the lines between its own devices.
         If the groups of a flow have different shares of lines, the smallest share counts for all, because the
@@ -158,7 +160,7 @@ class Transfers:
         self._add("send", ("send", source, target), pairs, pairs[:, :1], signature[pipelines[:, 0]])
 
     def partner(self, number: int, stage: int) -> int:
-        """The class at another stage of the same pipeline."""
+        """The class of the devices at another stage of the same pipeline."""
         place = stage % self.device_mesh.mesh["pipeline"]
         if (number, place) not in self._partners:
             self._partners[number, place] = self._partner(number, place)
@@ -177,7 +179,7 @@ class Transfers:
         return self.flows[self._class_flow[(kind, axis), number]]
 
     def send(self, number: int, source: int, target: int) -> Flow:
-        """The flow of what a class at stage ``source`` sends to ``target``."""
+        """The flow of messages that a class at stage ``source`` sends to stage ``target``."""
         places = self.device_mesh.mesh["pipeline"]
         return self.flows[self._class_flow[("send", source % places, target % places), number]]
 

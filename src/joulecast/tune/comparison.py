@@ -1,4 +1,4 @@
-"""Comparing policies: cumulative cost, break-even, regret, and whether a difference is more than chance."""
+"""Compares policies: cumulative cost, break-even, regret, and whether a difference is more than chance."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ STEADY = 5
 
 
 def by_setting(table: pd.DataFrame, column: str) -> Curves:
-    """An array of seeds by recurrences for each setting."""
+    """For each setting, an array with a row for each seed and a column for each recurrence."""
     return {
         (str(workload), str(gpu)): rows.pivot(
             index="seed", columns="recurrence", values=column
@@ -46,11 +46,11 @@ def recurrences_of(
     column: str,
     goal: Goal = PLAIN,
 ) -> Curves:
-    """For each setting, an array of seeds by recurrences. If nothing is random, it has one row: the
-    expected one.
+    """For each setting, an array with a row for each seed and a column for each recurrence. If nothing is
+    random, it has one row, with expected values.
 
     Args:
-        table: what was replayed.
+        table: the replayed recurrences.
     """
     curves = by_setting(table, column)
     for setting in settings:
@@ -64,7 +64,7 @@ def recurrences_of(
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds, and its 95 % interval (Student's t). A single row has no interval."""
+    """A mean over seeds, and its 95 % interval (Student's t). With a single seed there is no interval."""
 
     mean: float
     low: float | None
@@ -72,7 +72,7 @@ class Estimate:
 
     @classmethod
     def of(cls, by_seed: NDArray[np.float64]) -> "Estimate":
-        """The difference from one value a seed."""
+        """The estimate from values, one for each seed."""
         mean, n = float(by_seed.mean()), len(by_seed)
         if n < 2:
             return cls(mean, None, None)
@@ -81,10 +81,11 @@ class Estimate:
 
 
 def cumulative_ratios(costs: Curves, settings: Sequence[Setting], eta: float = 0.5) -> Curves:
-    """Mean cost of the first n recurrences relative to the default's, for each setting: seeds by n.
+    """Mean cost of the first n recurrences, divided by the default's cost. For each setting, an array with a
+    row for each seed and a column for each n.
 
     Args:
-        costs: by setting, seeds by recurrences.
+        costs: for each setting, an array with a row for each seed and a column for each recurrence.
     """
     return {
         setting.name: np.cumsum(costs[setting.name], axis=1)
@@ -95,11 +96,11 @@ def cumulative_ratios(costs: Curves, settings: Sequence[Setting], eta: float = 0
 
 
 def break_even(ratios: NDArray[np.float64]) -> int | None:
-    """The recurrence from which on the mean over seeds costs no more than the default; ``None`` if there
-    is none.
+    """The first recurrence from which on the mean over seeds costs at most as much as the default; ``None``
+    if there is none.
 
     Args:
-        ratios: cumulative ratios, seeds by recurrences.
+        ratios: cumulative ratios, with a row for each seed and a column for each recurrence.
     """
     above = np.flatnonzero(ratios.mean(axis=0) > 1 + _ROUNDING)
     if len(above) == 0:
@@ -109,25 +110,25 @@ def break_even(ratios: NDArray[np.float64]) -> int | None:
 
 
 def regret(costs: NDArray[np.float64], best: float) -> float:
-    """What all recurrences together cost above the oracle, as a multiple of the oracle's mean cost; mean
+    """Cost of all recurrences minus the cost of the oracle, divided by the oracle's mean cost. It is the mean
     over seeds."""
     return float((costs - best).sum(axis=1).mean() / best)
 
 
 def oracle_cost(setting: Setting, eta: float = 0.5) -> float:
-    """Expected cost of a recurrence of the best configuration."""
+    """Expected cost of a recurrence with the best configuration."""
     return expected(setting.trace, *best_configuration(setting.trace, eta), eta).cost
 
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """Difference of two policies' cumulative ratios over settings, at one recurrence.
+    """Difference of two policies in their cumulative ratios after a number of recurrences, over all settings.
 
     Attributes:
         difference: mean over settings; negative if the first policy is better.
-        over_settings: 95 % interval, with settings resampled.
-        over_workloads: the same with whole workloads resampled, because the settings of a workload share
-            its epochs and are not independent.
+        over_settings: 95 % interval, from resampled settings.
+        over_workloads: 95 % interval, from resampled workloads. The settings of a workload share its epochs,
+            so they are not independent.
         better_in: number of settings in which the first policy is better.
     """
 
@@ -187,11 +188,11 @@ def _chosen(choice: Choice, space: SearchSpace) -> Curve:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The curve policy with the constants that the other workloads chose for it.
+    """The curve policy, with constants that were chosen on the other workloads.
 
     Attributes:
-        table: recurrences of every workload, with the choice that was made without it.
-        choices: by workload.
+        table: recurrences of every workload. The constants for it were chosen without it.
+        choices: the chosen constants, by workload.
     """
 
     table: pd.DataFrame
@@ -201,8 +202,8 @@ class HeldOut:
 def leave_one_workload_out(
     settings: Sequence[Setting], seeds: int, recurrences: int, eta: float = 0.5
 ) -> HeldOut:
-    """Choose three constants of the curve policy on all workloads but one, and replay this one with
-    them.
+    """Choose three constants of the curve policy on all workloads but one. Then replay the workload that was
+    left out with them. This is done for each workload.
 
     The choice with the smallest mean cumulative ratio after 20 recurrences is taken. The form of the
     policy and the constants of its prior are not chosen here.

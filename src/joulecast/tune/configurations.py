@@ -1,10 +1,10 @@
-"""What the trials of a history say about configurations: their expected recurrence, and how sure that is.
+"""Computes, from the trials of a history, the expected recurrence of configurations, and how sure it is.
 
 The expected recurrence is the mean number of epochs to the target, times the cost of an epoch under the power
-limit. Tries that fail at the last epoch are repeated, and count. A try that a policy stopped for its cost
-only shows that it would have taken longer. The noise of the number of epochs is log-normal. All batch sizes
-share one variance, so a size that was tried once has an uncertainty, too. The cost of an epoch is its mean so
-far.
+limit. A try that fails at the last epoch is repeated, and its epochs count. If a policy stopped a try because
+of its cost, the try only shows that the target needs more epochs. The noise of the number of epochs is
+log-normal. All batch sizes share one variance. So a size that was tried only once has an uncertainty, too.
+The cost of an epoch is the mean so far.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ class Configuration:
 
     Attributes:
         power_limit_w: ``None`` if limits cannot be set.
-        runs: number of runs that reached the target with this batch size.
+        runs: number of runs with this batch size that reached the target.
         cost: in the unit of the cost model; ``None`` if energy counts and was not measured.
         energy_j: ``None`` if it was not measured.
     """
@@ -45,12 +45,14 @@ class Configuration:
 
 @dataclass
 class Size:
-    """What the trials of one batch size show.
+    """The findings of the trials with one batch size.
 
     Attributes:
-        epochs, failed, stopped: epochs of three kinds of tries: those that reached the target; those that
-            came to the last epoch or broke off; those that were stopped for their cost.
-        at_limit: an epoch under every power limit for which it is known; ``None``: where none can be set.
+        epochs, failed, stopped: epochs of three kinds of tries. ``epochs`` is for tries that reached the
+            target. ``failed`` is for tries that came to the last epoch or broke off. ``stopped`` is for tries
+            that were stopped because of their cost.
+        at_limit: an epoch under every power limit for which it is known. If no limit can be set, the key is
+            ``None``.
     """
 
     epochs: list[float] = field(default_factory=list)
@@ -60,10 +62,10 @@ class Size:
 
     @property
     def epochs_of_recurrence(self) -> float:
-        """Expected number of epochs, with those of failed tries.
+        """Expected number of epochs of a recurrence, with the epochs of failed tries.
 
-        A try that was stopped would have taken as many epochs as the mean; or more, if it had already
-        taken more.
+        It is assumed that a stopped try would have taken the mean number of epochs, or its own number if this
+        is larger.
         """
         mean = fmean(self.epochs)
         would = [*self.epochs, *(max(mean, epochs) for epochs in self.stopped)]
@@ -148,8 +150,8 @@ def configuration_of(
 
 
 def cheapest_configuration(space: SearchSpace, sizes: Mapping[int, Size]) -> Configuration | None:
-    """The cheapest configuration among batch sizes that have reached the target; of equal ones, the
-    smaller. ``None`` without a cost."""
+    """The cheapest configuration among batch sizes that have reached the target. Between equal ones, the
+    smaller size is taken. ``None`` if no cost is known."""
     found = [
         configuration_of(space, batch, size, watts)
         for batch, size in sizes.items()
@@ -167,7 +169,7 @@ def cheapest_configuration(space: SearchSpace, sizes: Mapping[int, Size]) -> Con
 def default_configuration(
     space: SearchSpace, sizes: Mapping[int, Size]
 ) -> tuple[Configuration | None, str]:
-    """The expected recurrence of the default; if it is not known, the reason."""
+    """The expected recurrence of the default; or the reason why it is not known."""
     batch, size = space.default, sizes.get(space.default)
     if size is None:
         return None, f"the default batch size {batch} was not tried"
@@ -190,8 +192,8 @@ def log_sd_of_ratio(sizes: Mapping[int, Size], one: int, other: int) -> tuple[fl
     """Standard deviation of the logarithm of the ratio of two batch sizes' mean epochs, and degrees of
     freedom.
 
-    A policy runs the size that it has settled on many times. These runs count as few, because they say little
-    about the other sizes.
+    A policy runs its preferred size many times. These runs count only like a few runs, because they say
+    little about the other sizes.
     """
     squares, freedom = _FIRST_WEIGHT * _FIRST_SD**2, _FIRST_WEIGHT
     for size in sizes.values():

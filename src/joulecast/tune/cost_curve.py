@@ -1,10 +1,10 @@
-"""What a few batch sizes show about the cost of the others: a Bayesian curve over the batch size.
+"""Predicts the cost of batch sizes from the costs of a few others, by a Bayesian curve over the batch size.
 
-The logarithm of the mean cost is modelled as a parabola in x = log2(batch size / default) that opens
-upwards, plus a deviation for every size. The reasons for this form: below some size, a step no longer
-fills the device; above some size, more samples in a step save no epochs (McCandlish et al. 2018, "An
-empirical model of large-batch training"). The three coefficients have a normal prior (Rasmussen and
-Williams 2006, section 2.1). No part of it knows a workload.
+The logarithm of the mean cost is modelled as a parabola in x = log2(batch size / default) that opens upwards,
+plus a deviation for every size. The reasons for this form: below some size, a step no longer fills the
+device; above some size, more samples in a step save no epochs (McCandlish et al. 2018, "An empirical model of
+large-batch training"). The three coefficients have a normal prior (Rasmussen and Williams 2006, section 2.1).
+The prior is the same for all workloads.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,11 +26,11 @@ class CurvePrior:
     """The belief about cost curves before anything is tried. All numbers are of log cost.
 
     Attributes:
-        slope_sd: for each doubling of the batch size.
-        curvature: for each doubling squared, its mean and standard deviation.
-        deviation_sd: of one batch size from the parabola.
-        earlier: by batch size, the log cost of earlier runs elsewhere. The curve is then that of the
-            ratio, with ``earlier_share`` of the prior's slope and curvature.
+        slope_sd: standard deviation of the slope, for each doubling of the batch size.
+        curvature: mean and standard deviation of the curvature, for each doubling squared.
+        deviation_sd: standard deviation of a batch size from the parabola.
+        earlier: by batch size, the log cost of earlier runs on another device. The curve then describes the
+            ratio to these costs. Its prior has only ``earlier_share`` of the slope and the curvature.
     """
 
     slope_sd: float = 0.3
@@ -43,11 +43,11 @@ class CurvePrior:
 
 @dataclass(frozen=True)
 class Believed:
-    """Normal beliefs about the log of the mean cost.
+    """Normal beliefs about the logarithm of the mean cost.
 
     Attributes:
-        mean: of every batch size.
-        covariance: of all of them.
+        mean: mean for every batch size.
+        covariance: covariance of all batch sizes.
     """
 
     mean: NDArray[np.float64]
@@ -58,12 +58,12 @@ class CostCurve:
     """Beliefs about the cost of every batch size.
 
     Args:
-        batch_sizes: ascending.
-        default: where the curve has its x = 0.
+        batch_sizes: batch sizes, ascending.
+        default: the batch size at x = 0.
         prior: the belief before anything is seen.
 
     Attributes:
-        shape: for every batch size, the log cost that is believed before anything is seen, without its level.
+        shape: expected log cost of every batch size before anything is seen, up to a constant.
     """
 
     def __init__(self, batch_sizes: Sequence[int], default: int, prior: CurvePrior) -> None:
@@ -105,21 +105,21 @@ def expected_improvement(better_by: float, sd: float) -> float:
     """Mean of the positive part of a normal variable (Jones et al. 1998).
 
     Args:
-        better_by: its mean.
-        sd: its standard deviation.
+        better_by: mean of the variable.
+        sd: standard deviation of the variable.
     """
     z = better_by / sd
     return better_by * 0.5 * (1 + erf(z / sqrt(2))) + sd * exp(-z * z / 2) / sqrt(2 * pi)
 
 
 def expected_excess(better_by: float, sd: float, beta: float) -> float:
-    """Expected extra cost of trying a size once, instead of running the best known size. It is relative to
-    the cost of the best size.
+    """Expected extra cost of trying a size once, in place of the best known size. It is divided by the cost
+    of the best size.
 
     A try that reaches ``beta`` times the best cost is stopped. Then the best size has to be run after it.
 
     Args:
-        better_by: log of the best cost minus log of the cost of the try, as expected.
+        better_by: expected difference: log of the best cost minus log of the cost of the try.
         sd: standard deviation of this difference.
     """
     costs = [exp(sd * slice_ - better_by) for slice_ in _SLICES]
@@ -127,12 +127,12 @@ def expected_excess(better_by: float, sd: float, beta: float) -> float:
 
 
 def pooled_variance(logs: Sequence[Sequence[float]], first_sd: float, least_sd: float) -> float:
-    """Variance of log cost within a batch size, the same for all.
+    """Variance of the log cost within a batch size. It is assumed to be the same for all sizes.
 
     Args:
-        logs: of every batch size.
-        first_sd: believed before anything is seen. It has the weight of two observations.
-        least_sd: smallest value that is allowed.
+        logs: log costs of every batch size.
+        first_sd: standard deviation before anything is seen. It has the weight of two observations.
+        least_sd: smallest allowed standard deviation.
     """
     squares, n = 2 * first_sd**2, 2
     for values in logs:
@@ -144,5 +144,5 @@ def pooled_variance(logs: Sequence[Sequence[float]], first_sd: float, least_sd: 
 
 
 def log_mean(values: Sequence[float]) -> float:
-    """Logarithm of a mean."""
+    """Logarithm of the mean of some values."""
     return log(sum(values) / len(values))

@@ -1,12 +1,12 @@
-"""A policy that pays back sooner: a batch size is tried only if the curve of costs says that it is worth
-it.
+"""The policy ``curve``: it tries a batch size only if the curve of costs says that this is worth it. So it
+pays back sooner.
 
-Zeus runs every batch size twice before it samples. This policy asks two questions about each untried
-size: what will it probably save in the recurrences to come, and what will it probably cost in this one?
-(It compares the expected improvement times a horizon with the expected excess. This is the
-knowledge-gradient idea of Frazier et al. 2008, one step deep.) At first, power limits are tried from the
-highest down to the middle. Later, only limits around the best known one are tried, and further ones as
-long as the best is at the edge of those tried.
+Zeus runs every batch size twice before it samples. This policy asks two questions about each untried size.
+How much will it probably save in later recurrences? How much more will it probably cost in this one? (It
+compares the expected improvement, times a horizon, with the expected excess. This is the knowledge gradient
+of Frazier et al. 2008, one step deep.) At first, power limits are tried from the highest down to the middle.
+Later, only limits around the best known one are tried. If the best limit is at the edge of the tried ones,
+the next ones are tried.
 """
 
 import random
@@ -45,7 +45,7 @@ class NarrowLimits:
         self._select = selector_of(space)
 
     def limits(self, history: History, batch_size: int) -> tuple[int, ...]:
-        """Power limits of a proposal."""
+        """The power limits to propose for a batch size."""
         settable = self._space.limits(batch_size)
         if len(settable) < 2:
             return settable
@@ -73,15 +73,15 @@ class _Size:
 
 
 class Curve:
-    """Tries the sizes that the curve of costs makes worth trying. Otherwise, it samples among the sizes
-    that were tried.
+    """Tries a size if the curve of costs says that it is worth it. Otherwise, it samples among the sizes that
+    were tried.
 
     Args:
-        prior: of cost curves.
+        prior: prior of cost curves.
         horizon: number of recurrences for which a better batch size will probably be used.
-        reach: an untried size is at most so many sizes away from one that has reached the target.
+        reach: largest distance, in sizes, of an untried size from a size that has reached the target.
         beta: a try is stopped when it costs more than this many times the best.
-        window: only so many last trials of every batch size count; ``None``: all.
+        window: number of trials that count for every batch size, the newest first; ``None``: all.
 
     Raises:
         JoulecastError: ``beta`` is not above 1, or a horizon, reach or window is below 1.
@@ -221,9 +221,9 @@ class Curve:
 
 
 def earlier_costs(history: History) -> dict[int, float]:
-    """Log cost by batch size in the history of another device, for a prior.
+    """Log costs by batch size, from the history of another device. They are for a prior.
 
-    If a size never reached the target there, its cost is believed to be higher than what was spent on it.
+    If a size never reached the target there, its cost is assumed to be higher than the cost of its tries.
     """
     return {
         batch: log_mean(arm.costs) + (0.0 if arm.reached else _ABOVE_BOUND)

@@ -1,4 +1,4 @@
-"""What a fixed configuration costs on average over the runs of a trace. It is exact; nothing is drawn."""
+"""The average cost of a fixed configuration over the runs of a trace. It is exact: nothing is random."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from joulecast.tune.trial import PLAIN, CostModel, EpochAtLimit, Goal
 
 @dataclass(frozen=True)
 class Expected:
-    """Expectation of one recurrence: a training to its target, with its failed tries."""
+    """The expected cost, energy and time of a recurrence: a training to its target, with its failed tries."""
 
     cost: float
     energy_j: float
@@ -26,7 +26,8 @@ class Expected:
 
 
 def expected_tries(trace: Trace, batch_size: int) -> tuple[float, float]:
-    """Epochs of a recurrence with one batch size, and its tries; infinite if no run reaches the target.
+    """Expected number of epochs and of tries in a recurrence with a batch size; infinite if no run reaches
+    the target.
 
     A try that fails runs to the last epoch, and is followed by another try.
     """
@@ -47,13 +48,13 @@ def _of_epochs(trace: Trace, eta: float, epochs: float, epoch: EpochAtLimit) -> 
 
 
 def expected(trace: Trace, batch_size: int, power_limit_w: int, eta: float = 0.5) -> Expected:
-    """One recurrence with a batch size and a power limit."""
+    """The expected recurrence with a batch size and a power limit."""
     epochs, _ = expected_tries(trace, batch_size)
     return _of_epochs(trace, eta, epochs, trace.at_limit[batch_size][power_limit_w])
 
 
 def expected_default(trace: Trace, eta: float = 0.5) -> Expected:
-    """One recurrence without tuning.
+    """The expected recurrence without tuning.
 
     Raises:
         JoulecastError: no run of the default batch size reaches the target.
@@ -75,7 +76,7 @@ def configurations(trace: Trace) -> Iterator[tuple[int, int]]:
 
 
 def best_configuration(trace: Trace, eta: float = 0.5) -> tuple[int, int]:
-    """The batch size and power limit that cost least on average: what an oracle would use.
+    """The batch size and power limit that cost least on average. An oracle would use them.
 
     Raises:
         JoulecastError: no batch size reaches the target.
@@ -89,7 +90,8 @@ def best_configuration(trace: Trace, eta: float = 0.5) -> tuple[int, int]:
 
 
 def expected_power_limit_only(trace: Trace, goal: Goal = PLAIN) -> tuple[Expected, Expected]:
-    """The first recurrence of the default batch size with its profile of power limits, and later ones."""
+    """Two expected recurrences with the default batch size: the first one, in which power limits are
+    profiled, and a later one under the best limit."""
     at_limit = trace.at_limit[trace.default]
     kept, eta = selector_of(trace.space(goal))(at_limit), goal.eta
     later = expected(trace, trace.default, kept, eta)
@@ -111,10 +113,11 @@ def expected_power_limit_only(trace: Trace, goal: Goal = PLAIN) -> tuple[Expecte
 def expected_recurrences(
     trace: Trace, policy: str, goal: Goal = PLAIN
 ) -> tuple[Expected, Expected] | None:
-    """The first and the later recurrences of a policy that draws nothing; ``None`` for policies that draw.
+    """The expected first and later recurrence of a policy without random choices; ``None`` for other
+    policies.
 
     Args:
-        policy: by name.
+        policy: name of the policy.
     """
     if policy == "default":
         return (expected_default(trace, goal.eta),) * 2
@@ -125,7 +128,7 @@ def expected_recurrences(
 
 @dataclass(frozen=True)
 class Potential:
-    """Least energy relative to the default, as in figure 1 of the paper."""
+    """Least energy, divided by the energy of the default, as in figure 1 of the paper."""
 
     batch_size_only: float
     power_limit_only: float
@@ -137,7 +140,7 @@ class Potential:
 def energy_potential(trace: Trace) -> Potential:
     """The most energy that tuning batch size, power limit, or both could save.
 
-    Only batch sizes of which all runs reached the target count.
+    A batch size counts only if all of its runs reached the target.
     """
     default = expected_default(trace)
 

@@ -1,7 +1,7 @@
-"""What was tried so far. This is the only thing that a policy knows.
+"""The history: everything that was tried so far. A policy knows nothing else.
 
-A history is also kept in a file, so that a killed loop continues where it was. The first line of the file
-says what was trained. Each further line is a trial, as JSON.
+A history is also kept in a file, so that a killed loop can continue. The first line of the file says what was
+trained. Each further line is a trial, as JSON.
 """
 
 import json
@@ -35,9 +35,9 @@ class Arm:
     """Trials of one batch size.
 
     Attributes:
-        costs: of the trials whose cost is known, in order. If a trial was not started because its first
-            epoch would have been above the bound, it has 100 times this bound as its cost.
-        limits: epochs under the power limits that were tried, the newest for each limit.
+        costs: known costs of the trials, in order. If a trial was not started, because its first epoch would
+            have cost more than the bound, its cost is 100 times the bound.
+        limits: for each power limit that was tried, the newest epoch under it.
     """
 
     costs: list[float] = field(default_factory=list)
@@ -50,10 +50,10 @@ class History:
     """Trials in order, and the figures that policies need from them.
 
     Attributes:
-        trials: all of them.
-        arms: by batch size.
-        totals: the cost of each recurrence that reached the target, if the cost is known. The recurrence
-            that ended first comes first.
+        trials: all trials.
+        arms: the trials by batch size.
+        totals: costs of the recurrences that reached the target, in the order in which they ended. A
+            recurrence without a known cost is not in it.
     """
 
     def __init__(self, trials: Iterable[Trial] = ()) -> None:
@@ -125,13 +125,12 @@ def begin_history_file(
     its own.
 
     Args:
-        header: says what the trials are trials of. A file with another header is not continued.
-        begun: where a new file comes from (host, versions). It stands in the first line, and is not
-            compared.
+        header: describes what is trained. A file with another header is not continued.
+        begun: where a new file comes from (host, versions). It is kept in the first line, and not compared.
 
     Raises:
-        JoulecastError: the file is of something else, is no history, or cannot be written; or its folder
-            does not exist.
+        JoulecastError: the file is the history of another training, is no history, or cannot be written; or
+            its folder does not exist.
     """
     if path.exists():
         content = _content(path)
@@ -165,7 +164,8 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 def add_to_history_file(path: Path, trial: Trial) -> None:
-    """Append a trial to the file. If the machine dies meanwhile, a reader skips the line that is not whole.
+    """Append a trial to the file. If the machine fails meanwhile, the last line may be cut off. Readers skip
+    such a line.
 
     Raises:
         JoulecastError: the file cannot be written.
@@ -196,7 +196,7 @@ def _trial(content: Any, where: str) -> Trial:
 
 
 def read_history_file(path: Path) -> tuple[dict[str, Any], History]:
-    """What a history file says it is of, and its trials. Changes nothing on disk.
+    """The header of a history file, and its trials. The file is not changed.
 
     Raises:
         JoulecastError: there is no such file, it has another format, or a line is no trial. (If only the
@@ -206,7 +206,7 @@ def read_history_file(path: Path) -> tuple[dict[str, Any], History]:
 
 
 def begun_of(first_line: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Provenance of the first trial of a history file; ``None`` where the file has none."""
+    """Provenance of the first trial of a history file; ``None`` if the file has none."""
     return first_line.get(_BEGUN)
 
 

@@ -1,7 +1,7 @@
-"""Choice among power limits whose epochs have been measured.
+"""Chooses among power limits under which an epoch was measured.
 
-Which limit is best for a batch size does not depend on the number of epochs. So it is measured during a
-run (You et al., Zeus, section 4.2).
+The best limit for a batch size does not depend on the number of epochs. So the limits can be measured during
+a run (You et al., Zeus, section 4.2).
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from joulecast.tune.trial import CostModel, Criterion, EpochAtLimit, SearchSpace
 
 
 class Selector(Protocol):
-    """Chooses one of the measured limits. If several are equal, the lowest one."""
+    """Chooses one of the measured limits. If several are equally good, it takes the lowest one."""
 
     def __call__(self, epochs: Mapping[int, EpochAtLimit]) -> int: ...
 

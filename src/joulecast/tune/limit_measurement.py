@@ -1,10 +1,10 @@
-"""Measuring power limits during trainings (You et al., Zeus, section 4.2).
+"""Measures power limits during trainings (You et al., Zeus, section 4.2).
 
-Each limit, from the highest to the lowest, gets some steps to settle and then a window of steps and seconds.
-A window may span epochs: one that is not full when an epoch ends pauses for the evaluation and continues
-with the next epoch, so that epochs of a single step are profiled like any other. It may span trainings: one
-that is not full when the training ends continues in the next one of that batch size, after some steps to
-settle, so that trainings of a second are profiled too, over several recurrences.
+Each limit, from the highest to the lowest, gets some steps to settle, and then a window of steps and seconds.
+If a window is not full when an epoch ends, it pauses during the evaluation, and continues in the next epoch.
+So epochs of a single step can be profiled, too. If a window is not full when the training ends, it continues
+in the next training with this batch size, after some steps to settle. So trainings of a second can be
+profiled, over several recurrences.
 
 ::
 
@@ -23,16 +23,17 @@ from joulecast.tune.trial import EpochAtLimit
 
 @dataclass(frozen=True, slots=True)
 class LimitWindow:
-    """Length of the measurement of a limit: all three conditions have to be met.
+    """The length of the measurement of a limit. All three conditions have to be met.
 
     Attributes:
-        warmup_steps: before it, under the new limit.
-        measured_steps: at least.
-        least_s: at least; an energy counter that is renewed every 0.1 s is within some percent then, also
-            when the window has several pieces: what one misses at an end it has too much at the other.
+        warmup_steps: number of steps under the new limit before the measurement.
+        measured_steps: smallest number of measured steps.
+        least_s: shortest time of the measurement in s. An energy counter that is renewed every 0.1 s is then
+            within some percent. This also holds if the window has several pieces, because the errors at the
+            begin and at the end of a piece cancel.
 
     Raises:
-        JoulecastError: fewer than no steps or seconds, or no step to be measured.
+        JoulecastError: a number is negative, or no step is to be measured.
     """
 
     warmup_steps: int = 10
@@ -57,24 +58,24 @@ class _Measured:
 
 
 class LimitProfile:
-    """Goes through limits while trainings of one batch size take their steps; keeps the one that is chosen.
+    """Goes through the limits during trainings with one batch size. Then it sets the chosen limit.
 
     It is notified of every step (:meth:`stepped`), of pauses for an evaluation (:meth:`paused`,
     :meth:`resumed`), and of the next training (:meth:`again`).
 
     Args:
-        limits_w: at least one; they are taken in descending order.
-        set_limit: sets a limit of so many watts.
+        limits_w: one or more limits. They are measured in descending order.
+        set_limit: function that sets a limit in W.
         seconds: a clock.
-        joules: an energy counter; it answers ``None`` when it cannot be read.
-        select: chooses among limits that have been measured.
-        steps_per_epoch: what windows are scaled to.
-        measured: limits that need not be measured any more.
+        joules: an energy counter. It returns ``None`` if it cannot be read.
+        select: function that chooses among the measured limits.
+        steps_per_epoch: number of steps to which the figures of a window are scaled.
+        measured: limits that were already measured.
 
     Attributes:
-        limits: a whole epoch under each limit that has been measured; ``energy_j`` is ``None`` where the
+        limits: time and energy of a whole epoch under each measured limit. ``energy_j`` is ``None`` if the
             counter was not read, or did not move.
-        in_force_w: the limit that is set.
+        in_force_w: the limit that is set now.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class LimitProfile:
         self.again(limits_w, set_limit)
 
     def again(self, limits_w: Sequence[int], set_limit: Callable[[int], None]) -> None:
-        """Another training begins; limits that have been measured are not measured again.
+        """Another training begins. Measured limits are not measured again.
 
         If all proposed limits were measured already, they are measured again.
         """
@@ -115,12 +116,13 @@ class LimitProfile:
 
     @property
     def is_over(self) -> bool:
-        """Whether every limit has been measured and the chosen one is set."""
+        """Whether every limit was measured, and the chosen one is set."""
         return self._open is None
 
     @property
     def chosen_w(self) -> int:
-        """The choice among what has been measured so far; the limit in force before any has been."""
+        """The choice among the limits that were measured so far. Before the first measurement, the limit that
+        is set."""
         if self.limits:
             # A limit is judged beside all that are known, and used only if it is proposed.
             chosen = self._select(self.limits)
@@ -148,7 +150,7 @@ class LimitProfile:
                     self._close(self._open)
 
     def paused(self) -> None:
-        """What comes now is not training, but an evaluation."""
+        """An evaluation begins, which is not a part of the training."""
         if self._open is None or self._since is None:
             return
         window, (before_s, before_j) = self._open, self._since

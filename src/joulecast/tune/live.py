@@ -3,9 +3,9 @@
     environment = LiveTraining(live_job(target_accuracy=0.9))
     tune_live(environment, Zeus(environment.space), 50, seed=1, history_file=Path("history.jsonl"))
 
-On a CPU the batch size is all there is to choose and the cost is seconds; thread counts and CPU quotas do
-not limit power. On an NVIDIA GPU the energy is that of its counter, and power limits are tried when the job
-allows it and the driver lets this process set them.
+On a CPU, only the batch size can be chosen, and the cost is seconds. (Thread counts and CPU quotas do not
+limit power.) On an NVIDIA GPU, the energy comes from its counter. Power limits are tried if the job allows
+it, and if the driver lets this process set them.
 """
 
 import os
@@ -66,17 +66,17 @@ def _open_training(job: LiveJob) -> TunedTraining:
 class LiveTraining:
     """Trains as proposed, on this machine.
 
-    If power limits may be set, making one waits until no other measurement of this user holds the
-    machine. Otherwise it would find the limit of a training that is just being tuned. So do not make one
+    If power limits may be set, the constructor waits until no other measurement of this user holds the
+    machine. Otherwise it could find the limit of another training that is being tuned. So do not call it
     while you hold the machine.
 
     Attributes:
         space: what can be chosen here.
-        notes: for people (a missing right, a missing sensor), in order.
+        notes: notes for people (about a missing right or sensor), in order.
 
     Args:
-        open_training: makes the training from the job; by default the campaign's own loop.
-        counter: an energy counter; by default the device's own.
+        open_training: function that makes the training from the job; by default the campaign's own loop.
+        counter: an energy counter; by default the counter of the device.
         seconds: a clock.
 
     Raises:
@@ -157,7 +157,7 @@ class LiveTraining:
         return CostModel(eta, max_power_w)
 
     def described(self) -> dict[str, Any]:
-        """What the trials of this environment are trials of, for a history file."""
+        """The description of what this environment trains, for the header of a history file."""
         return {
             "environment": "live",
             "machine": self._machine,
@@ -167,8 +167,8 @@ class LiveTraining:
         }
 
     def continue_from(self, history: History) -> None:
-        """Continue where earlier trials ended. Seeds are not used twice, epochs are known in advance,
-        and limits that were measured are not measured again."""
+        """Continue where earlier trials ended. Seeds are not used twice. The costs of epochs and the measured
+        limits are taken from these trials."""
         self._number = 0
         self._epoch_cost: dict[int, float] = {}
         self._measured: dict[int, dict[int, EpochAtLimit]] = {}
@@ -187,12 +187,12 @@ class LiveTraining:
     def run(self, proposal: Proposal, recurrence: int) -> Trial:
         """Train once as proposed. At the end, also after an error, restore the power limit.
 
-        A try is not started if its first epoch is known to cost more than the bound. It is known from the
-        last try with the same batch size. The first try with a batch size is always started.
+        The last try with a batch size shows what an epoch costs. If the first epoch would cost more than the
+        bound, the try is not started. The first try with a batch size is always started.
 
         Raises:
-            JoulecastError: a power limit is proposed that cannot be set here; what
-                :class:`~joulecast.measure.power.power_limit.PowerLimit` raises.
+            JoulecastError: a proposed power limit cannot be set here; or an error of
+                :class:`~joulecast.measure.power.power_limit.PowerLimit`.
         """
         absent = set(proposal.power_limits_w) - set(self.space.limits(proposal.batch_size))
         if absent:
@@ -327,26 +327,27 @@ def tune_live(
     say: Callable[[str], None] = _to_stderr,
     quiet_wait_s: float = 0.0,
 ) -> list[Recurrence]:
-    """Let a policy tune real trainings, from where its history file ends.
+    """Let a policy tune real trainings. It continues where its history file ends.
 
     Waits until no other measurement of this user holds the machine.
 
     Args:
-        recurrences: number of recurrences in all, with those in the history file.
-        seed: of the policy's draws.
-        history_file: gets every trial when it has ended. A trial that is in it is not done again.
-        header: what else the trials are trials of (for example, the policy's name and options).
-        ended: called with every trial.
+        recurrences: number of all recurrences. Recurrences in the history file count.
+        seed: seed of the policy's random choices.
+        history_file: file to which every trial is added when it has ended. A trial in the file is not
+            repeated.
+        header: more facts that describe the tuning (for example, the policy's name and options).
+        ended: is called with every trial.
         quiet_wait_s: longest wait for other programs to end before the first trial.
-        say: called once with each of the environment's notes, and with each new reason why an energy is
+        say: is called once with each of the environment's notes, and with each new reason why an energy is
             not known.
 
     Returns:
-        All recurrences, with those in the history file.
+        All recurrences, also the ones in the history file.
 
     Raises:
-        JoulecastError: the history file is of something else; a GPU is asked for and there is none; or a
-            power limit could not be restored.
+        JoulecastError: the history file belongs to another training; a GPU is asked for, but there is none;
+            or a power limit could not be restored.
     """
     noted: set[str] = set()
 

@@ -1,4 +1,4 @@
-"""The job of a live tuning: what is trained, what a training must reach, and where its trials come from."""
+"""The job of a live tuning: what is trained, the target of a training, and the provenance of its trials."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -14,14 +14,14 @@ from joulecast.tune.trial import StoppedBy
 
 
 class LiveJob(RecurringTraining):
-    """What a live tuning trains, and what may be chosen: the keys of the configuration, and some that it
-    does not have.
+    """The job of a live tuning: what is trained, and what may be chosen. It has the keys of the
+    configuration, and some more.
 
     Attributes:
-        momentum: of the optimizer.
-        threads: of torch.
+        momentum: momentum of the optimizer.
+        threads: number of torch's threads.
         prefetch_batches: number of batches prepared ahead.
-        limit_step_w: between the power limits that are tried.
+        limit_step_w: difference in W between two power limits that are tried.
         window: how long a power limit is measured.
     """
 
@@ -35,11 +35,12 @@ class LiveJob(RecurringTraining):
 
     @property
     def workload(self) -> Workload:
-        """The network, and digits of its size."""
+        """The workload: the network, and images of digits in its size."""
         return Workload(network=self.network, image_size=self.image_size)
 
     def as_trained(self) -> dict[str, Any]:
-        """Plain data. If two jobs have the same, their trials may be compared."""
+        """A description of the job as plain data. If two jobs have the same description, their trials may be
+        compared."""
         content = self.model_dump(mode="json", exclude={"network", "image_size"})
         return content | {"workload": self.workload.model_dump(mode="json")}
 
@@ -48,13 +49,14 @@ def live_job(**keys: Any) -> LiveJob:
     """A job with these keys. Other keys have their defaults.
 
     Raises:
-        JoulecastError: a key that does not exist, or a value that it cannot have. It names the key.
+        JoulecastError: a key does not exist, or has an impossible value. The error names the key.
     """
     return validated(TypeAdapter(LiveJob), keys, "live tuning")
 
 
 class TunedResult(Protocol):
-    """The end of a training; :class:`joulecast.measure.training.to_target.TrainedToTarget` is one."""
+    """The interface of a training's result. :class:`joulecast.measure.training.to_target.TrainedToTarget` has
+    it."""
 
     @property
     def reached(self) -> bool: ...
@@ -71,7 +73,7 @@ class TunedResult(Protocol):
 
 
 class TunedTraining(Protocol):
-    """What trains; :class:`joulecast.measure.training.to_target.TrainingToTarget` is one."""
+    """The interface of a training. :class:`joulecast.measure.training.to_target.TrainingToTarget` has it."""
 
     def steps_per_epoch(self, batch_size: int) -> int: ...
 

@@ -1,4 +1,4 @@
-"""The record of a training that was tuned live: its recurrences, and where they come from."""
+"""The record of a live tuning: its recurrences, and their provenance."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -21,8 +21,8 @@ def live_record(
     reason.
 
     Args:
-        begun: where the first trials came from, according to their history file. Other versions of
-            joulecast may have continued the loop since.
+        begun: provenance of the first trials, from the history file. Another version of joulecast may have
+            made the later trials.
     """
     job = environment.job
     trials = history.trials

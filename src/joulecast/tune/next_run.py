@@ -1,9 +1,9 @@
-"""What a history says about the next run: the configuration to use, what it saves, and whether tuning
-has paid off.
+"""Advice on the next run, from a history: the configuration to use, how much it saves, and whether tuning has
+paid off.
 
-The advice does not explore. It is the cheapest configuration among those whose batch size has reached the
-target, according to :mod:`joulecast.tune.configurations`. What a policy would explore next is reported
-next to it.
+The advice does not explore. Among the batch sizes that have reached the target, it takes the cheapest
+configuration, according to :mod:`joulecast.tune.configurations`. Next to it, the advice says what a policy
+would explore next.
 """
 
 import random
@@ -60,13 +60,13 @@ _EXACT = 1e-9
 
 
 def space_of(header: Mapping[str, Any], file: Path) -> SearchSpace:
-    """What could be chosen in the trials of a history file.
+    """The search space of the trials in a history file.
 
     Args:
-        header: its first line.
+        header: first line of the file.
 
     Raises:
-        JoulecastError: the line does not say it.
+        JoulecastError: the line does not describe the search space.
     """
     try:
         if header.get("environment") == "live":
@@ -202,13 +202,13 @@ def _described(configuration: Configuration, unit: str) -> dict[str, Any]:
 
 
 def advise(space: SearchSpace, history: History) -> dict[str, Any]:
-    """What to use next, what this saves, and whether the exploration has paid off.
+    """The configuration to use next, how much it saves, and whether the exploration has paid off.
 
     Returns:
-        ``status`` is ``advice``, ``nothing tried``, ``nothing reached`` or ``cost unknown``. ``use`` is
-        the configuration. It is ``None`` for the last two, and the default (without expected figures) for
-        ``nothing tried``. Savings are in percent of the default's. Each is ``None`` if it is not known;
-        ``why_no_saving`` and ``why_no_energy`` say why.
+        ``status`` is ``advice``, ``nothing tried``, ``nothing reached`` or ``cost unknown``. ``use`` is the
+        configuration. It is ``None`` for the last two statuses. For ``nothing tried``, it is the default,
+        without expected figures. Savings are in percent of the default's figures. Each is ``None`` if it is
+        not known; ``why_no_saving`` and ``why_no_energy`` say why.
     """
     sizes = sizes_of(history, space)
     use = cheapest_configuration(space, sizes)
@@ -261,8 +261,8 @@ def advise_on_file(file: Path) -> dict[str, Any]:
     """The advice on a history file.
 
     Raises:
-        JoulecastError: there is no history file, it does not list the sizes and limits to choose from, or
-            it has a trial with a size or limit that is not in this list.
+        JoulecastError: there is no history file; it has no list of sizes and limits to choose from; or a
+            trial has a size or limit that is not in this list.
     """
     header, history = read_history_file(file)
     space = space_of(header, file)

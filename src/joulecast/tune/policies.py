@@ -12,14 +12,15 @@ from joulecast.tune.trial import Proposal, SearchSpace
 
 
 class Policy(Protocol):
-    """Proposes what to try next. It keeps nothing that is not in the history."""
+    """Proposes what to try next. It keeps no state: everything that it knows is in the history."""
 
     def propose(self, history: History, rng: random.Random) -> Proposal:
-        """What to try next.
+        """The proposal for the next try.
 
         Args:
-            history: all trials that have ended; the last one failed if this is another try.
-            rng: for policies that draw.
+            history: all trials that have ended. If this is another try in the same recurrence, the last one
+                failed.
+            rng: random generator, for policies with random choices.
         """
         ...
 
@@ -31,14 +32,14 @@ class LimitsOf(Protocol):
 
 
 class LimitChooser:
-    """Power limits for a batch size: all of them the first time, afterwards the one that was best."""
+    """Chooses the power limits for a batch size: the first time all of them, later only the best one."""
 
     def __init__(self, space: SearchSpace) -> None:
         self._space = space
         self._select = selector_of(space)
 
     def limits(self, history: History, batch_size: int) -> tuple[int, ...]:
-        """Power limits of a proposal."""
+        """The power limits to propose for a batch size."""
         arm = history.arms.get(batch_size)
         settable = self._space.limits(batch_size)
         if arm is None or not arm.limits:
@@ -59,7 +60,7 @@ class Default:
 
 
 class PowerLimitOnly:
-    """The default batch size under its best limit, which the first run finds."""
+    """The default batch size under its best limit. The first run finds this limit."""
 
     def __init__(self, space: SearchSpace) -> None:
         self._batch_size = space.default
@@ -120,10 +121,10 @@ class GridSearch:
 
 
 def cheapest_arm(history: History, window: int | None = None) -> int | None:
-    """The batch size with the least mean cost among those that have reached the target.
+    """The batch size with the least mean cost. Only batch sizes that have reached the target count.
 
     Args:
-        window: only so many last costs of every batch size count; ``None``: all.
+        window: number of costs that count for every batch size, the newest first; ``None``: all.
     """
     best: tuple[float, int] | None = None
     for batch, arm in history.arms.items():
@@ -136,9 +137,10 @@ def cheapest_arm(history: History, window: int | None = None) -> int | None:
 
 
 def is_last_cost_unknown(history: History) -> bool:
-    """Whether the last trial's cost is not known, because its meter was lost.
+    """Whether the cost of the last trial is not known, because its meter failed.
 
-    Then a try of something new teaches nothing. Policies run what they know until costs are known again.
+    Without costs, nothing can be learnt from a new configuration. So policies run known ones until costs are
+    known again.
     """
     return bool(history.trials) and history.trials[-1].cost is None
 
@@ -151,10 +153,10 @@ def nearest_untried(space: SearchSpace, history: History) -> int | None:
 
 
 def propose_untried(space: SearchSpace, history: History, limits: LimitsOf) -> Proposal:
-    """What to try if no batch size is known to reach the target at a known cost.
+    """The proposal if there is no batch size that reached the target at a known cost.
 
-    It is the untried size that is nearest to the default, as long as there is one and costs are known. If
-    all sizes have failed, it is the default without a bound.
+    As long as costs are known, it proposes the untried size that is nearest to the default. If no size is
+    left, it proposes the default without a bound.
     """
     size = None if is_last_cost_unknown(history) else nearest_untried(space, history)
     if size is None:
@@ -163,8 +165,8 @@ def propose_untried(space: SearchSpace, history: History, limits: LimitsOf) -> P
 
 
 class SeededByTrial:
-    """A policy whose draws depend only on the seed and on the number of trials. So a loop that was
-    interrupted draws what it would have drawn without the interruption."""
+    """A policy whose random choices depend only on the seed and on the number of trials. So a loop that was
+    interrupted makes the same choices as without the interruption."""
 
     def __init__(self, policy: Policy, seed: int) -> None:
         self._policy, self._seed = policy, seed

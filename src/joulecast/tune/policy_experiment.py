@@ -1,7 +1,7 @@
 """Replays of policies over settings and seeds, as tables of recurrences.
 
-A *setting* is a workload on a GPU. In one setting and seed, all policies see the same sequence of
-recorded runs as long as they ask for the same. So their differences can be compared in pairs.
+A *setting* is a workload on a GPU. In one setting and seed, two policies that ask for the same configurations
+see the same sequence of recorded runs. So policies can be compared in pairs.
 """
 
 import random
@@ -37,14 +37,14 @@ MakePolicy = Callable[[SearchSpace], Policy]
 
 @dataclass(frozen=True)
 class Setting:
-    """A workload on a GPU, and the same workload on another GPU, whose runs a warm start has seen."""
+    """A workload on a GPU. Also the same workload on another GPU: a warm start has seen its runs."""
 
     trace: Trace
     elsewhere: Trace
 
     @property
     def name(self) -> tuple[str, str]:
-        """Workload and GPU."""
+        """Name of the setting: its workload and its GPU."""
         return self.trace.workload, self.trace.gpu
 
 
@@ -57,7 +57,7 @@ def read_settings(
     """All pairs of workloads and GPUs.
 
     Raises:
-        JoulecastError: as :func:`joulecast.tune.traces.read_trace`.
+        JoulecastError: an error of :func:`joulecast.tune.traces.read_trace`.
     """
     settings = []
     for workload in workloads:
@@ -82,7 +82,7 @@ def sweep_settings(trace: Trace, rng: random.Random, goal: Goal) -> History:
 
 
 def policy_for(setting: Setting, name: str, seed: int, goal: Goal = PLAIN) -> Policy:
-    """A policy by its name, also those that know more than the search space.
+    """A policy by its name, also a policy that needs more than the search space.
 
     Raises:
         JoulecastError: there is no such policy.
@@ -104,7 +104,7 @@ def replay(
     *,
     goal: Goal = PLAIN,
 ) -> list[Recurrence]:
-    """Replay one policy in one setting. The policy was made for the goal of this setting."""
+    """Replay one policy in one setting. The policy must be made for the goal of this setting."""
     workload, gpu = setting.name
     drawn = random.Random(f"{workload} {gpu} {seed}")
     environment = Replay(setting.trace, drawn, goal=goal)
@@ -123,8 +123,8 @@ def replayed(
     """A row for each recurrence of a policy, over all settings and seeds.
 
     Args:
-        recurrences: of every setting; ``None``: as many as in the paper.
-        make: makes the policy; by default the one of that name.
+        recurrences: number of recurrences in every setting; ``None``: the number in the paper.
+        make: function that makes the policy; by default the policy of this name.
 
     Raises:
         JoulecastError: there is no such policy, or no batch size reaches the target in a setting.

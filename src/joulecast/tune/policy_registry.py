@@ -25,7 +25,7 @@ def make_policy(name: str, space: SearchSpace, **options: Any) -> Policy:
     """A policy by its name.
 
     Raises:
-        JoulecastError: no such policy, or an option that it does not have.
+        JoulecastError: there is no such policy, or it does not have an option.
     """
     if name not in POLICIES:
         if name in INFORMED:

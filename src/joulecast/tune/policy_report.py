@@ -1,8 +1,8 @@
-"""What a policy did in one setting: the report of ``joulecast tune``.
+"""The report of ``joulecast tune``: the results of a policy in one setting.
 
-For a replay, it says what the policy saves against no tuning, over seeds. Energies are ``recorded``: the
-authors of the traces measured them. For a live loop, it has the recurrences, and the advice what to use
-next.
+For a replay, it says how much the policy saves compared with no tuning, over seeds. Energies are
+``recorded``: the authors of the traces measured them. For a live loop, it has the recurrences, and advice on
+what to use next.
 """
 
 import random
@@ -42,10 +42,10 @@ from joulecast.tune.trial import Proposal, SearchSpace, Trial
 def read_setting(
     folder: Path, workload: str, gpu: str, target: float | None, policy: str
 ) -> Setting:
-    """Read one setting. The same workload on another GPU is read only if the policy starts from that.
+    """Read one setting. If the policy starts from runs on another GPU, the workload on that GPU is read, too.
 
     Raises:
-        JoulecastError: as :func:`joulecast.tune.traces.read_trace`.
+        JoulecastError: an error of :func:`joulecast.tune.traces.read_trace`.
     """
     trace = read_trace(folder, workload, gpu, target=target)
     if policy != "warm-start":
@@ -89,11 +89,11 @@ def replay_report(setting: Setting, request: TuneRequest, seeds: int) -> dict[st
     """Replay a policy, and compare it with the default. Ratios below 1 are savings.
 
     Args:
-        setting: as :func:`read_setting` reads it for the request.
+        setting: the setting that :func:`read_setting` has read.
         seeds: number of replays.
 
     Raises:
-        JoulecastError: there is no such policy, it has no beta, a beta is not above 1, or the default
+        JoulecastError: there is no such policy, it has no option beta, beta is not above 1, or the default
             batch size never reaches the target.
     """
     policy, recurrences, options = request.policy, request.recurrences, request.options
@@ -180,7 +180,7 @@ def write_replayed_history(path: Path, setting: Setting, request: TuneRequest) -
     """Write the trials of seed 0 as a history file.
 
     Raises:
-        JoulecastError: the file exists already. It may have trainings that really took place.
+        JoulecastError: the file exists already. (It may have real trainings.)
     """
     if path.exists():
         raise JoulecastError(f"{path}: is there already; name another file, or remove it")
@@ -256,11 +256,11 @@ def live_report(
     notes: Sequence[str],
     history_file: Path | None,
 ) -> dict[str, Any]:
-    """What a live loop did, and its advice.
+    """The report of a live loop, with its advice.
 
     Args:
-        trials: those of now. Without a history file, there are no others.
-        notes: of the environment.
+        trials: the trials of this call. Without a history file, there are no others.
+        notes: notes of the environment.
     """
     advice = (
         advise(space, History(trials)) if history_file is None else advise_on_file(history_file)

@@ -16,10 +16,10 @@ class Recurrence:
     """One training to its target, with all its tries.
 
     Attributes:
-        cost, energy_j: ``None`` if that of a try is not known.
-        energy_source: of the tries whose energy is known; ``None``: it is known of none.
+        cost, energy_j: ``None`` if the cost or energy of a try is not known.
+        energy_source: source of the known energies of the tries; ``None`` if none is known.
         why_no_energy: why the energy of a try is not known.
-        batch_size, power_limit_w, phase: of the last try.
+        batch_size, power_limit_w, phase: values of the last try.
     """
 
     number: int
@@ -36,7 +36,7 @@ class Recurrence:
 
     @classmethod
     def of(cls, number: int, trials: list[Trial]) -> "Recurrence":
-        """Add up the tries."""
+        """The recurrence that consists of these tries."""
         costs = [trial.cost for trial in trials if trial.cost is not None]
         joules = [trial.energy_j for trial in trials if trial.energy_j is not None]
         last = trials[-1]
@@ -65,13 +65,14 @@ def run_recurrences(
     tries: int = TRIES,
     ended: Callable[[Trial], None] | None = None,
 ) -> Iterator[Recurrence]:
-    """Run recurrences one after the other, from where a history ends.
+    """Run recurrences one after the other. It continues where a history ends.
 
     Args:
-        recurrences: number of recurrences in all, with those in the history.
-        rng: for the policy.
-        tries: most tries in a recurrence. If so many have failed, it is given up.
-        ended: called with every trial before the next one is proposed.
+        recurrences: number of all recurrences. Recurrences in the history count.
+        rng: random generator for the policy.
+        tries: largest number of tries in a recurrence. After this many failed tries, the recurrence is given
+            up.
+        ended: is called with every trial, before the next one is proposed.
     """
     history = History() if history is None else history
     trials: list[Trial] = []

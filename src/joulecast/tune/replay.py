@@ -1,4 +1,5 @@
-"""Replay of traces: what a recurrence would have cost, with the number of epochs drawn from recorded runs."""
+"""Replays traces: what would a recurrence have cost? The number of epochs is drawn at random from recorded
+runs."""
 
 import random
 from math import floor, inf
@@ -16,8 +17,8 @@ class Replay:
     they cost under the limit that is kept.
 
     Args:
-        trace: of one workload on one GPU.
-        rng: draws the run that is replayed.
+        trace: the trace of one workload on one GPU.
+        rng: random generator that chooses the run to replay.
         goal: what to minimise, and how to choose among the power limits that were tried.
     """
 
@@ -36,7 +37,7 @@ class Replay:
         self._epochs: dict[tuple[int, tuple[int, ...]], tuple[EpochAtLimit, EpochAtLimit, int]] = {}
 
     def epochs_of(self, proposal: Proposal) -> tuple[EpochAtLimit, EpochAtLimit, int]:
-        """The first epoch of a proposal, its later epochs, and the limit under which these run."""
+        """The first epoch of a proposal, its later epochs, and the power limit of the later epochs."""
         key = (proposal.batch_size, proposal.power_limits_w)
         found = self._epochs.get(key)
         if found is None:

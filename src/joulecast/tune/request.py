@@ -1,4 +1,4 @@
-"""The questions that tuning answers, from a command or the configuration: replay a policy, or tune live."""
+"""Requests for tuning, from a command or the configuration: replay a policy, or tune live."""
 
 from pathlib import Path
 from typing import ClassVar, Literal, Self
@@ -15,7 +15,7 @@ DEFAULT_POLICY: Literal["curve"] = "curve"
 
 
 class Goals(BaseModel):
-    """What a training that recurs must reach. A section of the configuration and a request share this."""
+    """The goals of a training that recurs. A section of the configuration and a request share them."""
 
     target_accuracy: float = Field(
         default=0.9,
@@ -150,7 +150,7 @@ class _Tuning(Request):
     gpu: str | None = Field(default=None, description="GPU to replay from the traces, as v100.")
     policy: str = Field(
         default=DEFAULT_POLICY,
-        description="Policy, as zeus. The error message for a wrong name lists all.",
+        description="Policy, as zeus. If you give a wrong name, the error message lists all policies.",
     )
     recurrences: int = Field(default=50, ge=1, description="Number of trainings to the target.")
     seeds: int | None = Field(
@@ -161,15 +161,15 @@ class _Tuning(Request):
     target: float | None = Field(
         default=None,
         description="Value of the metric that a replayed training must reach. By default "
-        "that of the Zeus paper.",
+        "the value in the Zeus paper.",
     )
     beta: float | None = Field(
         default=None, description="Stop a try when it costs this many times the lowest cost so far."
     )
     window: int | None = Field(
         default=None,
-        description="Only so many of the last costs of a batch size count. Use it if costs "
-        "change with time (drift).",
+        description="Number of costs that count for each batch size, the newest first. By default all. Use "
+        "it if costs change with time (drift).",
     )
     history: Path | None = Field(
         default=None,
@@ -201,11 +201,11 @@ class TuneRequest(Goals, _Tuning):
 
     @property
     def goal(self) -> Goal:
-        """What the policy should minimise."""
+        """The goal: what the policy should minimise."""
         return Goal(self.eta, self.criterion, self.max_slowdown)
 
     @property
     def options(self) -> dict[str, float]:
-        """Options of the policy that are given."""
+        """The given options of the policy."""
         given = {"beta": self.beta, "window": self.window}
         return {name: value for name, value in given.items() if value is not None}

@@ -1,8 +1,8 @@
-"""Traces of trainings that others ran: epochs to a target, and power and time of an epoch by power
-limit.
+"""Traces of trainings by others. They have the number of epochs to a target, and for each power limit the
+power and time of an epoch.
 
-The format and the six workloads are those of You et al., Zeus (NSDI 2023). There is one file of epochs,
-and one file of power for each GPU. They are joined on data set, network, batch size and optimizer.
+The format and the six workloads come from You et al., Zeus (NSDI 2023). There is one file of epochs, and one
+file of power for each GPU. They are joined on data set, network, batch size and optimizer.
 """
 
 from dataclasses import dataclass
@@ -71,9 +71,10 @@ class Trace:
     """One workload on one GPU.
 
     Attributes:
-        epochs: by batch size, of every run; ``None`` if it never reached the target.
-        at_limit: an epoch by batch size and power limit, limits descending.
-        default: the batch size without tuning: that of the paper, or the largest that this GPU has.
+        epochs: by batch size, the number of epochs of every run; ``None`` for a run that never reached the
+            target.
+        at_limit: an epoch by batch size and power limit. Limits are in descending order.
+        default: the batch size without tuning: the paper's batch size, or the largest one for this GPU.
     """
 
     workload: str
@@ -85,7 +86,7 @@ class Trace:
     at_limit: dict[int, dict[int, EpochAtLimit]]
 
     def space(self, goal: Goal = PLAIN) -> SearchSpace:
-        """What can be chosen, what it costs, and how a power limit is chosen."""
+        """The search space: what can be chosen, what it costs, and how a power limit is chosen."""
         return SearchSpace(
             tuple(self.epochs),
             self.default,
@@ -104,14 +105,14 @@ def read_trace(folder: Path, workload: str, gpu: str, *, target: float | None = 
     """Read one workload on one GPU.
 
     Args:
-        folder: has ``summary_train.csv`` and ``summary_power_GPU.csv``.
-        workload: of :data:`WORKLOADS`.
-        gpu: of :data:`MAX_POWER_W`.
-        target: metric to reach; the paper's by default.
+        folder: folder with ``summary_train.csv`` and ``summary_power_GPU.csv``.
+        workload: a name in :data:`WORKLOADS`.
+        gpu: a name in :data:`MAX_POWER_W`.
+        target: value of the metric to reach; by default the paper's.
 
     Raises:
-        JoulecastError: unknown workload, GPU or target, a missing file or column, a default batch size
-            without its highest power limit, or nothing that both files have.
+        JoulecastError: the workload, GPU or target is not known; a file or column is missing; the default
+            batch size has no row for the highest power limit; or the two files have no rows in common.
     """
     if workload not in WORKLOADS:
         raise JoulecastError(f"no workload `{workload}`; there are {', '.join(WORKLOADS)}")

@@ -13,12 +13,14 @@ class TrainingWatch:
     """The monitor of one training.
 
     Args:
-        counter, seconds: a meter and a clock.
-        limits: of the device, entered; ``None``: its power limit is left alone.
-        profile_of: the profile of the proposal's batch size, new or continued, given what sets limits.
+        counter, seconds: an energy counter and a clock.
+        limits: the device's :class:`~joulecast.measure.power.power_limit.PowerLimit`, already entered;
+            ``None``: the power limit is not changed.
+        profile_of: function that gives the profile of the proposal's batch size, new or continued. Its
+            argument is the function that sets limits.
 
     Attributes:
-        profile: of the proposal's power limits, where it has several.
+        profile: profile of the proposal's power limits, if it has several.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class TrainingWatch:
         return self._limit_w if self.profile is None else self.profile.chosen_w
 
     def begun(self) -> None:
-        """All is set up; the clock and the meter start."""
+        """Everything is prepared. The clock and the meter start."""
         limits_w = self._proposal.power_limits_w
         if self._limits is not None:
             self._limit_w = max(limits_w)
@@ -57,18 +59,19 @@ class TrainingWatch:
         self._first = self._seconds(), self._counter.begin()
 
     def ended(self) -> None:
-        """The last evaluation is over; nothing that comes after it is the training's."""
+        """The last evaluation is over. What comes after it does not belong to the training."""
         self._last = self._seconds(), self._counter.read()
 
     def stepped(self, done: int) -> None:
-        """A step is over, and with the last one of an epoch comes an evaluation."""
+        """A step is over. After the last step of an epoch, an evaluation begins."""
         if self.profile is not None and not self.profile.is_over:
             self.profile.stepped()
             if done % self._steps_per_epoch == 0:
                 self.profile.paused()
 
     def may_continue(self, done: int, accuracy: float) -> bool:
-        """Whether the cost stays within the bound if another epoch costs the mean of those so far."""
+        """Whether the cost would stay within the bound after another epoch. It is assumed that this epoch
+        costs as much as the mean of the epochs so far."""
         bound = self._proposal.cost_bound
         if bound < inf and self._first is not None:
             spent_s = self._seconds() - self._first[0]
@@ -84,7 +87,7 @@ class TrainingWatch:
         return True
 
     def energy(self) -> tuple[float | None, str | None]:
-        """Joules from its begin to its end, or ``None`` and the reason."""
+        """Joules from begin to end of the training; or ``None`` and the reason."""
         if self._first is None:
             return None, self._counter.why_not or "the training broke before its first step"
         if self._last is None:

@@ -1,4 +1,4 @@
-"""What policies and environments tell each other: a proposal, and the trial that it became.
+"""The messages between policies and environments: a proposal, and the trial that is its result.
 
 Costs follow You et al., Zeus (NSDI 2023), equation 2: C = eta E + (1 - eta) Pmax T.
 """
@@ -29,12 +29,12 @@ training takes at most ``max_slowdown`` times as long as under the highest."""
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """What a training costs.
+    """The cost of a training.
 
     Attributes:
         eta: weight of energy, 0 to 1.
-        max_power_w: highest settable power limit times devices; ``None`` where there is none, and costs
-            are seconds then.
+        max_power_w: highest power limit that can be set, times the number of devices. ``None`` if no limit
+            can be set. Costs are then in seconds.
     """
 
     eta: Annotated[float, Field(allow_inf_nan=False)] = 0.5
@@ -55,7 +55,7 @@ class CostModel:
         return "s" if self.max_power_w is None else "J"
 
     def of(self, time_s: float, energy_j: float | None) -> float | None:
-        """Cost of a time and an energy; ``None`` if energy counts and was not measured."""
+        """Cost of a time and an energy; ``None`` if energy counts, but was not measured."""
         if self.max_power_w is None:
             return time_s
         if self.eta == 0:
@@ -95,14 +95,14 @@ class EpochAtLimit:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What to try next.
+    """A proposal: what to try next.
 
     Attributes:
         batch_size: samples in one step.
         power_limits_w: if there are several, all are tried in the first epoch, and the cheapest is kept.
             A single one is set. Without any, the limit is not changed.
         cost_bound: the try is stopped before the epoch that would cost more.
-        phase: of the policy, for people and for policies that need to know what an earlier trial was for.
+        phase: phase of the policy. People and later proposals see by it what the trial was for.
     """
 
     batch_size: BatchSize
@@ -116,8 +116,8 @@ class Trial:
     """The result of a proposal.
 
     Attributes:
-        recurrence: counted from 0.
-        power_limit_w: in force after the first epoch; ``None`` if the limit was not changed.
+        recurrence: number of the recurrence, from 0.
+        power_limit_w: power limit after the first epoch; ``None`` if the limit was not changed.
         energy_j: ``None`` if it was not measured. ``why_no_energy`` says why.
         cost: ``None`` if it is not known (energy counts, and was not measured).
         limits: epochs by power limit, if limits were tried.
@@ -143,9 +143,9 @@ class SearchSpace:
     """What a policy may choose.
 
     Attributes:
-        batch_sizes: ascending.
+        batch_sizes: batch sizes, ascending.
         default: the batch size that is used without tuning.
-        power_limits_w: by batch size, descending; empty if limits cannot be set.
+        power_limits_w: power limits by batch size, descending; empty if limits cannot be set.
         cost: what to minimise.
         criterion: how to choose among the power limits that were tried.
         max_slowdown: for the criterion ``max-slowdown``: the longest time that is allowed, relative to
@@ -172,11 +172,11 @@ class SearchSpace:
             )
 
     def limits(self, batch_size: int) -> tuple[int, ...]:
-        """Power limits of a batch size, descending; empty where none can be set."""
+        """Power limits of a batch size, descending; empty if no limit can be set."""
         return self.power_limits_w.get(batch_size, ())
 
     def highest_limit(self, batch_size: int) -> tuple[int, ...]:
-        """The highest limit, as a proposal has it."""
+        """The highest limit, in the form that a proposal needs."""
         return self.limits(batch_size)[:1]
 
 

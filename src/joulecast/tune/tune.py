@@ -1,4 +1,4 @@
-"""A tuning from beginning to end: a policy on traces of other trainings, or on trainings on this machine."""
+"""A tuning from beginning to end: a policy tunes replayed traces, or trainings on this machine."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,10 +20,11 @@ _SEEDS = 20
 
 
 def tune_on_traces(traces: Path, request: TuneRequest) -> dict[str, Any]:
-    """The report of a replay: what the policy saves.
+    """The report of a replay: how much the policy saves.
 
     Raises:
-        JoulecastError: no such traces, workload, GPU or policy, or a history of several seeds.
+        JoulecastError: there are no such traces, workload, GPU or policy; or a history of several seeds is
+            asked for.
     """
     seeds, history = request.seeds or _SEEDS, request.history
     if history is not None and seeds != 1:
@@ -53,13 +54,13 @@ def tune_on_this_machine(
 
     Args:
         policy, options: the policy, by name, and its options.
-        recurrences: number of recurrences in all, with those in the history.
+        recurrences: number of all recurrences. Recurrences in the history count.
         history: file of the trials. The tuning continues after the last one in it.
-        say: gets notes while the tuning runs.
+        say: function that gets notes while the tuning runs.
         quiet_wait_s: longest wait for other programs to end before the first trial.
 
     Returns:
-        The environment; all recurrences, with those in the history; and the trials of now.
+        The environment; all recurrences, also the ones in the history; and the trials of this call.
 
     Raises:
         JoulecastError: an option is wrong, or there is no GPU although one is asked for.

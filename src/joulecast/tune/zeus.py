@@ -1,11 +1,12 @@
 """Zeus: pruning of batch sizes in two rounds, then Gaussian Thompson sampling (You et al., NSDI 2023).
 
-The authors' program has states that it never leaves. So this one differs in four points:
+The authors' program can get stuck in some states. So this one differs in four points:
 
 - The bound on a try expires if it stops a size that was chosen because it is cheap.
 - A recurrence that failed does not lower the bound.
-- If no size survives the pruning, the best known size is run, or one that was not tried.
-- Nothing is tried out while costs are not known.
+- If no size survives the pruning, the best known size is run. If no size is known to be good, an untried one
+  is run.
+- While costs are not known, nothing new is tried.
 """
 
 import random
@@ -28,7 +29,7 @@ _ROUNDS = 2
 
 @dataclass(frozen=True)
 class Prior:
-    """A normal prior for the mean cost of a batch size. Without one, only what was seen counts."""
+    """A normal prior for the mean cost of a batch size. Without a prior, only observed costs count."""
 
     mean: float
     variance: float
@@ -55,7 +56,7 @@ def prune(space: SearchSpace, trials: list[Trial]) -> _Pruned:
     """Replay the pruning over its trials (section 4.4 of the paper, algorithm 3).
 
     Args:
-        trials: all trials; those of other phases are passed over.
+        trials: all trials. Trials of other phases are skipped.
     """
     ended = iter([trial for trial in trials if trial.proposal.phase == "prune"])
     sizes, start = list(space.batch_sizes), space.default
@@ -82,9 +83,9 @@ class Zeus:
     Args:
         space: what can be chosen.
         beta: a try is stopped when it costs more than this many times the cheapest recurrence.
-        window: only so many last costs of every batch size count, and so many last recurrences for the
-            bound; ``None``: all.
-        prior: of every batch size's mean cost.
+        window: number of costs that count for every batch size, and number of recurrences that count for the
+            bound, the newest first; ``None``: all.
+        prior: prior for the mean cost of every batch size.
         tune_power: whether power limits are tuned, too. Otherwise, the highest one is used.
 
     Raises:
@@ -164,7 +165,8 @@ class Zeus:
 
 
 def check_beta(beta: float) -> None:
-    """Refuse a ``beta`` of 1 or less. Its bound would stop every try that is not cheaper than all before.
+    """Refuse a ``beta`` of 1 or less. With it, the bound would stop every try that is not cheaper than all
+    before.
 
     Raises:
         JoulecastError: ``beta`` is not above 1.

@@ -1,1 +1,1 @@
-"""The public functions: thin, over what the commands call too."""
+"""The public functions. They are thin: commands and functions call the same code."""

@@ -68,7 +68,7 @@ def _check_is_no_log(folder: Path) -> None:
 
 @contextmanager
 def naming(*given: AnyPath | None) -> Iterator[None]:
-    """Add what was given (files or trainings) to an error that names neither one of these nor an option."""
+    """Add the given files or trainings to an error that names none of them and no option."""
     try:
         yield
     except JoulecastError as error:
@@ -88,7 +88,7 @@ def prices_of(request: WithPrices) -> Prices:
     """The prices of a request. Prices that it does not give come from the section ``prices`` of its
     configuration.
 
-    A request with prices of several platforms reads those itself.
+    A request with prices of several platforms reads these prices itself.
 
     Raises:
         JoulecastError: a configuration without prices.
@@ -115,7 +115,8 @@ def prices_of(request: WithPrices) -> Prices:
 def takes_request(
     model: type[R], *positional: str
 ) -> Callable[[Callable[Concatenate[R, P], A]], Callable[..., A]]:
-    """As :func:`parameters_of`. The result of the function also has what was asked, under ``request``."""
+    """The same as :func:`parameters_of`. The function's result then also has the question, under
+    ``request``."""
 
     def decorated(function: Callable[Concatenate[R, P], A]) -> Callable[..., A]:
         @wraps(function)

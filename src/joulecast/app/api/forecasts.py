@@ -76,7 +76,7 @@ def fit(
     """Fit MC2 and its rivals to run records, and judge all of them on every split.
 
     Args:
-        records: of one campaign, or imported ones.
+        records: run records of one campaign, or imported records.
         bootstrap: number of resamples for the 90 % intervals. By default as in the configuration.
         series_splits: number of split points of the time-series rivals. By default as in the configuration.
 
@@ -142,13 +142,13 @@ def forecast(request: ForecastRequest) -> Forecast:
 
     Returns:
         Plain data. A notebook shows it as a table; ``table`` is its data frame, and ``plot()`` its chart.
-        ``forecasts`` is a list. Each has ``platform``, ``workload``, ``nodes``, ``batch_size``, and
-        ``work`` with its ``work_unit`` and its origin (``work_is``). ``time_s`` and ``energy_j`` have 90 %
-        intervals (``time_low_s``, ...), and so have ``energy_kwh``, ``cost`` and ``co2_kg``.
-        ``energy_source`` is the source of the energies. ``cost_rests_on`` and ``co2_rests_on`` say what
-        money and CO2 rest on, or ``why_no_cost`` says why they are missing. Further keys are ``prices``,
-        ``fitted_runs``, ``largest_fitted_nodes``, ``left_out`` and ``notes``. ``first`` has notes that
-        change the question, for example that the batch stays the same on more nodes.
+        ``forecasts`` is a list. Each has ``platform``, ``workload``, ``nodes``, ``batch_size``, and ``work``
+        with its ``work_unit`` and its origin (``work_is``). ``time_s`` and ``energy_j`` have 90 % intervals
+        (``time_low_s``, ...), and so have ``energy_kwh``, ``cost`` and ``co2_kg``. ``energy_source`` is the
+        source of the energies. ``cost_rests_on`` and ``co2_rests_on`` name the source of the energy in money
+        and CO2. If they are missing, ``why_no_cost`` says why. Further keys are ``prices``, ``fitted_runs``,
+        ``largest_fitted_nodes``, ``left_out`` and ``notes``. ``first`` has notes that change the question,
+        for example that the batch stays the same on more nodes.
 
     Raises:
         JoulecastError: there is nothing to fit, or a node count is below 1.
@@ -183,8 +183,8 @@ def advise(request: AdviceRequest) -> dict[str, Any]:
         choose. Further keys are ``prices``, ``warnings``, ``measure_next``, ...
 
     Raises:
-        JoulecastError: the network or platform is unknown, there is nothing to choose from, or a price or
-            CO2 intensity is missing that the objective or a budget needs.
+        JoulecastError: the network or platform is unknown, there is nothing to choose from, or the objective
+            or a budget needs a price or CO2 intensity that is missing.
     """
     from joulecast.report.advice.advise import advise as advise_on
     from joulecast.runs.recorded import run_records

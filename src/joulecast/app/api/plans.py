@@ -28,15 +28,15 @@ def simulate_step(request: SimulateRequest) -> dict[str, Any]:
     """Simulate one training step under a parallel strategy: its time, memory and energy.
 
     Returns:
-        ``batch`` is that of a replica, ``global_batch`` that of all replicas. ``sequence`` is ``None`` if
-        the network has no sequences. Times are ``step_s``, ``computing_s``, ``exposed_communication_s`` and
-        ``bubble_s``; the speed is ``samples_per_s``. Sizes are ``peak_memory_bytes``, ``state_bytes`` and
-        ``parameters``; ``out_of_memory`` says whether the step does not fit. ``step_j`` has a 90 % interval
-        ``step_j_low`` and ``step_j_high``; if it is ``None``, ``why_no_energy`` says why. ``power_w`` is of
-        all nodes, ``gpus_power_w`` of the GPUs in use (``None`` with powers of metered nodes).
-        ``energy_source`` and ``energy_rests_on`` say where the energy comes from. ``sm_mhz`` is ``None``
-        unless a limit or a clock was asked for. ``network_from`` is ``file``, ``shipped`` or ``numbers``.
-        ...
+        ``batch`` is the batch of a replica, ``global_batch`` the batch of all replicas. ``sequence`` is
+        ``None`` if the network has no sequences. Times are ``step_s``, ``computing_s``,
+        ``exposed_communication_s`` and ``bubble_s``; the speed is ``samples_per_s``. Sizes are
+        ``peak_memory_bytes``, ``state_bytes`` and ``parameters``; ``out_of_memory`` says whether the step
+        does not fit. ``step_j`` has a 90 % interval ``step_j_low`` and ``step_j_high``; if it is ``None``,
+        ``why_no_energy`` says why. ``power_w`` is of all nodes, ``gpus_power_w`` of the GPUs in use (``None``
+        with powers of metered nodes). ``energy_source`` and ``energy_rests_on`` say where the energy comes
+        from. ``sm_mhz`` is ``None`` unless a limit or a clock was asked for. ``network_from`` is ``file``,
+        ``shipped`` or ``numbers``. ...
 
     Raises:
         JoulecastError: the network, platform or strategy is unknown, or the platform's file lacks a fact.
@@ -60,11 +60,11 @@ def search(request: SearchRequest) -> dict[str, Any]:
     """Find the best parallel strategies for a number of devices, among those that fit in memory.
 
     Returns:
-        ``feasible`` has the ``top`` best steps, the best first. Each is as from :func:`simulate_step`, with
-        ``joules_per_sample``, ``energy_delay_js``, ``step_cost`` and ``step_co2_kg``, which are ``None`` if
-        they are not known. ``beaten`` has the other strategies, each with the shortest time in seconds that
-        its step can take. ``out_of_memory`` and ``impossible`` say for each strategy why it cannot be used.
-        Further keys are ``objective``, ``precision`` and ``prices``.
+        ``feasible`` has the ``top`` best steps, the best first. Each has the keys of :func:`simulate_step`,
+        and also ``joules_per_sample``, ``energy_delay_js``, ``step_cost`` and ``step_co2_kg`` (``None`` if
+        not known). ``beaten`` has the other strategies, each with the shortest time in seconds that its step
+        can take. ``out_of_memory`` and ``impossible`` say for each strategy why it cannot be used. Further
+        keys are ``objective``, ``precision`` and ``prices``.
 
     Raises:
         JoulecastError: the network or platform is unknown, no strategy divides this batch, or what the
@@ -107,16 +107,16 @@ def plan(request: PlanRequest) -> dict[str, Any]:
     """Choose platform, devices, strategy, batch, precision and power limit of a training. Nothing is run.
 
     Returns:
-        ``best`` (``None`` with ``why_none``) and ``verdict`` are as from :func:`advise`. ``candidates`` has
-        the best setting first. Each has ``platform``, ``gpus``, ``strategy``, ``batch_size``,
-        ``precision``, ``power_limit_w``; ``time_s``, ``energy_j``, ``cost`` and ``co2_kg`` of the whole
-        training with their 90 % intervals; and ``energy_source``. ``on_front`` says that no other setting
-        takes less of all of these. ``refused`` has what does not fit in memory, and by how much. Further
-        keys are ``rests_on``, ``warnings``, ``measure_next``, ...
+        ``best`` (``None`` with ``why_none``) and ``verdict`` are the same as in :func:`advise`.
+        ``candidates`` has the best setting first. Each has ``platform``, ``gpus``, ``strategy``,
+        ``batch_size``, ``precision``, ``power_limit_w``; ``time_s``, ``energy_j``, ``cost`` and ``co2_kg`` of
+        the whole training with their 90 % intervals; and ``energy_source``. ``on_front`` says that no other
+        setting is better in time, energy and money together. ``refused`` has what does not fit in memory, and
+        by how much. Further keys are ``rests_on``, ``warnings``, ``measure_next``, ...
 
     Raises:
-        JoulecastError: the network or platform is unknown, nothing fits, or a price or CO2 intensity is
-            missing that the objective or a budget needs.
+        JoulecastError: the network or platform is unknown, nothing fits, or the objective or a budget needs a
+            price or CO2 intensity that is missing.
     """
     from joulecast.report.advice.plan import plan as planned
 
@@ -152,9 +152,9 @@ def partition_network(request: PartitionRequest) -> dict[str, Any]:
     """Cut a network into pipeline stages so that the slowest stage is as fast as possible, and prove it.
 
     Returns:
-        ``bottleneck_us`` is the time of the slowest stage. ``certified`` says whether this is proven, with
-        its ``certificate``. ``speedup_bound`` limits the speedup.
-        ``stages`` has the nodes, times and bytes of each stage. ...
+        ``bottleneck_us`` is the time of the slowest stage. ``certified`` says whether this is proven to be
+        the shortest time, and ``certificate`` how. ``speedup_bound`` limits the speedup. ``stages`` has the
+        nodes, times and bytes of each stage. ...
 
     Raises:
         JoulecastError: there is no such graph, it is wrong, an option is useless, or nothing fits.

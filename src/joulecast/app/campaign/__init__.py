@@ -1,1 +1,1 @@
-"""Campaigns: the configuration, its runs, the attempts at them, and the progress."""
+"""Campaigns: the configuration, its runs, how these are measured, and the progress."""

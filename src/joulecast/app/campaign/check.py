@@ -45,11 +45,11 @@ def require_campaign(
 
     Args:
         platforms: folder of the user's own platform files.
-        project: folder that contains the configuration's kept measurements; not checked if ``None``.
+        project: folder that contains the configuration's kept measurements. ``None``: they are not checked.
 
     Raises:
-        JoulecastError: an error of :func:`~joulecast.app.campaign.runs.campaign_runs`; or
-            submissions or kept measurements are missing. Names the key and the way out.
+        JoulecastError: an error of :func:`~joulecast.app.campaign.runs.campaign_runs`; or submissions or kept
+            measurements are missing. It names the key, and says what to do.
     """
     runs = campaign_runs(config, platforms)
     _require_imports(config)
@@ -59,7 +59,8 @@ def require_campaign(
 
 
 def require_host(config: Config, runs: Sequence[RunSpec]) -> None:
-    """Check that this host has the cores and the GPU of the campaign's runs, if it is to run them.
+    """Check that this host has the cores and the GPU that the campaign's runs need, if the runs are made
+    here.
 
     Raises:
         JoulecastError: it has fewer cores than the ranks of a run need, or no GPU.
@@ -117,13 +118,13 @@ def remarks(config: Config, runs: list[RunSpec]) -> list[str]:
 
 
 def dry_run(project: Path, file: Path) -> int:
-    """Number of jobs that Snakemake has yet to run for a configuration file.
+    """Number of jobs that Snakemake still has to run for a configuration file.
 
     Args:
         project: folder of the Snakefile.
 
     Raises:
-        JoulecastError: Snakemake rejects it; contains its message.
+        JoulecastError: Snakemake rejects the file. The error contains its message.
     """
     command = [sys.executable, "-m", "snakemake", "--dry-run", "--cores", "1"]
     command += ["--snakefile", str(project / "Snakefile"), "--configfile", str(file)]

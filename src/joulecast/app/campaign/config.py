@@ -1,4 +1,4 @@
-"""The configuration: one typed model, from which the schema and the documented defaults are made.
+"""The configuration. It is one typed model. The schema and the documented defaults are made from this model.
 
 ``joulecast config default`` prints ``config/config.yaml``, ``joulecast config schema`` prints
 ``config/schema.json``; a test checks that both files agree with the model.
@@ -94,9 +94,9 @@ class TrainingSection(Section):
     device: Literal["cpu", "cuda"] = Field("cpu", description="Device that trains.")
     algorithm: Algorithm = Field(
         "two_level",
-        description="All-reduce of the gradients on CPUs. mpi: that of the MPI library. shared: through "
-        "shared memory, on one host only. two_level: shared in each host, then MPI between hosts. On GPUs "
-        "it is always NCCL's.",
+        description="All-reduce of the gradients on CPUs. mpi: by the MPI library. shared: through "
+        "shared memory, on one host only. two_level: shared in each host, then MPI between hosts. On GPUs, "
+        "NCCL always does it.",
     )
     bucket_mb: float = Field(64, gt=0, description="Least size of a gradient bucket, in MB.")
     overlap: bool = Field(

@@ -28,7 +28,7 @@ def package_version() -> str:
 def kept_task_graph(folder: Path, network: str) -> Path:
     """The file of a network in a folder of kept task graphs: a graph of ours, or a PipeDream profile.
 
-    Where there is neither, it is the graph that is missing.
+    If there is neither, the result is the path that the graph should have.
     """
     files = [folder / f"{network}{suffix}" for suffix in (".json", ".txt")]
     return next((file for file in files if file.exists()), files[0])

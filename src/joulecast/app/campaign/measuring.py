@@ -24,15 +24,15 @@ def measure_campaign(
 ) -> list[Path]:
     """The folders of the records of a campaign's measured runs, in the order of the runs.
 
-    They lie where the workflow puts them, in ``records/`` of the configuration's ``results``. Runs with a
-    record there are not measured again.
+    The records are in ``records/`` below the configuration's ``results``, as in the workflow. A run that has
+    a record there is not measured again.
 
     Args:
         launcher: command that starts several ranks, as ``mpiexec``.
         tell: called with one line for each run.
 
     Raises:
-        JoulecastError: the configuration cannot be measured, or runs failed (lists them).
+        JoulecastError: the configuration cannot be measured, or runs failed. It lists these runs.
     """
     if recorded_for(config.platform, platforms) is not None:
         raise JoulecastError(

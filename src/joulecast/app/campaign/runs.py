@@ -181,8 +181,9 @@ def campaign_runs(config: Config, platforms: Path = PLATFORMS) -> list[RunSpec]:
     """All runs of a campaign in the order in which they are to be measured.
 
     The order is shuffled by ``scale.seed``, so that a drift of the machine does not correlate with the node
-    count. A recorded campaign's runs are in order of their names; the configuration's sections ``workload``,
-    ``scale``, ``training``, ``power``, ``emulation`` and ``calibration`` do not affect them.
+    count. The runs of a recorded campaign are in the order of their names. The configuration's sections
+    ``workload``, ``scale``, ``training``, ``power``, ``emulation`` and ``calibration`` have no effect on
+    them.
 
     Args:
         platforms: folder of the user's own platform files.

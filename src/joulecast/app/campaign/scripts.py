@@ -69,12 +69,12 @@ def _is_default(values: list[Any], parameter: Parameter) -> bool:
 
 
 def script_arguments(job: WorkflowJob, main: Callable[..., None]) -> dict[str, Any]:
-    """Arguments of a script's ``main``: of each parameter what the job has under its name.
+    """Arguments of a script's ``main``: each parameter gets what the job has under the same name.
 
-    Names are those of inputs, outputs, params and wildcards; ``log`` is the path of the log,
-    ``resources`` is everything that the rule asks for, and ``config`` is the configuration, whose change
-    repeats no job. An input that is not there, or an empty list,
-    leaves a parameter its default.
+    The job has inputs, outputs, params and wildcards under their names. ``log`` is the path of the log, and
+    ``resources`` is everything that the rule asks for. ``config`` is the configuration. If only the
+    configuration changes, no job is repeated. If an input is missing or an empty list, the parameter keeps
+    its default.
 
     Raises:
         TypeError: the job has nothing under a parameter's name, or several things.
@@ -91,7 +91,8 @@ def script_arguments(job: WorkflowJob, main: Callable[..., None]) -> dict[str, A
 
 
 def call_main(job: WorkflowJob, main: Callable[..., None]) -> None:
-    """Call a script's ``main`` with :func:`script_arguments`, as the types that it declares."""
+    """Call a script's ``main`` with :func:`script_arguments`, converted to the types that ``main``
+    declares."""
     validate_call(main)(**script_arguments(job, main))
 
 

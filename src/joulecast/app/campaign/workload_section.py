@@ -84,7 +84,7 @@ def filled_in(command: str, values: dict[str, int]) -> str:
     """The command with its blanks filled in; ``{{`` and ``}}`` stand for braces.
 
     Raises:
-        ValueError: a blank that no run fills in.
+        ValueError: the command has a blank that no run fills in.
     """
     try:
         return command.format(**values)

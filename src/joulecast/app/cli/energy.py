@@ -1,4 +1,5 @@
-"""The commands of the energy models: judge them on run records, forecast node counts from these."""
+"""The commands of the energy models: ``evaluate`` judges them on run records, ``forecast`` forecasts from
+records."""
 
 from typing import Any
 

@@ -13,15 +13,16 @@ _BREAKS = re.compile(r"\n(?!  )|[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 
 
 def shown(error: JoulecastError) -> str:
-    """Text of an error, without characters that a terminal obeys."""
+    """Text of an error, without control characters of a terminal."""
     return _BREAKS.sub(" ", str(error))
 
 
 class Commands(TyperGroup):
-    """A group of commands; a :class:`JoulecastError` of one of them ends it with one line and code 2."""
+    """A group of commands. If a command raises a :class:`JoulecastError`, it ends with one line and code
+    2."""
 
     def invoke(self, context: Any) -> Any:
-        """Result of the command that was called."""
+        """Call the command, and return its result."""
         try:
             return super().invoke(context)
         except JoulecastError as error:

@@ -58,7 +58,8 @@ def _add(kind: str) -> None:
             Path | None,
             _run_option(
                 "--records",
-                "Folder of run records. The log's meter is added to those whose times overlap with the log.",
+                "Folder of run records. If the times of a record and of the log overlap, the log's meter is "
+                "added to the record.",
             ),
         ] = None,
         run: Annotated[Text, _run_option("--run", "Name of the run.")] = None,
@@ -212,7 +213,7 @@ def import_mlperf(
     source: Annotated[
         Path,
         typer.Argument(
-            help="Folder of submissions or of flat tables, or `mlperf-power` for those that are shipped."
+            help="Folder of submissions or of flat tables, or `mlperf-power` for the shipped submissions."
         ),
     ],
     out: Annotated[

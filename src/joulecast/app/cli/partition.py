@@ -1,4 +1,4 @@
-"""The commands of the partitioner: cut a graph into stages, measure a graph that can be cut."""
+"""The commands of the partitioner: ``partition`` cuts a graph into stages, ``profile`` measures a graph."""
 
 from pathlib import Path
 from typing import Annotated
@@ -54,8 +54,8 @@ def profile(
     image_size: Annotated[
         int | None,
         typer.Option(
-            help="Height and width of the images, in pixels. By default those that "
-            "the network is usually trained with."
+            help="Height and width of the images, in pixels. By default the size "
+            "with which the network is usually trained."
         ),
     ] = None,
     classes: Annotated[int, typer.Option(help="Number of classes of the data set.")] = 1000,

@@ -1,1 +1,2 @@
-"""Callbacks for training loops of other libraries, and runs and forecasts for other tools to keep."""
+"""Connections to other tools: callbacks for their training loops, and exports of runs and forecasts to
+them."""

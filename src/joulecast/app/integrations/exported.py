@@ -1,4 +1,4 @@
-"""The figures that other tools get of runs and of forecasts: one list for all of them."""
+"""The figures of runs and forecasts that other tools get. All tools get the same list."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -147,7 +147,7 @@ def exported(source: Records | Mapping[str, Any]) -> list[Exported]:
             :func:`joulecast.forecast`, or a FILE.json of ``joulecast forecast --json``.
 
     Raises:
-        JoulecastError: it is none of these.
+        JoulecastError: the source is none of these.
     """
     if isinstance(source, Mapping):
         return list(of_forecast(source))
@@ -198,7 +198,8 @@ def _read_forecast(file: AnyPath) -> dict[str, Any]:
 
 
 def grouped(found: Sequence[Exported]) -> dict[str, list[Exported]]:
-    """Exported things with the same title, together: one run, or all scales of a forecast, smallest first."""
+    """Groups of figures with the same title: one run, or all scales of a forecast, the smallest scale
+    first."""
     by_title: dict[str, list[Exported]] = {}
     for each in sorted(found, key=lambda one: one.scale or 0):
         by_title.setdefault(each.title, []).append(each)

@@ -15,8 +15,8 @@ class JoulecastCallback(Callback):  # type: ignore[misc]  # not installed with u
     """Observes from the begin of a training to its end, or to its failure.
 
     Args:
-        name: of the training.
-        options: as of :func:`joulecast.observe`.
+        name: name of the training.
+        options: options of :func:`joulecast.observe`.
     """
 
     def __init__(self, name: str, **options: Any) -> None:
@@ -32,7 +32,7 @@ class JoulecastCallback(Callback):  # type: ignore[misc]  # not installed with u
         self._observing.__enter__()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Keep the loss, where the module logs it."""
+        """Keep the loss, if the module logs one."""
         logged = trainer.callback_metrics
         for name in ("train_loss", "loss"):
             if name in logged:

@@ -1,4 +1,5 @@
-"""Runs and forecasts in MLflow: a run for each, the scales of a forecast as its steps."""
+"""Export to MLflow. A run record or a forecast becomes one run of MLflow. The scales of a forecast are its
+steps."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,10 +13,10 @@ from joulecast.app.integrations.exported import exported, grouped
 def log(source: Records | Mapping[str, Any]) -> list[str]:
     """Log run records, or a forecast, into MLflow's current experiment.
 
-    A run that is active gets them; else each run record, or forecast, makes one.
+    If a run of MLflow is active, it gets the figures. Otherwise each run record or forecast gets a new run.
 
     Args:
-        source: as of :func:`joulecast.app.integrations.exported.exported`.
+        source: the same as for :func:`joulecast.app.integrations.exported.exported`.
 
     Returns:
         Ids of MLflow's runs.

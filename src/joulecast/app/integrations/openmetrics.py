@@ -1,4 +1,4 @@
-"""Runs and forecasts as OpenMetrics text, which a node exporter's textfile collector reads, too."""
+"""Runs and forecasts as OpenMetrics text. The textfile collector of a node exporter can read it."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -42,7 +42,7 @@ def openmetrics_text(source: Records | Mapping[str, Any]) -> str:
     """OpenMetrics text of run records, or of a forecast.
 
     Args:
-        source: as of :func:`joulecast.app.integrations.exported.exported`.
+        source: the same as for :func:`joulecast.app.integrations.exported.exported`.
 
     Raises:
         JoulecastError: there is nothing to export.
@@ -54,7 +54,7 @@ def openmetrics_text(source: Records | Mapping[str, Any]) -> str:
 
 
 def write_openmetrics(source: Records | Mapping[str, Any], file: AnyPath) -> None:
-    """Write OpenMetrics text into a file, whole or not at all, as a textfile collector needs it."""
+    """Write OpenMetrics text into a file, whole or not at all. A textfile collector needs this."""
     text = openmetrics_text(source)
     with written_aside(Path(file)) as partial:
         partial.write_text(text)

@@ -12,11 +12,11 @@ from joulecast.app.api.observing import Observing, observe
 
 
 class JoulecastCallback(TrainerCallback):  # type: ignore[misc]  # not installed with us
-    """Observes from the begin of a training to its end, with the samples of a step that the Trainer knows.
+    """Observes from the begin of a training to its end. The Trainer gives the number of samples in a step.
 
     Args:
-        name: of the training.
-        options: as of :func:`joulecast.observe`.
+        name: name of the training.
+        options: options of :func:`joulecast.observe`.
     """
 
     def __init__(self, name: str, **options: Any) -> None:

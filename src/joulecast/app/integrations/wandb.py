@@ -1,4 +1,5 @@
-"""Runs and forecasts in Weights & Biases: a run for each, the scales of a forecast as its steps."""
+"""Export to Weights & Biases. A run record or a forecast becomes one run there. The scales of a forecast are
+its steps."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,8 +14,8 @@ def log(source: Records | Mapping[str, Any], **options: Any) -> list[str]:
     """Log run records, or a forecast, into Weights & Biases.
 
     Args:
-        source: as of :func:`joulecast.app.integrations.exported.exported`.
-        options: of ``wandb.init``, as ``project`` and ``mode``.
+        source: the same as for :func:`joulecast.app.integrations.exported.exported`.
+        options: options of ``wandb.init``, such as ``project`` and ``mode``.
 
     Returns:
         Ids of the runs that were made.

@@ -22,8 +22,8 @@ _FORWARDED = (
 
 @dataclass(frozen=True)
 class Ending:
-    """How a command ended: its return code as in :mod:`subprocess` (below 0: the signal), and the time on the
-    host's clock in s."""
+    """How a command ended: its return code, as in :mod:`subprocess` (below 0: a signal ended it), and the
+    time of its end on the host's clock in s."""
 
     code: int
     began_s: float
@@ -49,7 +49,7 @@ def _in_front_of_a_terminal() -> bool:
 
 
 class Command:
-    """A command that runs as a child, in our terminal and our process group."""
+    """A command that runs as a child process, in the same terminal and process group as this process."""
 
     def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
         self._previous: dict[int, Any] = {}
@@ -82,7 +82,8 @@ class Command:
         return ending
 
     def wait(self, seconds: float | None = None) -> Ending | None:
-        """Wait for the end, but at most so many seconds. Returns ``None`` if the command still runs then."""
+        """Wait for the end, but at most the given seconds. Returns ``None`` if the command still runs
+        then."""
         try:
             code = self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -104,7 +105,8 @@ class RunningProcess:
             raise JoulecastError(f"process {pid}: {error.strerror}; has it ended?") from None
 
     def wait(self, seconds: float | None = None) -> None:
-        """Wait until the process ends, these seconds have passed, or this process gets SIGINT or SIGTERM."""
+        """Wait until the process ends, the given seconds have passed, or this process gets SIGINT or
+        SIGTERM."""
         reading, writing = os.pipe()
         previous = {
             number: signal.signal(number, lambda *_: os.write(writing, b"."))

@@ -1,8 +1,8 @@
 """The folder in which the processes of one launch meet. `srun -N2 joulecast measure`, for example,
 starts one process on each host.
 
-Each process writes what it has into its own files, whole or not at all. The first process of a host
-samples the host's meters. The first process of all makes the record when the others have ended.
+Each process has its own files, and writes each of them whole or not at all. The first process of a host
+samples the host's meters. The first process of all hosts makes the record after the others have ended.
 """
 
 import fcntl
@@ -40,7 +40,8 @@ P = TypeVar("P", bound=Part)
 
 @dataclass(frozen=True)
 class Place:
-    """Number ``rank`` among ``size`` processes. ``job`` is a name that all of these have, and no others."""
+    """The place of a process in its launch: number ``rank`` among ``size`` processes. ``job`` is the name of
+    the launch, which no other launch has."""
 
     rank: int
     size: int
@@ -53,11 +54,10 @@ def _numbers(environment: Mapping[str, str], *names: str) -> list[int] | None:
 
 
 def place(environment: Mapping[str, str]) -> Place:
-    """The place, from the environment of torchrun, ``srun``, Open MPI or Hydra (MPICH, Intel). Without
-    these, the process is alone.
+    """The place of this process, from the environment of torchrun, ``srun``, Open MPI or Hydra (MPICH,
+    Intel). Without such a launcher, the process is alone.
 
-    Hydra gives its job no name. Its processes find each other by their parent, which is the same on one
-    host.
+    Hydra gives its job no name. On one host, its processes have the same parent, and find each other by it.
     """
     torch = _numbers(environment, "RANK", "WORLD_SIZE")
     if torch is not None:
@@ -106,7 +106,7 @@ class JobFiles:
         return False
 
     def was_killed(self, host: str) -> bool:
-        """Whether its processes were killed.
+        """Whether the processes of the launch were killed.
 
         For processes on other hosts, this is known after two minutes of silence, because some file
         systems lock on one host only.
@@ -131,7 +131,7 @@ class JobFiles:
         """Read a file of plain data; ``None`` if it is not there yet.
 
         Raises:
-            JoulecastError: it holds something else.
+            JoulecastError: the file has another content.
         """
         path = self.path / f"{name}.json"
         if not path.is_file():
@@ -145,7 +145,7 @@ class JobFiles:
         return sorted(int(name[1]) for name in names if name)
 
     def samples_of(self, rank: int) -> Path:
-        """File of the sampler that a process starts."""
+        """The file with the samples of a process's sampler."""
         return self.path / f"host-{rank}{SAMPLES}"
 
     def has_samples(self) -> bool:
@@ -157,7 +157,7 @@ class JobFiles:
         return (self.path / f"ended-{rank}.json").is_file()
 
     def marks_of(self, rank: int) -> list[Process]:
-        """The processes that trained and that the command of this process started."""
+        """The processes that the command of this process started, and that trained."""
         return read_processes(self.path / f"marks-{rank}")
 
     def remove(self) -> None:
@@ -215,7 +215,7 @@ class JobFolder(JobFiles):
         return True
 
     def wait(self, ready: Callable[[], bool], patience_s: float) -> bool:
-        """Wait until something is there. Returns whether it came in time."""
+        """Wait until ``ready`` returns true. Returns whether this happened in time."""
         until_s = time.monotonic() + patience_s
         while not ready():
             if time.monotonic() > until_s:
@@ -229,7 +229,8 @@ class JobFolder(JobFiles):
         return [rank for rank, part in known.items() if part and part.host == self.host]
 
     def pids_of_host(self, patience_s: float) -> tuple[int, ...]:
-        """The processes of this host, after all processes of the launch have arrived, or after some time."""
+        """Process ids of the launch on this host. Waits until all processes of the launch have arrived, or
+        some time has passed."""
         everywhere = range(self.place.size)
         self.wait(
             lambda: all(self.read(f"process-{rank}", Came) for rank in everywhere), patience_s

@@ -1,7 +1,7 @@
 """Files of plain data. The processes of a launch use them to tell each other, and later readers, what
 happened.
 
-The next measurement reads what a killed one left. So each file is checked when it is read.
+If a measurement is killed, the next one reads its files. So each file is checked when it is read.
 """
 
 from typing import Annotated
@@ -23,13 +23,13 @@ class Part(BaseModel):
 
 
 class Asked(Part):
-    """What the user asked to measure."""
+    """The measurement that the user asked for."""
 
     training: ObservedTraining
 
 
 class Began(Part):
-    """Zero of the run's clock, and the same moment on the first host's clock, in s."""
+    """The begin of the run: zero of the run's clock, and the same moment on the first host's clock, in s."""
 
     utc: AwareDatetime
     clock_s: Moment
@@ -43,7 +43,7 @@ class Came(Part):
 
 
 class Clock(Part):
-    """The first host's clock, and the address where others can ask for it."""
+    """The first host's clock, and the address at which other hosts can ask for its time."""
 
     host: str
     addresses: tuple[str, ...]

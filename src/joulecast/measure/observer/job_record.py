@@ -1,4 +1,4 @@
-"""The record of a launch, made from the files in its folder: after its end, or after it was killed."""
+"""Makes the record of a launch from the files in its folder, after it has ended or was killed."""
 
 import math
 import time
@@ -34,7 +34,7 @@ INCOMPLETE = "incomplete: the measurement was killed; made of what its processes
 
 
 def begin(job: JobFiles, asked: ObservedTraining) -> None:
-    """Write down what is asked for, and the time at which the run's clock begins: now."""
+    """Write the question into the folder, and the time at which the run's clock begins: now."""
     job.write("asked", Asked(training=asked))
     job.write("began", Began(utc=datetime.now(UTC), clock_s=time.monotonic()))
 
@@ -77,8 +77,8 @@ def write_job(
     """Write the record of a launch. Returns its folder and the record.
 
     Args:
-        job: its files.
-        asked: what was measured.
+        job: the files of the launch.
+        asked: the measurement that the user asked for.
         out: folder of the records; for a run of a campaign, the folder of its record.
         ended_s: end of the observation on the first process's clock; ``None``: when its sampler ended.
         faults: reasons why the run counts as failed.
@@ -86,7 +86,7 @@ def write_job(
             was not measured.
 
     Raises:
-        JoulecastError: no record can describe the launch. It says why.
+        JoulecastError: no record can describe the launch. The error says why.
     """
     began = _part(job, "began", Began)
     origin_s = began.clock_s
@@ -149,8 +149,8 @@ def _next_folder(out: Path, name: str, hosts: int) -> Iterator[tuple[Path, int]]
 
 
 def assemble_killed(out: Path) -> list[str]:
-    """Make records of the measurements in a folder that were killed, from what they had written. Returns
-    a line for each.
+    """Make records of the killed measurements in a folder, from the files that they had written. Returns a
+    line for each.
 
     Such a record is marked as incomplete, and no model is fitted to it. The files of the measurement are
     deleted once the record is written.

@@ -1,4 +1,4 @@
-"""What a running `joulecast measure` has drawn so far, read from the files to which it appends."""
+"""The energy and power of a running `joulecast measure` so far, read from its growing files."""
 
 import time
 from dataclasses import dataclass
@@ -25,13 +25,13 @@ class Running:
     """One measurement that is running.
 
     Attributes:
-        name: of the training.
+        name: name of the training.
         hosts: number of hosts with a sampler.
-        watts: of all hosts now; ``None`` if it is not known.
-        joules: of all hosts so far; ``None`` if it is not known, with the reason in ``why_no_energy``.
-        source: of both, as in a record.
-        lasted_s: time since its first sample.
-        steps: made so far; ``None`` if no steps are seen.
+        watts: watts of all hosts now; ``None`` if not known.
+        joules: joules of all hosts so far; ``None`` if not known, with the reason in ``why_no_energy``.
+        source: source of watts and joules, as in a record.
+        lasted_s: time since the first sample.
+        steps: number of steps so far; ``None`` if no steps are seen.
         left_s, whole_j: time to the end of the training, and joules of the whole training. It is assumed
             that the rest is as fast as before, and draws as much as now. ``None`` if they are not known.
     """
@@ -74,11 +74,11 @@ def running_measurements(out: Path, steps_in_all: int | None = None) -> list[Run
     """The measurements of `joulecast measure` that run now.
 
     Args:
-        out: folder of the records, as of `joulecast measure --out`.
-        steps_in_all: steps of the whole training.
+        out: folder of the records, as in `joulecast measure --out`.
+        steps_in_all: number of steps of the whole training.
 
     Raises:
-        JoulecastError: a file holds something else.
+        JoulecastError: a file has another content.
     """
     found = []
     for folder in sorted(out.glob(f"{PREFIX}*")):

@@ -1,4 +1,5 @@
-"""Measures a command, or a process that runs already: its host's power and its steps, as one run record.
+"""Measures a command, or a process that runs already. The result is one run record, with the power of the
+hosts and the steps.
 
 An observation lasts from the start of a host's sampler until the first process has written the record.
 """
@@ -44,7 +45,7 @@ _JOINING_S = 10.0
 
 @dataclass(frozen=True)
 class Result:
-    """The record and its folder, if this process made it. If a record should be there and is not,
+    """The record and its folder, if this process made it. If it should have made a record and could not,
     ``why_not`` says why."""
 
     folder: Path | None = None
@@ -126,12 +127,12 @@ def _announce_clock(job: JobFolder) -> ClockServer | None:
 
 
 class Observation:
-    """The observation of one training, seen from one of the processes that were launched together.
+    """The observation of one training. Each of the processes that were launched together has this object.
 
     Args:
-        asked: what is observed.
+        asked: the training that is observed.
         out: folder of the records, which all hosts share; for a run of a campaign, the folder of its record.
-        environment: of the launch.
+        environment: environment of the launch.
     """
 
     def __init__(self, asked: ObservedTraining, out: Path, environment: Mapping[str, str]) -> None:
@@ -234,10 +235,10 @@ def measure_command(
     If several processes are launched together (``srun``, ``mpiexec``), the first one makes the record.
 
     Args:
-        asked: the command, and what the user knows of it.
+        asked: the command, and what the user knows about it.
         out: folder of the records, which all hosts share.
-        window_s: measure only so many seconds. The command continues after them.
-        environment: of the command; by default that of this process.
+        window_s: measure only for this time. The command continues after it.
+        environment: environment of the command; by default the environment of this process.
 
     Raises:
         JoulecastError: the command cannot be started.
@@ -289,10 +290,10 @@ def measure_running(
     signals are not passed on.
 
     Args:
-        asked: what the user knows of it.
+        asked: what the user knows about the process.
         pid: the process. Its descendants belong to it.
         out: folder of the records.
-        window_s: measure only so many seconds.
+        window_s: measure only for this time.
     """
     observation = Observation(replace(asked, attached=pid), out, {})
     try:

@@ -31,7 +31,7 @@ _FEWEST_STEPS = 3
 
 @dataclass(frozen=True)
 class Host:
-    """One host of the run. The clock of the first host gives the run's time."""
+    """One host of the run. The clock of the first host is the clock of the run."""
 
     sampled: SampledHost
     fingerprint: Mapping[str, Any]
@@ -48,7 +48,7 @@ class Rank:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What the process noted about itself."""
+        """Facts that the process noted about itself."""
         return self.process.facts
 
 
@@ -82,8 +82,8 @@ def _exchanges_by_mpi(process: Process) -> bool:
 
 
 def steps_made(ranks: Sequence[Rank], until_s: float) -> int:
-    """Number of steps that all ranks have ended by a moment on the run's clock. If no rank has ended
-    one, all steps."""
+    """Number of steps that all ranks have ended before a moment on the run's clock. If no rank has ended a
+    step by then, the number of all steps."""
     by_then = [rank.host.sampled.clock(rank.steps.ends) <= until_s for rank in ranks]
     return min(int(ended.sum()) for ended in by_then) or min(len(ended) for ended in by_then)
 
@@ -297,16 +297,16 @@ def observed_record(
 
     Args:
         asked: what the user said about it.
-        run, repeat: its name, and its number among the runs with the same name and node count.
-        hosts: the first one's clock is the run's clock.
-        processes: those that left marks, with the hosts on which they ran.
+        run, repeat: name of the run, and its number among the runs with the same name and node count.
+        hosts: the hosts. The clock of the first one is the run's clock.
+        processes: the processes that left marks, each with its host.
         span: begin and end of the observation on the run's clock, in s.
         began: zero of the run's clock.
         faults: reasons why the run counts as failed.
         until_s: time on the run's clock after which no step counts.
 
     Raises:
-        JoulecastError: no record can describe the run. It says why.
+        JoulecastError: no record can describe the run. The error says why.
     """
     remarks: list[str] = []
     ranks = _ranks(processes, remarks)

@@ -17,14 +17,14 @@ from joulecast.runs.spec import AS_USUAL, MeterSettings, RunSpec
 
 @dataclass(frozen=True)
 class ObservedTraining:
-    """The training that is observed, and what its user knows of it.
+    """The training that is observed, and what its user knows about it.
 
     Attributes:
-        samples_per_step: samples of all ranks in a step.
+        samples_per_step: samples in a step, of all ranks together.
         steps: first and last step that count; the first step of the training is 0.
-        meters, period_s: which meters the sampler reads, and how often.
+        meters, period_s: the meters that the sampler reads, and the seconds between two readings.
         attached: a process that ran before the measurement began.
-        metering: where meters look, and what they call.
+        metering: the folder in which meters look, and the command that they call.
         capture: the function that builds the network to capture, written ``package.module:function``.
         spec: the specification of a campaign's run. The record must match it.
     """
@@ -70,7 +70,7 @@ def _name_of(words: Sequence[str]) -> str:
 
 
 def observed_run(spec: RunSpec) -> ObservedTraining:
-    """The training in a campaign's run, if it is a command of the user."""
+    """The training in a campaign's run, if this run is a command of the user."""
     asked = spec.observed
     assert asked is not None
     return ObservedTraining(

@@ -1,5 +1,4 @@
-"""The questions that a measurement answers: measure a command, a process, or a block of the user's
-program."""
+"""Requests for a measurement: of a command, of a process, or of a block of the user's program."""
 
 import re
 from pathlib import Path

@@ -1,13 +1,14 @@
-"""The marks that the observer left in a host's folder, process by process, and the stages of steps in them.
+"""Reads the marks that the observer left in a host's folder, and finds the stages of steps in them.
 
 A step lasts from the end of one update of the main optimizer to the end of the next::
 
     | other | materials | computing ... backward | exchange | update |
             ^ fetch     ^ batch is there          ^ nothing hides it
 
-Materials is waiting for batches. Computing reaches from the batch to the update, without waiting and without
-exchange that nothing hides; it holds forward pass, loss and backward pass of all micro-batches. Other is what
-lies between an update and the next batch: logging, checkpoints, evaluation.
+In *materials*, the rank waits for batches. *Computing* is the time from the batch to the update, without
+waiting, and without the exchange that nothing hides. It contains forward pass, loss and backward pass of all
+micro-batches. *Other* is the time from an update to the request for the next batch: logging, checkpoints,
+evaluation.
 """
 
 from collections.abc import Iterator
@@ -49,8 +50,9 @@ def _updates(marked: Marked) -> NDArray[np.int64]:
 def main_optimizers(marked: Marked) -> list[int]:
     """Numbers of the optimizers whose updates end the steps.
 
-    These are the main optimizer, and those that ended before its first update or began after its last
-    one. The latter happens in a training that changes its optimizer.
+    If a training changes its optimizer, there are several main optimizers, one after the other. So an
+    optimizer also counts if all of its updates are before the first update of the main optimizer, or after
+    its last one.
 
     Args:
         marked: marks in the order of their starts.
@@ -98,7 +100,8 @@ class Process:
 
     @property
     def rank(self) -> int:
-        """Rank, as its launcher says, or as torch says if torch knows of more ranks; 0 without either."""
+        """Rank of the process, from its launcher. If torch knows more ranks than the launcher, the rank comes
+        from torch. It is 0 if neither says it."""
         by_torch = int(self.facts.get("group_ranks") or 1)
         if by_torch > int(self.facts.get("ranks") or 1) or self.facts.get("rank") is None:
             return int(self.facts.get("group_rank") or 0)
@@ -190,7 +193,7 @@ class Steps:
 
     @classmethod
     def of(cls, marked: Marked, between_is_exchange: bool = False) -> "Steps":
-        """The steps that some marks show."""
+        """The steps that the marks show."""
         ordered = marked[np.argsort(marked["start"], kind="stable")]
         updates = ordered[ordered["kind"] == marks.UPDATE]
         main = updates[np.isin(updates["amount"], main_optimizers(ordered))]
@@ -209,7 +212,7 @@ class Steps:
 
     @property
     def begin(self) -> float:
-        """Start of the first thing that a step did, in s on the host's clock."""
+        """Start of a step's first mark, in s on the host's clock."""
         # DDP's statistics of a GPU have lengths alone.
         timed = self.marks["start"][self.marks["kind"] != marks.HIDDEN]
         return float(timed[0]) if len(timed) else 0.0
@@ -230,7 +233,7 @@ class Steps:
 
     @property
     def shows_exchange(self) -> bool:
-        """Whether the marks separate any exchange of gradients from computing."""
+        """Whether the marks show any exchange of gradients apart from computing."""
         # Models are set up by collectives too, before the first update.
         after = self.ends[0] if len(self.ends) > 1 else -np.inf
         hooked = self._kind(marks.EXCHANGE)["start"] > after
@@ -238,8 +241,8 @@ class Steps:
 
     @cached_property
     def samples(self) -> Floats:
-        """Number of samples on which each step of this process trains (steps,), for steps whose batches
-        were seen. Empty if no batch with tensors was seen.
+        """Number of samples in each step of this process, for steps whose batches were seen (steps,). Empty
+        if no batch with tensors was seen.
 
         The last batches before an update count, because a step with an evaluation also fetches the
         batches of the evaluation.

@@ -1,8 +1,8 @@
 """The meter `command`: a program of the site that prints what the node draws, in watts or joules.
 
-A management controller answers in tenths of a second to seconds, and sometimes not at all. The sampler
-must not wait for it, because other meters are read meanwhile. So a :class:`BackgroundMeter` has a thread
-that asks, and the sampler takes the answers that the thread has.
+A management controller needs tenths of a second to seconds for an answer, and sometimes gives none. The
+sampler must not wait for it, because it has other meters to read. So a :class:`BackgroundMeter` has a thread
+that asks. The sampler takes the answers from the thread.
 """
 
 import os
@@ -56,17 +56,17 @@ _JOULES = {"J": 1.0, "kJ": 1e3, "MJ": 1e6, "Wh": 3600.0, "kWh": 3.6e6}
 class BackgroundMeter:
     """A slow meter of a node. A separate thread asks it every ``every_s`` seconds.
 
-    It has its first reading as soon as it is made. The time of a reading is the middle of the question.
+    It has its first reading when it is made. The time of a reading is halfway between question and answer.
 
     Args:
-        name: of the meter.
-        node: to which it belongs.
-        ask: asks it once.
+        name: name of the meter.
+        node: the node to which the meter belongs.
+        ask: a function that asks the meter once.
         every_s: seconds from one question to the next, if the answers are faster.
-        identity: of the device.
+        identity: identity of the device.
 
     Raises:
-        ReadFailed: it gives nothing now.
+        ReadFailed: the meter gives no reading now.
     """
 
     source = "measured"
@@ -122,7 +122,7 @@ class BackgroundMeter:
         """The oldest reading that was not returned before.
 
         Raises:
-            NothingNew: all were returned.
+            NothingNew: all readings were returned before.
             ReadFailed: the question got no answer.
         """
         if self._thread is None:
@@ -137,7 +137,7 @@ class BackgroundMeter:
         return answer
 
     def request_last_reading(self) -> None:
-        """Ask for the last answer, and stop asking."""
+        """Ask for one last answer. The thread then stops."""
         self._wake.set()
 
     def wait(self, until_s: float) -> None:
@@ -147,8 +147,8 @@ class BackgroundMeter:
 
 
 def finish_all(meters: Sequence[Meter]) -> bool:
-    """Get the last answers of all slow meters, or those that come in time. Returns whether there are
-    slow meters."""
+    """Get the last answers of all slow meters, as far as they come in time. Returns whether there are slow
+    meters."""
     slow = [meter for meter in meters if isinstance(meter, BackgroundMeter)]
     for meter in slow:
         meter.request_last_reading()
@@ -168,14 +168,16 @@ def _shown(text: str) -> str:
 
 
 def output_of(words: Sequence[str], timeout_s: float) -> str:
-    """What a program prints.
+    """The output of a program.
 
     Args:
-        words: of its command. All users of the machine can see them, so they must contain no credentials.
-        timeout_s: after which it is ended, with all that it started.
+        words: words of the command. All users of the machine can see them, so they must contain no
+            credentials.
+        timeout_s: after this time, the program and all processes that it started are ended.
 
     Raises:
-        ReadFailed: it cannot be started, does not end in time, or fails. The error contains what it printed.
+        ReadFailed: the program cannot be started, does not end in time, or fails. The error contains its
+            output.
     """
     name = os.path.basename(words[0])
     with TemporaryFile() as out, TemporaryFile() as faults:
@@ -219,7 +221,7 @@ class SiteCommand:
         """Run the command once.
 
         Raises:
-            ReadFailed: it fails, or prints no reading.
+            ReadFailed: the command fails, or prints no reading.
         """
         printed = output_of(self._words, _TIMEOUT_S)
         match = _READING.fullmatch(printed)
@@ -247,7 +249,7 @@ def open_command(nodes: MeteredNodes) -> list[Meter]:
     """The command of the configuration key ``power.command``.
 
     Raises:
-        MeterUnavailable: there is none, or it prints no reading.
+        MeterUnavailable: the configuration has no command, or the command prints no reading.
     """
     words = nodes.power_command
     if not words:

@@ -1,8 +1,8 @@
 """The energy counter of the device on which a process computes, to get the joules between two moments.
 
-A sampler (:mod:`joulecast.measure.power.sampler`) watches a whole run. A counter is read when it begins
-and when it ends. NVML renews its counter about every 0.1 s, and RAPL every millisecond. So much shorter
-times cannot be measured.
+A sampler (:mod:`joulecast.measure.power.sampler`) reads meters during the whole run. This counter is read
+only at the begin and at the end. NVML renews its counter about every 0.1 s, and RAPL every millisecond. So
+times that are not much longer than this cannot be measured.
 """
 
 import os
@@ -33,8 +33,9 @@ class EnergyCounter:
     """The energy counters of the devices that train, added up.
 
     Args:
-        least_s: a shorter run has no figure; 0: all runs have one.
-        renewed_s: how often the counters are renewed, for the reason.
+        least_s: shortest run that gets a figure; 0: all runs get one.
+        renewed_s: seconds between two renewals of the counters. It is named in the reason if there is no
+            figure.
 
     Attributes:
         why_not: why there is no counter; ``None``: there is one.
@@ -54,8 +55,7 @@ class EnergyCounter:
         self._has_failed = False
 
     def begin(self) -> float | None:
-        """Take the first of some readings that belong together. A fault of a counter before it is
-        forgotten."""
+        """Take the first reading of a new series. A fault from before is forgotten."""
         for _ in range(2):
             # A fault since the last reading shows in the first of two.
             self._has_failed = False
@@ -90,10 +90,10 @@ class EnergyCounter:
     def between(
         self, first: float | None, last: float | None, *, over_s: float = inf
     ) -> tuple[float | None, str | None]:
-        """Joules from one reading to another; or ``None``, and why they are not known.
+        """Joules from one reading to another. If they are not known: ``None``, and the reason.
 
         Args:
-            over_s: how long this was. Without it, the time is taken to be long enough.
+            over_s: time between the two readings in s. Without it, the time counts as long enough.
         """
         if self.why_not is not None:
             return None, self.why_not

@@ -19,7 +19,7 @@ from joulecast.runs.metered_part import Covers
 
 
 class HostWork:
-    """CPU seconds that the whole host has worked."""
+    """CPU seconds of all processes of the host so far."""
 
     def __call__(self) -> float:
         times = psutil.cpu_times()
@@ -28,7 +28,7 @@ class HostWork:
 
 
 class ProcessWork:
-    """CPU seconds that some processes have worked."""
+    """CPU seconds of some processes so far."""
 
     def __init__(self, pids: list[int]) -> None:
         self._processes = [psutil.Process(pid) for pid in pids]

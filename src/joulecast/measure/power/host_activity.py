@@ -1,4 +1,5 @@
-"""What a host does while its meters are read: work of its processes, utilisation, memory and traffic."""
+"""The activity of a host while its meters are read: work of its processes, utilisation, memory and
+traffic."""
 
 import os
 import time
@@ -42,7 +43,7 @@ class _Pace:
 
 
 class CpuWork:
-    """CPU seconds of the machine and of the run's own processes, read from time to time."""
+    """CPU seconds of the machine, and of the run's own processes. They are read from time to time."""
 
     def __init__(self, ranks: tuple[int, ...]) -> None:
         self._ours = (*ranks, os.getpid())
@@ -53,7 +54,7 @@ class CpuWork:
         self.look()
 
     def look(self, *, at_once: bool = True) -> None:
-        """Add a row to ``columns``, if one is due or if ``at_once`` is true."""
+        """Add a row to ``columns``, if a row is due or if ``at_once`` is true."""
         if not self._pace.is_due() and not at_once:
             return
         # A process that has ended leaves nothing to read, unless its parent is ours too.
@@ -99,8 +100,8 @@ class HostActivity:
         return 0 if counters is None else counters.bytes_sent + counters.bytes_recv
 
     def look(self, *, at_once: bool = False) -> None:
-        """Add a row to the columns of each node, if one is due or if ``at_once`` is true: what the node
-        did since the last row."""
+        """Add a row to the columns of each node, if a row is due or if ``at_once`` is true. The row says what
+        the node did since the last row."""
         if not self._pace.is_due() and not at_once:
             return
         try:

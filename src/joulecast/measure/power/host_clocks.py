@@ -1,7 +1,7 @@
-"""The clock of a run: that of one host, and how the clocks of the others relate to it.
+"""The clock of a run. It is the clock of one host. The clocks of the other hosts are converted to it.
 
-Ranks of MPI compare their clocks by messages (:mod:`joulecast.measure.training.mpi`). Hosts whose command is
-observed do so by round trips over TCP: the first host answers, the others ask.
+Ranks of MPI compare their clocks by messages (:mod:`joulecast.measure.training.mpi`). If a command is
+observed, the hosts compare their clocks by round trips over TCP: the first host answers, the others ask.
 """
 
 import json
@@ -23,7 +23,7 @@ _PATIENCE_S = 5.0
 
 @dataclass(frozen=True)
 class ClockOffset:
-    """Rank 0's clock minus the host's own clock, in seconds, with its largest error.
+    """Rank 0's clock minus the host's own clock, in seconds, and the largest error of this difference.
 
     ``at_s`` is the time of the measurement on the host's clock.
     """
@@ -61,7 +61,7 @@ class RunClock:
         return host_s + offset - self.origin_s
 
     def facts(self) -> dict[str, float]:
-        """The clock's facts for the record. The offset is the one before the run."""
+        """Facts about the clock, for the record. The offset is the one that was measured before the run."""
         doubt_s = self.before.uncertainty_s + self.after.uncertainty_s
         return {
             "offset_s": self.before.offset_s,
@@ -72,7 +72,7 @@ class RunClock:
 
 
 class ClockServer:
-    """Answers questions for this host's clock until it is closed."""
+    """Answers other hosts that ask for the time of this host's clock, until it is closed."""
 
     def __init__(self) -> None:
         self._socket = socket.create_server(("", 0))

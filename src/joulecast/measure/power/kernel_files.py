@@ -47,10 +47,10 @@ def _text_in(file: Path) -> str | None:
 
 
 class FileMeter:
-    """One device: the file of its energy if it counts energy, else the file of its power.
+    """One device. It reads the file of the device's energy, if there is one, else the file of its power.
 
     Args:
-        unit: joules of one count of an energy, or watts of one count of a power.
+        unit: joules (for an energy) or watts (for a power) of one count in the file.
         limits: what power is possible for the device.
 
     Raises:
@@ -99,10 +99,10 @@ def _cray_covers(part: str) -> Covers | None:
 
 
 def open_pm_counters(nodes: MeteredNodes) -> list[Meter]:
-    """The counters of this node: first that of the node, then those of its parts.
+    """The counters of this node: first the counter of the whole node, then the counters of its parts.
 
     Raises:
-        MeterUnavailable: this is no node of a Cray, or its files may not be read.
+        MeterUnavailable: this machine is no node of a Cray, or its files may not be read.
     """
     folder = Path(nodes.sysfs_root) / _CRAY
     if not folder.is_dir():
@@ -240,7 +240,7 @@ def open_hwmon(nodes: MeteredNodes) -> list[Meter]:
     """The power sensors of this host that are known to be meters.
 
     Raises:
-        MeterUnavailable: it has none, or they may not be read.
+        MeterUnavailable: the host has no power sensors, or their files may not be read.
     """
     root, node = Path(nodes.sysfs_root) / _HWMON, nodes.host_node
     of_driver: dict[str, list[Path]] = {}

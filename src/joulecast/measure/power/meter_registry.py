@@ -2,8 +2,8 @@
 first.
 
 If two meters cover the same part, the order decides which one counts
-(:func:`joulecast.runs.metering.metered`): a counter of the machine itself before a command, a maker's
-library before the kernel's sensors, what is measured before what is estimated.
+(:func:`joulecast.runs.metering.metered`). A counter of the machine itself comes before a command. A maker's
+library comes before the kernel's sensors. Measured values come before estimated ones.
 """
 
 from joulecast.measure.power.command_meter import open_command

@@ -39,8 +39,8 @@ _MEAN_OF = 10
 class MeterUnavailable(Exception):
     """The meter cannot be opened. It says why, and how to get it.
 
-    ``not_applicable`` means that this kind of machine has no such meter, or that nobody set it up. Then
-    only those who ask for all meters see a line about it.
+    ``not_applicable`` means that this kind of machine cannot have the meter, or that nobody set it up. Then
+    only a list of all meters has a line about it.
     """
 
     def __init__(self, reason: str, remedy: str, *, not_applicable: bool = False) -> None:
@@ -113,13 +113,13 @@ class About:
 
     @classmethod
     def of(cls, meter: Meter) -> "About":
-        """What ``meter`` says."""
+        """The statements of ``meter`` about its figures."""
         return cls(*(getattr(meter, name, None) for name in ("covers", "remark", "renewed_s")))
 
 
 @dataclass(frozen=True)
 class MeteredNodes:
-    """What the meters of one host may need to know about its nodes.
+    """Facts about the nodes of one host that its meters may need.
 
     If several emulated nodes share the host, ``pids`` has the processes of each node, by its name. It is
     empty for a node that is the whole host. ``core_seconds_per_s`` is the capacity of a node in CPU
@@ -170,20 +170,21 @@ def opened_in_time(kind: str, open_meters: Opener, nodes: MeteredNodes) -> list[
 
 
 def identity_of(device: str) -> str | None:
-    """A device's name, the same in all containers of this machine; ``None`` if the boot is not known."""
+    """The identity of a device. It is the same in all containers of this machine. ``None`` if the boot id is
+    not known."""
     boot = boot_id()
     return None if boot is None else f"{boot}:{device}"
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What is possible for a device and its counter.
+    """The limits of what a device can draw, and of how its counter behaves.
 
     Attributes:
-        least_w: watts below which a device that is on cannot fall.
-        most_w: watts that it cannot exceed.
-        renewed_s: longest time until its count is renewed.
-        moves_within_s: longest time for which its count may stay the same.
+        least_w: least watts of the device while it is on.
+        most_w: most watts that the device can draw.
+        renewed_s: longest time until the counter is renewed.
+        moves_within_s: longest time for which the count may stay the same.
     """
 
     least_w: float
@@ -200,13 +201,14 @@ def limits_of(
     least_w: float | None = None,
     most_w: float | None = None,
 ) -> Limits:
-    """Limits of a device by what it covers. They are closer if its description says more.
+    """Limits of a device, by the part that it covers. A description of the device may make them closer.
 
     Args:
-        covers: what it covers.
-        renewed_s, moves_within_s: of its counter.
+        covers: the part that it covers.
+        renewed_s, moves_within_s: as in :class:`Limits`.
         least_w: for a device that may draw less than others.
-        most_w: by its description. It counts if it is lower.
+        most_w: most watts by the description of the device. It counts only if it is lower than the usual
+            limit.
     """
     least, most = _POSSIBLE_W[covers]
     return Limits(
@@ -226,8 +228,8 @@ class _Renewal(NamedTuple):
 
 
 class Believed:
-    """A meter that is believed as long as its device can draw what it says. This is the only rule, for
-    all meters.
+    """A meter that is believed as long as its device can draw the watts that it says. All meters have this
+    one rule.
 
     For watts, each reading has to be possible. For a counter, the mean watts from one renewal to the
     next, and over ten renewals, have to be possible, and it may not stand still. After a fault, the meter
@@ -235,7 +237,8 @@ class Believed:
     device, so nothing limits it.
 
     Args:
-        meter: what is read. It may have ``limits``; otherwise the limits of what it covers hold.
+        meter: the meter to read. It may have ``limits``. Otherwise the limits follow from the part that it
+            covers.
     """
 
     def __init__(self, meter: Meter) -> None:
@@ -251,7 +254,7 @@ class Believed:
 
         Raises:
             ReadFailed: this read gave nothing.
-            MeterFailed: what it gave cannot be believed, or no read will give anything from now on.
+            MeterFailed: the reading cannot be believed, or no read will give anything from now on.
         """
         before_s = time.monotonic()
         reading = self.meter.read()

@@ -1,7 +1,8 @@
 """Load of other programs: how many cores other programs keep busy, and which programs those are.
 
-A measurement that shares its machine measures the other programs too. Before a run the whole machine should
-be idle; during a run the work of the run's own processes is subtracted from the work of the machine.
+If other programs run on the machine, their energy and time are measured, too. Before a run, the whole machine
+should be idle. During a run, the work of other programs is the work of the machine minus the work of the
+run's own processes.
 """
 
 import os
@@ -45,7 +46,8 @@ class Load:
 
 
 def disturbances(before: Load | None, during: Load | None) -> list[str]:
-    """What a record says of other programs before and during a measurement; empty if they left it alone."""
+    """Sentences for the record about other programs before and during a measurement. Empty if they did not
+    disturb it."""
     return [
         f"{load.text()} {when}".replace("programs keep", "programs kept")
         for load, when in ((before, "before the run"), (during, "during the run"))
@@ -54,7 +56,7 @@ def disturbances(before: Load | None, during: Load | None) -> list[str]:
 
 
 def machine_work_s() -> float:
-    """CPU seconds that the cores which this process may use have worked since the machine was started."""
+    """CPU seconds since the machine was started, of the cores that this process may use."""
     usable = os.sched_getaffinity(0)
     parts = ("user", "nice", "system", "irq", "softirq")
     return float(
@@ -134,10 +136,10 @@ class Programs:
 
 
 def load_now(seconds: float = LOOK_S, *, named: bool = False) -> Load:
-    """The load of the next ``seconds``; the caller itself should only wait meanwhile.
+    """The load during the next ``seconds``. The caller itself should do no work in this time.
 
     Args:
-        named: look for the names of the busiest programs too, which takes some milliseconds of a core.
+        named: also find the names of the busiest programs. This takes some milliseconds of a core.
     """
     programs = Programs() if named else None
     before, begin = machine_work_s(), time.monotonic()
@@ -147,19 +149,19 @@ def load_now(seconds: float = LOOK_S, *, named: bool = False) -> Load:
 
 
 def load_before(load: Load | None = None) -> dict[str, float]:
-    """What a record says of the machine before a run: cores that were busy, and the load average.
+    """Facts for the record about the machine before a run: the number of busy cores, and the load average.
 
-    The load average still remembers the previous run, so it is recorded but not judged.
+    The load average still contains the previous run. So it is recorded, and not judged.
 
     Args:
-        load: what was seen already; the machine is looked at if ``None``.
+        load: the load, if it was measured already; ``None``: it is measured now.
     """
     seen = load or load_now()
     return {"busy_cores": seen.busy_cores, "load_average_1min": os.getloadavg()[0]}
 
 
 class LoadWatch:
-    """What other programs do while this process, and those that it starts, work on this machine."""
+    """The load by other programs, while this process and its children work on this machine."""
 
     def __init__(self) -> None:
         self._programs = Programs()
@@ -171,7 +173,8 @@ class LoadWatch:
         return time.monotonic(), machine_work_s(), sum(os.times()[:4])
 
     def load(self) -> Load | None:
-        """Their load since this watch was made; ``None`` if that is less than a second ago."""
+        """The load by other programs since this object was made; ``None`` if this was less than a second
+        ago."""
         now = self._seen()
         elapsed, machine, own = (b - a for a, b in zip(self._began, now, strict=True))
         if elapsed < _SHORTEST_S:  # clock ticks of 10 ms say too little

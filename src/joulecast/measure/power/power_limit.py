@@ -5,9 +5,9 @@
         with PowerLimit(0) as limit:
             limit.set(200)
 
-When the block ends, or when the process is asked to end, the GPU gets back the limit that it was found
-with (not its highest one). A process that is killed outright (SIGKILL) leaves its limit behind.
-``nvidia-smi -pl`` restores it. GPUs have the numbers that nvidia-smi gives them.
+When the block ends, or when the process is asked to end, the GPU gets back the limit that it had before (and
+not its highest one). A process that is killed outright (SIGKILL) leaves its limit behind. ``nvidia-smi -pl``
+restores it. GPUs have the numbers that nvidia-smi gives them.
 """
 
 import signal
@@ -29,7 +29,7 @@ _MISSING_RIGHT = (
 
 @dataclass(frozen=True, slots=True)
 class Preflight:
-    """What is known of a GPU's power limit.
+    """What is known about a GPU's power limit.
 
     Attributes:
         name: name of the GPU; ``None`` if there is none.
@@ -47,8 +47,8 @@ class Preflight:
     def watts(self, step_w: int = _STEP_W) -> tuple[int, ...]:
         """Limits that can be set, from the highest down in steps. The lowest is always among them.
 
-        None is above the limit that was found in force, because an administrator may have set that one.
-        Empty if none can be set.
+        The limit that was in force before is the highest of them, because an administrator may have set it.
+        Empty if no limit can be set.
         """
         if self.why_not is not None or self.highest_w is None:
             return ()
@@ -144,7 +144,7 @@ class PowerLimit:
         """Set the limit.
 
         Raises:
-            JoulecastError: refused.
+            JoulecastError: the driver refuses the limit.
         """
         from zeus.exception import ZeusBaseError
 

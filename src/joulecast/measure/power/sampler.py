@@ -1,10 +1,10 @@
 """The sampler: one process on each host that reads its meters at absolute deadlines.
 
-Rank 0 of a host starts it as ``python -m joulecast.measure.power.sampler FILE``, and gives it its order
-as one line of JSON. It ends when its standard input is closed. So it also ends when the rank dies. After
-its first readings, it prints a line. Every few seconds it appends what it has read to its file, which
-:mod:`joulecast.measure.power.samples` reads. So only these seconds are lost if the machine fails. Times
-are those of the host's monotonic clock.
+Rank 0 of a host starts it as ``python -m joulecast.measure.power.sampler FILE``, and sends it its order as
+one line of JSON. It ends when its standard input is closed. So it also ends when the rank dies. After its
+first readings, it prints a line. Every few seconds it appends its readings to the file. So only a few seconds
+are lost if the machine fails. :mod:`joulecast.measure.power.samples` reads the file. Times are on the host's
+monotonic clock.
 """
 
 import copy
@@ -65,7 +65,8 @@ class SamplerOrder:
 def open_all(order: SamplerOrder) -> tuple[list[Meter], list[dict[str, str]]]:
     """Open the meters of an order. Meters that do not exist come back with reason and remedy.
 
-    A kind that this machine cannot have is not mentioned if another kind has something to say.
+    Some kinds of meters cannot exist on this machine. They are reported only if there is nothing else to
+    report.
     """
     opened: list[Meter] = []
     absent: list[dict[str, str]] = []
@@ -176,14 +177,14 @@ def sample(
 ) -> None:
     """Read all meters at ``t0 + k period`` until ``stop`` is set, and once more after it.
 
-    A deadline that was missed is counted and skipped. It is never made up for by two reads at once.
+    A missed deadline is counted and skipped. The meters are not read twice to make up for it.
 
     Args:
         order: what to sample.
         stop: ends the sampling.
-        keep: gets the facts, and the columns of the last few seconds by series.
-        begun: is called when the meters have been read for the first time.
-        asked: is told which meter is being asked.
+        keep: a function that gets the facts, and for each series the columns of the last few seconds.
+        begun: a function that is called after the first readings.
+        asked: a function that is told which meter is being read.
     """
     meters, absent = open_all(order)
     activity = HostActivity(order.nodes, any(meter.name.startswith("gpu") for meter in meters))
@@ -235,8 +236,8 @@ def sample(
 def outside_mpi() -> dict[str, str]:
     """The environment, without the variables that would make a process part of the current MPI job.
 
-    SLURM and Hydra leave the addresses of a job step in these variables. A process that is no rank would wait
-    there for ever.
+    SLURM and Hydra put the addresses of a job step into these variables. A process that is no rank would use
+    them and wait for ever.
     """
     return {k: v for k, v in os.environ.items() if not k.startswith(("PMI", "HYDI"))}
 
@@ -274,15 +275,15 @@ class Sampler:
             self._process.stdin.flush()
 
     def wait_until_begun(self) -> None:
-        """Wait for the first readings. No meter knows what happened before them.
+        """Wait for the first readings. What happens before them is not measured.
 
-        The wait ends at the latest when the sampler ends, because a meter that hangs ends the sampler.
+        If the sampler ends, the wait ends, too. (A meter that hangs ends the sampler.)
         """
         assert self._process.stdout is not None
         self._said = self._process.stdout.readline().strip()
 
     def stop(self) -> "Left":
-        """End the sampler, and return what it left.
+        """End the sampler, and return its file and facts.
 
         If a sampler was killed, or does not end, ``died`` has the reason. What it wrote before is kept.
         """
@@ -351,7 +352,8 @@ class _Writer:
 
 
 def main() -> None:
-    """Sample the meters as ordered on standard input, until it closes. The argument is the file to write."""
+    """Sample the meters until standard input is closed. The order comes from standard input. The argument is
+    the file to write."""
     # A terminal sends these to all that run in it, and a scheduler SIGTERM to all processes of a job. Who
     # started the sampler needs it to the end, and closes its standard input, also by ending. Zeus ends its
     # helpers by SIGTERM: they would inherit that it is ignored, but no handler.

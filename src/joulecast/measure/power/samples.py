@@ -1,10 +1,10 @@
-"""The file of a sampler: what it has read, as an Arrow IPC stream that is compressed by gzip.
+"""The file with the readings of a sampler: an Arrow IPC stream that is compressed by gzip.
 
-Each block of a few seconds is flushed. So the file can be read up to the last whole block while it grows,
-and after its writer was killed. A row is one look at one series: a meter, the activity of a node, or the
-host's work. A small file next to it (``.facts``, JSON, replaced as a whole) says what the series are, and
-which faults the meters had. The writer uses nanoarrow, because pyarrow would double the memory of a
-sampler's process.
+Each block of a few seconds is flushed. So the file can be read up to the last whole block, both while it
+grows and after its writer was killed. A row is one reading of one series. A series is a meter, the activity
+of a node, or the host's work. A small file next to it (``.facts``, JSON, replaced as a whole) says what the
+series are, and which faults the meters had. The writer uses nanoarrow, because pyarrow would double the
+memory of a sampler's process.
 """
 
 import gzip
@@ -67,7 +67,7 @@ class AbsentMeter(_Facts):
 
 
 class SamplerFacts(_Facts):
-    """What a sampler writes next to its file: its meters, the faults of each, and what the series are."""
+    """The facts that a sampler writes next to its file: its meters, their faults, and what the series are."""
 
     meters: list[SampledMeter] = []
     absent: list[AbsentMeter] = []
@@ -105,7 +105,7 @@ class SampleWriter:
     """Appends blocks to a sampler's file.
 
     Args:
-        file: to write. If it exists, it is replaced.
+        file: the file to write. If it exists, it is replaced.
     """
 
     def __init__(self, file: Path) -> None:
@@ -125,8 +125,8 @@ class SampleWriter:
         """Append the rows of some series, and write the facts.
 
         Args:
-            facts: plain data, complete each time. ``series`` in it is the list of the series' names.
-            tables: new columns of each series, of equal lengths, the time first.
+            facts: all facts, as plain data. The key ``series`` has the list of the series' names.
+            tables: the new rows of each series, as columns of equal lengths. The time is the first column.
         """
         text = json.dumps(facts)
         if text != self._known:
@@ -165,9 +165,10 @@ class Samples:
     """Readings and activity of one host, times in s of its monotonic clock.
 
     Attributes:
-        facts: of the meters and of the sampler, as they were written last.
-        readings: of each meter, :data:`~joulecast.measure.power.meters.READING` by (readings,), NaN for no
-        figure. activity: of each node, :data:`~joulecast.measure.power.host_activity.ACTIVITY` by (rows,).
+        facts: the last facts about the meters and the sampler.
+        readings: readings of each meter, :data:`~joulecast.measure.power.meters.READING` by (readings,). NaN
+            stands for no figure.
+        activity: activity of each node, :data:`~joulecast.measure.power.host_activity.ACTIVITY` by (rows,).
         work: :data:`~joulecast.measure.power.host_activity.WORK` by (rows,).
         died: reason why the sampler did not end in order.
     """
@@ -195,7 +196,7 @@ class Samples:
 
     @property
     def missed_deadlines(self) -> int:
-        """Number of readings that were skipped because the one before took too long."""
+        """Number of readings that were skipped, because an earlier reading took too long."""
         return self.facts.missed_deadlines
 
     @property
@@ -210,10 +211,10 @@ class Samples:
 
 
 def read_samples(file: Path, died: str | None = None) -> Samples:
-    """What a sampler has written so far, up to the last whole block.
+    """The content of a sampler's file so far, up to the last whole block.
 
     Raises:
-        JoulecastError: the file holds something else.
+        JoulecastError: the file has another content.
     """
     import numpy as np
     import pyarrow as pa
@@ -258,8 +259,8 @@ def read_samples(file: Path, died: str | None = None) -> Samples:
 
 @dataclass(frozen=True)
 class Left:
-    """What a sampler has left: the file, the kinds of meters that it was asked to read, and why it died,
-    if it did.
+    """What is left of a sampler: its file, the kinds of meters that it had to read, and the reason if it
+    died.
 
     ``is_whole`` means that the sampler has been stopped. If it was killed with the run, its file is read
     as it is.
@@ -271,7 +272,7 @@ class Left:
     is_whole: bool = True
 
     def samples(self) -> Samples:
-        """The samples. If a sampler read nothing, each kind of meter has its reason."""
+        """The samples. If the sampler read nothing, each kind of meter is absent, with the reason."""
         until_s = time.monotonic() + (_LATE_S if self.is_whole and self.died is None else 0.0)
         found = read_samples(self.path, self.died)
         while not found.facts.ended and time.monotonic() < until_s:

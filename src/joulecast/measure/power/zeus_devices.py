@@ -49,7 +49,7 @@ def all_gpus() -> Any:
     """Zeus' object for all GPUs of this host, in the driver's order (nvidia-smi, amd-smi).
 
     Raises:
-        ZeusBaseGPUError: there is none, or its driver refuses.
+        ZeusBaseGPUError: there is no GPU, or its driver refuses.
     """
     from zeus.device import get_gpus
 
@@ -61,11 +61,11 @@ class ZeusMeter:
     """One device that counts joules.
 
     Args:
-        count: returns its millijoules.
-        limits: what power is possible for it.
+        count: a function that returns the millijoules of the device.
+        limits: the power that is possible for the device.
 
     Raises:
-        ReadFailed: it does not answer.
+        ReadFailed: the device does not answer.
     """
 
     source = "measured"
@@ -201,7 +201,7 @@ def open_gpus(nodes: MeteredNodes) -> list[Meter]:
     """One meter for each GPU of this host.
 
     Raises:
-        MeterUnavailable: there is none, or none can be read.
+        MeterUnavailable: there is no GPU, or no GPU can be read.
     """
     from zeus.device.gpu import ZeusGPUNotSupportedError
     from zeus.exception import ZeusBaseError

@@ -22,7 +22,7 @@ _BLOCK_BYTES = 256 * 1024
 
 
 class AllReduce(Protocol):
-    """A reducer that owns one flat buffer of gradients."""
+    """Sums gradients over the ranks (a *reducer*). It owns one flat buffer of gradients."""
 
     name: str
     buffer: NDArray[np.generic]
@@ -36,7 +36,7 @@ class AllReduce(Protocol):
         ...
 
     def broadcast(self) -> None:
-        """Replace the buffer of every rank by that of rank 0 (collective)."""
+        """Replace the buffer of every rank by the buffer of rank 0 (collective)."""
         ...
 
     def close(self) -> None:
@@ -67,7 +67,8 @@ class MpiAllReduce:
 
 
 class SharedAllReduce:
-    """A reducer on slices of a shared-memory window; it sums them across hosts when there are several."""
+    """A reducer that works on slices of a shared-memory window. If there are several hosts, it also sums the
+    slices across them."""
 
     def __init__(self, hosts: Hosts, elements: int, dtype: DTypeLike, yields: bool) -> None:
         self.name = "shared" if hosts.count == 1 else "two_level"
@@ -181,13 +182,14 @@ def _memory_is_shared(hosts: Hosts) -> bool:
 def open_allreduce(
     algorithm: str, hosts: Hosts, elements: int, dtype: DTypeLike, yields: bool = False
 ) -> AllReduce:
-    """A reducer of ``elements`` numbers.
+    """A reducer for ``elements`` numbers.
 
     Args:
-        yields: release the core while waiting, for ranks that share cores.
+        yields: release the core while waiting. Ranks that share cores need this.
 
     Raises:
-        JoulecastError: ``shared`` across hosts, or without shared memory; or shared memory is too small.
+        JoulecastError: the algorithm is ``shared``, but there are several hosts, or no shared memory; or the
+            shared memory is too small.
     """
     # With one rank on each host a window has no use, and MPI transfers ordinary memory (huge pages) a
     # tenth faster than that of a window.

@@ -20,7 +20,7 @@ def _elements(nbytes: int) -> int:
 
 
 def load_what_training_loads() -> None:
-    """Bring the process into the state that it has between two training steps."""
+    """Load the modules that a training loads, so that the process is as between two training steps."""
     import torch
 
     from joulecast.measure.workloads import networks
@@ -30,7 +30,7 @@ def load_what_training_loads() -> None:
 
 
 def run_allreduce(reducer: AllReduce, calibration: Calibration, clock: StageClock) -> list[int]:
-    """The bytes of each step, after buffers of every size have been summed ``repeats`` times."""
+    """Sum buffers of every size ``repeats`` times. Returns the bytes of each step."""
     step_bytes: list[int] = []
     for size in calibration.sizes_bytes:
         elements = _elements(size)
@@ -47,7 +47,7 @@ def run_allreduce(reducer: AllReduce, calibration: Calibration, clock: StageCloc
 def run_sleeping_rank(
     calibration: Calibration, hosts: Hosts, clock: StageClock, yields: bool
 ) -> None:
-    """Sleep on the last rank; wait for it on the others, as in training."""
+    """The last rank sleeps. The others wait for it, as in a training."""
     last = hosts.comm.size - 1
     arrive(hosts.comm, yields)
     if hosts.comm.rank == last:

@@ -1,9 +1,9 @@
 """Gradients that are summed over the ranks, during the backward pass or after it.
 
-On CPUs (:class:`GradientBuckets`) each gradient from autograd is copied once, into the flat buffer of the
-reducer, and freed. Buckets are contiguous parts of that buffer in the order in which backward fills them, and
-all ranks reduce them in that order. On GPUs (:class:`GpuGradients`) torch's DistributedDataParallel sums them
-over NCCL.
+On CPUs (:class:`GradientBuckets`), each gradient from autograd is copied once, into the flat buffer of the
+reducer, and freed. Buckets are contiguous parts of this buffer. The backward pass fills them one after the
+other, and all ranks sum them in this order. On GPUs (:class:`GpuGradients`), torch's DistributedDataParallel
+sums the gradients over NCCL.
 """
 
 import queue
@@ -33,12 +33,12 @@ class _Bucket:
 
 
 class GradientBuckets:
-    """The gradients of some parameters in a flat buffer shared with a reducer.
+    """The gradients of some parameters, in the flat buffer of a reducer.
 
     Args:
-        parameters: all of one floating dtype; those without ``requires_grad`` are ignored.
-        bucket_bytes: smallest size of a bucket (the last may be smaller).
-        overlap: reduce each bucket in a separate thread as soon as it is full.
+        parameters: parameters of one floating dtype. Parameters without ``requires_grad`` are ignored.
+        bucket_bytes: smallest size of a bucket. (The last bucket may be smaller.)
+        overlap: sum each bucket in a separate thread as soon as it is full.
         yields: release the core while waiting.
     """
 
@@ -146,14 +146,14 @@ class GradientBuckets:
         self._clock.record("communicating_copy", together, time.monotonic())
 
     def computed(self) -> float:
-        """Time at which the gradients of this rank are there, after a backward pass."""
+        """Time at which the backward pass has computed the gradients of this rank."""
         return time.monotonic()
 
     def finish(self) -> list[Tensor]:
-        """The summed gradients after backward, once the remaining buckets are reduced.
+        """Sum the remaining buckets after a backward pass, and return the summed gradients.
 
-        There is one view into the flat buffer for each of :attr:`parameters`, valid until the next backward.
-        A parameter that backward did not reach counts as zero on this rank.
+        Each of the :attr:`parameters` has one view into the flat buffer, which is valid until the next
+        backward pass. If the backward pass did not reach a parameter, its gradient is zero on this rank.
         """
         for bucket in self._buckets:
             for index in bucket.missing:
@@ -193,16 +193,17 @@ class GradientBuckets:
 
 
 class GpuGradients:
-    """A replica on this rank's GPU, whose backward leaves the gradients summed over all ranks.
+    """A replica on this rank's GPU. Its backward pass sums the gradients over all ranks.
 
-    CUDA events time the sums. NCCL does not tell waiting for other ranks from copying, so that both count as
+    CUDA events time the sums. NCCL does not separate waiting for other ranks from copying, so both count as
     copying.
 
     Args:
-        network: on the GPU; rank 0's parameters and buffers are copied to all ranks.
-        comm: of all ranks; MPI started them, and tells them where rank 0 is.
+        network: the network, on the GPU. Rank 0's parameters and buffers are copied to all ranks.
+        comm: communicator of all ranks, by which they learn the address of rank 0.
         bucket_mb: least size of a bucket.
-        overlap: sum a bucket as soon as it is full; otherwise there is one bucket, full after backward.
+        overlap: sum a bucket as soon as it is full. Otherwise there is only one bucket, which is full after
+            the backward pass.
     """
 
     algorithm = "nccl"
@@ -255,7 +256,7 @@ class GpuGradients:
         return work.get_future().then(summed)
 
     def computed(self) -> float:
-        """Time at which the last gradient was there, on the host's clock, after a backward pass."""
+        """Time, on the host's clock, at which the backward pass has computed the last gradient."""
         now = torch.cuda.Event(enable_timing=True)
         now.record()
         torch.cuda.synchronize()
@@ -269,7 +270,7 @@ class GpuGradients:
         return max(begin for begin, _ in times)
 
     def finish(self) -> list[Tensor]:
-        """The summed gradients, which backward has left; valid until the next one."""
+        """The summed gradients after a backward pass. They are valid until the next one."""
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
         for parameter in self.parameters:
             parameter.grad = None

@@ -1,8 +1,8 @@
 """Batches, divided over the ranks, seeded, and prepared ahead.
 
-The order of an epoch is a permutation given by seed and epoch. A global batch is the next piece of it, and
-each rank takes a part, so that N ranks together see the images that one rank would. The parts of the ranks
-differ in size by one at most.
+The order of an epoch is a permutation given by seed and epoch. A global batch is the next piece of this
+order. Each rank takes a part of it. So N ranks together see the same images as a single rank. The sizes of
+the parts differ by at most one.
 """
 
 import queue
@@ -55,10 +55,10 @@ class Loader:
     """Iterator over this rank's batches (images, labels).
 
     Args:
-        workers: processes that prepare batches; 0 prepares them in a thread of this rank.
-        prefetch: batches prepared ahead (per worker); with 0, each is prepared when it is needed.
-        slow_down: without workers, a batch takes this multiple of its CPU time (emulation).
-        pins: with workers, give batches in pinned memory, from which a GPU takes them while it computes.
+        workers: number of processes that prepare batches. 0: a thread of this rank prepares them.
+        prefetch: number of batches that each worker prepares ahead. 0: a batch is prepared when it is needed.
+        slow_down: for emulation, without workers: a batch takes this multiple of its CPU time.
+        pins: with workers, batches are in pinned memory, so that a GPU can copy them while it computes.
     """
 
     def __init__(

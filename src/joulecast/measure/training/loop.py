@@ -71,7 +71,7 @@ def momentum_step(
 
 
 def weights_sha256(network: nn.Module) -> str:
-    """Hash of all parameters, without buffers (batch statistics), which differ between ranks."""
+    """Hash of all parameters. Buffers (batch statistics) are left out, because they differ between ranks."""
     digest = hashlib.sha256()
     for parameter in network.parameters():
         digest.update(parameter.detach().cpu().contiguous().view(-1).numpy().data)
@@ -79,7 +79,7 @@ def weights_sha256(network: nn.Module) -> str:
 
 
 def device_of(spec: RunSpec, hosts: Hosts) -> torch.device:
-    """The device of this rank: on a host, each rank has a GPU of its own.
+    """The device of this rank. If it is a GPU, no other rank of the host uses it.
 
     Raises:
         JoulecastError: the specification asks for GPUs, and the host has too few.
@@ -104,13 +104,13 @@ def device_of(spec: RunSpec, hosts: Hosts) -> torch.device:
 
 
 class NodeSpeed:
-    """The durations of an emulated node's stages, the same at every node count; without emulation nothing is
-    padded.
+    """How long the stages of an emulated node take. This is the same at every node count. Without emulation,
+    nothing is padded.
 
-    Without padding, ranks that share cores would be slower the more nodes there are. So one rank of the host
-    first times compute and update alone on a free machine. Then all ranks extend each of these stages to
-    ``nodes_per_core`` times that. A stage that still took longer, for want of cores, is an overrun; the
-    record has the share of overruns.
+    Ranks share cores. Without padding, they would become slower with more nodes. So one rank of the host
+    first times compute and update on a free machine. Then all ranks extend each of these stages to
+    ``nodes_per_core`` times this time. If a stage takes longer because there are too few cores, it is an
+    overrun. The record has the share of overruns.
     """
 
     def __init__(self, nodes_per_core: int = 1) -> None:
@@ -119,10 +119,10 @@ class NodeSpeed:
         self._padded = self._overran = 0
 
     def pad(self, stage: str, started: float, share: float = 1.0) -> None:
-        """Sleep until ``stage``, begun at ``started``, has lasted as long as on an emulated node.
+        """Sleep until ``stage`` has lasted as long as on an emulated node. It began at ``started``.
 
         Args:
-            share: this rank's work relative to the reference (batches may differ by a sample).
+            share: this rank's work, divided by the work of the reference. (Batches may differ by a sample.)
         """
         if stage not in self.reference_s:
             return
@@ -134,7 +134,7 @@ class NodeSpeed:
         time.sleep(max(0.0, due - now))
 
     def restart_count(self) -> None:
-        """Discard the overruns so far (those of the warm-up)."""
+        """Forget the overruns so far. They belong to the warm-up."""
         self._padded = self._overran = 0
 
     @property
@@ -178,7 +178,7 @@ class Trainer:
     """One rank's replica, optimiser state, loader and gradient buckets.
 
     Args:
-        splits: the workload's data set; opened here if ``None``.
+        splits: the workload's data set. ``None``: it is opened here.
     """
 
     def __init__(
@@ -256,7 +256,8 @@ class Trainer:
         return network.double() if self.training.precision == "fp64" else network
 
     def forward_backward(self, batch: Batch) -> float:
-        """This rank's loss sum; leaves the gradients of its part of the batch's mean loss."""
+        """Do a forward and a backward pass. Returns this rank's sum of losses. The gradients are for its part
+        of the batch's mean loss."""
         images, labels = (part.to(self.device, non_blocking=True) for part in batch)
         if self.training.precision == "fp64":
             images = images.double()
@@ -314,7 +315,7 @@ class Trainer:
         return best
 
     def step(self) -> float:
-        """This rank's loss sum of one training step, whose stages are recorded."""
+        """Do one training step, and record its stages. Returns this rank's sum of losses."""
         clock = self.clock
         with clock.stage("materials"):
             batch = next(self.loader)
@@ -331,7 +332,7 @@ class Trainer:
 
     @torch.no_grad()
     def accuracy(self) -> float:
-        """Share of the test split that is classified correctly; each rank takes a part of it."""
+        """Share of the test split that is classified correctly. Each rank classifies a part of the split."""
         w, comm = self.workload, self.hosts.comm
         if self._test is None:
             self._test = open_dataset(w.dataset, w.data_root, w.image_size, w.classes, train=False)
@@ -355,9 +356,9 @@ class Trainer:
         """Warm up, then train for the given steps or to the target accuracy.
 
         Args:
-            progress: called after every step with the steps done and this rank's mean loss.
-            may_continue: called after every evaluation that missed the target, with the steps done and the
-                accuracy; says whether to continue, and the same on all ranks.
+            progress: is called after every step, with the number of steps so far and this rank's mean loss.
+            may_continue: is called after every evaluation that missed the target, with the number of steps so
+                far and the accuracy. It returns whether to continue. It must return the same on all ranks.
         """
         training, comm, clock = self.training, self.hosts.comm, self.clock
         self.measure_reference()

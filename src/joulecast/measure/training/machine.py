@@ -1,7 +1,8 @@
-"""The machine of a measurement: held by one measurement at a time, and quiet when it begins.
+"""The machine of a measurement. Only one measurement at a time holds it, and it is quiet when a measurement
+begins.
 
-A measurement holds the machine by ``flock`` on one file of the machine. Its processes inherit the lock, so
-that the machine is held until the last of them is gone, even if their starter was killed.
+A measurement holds the machine by ``flock`` on a file. Its processes inherit the lock. So the machine is held
+until the last of them has ended, even if the first one was killed.
 """
 
 import fcntl
@@ -41,7 +42,7 @@ def _opened_lock() -> int:
 
 @contextmanager
 def machine_lock(log: TextIO, longest_s: float = LONGEST_WAIT_S) -> Iterator[int]:
-    """Hold this host for one measurement; yields the lock's descriptor, for children to inherit.
+    """Hold this host for one measurement. Yields the descriptor of the lock, which children inherit.
 
     Raises:
         JoulecastError: another measurement has held it for ``longest_s``.
@@ -96,7 +97,8 @@ class Machine:
     tell: Callable[[str], None]
 
     def wait_for_quiet(self) -> Load:
-        """The load of the machine, after other programs have ended or the longest wait is over."""
+        """Wait until other programs have ended, or the longest wait is over. Returns the load of the
+        machine."""
         load = load_now()
         begin_s, waited_s, is_announced = time.monotonic(), 0.0, False
         while not load.is_quiet:
@@ -120,7 +122,7 @@ def held_machine(
     """Hold this machine for a measurement.
 
     Args:
-        log: gets the messages about waits, as does standard error.
+        log: gets the messages about waits. Standard error gets them, too.
         wait_s: longest wait for other programs to end.
         longest_s: longest wait for the end of another measurement.
     """

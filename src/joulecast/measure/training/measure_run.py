@@ -37,8 +37,8 @@ _SRUN = ("--cpu-bind=none", "--kill-on-bad-exit=1")
 
 @dataclass(frozen=True)
 class Quiet:
-    """The configuration's section ``quiet``: longest wait for other programs, and how often a run that they
-    disturbed is repeated."""
+    """The configuration's section ``quiet``: the longest wait for other programs, and how often a disturbed
+    run is repeated."""
 
     wait_s: float
     repeats: int
@@ -50,10 +50,10 @@ class RunLaunch:
 
     Attributes:
         launcher: ``mpiexec``, ``srun --mpi=pmi2``, ...; ``None`` starts a single rank without one.
-        nodes: number of the scheduler's nodes to spread the ranks over; one for each host if ``None``.
-        python: command for the ranks' Python, as ``apptainer exec joulecast.sif python``; this
-            interpreter if ``None``.
-        timeout_s: the run is ended if it has not finished by then.
+        nodes: number of the scheduler's nodes for the ranks. ``None``: one for each host.
+        python: command for the ranks' Python, as ``apptainer exec joulecast.sif python``. ``None``: this
+            interpreter.
+        timeout_s: longest time of the run. After it, the run is ended.
     """
 
     spec: RunSpec
@@ -63,7 +63,7 @@ class RunLaunch:
     timeout_s: float = 3600.0
 
     def command(self, spec_file: Path, out: Path, load: Load) -> list[str]:
-        """The argument list that starts the run; no shell ever sees it.
+        """The list of arguments that starts the run. It does not go through a shell.
 
         Args:
             load: load by other programs before the run.
@@ -120,7 +120,7 @@ class RunLaunch:
             lock: descriptor of the machine's lock, which the ranks inherit.
 
         Raises:
-            JoulecastError: the ranks failed; says why.
+            JoulecastError: the ranks failed. The error says why.
         """
         command = self.command(spec_file, folder, load)
         name = f"run {self.spec.run}"
@@ -155,13 +155,13 @@ def measure_run(
     timeout_s: float = 3600.0,
     quiet: Quiet | None = None,
 ) -> None:
-    """Run ``spec`` and leave a validated record in ``out``; do nothing if it is there already.
+    """Run ``spec``, and write a validated record to ``out``. If this record exists already, do nothing.
 
     Args:
         out: folder of the record, which all hosts of the run must see.
         log_file: gets everything that the ranks print, and why the run failed.
         launcher, nodes, python, timeout_s: see :class:`RunLaunch`.
-        quiet: no wait and no repeats if ``None``.
+        quiet: waits and repeats. ``None``: there are none.
 
     Raises:
         JoulecastError: the run failed; the message says how, the log says why.

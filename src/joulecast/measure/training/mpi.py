@@ -1,9 +1,9 @@
 """MPI, the hosts of a job's ranks, and their clocks.
 
-All ranks import this module first, so it ties them to their launcher. Where no MPI can be loaded, the error
-says how to get one. Ranks are grouped by physical host (name and boot id, so that several node names of one
-machine count once). The run clock is rank 0's monotonic clock. The offsets of other hosts' clocks are
-measured by ping-pong before and after the run, from the round trip with the least delay.
+All ranks import this module first, so it ties them to their launcher. If no MPI can be loaded, the error says
+how to get one. Ranks are grouped by physical host: by name and boot id, so that a machine with several node
+names counts once. The run clock is rank 0's monotonic clock. The offsets of other hosts' clocks are measured
+by ping-pong before and after the run, from the round trip with the least delay.
 """
 
 import os
@@ -47,7 +47,7 @@ class Hosts:
 
     @classmethod
     def of(cls, comm: MPI.Intracomm, name: str | None = None) -> "Hosts":
-        """The hosts of ``comm``; ``name`` replaces this host's own (for tests)."""
+        """The hosts of ``comm``. In tests, ``name`` replaces this host's name."""
         of_rank = comm.allgather(physical_host() if name is None else name)
         distinct = tuple(dict.fromkeys(of_rank))
         local = cast(MPI.Intracomm, comm.Split(distinct.index(of_rank[comm.rank]), comm.rank))
@@ -62,7 +62,7 @@ class Hosts:
 
     @property
     def label(self) -> str:
-        """This host's name in records, with part of its boot id where another has the same name."""
+        """This host's name in records. If another host has the same name, a part of the boot id is added."""
         name, _, boot = self.own.partition(":")
         alike = sum(other.partition(":")[0] == name for other in self.names)
         return name if alike == 1 else f"{name}~{boot[:8]}"
@@ -81,8 +81,8 @@ class Hosts:
 
 
 def arrive(comm: MPI.Comm, yields: bool) -> None:
-    """Wait for all ranks. MPI spins while it waits. With ``yields``, the core is released instead; ranks that
-    share cores need this."""
+    """Wait for all ranks. MPI keeps the core busy while it waits. With ``yields``, the core is released.
+    Ranks that share cores need this."""
     if not yields:
         comm.Barrier()
         return
@@ -92,7 +92,7 @@ def arrive(comm: MPI.Comm, yields: bool) -> None:
 
 
 def arrive_slowly(comm: MPI.Comm) -> None:
-    """Wait for ranks that are still setting up, with hardly any use of a core."""
+    """Wait for ranks that are not ready yet. This wait uses hardly any of a core."""
     request = comm.Ibarrier()
     while not request.Test():
         time.sleep(_SLOW_POLL_S)
@@ -110,7 +110,7 @@ def _ping(comm: MPI.Intracomm, other: int) -> tuple[float, float, float]:
 
 
 def clock_offsets(hosts: Hosts) -> dict[str, ClockOffset]:
-    """Offset of every host's clock from rank 0's, the same on all ranks (collective)."""
+    """Offset of every host's clock from rank 0's clock. The result is the same on all ranks (collective)."""
     comm = hosts.comm
     leaders = comm.allgather((hosts.is_leader, hosts.own))
     offsets = {leaders[0][1]: ClockOffset(0.0, 0.0, 0.0)}

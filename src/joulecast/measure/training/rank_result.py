@@ -1,5 +1,5 @@
-"""What a rank measures: the stages of its steps, and what it hands to rank 0. Rank 0 makes the record
-from it.
+"""The result of a rank: the stages of its steps, and other measurements. It sends this to rank 0, which makes
+the record.
 
 All ranks load this module. Only rank 0 loads pandas, when it makes the record.
 """
@@ -37,8 +37,8 @@ _NUMBER = {stage: number for number, stage in enumerate(STAGES)}
 class StageClock:
     """Collects stage intervals on this host's monotonic clock.
 
-    Intervals may come from the training thread and from the thread that communicates; those of one
-    thread do not overlap. ``step`` is the current step, warm-up steps being negative.
+    Intervals come from the training thread and from the thread that communicates. Intervals of one thread do
+    not overlap. ``step`` is the number of the current step. Warm-up steps have negative numbers.
     """
 
     def __init__(self) -> None:
@@ -52,14 +52,14 @@ class StageClock:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Record the block as stage ``name``."""
+        """Record the time of a ``with`` block as stage ``name``."""
         start = time.monotonic()
         yield
         self.record(name, start, time.monotonic())
 
     @property
     def rows(self) -> list[tuple[int, str, float, float]]:
-        """Step, stage, start and stop of all intervals, warm-up too."""
+        """Step, stage, start and stop of all intervals, also of the warm-up."""
         table = np.array(self._rows).reshape(-1, 4)
         return [(int(step), STAGES[int(stage)], *times) for step, stage, *times in table.tolist()]
 
@@ -77,7 +77,7 @@ class StageClock:
 
 @dataclass
 class Measured:
-    """Start and stop of a run on this host's clock, and the fields of the record that the run decides."""
+    """Start and stop of a run on this host's clock, and the fields of the record that follow from the run."""
 
     start: float
     stop: float
@@ -88,9 +88,9 @@ class Measured:
 
 @dataclass
 class FromRank:
-    """Measurements that one rank hands to rank 0; ``sampled`` comes from one rank of each host.
+    """Measurements that one rank sends to rank 0. Only one rank of each host sends ``sampled``.
 
-    Times of ``intervals`` are on the host's clock, ``start_s`` and ``stop_s`` on the run's.
+    Times of ``intervals`` are on the host's clock. ``start_s`` and ``stop_s`` are on the run's clock.
     """
 
     node: str
@@ -131,8 +131,8 @@ def assemble(
     """The record of a run.
 
     Args:
-        measured: what the run decides.
-        ranks: in their order, what each one has handed over.
+        measured: start, stop, and the fields that follow from the run.
+        ranks: the measurements of all ranks, in the order of the ranks.
         load_before: load by other programs before the run.
     """
     from joulecast.measure.run_record import SampledHost, run_record

@@ -1,7 +1,7 @@
-"""The ranks of a run: started under a launcher, with a time limit, and the reason if they fail.
+"""Runs the ranks of a run under a launcher, with a time limit. If they fail, it finds the reason.
 
-None of their processes is left when the run is over, however it ended. The launcher is a group of its own
-that ends at the run's limit. The kernel ends it when the process that started it ends
+When the run is over, none of its processes is left, however it ended. The launcher has its own process group,
+which is ended at the run's time limit. The kernel ends it when the process that started it ends
 (``PR_SET_PDEATHSIG``), and ends each rank when its launcher ends.
 """
 
@@ -45,8 +45,9 @@ def end_with_parent() -> None:
 def tie_to_launcher() -> None:
     """Make this rank end when its launcher ends. Does nothing in a process that is no rank.
 
-    It also does nothing under SLURM, which ends its ranks itself, and if the parent has several threads. In
-    this case the kernel would watch only the thread that started this process, and not the whole parent.
+    Under SLURM, it also does nothing, because SLURM ends its ranks itself. The same holds if the parent has
+    several threads: the kernel would watch only the thread that started this process, and not the whole
+    parent.
     """
     starter = os.environ.get(_RUN)
     if starter is None or "SLURM_STEP_ID" in os.environ:
@@ -60,7 +61,8 @@ def tie_to_launcher() -> None:
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM end this process as Ctrl-C does, and so does the end of the campaign's Snakemake."""
+    """Let SIGTERM end this process in the same way as Ctrl-C. The end of the campaign's Snakemake ends it in
+    this way, too."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
@@ -99,22 +101,22 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def own_mpi_environment() -> dict[str, str]:
-    """The environment of a separate launch. Without it, MPICH in a SLURM job would ask `srun` for its
-    ranks."""
+    """The environment of a launch that is not part of the current job. With the job's environment, MPICH
+    would ask `srun` for its ranks."""
     return {**outside_mpi(), "HYDRA_LAUNCHER": "fork", "HYDRA_RMK": "user"}
 
 
 def leave_mpi_job() -> None:
-    """Let MPI start in this process, which is no rank of a launcher; to be called before MPI is imported."""
+    """Let MPI start in this process, although it is no rank of a launcher. Call it before MPI is imported."""
     for name in set(os.environ) - set(outside_mpi()):
         del os.environ[name]
 
 
 def rank_environment(threads: int, *, own_mpi: bool = True) -> dict[str, str]:
-    """The environment of ranks with some compute threads.
+    """The environment of ranks that have this number of compute threads.
 
     Args:
-        own_mpi: leave out the current MPI job, see :func:`own_mpi_environment`.
+        own_mpi: leave out the variables of the current MPI job (:func:`own_mpi_environment`).
     """
     inherited = own_mpi_environment() if own_mpi else dict(os.environ)
     return {
@@ -144,7 +146,7 @@ def _reason_file(job: Path) -> Path:
 def say_reason(error: JoulecastError, job: Path) -> None:
     """Write why this rank fails to the log, and to a file next to the job.
 
-    A launcher may end before it has passed on all that its ranks printed; the file is not lost.
+    A launcher may end before it has passed on all output of its ranks. The file is then still there.
     """
     print(f"error: {error}", file=sys.stderr, flush=True)
     with suppress(OSError):
@@ -152,11 +154,11 @@ def say_reason(error: JoulecastError, job: Path) -> None:
 
 
 def said_reason(job: Path, log: str) -> str | None:
-    """Why the last rank that failed, or the launcher, did so; ``None`` if none gave a reason.
+    """Reason why the last failed rank, or the launcher, failed; ``None`` if none gave a reason.
 
     Args:
         job: file of the ranks' job.
-        log: all that ranks and launcher have printed.
+        log: output of ranks and launcher.
     """
     with suppress(OSError):
         return _reason_file(job).read_text(encoding="utf-8")
@@ -166,7 +168,7 @@ def said_reason(job: Path, log: str) -> str | None:
 
 @contextmanager
 def opened_log(file: Path) -> Iterator[TextIO]:
-    """The open log that ranks append to; its folder is made if it is missing."""
+    """The log to which ranks append, open. If its folder is missing, it is made."""
     with explained_disk_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         log = open(file, "a+", encoding="utf-8")  # noqa: SIM115 (closed by the block below)
@@ -176,7 +178,7 @@ def opened_log(file: Path) -> Iterator[TextIO]:
 
 @dataclass(frozen=True)
 class LauncherEnd:
-    """End of a launcher: its exit code, the reason if it or a rank gave one, and all that was printed."""
+    """End of a launcher: its exit code, the reason (if the launcher or a rank gave one), and the output."""
 
     code: int
     reason: str | None
@@ -191,14 +193,15 @@ def run_ranks(
     lock: int,
     timeout_s: float,
 ) -> LauncherEnd:
-    """The end of a launcher, after all its ranks are gone.
+    """Run a launcher until all its ranks have ended. Returns how it ended.
 
     Args:
         command: the launcher with its ranks, or a single rank.
-        job_file: the ranks' job, in a folder that all hosts see.
-        log: gets what they print; open for reading too.
-        lock: descriptor of the machine's lock, which they inherit: it is held until the last one is gone.
-        timeout_s: they are ended when they have not finished by then.
+        job_file: file of the ranks' job, in a folder that all hosts see.
+        log: gets the output. It must be open for reading, too.
+        lock: descriptor of the machine's lock. The processes inherit it, so it is held until the last of them
+            has ended.
+        timeout_s: longest time. After it, the processes are ended.
 
     Raises:
         NotFinished: the ranks had not finished in time.

@@ -1,8 +1,8 @@
-"""A rank's part of a run: set up, train or calibrate while power is sampled, and hand over what was
-measured.
+"""A rank's part of a run: it prepares, trains or calibrates while power is sampled, and sends its
+measurements to rank 0.
 
-Ranks do not load pandas, and calibrations do not load torch: each would take every rank of every run some
-seconds. Rank 0 writes the record at the end.
+Ranks do not load pandas, and calibrations do not load torch, because loading takes some seconds in every rank
+of every run. Rank 0 writes the record at the end.
 """
 
 import os
@@ -78,7 +78,7 @@ def measure_this_run(
     """Do this rank's part of a run; rank 0 writes the record to ``out``.
 
     Args:
-        load: load by other programs before the run; rank 0 measures it if ``None``.
+        load: load by other programs before the run. ``None``: rank 0 measures it.
 
     Raises:
         JoulecastError: the MPI job does not fit the specification, or cannot be measured on this machine.

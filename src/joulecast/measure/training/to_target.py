@@ -3,8 +3,9 @@
     training = TrainingToTarget(Workload(network="lenet5", image_size=8), target_accuracy=0.9)
     trained = training.train(batch_size=64, seed=3)
 
-The loop is that of the campaign (:class:`~joulecast.measure.training.loop.Trainer`) on a single rank,
-evaluated on the test split after each epoch. The data set is opened once; each seed draws new weights.
+It uses the loop of the campaign (:class:`~joulecast.measure.training.loop.Trainer`) on a single rank. After
+each epoch, the network is evaluated on the test split. The data set is opened once. Each seed gives new
+weights.
 """
 
 import time
@@ -40,12 +41,12 @@ class TrainedToTarget:
 
     Attributes:
         reached: whether the accuracy met the target.
-        stopped: whether ``may_continue`` ended it, and not the target or the last epoch.
-        epochs: number of whole epochs, at least 1 unless it failed.
+        stopped: whether ``may_continue`` ended it (and not the target or the last epoch).
+        epochs: number of whole epochs. It is at least 1, unless the training failed.
         time_s: seconds of training and evaluations, without setting up.
         accuracy: result of the last evaluation, 0 to 1; ``None`` if there was none.
-        failed: why it failed (out of memory); ``epochs`` may be 0 then, and ``time_s`` includes setting up
-            if it failed there.
+        failed: why it failed (out of memory). ``epochs`` may then be 0. If it failed while setting up,
+            ``time_s`` includes this.
     """
 
     reached: bool
@@ -71,18 +72,18 @@ class TrainingToTarget:
     """One network and data set, to be trained with different batch sizes and seeds.
 
     Args:
-        target_accuracy: accuracy on the test split, above 0 to 1.
-        max_epochs: a training that has not reached the target by then has failed.
-        default_batch_size: batch size with ``learning_rate``. At other sizes the learning rate is
-            proportional to the size (linear scaling for SGD: Goyal et al. 2017, section 2.1); scaling by
-            the square root is for adaptive optimisers, which the loop does not have.
+        target_accuracy: accuracy to reach on the test split: above 0, at most 1.
+        max_epochs: most epochs. A training that does not reach the target within them has failed.
+        default_batch_size: batch size to which ``learning_rate`` belongs. The learning rate is proportional
+            to the batch size (linear scaling for SGD: Goyal et al. 2017, section 2.1). Scaling by the square
+            root is for adaptive optimisers. The loop has none.
         max_learning_rate: limit of the scaled learning rate; no limit if ``None``.
         threads: number of torch's threads.
-        prefetch_batches: batches prepared ahead in a thread; 0 is faster if preparing them takes hardly
-            any time.
+        prefetch_batches: number of batches that a thread prepares ahead. If preparing takes hardly any time,
+            0 is faster.
 
     Raises:
-        JoulecastError: this is a job of several MPI ranks; the data set cannot be opened.
+        JoulecastError: this process belongs to a job of several MPI ranks, or the data set cannot be opened.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class TrainingToTarget:
     def steps_per_epoch(self, batch_size: int) -> int:
         """Number of images divided by the batch size, rounded, at least 1.
 
-        A batch may span two epochs, so that rounding loses no image.
+        A batch may span two epochs. So no image is lost by rounding.
         """
         return max(1, round(len(self._splits.train) / batch_size))
 
@@ -125,7 +126,7 @@ class TrainingToTarget:
         return scaled if self._max_learning_rate is None else min(scaled, self._max_learning_rate)
 
     def device_uuid(self) -> str | None:
-        """UUID, as in NVML, of the GPU that is used; ``None`` on a CPU."""
+        """UUID of the GPU in use, as in NVML; ``None`` on a CPU."""
         if self._device == "cpu" or not torch.cuda.is_available():
             return None
         uuid = str(torch.cuda.get_device_properties(0).uuid)
@@ -145,14 +146,14 @@ class TrainingToTarget:
 
         Args:
             seed: seed of the weights, the order of images, and dropout.
-            begun: called when all is set up.
-            stepped: called after each step with the steps done.
-            ended: called after the last evaluation, before memory is freed.
-            may_continue: called after an epoch that missed the target, with the steps done and the accuracy.
-                It says whether to continue.
+            begun: is called when everything is prepared.
+            stepped: is called after each step, with the number of steps so far.
+            ended: is called after the last evaluation, before memory is freed.
+            may_continue: is called after an epoch that missed the target, with the number of steps so far and
+                the accuracy. It returns whether to continue.
 
         Raises:
-            JoulecastError: a GPU is configured and there is none; the network does not fit the images.
+            JoulecastError: a GPU is configured, but there is none; or the network does not fit the images.
         """
         steps = self.steps_per_epoch(batch_size)
         done, stopped = 0, False

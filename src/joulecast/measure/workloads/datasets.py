@@ -1,9 +1,9 @@
-"""Data sets by name: real images where a root is configured, digits where nothing is.
+"""Data sets by name. Without any configuration, the images are scikit-learn's digits.
 
-``digits`` ships with scikit-learn (1,797 real 8 x 8 images) and is enlarged to the image size, which is
-this data set's preprocessing. CIFAR and ImageNet folders are read by torchvision from a root that
-the user filled; nothing is downloaded. ``synthetic`` is seeded noise, for speed measurements. This module can
-be imported without torch, so that a campaign can be checked quickly.
+``digits`` comes with scikit-learn (1,797 real 8 x 8 images). The images are enlarged to the image size.
+torchvision reads CIFAR and ImageNet from a folder of the user. Nothing is downloaded. ``synthetic`` is seeded
+noise, for measurements of speed. This module can be imported without torch, so that a campaign can be checked
+quickly.
 """
 
 import gzip
@@ -32,7 +32,7 @@ DATASETS = ("digits", *ROOT_LAYOUT, "synthetic")
 
 
 class Images(Protocol):
-    """Images by index: the part of a data set that a loader needs."""
+    """Images by index. A loader needs only this of a data set."""
 
     classes: int
 
@@ -59,7 +59,7 @@ def _digits_table() -> NDArray[np.float64]:
 
 
 class Digits:
-    """scikit-learn's digits, enlarged bilinearly; the last fifth is the test split."""
+    """scikit-learn's digits, bilinearly enlarged. The last fifth is the test split."""
 
     classes = 10
 
@@ -109,7 +109,7 @@ class Synthetic:
 
 
 class FromTorchvision:
-    """A torchvision data set whose images go through decode, resize, crop and normalisation."""
+    """A data set of torchvision. Its images are decoded, resized, cropped and normalised."""
 
     def __init__(self, dataset: Any, classes: int) -> None:
         self._dataset, self.classes = dataset, classes
@@ -182,8 +182,8 @@ def open_dataset(
     """Open the train or test split of a data set.
 
     Raises:
-        JoulecastError: unknown name; a missing root, or one without images (says what to put
-            where); more classes in the data than the network has.
+        JoulecastError: the name is not known; the root is missing or has no images (the error says what to
+            put where); or the data have more classes than the network.
     """
     if name == "digits":
         images: Images = Digits(image_size, train)

@@ -1,8 +1,9 @@
 """A decoder-only transformer with the sizes of GPT-2 (Radford et al. 2019), as a plain module.
 
-Pre-norm blocks, learned positions, GELU in its tanh form, causal attention by torch's own kernel. The output
-layer may share its weight with the token embedding (tied, as in GPT-2); it has no bias. Weights are drawn as
-in GPT-2: normal with deviation 0.02, the layers that write to the residual stream by 1/sqrt(2 layers) less.
+It has pre-norm blocks, learned positions, GELU in its tanh form, and causal attention by torch's own kernel.
+The output layer has no bias. It may share its weight with the token embedding (tied, as in GPT-2). Weights
+are random as in GPT-2: normal with standard deviation 0.02. For layers that write to the residual stream,
+this is divided by sqrt(2 layers).
 """
 
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from torch.nn import functional
 
 @dataclass(frozen=True)
 class GPTSize:
-    """Sizes of the transformer; the defaults are GPT-2 small, 124 million parameters when tied."""
+    """Sizes of the transformer. The defaults give GPT-2 small, with 124 million parameters if tied."""
 
     layers: int = 12
     hidden: int = 768
@@ -66,7 +67,8 @@ class _Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Takes token ids ``(batch, length <= positions)``; gives logits ``(batch, length, vocabulary)``."""
+    """The transformer. It takes token ids ``(batch, length <= positions)``, and gives logits ``(batch,
+    length, vocabulary)``."""
 
     def __init__(self, size: GPTSize | None = None) -> None:
         super().__init__()
@@ -98,7 +100,8 @@ class GPT(nn.Module):
 
 
 def build_gpt(size: GPTSize | None = None, *, empty: bool = False) -> GPT:
-    """Build the transformer with random weights; ``empty`` on the ``meta`` device, without memory."""
+    """Build the transformer with random weights. If ``empty``, it is on the ``meta`` device, and takes no
+    memory."""
     if not empty:
         return GPT(size)
     with torch.device("meta"):

@@ -1,9 +1,9 @@
-"""The networks of the campaign by name, from torchvision unless stated otherwise.
+"""The networks of the campaign by name. They come from torchvision, with one exception.
 
-VGG16, ResNet50 and ViT-B/16 are those of the MC2 paper; ViT-S and ViT-Ti (Touvron et al. 2021, DeiT)
-are the same architecture for small machines; LeNet-5 is written here, for trainings that reach their
-target within a second; the others are those of the partitioning paper's Table 1. This module can be
-imported without torch, so that a campaign can be checked quickly.
+The MC2 paper uses VGG16, ResNet50 and ViT-B/16. ViT-S and ViT-Ti (Touvron et al. 2021, DeiT) have the same
+architecture, for small machines. The exception is LeNet-5: it is written in this module, for trainings that
+reach their target within a second. Most other networks are in Table 1 of the partitioning paper. This module
+can be imported without torch, so that a campaign can be checked quickly.
 """
 
 import sys
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NetworkInfo:
-    """Name in torchvision (``None``: it is not from there), and the smallest image the network takes."""
+    """Name in torchvision (``None``: it is not from torchvision), and the smallest image that the network
+    takes."""
 
     torchvision_name: str | None
     smallest_image: int
@@ -52,7 +53,7 @@ def network_info(name: str) -> NetworkInfo:
     """Look a network up.
 
     Raises:
-        JoulecastError: no such network; names the nearest ones.
+        JoulecastError: there is no such network. The error names similar ones.
     """
     if name in NETWORKS:
         return NETWORKS[name]
@@ -65,7 +66,7 @@ def check_size(name: str, image_size: int, patch_size: int) -> None:
     """Check that a network takes images of this size.
 
     Raises:
-        JoulecastError: too small, or not a multiple of the patch.
+        JoulecastError: the size is too small, or not a multiple of the patch.
     """
     info = network_info(name)
     if image_size < info.smallest_image:
@@ -138,11 +139,11 @@ def _lenet5(image_size: int, classes: int) -> "nn.Module":
 def build_network(name: str, image_size: int, patch_size: int, classes: int) -> "nn.Module":
     """Build a network with random weights (torch's current seed), for ``classes`` classes.
 
-    It takes ``(batch, 3, image_size, image_size)`` and gives ``(batch, classes)``; Inception gives a
-    named tuple with its auxiliary output while it trains.
+    It takes ``(batch, 3, image_size, image_size)`` and gives ``(batch, classes)``. While Inception trains, it
+    gives a named tuple, with its auxiliary output.
 
     Raises:
-        JoulecastError: unknown network, or a size it does not take.
+        JoulecastError: the network is not known, or does not take this size.
     """
     check_size(name, image_size, patch_size)
     info = network_info(name)
@@ -170,7 +171,7 @@ def build_network(name: str, image_size: int, patch_size: int, classes: int) -> 
 
 
 def build_empty(name: str, image_size: int, patch_size: int, classes: int) -> "nn.Module":
-    """A network on the ``meta`` device: shapes without memory or initialisation."""
+    """A network on the ``meta`` device. It has shapes, but no memory and no initial values."""
     import torch
 
     with torch.device("meta"):

@@ -1,1 +1,1 @@
-"""What to run: the setting of a training that meets a limit, and what that choice rests on."""
+"""Advice on what to run: the setting of a training within limits, and the data behind this choice."""

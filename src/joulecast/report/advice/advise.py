@@ -1,8 +1,7 @@
-"""Choice of the setting to train a network in, within a limit, and what that choice rests on.
+"""Chooses the setting for a training within limits, and says on which data the choice rests.
 
-Candidates are settings that were run, and settings that MC2 forecasts from these. Each says which of the
-two it is. Settings on hardware that was not run on are planned by simulation
-(:mod:`joulecast.report.advice.plan`).
+Candidates are settings that were run, and settings that MC2 forecasts from these. Each candidate says which
+of the two it is. For hardware without any run, :mod:`joulecast.report.advice.plan` simulates settings.
 """
 
 from collections.abc import Sequence
@@ -67,16 +66,16 @@ def advise(
 
     Args:
         records: folders of run records.
-        request: what is asked of them.
-        prices: of energy and time, and the intensity of CO2.
+        request: the question.
+        prices: prices of energy and time, and the CO2 of a kWh.
         known_runs: the runs of ``records``, if they have been read already.
 
     Returns:
-        As :func:`answer`.
+        The same as :func:`answer`.
 
     Raises:
-        JoulecastError: the network or platform is unknown, there are no records, or a limit needs a price
-            that is not given.
+        JoulecastError: the network or platform is unknown, there are no records, or a price is missing that a
+            limit needs.
     """
     check_prices_of(request, prices)
     found = _weigh(records, request, known_runs)
@@ -85,19 +84,19 @@ def advise(
 
 
 def answer(found: Weighed, limit: AdviceRequest | PlanRequest, prices: Prices) -> dict[str, Any]:
-    """What to choose, as plain data.
+    """The advice as plain data.
 
     Returns:
         ``request``, ``network``, ``platform``, ``nodes_are``, ``limit`` (how it was applied), ``prices``,
-        ``work``, ``weighed`` (the ``counts`` of nodes, GPUs or ranks, and ``why`` these), ``best``
-        (``None`` with ``why_none``), ``by_energy`` (what energy would choose, if time chooses because
-        energy is estimated), ``verdict`` (whether the best is clearly the best), ``candidates`` (the best
-        first, with ``within_limit`` and ``on_front``), ``refused``, ``rests_on``, ``warnings``,
+        ``work``, ``weighed`` (the ``counts`` of nodes, GPUs or ranks that were compared, and ``why``),
+        ``best`` (``None`` with ``why_none``), ``by_energy`` (what energy would choose, if time chooses
+        because energy is estimated), ``verdict`` (whether the best is clearly the best), ``candidates`` (the
+        best first, with ``within_limit`` and ``on_front``), ``refused``, ``rests_on``, ``warnings``,
         ``measure_next``, ``left_out``. Times are in s, energies in J and kWh, CO2 in kg; all are for the
         whole work.
 
     Raises:
-        JoulecastError: there is nothing to choose from. It says why.
+        JoulecastError: there is nothing to choose from. The error says why.
     """
     if not found.candidates:
         whys = dict.fromkeys(f"{row['setting']}: {row['why']}" for row in found.refused)
@@ -257,10 +256,10 @@ def measure_next(
 
     Args:
         candidates: all of them.
-        best: the choice. If there is none, what to do about it.
+        best: the choice. If there is none, the measurements are for the fastest candidate.
         most_nodes: the most nodes that were run; ``None`` if nothing was run.
         others: the candidates that could have been chosen in place of the best one.
-        least: the quantity that is smallest for the best.
+        least: the quantity that was minimised.
     """
     leading = best or nearest(candidates, {"time": 1.0}) or candidates[0]
     weighed = "time" if leading.ends(least)[0] is None else least

@@ -1,4 +1,4 @@
-"""A setting that could be run, with its expected time and energy, and what these rest on."""
+"""A setting that could be run, with its expected time and energy, and the data behind them."""
 
 import math
 from dataclasses import asdict, dataclass, replace
@@ -18,25 +18,28 @@ class Candidate:
     """One setting of a training. Times are in s, energies in J, both for the whole work.
 
     Attributes:
-        nodes: number of what ``nodes_are``; for an observed training, of its GPUs or ranks.
-        hosts, gpus: in use, if they are known.
-        energy_kwh, cost, co2_kg: with their intervals, by the given prices. ``cost_rests_on`` and
+        nodes: number of nodes, as ``nodes_are`` counts them. For an observed training, number of its GPUs or
+            ranks.
+        hosts, gpus: numbers in use, if they are known.
+        energy_kwh, cost, co2_kg: values by the given prices, with their intervals. ``cost_rests_on`` and
             ``co2_rests_on`` are the source of the joules in them.
         batch_size: samples in one step of all nodes; ``None`` if a log does not say it.
         time_low_s, time_high_s, energy_low_j, energy_high_j: 90 % interval of one run; ``None`` with
             ``why_no_interval``.
-        energy_source: measured, estimated, recorded, imported, or the source of the powers of a simulation.
-        supply, conversion_eff: where the joules were metered (:func:`joulecast.energy.prices.from_wall`).
+        energy_source: measured, estimated, recorded, imported; or for a simulation, the source of its powers.
+        supply, conversion_eff: whether the joules were metered before or behind the power supplies, and the
+            efficiency of these (:func:`joulecast.energy.prices.from_wall`).
         runs: number of recorded runs of exactly this setting.
-        runs_with_energy: number of those whose energy is known. Without any, the energy is MC2's.
-        width_is_assumed: whether no repeats show how runs differ, so that it is assumed.
-        extrapolation: in what the setting lies outside of what was measured.
-        times_beyond: its node count, divided by the largest that was run; at least 1.
+        runs_with_energy: number of these runs whose energy is known. If it is 0, the energy comes from MC2.
+        width_is_assumed: whether the width of the interval is assumed, because no repeats show how runs
+            differ.
+        extrapolation: the ways in which the setting lies outside of what was measured.
+        times_beyond: the setting's node count, divided by the largest that was run; at least 1.
         beyond_one_count: whether only one node count was run, and the setting has another one.
-        platform, precision: for a plan, which chooses them too.
-        power_limit_w: to which each GPU is set; ``None``: its highest.
+        platform, precision: only for a plan, which chooses them, too.
+        power_limit_w: power limit of each GPU; ``None``: its highest limit.
         near_memory_limit: whether it may not fit in memory after all.
-        is_calibrated: whether measured steps correct its simulation.
+        is_calibrated: whether measured steps correct the simulation.
     """
 
     nodes: int
@@ -139,20 +142,20 @@ class Candidate:
 
     @property
     def simplicity(self) -> tuple[int, int, str]:
-        """The key that decides between equals: fewer nodes, then the smaller batch, then the strategy's
-        name."""
+        """The key that decides between equal candidates: fewer nodes, then the smaller batch, then the name
+        of the strategy."""
         return self.nodes, self.batch_size or 0, self.strategy
 
     @property
     def cost_order(self) -> tuple[float, float, int, int, str]:
-        """The key for the order of cost: the least energy first (unknown ones last), then the least
-        time, then simplicity."""
+        """The key for the order of cost: the least energy first, then the least time, then simplicity.
+        Unknown energies come last."""
         joules = math.inf if self.energy_j is None else self.energy_j
         return steady(joules), steady(self.time_s), *self.simplicity
 
     def order(self, quantity: str) -> tuple[float, float, float, int, int, str]:
-        """The key for the order of a quantity: the least first (unknown ones last), then the order of
-        cost."""
+        """The key for the order of a quantity: the least value first, then the order of cost. Unknown values
+        come last."""
         value = self.ends(quantity)[0]
         return (math.inf if value is None else steady(value)), *self.cost_order
 
@@ -162,8 +165,8 @@ class Candidate:
 
 
 def dominates(one: Candidate, other: Candidate) -> bool:
-    """Whether ``one`` is expected to take no more time, energy and money than ``other``, and less of at
-    least one. Only quantities that are known of ``other`` count."""
+    """Whether ``one`` is expected to take at most as much time, energy and money as ``other``, and less of at
+    least one of them. Only quantities that are known for ``other`` count."""
     known = [
         (math.inf if ours is None else steady(ours), steady(theirs))
         for ours, theirs in (

@@ -1,4 +1,4 @@
-"""What a training may take, the candidate that meets this best, and whether it is clearly the best.
+"""Chooses the best candidate within the limits of a training, and says whether it is clearly the best.
 
 A limit is compared with the upper end of a candidate's 90 % interval. If only the expected time met a
 deadline, half of the runs would miss it. If a candidate has no interval, its expected value is compared.
@@ -59,7 +59,7 @@ def kind_of(limit: Limit) -> str:
 
 
 def check_prices_of(limit: Limit, prices: Prices) -> None:
-    """Raise a :class:`JoulecastError` if a price is missing that the limit needs."""
+    """Raise a :class:`JoulecastError` if the limit needs a price that is missing."""
     asked = {_OPTIONS[quantity]: quantity for quantity in limit.budgets}
     if limit.objective is not None:
         asked[f"--objective {limit.objective}"] = limit.objective
@@ -75,7 +75,7 @@ def check_priced(asked: Mapping[str, str], prices: Prices) -> None:
     """Refuse a request for money without a price, or for CO2 without an intensity.
 
     Args:
-        asked: the quantity (``cost``, ``co2``, ...), by the name of the option that asks for it.
+        asked: the quantities that are asked for (``cost``, ``co2``, ...), by the names of their options.
     """
     for name, quantity in asked.items():
         if quantity == "cost" and not prices.known:
@@ -107,7 +107,7 @@ def amounts_of(quantity: str, currency: str) -> Callable[..., list[str]]:
 
 @dataclass(frozen=True)
 class Choice:
-    """The best candidate, and which candidates are within the limit, by their places in the list."""
+    """The best candidate, and the candidates within the limit. Both are places in the list of candidates."""
 
     best: int | None
     why_none: str | None
@@ -158,11 +158,11 @@ class _Aim:
 
 
 def choose(candidates: Sequence[Candidate], limit: Limit, currency: str = "EUR") -> Choice:
-    """The best of the candidates within all budgets of a limit: the one with the smallest objective.
+    """The candidate with the smallest objective, among the candidates within all budgets.
 
-    If no objective is asked for, and no energy is known or it is only estimated, time is the objective.
-    If it replaces an estimated energy, counts beyond those that were run come last. Between equals, the
-    order is: less energy, less time, fewer nodes, smaller batch.
+    If no objective is asked for, and energy is not known or only estimated, the objective is time. If time
+    replaces an estimated energy, counts beyond the runs come last. If candidates are equal, the one with less
+    energy is taken, then the one with less time, fewer nodes, and a smaller batch.
     """
     within = tuple(
         all(_holds(candidate, *budget) for budget in limit.budgets.items())
@@ -235,8 +235,8 @@ def _judged_by(candidates: Sequence[Candidate], limit: Limit, aim: _Aim) -> str:
 
 
 def nearest(candidates: Sequence[Candidate], budgets: Mapping[str, float]) -> Candidate | None:
-    """The candidate that comes nearest to budgets that no candidate keeps; ``None`` if the limited
-    quantity is known for none of them."""
+    """The candidate that is nearest to the budgets, if no candidate keeps them; ``None`` if a limited
+    quantity is known for no candidate."""
 
     def beyond(candidate: Candidate) -> float | None:
         ratios = [
@@ -298,12 +298,12 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
     """Whether there is a clear winner, as plain data.
 
     Returns:
-        ``clear_winner``; it is ``None`` if there is no interval or no other setting, or if only one node
-        count was run and the choice has another one. ``overlapping`` has the settings within the limit
-        whose intervals overlap that of the best. Among these and the best, ``cheapest`` is the one with
-        the lowest cost (without a price: energy), and ``fastest`` the fastest one; for a clear winner,
-        the fastest of all within the limit. ``in_words`` says all this; it is ``None`` if there is no
-        choice.
+        ``clear_winner`` is ``None`` if there is no interval or no other setting, or if only one node count
+        was run and the choice has another one. ``overlapping`` has the settings within the limit whose
+        intervals overlap the interval of the best setting. ``cheapest`` and ``fastest`` are chosen among
+        these and the best setting. (The cheapest has the lowest cost, or without a price the lowest energy.)
+        For a clear winner, ``fastest`` is the fastest of all settings within the limit. ``in_words`` says all
+        this in sentences. It is ``None`` if there is no choice.
     """
     nothing: dict[str, Any] = {
         "clear_winner": None,

@@ -53,13 +53,13 @@ class Campaign:
 
     @property
     def knows_exchange(self) -> bool:
-        """Whether the runs show what more nodes cost. Imported runs do, by the times of others on more
-        nodes."""
+        """Whether the runs show what an exchange between nodes costs. Imported runs always do, because the
+        times of others on more nodes are known."""
         return self.imported or self.evidence.shows_exchange
 
     @property
     def why_no_energy(self) -> str:
-        """Reason why there is no energy, as in the records."""
+        """Reason why there is no energy, from the records."""
         reasons = self.runs["why_no_energy"].dropna()
         return str(reasons.iloc[0]) if len(reasons) else "the runs carry no energy"
 
@@ -76,8 +76,9 @@ def read_campaign(
         known_runs: the runs of ``records``, if they have been read already.
 
     Raises:
-        JoulecastError: there are no records, none is left to fit, or the network is not in them or not on
-            this platform; or it is on several platforms and none was named. It lists what there is.
+        JoulecastError: there are no records, or no record is left to fit; the network is not in them, or not
+            on this platform; or the network is on several platforms, and none was named. The error lists the
+            networks and platforms.
     """
     if not records:
         raise JoulecastError("there are no records; measure or import some (--records)")
@@ -173,12 +174,12 @@ def campaign_candidates(
 
     Args:
         work: samples (or epochs) to train on. If a batch does not divide it, the last step is whole, too.
-        asked: the scales; by default as :func:`joulecast.energy.forecast.asked_counts` has them.
-        batches: batches of all nodes; by default those that were run, of all nodes and of a rank.
+        asked: the scales. By default, :func:`joulecast.energy.forecast.asked_counts` gives them.
+        batches: batches of all nodes. By default, the batches that were run, of all nodes and of a rank.
 
     Returns:
-        The candidates; the settings that are no candidates, each with ``setting`` and ``why``; and notes
-        if the model and the runs differ.
+        Three lists: the candidates; other settings, each with ``setting`` and ``why`` it is no candidate; and
+        notes if the model and the runs differ.
     """
     ranks_per_node = float(campaign.runs["ranks"].iloc[-1] / campaign.runs["nodes"].iloc[-1])
     settings = [

@@ -1,9 +1,9 @@
-"""A forecast for hardware on which none of the records ran: simulated times, and the power of described
-nodes.
+"""A forecast for hardware on which no record was made. It uses simulated times, and powers from descriptions
+of nodes.
 
-The simulator says how long a step takes on any platform whose GPU is described. It knows neither a
-training's own code nor what surrounds its steps. The records know both. The time of a step in the
-records, divided by the simulated time on the same platform, is a factor. The other platform gets this
+The simulator says how long a step takes on any platform whose GPU is described. It knows neither the code of
+a training, nor what happens between its steps. Both are in the times of the records. The time of a step in
+the records, divided by the simulated time on the same platform, is a factor. The other platform gets this
 factor, too. MLPerf submitters who trained one network on two platforms show how far such factors differ
 (:func:`joulecast.energy.intervals.judged_widths`).
 """
@@ -68,7 +68,7 @@ def simulate_training(
     """The step of the fastest strategy that fits in memory.
 
     Args:
-        batch: samples in one step of all devices.
+        batch: samples in one step, of all devices together.
 
     Raises:
         JoulecastError: there is no such network or platform, or no strategy fits.
@@ -231,13 +231,13 @@ def forecast_other_platform(
 
     Args:
         folders: run records, imported or measured.
-        asked: with a ``platform``.
+        asked: the request. It has a ``platform``.
 
     Returns:
-        As :func:`joulecast.energy.forecast.forecast`. The ``basis`` of all is ``simulated``.
+        The same as :func:`joulecast.energy.forecast.forecast`. The ``basis`` of all rows is ``simulated``.
 
     Raises:
-        JoulecastError: nothing can be forecast. It gives the reasons.
+        JoulecastError: nothing can be forecast. The error gives the reasons.
     """
     # What is wrong with the platform is wrong for all.
     platform_and_costs(simulated_platform(str(asked.platform)), asked.precision)

@@ -1,8 +1,8 @@
-"""A plan: on which platform to train a network, and how. The platforms are simulated.
+"""A plan: on which platform to train a network, and in which setting. All settings are simulated.
 
-Every setting of platform, devices, batch and precision is simulated with its fastest strategy that fits
-in memory, at every power limit. Among these, the one with the smallest objective within the limits is
-chosen, as in advice on runs.
+Every setting of platform, devices, batch and precision is simulated with its fastest strategy that fits in
+memory, at every power limit. The setting with the smallest objective within the limits is chosen, as in
+advice on runs.
 """
 
 from collections.abc import Iterator, Mapping
@@ -37,17 +37,17 @@ Refused = dict[str, str]
 
 
 def plan(request: PlanRequest, prices: Prices) -> dict[str, Any]:
-    """Choose on which platform to train a network, and how.
+    """Choose on which platform to train a network, and in which setting.
 
     Args:
-        prices: of energy and nodes, and the intensity of CO2. The request has those of GPUs.
+        prices: prices of energy and nodes, and the CO2 of a kWh. Prices of GPUs are in the request.
 
     Returns:
-        As :func:`joulecast.report.advice.advise.answer`.
+        The same as :func:`joulecast.report.advice.advise.answer`.
 
     Raises:
-        JoulecastError: there is no such network or platform, a platform's file lacks a fact, nothing
-            fits, or a limit needs a price that is not given.
+        JoulecastError: there is no such network or platform, a platform's file lacks a fact, nothing fits, or
+            a price is missing that a limit needs.
     """
     hours, (machines, refused) = request.price_gpu_hour, _machines(request)
     of_platform = {
@@ -130,7 +130,7 @@ def _why_not(machine: Machine, devices: int) -> str | None:
 
 
 def find_fastest(machine: Machine, devices: int, batch: int) -> Simulation | str:
-    """The fastest strategy that fits in memory; or why there is none."""
+    """The fastest strategy that fits in memory; or the reason why none fits."""
     why = _why_not(machine, devices)
     if why is not None:
         return why

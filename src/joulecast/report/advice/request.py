@@ -1,4 +1,4 @@
-"""The questions that advice answers: the setting to train in, within limits."""
+"""Requests for advice: which setting to choose for a training, within limits."""
 
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -29,7 +29,7 @@ from joulecast.simulate.request import Objective, PeakPrecision, SimulatedTraini
 
 
 class Limit(Request):
-    """What a training may take (each limit may be missing), and what to minimise within this."""
+    """The limits of a training (each may be missing), and the quantity to minimise within them."""
 
     objective: Objective | None = Field(
         default=None,

@@ -48,9 +48,10 @@ def rising_value(
     devices: int,
     fit: CampaignFit | None = None,
 ) -> Value | None:
-    """The objective as a function of a step's seconds and its computing seconds, if it rises with both.
+    """The objective as a function of two arguments: a step's seconds, and its computing seconds. The
+    objective must rise with both.
 
-    ``None`` if this is not known. Then a search has to simulate all strategies.
+    ``None`` if it is not known whether it does. A search then has to simulate all strategies.
     """
     if objective == "time":
         return lambda step_s, _: step_s
@@ -80,11 +81,11 @@ def ranked(
     """Steps as plain data with their joules and cost. The best one by the objective comes first.
 
     Args:
-        simulations: of one batch. Equal ones are already in the order that they should have.
-        fit: for the joules, as for :func:`joulecast.energy.strategy_energy.simulation_energy`.
+        simulations: simulations with the same batch. Between equal ones, their order is kept.
+        fit: the fit for the joules, as in :func:`joulecast.energy.strategy_energy.simulation_energy`.
 
     Raises:
-        JoulecastError: the objective needs joules, which are not known. It says why.
+        JoulecastError: the objective needs joules, and they are not known. The error says why.
     """
     rows = [_row(simulation, prices or Prices(), fit) for simulation in simulations]
     key = _KEYS[objective]

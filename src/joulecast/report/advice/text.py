@@ -75,7 +75,7 @@ def _choice(advice: Mapping[str, Any], in_joules: InWords) -> list[str]:
 
 
 def advice_text(advice: Mapping[str, Any]) -> str:
-    """The advice of :func:`joulecast.report.advice.advise.advise` as text, without an end of line."""
+    """The advice of :func:`joulecast.report.advice.advise.advise` as text, without a newline at the end."""
     work, best, prices = advice["work"], advice["best"], Prices(**advice["prices"])
     paid = [name for name, _ in _paid({}, prices)]
     unit = unit_of(advice["candidates"][0]["nodes_are"])
@@ -145,7 +145,7 @@ _FRONT = 16
 
 
 def plan_text(planned: Mapping[str, Any]) -> str:
-    """The plan of :func:`joulecast.report.advice.plan.plan` as text, without an end of line."""
+    """The plan of :func:`joulecast.report.advice.plan.plan` as text, without a newline at the end."""
     prices, work, best = Prices(**planned["prices"]), planned["work"], planned["best"]
     rows = planned["candidates"]
     in_joules = consumptions_of(row["energy_j"] for row in rows)

@@ -41,9 +41,10 @@ ENERGY, TIME, COST, CO2 = "energy", "time", "cost", "CO2e"
 
 @dataclass(frozen=True)
 class Quantity:
-    """What a chart draws: its columns in a forecast, and its words.
+    """A quantity that a chart draws: its columns in a forecast, and its words.
 
-    ``units`` has, for each unit, the least value for which it is used, its size in base units, and its name.
+    ``units`` describes each unit by three values: the least quantity for which it is used, its size in base
+    units, and its name.
     """
 
     name: str
@@ -53,7 +54,8 @@ class Quantity:
     in_words: Callable[..., list[str]]
 
     def of(self, row: Row, end: str = "") -> float | None:
-        """The quantity of a forecast, or an ``end`` of its interval: ``_low`` or ``_high``."""
+        """The values of this quantity in a forecast, or an ``end`` of their intervals: ``_low`` or
+        ``_high``."""
         value: float | None = row.get(f"{self.column}{end}{self.unit}")
         return value
 
@@ -224,14 +226,14 @@ def _ends(frame: pd.DataFrame, room: alt.Scale) -> pd.DataFrame:
 
 
 def forecast_charts(rows: Sequence[Row], currency: str = "EUR") -> dict[str, Chart]:
-    """Charts of forecasts against their scale. The keys are what they show: :data:`ENERGY`, :data:`COST`,
-    :data:`CO2` and :data:`TIME`, if it is known.
+    """Charts of forecasts against their scale, by quantity: :data:`ENERGY`, :data:`COST`, :data:`CO2` and
+    :data:`TIME`. A quantity that is not known has no chart.
 
     Args:
         rows: ``forecasts`` of :func:`joulecast.energy.forecast.forecast`. ``most_run`` in a row is the
             largest scale on which the training was run. Beyond it, lines are dashed. The part of the chart
             beyond the ``most_run`` of all trainings is shaded.
-        currency: of their costs.
+        currency: currency of the costs.
     """
     charts, names = {}, list(dict.fromkeys(training_names(rows)))
     for quantity in quantities(currency):
@@ -242,7 +244,8 @@ def forecast_charts(rows: Sequence[Row], currency: str = "EUR") -> dict[str, Cha
 
 
 def forecast_chart(rows: Sequence[Row]) -> alt.HConcatChart:
-    """Energy and time of forecasts against their scale, side by side. If no energy is known, only the time.
+    """Energy and time of forecasts against their scale, side by side. If no energy is known, only the time is
+    shown.
 
     Args:
         rows: ``forecasts`` of :func:`joulecast.energy.forecast.forecast`.

@@ -1,4 +1,5 @@
-"""The energy-time front of all settings: what was run, and what is forecast from it."""
+"""The front of energy and time of all settings: the settings that were run, and the settings that were
+forecast."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -31,13 +32,13 @@ _ENERGIES = ("energy_j", "energy_low_j", "energy_high_j")
 
 
 def energy_time_front(advised: Sequence[Advised], finding: str) -> Figure:
-    """All candidates of the advice by time and energy for the same work. Those that no other beats in
-    both are joined.
+    """All candidates of the advice, by time and energy for the same work. A line joins the candidates that no
+    other candidate beats in both.
 
     Charts of the same work have the same axes. Energies of different sources have separate charts.
 
     Args:
-        finding: which setting costs least, in words.
+        finding: a sentence that says which setting costs least.
 
     Raises:
         NothingToShow: no candidate has an energy.
@@ -131,11 +132,11 @@ def _front(points: pd.DataFrame, alike: pd.DataFrame, workload: str, source: str
 def front_marks(
     points: pd.DataFrame, x: alt.X, y: alt.Y, kinds: Mapping[str, str], hover: Sequence[str]
 ) -> alt.LayerChart:
-    """Settings as dots in the colours of their ``kind``. Those whose ``front`` is :data:`ON_FRONT` are
-    large, and joined.
+    """Settings as dots in the colours of their ``kind``. Dots whose ``front`` is :data:`ON_FRONT` are large,
+    and a line joins them.
 
     Args:
-        kinds: colours by kind.
+        kinds: a colour for each kind.
         hover: columns that a dot shows on hovering.
     """
     on_front = points[points["front"] == ON_FRONT].sort_values(str(x["shorthand"]).split(":")[0])

@@ -1,8 +1,8 @@
-"""Charts as SVG inside a page. They are drawn when the page is made, with the numbers of each mark.
+"""Charts as SVG inside a page. They are drawn when the page is made, and keep the numbers of each mark.
 
-``data-tip`` of a mark has what a reader sees on hovering, as ``name: text``, separated by :data:`PARTED`.
-Colours are those of :data:`~joulecast.report.figures.style.SHADES`, so that a page shows them on a dark
-background, too.
+The attribute ``data-tip`` of a mark has the text that a reader sees on hovering. It consists of parts ``name:
+text``, separated by :data:`PARTED`. Colours are those of :data:`~joulecast.report.figures.style.SHADES`, so
+that a page shows them on a dark background, too.
 """
 
 import json
@@ -32,7 +32,7 @@ def inline_svg(chart: Chart, name: str) -> str:
     """The chart as an SVG element.
 
     Args:
-        name: of the chart. No other chart on the page has it.
+        name: name of the chart. No other chart on the page has this name.
     """
     fit: dict[str, Any] = {"autosize": {"type": "fit-x", "contains": "padding"}, "width": _WIDTH}
     spec = _described(chart.to_dict()) | fit
@@ -71,7 +71,8 @@ def _described(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def page_colours() -> str:
-    """CSS: the page's colours by name, for light and for dark screens (paper is light), and in its charts."""
+    """CSS with the page's colours by name, for light and for dark screens (paper is light). The charts use
+    the same colours."""
     light, dark = (
         "".join(f"--{name}:{shades[of]};" for name, shades in SHADES.items()) for of in (0, 1)
     )

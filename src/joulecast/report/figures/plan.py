@@ -24,10 +24,11 @@ _ENDS = ("", "_low", "_high")
 
 
 def plan_front(planned: Mapping[str, Any]) -> Figure:
-    """All settings of a plan. Those that no other beats in time and money are joined, and have intervals.
+    """All settings of a plan. A line joins the settings that no other setting beats in time and money. Only
+    these have intervals.
 
     Args:
-        planned: of :func:`joulecast.report.advice.plan.plan`.
+        planned: the result of :func:`joulecast.report.advice.plan.plan`.
 
     Raises:
         NothingToShow: no setting has a cost or an energy.

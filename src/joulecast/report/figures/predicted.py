@@ -1,4 +1,4 @@
-"""The figure of predictions against measurements."""
+"""The figure that shows predictions against measurements."""
 
 import altair as alt
 import pandas as pd
@@ -32,8 +32,8 @@ _OTHERS = "others"
 
 
 def predicted_against_measured(fit: CampaignFit) -> Figure:
-    """MC2's predictions of settings that its fit had not seen, against the measurements. Times and energies
-    are separate charts.
+    """MC2's predictions of settings that its fit had not seen, against the measurements: one chart of times,
+    one chart of energies.
 
     Raises:
         NothingToShow: nothing was fitted.

@@ -107,7 +107,7 @@ Chart = alt.Chart | alt.LayerChart
 class Figure:
     """A figure of the page: charts side by side, and what they show in words.
 
-    ``finding`` is what a reader should remember. ``how_to_read`` explains points and lines. ``files`` are
+    ``finding`` is what a reader should remember. ``how_to_read`` explains points and lines. ``files`` names
     the tables in the results from which the numbers come, without suffix.
     """
 
@@ -164,19 +164,19 @@ def value_axis(scale: alt.Scale) -> alt.Axis:
 
 
 def row_axis(names: Sequence[str]) -> alt.Axis:
-    """The axis of rows with names. It leaves room for a reader's font, which may be wider than the font
-    with which names are measured."""
+    """The axis of rows with names. The reader's font may be wider than the font that was used to measure the
+    names. So there is some more room."""
     longest = max(map(len, names), default=0)
     room = min(_ROW_LABEL * _WIDER, _LETTER * longest)
     return alt.Axis(labelLimit=_ROW_LABEL, ticks=False, minExtent=room)
 
 
 def label_places(ends: pd.Series, scale: alt.Scale, height: float) -> pd.Series:
-    """Values at which the names of lines stand, as near to the ends of the lines as there is room.
+    """Where the names of lines stand: values as near to the ends of the lines as possible, without overlaps.
 
     Args:
-        ends: values of the ends, all within the scale.
-        height: of the chart in pixels.
+        ends: values at the ends of the lines, all within the scale.
+        height: height of the chart in pixels.
     """
     is_log = scale.to_dict().get("type") == "log"
     low, high = (math.log(end) if is_log else end for end in scale.domain)
@@ -193,8 +193,8 @@ def label_places(ends: pd.Series, scale: alt.Scale, height: float) -> pd.Series:
 
 
 def titled(chart: Chart, title: str, height: int = HEIGHT, below: str = "") -> Chart:
-    """The chart with a title, and with the text ``below`` it. Parts of this text (``a; b``) get lines of
-    their own."""
+    """The chart with a title, and with the text ``below`` it. Parts of this text (``a; b``) are on separate
+    lines."""
     whole = below.replace(" ", "\xa0").replace(";\xa0", "; ")
     parts = textwrap.wrap(whole, _BELOW, break_long_words=False, break_on_hyphens=False)
     wrapped = [line.replace("\xa0", " ") for line in parts]

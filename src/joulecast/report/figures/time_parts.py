@@ -1,4 +1,4 @@
-"""The figure of the parts of a run's time that its stages take."""
+"""The figure that shows which parts of a run's time its stages take."""
 
 from collections.abc import Mapping
 

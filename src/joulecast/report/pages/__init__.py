@@ -1,4 +1,4 @@
-"""Pages for people: the overview of a campaign's results, as one file that needs no other.
+"""Pages for people. The overview of a campaign's results is one file, which needs no other file.
 
 ``report.results_folder`` reads what the rules wrote. ``report.campaign`` gives the answers, and
 ``report.figures`` draws. ``settings``, ``cost_and_time`` and ``clusters_and_papers`` put the numbers into

@@ -1,4 +1,4 @@
-"""The parts of the page that are not from the campaign.
+"""The parts of the page that do not come from the campaign.
 
 They are the errors of energy on clusters that others metered, and how many of the papers' numbers were
 reproduced.
@@ -25,7 +25,7 @@ _SPLITS = {
 
 @dataclass(frozen=True)
 class Metered:
-    """A line for the first screen, how to read the table, and the table."""
+    """The part about metered clusters: a line for the first screen, how to read the table, and the table."""
 
     in_short: str
     how_to_read: str
@@ -33,10 +33,11 @@ class Metered:
 
 
 def metered_section(results: Results) -> Metered:
-    """The errors of MC2 and its rivals on metered clusters, on runs that the fits had not seen.
+    """The part about the errors of MC2 and its rivals on metered clusters, for runs that the fits had not
+    seen.
 
     Raises:
-        NothingToShow: the table does not exist, or has nothing that was held out.
+        NothingToShow: the table does not exist, or has no held-out runs.
     """
     if METERED not in results.tables:
         raise NothingToShow(f"{_FILE} is not here", "energy_tables")
@@ -107,7 +108,7 @@ def _grid(asked: pd.DataFrame) -> Table:
 
 
 def verdicts_by_paper(results: Results) -> Table:
-    """Verdicts in the papers' table, counted by paper.
+    """The number of rows with each verdict in the papers' table, by paper.
 
     Raises:
         NothingToShow: the table does not exist.

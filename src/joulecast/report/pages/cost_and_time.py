@@ -25,7 +25,7 @@ _MOST_SPOKEN = 4
 
 @dataclass(frozen=True)
 class Badge:
-    """A warning for the reader: a few words, the class of their colour, and a longer text."""
+    """A warning for the reader: a few words, a CSS class for their colour, and a longer text."""
 
     text: str
     kind: str
@@ -34,8 +34,8 @@ class Badge:
 
 @dataclass(frozen=True)
 class CostAndTime:
-    """Forecasts as ``charts``, by what they show, and as a table. Each chart has a text for readers who
-    cannot see it."""
+    """Forecasts as ``charts`` (by quantity), and as a table. Each chart has a text for readers who cannot see
+    it."""
 
     charts: dict[str, Chart]
     spoken: dict[str, str]

@@ -1,9 +1,9 @@
 """The overview page: one file with the answer, how sure it is, the figures behind it, and how to repeat
 it.
 
-It works from a folder (``file://``), without a network and without JavaScript, because charts are in it
-as SVG. If the campaign did not make a part, the page shows the reason in its place, with the command that
-makes the part.
+It works from a folder (``file://``), without a network and without JavaScript, because it contains the charts
+as SVG. If the campaign did not make some part, the page shows the reason, and the command that makes this
+part.
 """
 
 import os
@@ -58,8 +58,8 @@ def write_overview(
     Args:
         results: the folder of a campaign that was fitted.
         out: the page; by default ``index.html`` in the folder.
-        configfile: of the campaign, for the commands that the page shows.
-        prices: for money and CO2.
+        configfile: the campaign's configuration file, for the commands on the page.
+        prices: prices for money and CO2.
 
     Raises:
         JoulecastError: there are no fits, a file cannot be read, or the page cannot be written.
@@ -77,10 +77,10 @@ def page_context(
     prices: Prices = NO_PRICES,
     start: Path | None = None,
 ) -> dict[str, Any]:
-    """What the page shows, part by part. The arguments are as for :func:`write_overview`.
+    """The content of the page, part by part. The arguments are the same as for :func:`write_overview`.
 
     Args:
-        start: the folder of the page, from which its links start; by default the results.
+        start: the folder of the page. Links are relative to it. By default the results.
 
     Raises:
         JoulecastError: there are no fits, or a file cannot be read.

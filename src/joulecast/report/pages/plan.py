@@ -17,7 +17,7 @@ def write_plan_page(planned: Mapping[str, Any], page: Path) -> None:
     """Write the page of a plan. It needs no network and no JavaScript.
 
     Args:
-        planned: of :func:`joulecast.report.advice.plan.plan`.
+        planned: the result of :func:`joulecast.report.advice.plan.plan`.
 
     Raises:
         JoulecastError: the page cannot be written.

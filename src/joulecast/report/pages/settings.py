@@ -63,10 +63,10 @@ def _is_clear(one: Advised) -> bool | None:
 
 
 def cautions(notes: Sequence[str], advised: Sequence[Advised]) -> list[str]:
-    """What a reader must know before using the numbers, each with the networks that it concerns.
+    """Warnings that a reader must know before using the numbers. Each has the networks that it concerns.
 
     Args:
-        notes: of the forecast. Those on a network's runs are also in its advice.
+        notes: notes of the forecast. Notes on the runs of a network are also in the advice on it.
         advised: the advice on each network.
     """
     of_advice = [
@@ -127,7 +127,7 @@ def _ends(row: Mapping[str, Any], quantity: str, unit: str) -> list[Any]:
 
 
 def paid_names(prices: Prices) -> list[str]:
-    """Columns of money and CO2 for which there are numbers."""
+    """Names of the columns for money and CO2, if there are numbers for them."""
     return ["cost"] * prices.known + ["CO2e"] * (prices.co2 is not None)
 
 
@@ -144,7 +144,7 @@ def settings_table(costs: pd.DataFrame, prices: Prices) -> Table:
     """A row for each network and node count: time, energy, its source, joules per sample, and MC2's error.
 
     Args:
-        costs: of :func:`joulecast.report.campaign.costs`.
+        costs: the table of :func:`joulecast.report.campaign.costs`.
     """
     ones = " or ".join(unit.removesuffix("s") for unit in sorted(set(costs["unit"])))
     works = sorted({work_in_words(unit) for unit in costs["unit"]})

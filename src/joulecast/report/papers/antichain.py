@@ -25,7 +25,7 @@ _OURS = (
 
 
 def of_antichain(published: PublishedPartitioning) -> Paper:
-    """The paper, the data behind our numbers, and the quantities in its line of the summary."""
+    """The paper, the data behind our numbers, and the quantities that the summary names for it."""
     return Paper(
         _PAPER,
         published,
@@ -51,9 +51,9 @@ def antichain_rows(
     """Rows of Table 1 and of the speedups.
 
     Args:
-        experiments: of :func:`joulecast.partition.planner_experiment.partition_experiment` on the
-            profiles that we assume to be the paper's inputs.
-        own_experiments: the same on graphs that this project measured, here or when it recorded them.
+        experiments: results of :func:`joulecast.partition.planner_experiment.partition_experiment` on some
+            profiles. We assume that these were the paper's inputs.
+        own_experiments: the same on graphs that this project measured, now or earlier.
         published: the paper's numbers.
         tables: folder of ``partition_quality.html``, which shows ``own_experiments``.
     """

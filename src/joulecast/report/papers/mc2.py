@@ -1,4 +1,5 @@
-"""MC2's error table: errors of the model and its rivals, and how much better it is than each rival."""
+"""The rows of the MC2 paper: errors of the model and its rivals, and how much better MC2 is than each
+rival."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -27,7 +28,8 @@ _NOT_JUDGED = (
 
 
 def of_mc2(published: PublishedErrors, tables: Path) -> Paper:
-    """The paper, what our numbers are made of, the quantities in its line, and where a rival is better.
+    """The paper, the data behind our numbers, the quantities that the summary names for it, and where a rival
+    is better.
 
     Args:
         tables: folder of ``energy_summary``.
@@ -63,7 +65,7 @@ def _rivals(tables: Path) -> str:
 
 
 def mc2_rows(tables: Path, published: PublishedErrors) -> list[Row]:
-    """Rows of the energy tables of metered runs, one for each question on which they were judged.
+    """Rows from the energy tables of metered runs: one row for each kind of judgement.
 
     Args:
         tables: folder of ``energy_summary`` and ``energy_improvement``.

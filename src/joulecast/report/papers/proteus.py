@@ -20,7 +20,7 @@ _TIMED = "the paper's public code, timed for this project on another machine wit
 
 
 def of_proteus(published: PublishedSimulators) -> Paper:
-    """The paper, what our numbers are made of, and the quantities in its line."""
+    """The paper, the data behind our numbers, and the quantities that the summary names for it."""
     return Paper(
         _PAPER,
         published,

@@ -1,4 +1,4 @@
-"""A published number next to ours, and the verdict on the two."""
+"""A published number next to ours, and the verdict on our number."""
 
 import os
 from collections.abc import Sequence
@@ -20,7 +20,8 @@ COLUMNS = (
 
 
 class Verdict(StrEnum):
-    """The verdict on a number and ours. The number is printed in a paper, or comes from its code."""
+    """The verdict on our number. It is compared with a number that a paper prints, or that comes from the
+    paper's code."""
 
     REPRODUCED = "reproduced"
     BETTER = "better"
@@ -37,16 +38,18 @@ class Row:
     """A published number and ours.
 
     Attributes:
-        published: as printed; a text if the paper prints no exact number (``>60``); ``None`` if it prints
-            nothing, and ``reference`` is used in its place.
-        ours: ``None`` if there is none, with the reason in ``why_not_comparable`` or ``missing``.
-        source: of ours: measured, recorded, imported, simulated, replayed or estimated.
-        improves: the direction in which ours is better beyond the tolerance; ``neither`` for a fact that
-            is either reproduced or not.
+        published: the number as printed. It is a text if the paper prints no exact number (``>60``). It is
+            ``None`` if the paper prints nothing. Then ``reference`` is used.
+        ours: our number. It is ``None`` if there is none. ``why_not_comparable`` or ``missing`` has the
+            reason.
+        source: source of our number: measured, recorded, imported, simulated, replayed or estimated.
+        improves: the direction in which a number is better (``neither`` for a fact that can only be
+            reproduced or not).
         why_not_comparable: empty if the setting is the same.
-        missing: what is needed for ours, and how to get it; empty if it is there.
-        reference: a number to compare with that no paper prints. ``reference_is`` says what it is.
-        ours_from: the file from which ours was read, if possible a page.
+        missing: the data that our number needs and that are missing, and how to get them; empty if nothing is
+            missing.
+        reference: a number to compare with, if no paper prints one. ``reference_is`` says what it is.
+        ours_from: the file from which our number was read, if possible a page.
     """
 
     paper: str
@@ -67,7 +70,7 @@ class Row:
 
     @property
     def theirs(self) -> float | str | None:
-        """The number with which ours is compared: the published one, or the reference."""
+        """The number that we compare ours with: the published number, or the reference."""
         return self.reference if self.published is None else self.published
 
     @property
@@ -79,8 +82,8 @@ class Row:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict by the tolerance, if there is anything to judge. Only a printed number can be
-        reproduced."""
+        """The verdict, which follows from the tolerance. Only a number that a paper prints can be
+        *reproduced*."""
         if self.missing:
             return Verdict.MISSING
         theirs, printed = self.theirs, self.published is not None
@@ -103,8 +106,8 @@ def paper_table(rows: Sequence[Row], folder: Path | None = None) -> pd.DataFrame
     """The rows with their verdicts, in ``COLUMNS``.
 
     Args:
-        rows: of all papers.
-        folder: in which the table is written. ``ours_from`` is relative to it.
+        rows: rows of all papers.
+        folder: folder of the table. ``ours_from`` is relative to it.
     """
     described = [
         {

@@ -1,4 +1,5 @@
-"""A row for each claim and a line for each paper, computed from the rows of their numbers."""
+"""Summaries of the papers' table: a row for each claim, and a line for each paper. They are computed from the
+rows of the numbers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,9 +22,9 @@ class Paper:
 
     Attributes:
         name: as in the column ``paper`` of the table.
-        published: its numbers, citation and claims.
-        regenerated_on: what our numbers are made of.
-        headlines: its claims in short, each with the quantities on whose numbers it rests.
+        published: the paper's numbers, citation and claims.
+        regenerated_on: the data behind our numbers.
+        headlines: the paper's claims in short. Each has the names of the quantities that support it.
         rivals: a sentence that says where a rival is better.
     """
 
@@ -40,10 +41,11 @@ class Summary:
 
     Attributes:
         paper: the paper.
-        in_short: how many of its printed numbers are reproduced; and, counted apart, how many of its code.
-        regenerated: how many numbers were regenerated, and on what.
+        in_short: how many of the printed numbers are reproduced, and separately how many numbers of the
+            paper's code.
+        regenerated: how many numbers were regenerated, and on which data.
         near: sentences that say how near our numbers are.
-        why_not: why the rest cannot be compared, the most frequent reason first.
+        why_not: reasons why the other numbers cannot be compared, the most frequent first.
     """
 
     paper: Paper
@@ -54,13 +56,13 @@ class Summary:
 
     @property
     def why_not_what(self) -> str:
-        """The numbers for which the reasons in ``why_not`` are given."""
+        """The numbers to which the reasons in ``why_not`` apply."""
         none = self.in_short == Verdict.NOT_COMPARABLE.value
         return "Why it is not comparable" if none else "Why not the rest"
 
 
 def summaries(table: pd.DataFrame, papers: Sequence[Paper]) -> list[Summary]:
-    """The lines of the papers, in their order.
+    """A line for each paper, in the order of the papers.
 
     Args:
         table: of :func:`joulecast.report.papers.rows.paper_table`.
@@ -137,7 +139,7 @@ def _judged(rows: pd.DataFrame) -> list[str]:
 
 
 def claims_table(table: pd.DataFrame, papers: Sequence[Paper]) -> pd.DataFrame:
-    """A row for each claim: what is printed, what came out here, on what, and the verdict.
+    """A row for each claim: the printed numbers, our numbers, the data behind ours, and the verdict.
 
     Args:
         table: of :func:`joulecast.report.papers.rows.paper_table`.

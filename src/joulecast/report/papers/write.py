@@ -46,7 +46,7 @@ def papers(
     """The table of all four papers, and the papers in the same order.
 
     Args:
-        folder: of the table. Its links start there.
+        folder: folder of the table. Links are relative to it.
         simulator: folder of the simulator's tables.
         partition: folder of the tables of partitioning.
         tuning: folder of the tables of the replays.
@@ -93,7 +93,7 @@ def write_papers(stem: Path, table: pd.DataFrame, papers: Sequence[Paper]) -> No
     Args:
         stem: path without its suffix.
         table: of :func:`joulecast.report.papers.rows.paper_table`.
-        papers: those of the table, in its order.
+        papers: the papers of the table, in its order.
     """
     lines = summaries(table, papers)
     # Some are printed as bounds (``>60``): the column is text.

@@ -17,7 +17,7 @@ _TUNED = ("batch_size_only", "power_limit_only", "both")
 
 
 def of_zeus(published: PublishedTuning) -> Paper:
-    """The paper, what our numbers are made of, and the quantities in its line."""
+    """The paper, the data behind our numbers, and the quantities that the summary names for it."""
     return Paper(
         _PAPER,
         published,

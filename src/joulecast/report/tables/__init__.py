@@ -1,1 +1,1 @@
-"""Tables and figures: predictions next to what was measured and what the papers publish."""
+"""Tables: predictions next to measurements, and next to published numbers."""

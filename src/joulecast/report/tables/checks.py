@@ -1,4 +1,4 @@
-"""Checks of results: what must be true, and what a reader should be warned about."""
+"""Checks of results: facts that must be true, and warnings for the reader."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,5 +1,5 @@
-"""How wrong predictions are, as tables and in sentences: errors of time and energy, their summary, and
-how much better MC2 is than its rivals. Also the table of scaling."""
+"""Errors of predictions, as tables and as sentences: errors of time and energy, their summary, and how much
+better MC2 is than its rivals. Also the table of scaling."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -90,7 +90,8 @@ def time_error(times: pd.DataFrame) -> pd.DataFrame:
 def energy_error(energies: pd.DataFrame) -> pd.DataFrame:
     """Joules by workload, node count, split and model. There is an error only if the joules were measured.
 
-    Errors of the time and of the mean power stand next to it, because they can cancel.
+    Errors of the time and of the mean power stand next to the error of the joules, because they can cancel in
+    it.
     """
     by = [*OF_ENERGY, "split", "time", "model"]
     cells = by_setting(energies, by)
@@ -131,8 +132,8 @@ def _best_rivals(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def energy_summary(fit: CampaignFit, published: PublishedErrors) -> pd.DataFrame:
-    """A row for each model, split and kind of time, with the published error and MC2's best rival next
-    to it.
+    """A row for each model, split and kind of time. The published error and MC2's best rival stand next to
+    it.
 
     The time-series models forecast the rest of a run's own trace. This is another question, so it has its
     own split.
@@ -157,8 +158,8 @@ def energy_summary(fit: CampaignFit, published: PublishedErrors) -> pd.DataFrame
 def energy_improvement(energies: pd.DataFrame, published: PublishedErrors) -> pd.DataFrame:
     """By how many percentage points of MAPE MC2 is better than each rival.
 
-    Ours has a 90 % interval from a paired bootstrap over the settings. The paper's number stands next to it.
-    ``best_rival`` marks the rival to beat.
+    Our number has a 90 % interval, from a paired bootstrap over the settings. The paper's number stands next
+    to it. ``best_rival`` marks the best rival.
     """
     rows = []
     for question, of_question in energies.groupby(_QUESTION, sort=False):
@@ -187,8 +188,8 @@ def _parts_percent(cell: pd.DataFrame) -> dict[str, float]:
 def scaling(training: pd.DataFrame) -> pd.DataFrame:
     """Speed, efficiency, shares of the time and joules per unit of work by workload and node count.
 
-    Efficiency is the speed per node, divided by that of the smallest node count with the same batch a node.
-    If the log has no batch of a node, the smallest node count of the same workload is taken.
+    Efficiency is the speed per node, divided by the speed per node on the smallest node count with the same
+    batch of a node. If the log has no batch, the smallest node count of the workload is taken.
     """
     rows = []
     groups = training.groupby(["platform", "network", "batch_per_rank"], dropna=False)
@@ -242,12 +243,13 @@ def _repeats(training: pd.DataFrame) -> str:
 
 
 def split_sentence(split: str) -> str:
-    """A sentence that says which of the judged runs a fit had seen."""
+    """A sentence that says which runs a fit had seen, in this split."""
     return _SPLIT_SENTENCES.get(split, f"Split: {split}.")
 
 
 def judged_times(fit: CampaignFit, splits: Sequence[str] = _SPLITS) -> pd.DataFrame:
-    """A row for each setting and model, in s, of the first of the splits on which MC2 was judged.
+    """A row for each setting and model, in s. They are from one split: the first of ``splits`` on which MC2
+    was judged.
 
     Raises:
         NothingToShow: nothing was fitted, or judged on these splits.
@@ -261,7 +263,7 @@ def judged_times(fit: CampaignFit, splits: Sequence[str] = _SPLITS) -> pd.DataFr
 def judged_energies(
     fit: CampaignFit, splits: Sequence[str] = _SPLITS
 ) -> list[tuple[str, pd.DataFrame]]:
-    """Rows as from :func:`judged_times`, in J, for each energy source. Empty if there is no energy."""
+    """The same as :func:`judged_times` for energies in J, by energy source. Empty if there is no energy."""
     energies = fit.judged("energy")
     asked = energies[energies["time"] == energies["split"].map(usual_time)]
     cells = _first_split(asked, splits, [*OF_ENERGY, "split", "model"])
@@ -287,7 +289,8 @@ def error_sentences(fit: CampaignFit, splits: Sequence[str] = _SPLITS) -> list[s
     """Sentences about the errors of MC2: one for the time, one for each source of energies.
 
     Args:
-        splits: the first one that was judged counts; :data:`EXTRAPOLATION` for forecasts beyond what was run.
+        splits: names of splits. The first one that was judged counts. :data:`EXTRAPOLATION` is for forecasts
+            beyond the runs.
 
     Raises:
         NothingToShow: nothing was fitted, or judged on these splits.
@@ -305,7 +308,7 @@ def error_sentences(fit: CampaignFit, splits: Sequence[str] = _SPLITS) -> list[s
 
 
 def errors_explained(fit: CampaignFit) -> list[str]:
-    """What the fit had seen of the judged runs, and then :func:`error_sentences`.
+    """A sentence about what the fit had seen, followed by :func:`error_sentences`.
 
     Raises:
         NothingToShow: nothing was fitted or judged.

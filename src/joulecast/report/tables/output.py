@@ -58,8 +58,8 @@ def write_table(
 
     Args:
         stem: path without its suffix.
-        notes: sentences between title and table, which the reader must know before reading it.
-        sections: a column. The Markdown has a separate table for each of its values.
+        notes: sentences between title and table that a reader must know first.
+        sections: name of a column. The Markdown has a separate table for each value of this column.
     """
     rounded = write_numbers(stem, table)
     text = [f"# {title}", "", *[f"{note}\n" for note in notes]]

@@ -35,7 +35,7 @@ _PIPELINE_COLUMNS = (
 
 
 class PublishedPartitioning(FromPaper):
-    """What the paper publishes: seconds to partition by network and devices, and speedups by devices."""
+    """The published numbers: seconds to partition, by network and devices, and speedups, by devices."""
 
     partition_s: dict[str, dict[int, dict[str, float | str]]]
     pipeline_speedup: dict[int, float]
@@ -45,7 +45,7 @@ def read_published_partitioning(path: Path) -> PublishedPartitioning:
     """Read ``config/published/antichain.yaml``.
 
     Raises:
-        JoulecastError: missing, or with wrong keys.
+        JoulecastError: the file is missing, or has wrong keys.
     """
     return read_published_file(PublishedPartitioning, path)
 
@@ -76,7 +76,7 @@ def _rows(
 def planning_times(
     experiments: Sequence[Mapping[str, Any]], published: PublishedPartitioning
 ) -> pd.DataFrame:
-    """Times of all planners, with those of the paper next to them."""
+    """Times of all planners, with the times in the paper next to them."""
     rows = []
     for head, found in _rows(experiments):
         row = head | {
@@ -97,7 +97,7 @@ def planning_times(
 
 
 def quality(experiments: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Bottlenecks, bounds and every planner's ratio to the optimum."""
+    """Bottlenecks, lower bounds, and the ratio of every planner's bottleneck to the optimum."""
     rows = []
     for head, found in _rows(experiments):
         plan = found["plan"]
@@ -135,7 +135,7 @@ def write_partition_tables(
     """Write all three tables.
 
     Args:
-        folder: of the tables.
+        folder: folder of the tables.
         experiments: files of :func:`joulecast.partition.planner_experiment.partition_experiment`.
         runs: files of pipelines that were run.
         published: the paper's numbers.
@@ -157,7 +157,7 @@ def write_partition_tables(
 
 
 def pipeline_runs(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """A row for each pipeline that was run. The summaries in the record are medians of its raw times."""
+    """A row for each pipeline that was run. It has the medians that are in the record."""
     rows = []
     for record in records:
         summary = record["summary"]

@@ -1,4 +1,4 @@
-"""Published numbers: data files with paper, place and setting, never constants in code."""
+"""Published numbers. They are in data files with paper, place and setting, and never in code."""
 
 from pathlib import Path
 from typing import Literal, Self, TypeVar
@@ -49,7 +49,7 @@ class Citation(BaseModel):
 
     @property
     def bibtex(self) -> str:
-        """The entry, with the fields that are known."""
+        """The BibTeX entry, with the fields that are known."""
         fields = {"title": f"{{{self.title}}}"}
         if self.authors:
             fields["author"] = " and ".join(self.authors)
@@ -62,7 +62,7 @@ class Citation(BaseModel):
 
 
 class Tolerance(BaseModel):
-    """Largest distance from a published number at which a number still reproduces it."""
+    """The largest difference from a published number that still counts as reproduced."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -82,11 +82,10 @@ class Tolerance(BaseModel):
 
 
 class FromPaper(BaseModel):
-    """What every file of published numbers says: whose the numbers are, and whether our setting is the
-    same.
+    """The common part of all files of published numbers: the paper, and whether our setting is the same.
 
     ``claims`` is a sentence with the numbers of the same file in braces (``{energy_saving_percent[0]}``).
-    ``tolerances`` says for each kind of number what still counts as reproduced.
+    ``tolerances`` has the tolerance of each kind of number.
     """
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -106,7 +105,7 @@ class FromPaper(BaseModel):
 
     @property
     def claim(self) -> str:
-        """What the paper claims, in one sentence with the published numbers."""
+        """The paper's claim, in one sentence with the published numbers."""
         return self.claims.format(**self.model_dump())
 
     @model_validator(mode="after")
@@ -126,8 +125,8 @@ class PublishedErrors(FromPaper):
     percentage_points_over_mc2: dict[str, float] = {}
 
     def implied(self, rival: str) -> tuple[float, str]:
-        """Error of a rival (in percent) that the paper does not print: MC2's error plus the percentage
-        points. Also this sum in words."""
+        """Error of a rival in percent, which the paper does not print: the sum of MC2's error and the printed
+        percentage points. Also this sum in words."""
         ours, points = self.error_percent["MC2"], self.percentage_points_over_mc2[rival]
         return round(ours + points, 2), f"computed from the {self.where}: {ours:g} + {points:.2f}"
 
@@ -167,7 +166,8 @@ class PublishedPotential(BaseModel):
 
 
 class PublishedReproduction(BaseModel):
-    """A reproduction, and what the authors' simulator gives in its setting: energy and time by GPU."""
+    """The numbers of a reproduction, and the numbers of the authors' simulator in the same setting: energy
+    and time by GPU."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -179,7 +179,7 @@ class PublishedReproduction(BaseModel):
 
 
 class PublishedTuning(FromPaper):
-    """What Zeus and its reproduction publish."""
+    """The published numbers of Zeus and of its reproduction."""
 
     potential: dict[str, PublishedPotential]
     energy_saving_percent: tuple[float, float]

@@ -1,5 +1,5 @@
-"""Tables of the simulator: its error, the order of strategies, ablations, and its speed. Also the same
-on steps that others measured on GPUs, with what it would choose."""
+"""Tables of the simulator: its error, the order of strategies, ablations, and its speed. Other tables have
+its error on steps that others measured on GPUs, and which configuration it would choose."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ _FEWEST = 3
 
 
 class PublishedSimulators(FromPaper):
-    """What papers publish about simulators, in percent and seconds."""
+    """Published numbers about simulators, in percent and seconds."""
 
     error_percent: dict[str, float]
     ablation_error_percent: dict[str, float]
@@ -45,7 +45,7 @@ def read_published_simulators(path: Path) -> PublishedSimulators:
     """Read ``config/published/proteus.yaml``.
 
     Raises:
-        JoulecastError: missing, or with wrong keys.
+        JoulecastError: the file is missing, or has wrong keys.
     """
     return read_published_file(PublishedSimulators, path)
 
@@ -90,7 +90,7 @@ def _averages(cells: pd.DataFrame, published: PublishedSimulators) -> list[dict[
 
 
 def error_table(judged: pd.DataFrame, published: PublishedSimulators) -> pd.DataFrame:
-    """Averages first, then every configuration, the worst first."""
+    """The table of errors: first averages, then every configuration, with the largest error first."""
     cells, key = _cells(judged), ["experiment", "configuration"]
     errors = cells.pivot(index=key, columns="model", values="difference_percent")
     steps = cells[cells["model"] == _OURS].join(errors.rename(columns=_ERRORS), on=key)
@@ -121,7 +121,7 @@ def order_table(judged: pd.DataFrame) -> pd.DataFrame:
 
 
 def ablation_table(judged: pd.DataFrame, published: PublishedSimulators) -> pd.DataFrame:
-    """Errors of the simulator, complete (``full``) and without one of its parts."""
+    """Errors of the complete simulator (``full``), and of the simulator without one of its parts."""
     parts = _with_parts(_cells(judged))
     summary = summarise(parts[parts["role"].isin(["model", "ablation"])], ["experiment", "model"])
     table = summary[["experiment", "model", "mape_percent", "max_percent", "bias_percent"]]
@@ -145,7 +145,8 @@ def _timed(run: Callable[[], Any], repeats: int = 3) -> float:
 def speed_table(
     platform: Platform, devices: Sequence[int], published: Mapping[int, float]
 ) -> pd.DataFrame:
-    """Seconds to simulate data-parallel ResNet-50 here, next to those of the original."""
+    """Seconds that our simulator takes for data-parallel ResNet-50, next to the seconds of the original
+    simulator."""
     graph = load("resnet50")
     rows: list[dict[str, Any]] = []
     for count in devices:
@@ -175,12 +176,12 @@ def write_simulator_tables(
     """Write the tables of the simulator's errors and of its speed.
 
     Args:
-        folder: of the tables.
-        judged: predictions joined with measured steps, as of
+        folder: folder of the tables.
+        judged: predictions joined with measured steps, from
             :func:`joulecast.simulate.judged.emulated_network.judge`.
-        platform: to time the simulator on.
-        published: numbers of the papers.
-        devices: device counts to time.
+        platform: the simulated platform, for the timing of the simulator.
+        published: published numbers.
+        devices: device counts for which the simulator is timed.
     """
     beside = f"Published: {published.paper}; {published.where}. {published.setting}."
     unlike = f"Not the same setting: {published.not_comparable_because}."
@@ -263,11 +264,11 @@ def _gpu_errors(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def gpu_error_table(judged: pd.DataFrame, peers: Mapping[str, float] | None = None) -> pd.DataFrame:
-    """Mean errors by data, GPU and kind of step. The first row of each data has its mean.
+    """Mean errors by data source, GPU and kind of step. The first row of each source has its mean.
 
     Args:
         judged: as from :func:`joulecast.simulate.judged.gpu_steps.judge`.
-        peers: percent that other simulators publish on their own data, by data.
+        peers: published errors of other simulators on their own data, in percent, by data source.
     """
     cells = by_setting(judged, ["step", "data", "gpu", "kind", "basis", "out_of_memory"])
     parts = []
@@ -332,7 +333,7 @@ def all_reduces_table(judged: pd.DataFrame) -> pd.DataFrame:
     """Errors of all-reduces in percent by GPU and number of GPUs.
 
     Args:
-        judged: as of :func:`joulecast.simulate.judged.gpu_steps.judge_all_reduces`.
+        judged: the result of :func:`joulecast.simulate.judged.gpu_steps.judge_all_reduces`.
     """
     by = ["gpu", "gpus"]
     table = summarise(by_setting(judged, ["all_reduce", *by]), by).sort_values(by)
@@ -345,8 +346,8 @@ _FEWEST_OF_CHOICE = 4
 
 
 def choice_table(judged: pd.DataFrame) -> pd.DataFrame:
-    """What the simulator would choose among the measured configurations of one training, and what this
-    choice costs.
+    """Which of the measured configurations of a training the simulator would choose, and how much time is
+    lost by this choice.
 
     There is a row for each network, GPU, number of devices and samples per step with at least four
     configurations. A vendor's recipes have no row: each was measured with other software, so they have no

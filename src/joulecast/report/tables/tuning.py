@@ -1,4 +1,5 @@
-"""Tables of the tuning experiments: what could be saved, what policies save, and when they pay back."""
+"""Tables of the tuning experiments: how much could be saved, how much policies save, and when they pay
+back."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -47,9 +48,9 @@ class Replays:
     """Everything that was replayed.
 
     Attributes:
-        by_policy: recurrences of every policy, in the order of the tables.
-        paper_zeus: recurrences of Zeus, as many as in the paper.
-        choices: of the held-out curve policy, by workload.
+        by_policy: the recurrences of every policy. Policies are in the order of the tables.
+        paper_zeus: recurrences of Zeus, with the number of recurrences in the paper.
+        choices: the chosen constants of the held-out curve policy, by workload.
     """
 
     settings: Sequence[Setting]
@@ -73,8 +74,8 @@ def read_replays(
     Args:
         replays: recurrences of the policies that are compared.
         held_out: recurrences of the curve policy on workloads that were held out.
-        choices: constants for each of these workloads, chosen on the others.
-        paper: recurrences of Zeus, as many as in its paper.
+        choices: constants for each of these workloads. They were chosen on the other workloads.
+        paper: recurrences of Zeus, with the number of recurrences in its paper.
 
     Raises:
         JoulecastError: a file is missing or cannot be read.
@@ -96,7 +97,7 @@ def _identity(policy: str, setting: Setting) -> dict[str, Any]:
 
 
 def potential(settings: Sequence[Setting], published: PublishedTuning) -> pd.DataFrame:
-    """Figure 1 of the paper, with ours next to it."""
+    """Figure 1 of the paper, with our numbers next to it."""
     rows = []
     for setting in settings:
         workload, gpu = setting.name
@@ -139,7 +140,7 @@ def _saved(ratio: float | None) -> float | None:
 
 
 def savings(replays: Replays) -> pd.DataFrame:
-    """Savings against the default in percent: of the last five recurrences, and of all."""
+    """Savings in percent, compared with the default: in the last five recurrences, and in all."""
     tables = {**replays.by_policy, PAPER_ZEUS: replays.paper_zeus}
     rows = []
     for policy, table in tables.items():
@@ -171,7 +172,7 @@ def reproduction(
     published: PublishedTuning,
     eta: float,
 ) -> pd.DataFrame:
-    """The reproduction's two experiments on four GPUs: ratios to the default."""
+    """The two experiments of the reproduction, on four GPUs, as ratios to the default."""
     theirs = published.reproduction
     simulated = {
         ("power-limit-only", "steady"): "power_limit_only",
@@ -219,7 +220,7 @@ def _costs(replays: Replays) -> tuple[dict[str, Curves], dict[str, Curves]]:
 
 
 def comparison(replays: Replays) -> pd.DataFrame:
-    """Every policy against Zeus: a paired bootstrap over the settings."""
+    """Every policy, compared with Zeus by a paired bootstrap over the settings."""
     _, ratios = _costs(replays)
     last = min(curve.shape[1] for curve in ratios["zeus"].values())
     rows = []

@@ -1,1 +1,2 @@
-"""Files. What comes from outside is read once and checked. What is written is whole or absent."""
+"""Reading and writing of files. A file from outside is read once, and checked. A written file is whole or
+absent."""

@@ -1,6 +1,8 @@
-"""Tables from outside, as CSV or Parquet. A schema says what each column holds. An error names the wrong row.
+"""Reads tables from outside, as CSV or Parquet. A schema says what each column may contain. An error names
+the wrong row.
 
-Sizes have absolute limits. Those of Parquet are read from the footer of the file, before anything unfolds.
+Sizes have absolute limits. For Parquet, they are checked by the footer of the file, before any data is
+unpacked.
 """
 
 import gzip
@@ -30,16 +32,16 @@ NOT_PACKED = (gzip.BadGzipFile, EOFError, zlib.error)
 
 @dataclass(frozen=True)
 class Column:
-    """What a column of a table holds.
+    """What a column of a table may contain.
 
     Attributes:
         kind: ``text``, ``whole`` numbers, or ``number`` (finite).
         least: the smallest number that is allowed.
         most: the largest number that is allowed.
-        optional: a value may be missing (NaN, or empty text).
-        choices: the texts that are allowed; none: any text.
-        longest: most characters of a text.
-        meaning: of a value, for the documentation.
+        optional: whether a value may be missing (NaN, or empty text).
+        choices: the allowed texts; empty: any text.
+        longest: largest number of characters of a text.
+        meaning: meaning of a value, for the documentation.
     """
 
     kind: Literal["text", "whole", "number"]
@@ -69,10 +71,10 @@ Schema = Mapping[str, Column]
 
 
 def checked_table(table: "pd.DataFrame", columns: Schema, origin: str) -> "pd.DataFrame":
-    """The table, with its columns as they should be. Other columns are not changed.
+    """The table. The columns of the schema are checked, and have their types. Other columns are not changed.
 
     Raises:
-        JoulecastError: a column is missing, or a value is not what its column holds. It names the row,
+        JoulecastError: a column is missing, or a value is not allowed in its column. The error names the row,
             from 1.
     """
     _require(table.columns, columns, origin)
@@ -130,7 +132,7 @@ def _texts(values: "pd.Series", column: Column, origin: str) -> "pd.Series":
 
 
 def as_numbers(values: "pd.Series") -> "pd.Series":
-    """Texts and objects as numbers; NaN where a value is no number."""
+    """Texts and objects as numbers; NaN if a value is no number."""
     import pandas as pd
 
     try:
@@ -166,10 +168,10 @@ def _numbers(values: "pd.Series", column: Column, origin: str) -> "pd.Series":
 def read_csv(
     path: Path, what: str, columns: Schema, *, max_bytes: int = MAX_TABLE_BYTES // 10
 ) -> "pd.DataFrame":
-    """A CSV file whose columns hold what they should.
+    """A CSV file, with checked columns.
 
     Raises:
-        JoulecastError: as :func:`opened` and :func:`checked_table`, or the file is no table.
+        JoulecastError: an error of :func:`opened` or :func:`checked_table`, or the file is no table.
     """
     return checked_table(
         next(csv_in_parts(path, what, columns, max_bytes=max_bytes)), columns, str(path)
@@ -184,12 +186,14 @@ def csv_in_parts(
     rows: int | None = None,
     max_bytes: int = MAX_TABLE_BYTES,
 ) -> Iterator["pd.DataFrame"]:
-    """A CSV file, in parts of ``rows`` rows; without ``rows``, all at once. Its columns are not checked yet.
+    """A CSV file, in parts of ``rows`` rows. Without ``rows``, there is one part. The columns are not checked
+    yet.
 
-    A file whose name ends with ``.gz`` is unpacked while it is read. ``max_bytes`` holds for both forms.
+    A file whose name ends with ``.gz`` is unpacked while it is read. ``max_bytes`` limits the packed and the
+    unpacked size.
 
     Raises:
-        JoulecastError: as :func:`opened`; a column is missing, or the file is no table.
+        JoulecastError: an error of :func:`opened`; or a column is missing, or the file is no table.
     """
     import pandas as pd
 
@@ -227,7 +231,8 @@ class _Unpacked(gzip.GzipFile):
 
 @contextmanager
 def unpacked(file: IO[bytes], path: Path, max_bytes: int) -> Iterator[IO[bytes] | gzip.GzipFile]:
-    """A file, unpacked while it is read if its name ends with ``.gz``; at most ``max_bytes`` come out."""
+    """The content of a file. If its name ends with ``.gz``, it is unpacked while it is read, to at most
+    ``max_bytes``."""
     if path.suffix == ".gz":
         with _Unpacked(file, path, max_bytes) as inner:
             yield inner
@@ -236,16 +241,16 @@ def unpacked(file: IO[bytes], path: Path, max_bytes: int) -> Iterator[IO[bytes] 
 
 
 def parquet_file(path: Path, what: str, columns: Schema, sha256: str | None = None) -> Any:
-    """A Parquet file in memory, as :class:`pyarrow.parquet.ParquetFile`. Nothing in it is unfolded yet.
+    """A Parquet file in memory, as :class:`pyarrow.parquet.ParquetFile`. Its data are not unpacked yet.
 
     Args:
-        path: of the file.
-        what: the file should be, for the error.
-        columns: that it must have.
-        sha256: of the file when it was written. If it differs, the file is not looked into.
+        path: path of the file.
+        what: what the file should be, for the error.
+        columns: columns that the file must have.
+        sha256: SHA-256 of the file when it was written. If it differs, the file is not parsed.
 
     Raises:
-        JoulecastError: as :func:`opened`; it is not the file that was written, no Parquet, or too large; or a
+        JoulecastError: an error of :func:`opened`; the file was changed, is no Parquet, or is too large; or a
             column is missing or has another type.
     """
     import pyarrow as pa
@@ -304,10 +309,10 @@ def _values(column: Any) -> "np.ndarray | pd.Series":
 def parquet_table(
     file: Any, path: Path, columns: Schema, groups: Collection[int] | None = None
 ) -> "pd.DataFrame":
-    """The columns of a file of :func:`parquet_file`, or some of its row groups, checked.
+    """The checked columns of a file that :func:`parquet_file` opened, or of some of its row groups.
 
     Raises:
-        JoulecastError: the file is broken, or as :func:`checked_table`.
+        JoulecastError: the file is broken; or an error of :func:`checked_table`.
     """
     import pandas as pd
     import pyarrow as pa
@@ -325,10 +330,10 @@ def parquet_table(
 
 
 def read_frame(path: Path, what: str, columns: Collection[str] | None = None) -> "pd.DataFrame":
-    """A Parquet file that this project has made itself. Its size is bounded. Its columns are not checked.
+    """A Parquet file that joulecast itself has written. Its size is limited, and its columns are not checked.
 
     Raises:
-        JoulecastError: as :func:`read_bytes`; or it is no Parquet, or has no such columns.
+        JoulecastError: an error of :func:`read_bytes`; or the file is no Parquet, or lacks a column.
     """
     import pandas as pd
 

@@ -1,8 +1,8 @@
-"""Names and addresses that come from configurations and other people's data, and what they may contain.
+"""Checks names and addresses from configurations and from data of others.
 
-joulecast itself gives none of them to a shell. But a path becomes a pattern of Snakemake, which reads braces,
-and a part of the command lines that Snakemake makes for its jobs. A name becomes a file below a folder. An
-address appears in messages, logs and recorded campaigns, where a password must not be.
+joulecast itself gives none of them to a shell. But Snakemake takes a path as a pattern, in which braces have
+a meaning, and writes it into the command lines of its jobs. A name becomes a file below a folder. An address
+appears in messages, logs and recorded campaigns, so it must not contain a password.
 """
 
 import re
@@ -18,7 +18,7 @@ def plain_path(path: str) -> str:
     """``path`` itself.
 
     Raises:
-        ValueError: it has a character that has a meaning in a shell or a pattern, or begins like an option.
+        ValueError: the path has a character with a meaning in a shell or a pattern, or begins like an option.
     """
     unfit = sorted(set(_UNFIT.findall(path)))
     if unfit:

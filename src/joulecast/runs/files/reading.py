@@ -1,11 +1,9 @@
-"""Files from outside, read once, and checked: their size is bounded, their values are typed, numbers are
-finite.
+"""Reads files from outside, once, and checks them: size, types of values, finite numbers.
 
-All that comes from a user, another machine or another program is read here: records, recorded campaigns,
-histories, graphs, platforms, configurations, imported logs. An error is one line that names the file, the
-place in it, and what was expected. A pipe, a device or a file without an end is refused before it is
-read. YAML whose aliases would unfold to gigabytes is refused before it unfolds. Tables are read by
-:mod:`joulecast.runs.files.columns`.
+All files from a user, another machine or another program are read here: records, recorded campaigns,
+histories, graphs, platforms, configurations, imported logs. An error is one line. It names the file, the
+place in it, and what was expected. A pipe, a device or an endless file is refused before it is read. YAML is
+refused if its aliases would unfold to gigabytes. Tables are read by :mod:`joulecast.runs.files.columns`.
 """
 
 import json
@@ -38,12 +36,12 @@ def opened(path: Path, what: str, max_bytes: int = MAX_BYTES) -> Iterator[IO[byt
     """A regular file of at most ``max_bytes``, open for reading.
 
     Args:
-        path: of the file.
-        what: the file should be, for the error, as "strategy file".
-        max_bytes: most bytes that it may have.
+        path: path of the file.
+        what: what the file should be, for the error, as "strategy file".
+        max_bytes: largest size of the file.
 
     Raises:
-        JoulecastError: it is missing, unreadable, no regular file, or too large.
+        JoulecastError: the file is missing, unreadable, no regular file, or too large.
     """
     try:
         # Not blocking: to open a pipe that has no writer would wait for ever.
@@ -77,7 +75,7 @@ def _too_large(path: Path, what: str, max_bytes: int) -> NoReturn:
 
 
 def read_bytes(path: Path, what: str, max_bytes: int = MAX_BYTES) -> bytes:
-    """The content of a file. Arguments and errors are those of :func:`opened`."""
+    """The content of a file. Arguments and errors are the same as for :func:`opened`."""
     with opened(path, what, max_bytes) as file:
         # Files of the kernel call themselves empty, and some of them never end.
         content = file.read(max_bytes + 1)
@@ -87,7 +85,7 @@ def read_bytes(path: Path, what: str, max_bytes: int = MAX_BYTES) -> bytes:
 
 
 def read_text(path: Path, what: str, max_bytes: int = MAX_BYTES) -> str:
-    """The content of a text file. Arguments and errors are those of :func:`opened`. Text that is not
+    """The content of a text file. Arguments and errors are the same as for :func:`opened`. Text that is not
     UTF-8 is an error, too."""
     content = read_bytes(path, what, max_bytes)
     try:
@@ -114,8 +112,8 @@ def json_of(text: str | bytes, origin: str) -> Any:
     """The value of a JSON text. All its numbers are finite.
 
     Raises:
-        JoulecastError: it is no JSON, is cut short or nested too deeply, or a number is NaN or infinite. The
-            message begins with ``origin``.
+        JoulecastError: the text is no JSON, is cut short or nested too deeply, or a number is NaN or
+            infinite. The message begins with ``origin``.
     """
     try:
         value = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
@@ -156,12 +154,13 @@ def _require_shallow(value: Any, depth: int) -> None:
 
 
 def read_json(path: Path, what: str, max_bytes: int = MAX_BYTES) -> Any:
-    """The value of a JSON file; errors as :func:`read_text` and :func:`json_of`."""
+    """The value of a JSON file. It raises the errors of :func:`read_text` and :func:`json_of`."""
     return json_of(read_text(path, what, max_bytes), str(path))
 
 
 def read_json_object(path: Path, what: str, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
-    """The object in a JSON file. Errors are those of :func:`read_json`. Any other value is an error, too."""
+    """The object in a JSON file. It raises the errors of :func:`read_json`. If the value is no object, this
+    is an error, too."""
     value = read_json(path, what, max_bytes)
     if not isinstance(value, dict):
         raise JoulecastError(f"{path}: expected a JSON object: {what}")
@@ -172,7 +171,8 @@ def read_yaml(path: Path, what: str) -> Any:
     """The content of a YAML file.
 
     Raises:
-        JoulecastError: as :func:`read_text`; or it is no YAML, or unfolds to more than is allowed.
+        JoulecastError: an error of :func:`read_text`; or the file is no YAML, or unfolds to more values than
+            allowed.
     """
     text = read_text(path, what, MAX_YAML_BYTES)
     try:
@@ -196,11 +196,12 @@ def read_yaml(path: Path, what: str) -> Any:
 
 
 def require_few_values(content: Any, origin: str) -> None:
-    """Refuse YAML whose aliases unfold to too many values. Snakemake may have unfolded them already.
+    """Refuse the content of a YAML file if its aliases unfold to too many values. (Snakemake may have parsed
+    the file.)
 
     Raises:
-        JoulecastError: there are too many values, a whole number is larger than anything counts, or a text
-            cannot be written. The message begins with ``origin``.
+        JoulecastError: there are too many values, a whole number is too large, or a text cannot be encoded.
+            The message begins with ``origin``.
     """
     try:
         too_many = _unfolded(content, {}, MAX_DEPTH) > MAX_YAML_NODES
@@ -252,10 +253,10 @@ def _mistake(error: yaml.YAMLError) -> str:
 
 
 def validated(kind: TypeAdapter[T], content: Any, origin: str) -> T:
-    """The content, checked against the type that it should have.
+    """The content, after it was checked against its type.
 
     Raises:
-        JoulecastError: names the first wrong key, after ``origin``.
+        JoulecastError: a key is wrong. The message begins with ``origin``, and names the first wrong key.
     """
     try:
         return kind.validate_python(content)
@@ -269,8 +270,8 @@ def validated(kind: TypeAdapter[T], content: Any, origin: str) -> T:
 
 
 def key_and_message(problem: Mapping[str, Any]) -> tuple[str, str]:
-    """The wrong key of one error of pydantic, and its message. The key is empty if several keys are
-    wrong together."""
+    """The key and the message of one error of pydantic. If several keys are wrong together, the key is
+    empty."""
     key = ".".join(str(part) for part in problem["loc"])
     return key, problem["msg"].removeprefix("Value error, ")
 

@@ -1,8 +1,8 @@
 """Files that are shipped with joulecast, and the user's own files, which take precedence.
 
 A file has the same name everywhere, as ``config/platforms/hc2.yaml``. Below the working directory it is the
-user's own. In a checkout it is the project's. In an installed package it is package data (``pyproject.toml``
-says what the wheel has of the project).
+user's own. In a checkout it is the project's. In an installed package it is package data. (``pyproject.toml``
+lists the files of the project that the wheel has.)
 """
 
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ PACKAGE = Path(__file__).resolve().parents[2]
 
 
 def checkout() -> Path | None:
-    """The project's folder from which this joulecast runs; ``None`` if it is an installed package."""
+    """The folder of the checkout from which joulecast runs; ``None`` if joulecast is an installed package."""
     folder = PACKAGE.parent.parent
     is_project = PACKAGE.parent.name == "src" and (folder / "pyproject.toml").is_file()
     return folder if is_project else None
@@ -44,21 +44,22 @@ def find(folder: Path, name: str, own: Path | None = None) -> Path | None:
     """The file or folder of a name: the user's own, or else the shipped one; ``None`` if there is neither.
 
     Args:
-        folder: in which it is, relative, as :data:`PLATFORMS`.
-        name: in the folder, with its suffix.
-        own: the user's folder, if it is not the one of that name below the working directory.
+        folder: relative folder of the file, as :data:`PLATFORMS`.
+        name: name in the folder, with suffix.
+        own: the user's folder. By default ``folder`` below the working directory.
     """
     return next((f / name for f in _folders(folder, own) if (f / name).exists()), None)
 
 
 def known(folder: Path, suffix: str, own: Path | None = None) -> list[str]:
-    """Names, without suffix, of the user's own and the shipped files; arguments as of :func:`find`."""
+    """Names, without suffix, of the user's own and the shipped files. Arguments are the same as for
+    :func:`find`."""
     found = (path for f in _folders(folder, own) for path in f.glob(f"*{suffix}"))
     return sorted({path.name.removesuffix(suffix) for path in found})
 
 
 def recorded_folder(given: Path) -> Path:
-    """The folder that is given. If it does not exist, the shipped folder of that name below ``recorded``.
+    """The given folder. If it does not exist: the shipped folder of this name below ``recorded``.
 
     The name is ``NAME`` or, as in a checkout, ``recorded/NAME``.
     """

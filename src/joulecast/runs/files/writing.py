@@ -1,5 +1,5 @@
-"""Files that are either whole or absent: each is written under a temporary name, brought to the disk,
-and renamed.
+"""Writes files that are either whole or absent: a file is written under a temporary name, brought to the
+disk, and then renamed.
 
 A process that is killed leaves at most a hidden ``.NAME.xxxxxxxx.partial``, which is never read.
 """
@@ -33,7 +33,7 @@ def sha256_of(path: Path) -> str:
     """SHA-256 of a file.
 
     Raises:
-        JoulecastError: as :func:`~joulecast.runs.files.reading.opened`.
+        JoulecastError: an error of :func:`~joulecast.runs.files.reading.opened`.
     """
     with opened(path, "file", _LARGEST) as file:
         return hashlib.file_digest(cast("BufferedReader", file), "sha256").hexdigest()
@@ -41,7 +41,7 @@ def sha256_of(path: Path) -> str:
 
 @contextmanager
 def explained_disk_errors(target: Path) -> Iterator[None]:
-    """Turn a full or forbidden disk into a :class:`JoulecastError` that names ``target``."""
+    """If the disk is full or may not be written, raise a :class:`JoulecastError` that names ``target``."""
     try:
         yield
     except OSError as error:
@@ -125,9 +125,9 @@ def write_csv(table: "pd.DataFrame", path: Path, **options: Any) -> None:
     texts get an apostrophe in front. Numbers are not changed.
 
     Args:
-        table: without its index.
-        path: of the file.
-        options: of :meth:`pandas.DataFrame.to_csv`.
+        table: the table. Its index is not written.
+        path: path of the file.
+        options: options of :meth:`pandas.DataFrame.to_csv`.
     """
     plain = table.rename(columns=_no_formula)
     for place, kind in enumerate(plain.dtypes):
@@ -152,10 +152,11 @@ def _no_formula(value: Any) -> Any:
 
 @contextmanager
 def directory_written_aside(target: Path) -> Iterator[Path]:
-    """A folder to fill in place of a directory. An older ``target`` is replaced when the block succeeds.
+    """A new folder to fill. When the ``with`` block succeeds, it becomes ``target``, and replaces an older
+    ``target``.
 
-    If the process is killed meanwhile, there is the older folder, the new one, or none, but never a part
-    of one.
+    If the process is killed meanwhile, ``target`` is the older folder, the new one, or missing. It is never a
+    part of a folder.
     """
     with written_aside(target) as partial:
         partial.mkdir()
@@ -164,9 +165,9 @@ def directory_written_aside(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def directory_added_to(target: Path) -> Iterator[Path]:
-    """A folder for new files of a directory that may already have others.
+    """A folder to fill with new files for ``target``, which may already have other files.
 
-    If ``target`` exists, it stays. Each entry is put into it whole, one after the other.
+    An existing ``target`` is kept. The new entries are moved into it one after the other. Each is whole.
     """
     if not target.exists():
         with directory_written_aside(target) as partial:

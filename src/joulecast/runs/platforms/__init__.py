@@ -1,4 +1,4 @@
-"""Platforms: the facts of a node type, by file or by the name of its GPU."""
+"""Platforms: the facts about a node type, from a file or by the name of its GPU."""
 
 from joulecast.runs.platforms.gpus import (
     as_catalogued,

@@ -88,7 +88,7 @@ class Gpu(BaseModel):
 
     @property
     def link(self) -> str:
-        """What joins the GPUs of a node, if nothing else is said."""
+        """The link that joins the GPUs of a node by default."""
         return "nvlink" if self.nvlink else "fabric" if self.fabric else "pcie"
 
 
@@ -135,7 +135,7 @@ def plain_name(text: str) -> str:
 
 
 def gpu_named(text: str) -> str | None:
-    """The catalogue's name of a GPU, for any of its names; ``None`` if it is not known."""
+    """The catalogue's name of a GPU, from any of its names; ``None`` if the GPU is not known."""
     return catalogue().by_alias.get(plain_name(text))
 
 
@@ -148,8 +148,8 @@ def _words(text: str) -> frozenset[str]:
 def gpu_in(text: str) -> str | None:
     """The catalogue's name of the GPU in a longer name: ``8xSMC-H100-SXM-80GB`` -> ``h100-sxm``.
 
-    The GPU of which the longer name has the most words counts. ``None`` if there is none, or if two GPUs
-    have as many words in it.
+    If the longer name contains words of several GPUs, the GPU with the most words counts. ``None`` if there
+    is no GPU, or if two GPUs have equally many words.
     """
     known = gpu_named(text)
     if known is not None:
@@ -167,7 +167,7 @@ def gpu_in(text: str) -> str | None:
 
 
 def same_hardware(one: str, other: str) -> bool:
-    """Whether the names of two platforms or devices mean the same hardware: the names are equal, or mean
+    """Whether two names of platforms or devices mean the same hardware. They do if they are equal, or mean
     the same GPU."""
     gpu = gpu_in(one)
     return plain_name(one) == plain_name(other) or (gpu is not None and gpu == gpu_in(other))
@@ -240,13 +240,14 @@ _SAME_PEAK = 0.05
 
 
 def as_catalogued(device: dict[str, Any]) -> dict[str, Any] | None:
-    """A device of a platform's file, completed with what the catalogue knows of the GPU that it names.
+    """A device of a platform's file. It names a GPU, and gets the missing facts from the catalogue's entry
+    for this GPU.
 
-    What the file says takes precedence. Measured rates are taken if the file and the catalogue have the
-    same peak.
+    The facts of the file take precedence. The catalogue's measured rates are taken only if the file and the
+    catalogue have the same peak.
 
     Args:
-        device: as in a platform's file.
+        device: the device, as in a platform's file.
 
     Returns:
         ``None`` if the catalogue has no GPU of this name.
@@ -286,7 +287,7 @@ def platform_content(text: str) -> dict[str, Any] | None:
     """The content of a platform file for the name of a GPU; ``None`` if no GPU has this name.
 
     Raises:
-        JoulecastError: what stands behind the colon is not known. It names this.
+        JoulecastError: the text behind the colon is not known. The error names it.
     """
     name = _gpu_of_platform(text)
     if name is None:

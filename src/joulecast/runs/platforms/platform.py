@@ -1,7 +1,7 @@
-"""What a node is: the facts of a platform that no program can find out by itself.
+"""Platforms: facts about a node type that no program can find out by itself.
 
 A platform is one YAML file. It is in the user's ``config/platforms``, or shipped, or at any other path. A
-fact that is not known stays ``null``. Watts have a source, because an estimate is only as good as they are.
+fact that is not known stays ``null``. Watts have a source, because an estimate is only as good as its watts.
 """
 
 from pathlib import Path
@@ -100,7 +100,8 @@ class Architecture(BaseModel):
         None,
         gt=0,
         le=1,
-        description="The same of torch's scaled_dot_product_attention under autocast, where it is another.",
+        description="The same share for torch's scaled_dot_product_attention under autocast. By default "
+        "as `attention`.",
     )
     lanes: int | None = Field(
         None,
@@ -112,7 +113,7 @@ class Architecture(BaseModel):
         None,
         gt=0,
         le=1,
-        description="Share of the power limit that it draws for fp32 products, where it was measured.",
+        description="Share of the power limit that the GPU draws for fp32 products, if it was measured.",
     )
     awake: float | None = Field(
         None,
@@ -200,8 +201,8 @@ class Cluster(BaseModel):
     )
     rings: dict[str, Ring] = Field(
         {},
-        description="Rings, for `--mode proteus` only. The key is the places of their devices in a node, "
-        "as `0-1`; with `xN` behind it, as `0-1xN`, the ring goes over several nodes.",
+        description="Rings, for `--mode proteus` only. The key names the devices of a ring by their places "
+        "in a node, as `0-1`. If `xN` stands behind it, as `0-1xN`, the ring goes over several nodes.",
     )
     sources: dict[str, str] = Field({}, description="Where each fact comes from.")
 
@@ -325,7 +326,7 @@ def platform_file(platform: str, own: Path = PLATFORMS) -> Path:
         own: folder of the user's own platform files, which take precedence over the shipped ones.
 
     Raises:
-        JoulecastError: there is no such name. It lists those that there are. A path is not checked.
+        JoulecastError: there is no such name. The error lists the known names. A path is not checked.
     """
     if is_path(platform, (".yaml", ".yml")):
         return Path(platform)
@@ -341,7 +342,7 @@ def find_platform(platform: str, own: Path = PLATFORMS) -> Platform:
     A platform file takes precedence over the GPU of the same name.
 
     Raises:
-        JoulecastError: there is no such platform, or its file is not sound.
+        JoulecastError: there is no such platform, or its file is not valid.
     """
     if (
         not is_path(platform, (".yaml", ".yml"))
@@ -358,7 +359,7 @@ def simulated_platform(platform: str, own: Path = PLATFORMS) -> Platform:
     is looked up.
 
     Raises:
-        JoulecastError: as :func:`find_platform`.
+        JoulecastError: an error of :func:`find_platform`.
     """
     found = find_platform(platform, own)
     if found.cluster is None and not is_path(platform, (".yaml", ".yml")):
@@ -372,7 +373,7 @@ def recorded_for(platform: str, own: Path = PLATFORMS) -> Path | None:
     """The folder of the recorded campaign that stands for a platform; ``None`` if runs are measured.
 
     Raises:
-        JoulecastError: as :func:`find_platform`.
+        JoulecastError: an error of :func:`find_platform`.
     """
     file = platform_file(platform, own)
     recorded = read_platform(file).recorded

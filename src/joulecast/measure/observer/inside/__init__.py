@@ -1,8 +1,9 @@
 """The observer inside a training: it notes when steps and their parts begin and end.
 
 This package runs in processes with the user's Python environment. There, joulecast and the packages that it
-needs may be missing. So it imports only the standard library, and of torch only what the user's program has
-imported itself. Its modules import each other by relative names, because it is loaded as `joulecast_inside`.
+needs may be missing. So it imports only the standard library. It uses a module of torch only if the user's
+program has imported this module. Its modules import each other by relative names, because it is loaded as
+`joulecast_inside`.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ _WATCH: list[Watch] = []
 
 
 def install(folder: str, capture: str | None = None) -> Marks:
-    """Observe this process. Hooks are added when it imports torch, or at once if it has done so.
+    """Observe this process. Hooks are added when it imports torch, or at once if torch is already imported.
 
     Args:
-        folder: of this host. It gets the marks of each process.
-        capture: the function that captures the network that is trained, if this is asked for.
+        folder: the folder of this host, for the marks of each process.
+        capture: the function that captures the trained network, if the user asked for a capture.
     """
     if not _WATCH:
         _WATCH.append(Watch(Marks(), capture))

@@ -1,11 +1,12 @@
-"""Exchange between ranks: collectives for which their caller waits, the statistics of DDP, and a
-profiler.
+"""Three ways to see the exchange between ranks: collectives for which the caller waits, the statistics of
+DDP, and a profiler.
 
-The profiler of torch records a few steps. They show the exchange of FSDP, DeepSpeed and all else that
-hooks miss. On a GPU, collectives run at the same time as the kernels that compute, in separate streams.
-The exchange that nothing hides is the time in which a collective runs and no other kernel does. Steps 3,
-12, 48, 192, ... are recorded. All ranks count these alike. The first recording of a process is made in
-its first step, because it loads the tools of the driver, and the first step is a warm-up anyway.
+The profiler of torch records a few steps. They show the exchange of FSDP, DeepSpeed and all else that hooks
+miss. On a GPU, collectives run at the same time as the kernels that compute, in separate streams. The
+exchange that nothing hides is the time in which a collective runs and no other kernel does. Steps 3, 12, 48,
+192, ... are recorded. All ranks number the steps in the same way. The first recording of a process loads the
+tools of the driver, which takes time. So one empty recording is made in the first step, which is a warm-up
+anyway.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ Span = tuple[float, float]
 
 
 class Collectives:
-    """The functions of ``torch.distributed``, and the waiting for what they started.
+    """The collectives of ``torch.distributed``, and the time for which the caller waits for them.
 
     Args:
         is_timed: says whether the time of a function is the time of its exchange.
@@ -109,7 +110,7 @@ class Replicas:
 
     @property
     def are_known(self) -> bool:
-        """Whether there was any replica."""
+        """Whether the process has made any replica."""
         return bool(self._known)
 
     def begin(self) -> None:
@@ -117,7 +118,7 @@ class Replicas:
         self._read_next = 2
 
     def watch(self, module: Any) -> None:
-        """Note each replica, whether it is made later or exists already."""
+        """Note every replica: the ones that exist already, and the ones that the program makes later."""
         kind = module.DistributedDataParallel
         own = kind.__init__
 
@@ -136,8 +137,8 @@ class Replicas:
         self._marks.note(wrapper="DistributedDataParallel")
 
     def read(self, update: int) -> None:
-        """Read the statistics of the previous step. Only so many steps are read that this costs next to
-        nothing."""
+        """Read the statistics of the previous step. Reading takes time, so only some steps are read: few
+        enough that it takes a very small share of the time."""
         now = time.monotonic()
         step_s, self._last_s = now - self._last_s, now
         replicas = [replica for known in self._known if (replica := known()) is not None]
@@ -244,7 +245,8 @@ class ProfiledSteps:
             self._stop(keep=False)
 
     def after_step(self, steps: int, is_seen: bool) -> None:
-        """End the recording of the step that has ended. Begin that of the next step if it is to be recorded.
+        """End the recording of the step that has ended. Begin a recording of the next step, if this step is
+        to be recorded.
 
         Args:
             steps: number of steps that have ended.

@@ -97,7 +97,7 @@ class Watch:
         self._steps = 0
 
     def by_module(self) -> dict[str, Hook]:
-        """The hooks, by the module for which they are."""
+        """The hooks, by the module that they are added to."""
         network = self._network
         return {
             **({"torch.nn.modules.module": network.watch} if network else {}),
@@ -118,7 +118,7 @@ class Watch:
             self.marks.note(mpi_ranks=module.COMM_WORLD.Get_size())
 
     def begin(self) -> None:
-        """Begin with a training. Nothing is known of it yet."""
+        """Begin with a new training: forget what was noted about an earlier one."""
         self._optimizers.clear()
         self._updates = self._steps = 0
         self._has_gradients = self._ends_are_known = False

@@ -1,13 +1,14 @@
-"""Marks of one process: what it did from when to when. They are appended to a file as they happen.
+"""Marks of one process: what it did, with begin and length. They are appended to a file while the process
+runs.
 
 A mark is 17 bytes: its kind, its start on the host's monotonic clock (s), its length (s) and an amount. A
-million steps take less than 100 MiB. Each step is written by one call, so that a process that is killed
-loses only its current step. A mark that cannot be written is lost, and the training continues.
+million steps take less than 100 MiB. The marks of a step are written by one call. So a process that is killed
+loses only the marks of its current step. If a mark cannot be written, it is lost, and the training continues.
 
-On a GPU, the host launches kernels long before they run. So a moment of the training is an event in the
-stream. Its time is read when the device has passed it. This time follows from the device's own clock: the
-time of an earlier event, plus what the device counts between the two. The host waits for the device once,
-at the first event, to relate the clocks.
+On a GPU, the host launches kernels long before they run. So an event in the GPU's stream marks a moment of
+the training. Its time is read after the device has passed it. It is the time of an earlier event, plus the
+time that the device's own clock counts between the two events. The host waits for the device once, at the
+first event, to relate the clocks.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def _first_number(names: tuple[str, ...]) -> int | None:
 
 
 class Marks:
-    """The marks of this process while a folder is open for them. A process that was forked has its own
+    """The marks of this process. They are kept while a folder is open for them. A forked process has its own
     marks."""
 
     def __init__(self) -> None:
@@ -119,7 +120,7 @@ class Marks:
         os.replace(partial, self.path("json"))
 
     def path(self, ending: str) -> str:
-        """The file of this process with this ending."""
+        """The file of this process with this suffix."""
         return os.path.join(self._folder or "", f"{os.getpid()}.{ending}")
 
 
@@ -140,7 +141,7 @@ class HostClock:
         return Moment(time.monotonic())
 
     def add(self, start: Moment, stop: Moment, resolved: Resolved) -> None:
-        """Call ``resolved`` with both times, in s."""
+        """Call ``resolved`` with the times of both moments, in s."""
         resolved(start.host_s, stop.host_s)
 
     def read(self) -> None:
@@ -188,7 +189,7 @@ class DeviceClock(HostClock):
 
 
 def clock_of(device: str) -> HostClock:
-    """The clock for what is trained on a device, as torch names its type."""
+    """The clock for a training on a device of this type (a name of torch, such as ``cuda``)."""
     torch = sys.modules.get("torch")
     if device != "cuda" or torch is None:
         return HostClock()

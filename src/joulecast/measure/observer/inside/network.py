@@ -1,7 +1,7 @@
-"""The network that is trained, captured as an op graph in the first step, if this is asked for.
+"""Captures the trained network as an op graph in the first step, if the user asks for it.
 
-It needs joulecast in the program's own environment, because the op graph is made from torch's export of the
-module in memory here.
+This needs joulecast in the program's own environment: the op graph is made in this process, from torch's
+export of the module.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ def _without_samples(value: Any) -> Any:
 
 
 class Network:
-    """Notes the modules that are called until the first update, and captures the module that this update
+    """Notes the modules that are called before the first update, and captures the module that this update
     trains.
 
     Args:
-        capture: the function that makes an op graph from a module and the arguments of its call, written
-            ``package.module:function``. The graph can be written to a path.
+        capture: name of the function that makes the op graph, as ``package.module:function``. It takes a
+            module and the arguments of its call. The graph that it returns has a method to write it to a
+            path.
     """
 
     def __init__(self, marks: Marks, capture: str) -> None:
@@ -67,7 +68,7 @@ class Network:
         self._unwatch = lambda: setattr(kind, "__call__", own)
 
     def capture(self, tensors: list[Any], path: str) -> None:
-        """Write the op graph of the module that has most of the updated tensors."""
+        """Write the op graph of the module that contains most of the updated tensors."""
         if self._unwatch is None:
             return
         self._unwatch()

@@ -1,6 +1,6 @@
-"""Hooks that run when a module has been imported, and wrappers that look like what they wrap.
+"""Hooks that run after a module was imported, and wrappers with the name of what they wrap.
 
-They cost nothing in a process that never imports the module.
+In a process that never imports the module, the hooks cost nothing.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ _FINDER = _Finder()
 
 
 def after_import(name: str, hook: Hook) -> None:
-    """Call ``hook`` with the module ``name`` when it has been imported; at once if it has been imported
-    already."""
+    """Call ``hook`` with the module ``name`` after it was imported. If it is already imported, call it at
+    once."""
     module = sys.modules.get(name)
     if module is not None:
         hook(module)

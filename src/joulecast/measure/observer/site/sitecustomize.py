@@ -1,8 +1,8 @@
 """Puts the observer into every Python process of a command that `joulecast measure` runs.
 
-When Python starts, it imports the first `sitecustomize` on its path. This one loads the observer, which
-waits for torch. Then it loads the `sitecustomize` that would have been imported otherwise. An error in
-here must not reach the user's program.
+When Python starts, it imports the first `sitecustomize` on its path. This one loads the observer, which waits
+until torch is imported. Then it loads the site's own `sitecustomize`. An error in this file must not reach
+the user's program.
 """
 
 from __future__ import annotations
