@@ -38,7 +38,9 @@ from joulecast.simulate.judged.gpu_steps import (
     corrected_s,
     judge,
     judge_all_reduces,
+    judge_memory,
     judged_widths,
+    memory_widths,
     read_gpu_steps,
 )
 
@@ -266,7 +268,9 @@ def main() -> None:
     all_reduces = judge_all_reduces(recorded_folder(Path("recorded/training-steps")))
     print(all_reduces_table(all_reduces).round(1).to_string())
     widths = judged_widths(frame)
-    print(widths)
+    peaks = judge_memory(recorded_folder(Path("recorded/training-steps")))
+    memory = memory_widths(peaks)
+    print(widths, memory, peaks.groupby("data")["off"].apply(lambda off: off.abs().mean()))
     if given.write:
         path = Path(interval.__file__).with_name("judged_errors.yaml")
         head = (
@@ -276,6 +280,7 @@ def main() -> None:
         content = {
             "steps": sum(not step.source.startswith("plain") for step in steps),
             "widths": widths,
+            "memory": memory,
         }
         path.write_text(head + yaml.safe_dump(content, sort_keys=False))
 

@@ -1,12 +1,18 @@
 """Memory of a training step: activations against published formulas, state of optimizers and precisions."""
 
+from pathlib import Path
+
 import pytest
 
+import joulecast
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Roofline, op_work
 from joulecast.graphs.network_graphs import load, op_graph
 from joulecast.graphs.precision import PRECISIONS, at_precision, for_inference, training_of
+from joulecast.runs.files.shipped import recorded_folder
 from joulecast.runs.platforms import Cluster, Device, Link, Platform
+from joulecast.simulate.correction import memory_width
+from joulecast.simulate.judged.gpu_steps import judge_memory
 from joulecast.simulate.simulate import Assumptions, prepare, simulate
 from joulecast.simulate.strategy import parse_strategy
 
@@ -221,3 +227,22 @@ def test_what_ran_fits(network, strategy, batch, precision, attention, limit) ->
     """Of the measured steps of llm-foundry and vTrain, those that fill their GPUs most."""
     stages = memory(network, strategy, batch, precision, attention=attention)
     assert 0.5 * limit * GB < max(stage.peak_bytes for stage in stages) <= limit * GB
+
+
+def test_a_peak_has_an_interval_and_a_step_near_the_limit_may_not_fit() -> None:
+    """The upper end counts: a device that has less than it, and more than the peak, may be too small."""
+    asked = {"network": "gpt2-medium", "strategy": "dp=1", "batch": 4, "precision": "amp"}
+    step = joulecast.simulate_step(platform="h100-sxm", optimizer="adam", **asked)
+    low, peak, high = (step[f"peak_memory{end}_bytes"] for end in ("_low", "", "_high"))
+    assert low < peak < high and not step["near_memory_limit"]
+    full = joulecast.simulate_step(platform="l4", optimizer="adam", **(asked | {"batch": 6}))
+    assert not full["out_of_memory"] and full["near_memory_limit"]
+    assert "may not fit" in full["verdict"]
+
+
+def test_nine_of_ten_measured_peaks_are_inside_their_interval() -> None:
+    peaks = judge_memory(recorded_folder(Path("recorded/training-steps")))
+    for one, rows in peaks.groupby(peaks["devices"] == 1):
+        assert len(rows) >= 15
+        inside = rows["off"].abs() <= memory_width(1 if one else 4)
+        assert 0.8 <= inside.mean() <= 1

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from importlib import resources
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import yaml
@@ -211,10 +211,15 @@ _RESTS_ON = {
 
 
 @cache
-def _widths() -> dict[str, dict[str, float]]:
+def _judged() -> dict[str, Any]:
     text = (resources.files("joulecast.simulate") / "judged_errors.yaml").read_text()
-    found: dict[str, dict[str, float]] = yaml.safe_load(text)["widths"]
+    found: dict[str, Any] = yaml.safe_load(text)
     return found
+
+
+def memory_width(devices: int) -> float:
+    """Share by which 90 % of measured peaks of memory are off, on one device or on several."""
+    return float(_judged()["memory"]["one" if devices == 1 else "several"])
 
 
 def basis_of(cost_sources: Mapping[str, int]) -> str:
@@ -239,7 +244,7 @@ def step_interval(
     basis = basis_of(cost_sources)
     if basis == "other":
         return None
-    width = _widths()[basis][kind]
+    width = _judged()["widths"][basis][kind]
     # An error of -w means that the step takes up to 1 / (1 - w) times as long.
     fast_s, slow_s = ends_s
     return fast_s / (1 + width), slow_s / (1 - width)

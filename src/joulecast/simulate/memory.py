@@ -245,10 +245,6 @@ def state_verdict(least_bytes: float, platform: Platform) -> str | None:
     )
 
 
-NEAR_LIMIT = 0.9
-"""Share of a device's memory from which a step may not fit: simulated peaks are off by 9 % in the mean."""
-
-
 def share_of_memory(memory: list[Memory], platform: Platform) -> float | None:
     """The share of its memory that the fullest device needs; ``None`` if its memory is not known."""
     device = platform.require_cluster().device
@@ -263,18 +259,28 @@ def exceeds(memory: list[Memory], platform: Platform) -> bool | None:
     return None if share is None else share > 1
 
 
-def memory_verdict(memory: list[Memory], platform: Platform) -> str:
-    """One line: whether the step fits in memory, and if not, what does not."""
+def memory_verdict(
+    memory: list[Memory], platform: Platform, ends: tuple[float, float] | None = None
+) -> str:
+    """One line: whether the step fits in memory, and if not, what does not.
+
+    Args:
+        memory: of each stage's devices.
+        platform: whose devices they are.
+        ends: of the 90 % interval of the fullest device's bytes.
+    """
     device = platform.require_cluster().device
     limit, worst = device.memory_bytes, max(memory, key=lambda m: m.peak_bytes)
     share = share_of_memory(memory, platform)
     if limit is None or share is None:
         return f"memory of {platform.name}'s devices is not known"
-    needed = share * limit
+    needed = f"{share * limit / 1e9:.1f}"
+    if ends is not None:
+        needed += " ({:.1f} to {:.1f})".format(*(end / 1e9 for end in ends))
     if share <= 1:
-        near = "; near the limit, it may not fit" if share > NEAR_LIMIT else ""
-        return f"fits: {needed / 1e9:.1f} of {limit / 1e9:.1f} GB{near}"
+        near = "; it may not fit" if ends is not None and ends[1] > limit else ""
+        return f"fits: {needed} of {limit / 1e9:.1f} GB{near}"
     return (
-        f"out of memory: stage {worst.stage} needs {needed / 1e9:.1f} GB, a device of "
+        f"out of memory: stage {worst.stage} needs {needed} GB, a device of "
         f"{platform.name} has {limit / 1e9:.1f}; most at op `{worst.at_op}`"
     )

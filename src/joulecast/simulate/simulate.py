@@ -33,6 +33,7 @@ from joulecast.simulate.correction import (
     costs_in_step,
     host_pace,
     host_paces,
+    memory_width,
     step_interval,
 )
 from joulecast.simulate.cost_cache import cached
@@ -46,12 +47,10 @@ from joulecast.simulate.event_loop import (
 )
 from joulecast.simulate.inferred_splits import experts_in, experts_of_token, sequence_length
 from joulecast.simulate.memory import (
-    NEAR_LIMIT,
     Memory,
     exceeds,
     memory_of,
     memory_verdict,
-    share_of_memory,
 )
 from joulecast.simulate.phases import WrittenPhases, reduction
 from joulecast.simulate.placement import PlacedOp, check_heads, place
@@ -165,6 +164,12 @@ class Simulation:
         return max(memory.peak_bytes for memory in self.memory) + reserved
 
     @property
+    def memory_ends_bytes(self) -> tuple[float, float]:
+        """Ends of the 90 % interval of that peak."""
+        width = memory_width(self.strategy.devices)
+        return (1 - width) * self.peak_memory_bytes, (1 + width) * self.peak_memory_bytes
+
+    @property
     def out_of_memory(self) -> bool | None:
         """Whether some device has too little memory; ``None`` if the platform does not say how much it
         has."""
@@ -174,11 +179,12 @@ class Simulation:
     def near_memory_limit(self) -> bool:
         """Whether a device is so full that the step may not fit after all, because simulated peaks have
         errors."""
-        return (share_of_memory(self.memory, self.platform) or 0.0) > NEAR_LIMIT
+        limit = self.platform.require_cluster().device.memory_bytes
+        return limit is not None and self.memory_ends_bytes[1] > limit
 
     def verdict(self) -> str:
         """One line: whether the step fits in memory, and if not, what does not."""
-        return memory_verdict(self.memory, self.platform)
+        return memory_verdict(self.memory, self.platform, self.memory_ends_bytes)
 
     def as_json(self) -> dict[str, Any]:
         """Plain data of the simulation, without the timeline."""
@@ -210,6 +216,8 @@ class Simulation:
             "bubble_s": parts.bubble_s,
             "communication_s": parts.communication_s,
             "peak_memory_bytes": self.peak_memory_bytes,
+            "peak_memory_low_bytes": self.memory_ends_bytes[0],
+            "peak_memory_high_bytes": self.memory_ends_bytes[1],
             "near_memory_limit": self.near_memory_limit,
             "state_bytes": max(memory.state_bytes for memory in self.memory),
             "memory": [asdict(memory) for memory in self.memory],

@@ -422,6 +422,58 @@ def judged_widths(judged: pd.DataFrame) -> dict[str, dict[str, float]]:
     return found
 
 
+def _sailor(row: Mapping[str, Any]) -> MeasuredStep:
+    dp, micro = int(row["dp"]), int(row["micro_batch"])
+    batch = int(row["global_batch"]) // dp
+    return MeasuredStep(
+        network="opt-350m",
+        strategy=f"dp={dp},tp={row['tp']},pp={row['pp']},micro={batch // micro}",
+        batch=batch,
+        precision="fp16",
+        attention="eager",
+        optimizer="adam",
+        step_s=float(row["step_s"]),
+        memory_bytes=float(row["memory_bytes"]),
+        source="Sailor",
+    )
+
+
+def judge_memory(folder: Path) -> pd.DataFrame:
+    """Predict the peak memory of measured steps.
+
+    Args:
+        folder: with ``sailor.csv`` (Megatron on 4 to 128 GH200) and ``plain_pytorch.csv``, whose later
+            settings count.
+
+    Returns:
+        A row a step: ``data``, ``devices``, ``measured_bytes``, ``predicted_bytes``, and ``off``, the share
+        by which the measured bytes differ from the predicted ones.
+
+    Raises:
+        JoulecastError: a file is missing or has no such columns.
+    """
+    sailor = read_csv(folder / "sailor.csv", "measured steps", _COLUMNS).astype(object).fillna("")
+    steps = [GpuStep("sailor", "gh200", _sailor(row)) for row in sailor.to_dict("records")]
+    steps += [step for step in read_gpu_steps(folder) if step.source == "plain_pytorch_later"]
+    rows = []
+    for each in steps:
+        found = simulated_step(each.step, *_costs(each))
+        # Torch counts what it gave out, without what a process takes.
+        extra = found.platform.require_cluster().device.reserved_bytes
+        predicted = found.peak_memory_bytes - (extra if each.source != "sailor" else 0.0)
+        measured = each.step.memory_bytes or math.nan
+        rows.append((each.source, found.strategy.devices, measured, predicted))
+    frame = pd.DataFrame(rows, columns=["data", "devices", "measured_bytes", "predicted_bytes"])
+    return frame.assign(off=frame["measured_bytes"] / frame["predicted_bytes"] - 1)
+
+
+def memory_widths(judged: pd.DataFrame) -> dict[str, float]:
+    """The share by which 90 % of the peaks of :func:`judge_memory` are off, on one device and on several."""
+    kinds = np.where(judged["devices"] == 1, "one", "several")
+    widths = judged["off"].abs().groupby(kinds).quantile(LEVEL)
+    return {str(kind): round(float(width), 3) for kind, width in widths.items()}
+
+
 _ALL_REDUCE_PLATFORMS = {"a100": "a100-80gb-sxm", "v100": "v100"}
 _ALL_REDUCE_COLUMNS = {
     "gpu": Column("text"),
