@@ -343,6 +343,18 @@ def test_the_four_linear_models_by_hand():
     assert got["energy power law"] == pytest.approx(2 * 10 * 130)
 
 
+def test_watts_of_a_node_are_not_taken_for_those_of_its_gpus():
+    observations, points = campaign()
+    watts = {"cluster": {"idle_w": 20.0, "full_w": 45.0, "tdp_w": 60.0}}
+
+    def lp1(covers, known):
+        runs = observations.assign(energy_covers=covers)
+        predicted = evaluate(runs, points, known, splits=["in-sample"], times=["given"]).predictions
+        return predicted.loc[predicted["model"] == "LP1", "energy_j"].tolist()
+
+    assert lp1("gpu", watts) == lp1("gpu", {}) != lp1("node", watts)
+
+
 def test_series_models_on_traces_that_they_know():
     models = series_models()
     rising = np.arange(30.0)
