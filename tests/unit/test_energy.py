@@ -6,23 +6,20 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import ROOT, make_record, make_spec
+from conftest import make_record, make_spec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulecast.energy.allreduce_cost import FORMS, choose_form
 from joulecast.energy.evaluation import evaluate
-from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.intervals import outside_of, width_of_counts
 from joulecast.energy.mc2_stages import StageMC2
-from joulecast.energy.models import MC2OnStages, fit_groups
 from joulecast.energy.proportional_models import MODELS, Context
 from joulecast.energy.splits import SPLITS
 from joulecast.energy.timeseries import forecast_errors, resampled_power, series_models
 from joulecast.runs.integration import EnergyCurve
 from joulecast.runs.judging import SETTING, compare, judge, run_to_run_cv, summarise
 from joulecast.runs.judging import by_setting as cells_of
-from joulecast.runs.recorded import run_records
 
 POWERS = {
     "computing": 80.0,
@@ -419,15 +416,13 @@ def test_resampling_does_not_change_what_a_fit_knows_of_the_exchange():
         assert (fit.latency_s(more) == 0).all()
 
 
-def test_a_batch_that_was_not_run_draws_what_it_did_on_an_h100():
-    """Each setting of the recorded campaign is hidden in turn. Their powers are 246 to 580 W."""
-    with run_records([ROOT / "recorded/one-h100"]) as folders:
-        runs = KnownRuns.of_records(folders)
-        ((evidence, _),) = fit_groups(runs.observations, runs.allreduce, runs.watts)
-    training = evidence.training
-    for _, hidden in training.groupby(["network", "batch"]):
-        fit = MC2OnStages().fit(evidence.without(training.index.isin(hidden.index)))
-        said = fit.predict(hidden, "predicted")
-        assert (said["energy_j"] / hidden["energy_j"]).between(0.94, 1.06).all(), hidden["run"]
-        inside = hidden["energy_j"].between(said["energy_low_j"], said["energy_high_j"])
-        assert inside.all(), hidden["run"]
+def test_batches_are_held_out_where_there_is_one_node_count():
+    several = campaign()[0].query("kind == 'training'")
+    assert not [*SPLITS["leave-one-batch-out"](several)]
+    of_one = several[several["nodes"] == 1]
+    splits = [*SPLITS["leave-one-batch-out"](of_one)]
+    assert all((split.fitted != split.judged).all() for split in splits)
+    held_out = [set(of_one["run"][split.judged]) for split in splits]
+    assert held_out[:3] == [{"big-1-4-1"}, {"big-1-8-1", "big-1-8-2"}, {"big-1-16-1"}]
+    assert len(held_out) == 6
+    assert not [*SPLITS["leave-one-batch-out"](of_one[of_one["batch"] > 4])]

@@ -72,7 +72,7 @@ def evaluate_records(
     if len(cells) and not {fit.name for fit in judged.full_fits} & {*cells["model"]}:
         notes.append(
             "MC2 predicts no energy of a workload that its fit has not seen; measure each workload on two "
-            "node counts"
+            "node counts, or with three batches"
         )
     measured = cells["energy_source"].isin(MEASURED)
     compared = [each for each in compare(cells[measured]) if each.best_rival]
