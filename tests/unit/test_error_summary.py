@@ -1,6 +1,7 @@
 """`joulecast evaluate` and `joulecast forecast`, on records made here and on real power."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -264,3 +265,9 @@ def test_batches_of_an_h100_are_judged_by_the_others():
     mc2 = next(row for row in verdict["summary"] if row["model"] == "MC2")
     assert mc2["settings"] == 9 and mc2["mape_percent"] < 2.5 and mc2["covered_percent"] > 80
     assert verdict["against_best_rival"]["lower_points"] > 0
+
+
+def test_settings_that_differ_in_batch_are_told_apart_and_meters_of_gpus_are_named():
+    said = run("evaluate", "--records", "one-h100").stdout
+    assert re.search(r"^recorded .* vgg16 +1 +128 +MC2 +1.21 kJ ", said, re.MULTILINE)
+    assert "only the GPUs of the nodes had meters" in said
