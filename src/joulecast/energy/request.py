@@ -214,8 +214,10 @@ class ForecastRequest(Priced, Scales, Recorded):
         description="Only with platform: the name of a network in the records and its name in the "
         "simulator, as resnet=resnet50.",
     )
-    precision: PeakPrecision = Field(
-        default="bf16", description="Only with platform: the precision to simulate."
+    precision: PeakPrecision | None = Field(
+        default=None,
+        description="Only with platform: the precision to simulate. By default that of the records, or bf16 "
+        "if they do not say it.",
     )
     ran_on: Name | None = Field(
         default=None,

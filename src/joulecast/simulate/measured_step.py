@@ -92,29 +92,42 @@ _PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float6
 _REPLICAS = "DistributedDataParallel"
 
 
+_OWN_PRECISIONS = {"bf16": "amp", "fp32": "fp32"}
+"""A campaign trains at bf16 by autocast, and keeps the weights at fp32."""
+
+
+def precision_of(info: RunInfo) -> str | None:
+    """The simulator's name of the precision of a training on GPUs, if its record says it."""
+    training, seen = info.spec.training, info.observed_step
+    if training is not None and training.device == "cuda":
+        return _OWN_PRECISIONS.get(training.precision)
+    if seen is None or info.outcome.device != "cuda":
+        return None
+    is_autocast = seen.weights == "float32" and seen.precision in ("bfloat16", "float16")
+    return "amp" if is_autocast else _PRECISIONS.get(str(seen.precision))
+
+
 def _captured_step(record: Path, info: RunInfo, step_s: float, batch: int) -> MeasuredStep | None:
     """The step of a training that was captured; ``None``: it was not, or ran on no GPU, or its ranks are
     joined by something else than DistributedDataParallel."""
     network, seen, ranks = record / NETWORK, info.observed_step, info.spec.ranks
-    if not network.is_file() or seen is None or info.outcome.device != "cuda":
+    precision = precision_of(info)
+    if not network.is_file() or seen is None or precision is None:
         return None
-    if seen.precision not in _PRECISIONS or (ranks > 1 and seen.wrapper != _REPLICAS):
+    if ranks > 1 and seen.wrapper != _REPLICAS:
         return None
-    is_autocast = seen.weights == "float32" and seen.precision in ("bfloat16", "float16")
     micro = f",micro={seen.micro_batches}" if seen.micro_batches > 1 else ""
     return MeasuredStep(
         network=str(network),
         strategy=f"dp={ranks}{micro}",
         batch=batch,
-        precision="amp" if is_autocast else _PRECISIONS[seen.precision],
+        precision=precision,
         optimizer="adam" if "adam" in (seen.optimizer or "").lower() else "momentum",
         step_s=step_s,
         source=str(record),
     )
 
 
-_OWN_PRECISIONS = {"bf16": "amp", "fp32": "fp32"}
-"""A campaign trains at bf16 by autocast, and keeps the weights at fp32."""
 _IMAGES = {"image_size": 224, "patch_size": 16, "classes": 1000}
 """Of the shipped graphs of torchvision's networks. (Inception's images are larger.)"""
 
@@ -122,19 +135,17 @@ _IMAGES = {"image_size": 224, "patch_size": 16, "classes": 1000}
 def _campaign_step(record: Path, info: RunInfo, step_s: float, batch: int) -> MeasuredStep | None:
     """The step of a campaign's own training on GPUs; ``None``: it was another, or its network or size has no
     shipped graph."""
-    workload, training = info.spec.workload, info.spec.training
-    if workload is None or training is None or training.device != "cuda":
+    workload, precision = info.spec.workload, precision_of(info)
+    if workload is None or precision is None:
         return None
     is_shipped = workload.network in names() and workload.network != "inception_v3"
     if not is_shipped or any(getattr(workload, name) != size for name, size in _IMAGES.items()):
-        return None
-    if training.precision not in _OWN_PRECISIONS:
         return None
     return MeasuredStep(
         network=workload.network,
         strategy=f"dp={info.spec.ranks}",
         batch=batch,
-        precision=_OWN_PRECISIONS[training.precision],
+        precision=precision,
         optimizer="momentum",
         step_s=step_s,
         source=str(record),
