@@ -340,6 +340,18 @@ def test_the_four_linear_models_by_hand():
     assert got["energy power law"] == pytest.approx(2 * 10 * 130)
 
 
+def test_watts_of_a_node_are_not_taken_for_those_of_its_gpus():
+    observations, points = campaign()
+    watts = {"cluster": {"idle_w": 20.0, "full_w": 45.0, "tdp_w": 60.0}}
+
+    def lp1(covers, known):
+        runs = observations.assign(energy_covers=covers)
+        predicted = evaluate(runs, points, known, splits=["in-sample"], times=["given"]).predictions
+        return predicted.loc[predicted["model"] == "LP1", "energy_j"].tolist()
+
+    assert lp1("gpu", watts) == lp1("gpu", {}) != lp1("node", watts)
+
+
 def test_series_models_on_traces_that_they_know():
     models = series_models()
     rising = np.arange(30.0)
@@ -402,3 +414,15 @@ def test_resampling_does_not_change_what_a_fit_knows_of_the_exchange():
     for bootstrap in range(8):
         fit = StageMC2().fit(training, points, training.iloc[:0], bootstrap)
         assert (fit.latency_s(more) == 0).all()
+
+
+def test_batches_are_held_out_where_there_is_one_node_count():
+    several = campaign()[0].query("kind == 'training'")
+    assert not [*SPLITS["leave-one-batch-out"](several)]
+    of_one = several[several["nodes"] == 1]
+    splits = [*SPLITS["leave-one-batch-out"](of_one)]
+    assert all((split.fitted != split.judged).all() for split in splits)
+    held_out = [set(of_one["run"][split.judged]) for split in splits]
+    assert held_out[:3] == [{"big-1-4-1"}, {"big-1-8-1", "big-1-8-2"}, {"big-1-16-1"}]
+    assert len(held_out) == 6
+    assert not [*SPLITS["leave-one-batch-out"](of_one[of_one["batch"] > 4])]

@@ -1,6 +1,7 @@
 """`joulecast evaluate` and `joulecast forecast`, on records made here and on real power."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from joulecast.energy.error_summary import evaluate_records
 from joulecast.logs.mlperf import import_mlperf
 from joulecast.runs.folders import record_folders
 from joulecast.runs.record import read_record, write_record
+from joulecast.runs.recorded import run_records
 
 MLPERF = ROOT / "recorded/mlperf-power"
 
@@ -253,3 +255,19 @@ def test_node_counts_never_seen_are_predicted_better_than_by_any_rival(submissio
         assert told["against_best_rival"]["better_by_points"] > 3
         mape = {row["model"]: row["mape_percent"] for row in told["summary"]}
         assert mape["MC2"] < 2.84
+
+
+def test_batches_of_an_h100_are_judged_by_the_others():
+    """Nine settings of 246 to 580 W: MC2 knows how power and time grow with the batch, its rivals do not."""
+    with run_records([ROOT / "recorded/one-h100"]) as folders:
+        verdict = evaluate_records(folders)
+    assert (verdict["split"], verdict["time"]) == ("leave-one-batch-out", "predicted")
+    mc2 = next(row for row in verdict["summary"] if row["model"] == "MC2")
+    assert mc2["settings"] == 9 and mc2["mape_percent"] < 2.5 and mc2["covered_percent"] > 80
+    assert verdict["against_best_rival"]["lower_points"] > 0
+
+
+def test_settings_that_differ_in_batch_are_told_apart_and_meters_of_gpus_are_named():
+    said = run("evaluate", "--records", "one-h100").stdout
+    assert re.search(r"^recorded .* vgg16 +1 +128 +MC2 +1.21 kJ ", said, re.MULTILINE)
+    assert "only the GPUs of the nodes had meters" in said

@@ -58,6 +58,12 @@ def test_runs_say_whether_their_energy_was_measured():
     assert {"materials", "computing", "update"} <= stages
 
 
+def test_runs_say_which_part_of_a_node_had_the_meter():
+    families = text_string_to_metric_families(openmetrics_text("one-h100"))
+    (energies,) = (f.samples for f in families if f.name == "joulecast_run_energy_joules")
+    assert {sample.labels["energy_covers"] for sample in energies} == {"gpu"}
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [

@@ -269,6 +269,20 @@ def test_a_folder_of_records_becomes_the_file_to_write(tmp_path: Path) -> None:
     assert [(step.batch, step.step_s) for step in steps] == [(4, pytest.approx(1.0))] * 2
 
 
+def test_a_campaign_on_gpus_calibrates_its_own_networks() -> None:
+    found = joulecast.simulate_step(
+        "resnet50", "h100-sxm", "dp=1", batch=128, precision="amp", calibrate="one-h100"
+    )
+    assert found["basis"] == "calibrated"
+    assert found["step_s"] == pytest.approx(0.0706, rel=2e-3)
+    with pytest.raises(JoulecastError, match="a step at amp cannot correct costs at bf16"):
+        joulecast.simulate_step(
+            "resnet50", "h100-sxm", "dp=1", batch=128, precision="bf16", calibrate="one-h100"
+        )
+    with pytest.raises(JoulecastError, match="or are not of GPUs"):
+        joulecast.simulate_step("resnet50", "h100-sxm", "dp=1", batch=4, calibrate="two-core-vm")
+
+
 def test_a_corrected_platform_repeats_the_measured_step() -> None:
     platform = find_platform("a100-40gb-sxm")
     step = MeasuredStep(

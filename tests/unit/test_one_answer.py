@@ -165,6 +165,12 @@ def test_the_whole_job_is_the_training_and_terms_with_their_sources(metered_runs
     assert plain["energy_j"] == row["energy_j"] and "whole_job" not in plain
 
 
+def test_a_term_that_is_nearly_nothing_has_a_unit_of_its_own():
+    told = joulecast.forecast("one-h100", whole_job=True)
+    jobs = [note for note in told["notes"] if "the whole job on" in note]
+    assert len(jobs) == 3 and not [note for note in jobs if re.search(r"\de[-+]\d", note)]
+
+
 def test_checkpoints_are_a_part_of_the_whole_job(metered_runs):
     with pytest.raises(JoulecastError, match="whole job"):
         joulecast.forecast(metered_runs, nodes=[64], checkpoint_s=30)

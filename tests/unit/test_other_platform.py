@@ -91,3 +91,12 @@ def test_what_was_simulated_is_told(on_l40s):
 def test_what_cannot_be_forecast_elsewhere_is_refused_with_a_way_out(on_l40s, asked, way_out):
     with pytest.raises(JoulecastError, match=way_out):
         joulecast.forecast(on_l40s, **asked)
+
+
+def test_records_say_their_precision_and_that_only_gpus_were_metered():
+    """A campaign trains at bf16 by autocast."""
+    found = joulecast.forecast("one-h100", platform="h200-sxm")
+    assert all(" at amp on 1 x h200-sxm" in row["rests_on"] for row in found["forecasts"])
+    assert any("only the GPUs of the nodes had meters" in note for note in found["notes"])
+    (asked, *_) = joulecast.forecast("one-h100", platform="h200-sxm", precision="tf32")["forecasts"]
+    assert " at tf32 on " in asked["rests_on"]

@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import make_imported, make_record, make_spec
+from conftest import ROOT, make_imported, make_record, make_spec
 from pages_fixtures import write_answered, write_campaign, write_records
 from typer.testing import CliRunner
 
@@ -32,6 +32,7 @@ from joulecast.report.pages.settings import headline, settings_table, short_tabl
 from joulecast.report.results_folder import NothingToShow, read_results
 from joulecast.report.tables.errors import EXTRAPOLATION, error_sentences, judged_times
 from joulecast.runs.record import write_record
+from joulecast.runs.recorded import unpack_all
 
 PARTS = (
     "forecast",
@@ -354,6 +355,14 @@ def test_one_run(tmp_path):
     text = text_of(tmp_path)
     assert "for 1,000,000 samples" in text and "The fit had seen these very runs" in text
     assert "growth cannot be judged" in text
+
+
+def test_gpus_of_one_node_with_their_meters_alone(tmp_path):
+    unpack_all(ROOT / "recorded/one-h100", tmp_path / "records")
+    text = text_of(write_answered(tmp_path))
+    assert "kept as data; only the GPUs had meters (12 runs)" in text
+    # Batches were held out, as there is one node count.
+    assert "over 9 settings that the fit had not seen" in text and "these very runs" not in text
 
 
 def test_imported_runs_are_told_apart_from_ours(tmp_path):

@@ -74,6 +74,7 @@ def test_order_and_ablation() -> None:
 
 def _fit(power: dict[str, float] | None) -> CampaignFit:
     example = {"platform": "mine", "kind": "training", "nodes": 1, "metered_units": 1}
+    example |= {"network": "alexnet", "steps": 2, "samples": 16, "t_computing_s": 2.0}
     observations = pd.DataFrame([example | {"energy_source": "measured"}], columns=[*COLUMNS])
     predictions = pd.DataFrame(columns=[*PREDICTIONS])
     mc2 = {"time": {"values": {"m:alexnet": 0.001}}, "power": power and {"values": power}}
@@ -83,13 +84,20 @@ def _fit(power: dict[str, float] | None) -> CampaignFit:
 def test_a_step_is_priced_by_stage() -> None:
     times = StageTimes(0.1, 1.0, 0.2, 0.3, 0.4)
     power = {"P0": 10.0, "dP:computing": 100.0, "dP:communicating_copy": 50.0}
-    energy = step_energy(_fit(power), "mine", times, nodes=4, hosts=4)
+    asked = {"nodes": 4, "hosts": 4, "network": "alexnet", "batch": 32}
+    energy = step_energy(_fit(power), "mine", times, **asked)
     # Stages without a power of their own draw that of computing.
     expected = 10 * 2.0 * 4 + 4 * (100 * (0.1 + 1.0 + 0.2 + 0.4) + 50 * 0.3)
     assert energy.joules == pytest.approx(expected) and energy.source == "measured"
-    elsewhere = step_energy(_fit(power), "other", times, 4, 4)
+    # It was run, with 16 samples and 4 s of computing.
+    own = step_energy(_fit(power | {"e:alexnet": 2.0}), "mine", times, **asked)
+    assert own.joules == pytest.approx(expected + 2 * 32)
+    other = asked | {"network": "vgg16"}
+    unseen = step_energy(_fit(power | {"e:alexnet": 2.0}), "mine", times, **other)
+    assert unseen.joules == pytest.approx(expected + 2 * 16 / 4.0 * (4 * 1.0))
+    elsewhere = step_energy(_fit(power), "other", times, **asked)
     assert elsewhere.joules is None and "no energy model was fitted on other" in elsewhere.reason
-    dark = step_energy(_fit(None), "mine", times, 4, 4)
+    dark = step_energy(_fit(None), "mine", times, **asked)
     assert dark.joules is None and "carry no energy" in dark.reason
 
 

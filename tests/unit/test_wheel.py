@@ -15,7 +15,7 @@ from wheel_fixtures import joulecast, outside, python, wheel
 __all__ = ["joulecast", "python", "wheel"]
 MOST_BYTES = 10_000_000
 SHIPPED = (
-    *("task-graphs", "two-core-vm", "one-h200"),
+    *("task-graphs", "two-core-vm", "one-h100"),
     *("mlperf-power", "mlperf-times", "pipedream-profiles", "training-steps", "zeus-trace"),
 )
 
@@ -64,7 +64,7 @@ KNOWN = [
     (("tune", "--workload", "cifar100", "--gpu", "v100", "--seeds", "2"), r"default"),
     (("import", "mlperf", "mlperf-power", "records"), r"50 runs imported"),
     (("forecast", "--records", "recorded/two-core-vm", "--nodes", "4"), r"vit_ti +4 "),
-    (("forecast", "--records", "one-h200"), r"resnet50 +1 +128 .*recorded"),
+    (("forecast", "--records", "one-h100"), r"resnet50 +1 +64 .*recorded"),
     (("meters",), r"estimated .*; watts: assumed, not measured\)"),
     (("meters", "--platform", "hc2"), r"estimated +missing"),
     (("config", "default"), r"platform: this-machine"),

@@ -14,6 +14,7 @@ import pandas as pd
 
 from joulecast.energy.evaluation import Evaluation, evaluate
 from joulecast.energy.fitting import KnownRuns
+from joulecast.energy.measured_settings import metered_parts
 from joulecast.energy.splits import NEXT_SCALE, SPLITS, USUAL, usual_time
 from joulecast.errors import JoulecastError
 from joulecast.runs.json_values import json_rows, json_value
@@ -73,7 +74,12 @@ def evaluate_records(
     if len(cells) and not {fit.name for fit in judged.full_fits} & {*cells["model"]}:
         notes.append(
             "MC2 predicts no energy of a workload that its fit has not seen; measure each workload on two "
-            "node counts"
+            "node counts, or with three batches"
+        )
+    parts = metered_parts(runs.trained)
+    if parts:
+        notes.append(
+            f"only the {parts} of the nodes had meters: no energy contains what else draws power"
         )
     measured = cells["energy_source"].isin(MEASURED)
     compared = [each for each in compare(cells[measured]) if each.best_rival]

@@ -10,8 +10,10 @@ not the paper's. For a step of N nodes with b samples each, and G bytes of gradi
     T_copy      = alpha A(N) + k B(N, G)   (form chosen on an all-reduce benchmark), of which
                                             max(0, T_copy - phi 2/3 T_C) is exposed with overlap
     T_update    = u_0 + a 20 Theta         (SGD with momentum touches 20 bytes a parameter)
-    E           = P_0 T units + sum_x N T_x dP_x
+    E           = P_0 T units + sum_x N T_x dP_x + N b e
 
+The joules ``e`` of a sample are each network's own: in the same stage, a GPU that multiplies large matrices
+draws more than one that waits for the next kernel.
 All coefficients are non-negative, and are fitted together to the smallest relative errors. The code works on
 columns of all runs, never on one run after the other: a campaign may have ten thousand runs, and its
 intervals need hundreds of fits.
@@ -41,6 +43,7 @@ SPLIT_POWERS = {
     "one power": "one",
     "no wait/copy split": "communicating",
     "communication power of each workload": "workloads",
+    "no joules of a sample": "time",
 }
 """What may be taken from, or added to, the powers of the stages, by what it does to the model."""
 
@@ -145,7 +148,8 @@ def _floats(runs: pd.DataFrame, column: str) -> Floats:
 
 
 def _networks(runs: pd.DataFrame) -> Any:
-    return np.array([str(network) for network in runs["network"]], dtype=object)
+    # Calibrations have none.
+    return np.array([None if pd.isna(n) else str(n) for n in runs["network"]], dtype=object)
 
 
 def _stage_terms(runs: pd.DataFrame, form: str) -> dict[str, Terms]:
@@ -280,7 +284,7 @@ class StageMC2:
         return f"dP:{stage}"
 
     def _power_terms(self, runs: pd.DataFrame) -> Terms:
-        """Joules per watt of each power. ``P0`` counts meters, the excess powers count nodes.
+        """Joules per watt of each power, and samples. ``P0`` counts meters, the excess powers count nodes.
 
         A stage that is too short to have its own power gets the power of computing.
         """
@@ -291,6 +295,9 @@ class StageMC2:
             # The time of a stage that was not seen is in another one.
             seconds = np.nan_to_num(_floats(runs, f"t_{stage}_s"))
             terms[name] = terms.get(name, 0.0) + node_steps * seconds
+        if self._powers not in ("one", "time"):
+            ranks = _floats(runs, "ranks") * np.maximum(_floats(runs, "steps"), 1.0)
+            terms["e:"] = np.nan_to_num(ranks * _floats(runs, "batch_per_rank"))
         return terms
 
     def _fit_power(
@@ -302,20 +309,24 @@ class StageMC2:
         energy_j = _floats(runs, "energy_j")
         place = np.arange(len(runs), dtype=float)
         terms = self._power_terms(runs)
-        system.add(terms, _networks(runs), energy_j, energy_j, place)
-        self._tie_powers(system, terms, energy_j)
+        networks = _networks(runs)
+        system.add(terms, networks, energy_j, energy_j, place)
+        self._tie_powers(system, terms, networks, energy_j)
         return system.solve(conditioned)
 
-    def _tie_powers(self, system: _System, terms: Terms, energy_j: Floats) -> None:
-        """Make stages that few runs cannot tell apart draw the same power. The pull is so weak that it
-        decides nothing else."""
+    def _tie_powers(self, system: _System, terms: Terms, networks: Any, energy_j: Floats) -> None:
+        """Make stages that few runs cannot tell apart draw the same power, and samples whose number the
+        time of computing tells draw nothing beside it. The pull is so weak that it decides nothing else."""
         usual_j = float(np.nanmean(energy_j)) if np.isfinite(energy_j).any() else 0.0
         for name in terms if self._powers == "stages" else ():
             if name in ("P0", "dP:computing"):
                 continue
             pull = np.array([_TIE * float(terms[name].mean())])
-            tied = {name: pull, "dP:computing": -pull}
-            system.add(tied, np.array([""]), np.zeros(1), np.array([usual_j]), np.array([np.inf]))
+            each = name.endswith(":")
+            tied = {name: pull} if each else {name: pull, "dP:computing": -pull}
+            for network in sorted({*networks} - {None}) if each else [""]:
+                of = np.array([network], dtype=object)
+                system.add(tied, of, np.zeros(1), np.array([usual_j]), np.array([np.inf]))
 
     def _add_intervals(
         self,

@@ -29,6 +29,16 @@ _MANY = {"gpu": "GPUs", "cpu": "processors", "socket": "sockets"}
 _IN_WORDS = {"time": ("s", times), "energy": ("j", consumptions)}
 
 
+def metered_parts(runs: pd.DataFrame) -> str | None:
+    """The parts of nodes that alone had meters, in words; ``None`` if whole nodes had, or nothing had."""
+    if "energy_covers" not in runs:
+        return None
+    parts = [str(covers) for covers in runs["energy_covers"].dropna().unique()]
+    if {"node", "module"} & {*parts}:
+        return None
+    return listed(sorted({_MANY.get(p, p) for covers in parts for p in covers.split("+")})) or None
+
+
 def runs_of(of_workload: pd.DataFrame, setting: Mapping[str, Any]) -> pd.DataFrame:
     """The runs of exactly one setting.
 
@@ -179,14 +189,12 @@ def notes_on(
         )
     if (of_workload["kind"] == "imported").all():
         notes += _on_other_scales(workload, of_workload, times_of_others)
-    if "energy_covers" in of_workload:
-        parts = [str(covers) for covers in of_workload["energy_covers"].dropna().unique()]
-        if parts and not {"node", "module"} & {*parts}:
-            metered = {_MANY.get(part, part) for covers in parts for part in covers.split("+")}
-            notes.append(
-                f"{workload}: only the {listed(sorted(metered))} of the nodes had meters. Energy, money and "
-                "CO2 do not contain what else draws power"
-            )
+    parts = metered_parts(of_workload)
+    if parts:
+        notes.append(
+            f"{workload}: only the {parts} of the nodes had meters. Energy, money and CO2 do not contain "
+            "what else draws power"
+        )
     largest = predicted.loc[predicted["nodes"].idxmax()].to_dict()
     if largest.get("supply") == "DC" and pd.notna(largest["energy_j"]):
         expected, low, high = from_wall("DC", largest["conversion_eff"])

@@ -73,7 +73,7 @@ def fit_groups(
 
     Staged runs are grouped by platform. All imported runs are one group, with the recorded times of
     others. If a platform also has metered energies, its estimated energies are left out, so that the two
-    are never averaged.
+    are never averaged. The watts of a platform are those of a node: they tell nothing of its GPUs alone.
     """
     observations = _without_mixed_estimates(observations)
     trained = is_training(observations)
@@ -85,7 +85,9 @@ def fit_groups(
             others = of_campaign[~trained[of_campaign.index]]
             points = allreduce[allreduce["platform"] == name] if len(allreduce) else allreduce
             times = times_of_others(training) if imported else pd.DataFrame()
-            yield Evidence(training, others, points, watts.get(str(name), {}), times), imported
+            covers = training["energy_covers"].dropna() if "energy_covers" in training else []
+            of_node = watts.get(str(name), {}) if {*covers} <= {"node"} else {}
+            yield Evidence(training, others, points, of_node, times), imported
 
 
 def _without_mixed_estimates(observations: pd.DataFrame) -> pd.DataFrame:

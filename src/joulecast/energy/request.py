@@ -37,6 +37,7 @@ class PricesSection(PriceList, Section):
 Split = Literal[
     "in-sample",
     "leave-one-node-count-out",
+    "leave-one-batch-out",
     "extrapolation",
     "leave-one-workload-out",
     "next-scale",
@@ -51,8 +52,8 @@ class EvaluateRequest(Recorded):
     split: Split | None = Field(
         default=None,
         description="What the fit does not see. By default it is one node count after the other; with a "
-        "single node count, one workload after the other. next-scale: each scale of a submitter's series "
-        "is predicted from the two scales below it.",
+        "single node count, one batch of a network after the other if there are three, or else one "
+        "workload. next-scale: each scale of a submitter's series is predicted from the two scales below it.",
     )
     time: Literal["given", "predicted"] | None = Field(
         default=None,
@@ -213,8 +214,10 @@ class ForecastRequest(Priced, Scales, Recorded):
         description="Only with platform: the name of a network in the records and its name in the "
         "simulator, as resnet=resnet50.",
     )
-    precision: PeakPrecision = Field(
-        default="bf16", description="Only with platform: the precision to simulate."
+    precision: PeakPrecision | None = Field(
+        default=None,
+        description="Only with platform: the precision to simulate. By default that of the records, or bf16 "
+        "if they do not say it.",
     )
     ran_on: Name | None = Field(
         default=None,

@@ -35,6 +35,17 @@ def _leave_one_node_count_out(training: pd.DataFrame) -> Iterator[Split]:
         yield Split("leave-one-node-count-out", ~out, out & ~is_sweep(training))
 
 
+def _leave_one_batch_out(training: pd.DataFrame) -> Iterator[Split]:
+    """Only where no node count can be held out. Two other batches of the network have to stay in the fit."""
+    if training["nodes"].nunique() > 1 or (training["kind"] == "imported").any():
+        return
+    for _, own in training.groupby("workload"):
+        batches = sorted(own["batch"].dropna().unique())
+        for batch in batches if len(batches) > 2 else ():
+            out = training.index.isin(own.index) & (training["batch"] == batch)
+            yield Split("leave-one-batch-out", ~out, out)
+
+
 def _extrapolation(training: pd.DataFrame) -> Iterator[Split]:
     small = training["nodes"] <= training["nodes"].max() / 4
     if small.any() and not small.all():
@@ -73,16 +84,17 @@ def _next_scale(training: pd.DataFrame) -> Iterator[Split]:
 SPLITS: dict[str, Callable[[pd.DataFrame], Iterator[Split]]] = {
     "in-sample": _in_sample,
     "leave-one-node-count-out": _leave_one_node_count_out,
+    "leave-one-batch-out": _leave_one_batch_out,
     "extrapolation": _extrapolation,
     "leave-one-workload-out": _leave_one_workload_out,
     NEXT_SCALE: _next_scale,
 }
 """Splits by name. In-sample is there because the papers' errors may be; extrapolation fits
-N <= N_max / 4. The sweep over batch sizes is fitted wherever its node count is, and judged only
-in-sample."""
+N <= N_max / 4. The sweep over batch sizes is fitted wherever its node count is. It is judged in-sample, and
+held out only if there is one node count."""
 
 
-USUAL = ("leave-one-node-count-out", "leave-one-workload-out")
+USUAL = ("leave-one-node-count-out", "leave-one-batch-out", "leave-one-workload-out")
 """Where no split is asked for, errors are reported for the first of these that the runs have."""
 
 

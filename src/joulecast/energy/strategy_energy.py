@@ -118,10 +118,34 @@ def _power_of(stage: str, powers: dict[str, float]) -> float:
     return 0.0
 
 
+def _sample_joules(
+    trained: pd.DataFrame,
+    powers: dict[str, float],
+    network: str,
+    samples: float,
+    computing_s: float,
+) -> float:
+    """Joules that samples take beside the powers of the stages. Those of a network that was not run draw,
+    while they compute, what the samples of the others did on average."""
+    each = {name[2:]: joules for name, joules in powers.items() if name.startswith("e:")}
+    if network in each or not any(each.values()):
+        return each.get(network, 0.0) * samples
+    computed_s = (trained["nodes"] * trained["steps"] * trained["t_computing_s"]).sum()
+    joules = (trained["network"].map(each) * trained["samples"]).sum()
+    return float(joules / computed_s) * computing_s
+
+
 def step_energy(
-    fit: CampaignFit, platform: str, times: StageTimes, nodes: int, hosts: int | None
+    fit: CampaignFit,
+    platform: str,
+    times: StageTimes,
+    nodes: int,
+    hosts: int | None,
+    *,
+    network: str,
+    batch: float,
 ) -> StepEnergy:
-    """Price a step: ``E = P_0 T units + sum_x N T_x dP_x`` (MC2's energy of one step).
+    """Price a step: ``E = P_0 T units + sum_x N T_x dP_x + N b e`` (MC2's energy of one step).
 
     Args:
         fit: the fit of a campaign on the same hardware. Its runs must have stages.
@@ -129,6 +153,8 @@ def step_energy(
         times: simulated stage times of a node.
         nodes: number of nodes that compute.
         hosts: number of physical hosts on which all nodes are; ``None``: one host for each node.
+        network: name of the network.
+        batch: samples of all nodes in the step.
     """
     names = [str(name) for name in fit.observations["platform"].dropna().unique()]
     same = [name for name in names if same_hardware(name, platform)]
@@ -145,6 +171,7 @@ def step_energy(
     joules = powers.get("P0", 0.0) * times.step_s * metered_units(example, nodes, hosts)
     for stage in ("materials", "computing", "communicating_wait", "communicating_copy", "update"):
         joules += nodes * getattr(times, f"{stage}_s") * _power_of(stage, powers)
+    joules += _sample_joules(trained, powers, network, batch, nodes * times.computing_s)
     sources = sorted(of_platform["energy_source"].dropna().unique())
     return StepEnergy(
         joules,
@@ -346,7 +373,15 @@ def _metered_energy(simulation: Simulation, fit: CampaignFit | None) -> StepEner
     nodes = node_count(platform, simulation.strategy.devices)
     by_name = platform.name in set(fit.observations["platform"])
     called = platform.name if by_name else _hardware(platform)
-    energy = step_energy(fit, called, stage_times(simulation, fit), nodes, platform.hosts)
+    energy = step_energy(
+        fit,
+        called,
+        stage_times(simulation, fit),
+        nodes,
+        platform.hosts,
+        network=simulation.graph.name,
+        batch=simulation.batch,
+    )
     width, why = _held_out_width(fit, called)
     return _with_interval(energy, simulation, width, width, why)
 

@@ -72,7 +72,8 @@ def in_words(row: Mapping[str, Any], terms: Sequence[Term]) -> str:
     """The whole job of a forecast, and its terms."""
     time_s = row["time_s"] + sum(term.time_s for term in terms)
     joules = [row["energy_j"] + sum(term.energy_j for term in terms), *(t.energy_j for t in terms)]
-    total, *each = consumptions(*joules)
+    # Each in its own unit: a term may be a millionth of the whole.
+    total, *each = (consumptions(each_j)[0] for each_j in joules)
     lasts = [duration_in_words(term.time_s) if term.time_s else "no time" for term in terms]
     parts = [
         f"{term.name} {time} and {drawn} ({term.source})"

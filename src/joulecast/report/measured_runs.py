@@ -4,6 +4,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import pandas as pd
+
+from joulecast.energy.measured_settings import metered_parts
 from joulecast.energy.prices import Prices
 from joulecast.quantities import NONE, counted, digits, listed
 from joulecast.report.page_table import Table
@@ -19,8 +22,8 @@ NODES_ARE = {
     "emulated": "emulated on one machine: each node is slower than the machine",
 }
 """What the nodes of runs are, by ``nodes_are``."""
-ENERGY_IS = {
-    "measured": "Energy was measured by a meter of the nodes",
+_ENERGY_IS = {
+    "measured": "Energy was measured by meters of the nodes",
     "recorded": "Energy was measured elsewhere and kept as data",
     "imported": "Energy was measured by others and imported",
     "simulated": "Energy was simulated, not measured",
@@ -28,6 +31,14 @@ ENERGY_IS = {
     "measured it",
 }
 """What the source of an energy means."""
+
+
+def energy_is(source: str, runs: pd.DataFrame) -> str:
+    """What the source of the energies of some runs means, and which part of the nodes had meters."""
+    parts = metered_parts(runs[runs["energy_source"] == source])
+    return _ENERGY_IS[source] + (f"; only the {parts} had meters" if parts else "")
+
+
 _KINDS = {
     "training": "trainings",
     "imported": "trainings of others, imported",
@@ -202,7 +213,7 @@ def source_sentences(results: Results) -> list[str]:
     trained = results.observations[is_training(results.observations)]
     counts = trained["energy_source"].value_counts()
     sentences = [
-        f"{ENERGY_IS.get(str(s), str(s))} ({counted(int(n), 'run')})." for s, n in counts.items()
+        f"{energy_is(str(s), trained)} ({counted(int(n), 'run')})." for s, n in counts.items()
     ]
     by_others = int((trained["kind"] == "imported").sum())
     for number, whose in ((by_others, " by others and imported"), (len(trained) - by_others, "")):

@@ -16,7 +16,7 @@ to its tensors.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from statistics import median
@@ -27,13 +27,15 @@ from scipy.optimize import root_scalar
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs, Scaled
-from joulecast.graphs.network_graphs import network_for
+from joulecast.graphs.network_graphs import names, network_for
 from joulecast.graphs.precision import TrainingSetup, training_of
 from joulecast.quantities import MOST_SAMPLES, counted, digits
 from joulecast.runs.files.reading import read_yaml, validated
+from joulecast.runs.files.shipped import recorded_folder
 from joulecast.runs.folders import record_folders
 from joulecast.runs.platforms import Platform
 from joulecast.runs.record import NETWORK, RunInfo, read_info
+from joulecast.runs.recorded import CAMPAIGN_FILE, recorded_infos
 from joulecast.simulate.correction import (
     Corrected,
     MeasuredError,
@@ -90,19 +92,33 @@ _PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float6
 _REPLICAS = "DistributedDataParallel"
 
 
+_OWN_PRECISIONS = {"bf16": "amp", "fp32": "fp32"}
+"""A campaign trains at bf16 by autocast, and keeps the weights at fp32."""
+
+
+def precision_of(info: RunInfo) -> str | None:
+    """The simulator's name of the precision of a training on GPUs, if its record says it."""
+    training, seen = info.spec.training, info.observed_step
+    if training is not None and training.device == "cuda":
+        return _OWN_PRECISIONS.get(training.precision)
+    if seen is None or info.outcome.device != "cuda":
+        return None
+    if seen.weights == "float32" and seen.precision in ("bfloat16", "float16"):
+        return "amp"
+    if seen.weights == "bfloat16":
+        return "bf16-true"
+    return _PRECISIONS.get(str(seen.precision))
+
+
 def _captured_step(record: Path, info: RunInfo, step_s: float, batch: int) -> MeasuredStep | None:
     """The step of a training that was captured; ``None``: it was not, or ran on no GPU, or its ranks are
     joined by something else than DistributedDataParallel."""
     network, seen, ranks = record / NETWORK, info.observed_step, info.spec.ranks
-    if not network.is_file() or seen is None or info.outcome.device != "cuda":
+    precision = precision_of(info)
+    if not network.is_file() or seen is None or precision is None:
         return None
-    if seen.precision not in _PRECISIONS or (ranks > 1 and seen.wrapper != _REPLICAS):
+    if ranks > 1 and seen.wrapper != _REPLICAS:
         return None
-    precision = _PRECISIONS[seen.precision]
-    if precision in ("bf16", "fp16") and seen.weights == "float32":
-        precision = "amp"
-    elif seen.weights == "bfloat16":
-        precision = "bf16-true"
     micro = f",micro={seen.micro_batches}" if seen.micro_batches > 1 else ""
     return MeasuredStep(
         network=str(network),
@@ -115,15 +131,45 @@ def _captured_step(record: Path, info: RunInfo, step_s: float, batch: int) -> Me
     )
 
 
+_IMAGES = {"image_size": 224, "patch_size": 16, "classes": 1000}
+"""Of the shipped graphs of torchvision's networks. (Inception's images are larger.)"""
+
+
+def _campaign_step(record: Path, info: RunInfo, step_s: float, batch: int) -> MeasuredStep | None:
+    """The step of a campaign's own training on GPUs; ``None``: it was another, or its network or size has no
+    shipped graph."""
+    workload, precision = info.spec.workload, precision_of(info)
+    if workload is None or precision is None:
+        return None
+    is_shipped = workload.network in names() and workload.network != "inception_v3"
+    if not is_shipped or any(getattr(workload, name) != size for name, size in _IMAGES.items()):
+        return None
+    return MeasuredStep(
+        network=workload.network,
+        strategy=f"dp={info.spec.ranks}",
+        batch=batch,
+        precision=precision,
+        optimizer="momentum",
+        step_s=step_s,
+        source=str(record),
+    )
+
+
+def _infos(folder: Path) -> Iterator[tuple[Path, RunInfo]]:
+    if (folder / CAMPAIGN_FILE).is_file():
+        yield from ((folder / info.spec.run, info) for info in recorded_infos(folder))
+    else:
+        yield from ((record, read_info(record)) for record in record_folders(folder))
+
+
 def _recorded_steps(folder: Path) -> list[MeasuredStep]:
-    """The steps of run records whose networks were captured.
+    """The steps of run records whose networks were captured, or are those of a campaign.
 
     Raises:
         JoulecastError: there are none. It says what the records lack, and the file to write.
     """
     lines, found = [], []
-    for record in record_folders(folder):
-        info = read_info(record)
+    for record, info in _infos(folder):
         outcome, batch = info.outcome, info.global_batch_size
         if not outcome.steps or not batch or outcome.work_unit != "samples" or info.left_out:
             continue
@@ -131,6 +177,7 @@ def _recorded_steps(folder: Path) -> list[MeasuredStep]:
         step_s = (outcome.stop_s - outcome.start_s) / outcome.steps
         each = max(1, batch // ranks)
         step = _captured_step(record, info, step_s, each)
+        step = step or _campaign_step(record, info, step_s, each)
         found += [] if step is None else [step]
         said = "; ".join([f"{counted(ranks, 'rank')}, {batch} samples of all", *info.remarks])
         lines.append(
@@ -145,21 +192,22 @@ def _recorded_steps(folder: Path) -> list[MeasuredStep]:
             "--samples-per-step N where the observer sees no data loader"
         )
     raise JoulecastError(
-        f"{folder}: run records do not say which network of the simulator was trained, at which length or "
-        "image size, and how it was split. Measure with --capture, on GPUs (one, or several "
-        f"joined by {_REPLICAS}); or write these into a YAML file, and give that file:\n  steps:\n"
+        f"{folder}: these run records do not say which network of the simulator was trained, at which length "
+        "or image size, and how it was split, or are not of GPUs. Measure with --capture, on GPUs (one, or "
+        f"several joined by {_REPLICAS}); or write these into a YAML file, and give that file:\n  steps:\n"
         + "\n".join(lines[:_SHOWN])
     )
 
 
 def read_steps(path: Path) -> list[MeasuredStep]:
-    """Measured steps from a folder of run records, or from a YAML file. The file has one step, or several
-    under ``steps``.
+    """Measured steps from YAML, one or several under ``steps``; or from a folder of run records, or from a
+    recorded campaign.
 
     Raises:
         JoulecastError: the file is missing or has wrong keys (the error names them); or the records lack
             something (the error says what).
     """
+    path = recorded_folder(path)
     if path.is_dir():
         return _recorded_steps(path)
     content = read_yaml(path, "measured step")

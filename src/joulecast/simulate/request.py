@@ -80,8 +80,8 @@ class SimulatedTraining(Request):
     )
     calibrate: Path | None = Field(
         default=None,
-        description="Steps that were measured on this platform: a YAML file, or a folder of records. They "
-        "correct the simulated times.",
+        description="Steps that were measured on this platform: a YAML file, a folder of records, or a "
+        "recorded campaign. They correct the simulated times.",
     )
 
 

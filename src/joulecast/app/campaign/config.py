@@ -90,7 +90,11 @@ class TrainingSection(Section):
     )
     learning_rate: float = Field(0.01, gt=0, description="Learning rate of SGD.")
     momentum: float = Field(0.9, ge=0, lt=1, description="Momentum of SGD.")
-    precision: Precision = Field("fp32", description="Precision of the training. bf16 is autocast.")
+    precision: Precision = Field(
+        "fp32",
+        description="Precision of the training. bf16 is autocast: the weights stay at fp32. The simulator "
+        "calls it amp.",
+    )
     device: Literal["cpu", "cuda"] = Field("cpu", description="Device that trains.")
     algorithm: Algorithm = Field(
         "two_level",

@@ -32,12 +32,15 @@ def _print_notes(result: dict[str, Any]) -> None:
         typer.echo(f"note: {note}")
 
 
-def _as_judged(row: dict[str, Any], time: str) -> dict[str, str]:
+def _as_judged(row: dict[str, Any], time: str, has_batch: bool) -> dict[str, str]:
     """One setting and model as a line."""
     from joulecast.runs.scale import unit_of
 
     line = {name: str(row[name] or "—") for name in ("source", "platform", "workload")}
-    line |= {f"{unit_of(row['nodes_are'])}s": digits(row["nodes"]), "model": str(row["model"])}
+    line[f"{unit_of(row['nodes_are'])}s"] = digits(row["nodes"])
+    if has_batch:
+        line["batch"] = digits(row["batch"])
+    line["model"] = str(row["model"])
     reference, predicted = energies(row["reference_j"], row["predicted_j"])
     line |= {
         "reference": reference,
@@ -66,7 +69,9 @@ def evaluate(request: EvaluateRequest, as_json: AsJson = False) -> None:
     if request.ledger is not None:
         _print_ledger(verdict)
         return
-    _print_table([_as_judged(row, verdict["time"]) for row in verdict["settings"]])
+    rows = verdict["settings"]
+    has_batch = any(row["batch"] is not None for row in rows)
+    _print_table([_as_judged(row, verdict["time"], has_batch) for row in rows])
     for what in ("summary", "time_summary"):
         if not verdict[what]:
             continue

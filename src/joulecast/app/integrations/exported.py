@@ -118,6 +118,8 @@ def of_record(record: RunRecord) -> Exported:
     labels = {name: _plain(row[name]) for name in named if is_number(row[name]) or row[name]}
     source = row["energy_source"] if is_number(row["energy_j"]) else "unknown"
     labels |= {"run": record.info.spec.run, "energy_source": str(source)}
+    if row["energy_covers"]:
+        labels["energy_covers"] = str(row["energy_covers"])
     return Exported("run", record.info.spec.run, labels, values)
 
 

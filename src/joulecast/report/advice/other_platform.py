@@ -29,6 +29,7 @@ from joulecast.energy.forecast import (
     why_not_forecast,
 )
 from joulecast.energy.intervals import Z90, judged_widths
+from joulecast.energy.measured_settings import metered_parts
 from joulecast.energy.models import Evidence, fit_groups
 from joulecast.energy.prices import NO_PRICES, Prices, cost_columns
 from joulecast.energy.request import ForecastRequest
@@ -45,9 +46,11 @@ from joulecast.runs.record import NETWORK, read_info
 from joulecast.runs.scale import gpus_per_node, hosts_and_gpus
 from joulecast.simulate.answer import platform_and_costs
 from joulecast.simulate.cost_cache import CachedCosts, OpCache
+from joulecast.simulate.measured_step import precision_of
 from joulecast.simulate.simulate import Simulation
 from joulecast.simulate.strategy import text_of
 
+_USUAL_PRECISION = "bf16"
 _NORMAL = ndtri((np.arange(200) + 0.5) / 200)
 """Equally likely values of a standard normal, for the work to a target."""
 
@@ -117,21 +120,22 @@ def _captured(folders: Sequence[Path]) -> dict[str, str]:
 
 def _known(runs: pd.DataFrame, asked: ForecastRequest) -> _Known:
     first, per_node = runs.iloc[0], gpus_per_node(runs, asked.gpus_per_node)
+    info = read_info(Path(first["folder"]))
+    precision = asked.precision or precision_of(info) or _USUAL_PRECISION
     named = [str(first[name]) for name in ("platform", "accelerator") if name in runs]
-    hosts = read_info(Path(first["folder"])).hosts
-    named += [name for host in hosts for name in host.get("gpus", [])]
+    named += [name for host in info.hosts for name in host.get("gpus", [])]
     gpu = next(filter(None, map(gpu_in, named)), None)
     platform = asked.ran_on or (gpu and per_node and f"{gpu}:gpus={per_node}") or gpu or named[0]
     network = asked.graph.get(str(first["network"]), str(first["network"]))
     try:
-        network_for(network, training_of(asked.precision, "adam", False, None), None)
+        network_for(network, training_of(precision, "adam", False, None), None)
     except JoulecastError:
         raise JoulecastError(
             f"the simulator has no network `{network}`; name one that it has with --graph "
             f"{first['network']}=NAME"
         ) from None
     try:
-        machine = _machine(platform, network, asked.precision)
+        machine = _machine(platform, network, precision)
     except JoulecastError as error:
         raise JoulecastError(
             f"{error}; --ran-on names the platform of the records for the simulator"
@@ -140,7 +144,7 @@ def _known(runs: pd.DataFrame, asked: ForecastRequest) -> _Known:
     gpus = [hosts_and_gpus(row)[1] for row in runs.to_dict("records")]
     else_are = runs["nodes"] * each if first["kind"] == "imported" else runs["ranks"]
     devices = pd.Series(gpus, runs.index, dtype=float).fillna(else_are)
-    return _Known(runs.assign(devices=devices), network, platform, asked.precision)
+    return _Known(runs.assign(devices=devices), network, platform, precision)
 
 
 def _work(
@@ -240,7 +244,8 @@ def forecast_other_platform(
         JoulecastError: nothing can be forecast. The error gives the reasons.
     """
     # What is wrong with the platform is wrong for all.
-    platform_and_costs(simulated_platform(str(asked.platform)), asked.precision)
+    precision = asked.precision or _USUAL_PRECISION
+    platform_and_costs(simulated_platform(str(asked.platform)), precision)
     runs, notes = KnownRuns.of_records(folders), list[Note]()
     asked = asked.model_copy(update={"graph": _captured(folders) | asked.graph})
     rows = [
@@ -252,6 +257,10 @@ def forecast_other_platform(
     if not rows:
         raise JoulecastError("; ".join(texts_of(notes)))
     table = pd.DataFrame(rows).reindex(columns=[*COLUMNS, "why_no_energy", "energy_rests_on"])
+    parts = metered_parts(runs.trained)
+    if parts:
+        text = f"the energies are of whole nodes; in the records only the {parts} of the nodes had meters"
+        notes.append(Note(None, text))
     judged = judged_widths()
     notes.append(
         Note(

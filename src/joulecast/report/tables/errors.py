@@ -54,11 +54,13 @@ EXTRAPOLATION = ("extrapolation",)
 """The split that judges forecasts beyond what was run."""
 _SPLIT_SENTENCES = {
     "leave-one-node-count-out": "Each forecast is of a node count that its fit had seen no run on.",
+    "leave-one-batch-out": "Each forecast is of a batch with which its fit had seen no run of this network. "
+    "No run shows how wrong forecasts of more nodes are.",
     "extrapolation": "The fit had seen runs on at most a quarter of the nodes.",
     "leave-one-workload-out": "The fit had seen other networks, and this network only on its smallest node "
     "count.",
     "in-sample": "The fit had seen these very runs, so this says nothing about new settings. Runs on more "
-    "node counts would.",
+    "node counts, or with three batches of a network, would.",
 }
 
 
