@@ -226,7 +226,7 @@ def test_energies_of_other_parts_than_most_runs_have_are_not_compared(tmp_path):
         write_record(folders[-1], record)
     rows = observe_all(folders)
     assert rows["energy_j"].notna().tolist() == [True, True, False, True]
-    assert rows["why_no_energy"][2] == "its energy is of gpu, that of most runs of node"
+    assert all(part in rows["why_no_energy"][2] for part in ("gpu", "node"))
     assert rows["energy_source"].isna().tolist() == [False, False, True, False]
     one_each = observe_all(folders[1:3])
     assert one_each["energy_j"].notna().tolist() == [True, False]

@@ -125,7 +125,7 @@ def _nothing_held_out(split: str, runs: KnownRuns) -> str:
 def _refused(judged: Evaluation) -> list[dict[str, Any]]:
     """Settings on platforms that the fit did not see. No power is predicted for them, because powers
     differ between platforms."""
-    reason = "nothing else was metered on its platform, whose power is not that of another"
+    reason = "nothing else was metered on its platform, and other platforms draw other powers"
     named = judged.refused.rename(columns={"network": "workload"})
     return json_rows(named.drop(columns="split").assign(reason=reason))
 

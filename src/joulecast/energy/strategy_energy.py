@@ -326,8 +326,8 @@ def _node_energy(simulation: Simulation, node: MeteredNode) -> StepEnergy:
     per_node = platform.require_cluster().devices_per_node
     if node.gpus is not None and per_node != node.gpus:
         why = (
-            f"the metered nodes of {node.platform} have {node.gpus} GPUs, those of {platform.name} here "
-            f"{per_node}; simulate nodes of {node.gpus} GPUs: those that stay idle are priced, too"
+            f"the metered nodes of {node.platform} have {node.gpus} GPUs, the nodes of {platform.name} here "
+            f"have {per_node}; simulate nodes of {node.gpus} GPUs: GPUs that stay idle are priced, too"
         )
         return StepEnergy(None, None, why)
     step_s = simulation.step_s

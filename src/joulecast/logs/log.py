@@ -170,8 +170,8 @@ class Log:
         """
         if (self.meters or self.runs) and self.form != other.form:
             raise JoulecastError(
-                f"{file}: its times are {in_words(other.form)}, those of the files before it "
-                f"{in_words(self.form)}; import them one by one, or give --timezone"
+                f"{file}: its times are {in_words(other.form)}, but the files before it have times that are "
+                f"{in_words(self.form)}; import the files one by one, or give --timezone"
             )
         self.form = other.form
         known = {(m.node, m.device): place for place, m in enumerate(self.meters)}

@@ -101,7 +101,7 @@ def read_steps(file: Path, clock: Clock) -> StepLog:
     for before, after in pairwise(steps):
         if after.t_s < before.t_s:
             raise JoulecastError(
-                f"{after.where}: its time is before that of the line before; make a file of each training"
+                f"{after.where}: its time is earlier than in the line before; make a file of each training"
             )
     return log
 

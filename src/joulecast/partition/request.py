@@ -65,7 +65,7 @@ class PartitionSection(Section):
             *("inception_v3", "densenet121", "squeezenet1_0", "vit_s"),
         ],
         min_length=1,
-        description="Networks to cut: those of the paper's Table 1, and the campaign's ViT.",
+        description="Networks to cut. By default those of the paper's Table 1, and the campaign's ViT.",
     )
     devices: list[int] = Field([4, 8], min_length=1, description="Numbers of stages to cut into.")
     micro_batches: int = Field(16, ge=1, description="Micro-batches of the predicted pipelines.")

@@ -81,7 +81,9 @@ def _of_one_unit(runs: pd.DataFrame) -> pd.DataFrame:
             continue
         usual = "samples" if (units == "samples").any() else units.mode().iloc[0]
         other = runs.index.isin(alike.index[units != usual])
-        words = "its work is counted in " + runs["work_unit"] + f", that of other runs in {usual}"
+        words = (
+            "its work is counted in " + runs["work_unit"] + f", the work of other runs in {usual}"
+        )
         runs = _marked(runs, pd.Series(other, index=runs.index), "another unit of work", words)
     return runs
 

@@ -372,7 +372,7 @@ def _with_comparable_energies(rows: pd.DataFrame) -> pd.DataFrame:
         others = of_platform.index[of_platform["energy_covers"] != usual]
         changed = changed.copy() if changed is rows else changed
         changed.loc[others, "why_no_energy"] = [
-            f"its energy is of {covers}, that of most runs of {usual}"
+            f"its energy is of {covers}, the energy of most runs is of {usual}"
             for covers in of_platform.loc[others, "energy_covers"]
         ]
         changed.loc[others, energies] = np.nan

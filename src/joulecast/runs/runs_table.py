@@ -92,7 +92,7 @@ COLUMNS: dict[str, Column] = {
     ),
     "series": Column(
         "text",
-        "runs that can be compared: those of one submitter and benchmark on one kind of GPU",
+        "name of a group of runs that can be compared: one submitter, one benchmark, one kind of GPU",
         "imported",
     ),
     "has_phases": Column("flag", "whether the log divides the run into phases", "imported"),

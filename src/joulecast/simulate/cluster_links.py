@@ -245,8 +245,8 @@ def platform_of(tests: Sequence[CollectiveTest]) -> Platform:
     names = sorted({test.gpu for test in tests})
     if len(names) > 1:
         raise JoulecastError(
-            f"{tests[0].file} and others are of several GPUs ({', '.join(names)}); import those of one "
-            "cluster"
+            f"{tests[0].file} and other logs name several GPUs ({', '.join(names)}); import only the logs of "
+            "one cluster"
         )
     gpu = gpu_in(names[0])
     if gpu is None:

@@ -152,7 +152,7 @@ class LiveTraining:
             return CostModel(0.0, None)
         eta = self.job.eta
         if eta > 0 and self._counter.why_not is not None:
-            self.notes.append("the cost is that of time alone (eta 0), for no energy is measured")
+            self.notes.append("the cost is time alone (eta 0), because no energy is measured")
             eta = 0.0
         return CostModel(eta, max_power_w)
 

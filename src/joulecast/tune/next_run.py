@@ -82,8 +82,8 @@ def space_of(header: Mapping[str, Any], file: Path) -> SearchSpace:
         )
     except JoulecastError as error:
         raise JoulecastError(
-            f"{file}: its first line does not say what could be chosen ({error}); histories that can be "
-            "advised on are those of `joulecast tune --history`"
+            f"{file}: its first line does not say what could be chosen ({error}); give a file that "
+            "`joulecast tune --history` has made"
         ) from None
 
 

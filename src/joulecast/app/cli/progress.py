@@ -77,7 +77,7 @@ def _show_live(out: Path, steps: int | None, prices: Prices, as_json: bool) -> N
 
     if not out.is_dir():
         raise JoulecastError(
-            f"{out}: no such folder; give that of the records, as of `measure --out`"
+            f"{out}: no such folder; give the folder of the records, as in `measure --out`"
         )
     rows: list[dict[str, Any]] = []
     for run in running_measurements(out, steps):

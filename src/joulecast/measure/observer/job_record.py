@@ -53,7 +53,7 @@ def _host(job: JobFiles, rank: int, origin_s: float) -> Host:
     offsets = [ClockOffset(*at) for at in clocks if at is not None]
     if not offsets:
         raise JoulecastError(
-            f"{begun.label}: its clock could not be related to that of the first host"
+            f"{begun.label}: its clock could not be compared with the clock of the first host"
         )
     clock = RunClock(origin_s, offsets[0], offsets[-1])
     died = None if end is None else end.died

@@ -82,7 +82,7 @@ class AdviceRequest(Priced, Limit, Scale, Work):
     platform: Name | None = Field(default=None, description="Platform, by its name in the records.")
     batch: Batches = Field(
         default=(),
-        description="Batches to choose from, of all nodes together, as 4,8. By default those "
+        description="Batches to choose from, of all nodes together, as 4,8. By default the batches "
         "that were run.",
     )
 
