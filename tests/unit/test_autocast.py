@@ -335,3 +335,28 @@ def test_a_convolution_writes_no_windows() -> None:
     assert len(products) == 3
     assert {product.bytes for product in products} == {moved}
     assert len({product.flops for product in products}) == 1
+
+
+@pytest.mark.parametrize(
+    ("platform", "precision", "inference", "images_per_s"),
+    [
+        ("a100-80gb-sxm", "tf32", False, 938),
+        ("a100-80gb-sxm", "bf16", False, 2470),
+        ("v100", "fp16", False, 1200),
+        ("v100", "fp16", True, 3382),
+        ("t4", "fp16", True, 1198),
+    ],
+)
+def test_resnet50_of_nvidias_scripts(platform, precision, inference, images_per_s) -> None:
+    """Images a second that NVIDIA's DeepLearningExamples publishes for batch 256 (pytorch-21.03)."""
+    step = joulecast.simulate_step(
+        network="resnet50",
+        platform=platform,
+        strategy="dp=1",
+        batch=256,
+        precision=precision,
+        optimizer="none" if inference else "momentum",
+        inference=inference,
+    )
+    assert step["samples_per_s"] == pytest.approx(images_per_s, rel=0.2)
+    assert 256 / step["step_high_s"] < images_per_s < 256 / step["step_low_s"]

@@ -36,6 +36,7 @@ MATRIX_POWER = 0.7
 which holds 0.92 of its peak, says below 0.86."""
 
 _WIDE_HEAD = 128
+_OF_FRAMEWORK = {"narrow_batch_norm": "batch_norm", "max_pool": "elementwise"}
 _WAITING = ("narrow_batch_norm", "max_pool")
 """Passes whose threads wait for each other more than they work."""
 
@@ -243,6 +244,14 @@ class KernelCosts:
 
     def _kernels(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
         kernels = kernels_of(graph, op, parts, direction)
+        if PRECISIONS[self.precision].half:
+            # Frameworks keep the channels of images side by side (NHWC), which needs no turns and for which
+            # cuDNN has kernels that the memory limits.
+            return [
+                replace(k, kind=_OF_FRAMEWORK.get(k.kind, k.kind)) if isinstance(k, Pass) else k
+                for k in kernels
+                if not (isinstance(k, Pass) and k.kind == TURN)
+            ]
         if engine_of(self.precision) == "matrix":
             return kernels
         return [k for k in kernels if not (isinstance(k, Pass) and k.kind == TURN)]

@@ -206,7 +206,7 @@ def _gives_scores(graph: OpGraph, op: Op) -> bool:
 
 
 def for_inference(graph: OpGraph) -> OpGraph:
-    """The graph without what only training does: dropout, and the loss at its end."""
+    """The graph without what only training does: dropout, statistics of batches, and the loss at its end."""
     other_name: dict[str, str] = {}
     ops = []
     for op in graph.ops:
@@ -214,7 +214,9 @@ def for_inference(graph: OpGraph) -> OpGraph:
         if op.kind == "dropout":
             other_name[op.writes[0].tensor] = reads[0].tensor
         elif op.kind != "cross_entropy":
-            ops.append(replace(op, reads=tuple(dict.fromkeys(reads))))
+            # Batch norm multiplies by what the training left.
+            kind = "multiply" if op.kind == "batch_norm" else op.kind
+            ops.append(replace(op, kind=kind, reads=tuple(dict.fromkeys(reads))))
     used = {a.tensor for op in ops for a in (*op.reads, *op.writes)}
     tensors = {n: t for n, t in graph.tensors.items() if n in used or t.role == "parameter"}
     return replace(graph, ops=tuple(ops), tensors=tensors)
