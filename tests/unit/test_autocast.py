@@ -345,6 +345,7 @@ def test_a_convolution_writes_no_windows() -> None:
         ("v100", "fp16", False, 1200),
         ("v100", "fp16", True, 3382),
         ("t4", "fp16", True, 1198),
+        ("v100", "fp32", True, 1261),
     ],
 )
 def test_resnet50_of_nvidias_scripts(platform, precision, inference, images_per_s) -> None:
@@ -360,3 +361,14 @@ def test_resnet50_of_nvidias_scripts(platform, precision, inference, images_per_
     )
     assert step["samples_per_s"] == pytest.approx(images_per_s, rel=0.2)
     assert 256 / step["step_high_s"] < images_per_s < 256 / step["step_low_s"]
+
+
+@pytest.mark.parametrize(
+    ("network", "images_per_s"), [("vgg16", 154), ("resnet50", 219), ("inception_v3", 142)]
+)
+def test_convolutions_on_a_p100(network, images_per_s) -> None:
+    """What TensorFlow's benchmarks of 2017 have for batch 64 at fp32; cuDNN takes Winograd's algorithm."""
+    step = joulecast.simulate_step(
+        network=network, platform="p100", strategy="dp=1", batch=64, optimizer="sgd"
+    )
+    assert step["samples_per_s"] == pytest.approx(images_per_s, rel=0.2)

@@ -225,6 +225,8 @@ class KernelCosts:
             elif engine_of(precision) == "matrix" and not PRECISIONS[self.precision].half:
                 # Code for half precision pads the vocabulary.
                 held *= rates.rows.get(kernel.row_bytes, 1.0)
+            if kernel.is_winograd and engine_of(precision) == "vector":
+                held *= self._architecture.winograd
             return max(product_flops(kernel, engine, self.device.units) / held, moved), 0.0
         if isinstance(kernel, Attention):
             return max(kernel.flops / self._attention_rate(kernel), moved), 0.0

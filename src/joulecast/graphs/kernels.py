@@ -35,6 +35,8 @@ class Product:
     """The largest power of 2, up to 16, that divides the bytes of all rows of its matrices."""
     moved: float | None = None
     """Bytes that it moves, where its matrices are never written (convolutions); None: as of its matrices."""
+    is_winograd: bool = False
+    """Whether it is of a convolution that Winograd's algorithm computes with fewer operations."""
     launches: ClassVar[int] = 1
 
     @property
@@ -170,19 +172,36 @@ def product_of(graph: OpGraph, op: Op, parts: Parts) -> Product:
         }
     itemsize = graph.tensors[op.writes[0].tensor].itemsize
     narrow = op.attributes.get("operand_bytes")
-    rows, moved = 16, None
+    rows, moved, is_winograd = 16, None, False
     if op.kind == "conv2d":
         elements = (
             graph.tensors[access.tensor].elements * part_of(access, parts)
             for access in (first, second, op.writes[0])
         )
         moved = itemsize * sum(elements)
+        # Of 3 x 3 pixels, one after the other.
+        given = op.attributes
+        is_winograd = (*given.get("kernel", ()), *given.get("stride", ()), groups) == (
+            3,
+            3,
+            1,
+            1,
+            1,
+        )
     else:
         # Tokens are no row: activations and weights have features side by side.
         sizes = (int(found["n"]) * itemsize, int(found["k"]) * itemsize)
         rows = math.gcd(16, *sizes)
     return Product(
-        found["count"], found["m"], found["n"], found["k"], itemsize, narrow, rows, moved
+        found["count"],
+        found["m"],
+        found["n"],
+        found["k"],
+        itemsize,
+        narrow,
+        rows,
+        moved,
+        is_winograd,
     )
 
 

@@ -103,6 +103,13 @@ class Architecture(BaseModel):
         description="The same share for torch's scaled_dot_product_attention under autocast. By default "
         "as `attention`.",
     )
+    winograd: float = Field(
+        1.0,
+        gt=0,
+        le=9,
+        description="Speed of convolutions of 3 x 3 pixels at fp32, over that of other products: Winograd's "
+        "algorithm has fewer operations.",
+    )
     lanes: int | None = Field(
         None,
         ge=1,
