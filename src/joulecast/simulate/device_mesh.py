@@ -59,7 +59,7 @@ def numbered(values: NDArray[Any]) -> Ints:
 
 
 def _one_of(columns: list[Ints]) -> Ints:
-    """One number for each distinct row of the columns, in the order in which devices show them."""
+    """The same number for equal rows of the columns. The numbers follow the order of the devices."""
     row = np.zeros(len(columns[0]), dtype=np.uint64)
     for place, column in enumerate(columns):
         row += scrambled(column + (place << 40))
@@ -73,9 +73,9 @@ class Classes:
     of_device: Ints
     """The class of each device."""
     first: Ints
-    """A device of each class, which stands for all of it."""
+    """A device of each class, which represents the whole class."""
     size: Ints
-    """Devices in each class."""
+    """Number of devices in each class."""
 
     @property
     def count(self) -> int:
@@ -119,7 +119,7 @@ class DeviceMesh:
     place: dict[str, Ints]
     """Place of each device along each axis."""
     pace: np.ndarray
-    """How many times as long a device computes (a straggler more than 1)."""
+    """Factor on the time that each device computes. It is above 1 for a straggler."""
     classes: Classes
 
     @property

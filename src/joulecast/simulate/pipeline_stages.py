@@ -73,7 +73,7 @@ class Blocks:
     of_op: list[int]
     """The block of each op."""
     crossing_bytes: list[int]
-    """Bytes of the activations that a cut before each block would have to send."""
+    """Bytes of the activations that must be sent for a cut before each block."""
 
 
 def blocks_of(graph: OpGraph) -> Blocks:
