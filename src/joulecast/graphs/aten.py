@@ -2,8 +2,7 @@
 
 A function takes the arguments of the exported node by name (:class:`Call`). Tensors among them are views. It
 adds an op to the builder, and returns the view of what the op writes. Some operators change only the view of
-a tensor. Their functions add no op, and return another view. :data:`OPERATORS` has the functions by aten
-name.
+a tensor. Their functions only return another view. :data:`OPERATORS` has the functions by aten name.
 
 Torch's schema names the arguments, so this module imports no torch.
 """
@@ -42,7 +41,7 @@ Result = View | list[View]
 
 
 def attention(call: Call) -> Result:
-    """softmax(q k') v. Its dims are the batch, ``heads`` (OTHER), and ``query``, ``head_dim`` and ``key``
+    """softmax(q k') v. Its dims are the batch, ``heads`` (OTHER), ``query``, ``head_dim`` and ``key``
     (OPAQUE).
 
     The dim of the queries is OPAQUE, although each query could be computed alone. In self-attention, queries
@@ -75,8 +74,8 @@ def attention(call: Call) -> Result:
 
 
 def batch_norm(call: Call) -> Result:
-    """Batch norm. Its dims are the batch, ``channels`` (OTHER), ``h`` and ``w``. It reads the running
-    statistics, too."""
+    """Batch norm. Its dims are the batch, ``channels`` (OTHER), ``h`` and ``w``. It reads running
+    statistics."""
     x = call["input"]
     written = map_groups(x.axes)
     channels = written[1][0].name
@@ -97,8 +96,7 @@ def layer_norm(call: Call) -> Result:
 
 
 def softmax(call: Call) -> Result:
-    """Softmax. Its dims are the same as for an element-wise op, but the dim over which it normalises is
-    OPAQUE."""
+    """Softmax. It has the dims of an element-wise op, but the dim over which it normalises is OPAQUE."""
     x = call["self"]
     written = map_groups(x.axes)
     written[call["dim"]] = [replace(dim, kind=OPAQUE) for dim in written[call["dim"]]]
@@ -154,8 +152,7 @@ def dropout(call: Call) -> Result:
 
 
 def concat(call: Call) -> Result:
-    """Joins tensors along a dim. This dim is OPAQUE. The other dims are the same as for an element-wise
-    op."""
+    """Joins tensors along a dim. This dim is OPAQUE. The others are the same as for an element-wise op."""
     operands: list[View] = call["tensors"]
     like = max(operands, key=lambda v: any(u.batch for axis in v.axes for u in units(axis)))
     axis = (call["dim"] or 0) % len(like.axes)

@@ -5,8 +5,7 @@ promote to the widest input type"). Products read and write 16 bits. Layer norm,
 compute at 32. Every other op has the size of its widest input. A cast is a kernel of its own, and so is the
 cast of its gradient.
 
-The library transformers 5 computes experts with grouped products. They are not on torch's list, so they stay
-at 32 bits.
+transformers 5 computes experts with grouped products. These are not on torch's list, and stay at 32 bits.
 """
 
 from dataclasses import replace
@@ -16,8 +15,7 @@ from joulecast.graphs.opgraph import KINDS, Access, Op, OpGraph
 NARROW_BYTES, WIDE_BYTES = 2, 4
 _WIDE = ("layer_norm", "softmax", "pow", "cross_entropy")
 _AS_INPUT = ("batch_norm",)
-"""Kinds whose output has the size of the input, although other tensors that they read (statistics) are
-wide."""
+"""Kinds whose output has the size of the input, although they also read wide tensors (statistics)."""
 _FLOATS = (NARROW_BYTES, WIDE_BYTES)
 
 
@@ -66,7 +64,7 @@ def cast_reads(graph: OpGraph, op: Op) -> list[Access]:
 def casts_first(graph: OpGraph, op: Op, access: Access) -> bool:
     """Whether a cast that an op needs is made for this op.
 
-    A weight is cast once a step, for the first op that needs the cast. So is its gradient. Everything else is
+    A weight and its gradient are cast once a step, for the first op that needs the cast. Everything else is
     cast for each op.
     """
     if graph.tensors[access.tensor].role != "parameter":

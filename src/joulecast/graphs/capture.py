@@ -1,5 +1,4 @@
-"""Captures op graphs from torch. A module is exported, and every operator of the export becomes an op or a
-view.
+"""Captures op graphs from torch: exports a module, and makes an op or a view of every operator.
 
 The graph holds the forward pass in training mode. Batch norm uses the statistics of the batch. The graph has
 dropout if its probability is not 0, and Inception's auxiliary classifier. At the end of the graph, each
@@ -118,12 +117,10 @@ def exported(
     inputs: Sequence[Any],
     named_inputs: Mapping[str, Any] = MappingProxyType({}),
 ) -> ExportedProgram:
-    """The module's forward pass in training mode, as operators of torch. The module's own mode is not
-    changed.
+    """The module's forward pass in training mode, as operators of torch. The module's own mode stays.
 
     Raises:
-        JoulecastError: torch cannot export the module, for example because its forward pass depends on
-            values.
+        JoulecastError: torch cannot export the module (for example, its forward pass depends on values).
     """
     training, before = module.training, ""
     module.train()
@@ -254,8 +251,7 @@ class Capture:
         self._add_losses(self._logits([view for view in views if isinstance(view, View)]))
 
     def _logits(self, outputs: list[View]) -> list[View]:
-        """Outputs that have a loss: the first one, and others with the same number of classes (Inception's
-        second)."""
+        """Outputs that have a loss: the first one, and others with the same classes (Inception's second)."""
         tensors = self.builder.tensors
         found = [v for v in outputs if tensors[v.tensor].role == "activation" and len(v.axes) > 1]
         return [
@@ -304,7 +300,7 @@ class Capture:
             self.graph_ops[node.name] = view.tensor if activation else None
 
     def _result(self, call: Call, target: str, name: str) -> View | list[View]:
-        """Add the ops of a call, for a known or unknown operator, or a constant. Returns the views of the
+        """Add the ops of a call (a known or unknown operator, or a constant). Returns the views of its
         results."""
         if is_constant(call):
             return constants(call, name)

@@ -98,8 +98,7 @@ class Builder:
         batch: Sequence[int] = (),
         spatial: Sequence[int] = (),
     ) -> View:
-        """Declare a tensor. ``batch`` and ``spatial`` name its axes of these kinds. Returns the view of the
-        whole tensor."""
+        """Declare a tensor. ``batch`` and ``spatial`` name its axes of these kinds. Returns its view."""
         atoms = tuple(Atom(n, i in batch, i in spatial) for i, n in enumerate(shape))
         self.tensors[name] = Tensor(name, tuple(shape), itemsize, role)
         self._atoms[name] = atoms
@@ -137,8 +136,7 @@ class Builder:
         inner: Sequence[Dim] = (),
         attributes: dict[str, Any] | None = None,
     ) -> View:
-        """Add an op. Its dims are the dims of its output, and then ``inner``. Returns the view that it
-        writes.
+        """Add an op. Its dims are the dims of its output, and then ``inner``. Returns the view of the output.
 
         With ``leaf``, the op is the only one of its module, and has the module's name.
         """
@@ -256,8 +254,7 @@ def _has_batch(view: View) -> bool:
 
 
 def _batch_merged(operands: Sequence[View], size: int) -> list[int] | None:
-    """Sizes of the batch and the axes that are merged with it, if an operand has such an axis of this
-    size."""
+    """Sizes of the batch and the axes merged with it, if an operand has such an axis of this size."""
     for view in operands:
         for axis, length in zip(view.axes, view.shape, strict=True):
             sizes = [unit.size for unit in units(axis)]

@@ -1,7 +1,6 @@
 """Watts of a GPU at a clock, and its clock under a power limit, from the GPU's description.
 
-A GPU that computes draws a constant power while it is awake, and a dynamic power that grows with
-``c V(c)^2``::
+A GPU that computes draws the power of an awake GPU, and a dynamic power that grows with ``c V(c)^2``::
 
     P(c) = awake + (full - awake) c V(c)^2,      c: share of the boost clock
 
@@ -25,24 +24,21 @@ from joulecast.runs.platforms import Device
 Floats = NDArray[np.float64]
 
 KNEE, FLOOR = 0.75, 0.74
-"""Share of the boost clock below which the voltage stays the same, and the voltage there over the voltage at
-boost."""
+"""Share of the boost clock below which the voltage stays, and the voltage there over the voltage at boost."""
 MATRIX_SHARE = 0.92
 """Share of its power limit that a GPU draws for products on matrix units. It comes from metered nodes of
 H100: 541 W a GPU above an idle node, plus the power of a GPU that is awake. It is an assumption for other
 GPUs."""
 CLOCK_WIDTH = 0.19
-"""Half width of an interval on the logarithm of the factor by which a limit makes a step longer. 90 % of
-held-out epochs, steps and passes lie in it. With less than half of the highest limit, fewer of them lie in
-it."""
+"""Half width of an interval on the logarithm of the factor by which a limit makes a step longer. It has 90 %
+of held-out epochs, steps and passes. With less than half of the highest limit, it has fewer."""
 POWER_WIDTH = 0.35
-"""The same for the watts of a GPU that computes, from Student's t distribution. The joules of an operation on
-P4, T4, L4, V100, A40, RTX 6000 and P100 differ by 0.17 (standard deviation of the logarithm)."""
+"""Half width of an interval on the logarithm of the watts of a GPU that computes (Student's t). Joules of an
+operation on P4, T4, L4, V100, A40, RTX 6000 and P100 differ by 0.17 (standard deviation of the logarithm)."""
 LEAST_CLOCK = 0.1
 """Lowest clock of a GPU, as a share of boost (NVIDIA: 135 to 210 MHz). An assumption."""
 _ROUNDING = 1.02
-"""Largest error of a clock that follows from a data sheet. The peak rates there are rounded, so the clock is
-off by up to 2 %."""
+"""Tolerance of the boost clock, which is off by up to 2 %, because peak rates of data sheets are rounded."""
 _GRID = np.linspace(LEAST_CLOCK, 1.0, 901)
 
 
@@ -103,8 +99,8 @@ def set_clock(
         sm_mhz: clock that the GPUs are set to; ``None``: boost.
 
     Raises:
-        JoulecastError: the costs of ops do not come from the description of a GPU, or the GPU cannot have
-            this limit or clock.
+        JoulecastError: the costs do not come from a GPU's description, or the GPU cannot have this limit or
+            clock.
     """
     power = gpu_power_of(costs.device, costs.precision) if isinstance(costs, KernelCosts) else None
     if not isinstance(costs, KernelCosts) or power is None:

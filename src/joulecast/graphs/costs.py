@@ -53,8 +53,8 @@ def _volume(op: Op, parts: Parts) -> float:
 
 
 def _attention_work(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> OpWork:
-    """Work of fused attention (Dao et al. 2022). Its scores are never in memory: the backward op computes
-    them again."""
+    """Work of fused attention (Dao et al. 2022). No scores are in memory: the backward computes them
+    again."""
     touched = _bytes(graph, op.reads, parts) + _bytes(graph, op.writes, parts)
     # Products are counted whole, causal or not, as torch's counter does.
     product = 2.0 * _volume(op, parts)
@@ -209,8 +209,7 @@ def roofline_of(platform: Platform, precision: str = "fp32") -> Roofline:
 
 @dataclass(frozen=True)
 class Refusal:
-    """The fallback of a database on a device whose peak rates are not known. It has no costs, and raises an
-    error."""
+    """Fallback of a database if the peak rates of the device are not known. It only raises an error."""
 
     reason: str
 

@@ -140,8 +140,7 @@ class StepCheck:
     ops_s: _Seconds
     """Sum of the times of all ops, forward and backward."""
     timed_s: _Seconds
-    """The same of a step that was timed op by op. If they are near ``whole_s``, the timing disturbed
-    nothing."""
+    """The same for a step timed op by op. If it is near ``whole_s``, the timing disturbed nothing."""
     optimizer_s: _Seconds
     kept: _Count
     """Number of steps that were kept, on all ranks."""
@@ -184,11 +183,11 @@ class Database:
         return {key: sorted(points.items()) for key, points in lines.items() if len(points) > 1}
 
     def lookup(self, wanted: Signature) -> MeasuredShape | Interpolated | None:
-        """Seconds of an op. They were measured, or lie on the line through two measured shapes; ``None`` if
-        neither is known.
+        """Seconds of an op, measured or from the line through two measured shapes; ``None`` if they are not
+        known.
 
-        The op differs from the two measured shapes in one dim. If several dims are possible, the dim with the
-        nearest measured size is taken.
+        The op differs from the two shapes in one dim. If several dims are possible, the dim with the nearest
+        measured size is taken.
         """
         if wanted in self._exact:
             return MeasuredShape(self._exact[wanted].milliseconds / 1e3)

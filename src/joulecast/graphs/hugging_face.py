@@ -52,8 +52,7 @@ class _Config(BaseModel):
 
 
 _IN_ALL_LAYERS = {"decoder_sparse_step": 1, "moe_layer_freq": 1, "mlp_only_layers": []}
-"""Keys that say which layers are mixtures, and the only values that are allowed. A network here has one kind
-of block."""
+"""Keys that say which layers are mixtures, and their only allowed values: all blocks must be of one kind."""
 
 
 def read_hugging_face(path: Path) -> tuple[str, dict[str, Any]]:

@@ -51,8 +51,7 @@ class _Clock:
     forward: Times = field(default_factory=dict)
     backward: Times = field(default_factory=dict)
     known: set[Any] = field(default_factory=set)
-    """Nodes of the tape. They are held here, because autograd has only weak references to their Python
-    objects."""
+    """Nodes of the tape. This set holds them, because autograd's references to them are weak."""
     events: list[tuple[str, float]] = field(default_factory=list)
 
     def claim(self, op: str, output: Any) -> None:
@@ -176,8 +175,7 @@ class TimedNetwork:
         return clock.forward, clock.backward
 
     def optimizer_step(self) -> float:
-        """Seconds of an update by SGD with momentum, fused as in training, with the gradients of the last
-        step."""
+        """Seconds of SGD with momentum, fused as in training, with the gradients of the last step."""
         start = time.perf_counter()
         self._optimizer.step()
         return time.perf_counter() - start

@@ -4,8 +4,7 @@ A matrix product is cut into tiles. The GPU's multiprocessors compute one wave o
 takes longer if its tiles reach a smaller share of the plateau, which is the rate of large products. It also
 takes the time that fills and empties the pipeline. Every other kernel takes its bytes over a share of the
 memory's bandwidth. The shares are fitted to single kernels that were measured on other GPUs
-(``kernel_rates.yaml``). The plateau is measured, or follows from the GPU's description: its peak rate, and
-its power limit.
+(``kernel_rates.yaml``). The plateau is measured, or follows from the GPU's peak rate and power limit.
 """
 
 import math
@@ -31,8 +30,8 @@ Engine = Literal["vector", "matrix"]
 
 JOULES_PER_FLOP_NM = 1.45e-12
 """Joules of an fp32 operation for each nm of the process: 24 pJ at 16 nm, 16 at 12, 5.7 at 4. It follows from
-the rates in ``neusight.csv`` of P4, T4 and L4, which are limited by their power. Each of them alone gives
-1.9, 1.1 and 1.5."""
+the rates of P4, T4 and L4 in ``neusight.csv``, which their power limits. Alone, they give 1.9, 1.1 and
+1.5."""
 MATRIX_POWER = 0.7
 """Power of the matrix units at their peak rate over the power of the vector units at theirs. It is an
 assumption. An L20, which holds 0.92 of its peak rate, shows that it is below 0.86."""
@@ -52,7 +51,7 @@ class ProductRates(BaseModel):
     depth: float
     """Time that fills and empties the pipeline of a tile, as a number of elements of k."""
     round: float
-    """Share of the last wave's idle room that counts. It is 1 if the next wave starts only after a wave has
+    """Share of the last wave's idle room that counts. It is 1 if a wave starts only after the last has
     ended."""
 
 
@@ -66,15 +65,13 @@ class KernelRates(BaseModel):
     attention_backward: float
     """Rate of fused attention in the backward over its rate in the forward (Dao 2023)."""
     attention_fp32: dict[Direction, float]
-    """Share of the fp32 plateau that fused attention reaches at fp32 and at tf32, which has no kernel of its
-    own."""
+    """Share of the fp32 plateau that fused attention reaches at fp32, and at tf32 (it has no own kernel)."""
     attention_dropout: dict[Direction, float]
     """Rate of fused attention with dropout over its rate without dropout."""
     attention_head: float
     """Rate of fused attention with heads narrower than 128 over its rate with wider heads."""
     rows: dict[int, float]
-    """Relative rate of products on matrix units whose rows are multiples of 2, 4 or 8 bytes, but not of
-    16."""
+    """Relative rate of products on matrix units with rows that are multiples of only 2, 4 or 8 bytes."""
     passes: dict[str, dict[str, float]]
     """Bandwidth of each kind of pass over the bandwidth of element-wise kernels, by vendor."""
     clock_bytes: dict[str, float]
@@ -163,8 +160,7 @@ class KernelCosts:
     device: Device
     precision: str
     gradient_passes: float = 0.0
-    """Reads and writes of the gradient of each weight in a backward. They add it up, or copy it into a
-    bucket."""
+    """Reads and writes of each weight's gradient in a backward, to add it up, or to copy it into a bucket."""
     clock: float = 1.0
     """Clock of the GPU over the clock at which it holds its rates."""
 
@@ -265,8 +261,7 @@ class KernelCosts:
                     self.gradient_passes * graph.tensors[a.tensor].bytes * part_of(a, parts),
                 )
                 for a in op.reads
-                # If several ops share a weight, its gradient is complete in the backward of the first of
-                # them.
+                # If ops share a weight, its gradient is complete in the backward of the first of them.
                 if graph.tensors[a.tensor].role == "parameter" and graph.readers[a.tensor][0] is op
             ]
         return Cost(sum(self._remembered(kernel) for kernel in kernels), "kernels")
@@ -278,9 +273,8 @@ class KernelCosts:
         return known[kernel]
 
     def pace_s(self, graph: OpGraph, op: Op, parts: Parts, inference: bool) -> NDArray[np.float64]:
-        """Three times of a part of an op: the seconds in which a device runs its kernels, the seconds in
-        which the host starts them in eager mode, and the seconds in which they use memory or multiprocessors
-        at their rate.
+        """Three times of a part of an op: the seconds in which a device runs its kernels, in which the host
+        starts them in eager mode, and in which they use memory or multiprocessors at their rate.
 
         Passes over gradients count only for the device: the code that starts them is not Python.
         """

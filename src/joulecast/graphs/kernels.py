@@ -31,13 +31,12 @@ class Product:
     k: float
     itemsize: int
     operand_bytes: float | None = None
-    """Bytes of a number of the operands, if they are cast for the product. If ``None``, they are
-    ``itemsize``."""
+    """Bytes of a number of the operands, if they are cast for the product; ``None``: ``itemsize``."""
     row_bytes: int = 16
     """The largest power of 2, up to 16, that divides the size in bytes of all rows of the matrices."""
     moved: float | None = None
-    """Bytes that the product moves, if its matrices are never written (convolutions). If ``None``, the bytes
-    of its matrices."""
+    """Bytes that a product without written matrices (convolution) moves; ``None``: the bytes of its
+    matrices."""
     launches: ClassVar[int] = 1
 
     @property
@@ -87,7 +86,7 @@ class Pass:
     """A pass over memory."""
 
     kind: str
-    """``elementwise``, ``mixed`` (numbers of two sizes), ``softmax``, ``norm``, ``batch_norm``,
+    """Kind of pass: ``elementwise``, ``mixed`` (numbers of two sizes), ``softmax``, ``norm``, ``batch_norm``,
     ``narrow_batch_norm``, ``max_pool``, ``dropout``, ``power``, ``copy``, ``turn``, ``strided``, ``reduce``
     or ``lookup``."""
     bytes: float
@@ -144,8 +143,9 @@ def _sizes(op: Op, parts: Parts) -> dict[str, float]:
 def product_of(graph: OpGraph, op: Op, parts: Parts) -> Product:
     """The matrix product of a linear layer, of a convolution, or of two activations.
 
-    The attribute ``roles`` says what each dim is in the product. A dim may have no role there. If it is not
-    written, it is summed over. If both operands have it, it counts products.
+    The op's attribute ``roles`` has the role of each dim. If a dim has no role there, it follows from the
+    operands: the product sums over a dim that is not written. A dim that both operands have is the number of
+    products.
     """
     first, second = op.reads[0], op.reads[1]
     written = {axis for access in op.writes for axis in access.axes}

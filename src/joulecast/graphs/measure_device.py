@@ -1,5 +1,4 @@
-"""Measures the rates of large products and large copies on a GPU, which no description has. It takes a
-minute.
+"""Measures rates of large products and copies on a GPU, which no description has. It takes a minute.
 
     joulecast profile --device my-gpu.yaml        then        joulecast simulate --platform my-gpu.yaml ...
 

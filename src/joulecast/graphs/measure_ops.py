@@ -72,8 +72,7 @@ class StepTimes:
 
 @dataclass(frozen=True)
 class _Step:
-    """Times of a whole step and of a step that was timed op by op. ``waited`` is the share of both without a
-    core."""
+    """Times of a whole step, and of a step timed op by op. ``waited`` is the share of both without a core."""
 
     whole: float
     by_op: dict[tuple[str, Direction], float]

@@ -11,8 +11,7 @@ from typing import Any
 from joulecast.graphs.opgraph import Access, Dim, DimKind, Op, OpGraph, Role, Tensor, checked
 
 FLOAT_BYTES = 4
-"""Bytes of a number at fp32, which graphs are made at. :func:`joulecast.graphs.precision.at_precision`
-changes the precision."""
+"""Bytes of a number. Graphs are made at fp32; :func:`joulecast.graphs.precision.at_precision` changes it."""
 TOKEN_BYTES = 8
 """Bytes of a token id or class label, which have 64 bits in torch."""
 MASK_BYTES = 1
@@ -34,8 +33,7 @@ Axes = tuple[str | None, ...]
 
 @dataclass
 class NetworkBuilder:
-    """The ops and tensors so far. A method that adds an op returns the name of the tensor that the op
-    writes."""
+    """The ops and tensors so far. A method that adds an op returns the name of the op's output."""
 
     fuses: bool = False
     """Whether short ops run inside the kernel of the next op, as in Megatron's code for half precision."""
@@ -150,8 +148,7 @@ class NetworkBuilder:
             out: number of features of its output.
             bias: whether it has a bias.
             weight: weight of another layer, if the two layers share it (tied).
-            parts: tensors that it writes side by side, with their numbers of features (q, k and v of one
-                product).
+            parts: tensors that it writes side by side, with their features (q, k and v of one product).
         """
         *leading, last = self.axes[x]
         inner = self.shape(x)[last]
@@ -189,8 +186,7 @@ class NetworkBuilder:
         return self.add("embedding", name, dims, reads, writes)
 
     def cross_entropy(self, logits: str, fused: bool, metrics: int) -> str:
-        """Add the loss of each sample (and position). Its dims are the dims in front, and ``classes``
-        (REDUCE)."""
+        """Add the loss of each sample (and position). Its last dim is ``classes`` (REDUCE)."""
         *leading, last = self.axes[logits]
         sizes = {axis: self.shape(logits)[axis] for axis in leading}
         classes = Dim("classes", self.shape(logits)[last], DimKind.REDUCE)

@@ -1,8 +1,7 @@
 """Finds the op graph of a network. It is shipped, made from numbers, or captured from a user's function.
 
 :func:`joulecast.graphs.capture.write_shipped` captured the shipped op graphs: networks for ImageNet (224
-pixels, Inception 299; 1000 classes), and GPT-2 with 1024 tokens. They are for one sample. ``with_batch``
-gives any other number.
+pixels, Inception 299; 1000 classes), and GPT-2 with 1024 tokens. They are for one sample.
 """
 
 import sys
@@ -40,7 +39,7 @@ def is_graph_file(graph: str) -> bool:
 
 
 def _file_of(graph: str) -> Path | None:
-    """The file of a network that is given by its file, or by the name of a training that `measure`
+    """The file of a network, if it is given by this file or by the name of a training that `measure`
     captured."""
     if is_graph_file(graph):
         return Path(graph)
@@ -56,8 +55,8 @@ def graph_origin(
 ) -> Literal["file", "shipped", "numbers"]:
     """Where an op graph comes from: a user's file, a shipped graph (captured from torch), or numbers.
 
-    GPT-2's shipped graph has the kernels of the captured code. Its graph from numbers has the kernels of the
-    other transformers.
+    GPT-2's shipped graph has the captured code's kernels. Its graph from numbers has other transformers'
+    kernels.
     """
     if _file_of(graph) is not None:
         return "file"
@@ -78,8 +77,8 @@ def load(name: str, attention: Attention | None = None, half: bool = False) -> O
             :func:`joulecast.graphs.transformer.transformer`).
 
     Raises:
-        JoulecastError: the network or a key is unknown (the error has the nearest ones), or the graph does
-            not have this attention.
+        JoulecastError: network or key are unknown (the error has the nearest), or the graph lacks this
+            attention.
     """
     if attention is not None and attention not in ATTENTIONS:
         raise JoulecastError(f"attention={attention}: give {' or '.join(ATTENTIONS)}")
@@ -159,8 +158,7 @@ def module_of_function(function: str) -> tuple[Any, list[Any]]:
             whose first axis is the batch. Module and inputs may be on the ``meta`` device.
 
     Raises:
-        JoulecastError: the module or function does not exist, or the function fails or returns something
-            else.
+        JoulecastError: module or function do not exist, or the function fails or returns something else.
     """
     import torch
 

@@ -1,5 +1,4 @@
-"""Reads networks by numbers, for example ``gpt:layers=36,hidden=1280,heads=20`` or
-``llama-7b:sequence=2048``.
+"""Reads networks by numbers: ``gpt:layers=36,hidden=1280,heads=20`` or ``llama-7b:sequence=2048``.
 
 A name is a family, a preset, or ``hf:`` and the path of a network's ``config.json`` from the Hugging Face
 hub. A colon and keys may follow. :mod:`joulecast.graphs.transformer` makes the op graph.
@@ -62,8 +61,7 @@ class TransformerSize:
     dropout: float = 0.1
     head: Head = "lm"
     gelu: Gelu = "auto"
-    """GPT's GELU: in one kernel, or in the eight kernels of Hugging Face's code. ``auto``: see
-    ``transformer``."""
+    """GPT's GELU, in one kernel or in the eight of Hugging Face's code. ``auto``: see ``transformer``."""
     loss: Loss = "auto"
     """Cross entropy. With ``eager`` it is torch's, which keeps shares at fp32. With ``fused`` it keeps
     logits. With ``no`` there is none. With ``auto`` it is fused if attention is fused and the weights have
@@ -85,8 +83,7 @@ class TransformerSize:
     kv_rank: int = 0
     """Width that keys and values come from (multi-head latent attention, DeepSeek); 0: plain attention."""
     rope: int = 0
-    """Width of a head in latent attention that has rotary positions, in addition to ``head_dim``, which has
-    none."""
+    """Width of latent attention's heads with rotary positions, in addition to ``head_dim`` without."""
     patch: int = 0
     image: int = 0
     classes: int = 0
@@ -341,8 +338,8 @@ def parse_network(name: str, also: Sequence[str] = ()) -> TransformerSize:
         also: other known names. The hint of an error has them, too.
 
     Raises:
-        JoulecastError: the name or a key is unknown (the error has the nearest ones), or the numbers do not
-            fit together.
+        JoulecastError: name or key are unknown (the error has the nearest), or the numbers do not fit
+            together.
     """
     if name.startswith("hf:"):
         return _hugging_face(name)

@@ -97,8 +97,7 @@ class Op:
     """One operator of the forward pass.
 
     ``kind`` is a key of :data:`KINDS`. ``module`` is the dotted path of the layer that has the op ("" is the
-    network itself). ``attributes`` has what the cost of the op needs in addition to its dims (stride, groups,
-    ...).
+    network itself). ``attributes`` has what its cost needs in addition to the dims (stride, groups, ...).
     """
 
     name: str

@@ -127,8 +127,7 @@ def _role(letter: str, terms: list[str], result: str) -> str:
 
 
 def grouped(call: Call) -> View:
-    """A product for each expert of a mixture. The tokens of an expert stand behind the tokens of the one
-    before.
+    """A product for each expert of a mixture. The tokens of each expert stand together.
 
     Its dims are the batch, ``experts``, ``sequence`` and ``out`` (OTHER), and ``in`` (REDUCE). The sequence
     has the tokens of one expert. All experts have the same number of tokens.
@@ -170,11 +169,11 @@ def _channels_of(call: Call, view: View, name: str) -> Groups:
 
 
 def conv2d(call: Call) -> View:
-    """A convolution. Its dims are ``n``, ``cout``, ``h`` and ``w`` of the output, ``cin`` (REDUCE), ``k1``
-    and ``k2``.
+    """A convolution. Its dims are ``n``, ``cout``, ``h``, ``w`` of the output, ``cin`` (REDUCE), ``k1``,
+    ``k2``.
 
-    ``cin`` is the channels of the input. With groups, each output channel reads only ``cin / groups`` of
-    them, and ``cin`` is OPAQUE.
+    ``cin`` is the input's channels. With groups, it is OPAQUE, and each output channel reads
+    ``cin / groups``.
     """
     x, weight, bias, groups = call["input"], call["weight"], call["bias"], call["groups"]
     _, cin, *kernel = call.builder.tensors[weight.tensor].shape
@@ -204,8 +203,7 @@ def conv2d(call: Call) -> View:
 
 
 def conv1d(call: Call) -> View:
-    """A convolution over maps of one row. It has the dims of :func:`conv2d`, with a size of 1 for ``h`` and
-    ``k1``."""
+    """A convolution over maps of one row. It has the dims of :func:`conv2d`. ``h`` and ``k1`` are 1."""
     x, weight, bias, groups = call["input"], call["weight"], call["bias"], call["groups"]
     _, cin, kernel = weight.shape
     n, cout, length = call.shape
@@ -238,8 +236,7 @@ def _pool(call: Call, kind: str, kernel: list[int], stride: list[int]) -> View:
 
 
 def pool(kind: str) -> Callable[[Call], View]:
-    """A pool. Its dims are the batch, ``channels`` (OTHER), ``h`` and ``w`` of the output, ``k1`` and
-    ``k2``."""
+    """A pool. Its dims are the batch, ``channels`` (OTHER), ``h``, ``w`` of the output, ``k1``, ``k2``."""
 
     def build(call: Call) -> View:
         kernel = _pair(call["kernel_size"])
@@ -249,8 +246,7 @@ def pool(kind: str) -> Callable[[Call], View]:
 
 
 def adaptive_avg_pool(call: Call) -> View:
-    """An average pool. The size of its window is the size of the input over the size of the output, rounded
-    up."""
+    """An average pool. Its window has the size of the input over the size of the output, rounded up."""
     (h, w), (rows_out, columns_out) = call["self"].shape[2:], call.shape[2:]
     kernel = [ceil(h / rows_out), ceil(w / columns_out)]
     return _pool(call, "avg_pool", kernel, kernel)

@@ -1,5 +1,4 @@
-"""Makes op graphs of transformers from their numbers: decoders, encoders and vision transformers, without
-torch.
+"""Makes op graphs of transformers (decoders, encoders, vision) from their numbers, without torch.
 
 The ops are the ops of Hugging Face's code of GPT-2, OPT, BERT, Llama and ViT. Blocks are ``blocks.0``,
 ``blocks.1``, ...; columns and rows of their products can be split in turn (Megatron, Shoeybi et al. 2019).
@@ -26,8 +25,7 @@ BATCH, OTHER, REDUCE, OPAQUE = DimKind.BATCH, DimKind.OTHER, DimKind.REDUCE, Dim
 Attention = Literal["eager", "fused", "cudnn"]
 ATTENTIONS: tuple[Attention, ...] = ("eager", "fused", "cudnn")
 CORE = "core"
-"""Last part of the module path of the ops that selective recomputation computes again (Korthikanti et al.
-2022)."""
+"""Last part of the module path of ops in selective recomputation (Korthikanti et al. 2022)."""
 
 
 def attention_of(graph: OpGraph) -> Attention | None:
@@ -79,8 +77,7 @@ def _latent(net: NetworkBuilder, module: str, x: str, size: TransformerSize) -> 
 
 
 def _rotated(net: NetworkBuilder, module: str, x: str, size: TransformerSize, written: bool) -> str:
-    """Rotary positions (Su et al. 2021): in one kernel, or written out as x cos + (x with halves exchanged)
-    sin."""
+    """Rotary positions (Su et al. 2021), in one kernel or as x cos + (x with halves exchanged) sin."""
     if "cos" not in net.tensors:
         for table in ("cos", "sin"):
             net.tensor(table, (size.sequence, size.head_dim), "buffer", FLOAT_BYTES)
@@ -98,8 +95,7 @@ def _rotated(net: NetworkBuilder, module: str, x: str, size: TransformerSize, wr
 def _written_norm(net: NetworkBuilder, name: str, x: str, weight: str, rows: int = 1) -> str:
     """RMSNorm, one operation at a time: x / sqrt(mean(x^2) + eps) at fp32, times its weights.
 
-    With ``rows``, the last axis has this number of rows side by side (heads). Each of them is normalised
-    alone.
+    With ``rows``, the last axis has this number of rows side by side (heads). Each is normalised alone.
     """
     *leading, last = net.axes[x]
     shape = net.shape(x)
@@ -179,8 +175,7 @@ def _fused(net: NetworkBuilder, module: str, qkv: tuple[str, ...], size: Transfo
 def _contiguous(
     net: NetworkBuilder, module: str, x: str, axes: tuple[str, ...], size: TransformerSize
 ) -> str:
-    """A copy with the heads in front. If keys have fewer heads than queries, each is repeated for its
-    queries."""
+    """A copy with the heads in front. If there are fewer heads of keys, each is repeated for its queries."""
     sizes = _dims(size)
     place = next(axis for axis in axes if axis in ("query", "key"))
     read: Axes = ("batch", place, "heads")
@@ -189,8 +184,7 @@ def _contiguous(
 
 
 def _masked(net: NetworkBuilder, core: str, scores: str, size: TransformerSize) -> str:
-    """The scores after the mask (causal, or BERT's padding). It sets scores that must not be seen to the
-    least number."""
+    """The scores after the mask (causal, or BERT's padding), which sets hidden scores to the least number."""
     if size.family == "vit":
         return scores
     axes: Axes = ("query", "key") if _causal(size) else ("key",)
@@ -278,8 +272,7 @@ class _Network:
         return self.net.pointwise("dropout", name, x, p=p, in_next=in_next) if p else x
 
     def activation(self, module: str, x: str) -> str:
-        """Add the MLP's nonlinearity: ReLU, or GELU in one kernel or in the eight kernels of Hugging Face's
-        code."""
+        """Add the MLP's nonlinearity: ReLU, or GELU in one kernel or in the eight of Hugging Face's code."""
         net = self.net
         if self.size.mlp == "relu":
             return net.pointwise("relu", f"{module}.relu", x)
@@ -312,8 +305,7 @@ class _Network:
         return net.linear(f"{module}.down", inner, size.hidden, bias=size.bias)
 
     def experts(self, module: str, x: str) -> str:
-        """Add a mixture of experts. Each token goes to ``top_k`` experts, which all get the same number of
-        tokens (Fedus et al. 2022)."""
+        """Add a mixture of experts. A token goes to ``top_k`` of them, evenly spread (Fedus et al. 2022)."""
         net, size = self.net, self.size
         router = net.linear(f"{module}.router", x, size.experts, bias=False)
         gates = net.normalised("softmax", f"{module}.router/softmax", router, ())
@@ -352,8 +344,7 @@ class _Network:
         return net.pointwise("add", f"{module}/add", combined, always, module=module)
 
     def _of_experts(self, name: str, x: str, out: int) -> str:
-        """Add a linear layer for each expert, on its own tokens. The weight has the shape (experts, out,
-        in)."""
+        """Add a linear layer of each expert, on its own tokens. The weight has the axes experts, out, in."""
         net = self.net
         shape = net.shape(x)
         inner, experts = shape.pop("features"), shape["experts"]

@@ -102,8 +102,8 @@ class ClusterLinks:
     between: list[CollectiveTest]
     """Tests between nodes, each with the same number of GPUs."""
     ratios: dict[tuple[str, bool], float]
-    """Simulated over measured seconds of large buffers (median), by collective and whether nodes are
-    several."""
+    """Simulated over measured seconds of large buffers (median), by collective and by one or several
+    nodes."""
 
     def text(self) -> str:
         """The fitted links, as lines for a person."""

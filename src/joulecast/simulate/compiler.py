@@ -178,8 +178,7 @@ class Compiler:
             yield turn, self._work_of(plans[turn.chunk], turn, turn is edge[turn.chunk])
 
     def _work_of(self, plan: StagePlan, turn: Turn, at_edge: bool) -> TurnWork:
-        """The work of a turn. It is at the edge if it is the first forward or the last backward of a
-        chunk."""
+        """The work of a turn. The first forward and the last backward of a chunk are at the edge."""
         key = (turn.phase, at_edge)
         if key not in plan.works:
             if turn.phase == "forward":
@@ -225,8 +224,7 @@ class Compiler:
         """Cut a stage's phases into segments, with their costs on a device at these places."""
         usual = (DDP_FIRST_BUCKET, DDP_BUCKET) if self.fuse else PROTEUS_BUCKETS
         if not self.strategy.overlap:
-            # Gradients that are sent after the backward need no buckets: Megatron and DeepSpeed send them as
-            # one.
+            # After the backward, gradients need no buckets: Megatron and DeepSpeed send them as one.
             usual = (math.inf, math.inf)
         buckets = buckets_of(program.gradients, self.strategy.bucket_bytes, usual)
         each = [

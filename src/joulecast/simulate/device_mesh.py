@@ -59,7 +59,7 @@ def numbered(values: NDArray[Any]) -> Ints:
 
 
 def _one_of(columns: list[Ints]) -> Ints:
-    """The same number for equal rows of the columns. The numbers follow the order of the devices."""
+    """Number the distinct rows of the columns, in the order of their first devices."""
     row = np.zeros(len(columns[0]), dtype=np.uint64)
     for place, column in enumerate(columns):
         row += scrambled(column + (place << 40))

@@ -149,8 +149,7 @@ class _Run:
             self._flow(activity)
 
     def _flow(self, activity: int) -> None:
-        """Start compute, or the bytes of a transfer. Rates are set after everything that starts now has
-        started."""
+        """Start compute, or the bytes of a transfer. Rates are set after everything has started."""
         work = self.activities[activity]
         usage = work.usage
         self.flowing[activity] = True
@@ -208,11 +207,9 @@ class _Run:
                         self.queued[device].discard(activity)
 
     def _stretch(self, activity: int, slowdown: float) -> None:
-        """Make a whole activity longer, only once, if it overlaps the other kind at all (the paper's
-        overlap).
+        """Make a whole activity longer, once, if it overlaps the other kind at all (the paper's overlap).
 
-        A transfer overlaps compute that still runs when its gradients are ready, even if the transfer is
-        queued.
+        A transfer overlaps compute that still runs when its gradients are ready, even if it is queued.
         """
         if not self.stretched[activity]:
             self.stretched[activity] = True

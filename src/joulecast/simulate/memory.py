@@ -92,11 +92,9 @@ def _anew(
     training: TrainingSetup,
     op_cache: OpCache,
 ) -> tuple[float, float, str]:
-    """Bytes of activations and of gradients at the peak, and its op, if each step allocates its gradients
-    again.
+    """Bytes of activations and of gradients at the peak, and its op, if each step makes its gradients again.
 
-    Plain PyTorch on one GPU does this, because ``zero_grad`` frees them. Wrappers and frameworks keep
-    buffers.
+    Plain PyTorch on one GPU does so: ``zero_grad`` frees them. Wrappers and frameworks keep buffers.
     """
     found = stage_peaks(graph, strategy, program, shape, not training.inference, op_cache)
     activations, gradients = found.with_gradients
@@ -106,8 +104,7 @@ def _anew(
 
 
 def _largest_block(programs: list[StageProgram], without: Collection[str] = ()) -> float:
-    """Bytes of the whole weights of the largest block that is gathered from its shards (ZeRO-3), without some
-    weights."""
+    """Bytes of the whole weights of the largest block that is gathered (ZeRO-3), ``without`` some weights."""
     blocks = [weights for program in programs for weights in program.gathered.values()]
     return max(
         (sum(w.bytes for name, w in weights.items() if name not in without) for weights in blocks),

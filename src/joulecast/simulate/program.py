@@ -134,7 +134,7 @@ class ProgramBuilder:
         self.gradient_share = gradient_share
         """Bytes of a gradient over the bytes of its weight."""
         self.shards_kept = shards_kept
-        """Whether the backward keeps only a shard of each tensor that a product gathers (Megatron)."""
+        """Whether only a shard is kept for the backward, of a tensor that a product gathers (Megatron)."""
         self.parts_sent = parts_sent
         """Parts in which tensor ranks send a tensor to another stage if all of them have it (Megatron)."""
         self.placed = placed

@@ -53,8 +53,8 @@ def _1f1b(micro_batches: int, most_in_flight: int) -> list[Turn]:
     """Do a forward if one is allowed, and otherwise a backward.
 
     Args:
-        most_in_flight: most micro-batches whose forward is done and whose backward is not. By default, it is
-            p - d for device d of p.
+        most_in_flight: most micro-batches that are between forward and backward. The usual number is p - d
+            for device d of p.
     """
     order: list[Turn] = []
     forward = backward = 0

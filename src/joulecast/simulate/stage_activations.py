@@ -138,8 +138,7 @@ class _Stage:
         return read - self._inside(unit)
 
     def forward_peak(self) -> tuple[float, int]:
-        """Most bytes during a forward that starts from nothing, and the place of its op; -1: before all
-        ops."""
+        """Most bytes during a forward that starts from nothing, and its op's place; -1: before all ops."""
         live: set[str] = {t for t in self.sizes if t not in self.made and t in self.last_read}
         now = sum(self.sizes[t] for t in live)
         live -= self.saved
@@ -171,8 +170,7 @@ class _Stage:
         return freed
 
     def backward_peak(self) -> tuple[float, int, tuple[float, float]]:
-        """Most bytes during a backward that starts with the saved tensors, its op's place, and
-        ``with_gradients``."""
+        """Most bytes during a backward that starts with the saved tensors, the op, and ``with_gradients``."""
         now = self.saved_bytes
         freed = self._freed()
         gradients = of_weights = 0.0

@@ -113,8 +113,8 @@ def in_processes(
 
 
 Value = Callable[[float, float], float]
-"""Gives the value that ranks strategies, from the seconds of a step and of a device's computing. It never
-falls if either grows."""
+"""The value that ranks strategies, from the seconds of a step and of computing. It never falls with
+either."""
 _ROUNDING = 1e-7
 """Largest share by which a least time may be above the time itself."""
 _WORTH_PROCESSES = 20_000
@@ -136,11 +136,9 @@ class Ranking:
 
     feasible: list[Simulation]
     beaten: dict[str, float]
-    """Strategies that are no better, and the least seconds of their steps. Not all were checked for
-    memory."""
+    """Strategies that are no better, and the least seconds of their steps. Some may not fit in memory."""
     out_of_memory: dict[str, str]
-    """Strategies that do not fit in memory, and the reason. They are not timed. The nearest to fit is
-    first."""
+    """Strategies that do not fit in memory, and the reason; the nearest to fit first. They are not timed."""
     impossible: dict[str, str]
     """Strategies that cannot be run at all, and why."""
 

@@ -4,8 +4,7 @@ The network is calibrated only on collectives that ran alone. Every configuratio
 compared with its measurement (``recorded/emulated-network``). The emulated network and the simulator follow
 the same rules for a step. These are all rules:
 
-* A rank has the number ``(stage * data_parallel + replica) * tensor_parallel + shard``. Consecutive ranks
-  share a node.
+* A rank is ``(stage * data_parallel + replica) * tensor_parallel + shard``. Consecutive ranks share a node.
 * A stage has an equal count of consecutive layers and computes one thing at a time, in the order of its
   schedule (:mod:`joulecast.simulate.schedules`).
 * When the forward is done, the activation goes to the same replica and shard of the next stage. When the
@@ -159,8 +158,7 @@ class TimedLayer:
     activation_bytes: int
     """Bytes of the layer's input and of its output, for a micro-batch of a replica."""
     weights_share: float = 0.0
-    """Share of the backward that computes the gradients of weights, which a zero-bubble schedule does
-    later."""
+    """Share of the backward for the gradients of weights, which a zero-bubble schedule does later."""
 
 
 def timed_chain(name: str, layers: Sequence[TimedLayer], shards: int = 1) -> OpGraph:
@@ -254,8 +252,7 @@ def read_results(folder: Path) -> Measurements[EmulatedStep]:
 
 
 def calibrations(results: Measurements[EmulatedStep]) -> dict[str, NetworkCalibration]:
-    """Calibrations of the link between nodes and of the memory inside a node, from ring all-reduces and
-    messages."""
+    """Calibrations of the link between nodes and the memory in a node, from ring all-reduces and messages."""
     points = results.collectives
     ring = (points.kind == "send") | (points.algorithm == "ring")
     points = points[ring & (points.clean > 0)]
@@ -333,8 +330,7 @@ def predict(
 
 
 def sum_and_max(simulation: Simulation) -> tuple[float, float]:
-    """Two rules of thumb for the seconds of a step, from the seconds that each device computes and
-    communicates.
+    """Two rules of thumb for the seconds of a step, from the compute and communication of devices.
 
     One rule takes their sum, and the other the larger of the two, each on the busiest device. The
     communication of a device is the sum of the times that each message would take alone on an idle network.

@@ -7,8 +7,7 @@ are ours. A prediction rests on one of these:
 
 * ``description``: the GPU's description and kernels of other GPUs;
 * ``one step``: also one other row with the same data, GPU and kind. Each of these rows gives a prediction;
-* ``three steps``: also three of these rows. They are drawn at random ten times, and each draw gives a
-  prediction.
+* ``three steps``: also three of these rows. They are drawn at random ten times. Each draw is a prediction.
 """
 
 import math
@@ -72,8 +71,7 @@ class GpuStep:
     @property
     def kind(self) -> str:
         """``inference`` or ``training``. If the training is at tf32, in plain PyTorch at 16 bits, or with
-        narrow operands, the precision is part of the kind. A step at one of these precisions corrects no step
-        at another."""
+        narrow operands, the precision is part of the kind. A step corrects no step of another kind."""
         precision = PRECISIONS[self.step.precision]
         has_own_kind = (
             precision.operand_bytes is not None or precision.plain or precision.name == "tf32"
@@ -404,8 +402,8 @@ def judged_widths(judged: pd.DataFrame) -> dict[str, dict[str, float]]:
     """Half widths of 90 % intervals, as ratios, by the basis of a prediction and the kind of step.
 
     Each group of data, GPU and kind counts the same, however many rows it has. Steps of plain PyTorch do not
-    count. Some of them were used to choose constants. Others are limited by their host, for which the
-    interval has its own width.
+    count. Some of them were used to choose constants. Others have the time of their host, which the interval
+    knows.
 
     Args:
         judged: result of :func:`judge`.
@@ -470,8 +468,7 @@ def judge_memory(folder: Path) -> pd.DataFrame:
 
 
 def memory_widths(judged: pd.DataFrame) -> dict[str, float]:
-    """Largest error of 90 % of the peaks of :func:`judge_memory`, as a share, on one device and on
-    several."""
+    """Largest error (a share) of 90 % of the peaks of :func:`judge_memory`, on one device and on several."""
     kinds = np.where(judged["devices"] == 1, "one", "several")
     widths = judged["off"].abs().groupby(kinds).quantile(LEVEL)
     return {str(kind): round(float(width), 3) for kind, width in widths.items()}

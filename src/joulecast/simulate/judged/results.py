@@ -187,7 +187,7 @@ def read_folder(folder: Path, experiment: Experiment[C]) -> Measurements[C]:
 
 
 ROLES = {"simulator": "model", "sum": "rival", "max": "rival", "measured again": "repeat"}
-"""Roles of the simulator, two rules of thumb, and the A/A repeat. Any other model is the simulator without a
+"""Roles of the simulator, two rules of thumb, and the A/A repeat. Other models are the simulator without a
 part."""
 
 

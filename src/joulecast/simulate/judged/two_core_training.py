@@ -112,8 +112,7 @@ REAL = Experiment(
     tables={
         "steps": IterationTable(("configuration", "repeat"), (*_OUTCOME, "buckets", *STAGES)),
         "collectives": IterationTable(("kind", "network", "bytes"), _OUTCOME),
-        # Parts of a step that are no operators: copying gradients, adding them up, the optimizer, the batch.
-        # They were measured alone.
+        # Other parts of a step, measured alone: copying gradients, adding them up, the optimizer, the batch.
         "parts": IterationTable(("part", "network", "rank", "bytes"), _OUTCOME),
     },
     typical=mean_of_fastest,
