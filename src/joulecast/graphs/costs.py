@@ -1,4 +1,4 @@
-"""What an op costs: its arithmetic and memory traffic, and the seconds that a device takes for them.
+"""Costs of ops: their arithmetic, their memory traffic, and the seconds that a device takes for them.
 
 A roofline computes two times, FLOPs over peak rate and bytes over memory bandwidth, and takes the longer one
 (Williams et al. 2009). A convolution counts as an implicit matrix product. A backward op counts as one
@@ -53,8 +53,7 @@ def _volume(op: Op, parts: Parts) -> float:
 
 
 def _attention_work(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> OpWork:
-    """Work of fused attention (Dao et al. 2022). No scores are in memory: the backward computes them
-    again."""
+    """Work of fused attention (Dao et al. 2022). No scores are in memory: backward computes them again."""
     touched = _bytes(graph, op.reads, parts) + _bytes(graph, op.writes, parts)
     # Products are counted whole, causal or not, as torch's counter does.
     product = 2.0 * _volume(op, parts)

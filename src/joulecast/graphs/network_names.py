@@ -41,13 +41,13 @@ class TransformerSize:
     """Tokens of a sample. For a ``vit``, the number follows from image and patch."""
     vocabulary: int = 0
     kv_heads: int = 0
-    """Heads of keys and values (grouped-query attention); 0: as many as heads."""
+    """Number of heads of keys and values (grouped-query attention); 0: the same number as ``heads``."""
     head_dim: int = 0
     """Width of a head; 0: hidden / heads."""
     ffn: int = 0
     """Inner size of the MLP, or of an expert; 0: four times hidden."""
     positions: int = 0
-    """Rows of the table of learned positions; 0: as many as the sequence has."""
+    """Number of rows in the table of learned positions; 0: the length of the sequence."""
     embedding: int = 0
     """Width of the token embedding; 0: hidden. If it differs from hidden, it is projected (OPT-350M)."""
     qk_norm: bool = False

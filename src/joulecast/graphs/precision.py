@@ -119,10 +119,10 @@ class TrainingSetup:
         return max(_STATE_BYTES if self.precision.half else 0, self.precision.tensor_bytes)
 
     def update_bytes(self, weight_bytes: float) -> float:
-        """Bytes that an update of weights of so many bytes reads and writes.
+        """Bytes that an update of weights of this size reads and writes.
 
-        It reads gradients, weights (the copy, where there is one) and states; it writes weights, states, and
-        the weights at half precision, where there are such.
+        It reads gradients, weights (or their copy) and states. It writes weights, states, and also the
+        weights at half precision, if there are any.
         """
         if not self.updates:
             return 0.0

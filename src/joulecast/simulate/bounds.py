@@ -163,7 +163,7 @@ def least_time(compiler: Compiler) -> Least:
     """Seconds that a step takes at least."""
     mesh = compiler.device_mesh.classes
     classes = [_Class(compiler, number) for number in range(mesh.count)]
-    # Of the devices at a place of the pipeline, the fastest passes a micro-batch on.
+    # The fastest device at a place of the pipeline passes a micro-batch on.
     heads: dict[int, float] = {}
     tails: dict[int, float] = {}
     for each in classes:

@@ -100,9 +100,9 @@ class ClusterLinks:
     within: list[CollectiveTest]
     """Tests within a node."""
     between: list[CollectiveTest]
-    """Tests between nodes, each with the same number of GPUs."""
+    """Tests between nodes. All use the same number of GPUs of a node."""
     ratios: dict[tuple[str, bool], float]
-    """Simulated over measured seconds of large buffers (median), by collective and by one or several
+    """Simulated over measured seconds of large buffers (median), by collective and whether it is between
     nodes."""
 
     def text(self) -> str:

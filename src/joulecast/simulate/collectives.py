@@ -169,7 +169,7 @@ def conversion(
     whole buffer."""
     steps: list[tuple[Kind, str, float]] = []
     now = dict(have)
-    # Sums come first, and those that leave less behind first of all: what follows moves fewer bytes.
+    # Sums come first, and sums that leave fewer bytes before the others, so that the rest moves fewer bytes.
     changes = [(axis, now[axis], place) for axis, place in want if now[axis] != place]
     changes.sort(key=lambda c: (c[1] != "partial", c[2] == "copies"))
     for axis, before, after in changes:

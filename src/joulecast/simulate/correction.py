@@ -65,7 +65,7 @@ def step_setting(graph: OpGraph, strategy: Strategy, inference: bool) -> Setting
         work / strategy.replicas,
         strategy.devices**_OF_DEVICES,
         *sizes,
-        # A forward pass says little of what is a training step's own.
+        # A forward pass says little about the own error of a training step.
         1 << 8 * inference,
     ]
     return tuple(np.log2(np.maximum(counts, 1)).tolist())
@@ -166,10 +166,10 @@ class HostPace:
     """How the host and the kernels of plain PyTorch keep a device busy."""
 
     share: float = 0.0
-    """Seconds in which the host starts a device's kernels, over the seconds in which the device runs them."""
+    """Seconds in which the host starts kernels, divided by the seconds in which the device runs them."""
     loaded: float = 1.0
-    """Share of the device's seconds in which the kernels work. In the rest they start, end, or have threads
-    that wait."""
+    """Share of the device's seconds in which kernels work. In the rest they start, end, or have waiting
+    threads."""
 
 
 NO_WAIT = HostPace()

@@ -196,8 +196,8 @@ def build_device_mesh(
         own.append(place["pipeline"])
     own += [(place[axis] < more).astype(np.int64) for axis, more in uneven(items)]
     if by_place:
-        # Exchanges by halves among a number of ranks that is no power of two treat their places unlike, and
-        # so they do where nodes of such a number cut the halves.
+        # Exchanges by halves treat places differently if the number of ranks is no power of two. They also do
+        # so if nodes whose size is no power of two cut the halves.
         cut = any(width & (width - 1) for width in widths if width < devices)
         own += [place[axis] for axis, size in mesh.items() if cut or size & (size - 1)]
     grouped = {axis: None for axis, size in mesh.items() if size > 1}

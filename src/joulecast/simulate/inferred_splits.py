@@ -112,7 +112,7 @@ def split_products(
         elif op.kind == "cross_entropy":
             dim = _sharded_dim(op, shards, graph, DimKind.REDUCE)
         elif op.kind == "embedding":
-            # The table is split by its rows; looking up elsewhere adds zero (Megatron).
+            # The table is split by its rows. A look-up of other rows adds zero (Megatron).
             dim = next((d.name for d in row_dims(graph, op) if d.size >= size), None)
         elif op.kind in ("linear", "conv2d") and op.attributes.get("groups", 1) == 1:
             rows = {d.name for d in row_dims(graph, op) if d.size >= size}
@@ -240,7 +240,7 @@ def split_experts(graph: OpGraph, placements: Placements, axis: str, size: int) 
             raise JoulecastError(
                 f"strategy: ep={size} does not divide the {experts.size} experts of op `{op.name}`"
             )
-        # What is computed element by element between two products of the experts stays with them.
+        # Element-wise ops between two products of the experts stay with the experts.
         dim = experts.name if experts else _sharded_dim(op, shards, graph, DimKind.OTHER)
         if dim is not None:
             placement[axis] = dim

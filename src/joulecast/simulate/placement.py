@@ -242,7 +242,7 @@ def _placed(
     placed = []
     for op, stage, split, setting in zip(graph.ops, stages, splits, settings, strict=True):
         unit = unit_of(op.module)
-        # What stands before and behind the blocks is kept, as training frameworks do.
+        # Ops before and behind the blocks are not recomputed, as in training frameworks.
         again = unit if setting.recompute and unit[-1:].isdigit() else ""
         if setting.recompute == "selective":
             again = cores.get(op.name, "")

@@ -127,14 +127,14 @@ class ProgramBuilder:
         tensor_overlap: bool = False,
     ) -> None:
         self.graph = graph
-        # Attention takes the keys of other devices while it computes with those that have come.
+        # Attention receives keys of other devices while it computes with the keys that have arrived.
         self.in_parts = ("tensor", "context") if tensor_overlap else ("context",)
         """Axes along which activations travel in parts, while the op next to them computes."""
         self._phases = WrittenPhases() if written is None else written
         self.gradient_share = gradient_share
         """Bytes of a gradient over the bytes of its weight."""
         self.shards_kept = shards_kept
-        """Whether only a shard is kept for the backward, of a tensor that a product gathers (Megatron)."""
+        """Whether a tensor that a product gathers is kept for the backward only as a shard (Megatron)."""
         self.parts_sent = parts_sent
         """Parts in which tensor ranks send a tensor to another stage if all of them have it (Megatron)."""
         self.placed = placed
@@ -147,7 +147,7 @@ class ProgramBuilder:
         """Axes along which ZeRO can shard."""
         self._shardings: dict[tuple[str, str], Sharding] = {}
 
-    # What only phases ask for, and memory does not.
+    # Only phases use the following properties. Memory does not.
     @cached_property
     def readers(self) -> dict[str, list[tuple[PlacedOp, Access]]]:
         """The ops that read each tensor."""
@@ -356,7 +356,7 @@ class ProgramBuilder:
             if tensor.role != "parameter":
                 continue
             layout = gradient_layout(access, item.placement, self.mesh)
-            # What is added to a sum once, as a bias is, has a whole gradient on every part of the sum.
+            # A parameter that is added to a sum once (a bias) has a whole gradient on every part of the sum.
             axes = tuple(
                 a
                 for a, place in layout

@@ -291,7 +291,7 @@ def placed_programs(
     placed = place(graph, strategy, costs, send_s_per_byte)
     split, written = strategy.sequence_parallel, None
     if strategy.is_inferred:
-        # What a strategy shards changes no phase but by its gathers of weights.
+        # The shards of a strategy change phases only by the gathers of weights.
         stages = tuple(item.stage for item in placed)
         mesh = tuple(strategy.mesh.items())
         overlap = strategy.tensor_overlap

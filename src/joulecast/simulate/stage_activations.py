@@ -126,7 +126,7 @@ class _Stage:
             graph.tensors[a.tensor].bytes * part_of(a, parts)
             for a in item.op.reads
             if graph.tensors[a.tensor].role == "parameter"
-            # Of several readers, the last has the first part of the gradient.
+            # If there are several readers, the backward of the last one makes the gradient first.
             and graph.readers[a.tensor][-1] is item.op
         )
 
@@ -145,7 +145,7 @@ class _Stage:
         peak, where = now, -1
         for place in range(len(self.items)):
             for tensor in self.makes[place]:
-                # What is saved or cached stays: only the others are looked through below.
+                # Saved and cached tensors stay. Only the others are looked through below.
                 if tensor not in self.saved and tensor not in self.cached:
                     live.add(tensor)
                 now += self.sizes[tensor]
@@ -184,11 +184,11 @@ class _Stage:
             elif not item.recompute:
                 again = {}
             for access in item.op.reads:
-                # The gradient of what was read; several readers add into one.
+                # The gradient of each input. Several readers add to the same gradient.
                 if access.tensor in self.sizes and access.tensor not in held:
                     held[access.tensor] = self.sizes[access.tensor]
                     gradients += held[access.tensor]
-            # What was gathered is gathered again, and its gradient is whole before it is scattered.
+            # A gathered tensor is gathered again, and its gradient is whole before it is scattered.
             total = now + gradients + sum(again.values()) + 2 * self.gathered[place]
             if item.op.kind == "cross_entropy":
                 # The gradient of the shares' logarithms, and that of the logits at their precision.

@@ -131,7 +131,7 @@ class Topology:
 
     def share_of_lines(self, groups: Ints) -> NDArray[np.float64]:
         """Share of a device's lines that each group (a row) can use, if lines join devices directly."""
-        # Groups that stand alike in their nodes are looked at once.
+        # Groups at the same places of their nodes are computed once.
         first = groups[:, :1] // self.devices_per_node * self.devices_per_node
         alike, where = np.unique(groups - first, axis=0, return_inverse=True)
         shares = []

@@ -236,7 +236,7 @@ class Transfers:
         ports, port = np.unique(load.port, return_inverse=True)
         stands_for = np.arange(len(ports))
         if self.device_mesh.classes.count < len(self.device_mesh.pace):
-            # Ports of the same rate that carry the same flows in the same shares are alike.
+            # Ports are equal if they have the same rate, and carry the same flows in the same shares.
             loads = scrambled(load.flow) ^ scrambled(np.round(load.times * 2**20).astype(np.int64))
             rates = scrambled(np.unique(capacity[ports], return_inverse=True)[1].reshape(-1))
             _, first, stands_for = np.unique(
