@@ -42,7 +42,7 @@ from 0.5 to 2 make no visible difference."""
 _REPEATS = 1e-4
 """Share of a step's own error that a repeat of the step does not show."""
 _OF_DEVICES = 0.25
-"""Weight of a doubling of the devices. Any other doubling counts 1. With more devices, ops stay the same."""
+"""How much a doubling of the devices counts. Other doublings count 1, because they also change the ops."""
 _GRID = np.linspace(-2.3, 3.0, 1061)
 
 Setting = tuple[float, ...]

@@ -94,7 +94,7 @@ class TimedActivity:
 
 
 _SAME_TIME = 1e-12
-"""Relative difference of times below which events are one event, so that ranks in step stay in step."""
+"""Relative tolerance of times. Events within it are one event, so that equal ranks stay together."""
 
 
 class _Run:

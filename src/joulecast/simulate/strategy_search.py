@@ -154,7 +154,7 @@ class _Fitting:
 
 
 Place = tuple[int, int]
-"""Number of a candidate, and number of a fitting strategy of this candidate."""
+"""Two numbers: of a candidate, and of a strategy of this candidate that fits."""
 
 
 @dataclass
