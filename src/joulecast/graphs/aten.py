@@ -1,8 +1,8 @@
-"""Operators of torch, made into ops. Each operator has one function here.
+"""Makes ops of torch's operators. Each operator has one function here.
 
 A function takes the arguments of the exported node by name (:class:`Call`). Tensors among them are views. It
-adds an op to the builder, and returns the view of what the op writes. Some operators change only how a tensor
-is seen. Their functions add no op, and return another view. :data:`OPERATORS` has the functions by aten name.
+adds an op to the builder, and returns the view of what the op writes. Some operators change only the view of
+a tensor. Their functions only return another view. :data:`OPERATORS` has the functions by aten name.
 
 Torch's schema names the arguments, so this module imports no torch.
 """
@@ -41,9 +41,10 @@ Result = View | list[View]
 
 
 def attention(call: Call) -> Result:
-    """softmax(q k') v: dims batch, heads OTHER, query OPAQUE, head_dim OPAQUE, key OPAQUE.
+    """softmax(q k') v. Its dims are the batch, ``heads`` (OTHER), ``query``, ``head_dim`` and ``key``
+    (OPAQUE).
 
-    The dim of the queries is OPAQUE, although each query could be computed apart. In self-attention, queries
+    The dim of the queries is OPAQUE, although each query could be computed alone. In self-attention, queries
     and keys are read from one tensor. A split of the queries would also split the keys, which must be whole.
     """
     q, k, v, mask = call["query"], call["key"], call["value"], call["attn_mask"]
@@ -73,7 +74,8 @@ def attention(call: Call) -> Result:
 
 
 def batch_norm(call: Call) -> Result:
-    """Dims batch, channels OTHER, h, w; reads the running statistics too."""
+    """Batch norm. Its dims are the batch, ``channels`` (OTHER), ``h`` and ``w``. It reads running
+    statistics."""
     x = call["input"]
     written = map_groups(x.axes)
     channels = written[1][0].name
@@ -83,7 +85,7 @@ def batch_norm(call: Call) -> Result:
 
 
 def layer_norm(call: Call) -> Result:
-    """Dims batch, sequence OTHER, features OPAQUE."""
+    """Layer norm. Its dims are the batch, ``sequence`` (OTHER) and ``features`` (OPAQUE)."""
     x, count = call["input"], len(call["normalized_shape"])
     if count != 1:
         raise JoulecastError("a layer norm over several axes is not known")
@@ -94,7 +96,7 @@ def layer_norm(call: Call) -> Result:
 
 
 def softmax(call: Call) -> Result:
-    """Like an op element by element, but the dim over which it normalises is OPAQUE."""
+    """Softmax. It has the dims of an element-wise op, but the dim over which it normalises is OPAQUE."""
     x = call["self"]
     written = map_groups(x.axes)
     written[call["dim"]] = [replace(dim, kind=OPAQUE) for dim in written[call["dim"]]]
@@ -102,14 +104,14 @@ def softmax(call: Call) -> Result:
 
 
 def group_wise(kind: str) -> Callable[[Call], Result]:
-    """As :func:`any_operator.any_operator`, for operators that are known to be bound by memory."""
+    """The same as :func:`.any_operator`, for operators that are known to be bound by memory."""
     return lambda call: any_operator(call, kind)[0]
 
 
 def elementwise(kind: str, **fixed: str) -> Callable[[Call], Result]:
-    """Computed element by element from one or two tensors; dims in :func:`builder.map_groups`.
+    """An element-wise op on one or two tensors. :func:`.map_groups` gives its dims.
 
-    ``fixed`` gives the attributes' names and the arguments that they come from.
+    ``fixed`` has the name of each attribute, and the argument that gives its value.
     """
 
     def build(call: Call) -> Result:
@@ -135,7 +137,7 @@ def elementwise(kind: str, **fixed: str) -> Callable[[Call], Result]:
 
 
 def converted(call: Call) -> Result:
-    """A copy with numbers of another size. No op if the size stays."""
+    """A copy with numbers of another size. If the size stays the same, there is no op."""
     source = call["self"]
     if call.builder.tensors[source.tensor].itemsize == call.itemsize:
         return source  # type: ignore[no-any-return]
@@ -150,7 +152,7 @@ def dropout(call: Call) -> Result:
 
 
 def concat(call: Call) -> Result:
-    """Tensors joined along a dim, which is OPAQUE. The other dims are those of an op element by element."""
+    """Joins tensors along a dim. This dim is OPAQUE. The others are the same as for an element-wise op."""
     operands: list[View] = call["tensors"]
     like = max(operands, key=lambda v: any(u.batch for axis in v.axes for u in units(axis)))
     axis = (call["dim"] or 0) % len(like.axes)
@@ -160,14 +162,15 @@ def concat(call: Call) -> Result:
 
 
 def copy(call: Call) -> Result:
-    """A copy. It has the same dims as an op element by element."""
+    """A copy. It has the same dims as an element-wise op."""
     x = call["self"]
     written = map_groups(x.axes)
     return call.emit("copy", [(x, bindings(x, written))], written)
 
 
 def embedding(call: Call) -> Result:
-    """Dims batch, sequence OTHER, hidden OTHER, vocab REDUCE: a part of the table gives a partial sum."""
+    """Embedding. Its dims are the batch, ``sequence`` and ``hidden`` (OTHER), and ``vocab`` (REDUCE): each
+    part of the table gives a partial sum."""
     weight, ids = call["weight"], call["indices"]
     vocab, hidden = weight.shape
     leading = rows(ids.axes)
@@ -184,10 +187,11 @@ def embedding(call: Call) -> Result:
 
 
 def cross_entropy(call: Call) -> Result:
-    """Dims batch, sequence OTHER, classes REDUCE; writes one value a sample (and position), not their mean.
+    """Cross entropy. Its dims are the batch, ``sequence`` (OTHER) and ``classes`` (REDUCE).
 
-    Each rank takes the mean of its own samples, so nothing is summed over ranks here. Ranks that hold a part
-    of the classes each sum the exponentials and the target's score, as Megatron's parallel loss does.
+    The op writes one value for each sample (and position), and not their mean. Each rank takes the mean of
+    its own samples, so nothing is summed over ranks here. If each rank holds a part of the classes, the
+    exponentials and the score of the target are summed over the ranks, as in Megatron's parallel loss.
     """
     logits, target = call["self"], call["target"]
     leading = rows(logits.axes[:-1])
@@ -307,4 +311,4 @@ OPERATORS: dict[str, Callable[[Call], Result]] = {
     "lift_fresh_copy.default": _unchanged,
     "detach.default": _unchanged,
 }
-"""By aten name without its namespace."""
+"""Functions by aten name, without its namespace."""

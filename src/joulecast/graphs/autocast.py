@@ -1,11 +1,11 @@
-"""What ``torch.autocast`` makes of a network at fp32: which ops run at 16 bits, and which casts they need.
+"""A network at fp32 under ``torch.autocast``: which ops run at 16 bits, and which casts they need.
 
-The rules are those of torch's documentation ("CUDA Ops that can autocast to float16", "to float32", "that
+The rules come from torch's documentation ("CUDA Ops that can autocast to float16", "to float32", "that
 promote to the widest input type"). Products read and write 16 bits. Layer norm, softmax, powers and losses
-compute at 32. Every other op takes the widest of what it reads. A cast is a kernel of its own, and so is the
+compute at 32. Every other op has the size of its widest input. A cast is a kernel of its own, and so is the
 cast of its gradient.
 
-The list has no grouped products, with which transformers 5 computes experts. So these stay at 32 bits.
+transformers 5 computes experts with grouped products. These are not on torch's list, and stay at 32 bits.
 """
 
 from dataclasses import replace
@@ -15,12 +15,12 @@ from joulecast.graphs.opgraph import KINDS, Access, Op, OpGraph
 NARROW_BYTES, WIDE_BYTES = 2, 4
 _WIDE = ("layer_norm", "softmax", "pow", "cross_entropy")
 _AS_INPUT = ("batch_norm",)
-"""Its statistics are wide, and what it writes has the size of what it reads."""
+"""Kinds whose output has the size of the input, although they also read wide tensors (statistics)."""
 _FLOATS = (NARROW_BYTES, WIDE_BYTES)
 
 
 def autocast(graph: OpGraph) -> OpGraph:
-    """The graph with each tensor at the size that it has under autocast; weights stay wide."""
+    """The graph with each tensor at its size under autocast. Weights stay wide."""
     tensors = dict(graph.tensors)
     for op in graph.ops:
         if KINDS[op.kind] == "timed":
@@ -44,10 +44,10 @@ def _of_experts(op: Op) -> bool:
 
 
 def cast_reads(graph: OpGraph, op: Op) -> list[Access]:
-    """What an op reads that is cast for it; a graph at one precision has nothing of the kind.
+    """Tensors that autocast casts for an op. A graph at one precision has none.
 
-    Products have their operands narrowed, and what computes at 32 bits has its input widened. The loss makes
-    its casts itself.
+    The operands of products are cast to 16 bits. The inputs of ops that compute at 32 bits are cast to 32
+    bits. The loss makes its casts itself.
     """
     if not op.writes:
         return []
@@ -64,8 +64,8 @@ def cast_reads(graph: OpGraph, op: Op) -> list[Access]:
 def casts_first(graph: OpGraph, op: Op, access: Access) -> bool:
     """Whether a cast that an op needs is made for this op.
 
-    A weight is cast once a step, for the first op that needs the cast, and so is its gradient. Everything
-    else is cast for each op.
+    A weight and its gradient are cast once a step, for the first op that needs the cast. Everything else is
+    cast for each op.
     """
     if graph.tensors[access.tensor].role != "parameter":
         return True

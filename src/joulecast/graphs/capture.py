@@ -1,9 +1,9 @@
-"""Op graphs from torch: a module is exported, and every operator in the export becomes an op or a view.
+"""Captures op graphs from torch: exports a module, and makes an op or a view of every operator.
 
-The graph holds the forward pass in training mode: batch norm uses the statistics of the batch, dropout is
-there if its probability is not 0, and so is Inception's auxiliary classifier. At the end of the graph, each
+The graph holds the forward pass in training mode. Batch norm uses the statistics of the batch. The graph has
+dropout if its probability is not 0, and Inception's auxiliary classifier. At the end of the graph, each
 output has one ``cross_entropy`` op. The graph is traced with several samples, to see which axes follow the
-batch, and then scaled to one sample. If two layers share a weight (tied), both read one tensor, under the
+batch, and then scaled to one sample. If two layers share a weight (tied), both read one tensor, which has the
 first of its names.
 
 This module needs torch, which takes seconds to import. :mod:`joulecast.graphs.network_graphs` reads captured
@@ -53,17 +53,17 @@ SHIPPED_IMAGES: dict[str, int] = {
     "vit_b": 224,
     "alexnet": 224,
 }
-"""Networks whose graphs are shipped, and the pixels of their images (ImageNet, 1000 classes)."""
+"""Networks whose graphs are shipped, and the width of their images in pixels (ImageNet, 1000 classes)."""
 SHIPPED_LENGTH = 1024
-"""Tokens a sample in the shipped ``gpt2``."""
+"""Tokens of a sample in the shipped graph ``gpt2``."""
 
 
 @contextmanager
 def _as_in_training() -> Iterator[None]:
-    """Let a forward that asks whether it is exported run as it does in training.
+    """Let a forward pass that asks whether it is exported run as in training.
 
-    Hugging Face's code makes a mask for an export where a training has a causal kernel without one. It also
-    looks whether positions begin anew, as those of packed sequences do; the positions that count up do not.
+    For an export, Hugging Face's code makes a mask. In training, it has a causal kernel without a mask. The
+    code also tests whether positions begin anew, as in packed sequences. Here positions only count up.
     """
     masks = sys.modules.get("transformers.masking_utils")
     with ExitStack() as patches:
@@ -76,7 +76,7 @@ def _as_in_training() -> Iterator[None]:
 
 @contextmanager
 def _nothing_left_out() -> Iterator[None]:
-    """Let random numbers that a forward branches on be 1, so that no layer is dropped (LayerDrop)."""
+    """Make random numbers that a forward pass branches on 1, so that no layer is dropped (LayerDrop)."""
     drawn = torch.rand
 
     def rand(*size: Any, **options: Any) -> Any:
@@ -93,9 +93,9 @@ def _nothing_left_out() -> Iterator[None]:
 
 @contextmanager
 def _without_cache(module: nn.Module) -> Iterator[None]:
-    """Without the keys and values that Hugging Face's models return for the next token (``use_cache``).
+    """Let Hugging Face's models return no keys and values for the next token (``use_cache``).
 
-    A training needs none of them, and an export does not know their type.
+    A training does not need them, and an export does not know their type.
     """
     configs: list[Any] = [getattr(part, "config", None) for part in module.modules()]
     caching = [config for config in configs if getattr(config, "use_cache", None) is True]
@@ -117,10 +117,10 @@ def exported(
     inputs: Sequence[Any],
     named_inputs: Mapping[str, Any] = MappingProxyType({}),
 ) -> ExportedProgram:
-    """The module's training-mode forward as operators of torch; the module's own mode stays as it was.
+    """The module's forward pass in training mode, as operators of torch. The module's own mode stays.
 
     Raises:
-        JoulecastError: torch cannot export it (its forward depends on values, say).
+        JoulecastError: torch cannot export the module (for example, its forward pass depends on values).
     """
     training, before = module.training, ""
     module.train()
@@ -130,7 +130,7 @@ def exported(
                 with _as_in_training():
                     return export(module, tuple(inputs), dict(named_inputs), strict=False)
             except Exception as error:
-                # It may look at values then, which an export has none of.
+                # As in training, the code may look at values. An export has no values.
                 before = f"{_first_line(error)}; and as in an export"
                 return export(module, tuple(inputs), dict(named_inputs), strict=False)
     except Exception as error:
@@ -143,16 +143,16 @@ def exported(
 
 
 class NodeNamer:
-    """Names of nodes by their place in the module tree, and whether a node is all that its layer does."""
+    """Finds the place of a node in the module tree, and whether it is the only node of its layer."""
 
     def __init__(self, module: nn.Module) -> None:
         self._layers = dict(module.named_modules())
 
     def place(self, node: torch.fx.Node, weight: str) -> tuple[str, bool]:
-        """Module path of the node, and whether it has no layers inside.
+        """The module path of a node, and whether this module has no layers inside.
 
-        A layer whose parent calls its function instead of it (the output projection of torch's attention)
-        is found by the name of its ``weight``.
+        Some parents call the function of a layer and not the layer itself (torch's attention does so with its
+        output projection). Then the name of the ``weight`` gives the layer.
         """
         stack = list((node.meta.get("nn_module_stack") or {}).values())
         path = re.sub(r"@\d+", "", stack[-1][0]) if stack else ""
@@ -164,7 +164,7 @@ class NodeNamer:
 
 
 def _parameter_names(module: nn.Module) -> dict[str, str]:
-    """Every name of a parameter or buffer, and the first name of the same tensor."""
+    """All names of parameters and buffers, each with the first name of the same tensor."""
     first: dict[int, str] = {}
     both = (
         *module.named_parameters(remove_duplicate=False),
@@ -176,7 +176,7 @@ def _parameter_names(module: nn.Module) -> dict[str, str]:
 def _place_tensors(
     program: ExportedProgram, module: nn.Module, builder: Builder
 ) -> dict[torch.fx.Node, View]:
-    """Declare parameters, buffers and inputs; the views that the export's placeholders are."""
+    """Declare parameters, buffers and inputs. Returns the view of each placeholder of the export."""
     names = _parameter_names(module)
     signature = program.graph_signature
     inputs = list(signature.user_inputs)
@@ -210,10 +210,10 @@ def _place_tensors(
 
 
 def _arguments(node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> dict[str, Any]:
-    """The node's arguments by name, defaults filled in, tensors as views."""
+    """The arguments of a node by name, with defaults. Tensors are views."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:
-        # A block of code with settings of its own, as under no_grad.
+        # The node is a block of code with its own settings, for example under no_grad.
         given: dict[str, Any] = {str(place): value for place, value in enumerate(node.args)}
     else:
         given = {a.name: a.default_value for a in schema.arguments}
@@ -229,10 +229,10 @@ def _arguments(node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> dict[st
 
 
 class Capture:
-    """One walk through an export.
+    """Walks through an export, and makes the graph.
 
-    ``graph_ops`` maps each of the export's nodes to the op that it became, or, for a view, to the op whose
-    tensor it looks at (``None``: a parameter's or an input's).
+    ``graph_ops`` maps each node of the export to its op. For a view, it is the op that writes the tensor, or
+    ``None`` if the tensor is a parameter or an input.
     """
 
     def __init__(self, module: nn.Module, program: ExportedProgram, name: str) -> None:
@@ -240,7 +240,7 @@ class Capture:
         self.graph_ops: dict[str, str | None] = {}
         self._namer = NodeNamer(module)
         self.unknown: Counter[str] = Counter()
-        """Operators that only their memory traffic is known of, and how often they occur."""
+        """Operators of which only the memory traffic is known, and how often they occur."""
         self._values: dict[torch.fx.Node, Any] = dict(_place_tensors(program, module, self.builder))
         for node in program.graph.nodes:
             if node.op == "call_function":
@@ -251,7 +251,7 @@ class Capture:
         self._add_losses(self._logits([view for view in views if isinstance(view, View)]))
 
     def _logits(self, outputs: list[View]) -> list[View]:
-        """Outputs that a loss is taken of: the first, and others of as many classes (Inception's second)."""
+        """Outputs that have a loss: the first one, and others with the same classes (Inception's second)."""
         tensors = self.builder.tensors
         found = [v for v in outputs if tensors[v.tensor].role == "activation" and len(v.axes) > 1]
         return [
@@ -272,7 +272,7 @@ class Capture:
         results = list(results) if isinstance(results, list | tuple) else [results]
         several = len(results) > 1 or isinstance(node.meta.get("val"), list | tuple)
         if not all(isinstance(result, torch.Tensor) for result in results):
-            # A check, or a number.
+            # The node is a check, or gives a number.
             self._values[node] = None
             return
         arguments = _arguments(node, self._values)
@@ -300,14 +300,15 @@ class Capture:
             self.graph_ops[node.name] = view.tensor if activation else None
 
     def _result(self, call: Call, target: str, name: str) -> View | list[View]:
-        """What a call gives: by its operator, as an operator of which nothing is known, or a constant."""
+        """Add the ops of a call (a known or unknown operator, or a constant). Returns the views of its
+        results."""
         if is_constant(call):
             return constants(call, name)
         if target in OPERATORS:
             try:
                 return OPERATORS[target](call)
             except (JoulecastError, ValueError, IndexError, AttributeError, TypeError):
-                # It is used in a way that is not known.
+                # The operator is used in an unknown way.
                 pass
         self.unknown[target] += 1
         return any_operator(call)
@@ -329,7 +330,7 @@ class Capture:
             cross_entropy(Call(self.builder, arguments, (), itemsize, [], "", False))
 
     def graph(self) -> OpGraph:
-        """The graph for one sample, checked."""
+        """Check the graph, and return it for one sample."""
         builder = self.builder
         used = {access.tensor for op in builder.ops for access in (*op.reads, *op.writes)}
         tensors = {
@@ -342,7 +343,7 @@ class Capture:
 
 
 def _traced(value: Any) -> Any:
-    """A tensor with several samples; what is no tensor stays."""
+    """The same input with several samples. A value that is no tensor stays unchanged."""
     if isinstance(value, torch.Tensor) and value.dim():
         return value.new_zeros((TRACED_BATCH, *value.shape[1:]))
     return value
@@ -356,9 +357,9 @@ def capture(
 ) -> OpGraph:
     """The op graph of a module, for one sample.
 
-    ``module`` takes tensors whose first axis is the batch (of any size here) and gives logits ``(batch, ...,
-    classes)``, or several of them. It may be on the ``meta`` device; nothing is computed. An operator that is
-    not known becomes an op that only reads and writes memory, with a warning.
+    ``module`` takes tensors whose first axis is the batch (here of any size), and returns one or several
+    logits ``(batch, ..., classes)``. It may be on the ``meta`` device, because nothing is computed. An
+    unknown operator becomes an op that only reads and writes memory, with a warning.
 
     Raises:
         JoulecastError: torch cannot export the module.
@@ -380,10 +381,10 @@ def capture_trained(
     """The op graph of a module that is being trained. Like all captured graphs, it is at fp32.
 
     Raises:
-        JoulecastError: as :func:`capture`.
+        JoulecastError: an error of :func:`capture`.
     """
     for within in ("_orig_mod", "module"):
-        # What torch.compile and DistributedDataParallel have wrapped.
+        # Take the module inside the wrappers of torch.compile and DistributedDataParallel.
         module = getattr(module, within, module)
     graph = capture(module, inputs, type(module).__name__, named_inputs)
     half = {n: replace(t, itemsize=4) for n, t in graph.tensors.items() if t.itemsize == 2}
@@ -391,12 +392,12 @@ def capture_trained(
 
 
 def capture_network(name: str, image_size: int, patch_size: int, classes: int) -> OpGraph:
-    """The op graph of a network of :data:`joulecast.measure.workloads.networks.NETWORKS`.
+    """The op graph of a network in :data:`joulecast.measure.workloads.networks.NETWORKS`.
 
-    Inception's auxiliary classifier is part of it, as it is of its training.
+    The graph of Inception has the auxiliary classifier, as in training.
 
     Raises:
-        JoulecastError: unknown network, or a size it does not take.
+        JoulecastError: the network is unknown, or cannot have this size.
     """
     network = build_empty(name, image_size, patch_size, classes)
     return capture(network, [torch.empty(1, 3, image_size, image_size, device="meta")], name)
@@ -406,7 +407,7 @@ def capture_gpt(size: GPTSize | None = None, length: int = 1024, name: str = "gp
     """The op graph of :class:`joulecast.measure.workloads.gpt.GPT` for samples of ``length`` tokens.
 
     Raises:
-        JoulecastError: more tokens than the transformer has positions.
+        JoulecastError: a sample has more tokens than the transformer has positions.
     """
     size = size or GPTSize()
     if length > size.positions:

@@ -1,11 +1,11 @@
-"""Puts the op graph of a capture together: names ops, makes their dims, follows axes from views to tensors.
+"""Builds the op graph of a capture: names ops, makes their dims, and follows axes from views to tensors.
 
 :mod:`joulecast.graphs.aten` knows what each operator does, and uses this module. An unknown operator of torch
 becomes an op that reads its tensors and writes its results (:func:`any_operator`). So no operator ends a
-capture. The cost of such an op is only its memory traffic. An axis of an unknown operator follows the batch
-if it has the size of the batch: networks are traced with a number of samples that is no usual size. All other
-axes are taken whole. Tensors that depend on no input, parameter or activation (positions, masks) are buffers,
-because frameworks make them once, or in no time. This module needs no torch.
+capture. The cost of an unknown operator is only its memory traffic. Networks are traced with a number of
+samples that is no usual size. So an axis of this size follows the batch. All other axes of an unknown
+operator are taken whole. Tensors that depend on no input, parameter or activation (positions, masks) are
+buffers, because frameworks make them only once, or very fast. This module needs no torch.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,18 +18,18 @@ from joulecast.graphs.views import Atom, Axis, Unit, View, regroup, units
 BATCH, REDUCE, OTHER, OPAQUE = DimKind.BATCH, DimKind.REDUCE, DimKind.OTHER, DimKind.OPAQUE
 
 Binding = tuple[Axis, str]
-"""Atoms of a view's axis (outermost first), and the dim that they are."""
+"""Atoms of an axis of a view (outermost first), and the name of their dim."""
 Groups = list[list[Dim]]
-"""For each axis of a view, the dims merged in it."""
+"""The dims that each axis of a view merges."""
 
 
 def unit_dim(unit: Unit, name: str, kind: DimKind) -> Dim:
-    """The dim that a unit is; the batch is always called so."""
+    """The dim of a unit. The dim of the batch always has the name ``batch``."""
     return Dim("batch", unit.size, BATCH) if unit.batch else Dim(name, unit.size, kind)
 
 
 def rows(axes: Iterable[Axis], kind: DimKind = OTHER) -> Groups:
-    """The axes in front of the last: ``batch``, ``sequence``, then ``axis2``, ``axis3``, ..."""
+    """The dims of the axes in front of the last one: ``batch``, ``sequence``, ``axis2``, ``axis3``, ..."""
     groups: Groups = []
     others = 0
     for axis in axes:
@@ -43,10 +43,10 @@ def rows(axes: Iterable[Axis], kind: DimKind = OTHER) -> Groups:
 
 
 def map_groups(axes: Sequence[Axis]) -> Groups:
-    """The axes of what is computed element by element.
+    """The dims of an element-wise op.
 
-    A feature map has ``batch``, ``channels``, and ``h``, ``w`` which may not be split; anything else
-    ``batch``, ``sequence``, ``features``.
+    A feature map has ``batch``, ``channels``, and ``h`` and ``w``, which may not be split. Any other tensor
+    has ``batch``, ``sequence`` and ``features``.
     """
     found = [units(axis) for axis in axes]
     spatial = any(u.spatial for axis in found for u in axis)
@@ -67,7 +67,7 @@ def map_groups(axes: Sequence[Axis]) -> Groups:
 
 
 def bindings(view: View, groups: Groups) -> list[Binding]:
-    """Dim of each of the view's atoms; axes of size 1 are broadcast and have none."""
+    """The dim of each atom of a view. Axes of size 1 are broadcast and have no dim."""
     found: list[Binding] = []
     offset = len(groups) - len(view.axes)
     for axis, group in zip(view.axes, groups[offset:], strict=True):
@@ -81,7 +81,7 @@ def bindings(view: View, groups: Groups) -> list[Binding]:
 
 
 class Builder:
-    """The graph while it is being put together."""
+    """The graph while it is built."""
 
     def __init__(self) -> None:
         self.ops: list[Op] = []
@@ -98,7 +98,7 @@ class Builder:
         batch: Sequence[int] = (),
         spatial: Sequence[int] = (),
     ) -> View:
-        """Declare a tensor; ``batch`` and ``spatial`` are the axes that are so. The view of it as it is."""
+        """Declare a tensor. ``batch`` and ``spatial`` name its axes of these kinds. Returns its view."""
         atoms = tuple(Atom(n, i in batch, i in spatial) for i, n in enumerate(shape))
         self.tensors[name] = Tensor(name, tuple(shape), itemsize, role)
         self._atoms[name] = atoms
@@ -110,7 +110,7 @@ class Builder:
         return name if count == 1 else f"{name}#{count}"
 
     def access(self, view: View, bound: list[Binding], dims: dict[str, Dim]) -> Access:
-        """The tensor under a view: each of its axes follows the outermost splittable dim found in it."""
+        """The access to the tensor of a view. Each axis follows the outermost splittable dim in it."""
         names: dict[Atom, str] = {}
         for axis, name in bound:
             outermost = [leaf for atom in axis for leaf in atom.leaves()]
@@ -136,9 +136,9 @@ class Builder:
         inner: Sequence[Dim] = (),
         attributes: dict[str, Any] | None = None,
     ) -> View:
-        """Add an op whose dims are those that it writes and, after them, ``inner``; the view it gives.
+        """Add an op. Its dims are the dims of its output, and then ``inner``. Returns the view of the output.
 
-        ``leaf``: it is all that its module does, and takes the module's name.
+        With ``leaf``, the op is the only one of its module, and has the module's name.
         """
         written = [dim for group in writes for dim in group]
         dims = {dim.name: dim for dim in (*written, *inner)}
@@ -173,12 +173,12 @@ class Call:
 
     builder: Builder
     arguments: dict[str, Any]
-    """By the names of the operator's schema; tensors are :class:`View`."""
+    """Arguments, by their names in the operator's schema. Tensors are :class:`View`."""
     shape: tuple[int, ...]
-    """Of the result; of the first, where there are several."""
+    """Shape of the first result."""
     itemsize: int
     shapes: list[tuple[int, ...]]
-    """Of all results."""
+    """Shapes of all results."""
     module: str
     leaf: bool
     inplace: bool = False
@@ -194,7 +194,7 @@ class Call:
         inner: tuple[Dim, ...] = (),
         **attributes: Any,
     ) -> View:
-        """Add an op of that kind; the view that it writes."""
+        """Add an op of this kind. Returns the view that it writes."""
         if self.inplace:
             attributes["inplace"] = True
         return self.builder.add_op(
@@ -210,7 +210,7 @@ class Call:
 
 
 TRACED_BATCH = 13
-"""Samples that a network is traced with: not 1, as axes of size 1 cannot be followed, and no usual size."""
+"""Number of samples in a trace. It is no usual size, and not 1, because axes of size 1 cannot be followed."""
 
 
 def operands_of(call: Call) -> list[View]:
@@ -236,7 +236,7 @@ def is_constant(call: Call) -> bool:
 
 
 def constants(call: Call, name: str) -> list[View]:
-    """Add the results of a call that depends on no data, as buffers."""
+    """Add the results of a call as buffers. The call depends on no data."""
     return [
         call.builder.add_tensor(
             f"constant.{name}.{place}" if place else f"constant.{name}",
@@ -254,7 +254,7 @@ def _has_batch(view: View) -> bool:
 
 
 def _batch_merged(operands: Sequence[View], size: int) -> list[int] | None:
-    """Sizes that an axis of this size merges with the batch, if an operand has such an axis."""
+    """Sizes of the batch and the axes merged with it, if an operand has such an axis of this size."""
     for view in operands:
         for axis, length in zip(view.axes, view.shape, strict=True):
             sizes = [unit.size for unit in units(axis)]
@@ -264,7 +264,7 @@ def _batch_merged(operands: Sequence[View], size: int) -> list[int] | None:
 
 
 def _written(shape: Sequence[int], operands: Sequence[View]) -> Groups:
-    """Dims of a result: the first axis that can be is the batch."""
+    """Dims of a result. The first axis that can be the batch is taken as the batch."""
     groups: Groups = []
     left = any(_has_batch(view) for view in operands)
     for place, size in enumerate(shape):
@@ -282,14 +282,14 @@ def _written(shape: Sequence[int], operands: Sequence[View]) -> Groups:
 
 
 def any_operator(call: Call, kind: str = "other") -> list[View]:
-    """An op that reads all operands and writes the first result, and one for each further result."""
+    """Add an op that reads all operands and writes the first result, and an op for each further result."""
     operands = operands_of(call)
     results: list[View] = []
     for shape in call.shapes:
         written = _written(shape, operands)
         there = {dim.name for group in written for dim in group}
         batched = any(_has_batch(view) for view in operands)
-        # What sums over the batch has it as a dim all the same.
+        # An op that sums over the batch has the batch as a dim, too.
         inner = () if "batch" in there or not batched else (Dim("batch", TRACED_BATCH, BATCH),)
         reads = [
             (

@@ -1,13 +1,13 @@
-"""Watts of a GPU at a clock, and the clock that a power limit leaves, from the GPU's description.
+"""Watts of a GPU at a clock, and its clock under a power limit, from the GPU's description.
 
-A GPU that computes draws what it draws awake, and its dynamic power, ``c V(c)^2`` of a switched capacity::
+A GPU that computes draws the power of an awake GPU, and a dynamic power that grows with ``c V(c)^2``::
 
     P(c) = awake + (full - awake) c V(c)^2,      c: share of the boost clock
 
 The voltage falls with the clock down to a knee. Below the knee it stays the same. ``full`` follows from the
-joules of an operation, which were learnt from P4, T4 and L4 (:mod:`joulecast.graphs.kernel_costs`). At a
-lower clock, products and fused attention are slower. Memory, links and host keep their rates. The shares and
-the voltage are fitted to what power limits did on V100, A40, Quadro RTX 6000 and P100
+joules of an operation, which were fitted to P4, T4 and L4 (:mod:`joulecast.graphs.kernel_costs`). At a lower
+clock, products and fused attention are slower. Memory, links and host keep their rates. The shares and the
+voltage are fitted to trainings under power limits on V100, A40, Quadro RTX 6000 and P100
 (``recorded/zeus-trace``). ``benchmarks/power_limits.py`` fits them, and judges them with each GPU left out.
 """
 
@@ -24,33 +24,34 @@ from joulecast.runs.platforms import Device
 Floats = NDArray[np.float64]
 
 KNEE, FLOOR = 0.75, 0.74
-"""Share of the boost clock below which the voltage stays, and the voltage there over that at boost."""
+"""Share of the boost clock below which the voltage stays, and the voltage there over the voltage at boost."""
 MATRIX_SHARE = 0.92
-"""Of its power limit a GPU draws for products on matrix units: what metered nodes of H100 say, 541 W a GPU
-above an idle node, with what it draws awake. An assumption for other GPUs."""
+"""Share of its power limit that a GPU draws for products on matrix units. It comes from metered nodes of
+H100: 541 W a GPU above an idle node, plus the power of a GPU that is awake. It is an assumption for other
+GPUs."""
 CLOCK_WIDTH = 0.19
-"""Half width of the logarithm of what a limit makes a step longer by, that 90 % of held-out epochs, steps and
-passes met; those at less than half of the highest limit met it less often."""
+"""Half width of an interval on the logarithm of the factor by which a limit makes a step longer. It has 90 %
+of held-out epochs, steps and passes. With less than half of the highest limit, it has fewer."""
 POWER_WIDTH = 0.35
-"""The same of the watts of a GPU that computes, of Student's t: joules of an operation that P4, T4, L4,
-V100, A40, RTX 6000 and P100 say are apart by 0.17 (standard deviation of the logarithm)."""
+"""Half width of an interval on the logarithm of the watts of a GPU that computes (Student's t). Joules of an
+operation on P4, T4, L4, V100, A40, RTX 6000 and P100 differ by 0.17 (standard deviation of the logarithm)."""
 LEAST_CLOCK = 0.1
 """Lowest clock of a GPU, as a share of boost (NVIDIA: 135 to 210 MHz). An assumption."""
 _ROUNDING = 1.02
-"""Peaks of data sheets are rounded, so that the clock that follows from them is off by up to 2 %."""
+"""Tolerance of the boost clock, which is off by up to 2 %, because peak rates of data sheets are rounded."""
 _GRID = np.linspace(LEAST_CLOCK, 1.0, 901)
 
 
 @dataclass(frozen=True)
 class GpuPower:
-    """What a GPU draws. Clocks are shares of the boost clock.
+    """The power of a GPU. Clocks are shares of the boost clock.
 
     Attributes:
-        awake_w: with its clocks up, and nothing to compute.
-        full_w: of products at the boost clock, if nothing limited the power.
+        awake_w: watts at high clocks, with nothing to compute.
+        full_w: watts of products at the boost clock, if nothing limited the power.
         limit_w: the highest power limit.
         boost_mhz: boost clock.
-        knee, floor: of the voltage.
+        knee, floor: the knee of the voltage and the voltage below it (:data:`KNEE`, :data:`FLOOR`).
     """
 
     awake_w: float
@@ -61,18 +62,18 @@ class GpuPower:
     floor: float = FLOOR
 
     def watts(self, clock: float | Floats) -> Floats | np.float64:
-        """Watts while it computes at a clock."""
+        """Watts of the GPU while it computes at a clock."""
         risen = np.maximum(0.0, (np.asarray(clock) - self.knee) / (1 - self.knee))
         voltage = self.floor + (1 - self.floor) * risen
         return self.awake_w + (self.full_w - self.awake_w) * clock * voltage**2
 
     def clock_at(self, limit_w: float | Floats) -> Floats | np.float64:
-        """The clock that a power limit leaves while it computes."""
+        """The clock under a power limit while the GPU computes."""
         return np.interp(limit_w, self.watts(_GRID), _GRID)
 
 
 def gpu_power_of(device: Device, precision: str) -> GpuPower | None:
-    """What a GPU draws at a precision; ``None`` if its description does not say it."""
+    """The power of a GPU at a precision; ``None`` if its description does not say it."""
     facts, fp32, limit_w = device.architecture, device.peak_flops.get("fp32"), device.power_limit_w
     if facts is None or facts.awake is None or facts.lanes is None:
         return None
@@ -90,15 +91,16 @@ def gpu_power_of(device: Device, precision: str) -> GpuPower | None:
 def set_clock(
     costs: Costs, limit_w: float | None, sm_mhz: float | None
 ) -> tuple[KernelCosts, float]:
-    """Costs at a power limit, a clock, or both, and the clock in MHz that this comes to.
+    """Costs at a power limit, at a clock, or at both. Also the resulting clock in MHz.
 
     Args:
-        costs: at the highest power limit.
+        costs: costs at the highest power limit.
         limit_w: power limit of each GPU; ``None``: the highest.
         sm_mhz: clock that the GPUs are set to; ``None``: boost.
 
     Raises:
-        JoulecastError: ops are not priced from the description of a GPU, or it cannot be set so.
+        JoulecastError: the costs do not come from a GPU's description, or the GPU cannot have this limit or
+            clock.
     """
     power = gpu_power_of(costs.device, costs.precision) if isinstance(costs, KernelCosts) else None
     if not isinstance(costs, KernelCosts) or power is None:

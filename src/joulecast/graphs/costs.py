@@ -1,13 +1,14 @@
-"""What an op costs: its arithmetic and memory traffic, and the seconds that a device takes for them.
+"""Costs of ops: their arithmetic, their memory traffic, and the seconds that a device takes for them.
 
-A roofline takes the longer of FLOPs over peak and bytes over memory bandwidth (Williams et al. 2009); a
-convolution counts as an implicit matrix product, and a backward as one product for the gradient of its input
-and one for that of its weights (Duan et al. 2024). Costs are of the part of an op that one device has: its
-dims divided by the parts that they are split into.
+A roofline computes two times, FLOPs over peak rate and bytes over memory bandwidth, and takes the longer one
+(Williams et al. 2009). A convolution counts as an implicit matrix product. A backward op counts as one
+product for the gradient of the input and one for the gradient of the weights (Duan et al. 2024). A cost is
+the cost of the part of an op that one device has: the size of each dim is divided by the number of its parts.
 
-What an op's backward needs of its forward stands here too (:func:`kept_for_backward`, :func:`extra_kept`):
-time and memory share these rules, as what is kept is held until the backward, and read there. They are those
-of torch's kernels; for a transformer's layer at 16 bit they add up to Korthikanti et al. 2022, section 4.
+:func:`kept_for_backward` and :func:`extra_kept` say what the forward op keeps for its backward op. Time and
+memory use the same rules, because a kept tensor is held until the backward op, and read there. The rules are
+the rules of torch's kernels. For a transformer's layer at 16 bit, they add up to Korthikanti et al. 2022,
+section 4.
 """
 
 import math
@@ -23,12 +24,12 @@ from joulecast.runs.platforms import Device, Platform
 
 Direction = Literal["forward", "backward"]
 Parts = Mapping[str, float]
-"""Into how many parts each dim is split; dims that are not named are whole."""
+"""Number of parts of each split dim. A dim that is not named is whole."""
 
 
 @dataclass(frozen=True)
 class OpWork:
-    """FLOPs and bytes of memory traffic of an op's part."""
+    """FLOPs and bytes of memory traffic of a part of an op."""
 
     flops: float
     bytes: float
@@ -52,9 +53,9 @@ def _volume(op: Op, parts: Parts) -> float:
 
 
 def _attention_work(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> OpWork:
-    """Of fused attention (Dao et al. 2022): no scores in memory, which backward computes again."""
+    """Work of fused attention (Dao et al. 2022). No scores are in memory: backward computes them again."""
     touched = _bytes(graph, op.reads, parts) + _bytes(graph, op.writes, parts)
-    # Causal or not: products are counted whole, as torch's counter does.
+    # Products are counted whole, causal or not, as torch's counter does.
     product = 2.0 * _volume(op, parts)
     if direction == "forward":
         return OpWork(2.0 * product, touched)
@@ -66,7 +67,7 @@ def _matmul_work(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> 
     flops = 2.0 * _volume(op, parts) / op.attributes.get("groups", 1)
     if direction == "forward":
         return OpWork(flops, touched)
-    # One product for each gradient: of the weights, and of each activation; data have none.
+    # There is one product for each gradient: of the weights, and of each activation. Data have no gradient.
     roles = [graph.tensors[a.tensor].role for a in op.reads]
     products = ("parameter" in roles) + roles.count("activation")
     return OpWork(products * flops, products * touched)
@@ -76,14 +77,14 @@ def op_work(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> OpWor
     """FLOPs and bytes of a part of an op.
 
     Args:
-        graph: that the op is of, at the batch that is asked for.
+        graph: the graph of the op, at the batch in question.
         op: the operator.
-        parts: into how many parts its dims are split.
-        direction: forward, or backward for the gradients of all that it reads but network inputs.
+        parts: number of parts of each split dim.
+        direction: forward; or backward, for the gradients of everything that it reads except network inputs.
     """
     family = KINDS[op.kind]
     if op.attributes.get("in_next"):
-        # It runs inside the kernel behind it.
+        # The kernel of the next op computes this op, too.
         return OpWork(0.0, 0.0)
     if op.kind == "attention":
         return _attention_work(graph, op, parts, direction)
@@ -93,14 +94,14 @@ def op_work(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> OpWor
     if family == "timed":
         return OpWork(0.0, 0.0)
     if family == "lookup":
-        # Only the rows that are looked up are touched, whatever the size of the table.
+        # Only the rows that are looked up are read and written, whatever the size of the table.
         return OpWork(0.0, 2.0 * writes)
     elements = writes / graph.tensors[op.writes[0].tensor].itemsize if op.writes else 0.0
     also = sum(extra.bytes * part_of(extra.access, parts) for extra in extra_kept(graph, op))
     if direction == "forward":
         passes = 2.0 if family == "normalise" else 1.0
         return OpWork(passes * elements, passes * reads + writes + also)
-    # The gradient of what was written, what was kept, and the gradient of what was read.
+    # The gradient of the output and the kept tensors are read. The gradient of the input is written.
     activations = tuple(
         a for a in op.reads if graph.tensors[a.tensor].role in ("input", "activation")
     )
@@ -110,12 +111,12 @@ def op_work(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> OpWor
 
 
 Source = Literal["measured", "interpolated", "kernels", "calibrated", "roofline", "given"]
-"""How the seconds of an op are known."""
+"""Where the seconds of an op come from."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of an op's part, and how they are known."""
+    """Seconds of a part of an op, and where they come from."""
 
     seconds: float
     source: Source
@@ -128,18 +129,18 @@ class Costs(Protocol):
         """Seconds of a part of an op."""
 
     def optimizer(self, parameter_bytes: float, training: TrainingSetup = DEFAULT_TRAINING) -> Cost:
-        """Seconds of the optimizer on parameters of so many bytes."""
+        """Seconds of the optimizer for parameters of this size in bytes."""
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """Costs from a device's peak rates; ops cost their launch at least."""
+    """Costs from a device's peak rates. Each op also has the cost of its launch."""
 
     flops_per_s: float
     bytes_per_s: float
     launch_s: float = 0.0
     narrow_flops_per_s: float | None = None
-    """Of products whose operands are narrower than tensors."""
+    """Peak rate for products whose operands are narrower than tensors."""
 
     def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
         if op.kind == "timed":
@@ -156,12 +157,12 @@ class Roofline:
 
 @dataclass(frozen=True)
 class Scaled:
-    """Costs that are ``factor`` times as long: a measured step corrects them, or a device is slower."""
+    """Costs times ``factor``. A measured step corrects them, or a device is slower."""
 
     costs: Costs
     factor: float
     source: Source | None = None
-    """How the scaled seconds are known; None: as those of ``costs``."""
+    """Where the scaled seconds come from. If ``None``, the source of ``costs`` stays."""
     updates: bool = True
     """Whether the optimizer takes longer too."""
 
@@ -181,7 +182,7 @@ def roofline_of(platform: Platform, precision: str = "fp32") -> Roofline:
     """The roofline of a platform's device.
 
     Raises:
-        JoulecastError: its file does not tell a peak rate; names the key.
+        JoulecastError: a peak rate is not in the platform's file. The error names the key.
     """
     device: Device = platform.require_cluster().device
     narrow = PRECISIONS[precision].operand_bytes is not None
@@ -207,7 +208,7 @@ def roofline_of(platform: Platform, precision: str = "fp32") -> Roofline:
 
 @dataclass(frozen=True)
 class Refusal:
-    """No costs: what a database falls back to on a device whose peak rates are not known."""
+    """Fallback of a database if the peak rates of the device are not known. It only raises an error."""
 
     reason: str
 
@@ -226,7 +227,7 @@ class Refusal:
 
 
 def roofline_or_refusal(platform: Platform, precision: str = "fp32") -> Costs:
-    """The platform's roofline, or costs that say why it has none when they are asked."""
+    """The platform's roofline. If it has none, the returned costs raise an error with the reason."""
     try:
         return roofline_of(platform, precision)
     except JoulecastError as error:
@@ -236,19 +237,19 @@ def roofline_or_refusal(platform: Platform, precision: str = "fp32") -> Costs:
 _NOTHING = frozenset(
     ("add", "avg_pool", "timed", "scale", "mask", "rotary", "dropout", "cross_entropy")
 )
-"""Their gradients need no tensor of the forward, or only what is kept in addition."""
+"""Kinds whose gradients need no tensor of the forward pass, or only what is kept in addition."""
 _OUTPUT = frozenset(("relu", "tanh", "softmax"))
-"""Their gradients follow from what they wrote."""
+"""Kinds whose gradients follow from their output."""
 
 
 def kept_for_backward(graph: OpGraph, op: Op) -> list[Access]:
-    """Activations that an op's backward reads."""
+    """Activations that the backward op reads."""
     if op.kind == "cross_entropy" and op.attributes.get("fused"):
         return [op.reads[0]]
     if op.kind in _NOTHING or KINDS[op.kind] in ("copy", "lookup") or op.attributes.get("sums"):
         return []
     if op.attributes.get("operand_bytes"):
-        # What it reads is kept as it was cast.
+        # The cast copy of its input is kept, and not the input.
         return []
     if op.kind in _OUTPUT:
         return list(op.writes)
@@ -261,9 +262,9 @@ def kept_for_backward(graph: OpGraph, op: Op) -> list[Access]:
     if op.kind == "attention":
         return [*reads, *op.writes]
     if op.kind == "multiply" and len(op.reads) > 1:
-        # A factor is needed for the gradient of the others, if they have one.
+        # A factor is needed for the gradients of the other factors, if they have gradients.
         factors = [a for a in reads if any(_has_gradient(graph, b) for b in op.reads if b is not a)]
-        # What runs inside this kernel is computed again.
+        # The output of an op that runs inside this kernel is computed again.
         return [a for a in factors if not _in_next(graph, a)]
     return reads
 
@@ -279,26 +280,27 @@ def _has_gradient(graph: OpGraph, access: Access) -> bool:
 
 @dataclass(frozen=True)
 class ExtraBytes:
-    """Bytes that an op keeps which are no tensor of the graph."""
+    """Bytes that an op keeps in addition to tensors of the graph."""
 
     access: Access
-    """The tensor whose axes they follow."""
+    """The tensor whose axes these bytes follow."""
     bytes: float
 
 
 def extra_kept(graph: OpGraph, op: Op) -> list[ExtraBytes]:
-    """What an op keeps that only its own backward reads.
+    """Tensors that only the op's own backward op reads.
 
-    Under autocast: the copies that were cast for it, those of weights for the first op that needs them.
-    Dropout: a byte an element; a maximum: its index, 8 bytes; norms: mean and deviation of a row at fp32;
-    fused attention: a logarithm a row and head; cross entropy: the shares' logarithms, at fp32 at least, or a
-    logarithm a row in a fused kernel; a product of narrow operands: its input as it was cast, which others
-    that read it share.
+    Under autocast, they are the cast copies of its inputs. (The copy of a weight counts for the first op that
+    needs it.) Dropout keeps a byte an element. Max pooling keeps an index of 8 bytes an element. Layer norm
+    keeps the mean and the deviation of each row, at fp32. RMS norm keeps only the deviation. Fused attention
+    keeps a logarithm for each row and head. Cross entropy keeps the logarithms of the shares, at fp32 or
+    wider; a fused kernel keeps one logarithm a row. A product with narrow operands keeps its cast input,
+    which counts for the first op that reads it.
     """
     cast = [
         ExtraBytes(access, copy_bytes(graph, access))
         for access in cast_reads(graph, op)
-        # What needs its output alone keeps no input.
+        # An op whose gradient needs only its output keeps no input.
         if op.kind not in _OUTPUT and casts_first(graph, op, access)
     ]
     own = _own_extra(graph, op)

@@ -1,18 +1,18 @@
-"""The op database: what operators were measured to take on a machine, and shapes between them.
+"""The op database: measured times of operators on a machine, and times of shapes between the measured ones.
 
-The key of an entry is all that its time depends on (:class:`Signature`): kind, attributes, sizes, direction
-and precision. If a shape was not measured, its time is read from a straight line through two measured shapes.
-These may differ from it in one splittable dim only: an op has a fixed cost, and a cost for each row. The line
-reaches beyond the measured shapes only by :data:`REACH`. For any other shape there is no time here, and a
-caller takes a roofline.
+The key of an entry has everything that its time depends on (:class:`Signature`): kind, attributes, sizes,
+direction and precision. If a shape was not measured, its time is read from a straight line through two
+measured shapes. These may differ from it in one splittable dim only: an op has a fixed cost, and a cost for
+each row. The line reaches beyond the measured shapes only by :data:`REACH`. The database has no time for any
+other shape. Then the caller takes a roofline.
 
 On a rented machine, other guests use the same caches and memory. They slow everything by a few percent or by
 tens of percent, for tenths of a second or for minutes. No counter shows this, because the process has its
-core all the time. So we use only the mean of the fastest quarter of the repetitions
-(:func:`mean_of_fastest`), for predicted steps and for the ops that predict them. The repetitions have to be
-spread over the session.
+core all the time. So the code uses only the mean of the fastest quarter of the repetitions
+(:func:`mean_of_fastest`), both for the steps that are predicted and for the ops that predict them. The
+repetitions have to be spread over the session.
 
-This module needs no torch; :mod:`joulecast.graphs.measure_ops` measures.
+This module needs no torch. :mod:`joulecast.graphs.measure_ops` measures.
 """
 
 import json
@@ -34,7 +34,7 @@ from joulecast.runs.files.reading import read_json_object, validated
 from joulecast.runs.files.writing import written_aside
 
 REACH = 2.0
-"""How many times larger or smaller than the nearest measured size a shape may be."""
+"""Largest ratio between the size of a shape and the nearest measured size."""
 _COSTLY_ATTRIBUTES = ("stride", "dilation", "groups", "causal", "dropout", "approximate", "inplace")
 _SAME_HOST = ("cpu", "cores", "memory_bytes")
 
@@ -46,16 +46,16 @@ _Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 @dataclass(frozen=True)
 class Signature:
-    """What the time of an op depends on."""
+    """Everything that the time of an op depends on."""
 
     kind: str
     attributes: tuple[tuple[str, str], ...]
-    """Strides, groups, ...; and ``reads``: the roles of what it reads, as an op on a network's input has no
-    gradient to compute for it."""
+    """Strides, groups, ...; and ``reads``, the roles of the tensors that the op reads. An op computes no
+    gradient for an input of the network."""
     fixed: tuple[tuple[str, _Size], ...]
     """Sizes of the dims that may not be split."""
     dims: tuple[tuple[str, _Size], ...]
-    """Sizes of the others."""
+    """Sizes of the other dims."""
     direction: Direction
     precision: str
 
@@ -66,7 +66,7 @@ class Signature:
 
 
 def _size(size: int, parts: float) -> int:
-    """Entries of the largest part of a dim."""
+    """Number of entries in the largest part of a dim."""
     return math.ceil(size / parts - 1e-9)
 
 
@@ -80,11 +80,11 @@ def signature(
     """The signature of an op of a graph, or of one part of it.
 
     Args:
-        graph: at the batch that is asked for.
+        graph: the graph at the batch in question.
         op: one of its ops.
         direction: forward or backward.
-        parts: into how many parts each dim is split; dims that are not named are whole.
-        precision: of the arithmetic.
+        parts: number of parts of each split dim. A dim that is not named is whole.
+        precision: precision of the arithmetic.
     """
     given = {name: op.attributes[name] for name in _COSTLY_ATTRIBUTES if name in op.attributes}
     given["reads"] = "+".join(graph.tensors[access.tensor].role for access in op.reads)
@@ -100,13 +100,13 @@ def signature(
 
 
 def optimizer_signature(parameter_bytes: int, precision: str = "fp32") -> Signature:
-    """The signature of a step of SGD with momentum on parameters of so many bytes."""
+    """The signature of an update by SGD with momentum, for parameters of this size in bytes."""
     return Signature("sgd", (), (), (("bytes", parameter_bytes),), "forward", precision)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A measured op: the mean of ``samples`` times over usual iterations of all ranks."""
+    """A measured op. Its time is the mean of ``samples`` measured times."""
 
     signature: Signature
     milliseconds: Annotated[float, Field(ge=1e-9, le=1e12, allow_inf_nan=False)]
@@ -115,14 +115,14 @@ class Entry:
 
 @dataclass(frozen=True)
 class MeasuredShape:
-    """The time of exactly this shape."""
+    """A time that was measured for exactly this shape."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class Interpolated:
-    """A time read off the line between two measured sizes of ``dim``."""
+    """A time that was read from the line through two measured sizes of ``dim``."""
 
     seconds: float
     dim: str
@@ -131,29 +131,28 @@ class Interpolated:
 
 @dataclass(frozen=True)
 class StepCheck:
-    """Share of a whole training step that its ops' times make up."""
+    """Compares the sum of the ops' times with the time of a whole training step."""
 
     network: str
     batch: _Count
     whole_s: Annotated[float, Field(ge=1e-9, le=1e9, allow_inf_nan=False)]
-    """Forward, loss and backward of the network as it is, nothing timed inside; the median."""
+    """Seconds of forward, loss and backward, if no op is timed (mean of the fastest quarter of the steps)."""
     ops_s: _Seconds
-    """Sum of the ops' times, forward and backward."""
+    """Sum of the times of all ops, forward and backward."""
     timed_s: _Seconds
-    """The median step that was timed op by op: near ``whole_s``, timing disturbed nothing; well above
-    ``ops_s``, the machine was not quiet, and each step was held up in another op."""
+    """The same for a step timed op by op. If it is near ``whole_s``, the timing disturbed nothing."""
     optimizer_s: _Seconds
     kept: _Count
-    """Steps of all ranks that the medians are of."""
+    """Number of steps that were kept, on all ranks."""
     dropped: _Count
-    """Steps left out because the rank did not have its core, or all of it, all the time."""
+    """Number of steps that were left out, because the rank did not have its core all the time."""
     waited_share: Annotated[float, Field(allow_inf_nan=False)]
-    """Of the kept steps' time, the share in which the rank had no core (median); above a few hundredths the
-    database was measured on a busy machine and should be measured again."""
+    """Share of the time of a kept step in which the rank had no core (median). If it is above a few
+    hundredths, the machine was busy, and the database should be measured again."""
 
     @property
     def covered_share(self) -> float:
-        """The ops' part of the whole; 1 where they explain it exactly."""
+        """Time of the ops over the time of the whole step. It is 1 if the ops explain the step exactly."""
         return self.ops_s / self.whole_s
 
 
@@ -161,7 +160,7 @@ class StepCheck:
 class Database:
     """Measured ops of one machine.
 
-    ``provenance`` has the host, the threads of a rank, the ranks that ran side by side, versions and date.
+    ``provenance`` has the host, the number of threads of a rank, the number of ranks, versions and the date.
     """
 
     provenance: dict[str, Any]
@@ -175,7 +174,7 @@ class Database:
 
     @cached_property
     def _lines(self) -> dict[tuple[str, tuple[Any, ...]], list[tuple[int, float]]]:
-        """Measured sizes and seconds of each dim, all else being the same."""
+        """Measured sizes of each dim and their seconds, where everything else is the same."""
         lines: dict[tuple[str, tuple[Any, ...]], dict[int, float]] = {}
         for entry in self.entries:
             for name, size in entry.signature.dims:
@@ -184,10 +183,11 @@ class Database:
         return {key: sorted(points.items()) for key, points in lines.items() if len(points) > 1}
 
     def lookup(self, wanted: Signature) -> MeasuredShape | Interpolated | None:
-        """Seconds of an op: measured, between two measured shapes, or not known.
+        """Seconds of an op, measured or from the line through two measured shapes; ``None`` if they are not
+        known.
 
-        An op between two measured shapes differs from them in one dim. If several dims are possible, the one
-        with the nearest measured sizes is taken.
+        The op differs from the two shapes in one dim. If several dims are possible, the dim with the nearest
+        measured size is taken.
         """
         if wanted in self._exact:
             return MeasuredShape(self._exact[wanted].milliseconds / 1e3)
@@ -208,7 +208,7 @@ class Database:
             if outside and away > self.reach:
                 continue
             slope = (high[1] - low[1]) / (high[0] - low[0])
-            # Noise may turn the line; a time is never less than its proportion of the smaller shape's.
+            # Noise may turn the line. A time is never less than the time of the smaller shape, in proportion.
             floor = low[1] * min(1.0, size / low[0])
             seconds = low[1] + slope * (size - low[0])
             if outside:
@@ -219,7 +219,7 @@ class Database:
     def optimizer(
         self, parameter_bytes: float, precision: str = "fp32"
     ) -> MeasuredShape | Interpolated | None:
-        """Seconds of SGD with momentum: the measured seconds a byte of the nearest size."""
+        """Seconds of SGD with momentum. They have the measured seconds for each byte of the nearest size."""
         known = [
             (e.signature.dims[0][1], e.milliseconds / 1e3)
             for e in self.entries
@@ -241,7 +241,7 @@ class Database:
 
 
 class _Provenance(BaseModel):
-    """What of it is compared; the rest is kept as it is."""
+    """The part of the provenance that is compared. The rest is kept unchanged."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -249,7 +249,7 @@ class _Provenance(BaseModel):
 
 
 class _Content(BaseModel):
-    """What a file has."""
+    """Content of the file of a database."""
 
     provenance: _Provenance
     entries: tuple[Entry, ...]
@@ -263,7 +263,7 @@ def read_database(path: Path) -> Database:
     """Read a database from JSON.
 
     Raises:
-        JoulecastError: missing, or not a database.
+        JoulecastError: the file is missing, or is no database.
     """
     found = read_json_object(path, "op database (joulecast.graphs.measure_ops measures one)")
     content = validated(_CONTENT, found, f"{path}: is no op database")
@@ -280,7 +280,7 @@ def joined(databases: Iterable[Database]) -> Database:
     """Join the databases of several networks. An op that is in several of them gets its mean time.
 
     Raises:
-        JoulecastError: they are of different processors, threads or numbers of ranks.
+        JoulecastError: the databases differ in their processors, threads or numbers of ranks.
     """
     databases = list(databases)
     if not databases:
@@ -318,7 +318,7 @@ def merged(entries: Iterable[Entry]) -> tuple[Entry, ...]:
 
 @dataclass(frozen=True)
 class MeasuredCosts:
-    """Costs from a database, and from ``fallback`` where it has no answer."""
+    """Costs from a database. If it has no answer, they come from ``fallback``."""
 
     database: Database
     fallback: Costs
@@ -342,7 +342,7 @@ class MeasuredCosts:
         answer = self._known(self.database.optimizer(parameter_bytes, self.precision))
         if answer is None:
             return self.fallback.optimizer(parameter_bytes, training)
-        # What was measured is SGD with momentum; another optimizer takes as long a byte that it moves.
+        # SGD with momentum was measured. Another optimizer takes the same time for each byte that it moves.
         times = training.update_bytes(parameter_bytes) / DEFAULT_TRAINING.update_bytes(
             parameter_bytes
         )
@@ -350,7 +350,7 @@ class MeasuredCosts:
 
 
 FEWEST = 3
-"""The quarter of few repetitions has so many, or all."""
+"""Least number of repetitions in the fastest quarter. If there are fewer, all count."""
 
 
 def fastest_quarter(seconds: Sequence[float]) -> list[int]:
@@ -360,5 +360,5 @@ def fastest_quarter(seconds: Sequence[float]) -> list[int]:
 
 
 def mean_of_fastest(seconds: Sequence[float]) -> float:
-    """Mean of the fastest quarter; NaN of nothing."""
+    """Mean of the fastest quarter; NaN if there are no repetitions."""
     return fmean(seconds[i] for i in fastest_quarter(seconds)) if len(seconds) else float("nan")

@@ -1,4 +1,4 @@
-"""A transformer's numbers from the ``config.json`` that the Hugging Face hub has of a network."""
+"""Reads the numbers of a transformer from its ``config.json`` on the Hugging Face hub."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,7 +25,7 @@ _Count = Annotated[int, Field(ge=0)] | None
 
 
 class _Config(BaseModel):
-    """The keys of ``config.json`` that say a size, by their names in :class:`TransformerSize`."""
+    """The sizes in ``config.json``, by their names in :class:`TransformerSize`."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -52,14 +52,14 @@ class _Config(BaseModel):
 
 
 _IN_ALL_LAYERS = {"decoder_sparse_step": 1, "moe_layer_freq": 1, "mlp_only_layers": []}
-"""What the keys on which layers are mixtures have to say: a network here has one kind of block."""
+"""Keys that say which layers are mixtures, and their only allowed values: all blocks must be of one kind."""
 
 
 def read_hugging_face(path: Path) -> tuple[str, dict[str, Any]]:
     """The family of a network and the numbers that its ``config.json`` gives.
 
     Raises:
-        JoulecastError: no such file, a key that is no number, or an architecture that is not known here.
+        JoulecastError: the file does not exist, a value is no number, or the architecture is unknown.
     """
     content = read_json_object(path, "Hugging Face configuration")
     found = validated(TypeAdapter(_Config), content, str(path))
@@ -74,11 +74,11 @@ def read_hugging_face(path: Path) -> tuple[str, dict[str, Any]]:
             raise JoulecastError(f"{path}: {key}: {content[key]}: only {value} is known here")
     sizes = found.model_dump(exclude={"model_type"}, exclude_none=True)
     if not found.experts:
-        # One MLP in all layers: a key behind the path may give it another size.
+        # All layers have the same MLP, and a key behind the path may give it another size.
         sizes.pop("dense_ffn", None)
     sizes["sequence"] = sizes.get("positions", 0)
     sizes["qk_norm"] = found.model_type.startswith("qwen3")
     if family == "opt":
-        # Its table of positions has two rows more than tokens.
+        # OPT's table of positions has two rows more than tokens.
         sizes["positions"] = sizes["sequence"] + 2
     return family, sizes

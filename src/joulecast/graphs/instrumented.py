@@ -1,10 +1,10 @@
-"""A network's real training step with every operator timed where it runs.
+"""Times every operator of a network inside a real training step.
 
-The export of the network runs operator by operator, and computes the same as the network. The time of a
-forward is taken around the call. A call leaves nodes on autograd's tape. The backward of an op lasts from the
-first of its nodes to the first node of the next op. If several gradients of one tensor are added, the sum
-belongs to the op whose gradient comes last. Operators that only look at a tensor, or copy it to another
-layout, belong to the op that wrote it.
+The export of the network runs operator by operator, and computes the same as the network. The forward time of
+an operator is the time of its call. The call leaves nodes on autograd's tape. The backward of an op lasts
+from the first of its nodes to the first node of the next op. If several gradients of one tensor are added,
+the sum belongs to the op whose gradient comes last. Operators that only look at a tensor, or copy it to
+another layout, belong to the op that wrote it.
 """
 
 import operator
@@ -23,7 +23,7 @@ from joulecast.graphs.capture_builder import TRACED_BATCH
 from joulecast.graphs.opgraph import OpGraph
 
 Times = dict[str, float]
-"""Seconds by op; under "" what belongs to none."""
+"""Seconds by op. The key "" has the seconds that belong to no op."""
 _LOSS = "cross_entropy"
 _FREE = {
     str(operator.getitem),
@@ -31,16 +31,16 @@ _FREE = {
     *(f"aten.{name}" for name in ("unflatten.int", "unsqueeze.default", "squeeze.dim")),
     *(f"aten.{name}" for name in ("flatten.using_ints", "t.default")),
 }
-"""Views whose backward moves nothing; what little it takes falls to the op before it in the backward."""
+"""Views whose backward moves nothing. Its short time counts for the op before it in the backward."""
 
 
 def _logits_of(outputs: Any) -> list[Tensor]:
-    """The network's outputs: one, or Inception's two."""
+    """The outputs of the network. Inception has two."""
     return [outputs] if isinstance(outputs, Tensor) else list(outputs)
 
 
 def _loss(logits: Tensor, target: Tensor) -> Tensor:
-    """Cross entropy as training has it: summed, over samples (and positions)."""
+    """Cross entropy, summed over samples (and positions)."""
     return functional.cross_entropy(logits.flatten(0, -2), target.flatten(), reduction="sum")
 
 
@@ -51,7 +51,7 @@ class _Clock:
     forward: Times = field(default_factory=dict)
     backward: Times = field(default_factory=dict)
     known: set[Any] = field(default_factory=set)
-    """Nodes of the tape; held because autograd's own hold on their Python side is weak."""
+    """Nodes of the tape. This set holds them, because autograd's references to them are weak."""
     events: list[tuple[str, float]] = field(default_factory=list)
 
     def claim(self, op: str, output: Any) -> None:
@@ -76,7 +76,7 @@ class _Clock:
         self.forward[op] = self.forward.get(op, 0.0) + seconds
 
     def close(self, stop: float) -> None:
-        """Turn the arrivals into each op's time; the tape may go."""
+        """Compute the backward time of each op from the arrivals, and drop the nodes."""
         ends = [start for _, start in self.events[1:]] + [stop]
         for (op, start), end in zip(self.events, ends, strict=True):
             self.backward[op] = self.backward.get(op, 0.0) + end - start
@@ -84,7 +84,7 @@ class _Clock:
 
 
 class _Timed(torch.fx.Interpreter):
-    """Runs the export, each operator on the clock."""
+    """Runs the export, and times each operator."""
 
     def __init__(self, module: torch.fx.GraphModule, ops: dict[str, str | None]) -> None:
         super().__init__(module)
@@ -107,13 +107,13 @@ class _Timed(torch.fx.Interpreter):
 
 
 class TimedNetwork:
-    """A network, its graph, and its training step on one batch, timed whole or op by op.
+    """A network, its graph, and its training step on one batch. The step is timed as a whole or op by op.
 
     Args:
-        module: the network, with memory, on the CPU; it takes one tensor.
-        inputs: a batch of its inputs.
-        classes: target classes.
-        name: of the graph.
+        module: the network, with memory, on the CPU. It takes one tensor.
+        inputs: a batch of inputs.
+        classes: number of target classes.
+        name: name of the graph.
     """
 
     def __init__(self, module: nn.Module, inputs: Tensor, classes: int, name: str) -> None:
@@ -134,7 +134,7 @@ class TimedNetwork:
         self._optimizer = torch.optim.SGD(module.parameters(), lr=1e-4, momentum=0.9, fused=True)
 
     def _lifted_tensors(self) -> list[Tensor]:
-        """Parameters and buffers in the order in which the export takes them."""
+        """Parameters and buffers, in the order of the export's arguments."""
         signature = self._program.graph_signature
         names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
         tensors: dict[str, Tensor] = {}
@@ -156,7 +156,7 @@ class TimedNetwork:
         return time.perf_counter() - start
 
     def step_by_op(self) -> tuple[Times, Times]:
-        """Seconds of every op's forward and backward."""
+        """Seconds of the forward and of the backward of every op."""
         self._clear()
         interpreter = _Timed(self._program.graph_module, self._ops)
         clock = interpreter.clock
@@ -175,7 +175,7 @@ class TimedNetwork:
         return clock.forward, clock.backward
 
     def optimizer_step(self) -> float:
-        """Seconds of SGD with momentum on the gradients that the last step left, fused as in training."""
+        """Seconds of SGD with momentum, fused as in training, with the gradients of the last step."""
         start = time.perf_counter()
         self._optimizer.step()
         return time.perf_counter() - start

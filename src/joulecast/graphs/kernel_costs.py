@@ -1,10 +1,10 @@
-"""Seconds of ops on a GPU, from the kernels that they run and what such kernels reach.
+"""Seconds of ops on a GPU, from their kernels and the rates that these kernels reach.
 
-A matrix product is cut into tiles, a wave of which the GPU's multiprocessors compute at once: it takes its
-waves, each as long as the tile's share of the rate that large products reach (the plateau), and a depth that
-fills and empties the pipeline. Every other kernel takes its bytes over a share of the memory's bandwidth. The
-shares are fitted to single kernels that were measured on other GPUs (``kernel_rates.yaml``); the plateau is
-measured, or follows from the GPU's description: its peak, and the power that it may take.
+A matrix product is cut into tiles. The GPU's multiprocessors compute one wave of tiles at a time. A wave
+takes longer if its tiles reach a smaller share of the plateau, which is the rate of large products. It also
+takes the time that fills and empties the pipeline. Every other kernel takes its bytes over a share of the
+memory's bandwidth. The shares are fitted to single kernels that were measured on other GPUs
+(``kernel_rates.yaml``). The plateau is measured, or follows from the GPU's peak rate and power limit.
 """
 
 import math
@@ -29,11 +29,12 @@ from joulecast.runs.platforms import Architecture, Device, Platform, as_catalogu
 Engine = Literal["vector", "matrix"]
 
 JOULES_PER_FLOP_NM = 1.45e-12
-"""Joules of an fp32 operation for each nm of the process: 24 pJ at 16 nm, 16 at 12, 5.7 at 4. From the rates
-that P4, T4 and L4, which their power limits, hold in ``neusight.csv``; alone they say 1.9, 1.1 and 1.5."""
+"""Joules of an fp32 operation for each nm of the process: 24 pJ at 16 nm, 16 at 12, 5.7 at 4. It follows from
+the rates of P4, T4 and L4 in ``neusight.csv``, which their power limits. Alone, they give 1.9, 1.1 and
+1.5."""
 MATRIX_POWER = 0.7
-"""Power of the matrix units at their peak over that of the vector units at theirs. An assumption; an L20,
-which holds 0.92 of its peak, says below 0.86."""
+"""Power of the matrix units at their peak rate over the power of the vector units at theirs. It is an
+assumption. An L20, which holds 0.92 of its peak rate, shows that it is below 0.86."""
 
 _WIDE_HEAD = 128
 _OF_FRAMEWORK = {"narrow_batch_norm": "batch_norm", "max_pool": "elementwise"}
@@ -42,50 +43,51 @@ _WAITING = ("narrow_batch_norm", "max_pool")
 
 
 class ProductRates(BaseModel):
-    """How matrix products of one engine use the multiprocessors."""
+    """How the matrix products of an engine use the multiprocessors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     tiles: tuple[tuple[int, int, float], ...]
-    """Rows, columns, and the share of the plateau that such tiles reach."""
+    """Rows and columns of each size of tile, and the share of the plateau that it reaches."""
     depth: float
-    """Elements of k that filling and emptying a tile's pipeline takes."""
+    """Time that fills and empties the pipeline of a tile, as a number of elements of k."""
     round: float
-    """How much of the last wave's idle room counts: 1 where a wave has to end before the next."""
+    """Share of the last wave's idle room that counts. It is 1 if a wave starts only after the last has
+    ended."""
 
 
 class KernelRates(BaseModel):
-    """``kernel_rates.yaml``."""
+    """Content of ``kernel_rates.yaml``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     source: str
     products: dict[Engine, ProductRates]
     attention_backward: float
-    """Rate of fused attention backward over its rate forward (Dao 2023)."""
+    """Rate of fused attention in the backward over its rate in the forward (Dao 2023)."""
     attention_fp32: dict[Direction, float]
-    """Share of the fp32 plateau that fused attention reaches at fp32, and at tf32: it has no own kernel."""
+    """Share of the fp32 plateau that fused attention reaches at fp32, and at tf32 (it has no own kernel)."""
     attention_dropout: dict[Direction, float]
-    """Rate of fused attention that drops scores over that of one which does not."""
+    """Rate of fused attention with dropout over its rate without dropout."""
     attention_head: float
-    """The same of one whose heads are narrower than 128, over that of one whose are not."""
+    """Rate of fused attention with heads narrower than 128 over its rate with wider heads."""
     rows: dict[int, float]
-    """Rate of matrix products on the matrix units whose rows are multiples of 2, 4 or 8 bytes alone."""
+    """Relative rate of products on matrix units with rows that are multiples of only 2, 4 or 8 bytes."""
     passes: dict[str, dict[str, float]]
-    """Bandwidth of the kinds of passes over that of element-wise kernels, by vendor."""
+    """Bandwidth of each kind of pass over the bandwidth of element-wise kernels, by vendor."""
     clock_bytes: dict[str, float]
-    """Bytes a clock of a multiprocessor that passes reach which the memory does not limit alone: those over
-    numbers of two sizes, which torch does not vectorise, and its batch norms at 16 bits."""
+    """Bytes that a multiprocessor reaches in a clock, for kinds of passes that the memory alone does not
+    limit. For example, torch does not vectorise passes over numbers of two sizes."""
     host_s: float
-    """Seconds in which the host starts a kernel of plain PyTorch: the mean of three virtual machines."""
+    """Seconds in which the host starts a kernel of plain PyTorch. The mean of three virtual machines."""
     fast_host_s: float
-    """The same of a fast host; assumed."""
+    """The same for a fast host. It is assumed."""
     slow_host_s: float
-    """The same of a slow host: the slowest steps of the slowest machine."""
+    """The same for a slow host, from the slowest steps of the slowest machine."""
     launch_s: float
-    """Of every kernel on the GPU."""
+    """Seconds that every kernel takes on the GPU to start."""
     dispatch_s: float
-    """The least seconds between two kernels: the host's work for an op in eager mode."""
+    """Least seconds between two kernels, which are the host's work for an op in eager mode."""
 
 
 @cache
@@ -101,14 +103,14 @@ def engine_of(precision: str) -> Engine:
 
 
 def plateau(device: Device, precision: str) -> float:
-    """FLOP/s that large matrix products hold: measured, else from peak and power limit.
+    """FLOP/s of large matrix products. They are measured, or follow from peak rate and power limit.
 
     Raises:
-        JoulecastError: the device has no such precision; names those that it has.
+        JoulecastError: the device has no rate at this precision. The error names the precisions that it has.
     """
     asked = precision
     if PRECISIONS[precision].plain:
-        # Weights have no part in the rate of products.
+        # The precision of the weights does not change the rate of products.
         precision = "amp"
     if precision in device.measured_flops:
         return device.measured_flops[precision]
@@ -136,13 +138,13 @@ def plateau(device: Device, precision: str) -> float:
 
 
 def product_flops(product: Product, rates: ProductRates, units: int) -> float:
-    """Operations at the plateau that a product takes the time of."""
+    """The number of operations at the plateau that take as long as a product."""
     best = math.inf
     for rows, columns, share in rates.tiles:
         tiles = product.count * math.ceil(product.m / rows) * math.ceil(product.n / columns)
         depth = product.k
         if tiles < units:
-            # Few tiles: k is split over the units that would stand still.
+            # If there are few tiles, k is split over the idle units.
             split = min(units // tiles, max(1, product.k // 1024))
             tiles, depth = tiles * split, product.k / split
         waves = tiles / units
@@ -154,14 +156,14 @@ def product_flops(product: Product, rates: ProductRates, units: int) -> float:
 
 @dataclass(frozen=True)
 class KernelCosts:
-    """Costs of ops on a GPU at a precision; one of the sources of :class:`joulecast.graphs.costs.Costs`."""
+    """Costs of ops on a GPU at a precision. It is a source of :class:`joulecast.graphs.costs.Costs`."""
 
     device: Device
     precision: str
     gradient_passes: float = 0.0
-    """Reads and writes of each weight's gradient in a backward: to add it up, to copy it into a bucket."""
+    """Reads and writes of each weight's gradient in a backward, to add it up, or to copy it into a bucket."""
     clock: float = 1.0
-    """Of the GPU, over the clock that its rates are held at."""
+    """Clock of the GPU over the clock at which it holds its rates."""
 
     def __post_init__(self) -> None:
         narrow = PRECISIONS[self.precision].operand_bytes is not None
@@ -208,8 +210,8 @@ class KernelCosts:
         return self.device.architecture
 
     def _loaded_s(self, kernel: Kernel) -> tuple[float, float]:
-        """Seconds in which a kernel uses the memory or the multiprocessors at their rate, and in which its
-        threads wait for each other."""
+        """Two times of a kernel: the seconds in which it uses memory or multiprocessors at their rate, and
+        the seconds in which its threads wait for each other."""
         rates = kernel_rates()
         held: float = self._plateau  # type: ignore[attr-defined]
         moved = kernel.bytes / self.bytes_per_s
@@ -223,7 +225,7 @@ class KernelCosts:
             if kernel.operand_bytes is not None:
                 held = self._narrow_plateau  # type: ignore[attr-defined]
             elif engine_of(precision) == "matrix" and not PRECISIONS[self.precision].half:
-                # Code for half precision pads the vocabulary.
+                # Frameworks for half precision pad the vocabulary.
                 held *= rates.rows.get(kernel.row_bytes, 1.0)
             if kernel.is_winograd and engine_of(precision) == "vector":
                 held *= self._architecture.winograd
@@ -270,7 +272,7 @@ class KernelCosts:
                     self.gradient_passes * graph.tensors[a.tensor].bytes * part_of(a, parts),
                 )
                 for a in op.reads
-                # Of a weight that several ops share the gradient is complete with the first of them.
+                # If ops share a weight, its gradient is complete in the backward of the first of them.
                 if graph.tensors[a.tensor].role == "parameter" and graph.readers[a.tensor][0] is op
             ]
         return Cost(sum(self._remembered(kernel) for kernel in kernels), "kernels")
@@ -282,10 +284,10 @@ class KernelCosts:
         return known[kernel]
 
     def pace_s(self, graph: OpGraph, op: Op, parts: Parts, inference: bool) -> NDArray[np.float64]:
-        """Seconds that a device runs the kernels of an op's part, that the host starts them in eager mode,
-        and in which they use the memory or the multiprocessors at their rate.
+        """Three times of a part of an op: the seconds in which a device runs its kernels, in which the host
+        starts them in eager mode, and in which they use memory or multiprocessors at their rate.
 
-        Passes over gradients are the device's alone: the code that starts them is not Python's.
+        Passes over gradients count only for the device: the code that starts them is not Python.
         """
         directions: tuple[Direction, ...] = ("forward",) if inference else ("forward", "backward")
         busy_s = sum(self.cost(graph, op, parts, direction).seconds for direction in directions)
@@ -297,13 +299,13 @@ class KernelCosts:
         return np.array([busy_s, host_s, loaded_s])
 
     def optimizer(self, parameter_bytes: float, training: TrainingSetup = DEFAULT_TRAINING) -> Cost:
-        """Seconds of the optimizer on parameters of so many bytes."""
+        """Seconds of the optimizer for parameters of this size in bytes."""
         moved = training.update_bytes(parameter_bytes)
         return Cost(moved / self.bytes_per_s, "kernels")
 
 
 def with_gradient_passes(costs: Costs, passes: float) -> Costs:
-    """The costs, where they are those of kernels, with the passes over gradients that a framework makes."""
+    """Add the passes over gradients that a framework makes, if the costs come from kernels."""
     if isinstance(costs, Scaled):
         return replace(costs, costs=with_gradient_passes(costs.costs, passes))
     return replace(costs, gradient_passes=passes) if isinstance(costs, KernelCosts) else costs
@@ -312,7 +314,7 @@ def with_gradient_passes(costs: Costs, passes: float) -> Costs:
 def kernel_costs_of(platform: Platform, precision: str) -> KernelCosts | None:
     """Costs from kernels on a platform; ``None`` if its device is not described well enough for them.
 
-    A device that names a GPU of the catalogue, as ``H100 SXM``, is described there.
+    If the device names a GPU of the catalogue (for example ``H100 SXM``), the catalogue describes it.
     """
     device = platform.require_cluster().device
     if device.units is None or device.architecture is None:

@@ -1,7 +1,8 @@
 """The kernels that a GPU runs for an op: matrix products by their sizes, passes over memory by their bytes.
 
-What PyTorch's eager mode runs, forward and backward: one product for each operand that has a gradient, one
-pass for each element-wise operation, and a pass that adds where a gradient comes from several readers.
+They are the kernels of PyTorch's eager mode, forward and backward. The backward has one product for each
+operand that has a gradient. Each element-wise operation is one pass. If several ops read a tensor, further
+passes add its gradients.
 """
 
 import math
@@ -30,18 +31,19 @@ class Product:
     k: float
     itemsize: int
     operand_bytes: float | None = None
-    """Of a number of its operands, where they are cast for it; None: as of the rest."""
+    """Bytes of a number of the operands, if they are cast for the product; ``None``: ``itemsize``."""
     row_bytes: int = 16
-    """The largest power of 2, up to 16, that divides the bytes of all rows of its matrices."""
+    """The largest power of 2, up to 16, that divides the size in bytes of all rows of the matrices."""
     moved: float | None = None
-    """Bytes that it moves, where its matrices are never written (convolutions); None: as of its matrices."""
+    """Bytes that a product without written matrices (convolution) moves; ``None``: the bytes of its
+    matrices."""
     is_winograd: bool = False
-    """Whether it is of a convolution that Winograd's algorithm computes with fewer operations."""
+    """Whether Winograd's algorithm computes this convolution with fewer operations."""
     launches: ClassVar[int] = 1
 
     @property
     def flops(self) -> float:
-        """Operations of all of them."""
+        """Operations of all ``count`` products."""
         return 2 * self.count * self.m * self.n * self.k
 
     @property
@@ -55,21 +57,21 @@ class Product:
 
 @dataclass(frozen=True)
 class Attention:
-    """A fused attention: the scores stay on the chip."""
+    """A fused attention. Its scores stay on the chip."""
 
     flops: float
     bytes: float
     direction: Direction
     cudnn: bool = False
-    """Whether it is a kernel of cuDNN, or one as fast (FlashAttention 3)."""
+    """Whether the kernel is cuDNN's, or one of the same speed (FlashAttention 3)."""
     drops: bool = False
-    """Whether scores are dropped in it."""
+    """Whether the kernel drops scores."""
     head: int = 128
     """Size of a head."""
 
     @property
     def launches(self) -> int:
-        """Kernels that the host starts: backward one in front and one behind."""
+        """Number of kernels that the host starts. The backward has one more in front, and one more behind."""
         return 3 if self.direction == "backward" else 1
 
 
@@ -77,8 +79,8 @@ TURN = "turn"
 """Kind of a copy of images into another order of their axes. It is made only for products on matrix units."""
 
 STRIDED = "strided"
-"""Kind of a pass whose operands have their axes in unlike orders. Its threads limit it, and not the memory.
-So it has the bytes that it would have at 16 bits."""
+"""Kind of a pass whose operands have their axes in different orders. Its threads limit it, and not the
+memory. So it has the bytes that it would have at 16 bits."""
 
 
 @dataclass(frozen=True)
@@ -86,14 +88,14 @@ class Pass:
     """A pass over memory."""
 
     kind: str
-    """``elementwise``, ``mixed`` (of numbers of two sizes), ``softmax``, ``norm``, ``batch_norm``,
-    ``narrow_batch_norm``, ``max_pool``, ``dropout``, ``power``, ``copy``, ``turn``, ``strided``,
-    ``reduce`` or ``lookup``."""
+    """Kind of pass: ``elementwise``, ``mixed`` (numbers of two sizes), ``softmax``, ``norm``, ``batch_norm``,
+    ``narrow_batch_norm``, ``max_pool``, ``dropout``, ``power``, ``copy``, ``turn``, ``strided``, ``reduce``
+    or ``lookup``."""
     bytes: float
     launches: int = 1
-    """Kernels that the host starts for it."""
+    """Number of kernels that the host starts for the pass."""
     blocks: float = math.inf
-    """Parts that run side by side, at most."""
+    """Largest number of parts that run side by side."""
 
 
 Kernel = Product | Attention | Pass
@@ -110,27 +112,27 @@ _PASS_OF = {
     "concat": "copy",
 }
 _BACKWARD_PASSES: dict[str, float] = {
-    # Reads and writes of a tensor of the written size.
+    # Number of reads and writes of a tensor that has the size of the output.
     "scale": 2,
     "mask": 2,
     "copy": 2,
     "concat": 2,
     "rotary": 2,
     "dropout": 2,
-    # Its two operands, each the gradient times the other.
+    # The gradient of each of the two operands is the gradient of the output times the other operand.
     "multiply": 6,
-    # The power of one less, its factor, and the product with the gradient.
+    # The power with an exponent lower by one, times the exponent, times the gradient of the output.
     "pow": 7,
     "add": 0,
-    # Its input, and then its weights.
+    # The gradient of the input, and then the gradients of the weights.
     "layer_norm": 5,
     "rms_norm": 5,
     "batch_norm": 5,
 }
 _BACKWARD_LAUNCHES = {"multiply": 2, "pow": 3, "layer_norm": 2}
-"""Kernels of a backward that are more than one."""
+"""Number of kernels of a backward op, if there are several."""
 _OTHER_BACKWARD_PASSES = 3
-"""The gradient and what was kept are read, the gradient of the input is written."""
+"""The gradient of the output and the kept tensor are read. The gradient of the input is written."""
 _PACKED = "in_proj_weight"
 """Name of the weights of queries, keys and values together in torch's MultiheadAttention."""
 _MASK_BYTES, _INDEX_BYTES = 1, 8
@@ -141,10 +143,11 @@ def _sizes(op: Op, parts: Parts) -> dict[str, float]:
 
 
 def product_of(graph: OpGraph, op: Op, parts: Parts) -> Product:
-    """The matrix product of a linear layer, convolution or product of two activations.
+    """The matrix product of a linear layer, of a convolution, or of two activations.
 
-    Where the op does not say what its dims are (``roles``: an axis that merges several follows one of them
-    alone), one that is not written is summed over, and one that both operands have counts products.
+    The op's attribute ``roles`` has the role of each dim. If a dim has no role there, it follows from the
+    operands: the product sums over a dim that is not written. A dim that both operands have is the number of
+    products.
     """
     first, second = op.reads[0], op.reads[1]
     written = {axis for access in op.writes for axis in access.axes}
@@ -179,17 +182,10 @@ def product_of(graph: OpGraph, op: Op, parts: Parts) -> Product:
             for access in (first, second, op.writes[0])
         )
         moved = itemsize * sum(elements)
-        # Of 3 x 3 pixels, one after the other.
-        given = op.attributes
-        is_winograd = (*given.get("kernel", ()), *given.get("stride", ()), groups) == (
-            3,
-            3,
-            1,
-            1,
-            1,
-        )
+        window = op.attributes.get("kernel"), op.attributes.get("stride"), groups
+        is_winograd = window == ([3, 3], [1, 1], 1)
     else:
-        # Tokens are no row: activations and weights have features side by side.
+        # The features lie side by side in the rows of activations and weights. Tokens do not.
         sizes = (int(found["n"]) * itemsize, int(found["k"]) * itemsize)
         rows = math.gcd(16, *sizes)
     return Product(
@@ -206,10 +202,10 @@ def product_of(graph: OpGraph, op: Op, parts: Parts) -> Product:
 
 
 def _casts(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
-    """The passes that cast a product's operands: its input and the gradient of its output, each twice.
+    """The pass that casts an operand of a product: forward its input, backward the gradient of its output.
 
-    The second copy, along the other axis, is for the gradient of the weights. What several products read is
-    cast once; weights are cast once a step, which is not counted.
+    It writes two copies. The second one, along the other axis, is for the gradient of the weights. If several
+    products read a tensor, it is cast once. Weights are cast once a step; these casts are not counted.
     """
     narrow = op.attributes.get("operand_bytes")
     cast = op.reads[0] if direction == "forward" else op.writes[0]
@@ -220,9 +216,9 @@ def _casts(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[K
 
 
 def _autocasts(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
-    """The casts that autocast makes for an op, and in the backward those of the gradients.
+    """The casts that autocast makes for an op. In the backward, they are the casts of the gradients.
 
-    A weight is cast once a step, for the first op that needs it, and so is its gradient.
+    A weight is cast once a step, for the first op that needs the cast. So is its gradient.
     """
     found: list[Kernel] = []
     for access in cast_reads(graph, op):
@@ -247,7 +243,7 @@ def _has_gradient(graph: OpGraph, access: Access) -> bool:
 
 
 def _added_gradients(graph: OpGraph, op: Op, parts: Parts) -> list[Kernel]:
-    """Additions of the gradients of what other ops read too; the last reader's comes first."""
+    """Additions of gradients, for tensors that other ops read, too. The last reader has nothing to add."""
     found: list[Kernel] = []
     for access in op.reads:
         tensor = graph.tensors[access.tensor]
@@ -259,8 +255,8 @@ def _added_gradients(graph: OpGraph, op: Op, parts: Parts) -> list[Kernel]:
 def _turned(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
     """The copies that a convolution makes on matrix units, which want the channels side by side (NHWC).
 
-    Forward of its input; backward of the gradient, and of the input again. What it gives is turned back,
-    unless the convolution is of one pixel.
+    Forward, it copies its input. Backward, it copies the gradient of its output, and its input again. A copy
+    turns the result back, unless the convolution's kernel has one pixel.
     """
     if op.kind != "conv2d":
         return []
@@ -287,13 +283,13 @@ def _products(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> lis
         return [*found, product]
     m, n, k = product.m, product.n, product.k
     if _has_gradient(graph, op.reads[0]):
-        # That of a convolution sums over its window, too, and gives each pixel once.
+        # The gradient of a convolution's input also sums over the window, and has each pixel once.
         window = math.prod(op.attributes.get("kernel", (1,)))
         found.append(replace(product, n=k / window, k=n * window))
     if _has_gradient(graph, op.reads[1]):
         found.append(replace(product, m=k, k=m))
     if len(op.reads) > 2:
-        # A bias's gradient sums that of the output.
+        # The gradient of a bias is the sum of the gradient of the output.
         found.append(Pass("reduce", _bytes(graph, op.writes, parts)))
     return found
 
@@ -301,8 +297,8 @@ def _products(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> lis
 def _unpacked(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
     """The copies of torch's MultiheadAttention, which takes queries, keys and values out of one product.
 
-    Forward it copies all three, and then what attention gives. Backward it writes the gradient of each into
-    zeros of all three, adds these, and turns them around.
+    Forward, it copies all three, and then the output of attention. Backward, it writes each of the three
+    gradients into zeros that have the size of all three. It adds these, and changes the order of their axes.
     """
     made = graph.producer.get(op.reads[0].tensor)
     if made is None or not any(a.tensor.endswith(_PACKED) for a in made.reads):
@@ -330,7 +326,7 @@ def _attention(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> li
     copies = _unpacked(graph, op, parts, direction)
     if direction == "forward":
         return [*copies, Attention(flops, moved, direction, cudnn, drops, head)]
-    # Scores are computed again, then four products (Dao et al. 2022).
+    # The scores are computed again. Then there are four products (Dao et al. 2022).
     return [*copies, Attention(2.5 * flops, 2 * moved, direction, cudnn, drops, head)]
 
 
@@ -338,7 +334,7 @@ def _lookup(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[
     written = _bytes(graph, op.writes, parts)
     if direction == "forward":
         return [Pass("lookup", 2 * written)]
-    # A dense gradient is set to zero, then rows are added to it.
+    # A dense gradient is set to zero. Then rows are added to it.
     table = tuple(a for a in op.reads if graph.tensors[a.tensor].role == "parameter")
     return [Pass("elementwise", _bytes(graph, table, parts)), Pass("lookup", 3 * written)]
 
@@ -348,8 +344,8 @@ def _passes(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[
     if op.kind == "avg_pool":
         kind = "copy"
     if op.kind == "max_pool":
-        # With the place of each maximum, of 8 bytes, which the backward reads.
-        # Its threads limit it, and not the memory: numbers of 4 bytes take it no longer than those of 2.
+        # The place of each maximum has 8 bytes, and is read in the backward. The threads limit this pass, and
+        # not the memory: numbers of 4 bytes take no longer than numbers of 2 bytes.
         read, written = (
             graph.tensors[a.tensor].elements * part_of(a, parts)
             for a in (op.reads[0], op.writes[0])
@@ -363,15 +359,15 @@ def _passes(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[
         size = 1.0
     launches, blocks = 1, math.inf
     if op.kind == "batch_norm":
-        # One counts the batches.
+        # One of the kernels counts the batches.
         launches = 2
         if graph.tensors[op.writes[0].tensor].itemsize == NARROW_BYTES:
-            # Of cuDNN at 32 bits, of torch itself below: a channel is of one block.
+            # At 32 bits the kernel is cuDNN's. At 16 bits it is torch's own, with one block for each channel.
             kind, launches = "narrow_batch_norm", 4
             blocks = graph.tensors[op.reads[1].tensor].elements * part_of(op.reads[1], parts)
     reads, writes = _bytes(graph, op.reads, parts), _bytes(graph, op.writes, parts)
     if KINDS[op.kind] == "copy":
-        # Where an axis is taken in part, only that is read.
+        # If only a part of an axis is taken, only this part is read.
         reads = min(reads, writes)
     elements = writes / graph.tensors[op.writes[0].tensor].itemsize if op.writes else 0.0
     mask = _MASK_BYTES * elements if op.kind == "dropout" else 0.0
@@ -385,8 +381,9 @@ def _passes(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[
 
 
 def _loss(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
-    """Cross entropy: fused it reads logits, and writes their gradients; torch's does so with shares of its
-    own at fp32 at least, for which half precision is cast. Losses that are logged are torch's, forward."""
+    """Cross entropy. A fused kernel reads logits, and writes their gradients. Torch's kernels also read and
+    write shares, at fp32 or wider. Logits in half precision are cast for them. Losses that are logged take
+    torch's forward kernels."""
     logits = op.reads[0]
     itemsize = graph.tensors[logits.tensor].itemsize
     elements = _bytes(graph, (logits,), parts) / itemsize
@@ -410,10 +407,10 @@ def kernels_of(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> li
     """The kernels of a part of an op.
 
     Args:
-        graph: that the op is of, at the batch and precision that is asked for.
+        graph: the graph of the op, at the batch and precision in question.
         op: the operator.
-        parts: into how many parts its dims are split.
-        direction: forward, or backward for the gradients of all that it reads but network inputs.
+        parts: number of parts of each split dim.
+        direction: forward; or backward, for the gradients of everything that it reads except network inputs.
     """
     if op.attributes.get("in_next"):
         found = []

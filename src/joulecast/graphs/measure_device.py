@@ -1,9 +1,9 @@
-"""One minute on a GPU that tells what no description does: the rates of large products and of large copies.
+"""Measures rates of large products and copies on a GPU, which no description has. It takes a minute.
 
     joulecast profile --device my-gpu.yaml        then        joulecast simulate --platform my-gpu.yaml ...
 
-The file is a platform file. Rates are those of the second half of some seconds under load, when clocks have
-settled. Needs torch.
+The file is a platform file. Each rate comes from the second half of some seconds under load, because the
+clocks have settled then. This module needs torch.
 """
 
 import time
@@ -23,7 +23,7 @@ from joulecast.runs.files.writing import written_aside
 from joulecast.runs.platforms import gpu_named, platform_content
 
 _LEAST_CALL_S = 5e-3
-"""A product is enlarged until it takes so long, so that its launch does not count."""
+"""Least seconds of a measured product. A smaller product is enlarged, so that its launch does not count."""
 _LARGEST = 16384
 _COPY_BYTES = 1 << 30
 _TYPES = {
@@ -36,7 +36,7 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class MeasuredDevice:
-    """What was measured on a device: FLOP/s by precision, and bytes/s of large element-wise passes."""
+    """Measured rates of a device: FLOP/s by precision, and bytes/s of large element-wise passes."""
 
     name: str
     vendor: str
@@ -47,7 +47,7 @@ class MeasuredDevice:
 
 
 def _settled(work: Callable[[], None], wait: Callable[[], None], seconds: float) -> float:
-    """Seconds of a call under load: the median of the second half of the time."""
+    """Seconds of a call under load. It is the median of the second half of the calls."""
     work()
     wait()
     times: list[float] = []
@@ -63,7 +63,7 @@ def _settled(work: Callable[[], None], wait: Callable[[], None], seconds: float)
 def _product_rate(
     precision: str, device: torch.device, units: int, seconds: float, wait: Callable[[], None]
 ) -> float:
-    """The plateau that large products of a precision show, in FLOP/s."""
+    """The plateau in FLOP/s: the rate of large products at a precision."""
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     kind, size = _TYPES[precision], 1024
     while True:
@@ -100,12 +100,12 @@ def measure_device(
     """Measure a device.
 
     Args:
-        where: as torch names it.
-        seconds: under load, for each precision and the copies.
-        copy_bytes: of a copied tensor.
+        where: torch's name of the device.
+        seconds: seconds under load, for each precision and for the copies.
+        copy_bytes: size of a copied tensor.
 
     Raises:
-        JoulecastError: there is no such device.
+        JoulecastError: the device does not exist.
     """
     device = torch.device(where)
     if device.type == "cuda":
@@ -138,10 +138,10 @@ def measure_device(
 
 
 def platform_file_of(measured: MeasuredDevice) -> dict[str, Any]:
-    """The content of a platform file: what the catalogue knows of the GPU, and what was measured."""
+    """The content of a platform file: facts of the GPU from the catalogue, and measured rates."""
     known = platform_content(gpu_named(measured.name) or "")
     if known is None:
-        # Links and power limit are not known; the plateau is, so that process and shares do not count.
+        # Links and power limit are not known. The plateau is known, so process and shares do not count.
         device: dict[str, Any] = {
             "architecture": {"vendor": measured.vendor, "nm": 5},
             "peak_flops": measured.flops,

@@ -1,8 +1,8 @@
-"""Measures an op database: every distinct op of a network, where it runs in training.
+"""Measures an op database: times every distinct op of a network inside its training.
 
-As many processes as there are ranks train side by side, one thread each, so that ops share the memory's
-bandwidth as in training. Steps that are timed op by op alternate with whole ones, and the sum of the one is
-held against the other (:class:`~joulecast.graphs.database.StepCheck`).
+All ranks train side by side, each in a process with one thread. So ops share the bandwidth of the memory as
+in training. Steps that are timed op by op alternate with steps that are timed as a whole.
+:class:`~joulecast.graphs.database.StepCheck` compares the two.
 """
 
 import multiprocessing
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
 
 ITERATIONS, WARM_UP = 5, 2
 WAITING = 0.03
-"""A step whose wall time exceeds its CPU time by more than this share was held up by other processes."""
+"""Largest share of a step's time without a core. In a step above it, other processes delayed the rank."""
 _ARRIVAL_S = 600.0
 
 
 class StepTimes:
-    """Times of the steps of one or several ranks, in seconds; lists have one entry for each kept step."""
+    """Times of the steps of one or several ranks, in seconds. Lists have one entry for each kept step."""
 
     def __init__(self) -> None:
         self.whole: list[float] = []
@@ -60,7 +60,7 @@ class StepTimes:
         self.dropped = 0
 
     def add(self, other: "StepTimes") -> None:
-        """Put another rank's times beside these."""
+        """Add the times of another rank."""
         self.whole += other.whole
         self.timed += other.timed
         self.optimizer += other.optimizer
@@ -72,7 +72,7 @@ class StepTimes:
 
 @dataclass(frozen=True)
 class _Step:
-    """One whole step, and one timed op by op; ``waited`` is the share of both without a core."""
+    """Times of a whole step, and of a step timed op by op. ``waited`` is the share of both without a core."""
 
     whole: float
     by_op: dict[tuple[str, Direction], float]
@@ -88,7 +88,7 @@ def _step(network: "TimedNetwork", barrier: Barrier | None) -> _Step:
 
     before = arrive()
     whole = network.whole_step()
-    # Both sorts of steps begin as they do in training: on weights that were just updated.
+    # Both kinds of steps begin as in training: on weights that were just updated.
     network.optimizer_step()
     wall_s, cpu_s = time.perf_counter() - before[0], time.process_time() - before[1]
     before = arrive()
@@ -104,10 +104,10 @@ def _step(network: "TimedNetwork", barrier: Barrier | None) -> _Step:
 def time_steps(
     network: "TimedNetwork", iterations: int, barrier: Barrier | None = None
 ) -> StepTimes:
-    """Train for ``iterations`` steps of both sorts, after a warm-up; all ranks start each together.
+    """Train for ``iterations`` steps of both kinds, after a warm-up. All ranks start each step together.
 
-    Steps in which something else had the rank's core for more than :data:`WAITING` of the time are dropped,
-    the worst first, as long as :data:`~joulecast.graphs.database.FEWEST` are left.
+    Steps in which the rank had no core for more than :data:`WAITING` of the time are dropped, the worst
+    first. At least :data:`~joulecast.graphs.database.FEWEST` steps are kept.
     """
     for _ in range(WARM_UP):
         _step(network, barrier)
@@ -129,17 +129,17 @@ def time_steps(
 def tabulated(
     graph: OpGraph, steps: StepTimes, precision: str = "fp32"
 ) -> tuple[tuple[Entry, ...], StepCheck]:
-    """Times of a graph's ops, one entry for each signature, and the check of their sum.
+    """Times of a graph's ops, with one entry for each signature. Also the check of their sum.
 
-    An op's time is its mean over the fastest quarter of the steps (:func:`.mean_of_fastest`): so the
-    ops' times add up to such a step, delays that hit one op in this step and another in the next included.
+    The time of an op is its mean over the fastest quarter of the steps. All ops have the same steps. So their
+    times add up to the mean of these steps, with all delays.
     """
     entries: list[Entry] = []
     total = 0.0
     ops = {op.name: op for op in graph.ops}
     fastest = fastest_quarter(steps.timed)
     for (name, direction), times in steps.ops.items():
-        if name not in ops:  # looking at a parameter or an input, counting batches
+        if name not in ops:  # it looks at a parameter or an input, or counts batches
             continue
         seconds = fmean(times[step] for step in fastest)
         total += seconds
@@ -165,7 +165,7 @@ def tabulated(
 
 @contextmanager
 def _environment_of_training() -> Iterator[None]:
-    """Huge pages and one thread, as runs of training are launched."""
+    """Set huge pages and one thread, as in the launch of a training."""
     names = ("GLIBC_TUNABLES", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
     environment = rank_environment(threads=1)
     wanted = {name: environment[name] for name in names}
@@ -182,21 +182,21 @@ def _environment_of_training() -> Iterator[None]:
 
 
 _BARRIER: list[Barrier] = []
-"""Of this process: ranks start each step together."""
+"""Barrier of this process. All ranks start each step together."""
 
 
 def _set_barrier(barrier: Barrier) -> None:
-    """Begin a rank's process."""
+    """Set the barrier in the process of a rank."""
     _BARRIER[:] = [barrier]
 
 
 def _rank(
     size: tuple[str, int, int, int], batches: Sequence[int], iterations: int, core: int
 ) -> list[tuple[OpGraph, StepTimes]]:
-    """One rank: the graph and the times of its steps for each batch size."""
+    """Train as one rank. Returns the graph and the times of its steps for each batch size."""
     (barrier,) = _BARRIER
     try:
-        # A core of its own: ranks that the kernel moves about disturb each other.
+        # Each rank has its own core. Ranks that the kernel moves between cores disturb each other.
         os.sched_setaffinity(0, {core})
         import torch
 
@@ -213,7 +213,7 @@ def _rank(
             found.append((timed.graph, time_steps(timed, iterations, barrier)))
         return found
     except Exception:
-        # The others would wait for this rank.
+        # Otherwise the other ranks would wait for this one.
         barrier.abort()
         raise
 
@@ -221,10 +221,10 @@ def _rank(
 def _measure_ranks(
     size: tuple[str, int, int, int], batches: Sequence[int], iterations: int, ranks: int
 ) -> list[tuple[OpGraph, StepTimes]]:
-    """Graph and times of all ranks for each batch size.
+    """The graph, and the times of all ranks, for each batch size.
 
     Raises:
-        JoulecastError: a rank failed; with its message.
+        JoulecastError: a rank failed. The error has its message.
     """
     context = multiprocessing.get_context("spawn")
     cores = sorted(os.sched_getaffinity(0))[:ranks]
@@ -235,7 +235,7 @@ def _measure_ranks(
         # A rank waits for the others at its first step, so that no process takes two of them.
         each = [pool.submit(_rank, size, tuple(batches), iterations, core) for core in cores]
     failures = [error for error in (rank.exception() for rank in each) if error is not None]
-    # A rank that found the barrier broken says nothing of why.
+    # The error of a rank that found the barrier broken does not say why it is broken.
     failures.sort(key=lambda error: isinstance(error, BrokenBarrierError))
     if failures and isinstance(failures[0], BrokenProcessPool):
         raise JoulecastError(
@@ -279,18 +279,18 @@ def measure_database(
     """Measure every distinct op of a network, forward and backward, and write the database to ``out``.
 
     Args:
-        network: a name of :data:`joulecast.measure.workloads.networks.NETWORKS`.
-        image_size: pixels of an image's side.
-        patch_size: of a vision transformer.
-        classes: of the data set.
-        batches: samples of a rank; several give interpolation its points.
-        ranks: processes that train side by side, one thread each.
+        network: a name in :data:`joulecast.measure.workloads.networks.NETWORKS`.
+        image_size: width of an image in pixels.
+        patch_size: width of a patch of a vision transformer, in pixels.
+        classes: number of classes of the data set.
+        batches: batch sizes of a rank. Interpolation needs several.
+        ranks: number of processes that train side by side, each with one thread.
         out: JSON file, or ``None``.
-        iterations: timed steps. Means are taken over the fastest quarter of them, on all ranks.
-        load: what other programs did before; the machine is looked at if ``None``.
+        iterations: number of timed steps. Means are taken over the fastest quarter of them, on all ranks.
+        load: load by other programs before the measurement; if ``None``, it is measured.
 
     Raises:
-        JoulecastError: more ranks than cores, an unknown network or size, a rank that failed.
+        JoulecastError: there are more ranks than cores, the network or its size is unknown, or a rank failed.
     """
     check_size(network, image_size, patch_size)
     _check(ranks, batches, iterations)

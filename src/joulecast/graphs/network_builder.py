@@ -1,7 +1,7 @@
-"""Writes a network op by op, for one sample: tensors by name, dims by what they mean.
+"""Makes a network's graph op by op, for one sample. Tensors have names, and dims have meanings.
 
-For networks that are made of numbers (:mod:`joulecast.graphs.transformer`); what is captured from torch goes
-through :mod:`joulecast.graphs.capture_builder`, which has views to follow. This module needs no torch.
+:mod:`joulecast.graphs.transformer` uses this module to make networks from numbers. Captures from torch use
+:mod:`joulecast.graphs.capture_builder`, which follows views. This module needs no torch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,9 +11,9 @@ from typing import Any
 from joulecast.graphs.opgraph import Access, Dim, DimKind, Op, OpGraph, Role, Tensor, checked
 
 FLOAT_BYTES = 4
-"""Networks are written at fp32; :func:`joulecast.graphs.precision.at_precision` gives any other."""
+"""Bytes of a number. Graphs are made at fp32; :func:`joulecast.graphs.precision.at_precision` changes it."""
 TOKEN_BYTES = 8
-"""Token ids and class labels are 64-bit in torch."""
+"""Bytes of a token id or class label, which have 64 bits in torch."""
 MASK_BYTES = 1
 
 KIND_OF = {
@@ -26,31 +26,31 @@ KIND_OF = {
     "key": DimKind.OPAQUE,
     "head_dim": DimKind.OPAQUE,
 }
-"""What splitting a dim of that name means, where an op does not sum over it."""
+"""Kind of the dim with each name, if an op does not sum over it."""
 
 Axes = tuple[str | None, ...]
 
 
 @dataclass
 class NetworkBuilder:
-    """Ops and tensors so far. Methods that add an op give the name of the tensor that it writes."""
+    """The ops and tensors so far. A method that adds an op returns the name of the op's output."""
 
     fuses: bool = False
-    """Whether short ops run inside the kernel behind them, as in Megatron's code for half precision."""
+    """Whether short ops run inside the kernel of the next op, as in Megatron's code for half precision."""
     ops: list[Op] = field(default_factory=list)
     tensors: dict[str, Tensor] = field(default_factory=dict)
     axes: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """What the axes of each activation are."""
+    """The meaning of each axis of each activation."""
 
     def tensor(
         self, name: str, shape: Sequence[int], role: Role = "parameter", size: int = FLOAT_BYTES
     ) -> str:
-        """Declare a tensor; gives its name."""
+        """Declare a tensor. Returns its name."""
         self.tensors[name] = Tensor(name, tuple(shape), size, role)
         return name
 
     def shape(self, name: str) -> dict[str, int]:
-        """Sizes of an activation's axes by what they are."""
+        """Sizes of an activation's axes, by their meaning."""
         return dict(zip(self.axes[name], self.tensors[name].shape, strict=True))
 
     def add(
@@ -67,14 +67,14 @@ class NetworkBuilder:
         """Add an op.
 
         Args:
-            kind: of :data:`joulecast.graphs.opgraph.KINDS`.
-            name: of the op.
-            dims: sizes by name; a :class:`Dim` where its kind differs from :data:`KIND_OF`.
+            kind: one of :data:`joulecast.graphs.opgraph.KINDS`.
+            name: name of the op.
+            dims: sizes by name. A dim whose kind differs from :data:`KIND_OF` is a :class:`Dim`.
             reads: tensors, and the dim that each axis follows.
-            writes: tensors, the dim that each axis follows, and the sizes of the axes by what they are. By
-                default one that has the op's name and all dims that are not summed over.
-            module: the layer that it belongs to; by default the op is all of a layer.
-            attributes: what its cost needs.
+            writes: tensors, the dim that each axis follows, and the sizes of the axes by their meaning. By
+                default, the op writes one tensor, with the op's name and all dims that are not summed over.
+            module: the layer of the op. By default, the op is the whole layer.
+            attributes: further facts that its cost needs.
         """
         whole = {
             key: size if isinstance(size, Dim) else Dim(key, size, KIND_OF[key])
@@ -108,9 +108,9 @@ class NetworkBuilder:
         in_next: bool = False,
         **attributes: Any,
     ) -> str:
-        """Add an op element by element. The first operand has all axes. The others name the axes they have.
+        """Add an element-wise op. The first operand has all axes. The others name their axes.
 
-        With ``in_next``, the op runs in the kernel of the op behind it, if the builder fuses (``fuses``).
+        With ``in_next``, the op runs in the kernel of the next op, if the builder fuses (``fuses``).
         """
         if in_next and self.fuses:
             attributes["in_next"] = True
@@ -122,7 +122,7 @@ class NetworkBuilder:
         return self.add(kind, name, self.shape(first), unique, module=module, **attributes)
 
     def normalised(self, kind: str, name: str, x: str, vectors: Sequence[str]) -> str:
-        """A norm or softmax over the last axis of ``x``, which may not be split."""
+        """Add a norm or softmax over the last axis of ``x``, which may not be split."""
         shape: dict[str, int | Dim] = dict(self.shape(x))
         last = self.axes[x][-1]
         shape[last] = Dim(last, self.shape(x)[last], DimKind.OPAQUE)
@@ -140,14 +140,14 @@ class NetworkBuilder:
         weight: str | None = None,
         parts: Mapping[str, int] | None = None,
     ) -> str:
-        """A linear layer over the last axis of ``x``.
+        """Add a linear layer over the last axis of ``x``.
 
         Args:
-            name: of the layer.
-            x: what it reads.
-            out: features that it gives.
-            bias: whether it has one.
-            weight: of another layer that it shares (tied); by default its own.
+            name: name of the layer.
+            x: name of its input.
+            out: number of features of its output.
+            bias: whether it has a bias.
+            weight: weight of another layer, if the two layers share it (tied).
             parts: tensors that it writes side by side, with their features (q, k and v of one product).
         """
         *leading, last = self.axes[x]
@@ -169,7 +169,7 @@ class NetworkBuilder:
         return self.add("linear", name, dims, reads, writes)
 
     def embedding(self, name: str, ids: str, rows: int, width: int, sequence: int) -> str:
-        """Rows of a table ``name.weight``, looked up by ``ids`` (batch, sequence)."""
+        """Add an op that looks up rows of a table ``name.weight``, by ``ids`` (batch, sequence)."""
         weight = self.tensor(f"{name}.weight", (rows, width))
         dims: dict[str, int | Dim] = {
             "batch": 1,
@@ -186,7 +186,7 @@ class NetworkBuilder:
         return self.add("embedding", name, dims, reads, writes)
 
     def cross_entropy(self, logits: str, fused: bool, metrics: int) -> str:
-        """The loss of each sample (and position): dims in front, and classes REDUCE."""
+        """Add the loss of each sample (and position). Its last dim is ``classes`` (REDUCE)."""
         *leading, last = self.axes[logits]
         sizes = {axis: self.shape(logits)[axis] for axis in leading}
         classes = Dim("classes", self.shape(logits)[last], DimKind.REDUCE)
@@ -198,5 +198,5 @@ class NetworkBuilder:
         return self.add("cross_entropy", "cross_entropy", dims, reads, module="", **more)
 
     def graph(self, name: str) -> OpGraph:
-        """The graph for one sample, checked."""
+        """Check the graph, and return it. It is for one sample."""
         return checked(OpGraph(name, tuple(self.ops), self.tensors, 1))

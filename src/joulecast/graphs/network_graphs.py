@@ -1,9 +1,7 @@
-"""Graphs of networks: op graphs that are shipped, made from numbers, or captured from one's own function, so
-that a network can be simulated.
+"""Finds the op graph of a network. It is shipped, made from numbers, or captured from a user's function.
 
-The shipped op graphs were captured by :func:`joulecast.graphs.capture.write_shipped`: ImageNet sizes (224
-pixels, Inception 299; 1000 classes) and GPT-2 with 1024 tokens, for one sample; ``with_batch`` gives any
-other number.
+:func:`joulecast.graphs.capture.write_shipped` captured the shipped op graphs: networks for ImageNet (224
+pixels, Inception 299; 1000 classes), and GPT-2 with 1024 tokens. They are for one sample.
 """
 
 import sys
@@ -24,24 +22,25 @@ from joulecast.runs.record import NETWORK
 
 
 def names() -> list[str]:
-    """Networks whose graphs are shipped."""
+    """Names of the networks whose graphs are shipped."""
     folder = resources.files("joulecast.graphs") / "networks"
     return sorted(f.name.removesuffix(".json") for f in folder.iterdir() if f.name[-5:] == ".json")
 
 
 def _plain(name: str) -> str:
-    """A name as it is known; people write GPT2-XL and ResNet50 as well."""
+    """The known form of a name. People also write GPT2-XL and ResNet50."""
     base, colon, keys = name.partition(":")
     return f"{base.lower()}{colon}{keys}"
 
 
 def is_graph_file(graph: str) -> bool:
-    """Whether a network is given as the file of an op graph."""
+    """Whether a network is given by the file of an op graph."""
     return is_path(graph, (".json",)) and not graph.startswith("hf:")
 
 
 def _file_of(graph: str) -> Path | None:
-    """The file of a network that is given as one, or by the name of a training that `measure` captured."""
+    """The file of a network, if it is given by this file or by the name of a training that `measure`
+    captured."""
     if is_graph_file(graph):
         return Path(graph)
     name = _plain(graph)
@@ -54,10 +53,10 @@ def _file_of(graph: str) -> Path | None:
 def graph_origin(
     graph: str, attention: Attention | None = None
 ) -> Literal["file", "shipped", "numbers"]:
-    """Where an op graph comes from: a file, one that is shipped (captured from torch), or numbers.
+    """Where an op graph comes from: a user's file, a shipped graph (captured from torch), or numbers.
 
-    GPT-2's shipped graph has the kernels of the code that it was captured from; by its numbers it is as other
-    transformers are.
+    GPT-2's shipped graph has the captured code's kernels. Its graph from numbers has other transformers'
+    kernels.
     """
     if _file_of(graph) is not None:
         return "file"
@@ -67,18 +66,19 @@ def graph_origin(
 
 
 def load(name: str, attention: Attention | None = None, half: bool = False) -> OpGraph:
-    """The op graph of a network by name, for one sample: a shipped one, or one by numbers.
+    """The op graph of a network by name, for one sample. It is shipped, or made from numbers.
 
     Args:
-        name: of a shipped graph, in any case, or as ``gpt:layers=36,hidden=1280,heads=20`` or ``llama-7b``
-            (:mod:`joulecast.graphs.network_names`).
-        attention: of a network by numbers: ``fused`` (the default) or ``eager``. With ``eager`` a name that
-            is both shipped and known by numbers (gpt2) is made from its numbers.
-        half: whether a network by numbers is run in half precision (see
+        name: name of a shipped graph (upper or lower case), or numbers, for example
+            ``gpt:layers=36,hidden=1280,heads=20`` or ``llama-7b`` (:mod:`joulecast.graphs.network_names`).
+        attention: attention of a network by numbers: ``fused`` (the default) or ``eager``. With
+            ``eager``, a network that is both shipped and known by numbers (gpt2) is made from its numbers.
+        half: whether a network by numbers runs in half precision (see
             :func:`joulecast.graphs.transformer.transformer`).
 
     Raises:
-        JoulecastError: no such network or key (names the nearest), or an attention that the graph lacks.
+        JoulecastError: network or key are unknown (the error has the nearest), or the graph lacks this
+            attention.
     """
     if attention is not None and attention not in ATTENTIONS:
         raise JoulecastError(f"attention={attention}: give {' or '.join(ATTENTIONS)}")
@@ -102,11 +102,11 @@ def _with_attention(graph: OpGraph, attention: Attention | None) -> OpGraph:
 
 
 def op_graph(graph: str, attention: Attention | None = None, half: bool = False) -> OpGraph:
-    """An op graph: that of a network by name, of a training that was captured, or of a file, whose path has a
-    ``/`` or ends in ``.json``.
+    """The op graph of a network. ``graph`` is its name, the name of a captured training, or a file (the path
+    has a ``/`` or ends in ``.json``).
 
     Raises:
-        JoulecastError: as :func:`load` and :func:`joulecast.graphs.opgraph.read_graph`.
+        JoulecastError: an error of :func:`load` or :func:`joulecast.graphs.opgraph.read_graph`.
     """
     file = _file_of(graph)
     if file is not None:
@@ -115,17 +115,17 @@ def op_graph(graph: str, attention: Attention | None = None, half: bool = False)
 
 
 def network_for(name: str, training: TrainingSetup, attention: Attention | None = None) -> OpGraph:
-    """The op graph of a network as a step runs it: at its precision, and for inference without the loss.
+    """The op graph of a network at the precision of a step. For inference, it has no loss.
 
     Raises:
-        JoulecastError: as :func:`op_graph`.
+        JoulecastError: an error of :func:`op_graph`.
     """
     precision = training.precision
-    # Transformer Engine, which casts operands, takes cuDNN's attention.
+    # Transformer Engine casts operands, and uses cuDNN's attention.
     of_engine = attention is None and precision.operand_bytes is not None
     written = "fused" if attention == "cudnn" else attention
     if attention is None and precision.tensor_bytes >= CAPTURED_BYTES and not precision.autocast:
-        # torch's fused attention at 4 bytes takes as many heads of keys as of queries.
+        # At 4 bytes, torch's fused attention needs the same number of heads for keys and queries.
         written = "eager" if has_grouped_queries(name) else None
     graph = at_precision(op_graph(name, written, precision.half), precision)
     if attention == "cudnn" or of_engine:
@@ -134,13 +134,13 @@ def network_for(name: str, training: TrainingSetup, attention: Attention | None 
 
 
 def _called(found: Any, function: str) -> Any:
-    """What a user's function gives; an error names the line of their file that it comes from."""
+    """Call a user's function. If it fails, the error names the line in the user's file."""
     try:
         return found()
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
         own = Path(getattr(sys.modules[found.__module__], "__file__", None) or "")
-        # The last line of the function's own file; what it calls may fail deep inside a library.
+        # Take the last line in the function's own file, because the failure may be deep inside a library.
         inside = [f for f in frames[1:] if Path(f.filename) == own] or frames[1:] or frames
         first = str(error).strip().splitlines()[:1]
         raise JoulecastError(
@@ -150,15 +150,15 @@ def _called(found: Any, function: str) -> Any:
 
 
 def module_of_function(function: str) -> tuple[Any, list[Any]]:
-    """What a function gives: a torch module and its example inputs.
+    """Call a function that returns a torch module and its example inputs.
 
     Args:
-        function: as ``package.module:function``; the module is looked for in the working folder too. The
-            function takes no arguments and gives ``(module, inputs)``: inputs are tensors whose first axis is
-            the batch. Both may be on the ``meta`` device.
+        function: the function as ``package.module:function``. Python also looks for the module in the working
+            folder. The function takes no arguments and returns ``(module, inputs)``. The inputs are tensors
+            whose first axis is the batch. Module and inputs may be on the ``meta`` device.
 
     Raises:
-        JoulecastError: no such module or function, or it gives something else.
+        JoulecastError: module or function do not exist, or the function fails or returns something else.
     """
     import torch
 
@@ -192,10 +192,10 @@ def module_of_function(function: str) -> tuple[Any, list[Any]]:
 
 
 def captured_function(function: str) -> OpGraph:
-    """The op graph of what a function gives; see :func:`module_of_function`.
+    """The op graph of the module that a function returns (see :func:`module_of_function`).
 
     Raises:
-        JoulecastError: as there, or torch cannot export the module.
+        JoulecastError: an error of :func:`module_of_function`; or torch cannot export the module.
     """
     from joulecast.graphs.capture import capture
 

@@ -1,12 +1,13 @@
-"""Networks by numbers: what ``gpt:layers=36,hidden=1280,heads=20`` or ``llama-7b:sequence=2048`` means.
+"""Reads networks by numbers: ``gpt:layers=36,hidden=1280,heads=20`` or ``llama-7b:sequence=2048``.
 
-A name is a family, a preset, or ``hf:`` and the path of a network's ``config.json`` on the Hugging Face hub,
-then a colon and keys. :mod:`joulecast.graphs.transformer` makes the op graph.
-Sizes of presets are those that were published with the networks: GPT-2 (Radford et al. 2019), GPT-3 (Brown et
-al. 2020, table 2.1), BERT (Devlin et al. 2019), OPT (Zhang et al. 2022), Llama 2 and 3 (Touvron et al. 2023,
+A name is a family, a preset, or ``hf:`` and the path of a network's ``config.json`` from the Hugging Face
+hub. A colon and keys may follow. :mod:`joulecast.graphs.transformer` makes the op graph.
+
+The sizes of the presets were published with the networks: GPT-2 (Radford et al. 2019), GPT-3 (Brown et al.
+2020, table 2.1), BERT (Devlin et al. 2019), OPT (Zhang et al. 2022), Llama 2 and 3 (Touvron et al. 2023,
 Grattafiori et al. 2024), Mixtral (Jiang et al. 2024), Qwen3 (Yang et al. 2025), DeepSeek-V3 (DeepSeek-AI
-2024, without its prediction of further tokens), gpt-oss (OpenAI 2025, whose
-windows of attention are taken as whole), MPT (MosaicML's llm-foundry), ViT (Dosovitskiy et al. 2021).
+2024, without its prediction of further tokens), gpt-oss (OpenAI 2025, here with attention over the whole
+sequence in place of windows), MPT (MosaicML's llm-foundry), ViT (Dosovitskiy et al. 2021).
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ Gelu = Literal["auto", "fused", "written"]
 Loss = Literal["auto", "eager", "fused", "no"]
 Head = Literal["lm", "mlm", "pooler", "classes", "none"]
 _MOST = 10**9
-"""Of any number in a name."""
+"""Largest number in a name."""
 _MOST_LAYERS = 10_000
 
 
@@ -37,51 +38,52 @@ class TransformerSize:
     hidden: int = 0
     heads: int = 0
     sequence: int = 0
-    """Tokens of a sample; of a ``vit`` it follows from image and patch."""
+    """Tokens of a sample. For a ``vit``, the number follows from image and patch."""
     vocabulary: int = 0
     kv_heads: int = 0
-    """Heads of keys and values (grouped-query attention); 0: as many as heads."""
+    """Number of heads of keys and values (grouped-query attention); 0: the same number as ``heads``."""
     head_dim: int = 0
     """Width of a head; 0: hidden / heads."""
     ffn: int = 0
     """Inner size of the MLP, or of an expert; 0: four times hidden."""
     positions: int = 0
-    """Rows of the table of learned positions; 0: as many as the sequence has."""
+    """Number of rows in the table of learned positions; 0: the length of the sequence."""
     embedding: int = 0
-    """Width of the token embedding; another one than hidden is projected (OPT-350M). 0: hidden."""
+    """Width of the token embedding; 0: hidden. If it differs from hidden, it is projected (OPT-350M)."""
     qk_norm: bool = False
     """Whether each head of queries and keys is normalised."""
     tied: bool = True
-    """Whether the output layer's weight is the token embedding's."""
+    """Whether the output layer and the token embedding share a weight."""
     bias: bool = True
     """Whether products and norms have biases."""
     prenorm: bool = True
-    """Whether norms stand before attention and MLP, and one at the end."""
+    """Whether a norm stands before attention, before the MLP and at the end of the network."""
     dropout: float = 0.1
     head: Head = "lm"
     gelu: Gelu = "auto"
-    """GPT's GELU: one kernel, or the eight of Hugging Face's code. ``auto``: see ``transformer``."""
+    """GPT's GELU, in one kernel or in the eight of Hugging Face's code. ``auto``: see ``transformer``."""
     loss: Loss = "auto"
-    """Cross entropy: torch's (``eager``), which keeps shares at fp32; ``fused``, which keeps logits; none.
-    ``auto``: as attention is."""
+    """Cross entropy. With ``eager`` it is torch's, which keeps shares at fp32. With ``fused`` it keeps
+    logits. With ``no`` there is none. With ``auto`` it is fused if attention is fused and the weights have
+    half precision."""
     metrics: int = 0
-    """Losses that are computed again, by torch and without gradients, to be logged."""
+    """Number of losses that torch computes again for a log, without gradients."""
     experts: int = 0
-    """Of a mixture of experts, in every MLP; 0: none."""
+    """Number of experts of a mixture, in every MLP; 0: no mixture."""
     top_k: int = 2
-    """Experts that a token goes to."""
+    """Number of experts that a token goes to."""
     shared: int = 0
-    """Experts that every token goes to, in addition."""
+    """Number of further experts, which every token goes to."""
     dense: int = 0
-    """First layers that have an MLP in place of experts."""
+    """Number of first layers that have an MLP in place of experts."""
     dense_ffn: int = 0
     """Inner size of that MLP; 0: ffn."""
     q_rank: int = 0
-    """Of latent attention: width that queries come from; 0: from the layer's input itself."""
+    """Width that the queries of latent attention come from; 0: they come directly from the layer's input."""
     kv_rank: int = 0
     """Width that keys and values come from (multi-head latent attention, DeepSeek); 0: plain attention."""
     rope: int = 0
-    """Its width of a head that has rotary positions, in addition to ``head_dim`` that has none."""
+    """Width of latent attention's heads with rotary positions, in addition to ``head_dim`` without."""
     patch: int = 0
     image: int = 0
     classes: int = 0
@@ -102,7 +104,7 @@ _DEFAULTS: dict[str, TransformerSize] = {
     ),
     "vit": TransformerSize("vit", dropout=0.0, head="classes", patch=16, image=224, classes=1000),
 }
-"""What a family has where a name does not say it."""
+"""Numbers of each family that apply if a name does not give them."""
 _HEADS: dict[str, tuple[Head, ...]] = {
     "bert": ("mlm", "pooler", "none"),
     "vit": ("classes", "none"),
@@ -211,17 +213,17 @@ PRESETS: dict[str, TransformerSize] = {
     "vit-b": _sized("vit", 12, 768, 12),
     "vit-l": _sized("vit", 24, 1024, 16),
 }
-"""Networks by the names that people say; ``llama-`` is Llama 2."""
+"""Networks by their usual names. ``llama-`` is Llama 2."""
 
 
 def nearest(name: str, known: list[str]) -> str:
-    """A hint with the nearest known names, `` ; did you mean ...?``; empty if none is near."""
+    """A hint with the nearest known names, ``; did you mean ...?``. It is empty if none is near."""
     near = get_close_matches(name.lower(), known, n=3)
     return f"; did you mean {' or '.join(f'`{n}`' for n in near)}?" if near else ""
 
 
 def is_by_numbers(name: str) -> bool:
-    """Whether a name is a preset, a family, or one of them with keys."""
+    """Whether a name is a preset or a family, with or without keys."""
     return ":" in name or name.lower() in PRESETS or name.lower() in _DEFAULTS
 
 
@@ -329,14 +331,15 @@ def _checked(name: str, size: TransformerSize) -> TransformerSize:
 
 
 def parse_network(name: str, also: Sequence[str] = ()) -> TransformerSize:
-    """The numbers that a name stands for, as ``gpt:layers=36,hidden=1280,heads=20`` or ``llama-7b``.
+    """The numbers of a name, for example of ``gpt:layers=36,hidden=1280,heads=20`` or ``llama-7b``.
 
     Args:
         name: a family or a preset, and keys after a colon.
-        also: other names that are known, for the hint where this one is not.
+        also: other known names. The hint of an error has them, too.
 
     Raises:
-        JoulecastError: an unknown name or key (names the nearest), or numbers that do not go together.
+        JoulecastError: name or key are unknown (the error has the nearest), or the numbers do not fit
+            together.
     """
     if name.startswith("hf:"):
         return _hugging_face(name)
@@ -358,7 +361,8 @@ def parse_network(name: str, also: Sequence[str] = ()) -> TransformerSize:
 
 
 _LONG = 8192
-"""A configuration that allows more tokens than these says what can be, and not what is trained with."""
+"""Most tokens of a configuration that are taken as the length of a sample. A configuration with more tokens
+gives a limit, and not the length in training."""
 
 
 def _hugging_face(name: str) -> TransformerSize:

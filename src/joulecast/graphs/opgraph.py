@@ -31,23 +31,23 @@ from joulecast.runs.files.writing import written_aside
 
 
 class DimKind(StrEnum):
-    """What splitting a dim means."""
+    """What it means to split a dim."""
 
     BATCH = "batch"
-    """Samples: all tensors but the parameters have it."""
+    """Samples. All tensors except the parameters have this dim."""
     REDUCE = "reduce"
-    """Summed over: splitting it leaves partial sums of what is written."""
+    """The op sums over this dim. If it is split, each part writes a partial sum."""
     OTHER = "other"
     """Any other dim that may be split: output channels, features, heads, positions."""
     OPAQUE = "opaque"
-    """May not be split: neighbouring values depend on each other (image rows, kernels)."""
+    """A dim that may not be split: neighbouring values depend on each other (image rows, kernels)."""
 
 
 MAX_SIZE = 10**12
-"""Of a dim."""
+"""Largest size of a dim."""
 _MAX_ELEMENTS = 10**15
 _MAX_POINTS = 10**24
-"""Of an op's iteration space: some 10^10 times that of the largest known."""
+"""Most points of an op's iteration space: some 10^10 times as many as the largest known op has."""
 
 Role = Literal["input", "activation", "parameter", "buffer"]
 
@@ -96,8 +96,8 @@ class Access:
 class Op:
     """One operator of the forward pass.
 
-    ``kind`` is a key of :data:`KINDS`; ``module`` the dotted path of the layer that it belongs to ("" for
-    the network itself); ``attributes`` what its cost needs in addition to its dims (stride, groups, ...).
+    ``kind`` is a key of :data:`KINDS`. ``module`` is the dotted path of the layer that has the op ("" is the
+    network itself). ``attributes`` has what its cost needs in addition to the dims (stride, groups, ...).
     """
 
     name: str
@@ -109,7 +109,7 @@ class Op:
     attributes: dict[str, Any] = field(default_factory=dict)
 
     def dim(self, name: str) -> Dim:
-        """The dim of that name; ``KeyError`` if there is none."""
+        """The dim with this name; ``KeyError`` if there is none."""
         for dim in self.dims:
             if dim.name == name:
                 return dim
@@ -137,20 +137,20 @@ KINDS: dict[str, str] = {
     "dropout": "elementwise",
     "add": "elementwise",
     "multiply": "elementwise",
-    # By or plus a number that is the same for all elements.
+    # Multiplies by a number that is the same for all elements, or adds it.
     "scale": "elementwise",
-    # Scores that must not be seen set to least.
+    # Sets scores that must not be seen to the least number.
     "mask": "elementwise",
     # Rotary positions in one kernel.
     "rotary": "elementwise",
-    # Any operator of torch that is not known: it reads and writes its tensors.
+    # An unknown operator of torch. It reads and writes its tensors.
     "other": "elementwise",
     "concat": "copy",
     "copy": "copy",
-    # An op of given duration, the same for every part: attributes forward_s and backward_s.
+    # An op with given times (attributes forward_s and backward_s), which are the same for every part.
     "timed": "timed",
 }
-"""Kinds of ops, and the family whose cost formula they share."""
+"""Kinds of ops, and the family of each kind. All kinds of a family have the same cost formula."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class OpGraph:
     ops: tuple[Op, ...]
     tensors: dict[str, Tensor]
     batch: int
-    """Samples that the shapes are for."""
+    """Number of samples in the shapes."""
 
     @cached_property
     def producer(self) -> dict[str, Op]:
@@ -179,7 +179,7 @@ class OpGraph:
 
     @property
     def parameters(self) -> tuple[Tensor, ...]:
-        """What is trained."""
+        """The tensors that are trained."""
         return tuple(t for t in self.tensors.values() if t.role == "parameter")
 
     @cached_property
@@ -196,7 +196,7 @@ class OpGraph:
         return {self.batch: self}
 
     def with_batch(self, batch: int) -> "OpGraph":
-        """The network for another number of samples."""
+        """The same network for another number of samples."""
         if batch not in self._other_batches:
             self._other_batches[batch] = self._scaled(batch)
         return self._other_batches[batch]
@@ -252,7 +252,7 @@ def _check_order(name: str, ops: Iterable[Op], tensors: dict[str, Tensor]) -> No
 
 
 class _Attributes(BaseModel):
-    """Those that are computed with; others are kept as they are."""
+    """Attributes that the code computes with. All others are kept unchanged."""
 
     groups: Annotated[int, Strict(), Field(ge=1, le=MAX_SIZE)] = 1
     kernel: tuple[Annotated[int, Strict(), Field(ge=1, le=MAX_SIZE)], ...] = ()
@@ -317,11 +317,12 @@ def _check_tensors(name: str, tensors: Iterable[Tensor]) -> None:
 
 
 def checked(graph: OpGraph) -> OpGraph:
-    """The graph itself, if it is sound.
+    """Check a graph, and return it.
 
     Raises:
-        JoulecastError: names the op and tensor: a cycle (or an op before what it reads), an unknown kind of
-            op, a tensor that is not declared, two writers of a tensor, axes that do not match.
+        JoulecastError: the graph has a cycle (or an op stands before an op whose tensor it reads), an unknown
+            kind of op, a tensor that is not declared, two writers of a tensor, or axes that do not match. The
+            error names the op and the tensor.
     """
     if graph.batch < 1 or not graph.ops:
         raise JoulecastError(f"graph {graph.name}: it needs ops, and a batch above 0")
@@ -344,7 +345,7 @@ def checked(graph: OpGraph) -> OpGraph:
 
 
 class _Content(BaseModel):
-    """What a file has."""
+    """Content of the file of a graph."""
 
     name: str
     batch: Annotated[int, Field(ge=1, le=1_000_000_000)]
@@ -359,7 +360,7 @@ def read_graph(path: Path) -> OpGraph:
     """Read a graph from JSON.
 
     Raises:
-        JoulecastError: missing, not a graph, or not a sound one (see :func:`checked`).
+        JoulecastError: the file is missing or has no graph, or :func:`checked` refuses the graph.
     """
     content = validated(_CONTENT, read_json_object(path, "op graph"), f"{path}: is no op graph")
     graph = OpGraph(

@@ -1,16 +1,16 @@
-"""What numbers are stored as in training, and what an optimizer keeps and moves in addition.
+"""Sizes of numbers in training, and the bytes that an optimizer keeps and moves in addition.
 
-``bf16`` and ``fp16`` mean mixed precision, as training frameworks do it (Micikevicius et al. 2018): weights,
+``bf16`` and ``fp16`` mean mixed precision, as in training frameworks (Micikevicius et al. 2018): weights,
 activations and gradients have 2 bytes, and the optimizer keeps a copy of the weights and its states at fp32.
-With Adam (Kingma and Ba 2015) that is 16 bytes a parameter, as at fp32 without a copy.
+With Adam (Kingma and Ba 2015), this is 16 bytes a parameter, the same as at fp32 without a copy.
 
-``amp`` is what plain PyTorch does: weights and gradients have 4 bytes, and ``torch.autocast`` at bf16 is
-around the forward pass (:mod:`joulecast.graphs.autocast`). ``bf16-true`` is plain PyTorch whose weights,
-gradients and optimizer states all are bf16, as after ``model.to(torch.bfloat16)`` (the name is Lightning's).
+``amp`` is plain PyTorch: weights and gradients have 4 bytes, and ``torch.autocast`` at bf16 is around the
+forward pass (:mod:`joulecast.graphs.autocast`). ``bf16-true`` is plain PyTorch, too, but weights, gradients
+and optimizer states are all bf16, as after ``model.to(torch.bfloat16)`` (the name is Lightning's).
 
-``fp8``, ``mxfp8`` and ``nvfp4`` are bf16 whose products with weights take narrower operands, as Transformer
-Engine does it: both operands are cast in front of the product (activations, weights and gradients stay at
-bf16 in memory), the product with the vocabulary and attention stay at bf16.
+``fp8``, ``mxfp8`` and ``nvfp4`` are bf16 with narrower operands in the products with weights, as in
+Transformer Engine. Both operands are cast in front of the product. Activations, weights and gradients stay at
+bf16 in memory. The product with the vocabulary and attention stay at bf16, too.
 """
 
 from dataclasses import dataclass, replace
@@ -21,32 +21,32 @@ from joulecast.graphs.network_names import nearest
 from joulecast.graphs.opgraph import Op, OpGraph
 
 CAPTURED_BYTES = 4
-"""Of the numbers in a graph before it is given a precision: graphs are captured and written at fp32."""
+"""Bytes of a number in a graph that has no precision yet. Graphs are captured and written at fp32."""
 _STATE_BYTES = 4
 
 
 @dataclass(frozen=True)
 class Precision:
-    """Sizes of numbers."""
+    """A precision, and the sizes of its numbers."""
 
     name: str
     tensor_bytes: int
-    """Of a number in weights, activations and gradients."""
+    """Bytes of a number in weights, activations and gradients."""
     operand_bytes: float | None = None
-    """Of a number in the operands of products with weights, where it is another."""
+    """Bytes of a number in the operands of products with weights, if they differ."""
     autocast: bool = False
-    """Whether torch casts for each op what it reads."""
+    """Whether torch casts the operands for each op."""
     plain: bool = False
-    """Whether plain PyTorch computes at 16 bits, an op at a time."""
+    """Whether plain PyTorch computes at 16 bits, one op at a time."""
 
     @property
     def half(self) -> bool:
-        """Whether a framework's code computes at 16 bits. It fuses ops and keeps the weights at fp32, too."""
+        """Whether a framework computes at 16 bits. It fuses ops, and also keeps the weights at fp32."""
         return self.tensor_bytes < _STATE_BYTES and not self.plain
 
     @property
     def of_products(self) -> str:
-        """The precision of the products that are not narrower."""
+        """The precision of products without narrower operands."""
         return "bf16" if self.plain or self.operand_bytes is not None else self.name
 
 
@@ -57,7 +57,7 @@ PRECISIONS = {
     "amp": Precision("amp", 4, autocast=True, plain=True),
     "bf16-true": Precision("bf16-true", 2, plain=True),
     "fp8": Precision("fp8", 2, 1.0),
-    # A scale of 8 bits for each 32 numbers, or for each 16.
+    # There is a scale of 8 bits for each 32 numbers (mxfp8) or 16 numbers (nvfp4).
     "mxfp8": Precision("mxfp8", 2, 1 + 1 / 32),
     "nvfp4": Precision("nvfp4", 2, 0.5 + 1 / 16),
 }
@@ -65,11 +65,11 @@ PRECISIONS = {
 
 @dataclass(frozen=True)
 class Optimizer:
-    """What an optimizer keeps."""
+    """An optimizer, and what it keeps."""
 
     name: str
     states: int
-    """Numbers a parameter that it keeps in addition to weight and gradient."""
+    """Numbers that it keeps for each parameter, in addition to weight and gradient."""
 
 
 OPTIMIZERS = {
@@ -80,14 +80,14 @@ OPTIMIZERS = {
 
 @dataclass(frozen=True)
 class TrainingSetup:
-    """What a step does with the weights; by default SGD with momentum at fp32."""
+    """What a step does with the weights. By default it is SGD with momentum at fp32."""
 
     precision: Precision = PRECISIONS["fp32"]
     optimizer: Optimizer = OPTIMIZERS["momentum"]
     inference: bool = False
-    """Whether a step is the forward pass alone: nothing is kept for a backward, nothing updated."""
+    """Whether a step is only a forward pass, which keeps nothing for a backward and updates nothing."""
     fp32_gradients: bool = False
-    """Whether gradients are added up, and sent, at fp32, as Megatron does with bf16."""
+    """Whether gradients are added up and sent at fp32, as Megatron does with bf16."""
 
     @property
     def updates(self) -> bool:
@@ -96,7 +96,7 @@ class TrainingSetup:
 
     @property
     def gradient_share(self) -> float:
-        """Bytes of a gradient over those of its weight."""
+        """Bytes of a gradient over the bytes of its weight."""
         return self._gradient_size / self.precision.tensor_bytes
 
     @property
@@ -104,11 +104,11 @@ class TrainingSetup:
         return self._state_size if self.fp32_gradients else self.precision.tensor_bytes
 
     def gradient_bytes(self, weight_bytes: float) -> float:
-        """Bytes of the gradients of weights of so many bytes."""
+        """Bytes of the gradients of weights of this size."""
         return 0.0 if self.inference else self.gradient_share * weight_bytes
 
     def state_bytes(self, weight_bytes: float) -> float:
-        """Bytes that the optimizer keeps for weights of so many bytes."""
+        """Bytes that the optimizer keeps for weights of this size."""
         if not self.updates:
             return 0.0
         copies = self.optimizer.states + self.precision.half
@@ -119,10 +119,10 @@ class TrainingSetup:
         return max(_STATE_BYTES if self.precision.half else 0, self.precision.tensor_bytes)
 
     def update_bytes(self, weight_bytes: float) -> float:
-        """Bytes that an update of weights of so many bytes reads and writes.
+        """Bytes that an update of weights of this size reads and writes.
 
-        It reads gradients, weights (the copy, where there is one) and states; it writes weights, states, and
-        the weights at half precision, where there are such.
+        It reads gradients, weights (or their copy) and states. It writes weights, states, and also the
+        weights at half precision, if there are any.
         """
         if not self.updates:
             return 0.0
@@ -146,13 +146,13 @@ def training_of(
     """What a step does with the weights, by the names of precision and optimizer.
 
     Args:
-        precision: of weights and activations.
-        optimizer: that updates the weights.
-        inference: whether a step is a forward pass alone.
-        gradients: ``fp32``: added up and sent at fp32, whatever the precision.
+        precision: name of the precision of weights and activations.
+        optimizer: name of the optimizer.
+        inference: whether a step is only a forward pass.
+        gradients: with ``fp32``, gradients are added up and sent at fp32, whatever the precision.
 
     Raises:
-        JoulecastError: an unknown name; gives those that are known.
+        JoulecastError: a name is unknown. The error gives the known names.
     """
     for what, name, known in (
         ("precision", precision, list(PRECISIONS)),
@@ -170,9 +170,9 @@ def training_of(
 
 
 def at_precision(graph: OpGraph, precision: Precision) -> OpGraph:
-    """The graph with its floating-point tensors at a precision; ids, labels, masks and losses stay.
+    """The graph with its floating-point tensors at a precision. Ids, labels, masks and losses stay unchanged.
 
-    Products whose operands are narrower than tensors have the bytes of a number of them (``operand_bytes``).
+    Products with narrower operands get the attribute ``operand_bytes``, the bytes of a number in an operand.
     """
     if precision.autocast:
         return autocast(graph)
@@ -200,13 +200,13 @@ def at_precision(graph: OpGraph, precision: Precision) -> OpGraph:
 
 
 def _gives_scores(graph: OpGraph, op: Op) -> bool:
-    """Whether a product is the network's last, or a router's: these keep wide operands."""
+    """Whether a product is the last one of the network, or a router. These keep wide operands."""
     readers = {reader.kind for access in op.writes for reader in graph.readers[access.tensor]}
     return not readers or bool(readers & {"cross_entropy", "softmax"})
 
 
 def for_inference(graph: OpGraph) -> OpGraph:
-    """The graph without what only training does: dropout, statistics of batches, and the loss at its end."""
+    """The graph without dropout, statistics of batches and the loss at its end, which only training has."""
     other_name: dict[str, str] = {}
     ops = []
     for op in graph.ops:

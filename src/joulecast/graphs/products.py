@@ -1,4 +1,4 @@
-"""Operators of torch that sum products or windows: linear layers, matrix products, convolutions and pools."""
+"""Makes ops of torch's linear layers, matrix products, convolutions and pools."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +22,7 @@ from joulecast.graphs.views import View, units
 
 
 def _layer(call: Call, x: View, weight: View, bias: View | None, names: tuple[str, str]) -> View:
-    """A linear layer whose weight's axes are ``names``, of ``in`` and ``out``."""
+    """A linear layer. ``names`` says which axis of the weight is ``in`` and which is ``out``."""
     leading = rows(x.axes[:-1])
     sizes = dict(zip(names, weight.shape, strict=True))
     reads = [
@@ -40,7 +40,7 @@ def _layer(call: Call, x: View, weight: View, bias: View | None, names: tuple[st
 
 
 def linear(call: Call) -> View:
-    """Dims batch, sequence, out OTHER, in REDUCE."""
+    """A linear layer. Its dims are the batch, ``sequence`` and ``out`` (OTHER), and ``in`` (REDUCE)."""
     return _layer(call, call["input"], call["weight"], call["bias"], ("out", "in"))
 
 
@@ -54,7 +54,8 @@ def matmul(call: Call) -> View:
 
 
 def batched(call: Call, one: View, other: View, bias: View | None = None) -> View:
-    """Dims batch, others in front, rows, columns, and inner REDUCE; both factors have the same in front."""
+    """A product of matrices. Its dims are the batch and all other axes in front, which both factors have,
+    then ``rows``, ``columns`` and ``inner`` (REDUCE)."""
     if len(one.axes) != len(other.axes) or len(one.axes) < 2:
         raise JoulecastError("a product of matrices with different axes in front is not known")
     front = rows(one.axes[:-2])
@@ -82,7 +83,7 @@ def batched(call: Call, one: View, other: View, bias: View | None = None) -> Vie
 
 
 def baddbmm(call: Call) -> View:
-    """A batched product, and what is added to it."""
+    """A batched product, and the addition of a tensor to it."""
     product = batched(call, call["batch1"], call["batch2"])
     written = map_groups(product.axes)
     reads = [(view, bindings(view, written)) for view in (product, call["self"])]
@@ -117,7 +118,7 @@ def einsum(call: Call) -> View:
 
 
 def _role(letter: str, terms: list[str], result: str) -> str:
-    """What a letter of a sum over named axes is in the product of matrices that computes it."""
+    """The role of a letter of an einsum in the product of matrices that computes it."""
     if letter not in result:
         return "k"
     if letter not in terms[0]:
@@ -126,9 +127,10 @@ def _role(letter: str, terms: list[str], result: str) -> str:
 
 
 def grouped(call: Call) -> View:
-    """A product for each expert of a mixture, whose tokens stand one behind the other.
+    """A product for each expert of a mixture. The tokens of each expert stand together.
 
-    Dims batch, experts OTHER, sequence (the tokens of one of them, spread evenly), out OTHER, in REDUCE.
+    Its dims are the batch, ``experts``, ``sequence`` and ``out`` (OTHER), and ``in`` (REDUCE). The sequence
+    has the tokens of one expert. All experts have the same number of tokens.
     """
     x, weight = call["input"] or call["self"], call["weight"] or call["mat2"]
     experts, inner, out = weight.shape
@@ -155,7 +157,7 @@ def _pair(value: Any, default: Any = None) -> list[int]:
 
 
 def _channels_of(call: Call, view: View, name: str) -> Groups:
-    """The dims of a feature map that the op writes: batch, ``name``, and rows and columns."""
+    """The dims of a feature map that the op writes: batch, ``name``, rows and columns."""
     n = units(view.axes[0])[0].size
     _, c, h, w = call.shape
     return [
@@ -167,9 +169,11 @@ def _channels_of(call: Call, view: View, name: str) -> Groups:
 
 
 def conv2d(call: Call) -> View:
-    """Dims n, cout, h, w (of the output), cin REDUCE, k1, k2; cin is OPAQUE where there are groups.
+    """A convolution. Its dims are ``n``, ``cout``, ``h``, ``w`` of the output, ``cin`` (REDUCE), ``k1``,
+    ``k2``.
 
-    cin is the input's channels; with groups, each output channel reads only ``cin / groups`` of them.
+    ``cin`` is the input's channels. With groups, it is OPAQUE, and each output channel reads
+    ``cin / groups``.
     """
     x, weight, bias, groups = call["input"], call["weight"], call["bias"], call["groups"]
     _, cin, *kernel = call.builder.tensors[weight.tensor].shape
@@ -199,7 +203,7 @@ def conv2d(call: Call) -> View:
 
 
 def conv1d(call: Call) -> View:
-    """A convolution over maps of one row: dims as of :func:`conv2d`, with h and k1 of 1."""
+    """A convolution over maps of one row. It has the dims of :func:`conv2d`. ``h`` and ``k1`` are 1."""
     x, weight, bias, groups = call["input"], call["weight"], call["bias"], call["groups"]
     _, cin, kernel = weight.shape
     n, cout, length = call.shape
@@ -232,7 +236,7 @@ def _pool(call: Call, kind: str, kernel: list[int], stride: list[int]) -> View:
 
 
 def pool(kind: str) -> Callable[[Call], View]:
-    """Dims batch, channels OTHER, h, w of the output, k1, k2."""
+    """A pool. Its dims are the batch, ``channels`` (OTHER), ``h``, ``w`` of the output, ``k1``, ``k2``."""
 
     def build(call: Call) -> View:
         kernel = _pair(call["kernel_size"])
@@ -242,7 +246,7 @@ def pool(kind: str) -> Callable[[Call], View]:
 
 
 def adaptive_avg_pool(call: Call) -> View:
-    """An average pool. Its window is the size of the input over that of the output, rounded up."""
+    """An average pool. Its window has the size of the input over the size of the output, rounded up."""
     (h, w), (rows_out, columns_out) = call["self"].shape[2:], call.shape[2:]
     kernel = [ceil(h / rows_out), ceil(w / columns_out)]
     return _pool(call, "avg_pool", kernel, kernel)

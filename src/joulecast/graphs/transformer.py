@@ -1,6 +1,6 @@
-"""Op graphs of transformers from their numbers: decoders, encoders and vision transformers, without torch.
+"""Makes op graphs of transformers (decoders, encoders, vision) from their numbers, without torch.
 
-The ops are those that Hugging Face's code of GPT-2, OPT, BERT, Llama and ViT runs. Blocks are ``blocks.0``,
+The ops are the ops of Hugging Face's code of GPT-2, OPT, BERT, Llama and ViT. Blocks are ``blocks.0``,
 ``blocks.1``, ...; columns and rows of their products can be split in turn (Megatron, Shoeybi et al. 2019).
 Attention is one fused kernel, or written out op by op ("eager").
 """
@@ -25,11 +25,11 @@ BATCH, OTHER, REDUCE, OPAQUE = DimKind.BATCH, DimKind.OTHER, DimKind.REDUCE, Dim
 Attention = Literal["eager", "fused", "cudnn"]
 ATTENTIONS: tuple[Attention, ...] = ("eager", "fused", "cudnn")
 CORE = "core"
-"""Last part of the module path of what selective recomputation computes again (Korthikanti et al. 2022)."""
+"""Last part of the module path of ops in selective recomputation (Korthikanti et al. 2022)."""
 
 
 def attention_of(graph: OpGraph) -> Attention | None:
-    """How a graph computes attention; ``None``: it has none."""
+    """How a graph computes attention; ``None`` if it has no attention."""
     if any(op.attributes.get("cudnn") for op in graph.ops):
         return "cudnn"
     kinds = {op.kind for op in graph.ops}
@@ -37,7 +37,7 @@ def attention_of(graph: OpGraph) -> Attention | None:
 
 
 def in_cudnn(graph: OpGraph) -> OpGraph:
-    """The graph with its fused attention in kernels of cuDNN."""
+    """The same graph, but with cuDNN's kernels for its fused attention."""
     ops = tuple(
         replace(op, attributes={**op.attributes, "cudnn": True}) if op.kind == "attention" else op
         for op in graph.ops
@@ -46,7 +46,7 @@ def in_cudnn(graph: OpGraph) -> OpGraph:
 
 
 def _products(net: NetworkBuilder, module: str, x: str, size: TransformerSize) -> list[str]:
-    """Queries, keys and values: GPT in one product, the others in three."""
+    """Queries, keys and values. GPT computes them in one product, and the others in three."""
     narrow = size.head_dim * size.kv_heads
     widths = {"query": size.head_dim * size.heads, "key": narrow, "value": narrow}
     if size.family == "gpt":
@@ -59,7 +59,7 @@ def _products(net: NetworkBuilder, module: str, x: str, size: TransformerSize) -
 
 
 def _latent(net: NetworkBuilder, module: str, x: str, size: TransformerSize) -> list[str]:
-    """Queries, keys and values of latent attention: through narrow products with a norm in between."""
+    """Queries, keys and values of latent attention. They pass through narrow products and a norm."""
     made = []
     heads = size.heads * size.head_dim
     for source, rank, also, targets in (
@@ -77,14 +77,14 @@ def _latent(net: NetworkBuilder, module: str, x: str, size: TransformerSize) -> 
 
 
 def _rotated(net: NetworkBuilder, module: str, x: str, size: TransformerSize, written: bool) -> str:
-    """Rotary positions (Su et al. 2021): one kernel, or x cos + (x with halves exchanged) sin."""
+    """Rotary positions (Su et al. 2021), in one kernel or as x cos + (x with halves exchanged) sin."""
     if "cos" not in net.tensors:
         for table in ("cos", "sin"):
             net.tensor(table, (size.sequence, size.head_dim), "buffer", FLOAT_BYTES)
     cos, sin = (("cos", ("sequence", None)), ("sin", ("sequence", None)))
     if not written:
         return net.pointwise("rotary", f"{x}/rotary", x, cos, sin, module=module)
-    # Heads and tokens have changed places.
+    # The axes of heads and tokens were exchanged before.
     given: dict[str, Any] = {"module": module, STRIDED: True}
     along = net.pointwise("multiply", f"{x}/multiply", x, cos, **given)
     turned = net.pointwise("copy", f"{x}/turned", x, **given)
@@ -93,9 +93,9 @@ def _rotated(net: NetworkBuilder, module: str, x: str, size: TransformerSize, wr
 
 
 def _written_norm(net: NetworkBuilder, name: str, x: str, weight: str, rows: int = 1) -> str:
-    """RMSNorm an operation at a time: x / sqrt(mean(x^2) + eps) at fp32, times its weights.
+    """RMSNorm, one operation at a time: x / sqrt(mean(x^2) + eps) at fp32, times its weights.
 
-    With ``rows``, the last axis has so many rows side by side, and each is normalised alone (heads).
+    With ``rows``, the last axis has this number of rows side by side (heads). Each is normalised alone.
     """
     *leading, last = net.axes[x]
     shape = net.shape(x)
@@ -120,7 +120,7 @@ def _normalised_heads(net: NetworkBuilder, name: str, x: str, size: TransformerS
     """RMSNorm of each head of queries or keys (Qwen3)."""
     weight = net.tensor(f"{name}.weight", (size.head_dim,))
     if net.fuses:
-        # Each head by itself: split as a product with its weights is.
+        # Each head is normalised alone. So it can be split like a product with its weights.
         return net.pointwise("multiply", name, x, (weight, (None,)))
     return _written_norm(net, name, x, weight, net.shape(x)["features"] // size.head_dim)
 
@@ -128,7 +128,7 @@ def _normalised_heads(net: NetworkBuilder, name: str, x: str, size: TransformerS
 def attention(
     net: NetworkBuilder, module: str, x: str, size: TransformerSize, how: Attention
 ) -> str:
-    """Attention of a block with its products before and after; the name of what it gives."""
+    """Add the attention of a block, with the products before and after it. Returns the name of its output."""
     q, k, v = (_latent if size.kv_rank else _products)(net, module, x, size)
     if size.qk_norm:
         q = _normalised_heads(net, f"{module}.q_norm", q, size)
@@ -147,7 +147,7 @@ def _dims(size: TransformerSize) -> dict[str, int]:
         "heads": size.heads,
         "query": size.sequence,
         "key": size.sequence,
-        # Of latent attention the scores' products are wider than the values'.
+        # In latent attention, the products of the scores are wider than the products of the values.
         "head_dim": size.head_dim + size.rope // 2,
     }
 
@@ -175,7 +175,7 @@ def _fused(net: NetworkBuilder, module: str, qkv: tuple[str, ...], size: Transfo
 def _contiguous(
     net: NetworkBuilder, module: str, x: str, axes: tuple[str, ...], size: TransformerSize
 ) -> str:
-    """A copy with the heads in front; where keys have fewer heads, each is repeated for its queries."""
+    """A copy with the heads in front. If there are fewer heads of keys, each is repeated for its queries."""
     sizes = _dims(size)
     place = next(axis for axis in axes if axis in ("query", "key"))
     read: Axes = ("batch", place, "heads")
@@ -184,7 +184,7 @@ def _contiguous(
 
 
 def _masked(net: NetworkBuilder, core: str, scores: str, size: TransformerSize) -> str:
-    """The scores with what must not be seen set to least: causal, or BERT's padding."""
+    """The scores after the mask (causal, or BERT's padding), which sets hidden scores to the least number."""
     if size.family == "vit":
         return scores
     axes: Axes = ("query", "key") if _causal(size) else ("key",)
@@ -194,7 +194,7 @@ def _masked(net: NetworkBuilder, core: str, scores: str, size: TransformerSize) 
         "mask", f"{core}/mask", scores, ("mask", axes), module=core, in_next=True
     )
     if size.family == "opt":
-        # Its code also limits them from below.
+        # OPT's code also limits the scores from below.
         scores = net.pointwise("mask", f"{core}/mask#2", scores, module=core, in_next=True)
     return scores
 
@@ -246,7 +246,7 @@ def _eager(net: NetworkBuilder, module: str, qkv: tuple[str, ...], size: Transfo
 
 
 class _Network:
-    """One network while it is written."""
+    """A network while its graph is made."""
 
     def __init__(
         self, size: TransformerSize, how: Attention, written_gelu: bool, fuses: bool
@@ -255,7 +255,7 @@ class _Network:
         self.net = NetworkBuilder(fuses=fuses)
 
     def norm(self, name: str, x: str) -> str:
-        """LayerNorm, or RMSNorm, with its weights."""
+        """Add LayerNorm or RMSNorm, with its weights."""
         net, hidden = self.net, self.size.hidden
         vectors = [net.tensor(f"{name}.weight", (hidden,))]
         if self.size.family == "llama":
@@ -267,19 +267,19 @@ class _Network:
         return net.normalised("layer_norm", name, x, vectors)
 
     def drop(self, name: str, x: str, in_next: bool = False) -> str:
-        """Dropout; nothing where its probability is 0."""
+        """Add dropout, unless its probability is 0."""
         p = self.size.dropout
         return self.net.pointwise("dropout", name, x, p=p, in_next=in_next) if p else x
 
     def activation(self, module: str, x: str) -> str:
-        """The MLP's nonlinearity: ReLU, or GELU in one kernel or in Hugging Face's eight."""
+        """Add the MLP's nonlinearity: ReLU, or GELU in one kernel or in the eight of Hugging Face's code."""
         net = self.net
         if self.size.mlp == "relu":
             return net.pointwise("relu", f"{module}.relu", x)
         if not self.written_gelu:
             form = "tanh" if self.size.family == "gpt" else "none"
             return net.pointwise("gelu", f"{module}.gelu", x, approximate=form)
-        # 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), an operation at a time.
+        # 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), one operation at a time.
         act = f"{module}.gelu"
         half = net.pointwise("scale", f"{act}/half", x, module=act)
         cube = net.pointwise("pow", f"{act}/pow", x, module=act)
@@ -291,7 +291,7 @@ class _Network:
         return net.pointwise("multiply", f"{act}/multiply", half, inner, module=act)
 
     def mlp(self, module: str, x: str, ffn: int) -> str:
-        """A linear layer, a nonlinearity, and a second linear layer. Megatron splits the first layer by
+        """Add a linear layer, a nonlinearity, and a second linear layer. Megatron splits the first layer by
         columns, and the second one by rows."""
         net, size = self.net, self.size
         if size.mlp == "swiglu":
@@ -305,7 +305,7 @@ class _Network:
         return net.linear(f"{module}.down", inner, size.hidden, bias=size.bias)
 
     def experts(self, module: str, x: str) -> str:
-        """A mixture of experts: each token goes to ``top_k`` of them, evenly spread (Fedus et al. 2022)."""
+        """Add a mixture of experts. A token goes to ``top_k`` of them, evenly spread (Fedus et al. 2022)."""
         net, size = self.net, self.size
         router = net.linear(f"{module}.router", x, size.experts, bias=False)
         gates = net.normalised("softmax", f"{module}.router/softmax", router, ())
@@ -344,7 +344,7 @@ class _Network:
         return net.pointwise("add", f"{module}/add", combined, always, module=module)
 
     def _of_experts(self, name: str, x: str, out: int) -> str:
-        """A linear layer of every expert, on the tokens that came to it; weight (experts, out, in)."""
+        """Add a linear layer of each expert, on its own tokens. The weight has the axes experts, out, in."""
         net = self.net
         shape = net.shape(x)
         inner, experts = shape.pop("features"), shape["experts"]
@@ -365,7 +365,7 @@ class _Network:
         return net.add("linear", name, dims, list(reads), writes)
 
     def block(self, number: int, x: str) -> str:
-        """One layer: attention and MLP, each added to what it read."""
+        """Add a layer: attention and MLP. The output of each is added to its input."""
         net, size, module = self.net, self.size, f"blocks.{number}"
         for place, part in enumerate(("attention", "mlp"), start=1):
             inside = self.norm(f"{module}.ln_{place}", x) if size.prenorm else x
@@ -382,7 +382,7 @@ class _Network:
         return x
 
     def tokens(self) -> str:
-        """Embeddings of tokens and, but for rotary positions, of places."""
+        """Add the embedding of tokens, and also of positions, unless these are rotary."""
         net, size = self.net, self.size
         ids = net.tensor("input", (1, size.sequence), "input", TOKEN_BYTES)
         x = net.embedding("token", ids, size.vocabulary, size.embedding, size.sequence)
@@ -400,14 +400,14 @@ class _Network:
         return x if size.family == "opt" else self.drop("drop", x)
 
     def positions(self, x: str) -> str:
-        """Learned positions added to every sample."""
+        """Add learned positions to every sample."""
         table = self.net.tensor("position.weight", (self.size.positions, self.size.hidden))
         return self.net.pointwise(
             "add", "position", x, (table, ("sequence", "features")), module="position"
         )
 
     def patches(self) -> str:
-        """An image cut into patches by a convolution, with the class token in front."""
+        """Add a convolution that cuts an image into patches, and put the class token in front."""
         net, size = self.net, self.size
         side, hidden = size.image // size.patch, size.hidden
         image = net.tensor("input", (1, 3, size.image, size.image), "input")
@@ -444,12 +444,12 @@ class _Network:
         return self.drop("drop", self.positions(x))
 
     def first(self, x: str) -> str:
-        """The first token of each sample."""
+        """Take the first token of each sample."""
         shape = {"batch": 1, "features": self.size.hidden}
         return self.net.add("copy", "first", shape, [(x, ("batch", None, "features"))])
 
     def output(self, x: str) -> str:
-        """From the last block's output to logits, as the head says."""
+        """Add the ops from the output of the last block to the logits, for the given head."""
         net, size = self.net, self.size
         if size.head == "none":
             return x
@@ -477,14 +477,14 @@ def transformer(
     """The op graph of a transformer for one sample, at fp32.
 
     Args:
-        size: its numbers.
-        name: of the graph.
-        attention: ``fused``: one kernel, the scores are never in memory; ``eager``: written out, as Hugging
-            Face's eager code does it.
-        half: whether its weights have half precision, as in Megatron, DeepSpeed and llm-foundry. Their code
-            has RMSNorm, rotary positions and GELU (``gelu=auto``) in one kernel each. Scale and mask run
-            inside the softmax's kernel, dropout inside the addition's, and SiLU inside the product of gate
-            and up. Otherwise the code is Hugging Face's, which runs an operation at a time.
+        size: numbers of the transformer.
+        name: name of the graph.
+        attention: with ``fused``, attention is one kernel, and the scores are never in memory. With
+            ``eager``, it is written out, as in Hugging Face's eager code.
+        half: whether the weights have half precision, as in Megatron, DeepSpeed and llm-foundry. Their code
+            has one kernel each for RMSNorm, rotary positions and GELU (``gelu=auto``). Scale and mask run
+            inside the kernel of the softmax, dropout inside the kernel of the addition, and SiLU inside the
+            product of gate and up. Otherwise the code is Hugging Face's, which runs one operation at a time.
     """
     written = {"fused": False, "written": True, "auto": not half}
     network = _Network(size, attention, size.family == "gpt" and written[size.gelu], fuses=half)

@@ -1,9 +1,9 @@
-"""Relations between a view's axes and those of the tensor that it looks at.
+"""Relations between the axes of a view and the axes of its tensor.
 
 An axis of a tensor is an :class:`Atom`. A reshape that splits an axis splits its atom. A reshape that merges
 axes puts several atoms on one axis. A transpose moves atoms, and a select drops one. So even after many
-reshapes, a view knows for each of its axes which part of the stored tensor it is. Nothing has to be guessed
-from equal sizes. For example, an axis follows the batch if its atom came from the batch axis of the input.
+reshapes, a view knows which part of the stored tensor each of its axes is. The code never guesses this from
+equal sizes. For example, an axis follows the batch if its atom came from the batch axis of the input.
 
 This module needs no torch.
 """
@@ -19,27 +19,27 @@ from joulecast.errors import JoulecastError
 
 @dataclass(eq=False)
 class Atom:
-    """An axis, or a part of an axis that some view has split off. Atoms are compared by identity."""
+    """An axis, or a part of an axis that a view has split off. Atoms are compared by identity."""
 
     size: int
     batch: bool = False
     spatial: bool = False
-    """A row or column of an image or feature map."""
+    """Whether the axis is the rows or columns of an image or feature map."""
     parts: list[Atom] = field(default_factory=list)
-    """What it was split into, outermost first; empty for a leaf."""
+    """The atoms that this one was split into, outermost first. A leaf has none."""
     narrowed: list[Atom] = field(default_factory=list)
-    """Slices that were taken of it."""
+    """Slices of this atom."""
 
     def leaves(self) -> list[Atom]:
         """The parts that no view has split, outermost first."""
         return [leaf for part in self.parts for leaf in part.leaves()] if self.parts else [self]
 
     def family(self) -> list[Atom]:
-        """Itself and everything that was split or sliced from it, outermost first."""
+        """This atom and all atoms that were split or sliced from it, outermost first."""
         return [self, *(a for child in (*self.parts, *self.narrowed) for a in child.family())]
 
     def split(self, outer: int) -> tuple[Atom, Atom]:
-        """Split into ``outer`` and the rest."""
+        """Split this atom into an outer atom of size ``outer`` and an inner one."""
         first, second = (
             Atom(outer, spatial=self.spatial),
             Atom(self.size // outer, spatial=self.spatial),
@@ -49,12 +49,12 @@ class Atom:
 
 
 Axis = tuple[Atom, ...]
-"""The atoms of one axis of a view, outermost first; empty for an axis of size 1."""
+"""The atoms of one axis of a view, outermost first. An axis of size 1 has none."""
 
 
 @dataclass(frozen=True)
 class View:
-    """What an op is given: a stored tensor, seen through reshapes."""
+    """An operand of an op: a stored tensor, seen through reshapes."""
 
     tensor: str
     axes: tuple[Axis, ...]
@@ -65,7 +65,7 @@ class View:
         return tuple(prod(atom.size for atom in axis) for axis in self.axes)
 
     def leaves(self) -> tuple[Axis, ...]:
-        """The axes in the finest atoms known by now, those of size 1 left out."""
+        """The axes as leaves, without leaves of size 1."""
         return tuple(
             tuple(leaf for atom in axis for leaf in atom.leaves() if leaf.size > 1)
             for axis in self.axes
@@ -73,10 +73,10 @@ class View:
 
 
 def regroup(atoms: Iterable[Atom], sizes: Sequence[int]) -> list[Axis]:
-    """Deal the atoms out to axes of these sizes, in order, splitting atoms where an axis ends inside one.
+    """Put the atoms on axes of these sizes, in order. An atom is split if an axis ends inside it.
 
     Raises:
-        JoulecastError: the sizes cut the batch, or do not divide what they would have to.
+        JoulecastError: an axis would end inside the batch, or the sizes do not divide the sizes of the atoms.
     """
     left = [leaf for atom in atoms for leaf in atom.leaves() if leaf.size > 1][::-1]
     axes: list[Axis] = []
@@ -101,7 +101,7 @@ def regroup(atoms: Iterable[Atom], sizes: Sequence[int]) -> list[Axis]:
 
 
 def reshape(view: View, shape: Sequence[int]) -> View:
-    """The view in another shape with the same number of elements."""
+    """The view in another shape. The number of elements stays the same."""
     return View(view.tensor, tuple(regroup((a for axis in view.axes for a in axis), shape)))
 
 
@@ -138,8 +138,9 @@ def expand(view: View, shape: Sequence[int]) -> View:
 def narrow(view: View, axis: int, start: int, length: int) -> View:
     """``length`` entries of an axis from ``start``.
 
-    An even share of an axis (one of q, k, v) is a split axis with one index taken; any other slice is an atom
-    of its own that remembers what it was cut from.
+    If the slice is an even share of the axis (one of q, k and v), the axis is split, and the slice is the
+    inner part. If the slice consists of whole entries of the outermost atom, it gets a new atom, which that
+    atom remembers. Any other slice is a new atom without a relation to the axis.
     """
     axis %= len(view.axes)
     atoms = view.leaves()[axis]
@@ -169,11 +170,12 @@ class Unit:
     size: int
     batch: bool
     spatial: bool
-    """Rows or columns of a map, not merged with anything (merged, they are a sequence)."""
+    """Whether it is the rows or the columns of a map, not merged with another axis. Merged rows and columns
+    are a sequence."""
 
 
 def units(axis: Axis) -> list[Unit]:
-    """An axis as dims: one, unless the batch is merged with something else in it."""
+    """The dims that an axis stands for. There is one, unless the batch is merged with something else."""
     leaves = [leaf for atom in axis for leaf in atom.leaves()]
     groups: list[list[Atom]] = []
     for leaf in leaves:

@@ -28,11 +28,11 @@ class Least:
 
     step_s: float
     computing_s: float
-    """Seconds that a device computes, the mean over devices."""
+    """Seconds that a device computes (mean over devices)."""
 
 
 def _ops_s(ready: Prepared, program: StageProgram) -> tuple[float, float]:
-    """Seconds that a stage's ops take in the forward and in the backward of a micro-batch."""
+    """Seconds of a stage's ops in the forward and in the backward of a micro-batch."""
     graph, forward_s, backward_s = ready.graph, 0.0, 0.0
     for split, count in Counter(item.split for item in program.items).items():
         forward_s += count * ready.costs.cost(graph, split.op, split.parts, "forward").seconds
@@ -74,8 +74,8 @@ def least_seconds(flow: Flow, size: float) -> float:
 
 
 class _Turn(NamedTuple):
-    """Seconds to the end of a turn's last compute, of the first of its sends to the next stage, and of the
-    last sum of its gradients."""
+    """Seconds of a turn until the end of its last compute, of its first send to the next stage, and of its
+    last sum of gradients."""
 
     computed_s: float
     sent_s: float
@@ -83,7 +83,7 @@ class _Turn(NamedTuple):
 
 
 class _Class:
-    """A class of devices, and what its turns take at least."""
+    """A class of devices, and the least times of its turns."""
 
     def __init__(self, compiler: Compiler, number: int) -> None:
         self.compiler, self.number, self.transfers = compiler, number, compiler.transfers
@@ -110,8 +110,8 @@ class _Class:
         """The least time of a turn.
 
         Args:
-            begin_s: 0 to count from the begin of the turn, when all that it receives has arrived; minus
-                infinity to count from the arrival, when the turn has waited for nothing else.
+            begin_s: 0 counts from the begin of the turn, if everything that it receives has arrived. Minus
+                infinity counts from the arrival, if the turn has waited for nothing else.
         """
         messages, done = work.phase.messages, dict[int, float]()
         now = weights_s = begin_s
@@ -163,7 +163,7 @@ def least_time(compiler: Compiler) -> Least:
     """Seconds that a step takes at least."""
     mesh = compiler.device_mesh.classes
     classes = [_Class(compiler, number) for number in range(mesh.count)]
-    # Of the devices at a place of the pipeline, the fastest passes a micro-batch on.
+    # The fastest device at a place of the pipeline passes a micro-batch on.
     heads: dict[int, float] = {}
     tails: dict[int, float] = {}
     for each in classes:

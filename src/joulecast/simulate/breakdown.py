@@ -23,7 +23,7 @@ class Breakdown:
     exposed_communication_s: float
     bubble_s: float
     communication_s: float
-    """Something of the device's own travels, whether it computes meanwhile or not."""
+    """Seconds in which the device communicates, whether it also computes or not."""
 
     @property
     def step_s(self) -> float:
@@ -32,7 +32,7 @@ class Breakdown:
 
 
 def _merged(intervals: list[tuple[float, float]]) -> Intervals:
-    """Intervals without overlaps, in order."""
+    """Merge intervals that overlap, and sort them."""
     if not intervals:
         return np.empty((0, 2))
     starts, ends = np.array(intervals).T
@@ -44,12 +44,12 @@ def _merged(intervals: list[tuple[float, float]]) -> Intervals:
 
 
 def _common(first: Intervals, second: Intervals) -> float:
-    """Seconds in both of two lists of disjoint intervals."""
+    """Seconds that are in both of two lists of disjoint intervals."""
     return _covered(first, second[:, 1]) - _covered(first, second[:, 0])
 
 
 def _covered(intervals: Intervals, until: Intervals) -> float:
-    """Seconds of disjoint intervals before each of some times, summed over the times."""
+    """Seconds of disjoint intervals before each time in ``until``, summed over these times."""
     if not len(intervals):
         return 0.0
     before = np.concatenate([[0.0], np.cumsum(intervals[:, 1] - intervals[:, 0])])

@@ -37,8 +37,8 @@ _KINDS: dict[str, Kind] = {
     "reduce_scatter": "reduce_scatter",
     "alltoall": "all_to_all",
 }
-"""Tests that all GPUs of a node take part in alike. In ``sendrecv_perf``, one GPU of a node sends to the next
-node, whose share of the network cards is in no platform."""
+"""Tests in which all GPUs of a node do the same. In ``sendrecv_perf``, one GPU of a node sends to the next
+node. No platform has its share of the network cards."""
 
 
 def collective_seconds(
@@ -63,7 +63,7 @@ def _changed(platform: Platform, **facts: Any) -> Platform:
 
 
 def _on_gpus(platform: Platform, gpus: int) -> Platform:
-    """Nodes of which some GPUs take part, with their share of the network cards."""
+    """A platform with some of the GPUs of each node, and their share of the network cards."""
     cluster = platform.require_cluster()
     inner, outer = cluster.links
     share = gpus / cluster.devices_per_node
@@ -82,14 +82,14 @@ def simulated_seconds(platform: Platform, test: CollectiveTest) -> Floats:
 
 
 _LARGE_BYTES, _SMALL_BYTES = 16 << 20, 64 << 10
-"""Buffers that show a rate, as gradients and activations have them, and those that show a latency. Between
-them a library changes its protocol, which neither rate nor latency describes."""
+"""Least bytes of a buffer that shows a rate (gradients and activations have such sizes), and most bytes of
+one that shows a latency. In between, a library changes its protocol."""
 _LEAST_S = 1e-6
-"""Where the fit of a latency begins that is not known."""
+"""Start value for the fit of an unknown latency."""
 _TRIED = sorted(np.linspace(-5, 5, 41).tolist(), key=abs)
-"""Logarithms of the factors among which a fit begins, those first that change least."""
+"""Logarithms of the factors that a fit starts from. The factors that change least come first."""
 _ODD = 0.1
-"""Error beyond which a point counts less than its square: some are off tenfold."""
+"""Error above which a point counts less than its square, because some points are off tenfold."""
 
 
 @dataclass(frozen=True)
@@ -100,10 +100,10 @@ class ClusterLinks:
     within: list[CollectiveTest]
     """Tests within a node."""
     between: list[CollectiveTest]
-    """Tests between nodes, with as many GPUs of a node."""
+    """Tests between nodes. All use the same number of GPUs of a node."""
     ratios: dict[tuple[str, bool], float]
-    """Simulated over measured seconds of large buffers, the median, by collective and whether several nodes
-    took part."""
+    """Simulated over measured seconds of large buffers (median), by collective and whether it is between
+    nodes."""
 
     def text(self) -> str:
         """The fitted links, as lines for a person."""
@@ -132,7 +132,7 @@ class ClusterLinks:
 
 
 def _parts(tests: Iterable[CollectiveTest], large: bool) -> list[CollectiveTest]:
-    """Tests with their large points, or their small ones; those of the same GPUs are one."""
+    """Tests with their large or small points. Tests of one collective on the same GPUs are joined."""
     alike: dict[tuple[str, int, int], CollectiveTest] = {}
     for test in tests:
         shape = (test.collective, test.nodes, test.gpus)
@@ -164,7 +164,7 @@ def _with_facts(platform: Platform, level: int, facts: dict[str, float]) -> Plat
 def _fitted(
     platform: Platform, tests: Sequence[CollectiveTest], level: int, names: Sequence[str]
 ) -> Platform:
-    """The platform with that multiple of these facts with which the tests are off least."""
+    """Fit a platform: multiply the named facts by the factor with the least error of the tests."""
     if not tests:
         return platform
     cluster = platform.require_cluster()

@@ -20,7 +20,7 @@ Ints = NDArray[np.int64]
 
 
 Count = TypeVar("Count", float, NDArray[np.float64])
-"""A number of ranks, or an array of such."""
+"""A number of ranks, or an array of numbers of ranks."""
 
 
 def allreduce_steps(algorithm: Algorithm, ranks: Count) -> Count:
@@ -39,7 +39,7 @@ def allreduce_share(algorithm: Algorithm, ranks: Count) -> Count:
 
 
 _TREE_RATE = 0.9
-"""Of a ring's (NCCL's own tuning constant)."""
+"""Rate of a tree over the rate of a ring (NCCL's own tuning constant)."""
 
 
 def tree_share() -> float:
@@ -69,7 +69,7 @@ def sent_share(kind: Kind, algorithm: Algorithm, ranks: int) -> float:
 
 
 def _exchanges(groups: Ints, flow: Ints, shares: list[tuple[int, float]]) -> Hops:
-    """Every rank exchanges with the one whose place differs in one bit, at each distance a share."""
+    """Hops in which each rank exchanges with ranks whose place differs in one bit, a share with each."""
     ranks = groups.shape[1]
     places = np.arange(ranks)
     sources, targets, weights = [], [], []
@@ -119,9 +119,9 @@ def hops_of(kind: Kind, algorithm: Algorithm, groups: Ints, flow: Ints) -> Hops:
 
 
 Place = int | Literal["copies", "partial"]
-"""Sharded over this axis of the tensor, held in copies, or a partial sum."""
+"""How a mesh axis holds a tensor: sharded over this axis of the tensor, in copies, or as a partial sum."""
 Layout = tuple[tuple[str, Place], ...]
-"""By mesh axis, in the mesh's order; every axis is named."""
+"""Place by mesh axis, in the order of the mesh. Every axis is named."""
 
 
 def _place(access: Access, dim: str | None, absent: Place) -> Place:
@@ -169,7 +169,7 @@ def conversion(
     whole buffer."""
     steps: list[tuple[Kind, str, float]] = []
     now = dict(have)
-    # Sums come first, and those that leave less behind first of all: what follows moves fewer bytes.
+    # Sums come first, and sums that leave fewer bytes before the others, so that the rest moves fewer bytes.
     changes = [(axis, now[axis], place) for axis, place in want if now[axis] != place]
     changes.sort(key=lambda c: (c[1] != "partial", c[2] == "copies"))
     for axis, before, after in changes:

@@ -26,7 +26,7 @@ from joulecast.simulate.strategy import DDP_BUCKET, DDP_FIRST_BUCKET, Strategy
 from joulecast.simulate.transfers import Transfers
 
 OPTIMIZER = "optimizer"
-"""Label of its activities."""
+"""Label of the activities of the optimizer."""
 PROTEUS_BUCKETS = (FIRST_BUCKET_BYTES, BUCKET_BYTES)
 
 
@@ -39,9 +39,9 @@ class TurnWork:
     phase: Phase
     segments: list[Segment]
     buckets: Sequence[tuple[int, Bucket]] = ()
-    """Sent as soon as they are ready, each with its place among all."""
+    """Buckets that are sent as soon as they are ready, each with its place among all buckets."""
     afterwards: Sequence[tuple[int, Bucket]] = ()
-    """Sent when all else is done."""
+    """Buckets that are sent when everything else is done."""
 
     @cached_property
     def ready_after(self) -> dict[int, list[tuple[int, Bucket]]]:
@@ -63,16 +63,16 @@ class StagePlan:
     program: StageProgram
     buckets: list[Bucket]
     each: list[tuple[int, Bucket]]
-    """Buckets that are sent after every micro-batch, each with its place among all."""
+    """Buckets that are sent after every micro-batch, each with its place among all buckets."""
     first_forward: list[Segment]
     forward: list[Segment]
     backward: list[Segment]
     last_backward: list[Segment]
     weights: list[Segment]
-    """The gradients of weights, where the schedule leaves them for later."""
+    """Segments for the gradients of weights, if the schedule leaves them for later."""
     last_weights: list[Segment]
     works: dict[tuple[str, bool], TurnWork] = field(default_factory=dict)
-    """Work of its turns, by phase and whether it is the first forward or last backward of the step."""
+    """Work of turns, by phase and whether it is the first forward or last backward of the step."""
 
     @property
     def all_segments(self) -> Iterator[tuple[Phase, list[Segment]]]:
@@ -84,10 +84,10 @@ class StagePlan:
 
 
 def _weights_share(graph: OpGraph, op: Op) -> float:
-    """The share of an op's backward that gives the gradients of its weights.
+    """The share of an op's backward that computes the gradients of its weights.
 
-    A matrix product has one product for its weights and one for its input, unless that is data; all that a
-    lookup has is the gradient of its table. What else has weights (norms) gives both in one pass.
+    A matrix product has one product for its weights, and one for its input unless this is data. A lookup has
+    only the gradient of its table. Other ops with weights (norms) compute both gradients in one pass.
     """
     if op.kind == "timed":
         return float(op.attributes.get("weights_share", 0.0))
@@ -123,13 +123,13 @@ class Compiler:
         self.fuse = fuse
         self.training = training
         self.blocking = blocking
-        """Whether there is but one queue: compute waits for what was sent before it (an ablation)."""
+        """Whether compute waits for all messages that were sent before it, as in one queue (an ablation)."""
         self.split_backward = strategy.schedule == "zb-h1"
         self.activities = ActivityGraph()
         self.sources: dict[str, int] = {}
-        """Ops by how their cost is known."""
+        """Number of ops by the source of their cost."""
         self.shared: dict[object, int] = {}
-        """Activities that several classes take part in."""
+        """Activities in which several classes take part."""
         self._plans: dict[tuple[int, tuple[int, ...]], StagePlan] = {}
 
     def compile(self) -> ActivityGraph:
@@ -178,7 +178,7 @@ class Compiler:
             yield turn, self._work_of(plans[turn.chunk], turn, turn is edge[turn.chunk])
 
     def _work_of(self, plan: StagePlan, turn: Turn, at_edge: bool) -> TurnWork:
-        """The work of a turn; the first forward and the last backward of a chunk are at the edge."""
+        """The work of a turn. The first forward and the last backward of a chunk are at the edge."""
         key = (turn.phase, at_edge)
         if key not in plan.works:
             if turn.phase == "forward":
@@ -195,7 +195,7 @@ class Compiler:
         return TurnWork(program.stage, program.forward, plan.forward)
 
     def _backward(self, plan: StagePlan, turn: Turn, last: bool) -> TurnWork:
-        """A backward, or the part of it for the gradients of weights, and what it sends."""
+        """The work of a backward, or of its part for the gradients of weights, with its buckets."""
         phase, stage = plan.program.backward, plan.program.stage
         if turn.phase == "weights":
             phase = Phase(phase.steps)
@@ -221,10 +221,10 @@ class Compiler:
         self._update(streams, plans)
 
     def _plan(self, program: StageProgram, places: Mapping[str, int]) -> StagePlan:
-        """Cut a stage's phases into segments, with what they cost a device at these places."""
+        """Cut a stage's phases into segments, with their costs on a device at these places."""
         usual = (DDP_FIRST_BUCKET, DDP_BUCKET) if self.fuse else PROTEUS_BUCKETS
         if not self.strategy.overlap:
-            # What is sent after backward needs no buckets: Megatron and DeepSpeed send it as one.
+            # After the backward, gradients need no buckets: Megatron and DeepSpeed send them as one.
             usual = (math.inf, math.inf)
         buckets = buckets_of(program.gradients, self.strategy.bucket_bytes, usual)
         each = [
@@ -318,7 +318,7 @@ class Compiler:
         ]
 
     def _update(self, streams: DeviceStreams, plans: list[StagePlan]) -> None:
-        """The optimizer, and the gather of what it has updated."""
+        """Add the optimizer, and the gather of the weights that it has updated."""
         seconds = self.update_seconds(plans, streams.pace)
         if seconds > 0:
             streams.compute(

@@ -29,23 +29,24 @@ from joulecast.simulate.placement import PlacedOp
 from joulecast.simulate.strategy import Strategy
 
 _SHARED, _SHARED_TAIL = 0.055, 5
-"""Scale and degrees of freedom of what a GPU's steps share. Groups of ``recorded/training-steps`` are off by
-0.03 to 0.2 together. The larger, the more a single step moves unlike ones: it helps a GPU that is off
-altogether, and makes others worse where the step is an odd one. The error after one step is 6.2 % from 0.03
-to 0.055, and 7 % at 0.08; with all steps of a GPU made 15 % slower it is 12, 10 and 8 %."""
+"""Scale and degrees of freedom of the error that all steps of a GPU share. In ``recorded/training-steps``,
+the groups have a shared error of 0.03 to 0.2. With a larger scale, a single step changes different steps
+more. This helps if the whole GPU is off, and makes other steps worse if the step is an outlier. The error
+after one step is 6.2 % for scales from 0.03 to 0.055, and 7 % for 0.08. If all steps of a GPU are made 15 %
+slower, it is 12, 10 and 8 %."""
 _OWN, _OWN_TAIL = 0.08, 3
-"""The same of what is a step's own."""
+"""The same for the error that each step has alone."""
 _REACH = 1.0
-"""Doublings of a number of the setting over which what is a step's own falls to 1 / e. From 0.5 to 2 it makes
-no difference that shows."""
+"""Doublings of a number in the setting over which the correlation of steps' own errors falls to 1 / e. Values
+from 0.5 to 2 make no visible difference."""
 _REPEATS = 1e-4
-"""Share of a step's own that is not there again when it is repeated."""
+"""Share of a step's own error that a repeat of the step does not show."""
 _OF_DEVICES = 0.25
-"""What a doubling of the devices counts, where one of another number counts 1: their ops stay the same."""
+"""How much a doubling of the devices counts. Other doublings count 1, because they also change the ops."""
 _GRID = np.linspace(-2.3, 3.0, 1061)
 
 Setting = tuple[float, ...]
-"""Numbers that steps are compared by, as powers of two."""
+"""Numbers by which steps are compared, as exponents of two."""
 
 
 def step_setting(graph: OpGraph, strategy: Strategy, inference: bool) -> Setting:
@@ -64,7 +65,7 @@ def step_setting(graph: OpGraph, strategy: Strategy, inference: bool) -> Setting
         work / strategy.replicas,
         strategy.devices**_OF_DEVICES,
         *sizes,
-        # A forward pass says little of what is a training step's own.
+        # A forward pass says little about the own error of a training step.
         1 << 8 * inference,
     ]
     return tuple(np.log2(np.maximum(counts, 1)).tolist())
@@ -76,9 +77,9 @@ class MeasuredError:
 
     setting: Setting
     step: float
-    """Logarithm of the measured over the predicted seconds of the step."""
+    """Logarithm of the measured seconds of the step over the predicted ones."""
     ops: float
-    """The same of its ops, if these alone are to blame."""
+    """The same for the ops, if they cause the whole error."""
 
     @property
     def share(self) -> float:
@@ -110,7 +111,7 @@ class MeasuredSteps:
 
     @cached_property
     def _own(self) -> NDArray[np.float64]:
-        """What is the steps' own, divided among them: steps that are alike do not count twice."""
+        """The steps' own errors, divided so that similar steps do not count twice."""
         between = self._alike([error.setting for error in self.errors])
         left = np.array([error.ops - self.shared for error in self.errors])
         return np.linalg.solve(between + _REPEATS * np.eye(len(left)), left)
@@ -127,7 +128,7 @@ class Corrected:
     costs: CachedCosts
     evidence: MeasuredSteps
     remark: str | None = None
-    """What a person should know of the measured steps."""
+    """Remark for the user on the measured steps."""
     _known: dict[tuple[float, Setting], CachedCosts] = field(default_factory=dict, repr=False)
 
     def at(self, setting: Setting, passes: float) -> CachedCosts:
@@ -165,13 +166,14 @@ class HostPace:
     """How the host and the kernels of plain PyTorch keep a device busy."""
 
     share: float = 0.0
-    """Seconds in which the host starts a device's kernels, over those that they need there."""
+    """Seconds in which the host starts kernels, divided by the seconds in which the device runs them."""
     loaded: float = 1.0
-    """Share of these in which the kernels work. In the rest they start, end, or have threads that wait."""
+    """Share of the device's seconds in which kernels work. In the rest they start, end, or have waiting
+    threads."""
 
 
 NO_WAIT = HostPace()
-"""Code for half precision fuses its kernels, or replays them as a graph."""
+"""The pace of code that never waits for its host: it fuses its kernels, or replays them as a graph."""
 
 
 def host_pace(
@@ -202,7 +204,7 @@ def host_paces() -> tuple[float, float]:
 
 
 StepKind = Literal["one", "several", "experts"]
-"""On one device, on several, or of a mixture of experts: errors differ by these."""
+"""Steps on one device, on several devices, or of a mixture of experts. Their errors differ."""
 
 _RESTS_ON = {
     "kernels": "description",

@@ -28,7 +28,7 @@ def _accesses(
         # Gradients of a tensor that several ops read are added up.
         readers = graph.readers[access.tensor]
         ends = bool(readers) and (readers[0] is op, readers[-1] is op)
-        # Of a weight that several need at another size, one makes the cast.
+        # If several ops need a weight at another size, one of them makes the cast.
         casts = access in cast and casts_first(graph, op, access)
         found.append((place, access.axes, tensor.shape, tensor.itemsize, tensor.role, ends, casts))
     return tuple(found)

@@ -59,7 +59,7 @@ def numbered(values: NDArray[Any]) -> Ints:
 
 
 def _one_of(columns: list[Ints]) -> Ints:
-    """One number for each distinct row of the columns, in the order in which devices show them."""
+    """Number the distinct rows of the columns, in the order of their first devices."""
     row = np.zeros(len(columns[0]), dtype=np.uint64)
     for place, column in enumerate(columns):
         row += scrambled(column + (place << 40))
@@ -73,9 +73,9 @@ class Classes:
     of_device: Ints
     """The class of each device."""
     first: Ints
-    """A device of each class, which stands for all of it."""
+    """A device of each class, which represents the whole class."""
     size: Ints
-    """Devices in each class."""
+    """Number of devices in each class."""
 
     @property
     def count(self) -> int:
@@ -119,7 +119,7 @@ class DeviceMesh:
     place: dict[str, Ints]
     """Place of each device along each axis."""
     pace: np.ndarray
-    """How many times as long a device computes (a straggler more than 1)."""
+    """Factor on the time that each device computes. It is above 1 for a straggler."""
     classes: Classes
 
     @property
@@ -196,8 +196,8 @@ def build_device_mesh(
         own.append(place["pipeline"])
     own += [(place[axis] < more).astype(np.int64) for axis, more in uneven(items)]
     if by_place:
-        # Exchanges by halves among a number of ranks that is no power of two treat their places unlike, and
-        # so they do where nodes of such a number cut the halves.
+        # Exchanges by halves treat places differently if the number of ranks is no power of two. They also do
+        # so if nodes whose size is no power of two cut the halves.
         cut = any(width & (width - 1) for width in widths if width < devices)
         own += [place[axis] for axis, size in mesh.items() if cut or size & (size - 1)]
     grouped = {axis: None for axis, size in mesh.items() if size > 1}

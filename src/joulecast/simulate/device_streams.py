@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 _AT_THE_END = -1
-"""In place of the micro-batch of what is sent once a step."""
+"""Number in place of the micro-batch, for messages that are sent once a step."""
 
 
 class DeviceStreams:
@@ -39,7 +39,7 @@ class DeviceStreams:
         self.pace = compiler.device_mesh.pace_of(number)
         self.last_compute: int | None = None
         self.last_on: dict[object, int] = {}
-        """Last message on each stream."""
+        """The last message on each stream."""
         self.gradient_messages: list[int] = []
 
     def _now(self) -> list[int]:
@@ -54,7 +54,7 @@ class DeviceStreams:
         self.last_compute = self.activities.add(activity, [*before, *after])
 
     def _queued(self, stream: object, activity: int) -> None:
-        """First in, first out: a message waits for the one before it on its stream."""
+        """Let a message wait for the message before it on its stream (first in, first out)."""
         before = self.last_on.get(stream)
         if before is not None and before != activity:
             self.activities.wait(activity, before)

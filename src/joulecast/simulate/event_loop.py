@@ -27,16 +27,16 @@ class Activity:
 
     label: str
     devices: tuple[int, ...]
-    """Who is busy with it: one device that computes, or all members of a transfer."""
+    """Devices that are busy: the device that computes, or all members of a transfer."""
     work: float
     usage: Usage | None = None
     """Ports of a transfer; ``None`` for compute."""
     latency: float = 0.0
     """Seconds before a transfer's bytes flow."""
     gradient: bool = False
-    """Whether it is gradient communication, which compute overlaps at a price."""
+    """Whether it sends gradients. If compute overlaps such a transfer, both may become slower."""
     parts: tuple[Any, ...] = ()
-    """What was fused into it, for the explanation of a step."""
+    """Parts that were fused into the activity, for the explanation of a step."""
     successors: list[int] = field(default_factory=list)
     waits_for: int = 0
 
@@ -94,11 +94,11 @@ class TimedActivity:
 
 
 _SAME_TIME = 1e-12
-"""Seconds, relative to now: events this close are one event, so that ranks in step stay in step."""
+"""Relative tolerance of times. Events within it are one event, so that equal ranks stay together."""
 
 
 class _Run:
-    """The state of one execution: what is under way, how fast, and what ends when."""
+    """The state of one execution: the running activities, their rates, and when they end."""
 
     def __init__(self, graph: ActivityGraph, links: SharedLinks, slowdown: Slowdown) -> None:
         self.activities = graph.activities
@@ -120,7 +120,7 @@ class _Run:
         self.sending: dict[int, set[int]] = {}
         self.flowing = [False] * count
         self.queued: dict[int, set[int]] = {}
-        """Gradient transfers of each device whose gradients are there, under way or not."""
+        """Gradient transfers of each device whose gradients are ready, whether they run or not."""
         self.now = 0.0
         self.ready: list[int] = []
         self.changed_flows: set[int] = set()
@@ -149,7 +149,7 @@ class _Run:
             self._flow(activity)
 
     def _flow(self, activity: int) -> None:
-        """Compute, or the bytes of a transfer, get going; rates are set once all of now has started."""
+        """Start compute, or the bytes of a transfer. Rates are set after everything has started."""
         work = self.activities[activity]
         usage = work.usage
         self.flowing[activity] = True
@@ -171,7 +171,7 @@ class _Run:
                     self.changed_compute.add(self.computing[device])
 
     def _finish(self, activity: int) -> None:
-        """An activity is over."""
+        """End an activity."""
         work = self.activities[activity]
         self._stop(activity)
         self.end[activity] = self.now
@@ -187,7 +187,7 @@ class _Run:
                 self.ready.append(later)
 
     def _stop(self, activity: int) -> None:
-        """What computed or flowed does so no more."""
+        """Stop the compute or the flow of an activity."""
         work = self.activities[activity]
         self.flowing[activity] = False
         self.version[activity] += 1
@@ -207,9 +207,9 @@ class _Run:
                         self.queued[device].discard(activity)
 
     def _stretch(self, activity: int, slowdown: float) -> None:
-        """The paper's overlap: a whole activity takes longer, once, if it meets the other kind at all.
+        """Make a whole activity longer, once, if it overlaps the other kind at all (the paper's overlap).
 
-        A transfer overlaps the compute that still runs once its gradients are there, even while it queues.
+        A transfer overlaps compute that still runs when its gradients are ready, even if it is queued.
         """
         if not self.stretched[activity]:
             self.stretched[activity] = True
@@ -238,7 +238,7 @@ class _Run:
             self._set_rate(activity, self.fair[activity])
 
     def _settle(self) -> None:
-        """Start what is ready and give everything that changed its new rate."""
+        """Start activities that are ready, and update all rates that changed."""
         while self.ready:
             self._begin(self.ready.pop())
         if self.changed_flows:

@@ -48,7 +48,7 @@ def split_batch(graph: OpGraph, placements: Placements, axis: str) -> None:
 
 
 def _gives_words(graph: OpGraph, op: Op) -> bool:
-    """Whether an op is the product with a vocabulary before the loss, which Megatron splits by words."""
+    """Whether an op is the product with the vocabulary before the loss, which Megatron splits by words."""
     readers = [reader for access in op.writes for reader in graph.readers[access.tensor]]
     if op.kind != "linear" or all(reader.kind != "cross_entropy" for reader in readers):
         return False
@@ -57,7 +57,7 @@ def _gives_words(graph: OpGraph, op: Op) -> bool:
 
 
 def _feeds_matmul(graph: OpGraph, op: Op) -> bool:
-    """Whether a later matrix product takes what this op writes, with nothing but pointwise ops between."""
+    """Whether a later matrix product reads the output of this op, with only pointwise ops between them."""
     waiting = [access.tensor for access in op.writes]
     seen = set(waiting)
     while waiting:
@@ -76,7 +76,7 @@ def _feeds_matmul(graph: OpGraph, op: Op) -> bool:
 
 
 def _followed_dim(op: Op, shards: Mapping[str, int], graph: OpGraph) -> str | None:
-    """The dim that an op must split to keep the shards of what it reads; none if it cannot."""
+    """The dim that an op must split to keep the shards of its inputs; ``None`` if it cannot."""
     return _sharded_dim(op, shards, graph, DimKind.OTHER, DimKind.BATCH)
 
 
@@ -112,7 +112,7 @@ def split_products(
         elif op.kind == "cross_entropy":
             dim = _sharded_dim(op, shards, graph, DimKind.REDUCE)
         elif op.kind == "embedding":
-            # The table is split by its rows; looking up elsewhere adds zero (Megatron).
+            # The table is split by its rows. A look-up of other rows adds zero (Megatron).
             dim = next((d.name for d in row_dims(graph, op) if d.size >= size), None)
         elif op.kind in ("linear", "conv2d") and op.attributes.get("groups", 1) == 1:
             rows = {d.name for d in row_dims(graph, op) if d.size >= size}
@@ -135,15 +135,15 @@ def split_products(
 
 
 _BETWEEN = ("layer_norm", "rms_norm", "pow", "dropout", "add")
-"""Kinds of ops between two products that tensor parallelism splits: each position by itself."""
+"""Kinds of ops between two products of tensor parallelism. They compute each position alone."""
 _OF_NORM = ("other", "scale", "multiply")
-"""Those of a norm that is written out: they keep the split of what they read."""
+"""Kinds of ops in a norm that is written out. They keep the split of their inputs."""
 
 
 def _sequence_of(op: Op, split: Container[str] = ()) -> Dim | None:
     """The dim along which an op between two products can be split by position.
 
-    ``split``: tensors that are split so.
+    ``split`` has the tensors that are split in this way.
     """
     dims = [d for d in op.dims if d.name == "sequence" and d.kind is DimKind.OTHER]
     between = op.kind in _BETWEEN or any(dim.name == "experts" for dim in op.dims)
@@ -219,7 +219,7 @@ def follow(graph: OpGraph, placements: Placements, axis: str) -> None:
 
 
 def _experts_of(graph: OpGraph, op: Op) -> Dim | None:
-    """The experts of an op that has weights of each of them."""
+    """The dim of the experts, if an op has weights for each expert."""
     if "experts" not in _weight_axes(graph, op):
         return None
     return next((d for d in op.dims if d.name == "experts" and d.kind is DimKind.OTHER), None)
@@ -240,7 +240,7 @@ def split_experts(graph: OpGraph, placements: Placements, axis: str, size: int) 
             raise JoulecastError(
                 f"strategy: ep={size} does not divide the {experts.size} experts of op `{op.name}`"
             )
-        # What is computed element by element between two products of the experts stays with them.
+        # Element-wise ops between two products of the experts stay with the experts.
         dim = experts.name if experts else _sharded_dim(op, shards, graph, DimKind.OTHER)
         if dim is not None:
             placement[axis] = dim

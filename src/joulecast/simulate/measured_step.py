@@ -85,7 +85,7 @@ class _Steps(BaseModel):
 
 
 _SHOWN = 10
-"""Records of a folder that an error shows."""
+"""Largest number of records of a folder that an error shows."""
 
 
 _PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}
@@ -93,7 +93,7 @@ _REPLICAS = "DistributedDataParallel"
 
 
 _OWN_PRECISIONS = {"bf16": "amp", "fp32": "fp32"}
-"""A campaign trains at bf16 by autocast, and keeps the weights at fp32."""
+"""Precisions of campaigns in the simulator. At bf16, a campaign uses autocast, with weights at fp32."""
 
 
 def precision_of(info: RunInfo) -> str | None:
@@ -111,8 +111,8 @@ def precision_of(info: RunInfo) -> str | None:
 
 
 def _captured_step(record: Path, info: RunInfo, step_s: float, batch: int) -> MeasuredStep | None:
-    """The step of a training that was captured; ``None``: it was not, or ran on no GPU, or its ranks are
-    joined by something else than DistributedDataParallel."""
+    """The step of a captured training. It is ``None`` if the training was not captured, used no GPU, or has
+    ranks without DistributedDataParallel."""
     network, seen, ranks = record / NETWORK, info.observed_step, info.spec.ranks
     precision = precision_of(info)
     if not network.is_file() or seen is None or precision is None:
@@ -132,12 +132,12 @@ def _captured_step(record: Path, info: RunInfo, step_s: float, batch: int) -> Me
 
 
 _IMAGES = {"image_size": 224, "patch_size": 16, "classes": 1000}
-"""Of the shipped graphs of torchvision's networks. (Inception's images are larger.)"""
+"""Sizes of the shipped graphs of torchvision's networks. (Inception's images are larger.)"""
 
 
 def _campaign_step(record: Path, info: RunInfo, step_s: float, batch: int) -> MeasuredStep | None:
-    """The step of a campaign's own training on GPUs; ``None``: it was another, or its network or size has no
-    shipped graph."""
+    """The step of a campaign's own training on GPUs. It is ``None`` for any other training, or if no graph is
+    shipped for its network and size."""
     workload, precision = info.spec.workload, precision_of(info)
     if workload is None or precision is None:
         return None
@@ -163,10 +163,10 @@ def _infos(folder: Path) -> Iterator[tuple[Path, RunInfo]]:
 
 
 def _recorded_steps(folder: Path) -> list[MeasuredStep]:
-    """The steps of run records whose networks were captured, or are those of a campaign.
+    """The steps of run records whose networks were captured, or belong to a campaign.
 
     Raises:
-        JoulecastError: there are none. It says what the records lack, and the file to write.
+        JoulecastError: there are none. The error says what the records lack, and which file to write.
     """
     lines, found = [], []
     for record, info in _infos(folder):

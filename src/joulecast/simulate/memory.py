@@ -30,11 +30,11 @@ class Memory:
     gradients_bytes: float
     optimizer_bytes: float
     activations_bytes: float
-    """At the peak."""
+    """Bytes of activations at the peak."""
     at_op: str
     """The op at the peak."""
     communication_bytes: float = 0.0
-    """Buffers of the communication library."""
+    """Bytes of the communication library's buffers."""
 
     @property
     def state_bytes(self) -> float:
@@ -55,7 +55,7 @@ def _activations(
     keeps: bool,
     op_cache: OpCache,
 ) -> tuple[float, str]:
-    """Most bytes of activations on a device, and the op where; without a backward, of one forward."""
+    """Most bytes of activations on a device, and the op. Without a backward, it is the peak of a forward."""
     chunks = [
         stage_peaks(graph, strategy, program, shape, keeps, op_cache)
         for program, shape in zip(programs, shapes, strict=True)
@@ -92,9 +92,9 @@ def _anew(
     training: TrainingSetup,
     op_cache: OpCache,
 ) -> tuple[float, float, str]:
-    """Bytes of activations and of gradients at the peak, and the op, if each step makes its gradients anew.
+    """Bytes of activations and of gradients at the peak, and its op, if each step makes its gradients again.
 
-    Plain PyTorch on one GPU does so: ``zero_grad`` frees them. Wrappers and frameworks keep buffers for them.
+    Plain PyTorch on one GPU does so: ``zero_grad`` frees them. Wrappers and frameworks keep buffers.
     """
     found = stage_peaks(graph, strategy, program, shape, not training.inference, op_cache)
     activations, gradients = found.with_gradients
@@ -104,8 +104,7 @@ def _anew(
 
 
 def _largest_block(programs: list[StageProgram], without: Collection[str] = ()) -> float:
-    """Bytes of the whole weights of the largest block that is gathered from its shards (ZeRO-3), some
-    weights left out."""
+    """Bytes of the whole weights of the largest block that is gathered (ZeRO-3), ``without`` some weights."""
     blocks = [weights for program in programs for weights in program.gathered.values()]
     return max(
         (sum(w.bytes for name, w in weights.items() if name not in without) for weights in blocks),
@@ -114,9 +113,9 @@ def _largest_block(programs: list[StageProgram], without: Collection[str] = ()) 
 
 
 def _gathered(programs: list[StageProgram]) -> float:
-    """Bytes of whole weights that are there at once where they are kept in shards (ZeRO-3).
+    """Bytes of whole weights that exist at the same time, if they are kept in shards (ZeRO-3).
 
-    Two blocks': one that computes, and the next, gathered ahead; and those that a later block shares.
+    They are the weights of two blocks (one computes, the next is gathered ahead), and shared weights.
     """
     blocks = Counter(
         (program.stage, name)
@@ -137,7 +136,7 @@ def _gathered(programs: list[StageProgram]) -> float:
 def _gradients_bytes(
     strategy: Strategy, programs: list[StageProgram], weights: list[Sharding]
 ) -> float:
-    """Bytes of gradients: shards, and a block's before it is scattered, or whole where they add up first."""
+    """Bytes of gradients. They are shards and one whole block, or all whole if they are added up first."""
     scattered = strategy.micro_batches == 1 or strategy.scatter == "each"
     if not scattered:
         return sum(weight.bytes for weight in weights)
@@ -145,14 +144,14 @@ def _gradients_bytes(
 
 
 def _kept(weight: Sharding, level: int) -> float:
-    """Bytes of the size of a weight that a device keeps, if they are sharded from a level of ZeRO on."""
+    """Bytes that a device keeps of a tensor of a weight's size, sharded from this level of ZeRO on."""
     return weight.bytes / (weight.shards if weight.zero >= level else 1)
 
 
 def _communicators(strategy: Strategy) -> int:
-    """Groups of devices that a device talks in: one for each axis, as data parallelism alone has one.
+    """Number of groups in which a device communicates: one for each axis.
 
-    Megatron's code has two more: all devices, and those that hold one model, for overflows and norms.
+    If not only data are split, Megatron's code has two more: all devices, and the devices of one model.
     """
     axes = {axis for axis, size in strategy.mesh.items() if size > 1}
     return len(axes) + (2 if axes - {"data"} else 0)
@@ -200,7 +199,7 @@ def memory_of(
 
 
 def _blocks(program: StageProgram) -> Hashable:
-    """How the ops of a stage are grouped into blocks that are gathered, and sharded."""
+    """The block of each op of a stage (a block is gathered as a whole), and its level of ZeRO."""
     numbers: dict[str, int] = {}
     return tuple((numbers.setdefault(item.unit, len(numbers)), item.zero) for item in program.items)
 

@@ -35,7 +35,7 @@ class NetworkCalibration:
     algorithm: Algorithm
     bytes_per_s: Annotated[float, Field(ge=1, le=1e18, allow_inf_nan=False)]
     latency_s: _Seconds
-    """Of a step of a collective."""
+    """Seconds of latency of a step of a collective."""
     launch_s: _Seconds
     mape_percent: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     points: Annotated[int, Field(ge=1)]

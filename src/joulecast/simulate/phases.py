@@ -12,7 +12,7 @@ from joulecast.simulate.placement import PlacedOp
 from joulecast.simulate.strategy import DDP_BUCKET, DDP_FIRST_BUCKET, shards_state
 
 Key = tuple[str, Direction, Layout, int, int]
-"""What is sent between stages: tensor, direction, layout, from, to."""
+"""Key of a tensor that is sent between stages: tensor, direction, layout, from stage, to stage."""
 
 
 @dataclass
@@ -23,7 +23,7 @@ class Step:
     direction: Direction
     again: bool = False
     needs: list[int] = field(default_factory=list)
-    """Messages that it waits for."""
+    """Messages to wait for."""
     receives: list[Key] = field(default_factory=list)
 
 
@@ -36,14 +36,14 @@ class Message:
     bytes: float
     label: str
     after: int
-    """The step that makes what it carries; -1: the start of the phase."""
+    """The step that makes the content of the message; -1: the start of the phase."""
     behind: list[int] = field(default_factory=list)
-    """Messages that it waits for."""
+    """Messages to wait for."""
     key: Key | None = None
     weights: bool = False
     """Whether it gathers weights (ZeRO-3)."""
     received: Key | None = None
-    """What it gathers of another stage, of which each tensor rank has received its part."""
+    """Tensor of another stage that the message gathers, after each tensor rank has received its part."""
 
 
 @dataclass
@@ -64,13 +64,13 @@ class WeightGradient(NamedTuple):
 
     tensor: Tensor
     axes: tuple[str, ...]
-    """Mesh axes along which it is a partial sum."""
+    """Mesh axes along which the gradient is a partial sum."""
     after: int
     unit: str
     sharding: "Sharding"
-    """Of its weight."""
+    """Sharding of the weight."""
     share: float = 1.0
-    """Its bytes over those of the weight."""
+    """Bytes of the gradient over the bytes of the weight."""
 
     @property
     def bytes(self) -> float:
@@ -106,10 +106,10 @@ class Sharding(NamedTuple):
     """How the training state of a weight is divided over replicas."""
 
     bytes: float
-    """Of the weight that a device computes with."""
+    """Bytes of the weight that a device computes with."""
     zero: int
     axis: str
-    """Mesh axis of the shards, or two joined by ``+``; empty: there are none."""
+    """Mesh axis of the shards, or two axes joined by ``+``; empty: there are no shards."""
     shards: int
 
 
@@ -164,7 +164,7 @@ class Bucket:
     axes: tuple[str, ...]
     zero: int
     unit: str = ""
-    """The block that they are of, where each block's are sent by themselves."""
+    """The block of the gradients, if the gradients of each block are sent alone."""
 
 
 def buckets_of(
@@ -202,9 +202,9 @@ class Segment:
     needs: list[int] = field(default_factory=list)
     receives: list[Key] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
-    """Messages that start when it ends."""
+    """Messages that start when the segment ends."""
     parts: tuple[tuple[Step, float], ...] = ()
-    """Its steps and their seconds."""
+    """The steps of the segment, and their seconds."""
     seconds: float = 0.0
 
 

@@ -73,7 +73,7 @@ class Blocks:
     of_op: list[int]
     """The block of each op."""
     crossing_bytes: list[int]
-    """Bytes of the activations that a cut before each block would have to send."""
+    """Bytes of the activations that must be sent for a cut before each block."""
 
 
 def blocks_of(graph: OpGraph) -> Blocks:
@@ -81,7 +81,7 @@ def blocks_of(graph: OpGraph) -> Blocks:
     units = [unit_of(op.module) for op in graph.ops]
     of_op = list(accumulate((one != other for one, other in pairwise(units)), initial=0))
     block_of = dict(zip((op.name for op in graph.ops), of_op, strict=True))
-    # What begins to cross at a cut, and what has crossed the last one before it.
+    # Bytes that begin to cross at a cut, less the bytes that crossed only cuts before it.
     change = [0] * (of_op[-1] + 2)
     for name, op in graph.producer.items():
         last = max((block_of[reader.name] for reader in graph.readers[name]), default=-1)
@@ -120,7 +120,7 @@ def cut_stages(
         raise JoulecastError(
             f"strategy: {_stages(strategy)}, but {graph.name} has {has} blocks; take {most} stages or fewer"
         )
-    # What crosses a cut is sent forward, and its gradient back.
+    # An activation that crosses a cut is sent forward, and its gradient back.
     replicas = strategy.replicas
     sends = tuple(2 * size / replicas * send_s_per_byte for size in blocks.crossing_bytes)
     weights = [0.0] * count

@@ -29,11 +29,11 @@ from joulecast.simulate.recomputation import attention_cores
 from joulecast.simulate.strategy import REPLICAS, Node, Strategy
 
 Placement = Mapping[str, str]
-"""The dim that is split along each mesh axis; axes that are not named hold copies."""
+"""The dim that is split along each mesh axis. An axis that is not named holds copies."""
 
 
 _PADDED_FROM = 1000
-"""Elements of a part from which a dim is padded to parts of one size, as Megatron pads vocabularies."""
+"""Least elements of a part for which a dim is padded to equal parts, as Megatron pads vocabularies."""
 
 
 def remainder(size: int, parts: int) -> int:
@@ -46,12 +46,12 @@ class Split:
     """How a mesh divides an op. Ops that differ only in their names share one object."""
 
     op: Op
-    """One of them."""
+    """One of the ops that are divided in this way."""
     placement: Placement
     parts: Mapping[str, float]
-    """Into how many parts each split dim is divided."""
+    """Number of parts of each split dim."""
     uneven: tuple[tuple[str, int], ...]
-    """Axes along which the first places have one element more, and how many they are."""
+    """Axes along which the first places have one more element, and the number of these places."""
     has_backward: bool
 
 
@@ -62,9 +62,9 @@ class PlacedOp(NamedTuple):
     stage: int
     split: Split
     unit: str
-    """The repeated block that it belongs to: what is recomputed, gathered and cut as a whole."""
+    """The repeated block of the op. It is recomputed, gathered and cut as a whole."""
     recompute: str
-    """What it is computed again with for its backward; empty: it is not."""
+    """The group of ops that is recomputed with this op for the backward; empty: none."""
     zero: int
 
     @property
@@ -92,7 +92,7 @@ def _split_of(op: Op, placement: Placement, mesh: Mapping[str, int], has_backwar
 def _splits_of(
     graph: OpGraph, placements: Placements, mesh: Mapping[str, int], numbers: Mapping[str, int]
 ) -> list[Split]:
-    """How each op is divided, one object for those that are alike."""
+    """The split of each op. Ops that are divided in the same way share an object."""
     known: dict[Hashable, Split] = {}
     found = []
     for op, placement in zip(graph.ops, placements, strict=True):
@@ -123,7 +123,7 @@ def _within(module: str, path: str) -> bool:
 
 
 def _settle_splits(graph: OpGraph, strategy: Strategy) -> tuple[list[dict[str, str]], list[Node]]:
-    """What the tree says of each op: dims by mesh axis, and the inherited rest."""
+    """The settings of the tree for each op: dims by mesh axis, and the other settings, with inheritance."""
     placements: list[dict[str, str]] = [{} for _ in graph.ops]
     settings = [strategy.tree for _ in graph.ops]
 
@@ -242,7 +242,7 @@ def _placed(
     placed = []
     for op, stage, split, setting in zip(graph.ops, stages, splits, settings, strict=True):
         unit = unit_of(op.module)
-        # What stands before and behind the blocks is kept, as training frameworks do.
+        # Ops before and behind the blocks are not recomputed, as in training frameworks.
         again = unit if setting.recompute and unit[-1:].isdigit() else ""
         if setting.recompute == "selective":
             again = cores.get(op.name, "")
@@ -296,7 +296,7 @@ def place(
 def _split(
     graph: OpGraph, strategy: Strategy, placements: Placements, numbers: Mapping[str, int]
 ) -> list[Split]:
-    """Infer what the settings leave open of the placements."""
+    """Infer the parts of the placements that the settings leave open."""
     used = _axes_of_tree(strategy.tree)
     for axis, size in strategy.mesh.items():
         if axis == "pipeline" or size == 1:
@@ -334,7 +334,7 @@ def _cut(
     splits: list[Split],
     settings: list[Node],
 ) -> list[int]:
-    """The stage of each op: as the settings have it, or even ones."""
+    """The stage of each op, from the settings or by an even cut."""
     numbers = [setting.stage for setting in settings]
     if strategy.stages > 1 and any(stage is None for stage in numbers):
         if any(stage is not None for stage in numbers):

@@ -127,16 +127,16 @@ class ProgramBuilder:
         tensor_overlap: bool = False,
     ) -> None:
         self.graph = graph
-        # Attention takes the keys of other devices while it computes with those that have come.
+        # Attention receives keys of other devices while it computes with the keys that have arrived.
         self.in_parts = ("tensor", "context") if tensor_overlap else ("context",)
         """Axes along which activations travel in parts, while the op next to them computes."""
         self._phases = WrittenPhases() if written is None else written
         self.gradient_share = gradient_share
-        """Bytes of a gradient over those of its weight."""
+        """Bytes of a gradient over the bytes of its weight."""
         self.shards_kept = shards_kept
-        """Whether of what is gathered for a product only the shard is kept for backward (Megatron)."""
+        """Whether a tensor that a product gathers is kept for the backward only as a shard (Megatron)."""
         self.parts_sent = parts_sent
-        """In how many parts tensor ranks send to another stage what all of them have (Megatron)."""
+        """Parts in which tensor ranks send a tensor to another stage if all of them have it (Megatron)."""
         self.placed = placed
         # Collectives along the pipeline axis do not exist: stages send to each other.
         self.mesh = {axis: size for axis, size in mesh.items() if axis != "pipeline"}
@@ -147,7 +147,7 @@ class ProgramBuilder:
         """Axes along which ZeRO can shard."""
         self._shardings: dict[tuple[str, str], Sharding] = {}
 
-    # What only phases ask for, and memory does not.
+    # Only phases use the following properties. Memory does not.
     @cached_property
     def readers(self) -> dict[str, list[tuple[PlacedOp, Access]]]:
         """The ops that read each tensor."""
@@ -169,11 +169,11 @@ class ProgramBuilder:
     def _convert(
         self, phase: Phase, tensor: str, have: Layout, want: Layout, after: int, what: str
     ) -> list[int]:
-        """Messages of a conversion, one behind the other; gives the last that is waited for, if any."""
+        """Add the messages of a conversion in order. Returns the last one to wait for, if any."""
         last: list[int] = []
         for kind, axis, size in conversion(self.graph.tensors[tensor], have, want, self.mesh):
             label = f"{kind} {what}{tensor}"
-            # In parts only one is waited for: the first of a gather, the last of a sum.
+            # If it travels in parts, only one part is waited for: the first of a gather, the last of a sum.
             waited = size
             if axis in self.in_parts and kind in ("all_gather", "reduce_scatter"):
                 waited = size / self.mesh[axis]
@@ -284,9 +284,9 @@ class ProgramBuilder:
         return phase, list(gradients.values())
 
     def _gather_again(self, phase: Phase, item: PlacedOp) -> list[int]:
-        """Gather what a product read, of which shards were kept, while its input's gradient is computed.
+        """Gather the input of a product from its shards again, while the gradient of this input is computed.
 
-        The gradient of its weights needs it, which is the second half of the step: the next one waits.
+        The gradient of the weights needs it, in the second half of the step. So the next step waits for it.
         """
         messages: list[int] = []
         if not self.shards_kept or item.op.kind != "linear":
@@ -301,7 +301,7 @@ class ProgramBuilder:
         return messages
 
     def _recompute(self, phase: Phase, unit: list[PlacedOp]) -> None:
-        """Run a block's forward again, with the collectives inside it; its inputs were kept."""
+        """Run a block's forward again, with the collectives inside it. The inputs of the block were kept."""
         unit = unit[: recomputed_ops(self.graph, [item.op for item in unit])]
         inside = {access.tensor for item in unit for access in item.op.writes}
         converted: dict[tuple[str, Layout], list[int]] = {}
@@ -325,7 +325,7 @@ class ProgramBuilder:
                         )
 
     def _gradient_layouts(self, tensor: str, stage: int, done: dict[str, int]) -> dict[Layout, int]:
-        """Layouts of the gradients that this stage's readers give of a tensor, and the last step of each."""
+        """Layouts of a tensor's gradients from this stage's readers, and the last step of each."""
         layouts: dict[Layout, int] = {}
         for reader, access in self.readers[tensor]:
             if reader.stage == stage and reader.op.name in done:
@@ -340,7 +340,7 @@ class ProgramBuilder:
         stage: int,
         done: dict[str, int],
     ) -> tuple[list[int], list[Key]]:
-        """What a backward step must wait for before it has the gradient of what the op wrote."""
+        """Messages and keys that a backward step must wait for to have the gradient of the op's output."""
         _, written = self.written[tensor]
         want = whole(written)
         needs: list[int] = []
@@ -356,7 +356,7 @@ class ProgramBuilder:
             if tensor.role != "parameter":
                 continue
             layout = gradient_layout(access, item.placement, self.mesh)
-            # What is added to a sum once, as a bias is, has a whole gradient on every part of the sum.
+            # A parameter that is added to a sum once (a bias) has a whole gradient on every part of the sum.
             axes = tuple(
                 a
                 for a, place in layout
@@ -382,7 +382,7 @@ class ProgramBuilder:
         stage: int,
         done: dict[str, int],
     ) -> None:
-        """Send gradients of what earlier stages wrote, once the last reader here has added its own."""
+        """Send gradients back to earlier stages, after the last reader here has added its own."""
         for access in item.op.reads:
             if access.tensor not in self.written or access.tensor not in self.graph.trained:
                 continue

@@ -36,10 +36,10 @@ _OPTIMIZER_PASSES = 4
 
 
 _PASSES: dict[str, float] = {"layer_norm": 5, "dropout": 3, "concat": 4, "cross_entropy": 4}
-"""Passes over what an op writes, forward and as many backward, where they are not the roofline's."""
+"""Passes over the output of an op in each direction, if they differ from the roofline."""
 
 _SCORE_PASSES = 6.2
-"""Passes over the scores of an attention, forward; backward twice as many."""
+"""Passes over the scores of an attention in the forward. The backward has twice as many."""
 
 
 def _written(graph: OpGraph, op: Op, parts: Parts) -> float:
@@ -212,7 +212,7 @@ class RingTransfers(Transfers):
         return Ring(bytes_per_s=min(rates), nvlink=self.cluster.links[0].name == "nvlink")
 
     def _ring_usage(self) -> list[dict[int, float]]:
-        """Each flow its own port; groups of a kind that cross a level above the device divide it."""
+        """Give each flow its own port. Groups of a kind that cross a level above the device divide it."""
         usage: list[dict[int, float]] = []
         for number, (kind, group, _) in enumerate(self.specs):
             nodes = len(np.unique(self.topology.node_of(group)))
@@ -223,7 +223,7 @@ class RingTransfers(Transfers):
         return usage
 
     def _sharers(self, number: int) -> float:
-        """Groups of the same kind that cross the same port between units of devices."""
+        """Number of groups of the same kind that cross the same port between units of devices."""
         kind, group, _ = self.specs[number]
         load = next(each for each in self.loads if number in each.flow)
         first_shared = 2 * self.topology.devices

@@ -54,7 +54,7 @@ def attention_cores(graph: OpGraph) -> dict[str, str]:
 
 
 def _belongs(graph: OpGraph, other: Op, op: Op) -> bool:
-    """Whether a neighbour of a core's op is in the core: a kernel that is fused has none."""
+    """Whether a neighbour of an op in a core is in the core, too. A fused kernel is a core alone."""
     parameters = {a.tensor for a in other.reads if graph.tensors[a.tensor].role == "parameter"}
     return (
         op.kind != "attention"

@@ -55,7 +55,7 @@ PeakPrecision = Literal[
 """Precision to simulate."""
 
 Objective = Literal["time", "energy", "cost", "co2", "edp"]
-"""What should be as small as possible."""
+"""Quantity that is minimised."""
 
 BATCH_PER_DEVICE = 32
 """Samples that a device takes in a step, if no batch is given."""

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from joulecast.simulate.strategy import Strategy
 
 Phase = Literal["forward", "backward", "weights"]
-"""``weights``: the gradients of weights, where the backward leaves them for later."""
+"""Phases. ``weights`` computes the gradients of weights, if the backward leaves them for later."""
 
 
 class Turn(NamedTuple):
@@ -21,7 +21,7 @@ class Turn(NamedTuple):
     phase: Phase
     micro_batch: int
     chunk: int = 0
-    """Which of the device's parts of the network, where it holds several."""
+    """Number of the device's part of the network, if it holds several parts."""
 
 
 def device_order(strategy: Strategy, device: int) -> tuple[Turn, ...]:
@@ -50,11 +50,11 @@ def _gpipe(micro_batches: int) -> list[Turn]:
 
 
 def _1f1b(micro_batches: int, most_in_flight: int) -> list[Turn]:
-    """A forward while there may be one, else a backward.
+    """Do a forward if one is allowed, and otherwise a backward.
 
     Args:
-        most_in_flight: micro-batches whose forward is done and whose backward is not. Without a choice of
-            one's own, device d of p has p - d at most.
+        most_in_flight: most micro-batches that are between forward and backward. The usual number is p - d
+            for device d of p.
     """
     order: list[Turn] = []
     forward = backward = 0
@@ -71,9 +71,9 @@ def _1f1b(micro_batches: int, most_in_flight: int) -> list[Turn]:
 def _interleaved(devices: int, device: int, micro_batches: int, chunks: int) -> list[Turn]:
     """Order of a device's work when it holds several chunks of the network (Megatron-LM).
 
-    Micro-batches pass in groups of as many as there are devices: a group goes through a device's first chunk,
-    then through its second, and so on; backward the other way. With equal chunks the bubble is that of 1F1B
-    over ``chunks``.
+    A group has the same number of micro-batches as there are devices. It goes through a device's first chunk,
+    then through its second, and so on. The backward goes the other way. With equal chunks, the bubble is the
+    bubble of 1F1B divided by ``chunks``.
     """
     total = micro_batches * chunks
 
@@ -93,9 +93,10 @@ def _interleaved(devices: int, device: int, micro_batches: int, chunks: int) -> 
 def _zero_bubble(devices: int, device: int, micro_batches: int) -> list[Turn]:
     """Order of a device's work when its backward is split in two (ZB-H1).
 
-    Gradients of weights wait until nothing else is to do: device ``i`` keeps those of ``i`` micro-batches
-    back, and fills with them what is the bubble of 1F1B at the end. With equal times of forward and both
-    parts of backward the bubble is a third of that of 1F1B, and no device keeps more than the first does.
+    Gradients of weights wait until there is nothing else to do. Device ``i`` postpones the gradients of ``i``
+    micro-batches, and computes them at the end, in the time that is the bubble of 1F1B. If forward and both
+    parts of the backward take the same time, the bubble is a third of 1F1B's, and no device keeps more than
+    the first one.
     """
     ahead = min(micro_batches, devices - device)
     order = [Turn("forward", batch) for batch in range(ahead)]

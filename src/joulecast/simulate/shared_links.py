@@ -8,10 +8,10 @@ Bertsekas and Gallager 1992, section 6.5.2).
 from collections.abc import Iterable, Mapping, Sequence
 
 Usage = Mapping[int, float]
-"""What a flow takes of each port: a multiple of its own rate."""
+"""Rate that a flow takes from each port, as a multiple of its own rate."""
 
 UNLIMITED = 1e30
-"""Rate of a flow that crosses no port; finite, so that time can be divided by it."""
+"""Rate of a flow that crosses no port. It is finite, because work is divided by it."""
 
 
 def alone(usage: Usage, capacity: Sequence[float]) -> float:
@@ -69,13 +69,13 @@ class SharedLinks:
     def __init__(self, capacity: Sequence[float], sharing: bool = True) -> None:
         self.capacity = capacity
         self.sharing = sharing
-        """False: every flow has the network for itself (an ablation)."""
+        """Whether flows share the network. If not, every flow has it alone (an ablation)."""
         self._flows: dict[int, Usage] = {}
         self._on_port: dict[int, set[int]] = {}
         self._alone: dict[int, float] = {}
-        """Rates of usages that meet no other; they live as long as their activities."""
+        """Rates of usages that meet no other usage. The usages live as long as their activities."""
         self._known: dict[tuple[int, ...], dict[int, float]] = {}
-        """Rates that were worked out before, by which usages meet; a step repeats itself."""
+        """Rates that were computed before, by the usages that meet, because a step repeats itself."""
 
     def add(self, flow: int, usage: Usage) -> None:
         """A flow starts."""

@@ -68,15 +68,15 @@ class Assumptions:
     """Assumptions of a simulation besides the strategy. The switches are for ablations."""
 
     mode: Literal["default", "proteus"] = "default"
-    """``proteus``: the communication model and whole-op overlap of the paper, for parity with it."""
+    """Model of the step. ``proteus`` has the communication model and overlap of that paper."""
     stragglers: Mapping[int, float] = field(default_factory=dict)
-    """Devices that compute so many times as long."""
+    """Devices that are slower, and the factor on the time that they compute."""
     folded: bool = True
-    """Whether devices that are alike are simulated once."""
+    """Whether one device of each class of equal devices is simulated for the whole class."""
     sharing: bool = True
-    """Whether flows divide the ports that they meet on."""
+    """Whether flows that use the same port divide it."""
     training: TrainingSetup = DEFAULT_TRAINING
-    """Precision, optimizer, and whether a step is a forward pass alone."""
+    """Precision, optimizer, and whether a step is only a forward pass."""
     single_queue: bool = False
     """Whether compute waits for every message that it has sent (an ablation)."""
 
@@ -89,26 +89,26 @@ class Simulation:
     strategy: Strategy
     platform: Platform
     batch: float
-    """Samples of all devices."""
+    """Number of samples on all devices."""
     step_s: float
     breakdown: Breakdown
     memory: list[Memory]
     """Memory of each stage's devices."""
     cost_sources: dict[str, int]
-    """Ops by how their cost is known: measured, interpolated, roofline, given."""
+    """Number of ops by the source of their cost (measured, interpolated, roofline, ...)."""
     device_mesh: DeviceMesh
     activities: ActivityGraph
     timeline: Timeline
     training: TrainingSetup
     optimizer_s: float
-    """Seconds of the optimizer, the mean over devices; part of computing."""
+    """Seconds of the optimizer (mean over devices). They are part of computing."""
     capacity: list[float]
-    """Bytes/s of the ports that the activities name."""
+    """Bytes/s of the ports in the usage of activities."""
     calibration_remark: str | None = None
-    """What a person should know of the measured steps that corrected it."""
+    """Remark for the user on the measured steps that corrected the simulation."""
     host: HostPace = NO_WAIT
     sm_mhz: float | None = None
-    """Clock that a power limit or a set clock leaves; ``None``: neither was asked for."""
+    """Clock under a power limit or a set clock; ``None`` if neither was asked for."""
 
     @property
     def kind(self) -> StepKind:
@@ -231,7 +231,7 @@ class Simulation:
 def _kinds(
     programs: list[StageProgram], places: int
 ) -> tuple[set[tuple[Kind, str]], set[tuple[int, int]]]:
-    """Collectives by mesh axis, and the places of the pipeline between which tensors are sent."""
+    """Collectives with their mesh axes, and pairs of pipeline places between which tensors are sent."""
     kinds: set[tuple[Kind, str]] = set()
     cuts: set[tuple[int, int]] = set()
     for program in programs:
@@ -269,7 +269,7 @@ def _optimizer_s(graph: ActivityGraph, device_mesh: DeviceMesh) -> float:
 
 
 def _check_batch(strategy: Strategy, batch: int) -> int:
-    """Samples of one micro-batch over all replicas, from those of a replica's step."""
+    """Number of samples of a micro-batch on all replicas, from the samples of a replica's step."""
     if batch < 1 or batch % strategy.micro_batches:
         raise JoulecastError(
             f"batch {batch}: does not divide into {strategy.micro_batches} micro-batches (micro="
@@ -291,7 +291,7 @@ def placed_programs(
     placed = place(graph, strategy, costs, send_s_per_byte)
     split, written = strategy.sequence_parallel, None
     if strategy.is_inferred:
-        # What a strategy shards changes no phase but by its gathers of weights.
+        # The shards of a strategy change phases only by the gathers of weights.
         stages = tuple(item.stage for item in placed)
         mesh = tuple(strategy.mesh.items())
         overlap = strategy.tensor_overlap
@@ -316,7 +316,7 @@ class Prepared:
     """A strategy placed on a platform, before anything is run."""
 
     graph: OpGraph
-    """At the batch of all replicas of one micro-batch."""
+    """The graph for a micro-batch of all replicas together."""
     placed: list[PlacedOp]
     programs: list[StageProgram]
     topology: Topology

@@ -18,7 +18,7 @@ from joulecast.simulate.strategy import Strategy
 
 
 def _largest_part(op: Op, name: str, parts: float) -> float:
-    """Parts of a dim as the device with the largest of them sees it."""
+    """Number of parts of a dim, as if all parts had the size of the largest one."""
     size = op.dim(name).size
     return size / math.ceil(size / parts)
 
@@ -30,7 +30,7 @@ def _parts(item: PlacedOp) -> dict[str, float]:
 def _sizes(graph: OpGraph, items: list[PlacedOp], as_written: bool) -> dict[str, float]:
     """Bytes that a device holds of each activation that its stage reads or writes.
 
-    What is gathered for a product is held whole, or ``as_written``: gathered again for backward.
+    A tensor that is gathered for a product is held whole, or with ``as_written`` as a shard.
     """
     sizes: dict[str, float] = {}
     written = {access.tensor for item in items for access in item.op.writes}
@@ -46,12 +46,12 @@ def _sizes(graph: OpGraph, items: list[PlacedOp], as_written: bool) -> dict[str,
 
 
 def _kept_by(op: str, number: int = 0) -> str:
-    """Name of what an op keeps that is no tensor of the graph."""
+    """Name of the bytes that an op keeps in addition to tensors of the graph."""
     return f"kept by {op}, {number}"
 
 
 class _Stage:
-    """Activations of one stage: what a forward leaves, and the peaks of forward and backward above it."""
+    """Activations of a stage: the bytes that a forward leaves, and the peaks of forward and backward."""
 
     def __init__(
         self,
@@ -63,17 +63,17 @@ class _Stage:
         self.items = program.items
         self.sizes = _sizes(graph, program.items, as_written)
         self.gathered = [self._gathered_for(graph, item) for item in self.items]
-        """Bytes that an op gathers of what is held in shards, and drops behind it."""
+        """Bytes that each op gathers from shards, and drops when it is done."""
         self.weights = [self._begins(graph, item) for item in self.items]
-        """Bytes of the weights whose gradients are there from an op's backward on."""
+        """Bytes of the weights whose gradients exist from the backward of each op on."""
         self.last_read: dict[str, int] = {}
         self.keepers: dict[str, list[int]] = {}
-        """Ops whose backward needs a tensor, in the order of the forward."""
+        """Ops whose backward needs each tensor, in the order of the forward."""
         self.cached: set[str] = set()
-        """Copies of weights that autocast made: it holds them to the end of the forward."""
+        """Copies of weights that autocast made. It holds them until the end of the forward."""
         self.made: dict[str, int] = {}
         self.makes: list[list[str]] = []
-        """What each op makes: what it writes, and what else it keeps for backward."""
+        """Tensors that each op makes: its output, and whatever else it keeps for the backward."""
         for place, item in enumerate(self.items):
             for access in item.op.reads:
                 self.last_read[access.tensor] = place
@@ -126,7 +126,7 @@ class _Stage:
             graph.tensors[a.tensor].bytes * part_of(a, parts)
             for a in item.op.reads
             if graph.tensors[a.tensor].role == "parameter"
-            # Of several readers, the last has the first part of the gradient.
+            # If there are several readers, the backward of the last one makes the gradient first.
             and graph.readers[a.tensor][-1] is item.op
         )
 
@@ -138,14 +138,14 @@ class _Stage:
         return read - self._inside(unit)
 
     def forward_peak(self) -> tuple[float, int]:
-        """Most bytes during a forward, from nothing, and the place of its op; -1: before all."""
+        """Most bytes during a forward that starts from nothing, and its op's place; -1: before all ops."""
         live: set[str] = {t for t in self.sizes if t not in self.made and t in self.last_read}
         now = sum(self.sizes[t] for t in live)
         live -= self.saved
         peak, where = now, -1
         for place in range(len(self.items)):
             for tensor in self.makes[place]:
-                # What is saved or cached stays: only the others are looked through below.
+                # Saved and cached tensors stay. Only the others are looked through below.
                 if tensor not in self.saved and tensor not in self.cached:
                     live.add(tensor)
                 now += self.sizes[tensor]
@@ -158,7 +158,7 @@ class _Stage:
         return peak, where
 
     def _freed(self) -> dict[int, list[str]]:
-        """Saved tensors by the op whose backward is the last to need them: the first that keeps them."""
+        """Saved tensors by the op whose backward needs them last. It is the first op that keeps them."""
         first = {tensor: places[0] for tensor, places in self.keepers.items()}
         for places in self.units.values():
             for place in places:
@@ -170,7 +170,7 @@ class _Stage:
         return freed
 
     def backward_peak(self) -> tuple[float, int, tuple[float, float]]:
-        """Most bytes during a backward that starts with what its forward saved, and the place of the op."""
+        """Most bytes during a backward that starts with the saved tensors, the op, and ``with_gradients``."""
         now = self.saved_bytes
         freed = self._freed()
         gradients = of_weights = 0.0
@@ -184,11 +184,11 @@ class _Stage:
             elif not item.recompute:
                 again = {}
             for access in item.op.reads:
-                # The gradient of what was read; several readers add into one.
+                # The gradient of each input. Several readers add to the same gradient.
                 if access.tensor in self.sizes and access.tensor not in held:
                     held[access.tensor] = self.sizes[access.tensor]
                     gradients += held[access.tensor]
-            # What was gathered is gathered again, and its gradient is whole before it is scattered.
+            # A gathered tensor is gathered again, and its gradient is whole before it is scattered.
             total = now + gradients + sum(again.values()) + 2 * self.gathered[place]
             if item.op.kind == "cross_entropy":
                 # The gradient of the shares' logarithms, and that of the logits at their precision.
@@ -212,17 +212,17 @@ class StagePeaks:
     """Bytes of a stage's activations of one micro-batch."""
 
     saved: float
-    """What a forward leaves for its backward."""
+    """Bytes that a forward leaves for its backward."""
     forward: float
-    """Most during a forward, from nothing."""
+    """Most bytes during a forward that starts from nothing."""
     forward_at: str
-    """The op where."""
+    """The op at the peak of the forward."""
     backward: float
-    """Most during a backward that starts with what its forward saved; 0 without a backward."""
+    """Most bytes during a backward that starts with the saved tensors; 0 without a backward."""
     backward_at: str
     with_gradients: tuple[float, float]
-    """Activations, and gradients of weights so far, where both together are most: for gradients that a step
-    makes anew."""
+    """Bytes of activations, and of weights whose gradients exist, when both together are largest. They count
+    if each step allocates its gradients again."""
 
 
 _Peaks = tuple[float, tuple[float, int], tuple[float, int, tuple[float, float]]]

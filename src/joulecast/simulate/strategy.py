@@ -24,10 +24,10 @@ DDP_FIRST_BUCKET = 1 << 20
 DDP_BUCKET = 25 << 20
 _MOST_DEVICES = 1_000_000
 MOST_MICRO_BATCHES = 10_000
-"""Of a step."""
+"""Largest number of micro-batches of a step."""
 
 _SHARDED = ("data", "context", "expert")
-"""Axes along which ZeRO shards; ``replica`` holds copies of the shards."""
+"""Axes along which ZeRO shards. ``replica`` holds copies of the shards."""
 REPLICAS = ("replica", "data", "expert")
 """Axes along which the batch is split."""
 
@@ -251,7 +251,7 @@ _SCHEDULES = ("1f1b", "gpipe", "interleaved", "zb-h1")
 _RECOMPUTE: dict[str, bool | str] = {"": True, "full": True, "selective": "selective"}
 _AXES = {"dp": "data", "cp": "context", "tp": "tensor", "pp": "pipeline"}
 _GROUPS = {"shard": ("replica", "data"), "ep": ("data", "expert")}
-"""Axes of groups of replicas, and of the replicas in a group."""
+"""For each key: the axis of the groups of replicas, and the axis of the replicas in a group."""
 
 
 def _number(text: str, key: str, value: str) -> float:
@@ -347,7 +347,7 @@ def _size(text: str, key: str, value: str) -> int:
 def _mesh(
     text: str, sizes: dict[str, int], groups: dict[str, int], root: dict[str, object]
 ) -> dict[str, int]:
-    """The mesh, with replicas in groups of neighbours that share shards or experts."""
+    """The mesh. Its replicas are in groups of neighbours that share shards or experts."""
     for key, size in groups.items():
         if sizes["dp"] % size:
             raise JoulecastError(

@@ -78,7 +78,7 @@ class Found:
 
 
 _SHARED: list[Any] = []
-"""What processes find that are forked next: the function, its number of parts, and what has been found."""
+"""State for the next forked processes: the function, its number of parts, and the results so far."""
 
 
 def _in_this_process(number: int) -> Any:
@@ -113,12 +113,12 @@ def in_processes(
 
 
 Value = Callable[[float, float], float]
-"""What strategies are ranked by, of the seconds of a step and those that a device computes; never falls with
+"""The value that ranks strategies, from the seconds of a step and of computing. It never falls with
 either."""
 _ROUNDING = 1e-7
-"""Share of a time by which its least may be above it."""
+"""Largest share by which a least time may be above the time itself."""
 _WORTH_PROCESSES = 20_000
-"""Micro-batches in all stages of all strategies from which on several processes simulate them."""
+"""Least number of micro-batches, over all stages and strategies, for which several processes simulate."""
 
 
 def _seconds(step_s: float, computing_s: float) -> float:
@@ -136,10 +136,9 @@ class Ranking:
 
     feasible: list[Simulation]
     beaten: dict[str, float]
-    """Strategies that are no better than those, and the seconds that their step takes at least. Whether they
-    fit in memory was not always looked at."""
+    """Strategies that are no better, and the least seconds of their steps. Some may not fit in memory."""
     out_of_memory: dict[str, str]
-    """Strategies that do not fit, and what does not, the nearest to fit first; they are not timed."""
+    """Strategies that do not fit in memory, and the reason; the nearest to fit first. They are not timed."""
     impossible: dict[str, str]
     """Strategies that cannot be run at all, and why."""
 
@@ -151,28 +150,28 @@ class _Fitting:
     strategy: Strategy
     ready: Prepared
     compiler: Compiler | None = None
-    """Where the least time of a step is known with all that it sends."""
+    """The compiler, if the least time of a step is known with all its messages."""
 
 
 Place = tuple[int, int]
-"""Of a candidate, and of what fits of it."""
+"""Two numbers: of a candidate, and of a strategy of this candidate that fits."""
 
 
 @dataclass
 class _Outcome:
-    """What one process found."""
+    """The results of one process."""
 
     least_s: dict[Place, tuple[str, float]] = field(default_factory=dict)
-    """Strategies, and the seconds that their step takes at least."""
+    """Strategies, and the least seconds of their steps."""
     simulations: dict[Place, Simulation] = field(default_factory=dict)
     too_large: dict[str, tuple[float, str]] = field(default_factory=dict)
-    """Strategies that do not fit, the share of its memory that a device would need, and what does not."""
+    """Strategies that do not fit, the share of its memory that a device would need, and the reason."""
     impossible: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
 class _Search:
-    """A search while it runs: what it looks for, and what it has found so far."""
+    """A search while it runs: its question, and its results so far."""
 
     graph: OpGraph
     platform: Platform
@@ -183,7 +182,7 @@ class _Search:
     candidates: list[StrategyAlternatives]
     found: _Outcome = field(default_factory=_Outcome)
     _stages: dict[object, list[tuple[float, float]]] = field(default_factory=dict)
-    """Seconds of the stages of strategies without recomputation, which changes nothing there."""
+    """Seconds of the stages of strategies without recomputation, which does not change them."""
 
     @cached_property
     def _recomputations(self) -> list[Recompute]:
@@ -198,7 +197,7 @@ class _Search:
         return prepare(self.graph, self.platform, strategy, batch, self.costs, training)
 
     def _least_of(self, strategy: Strategy, batch: int) -> Least:
-        """What a strategy computes at least."""
+        """The least computing of a strategy."""
         usual = strategy.schedule if strategy.virtual > 1 else "1f1b"
         # From 2 on, no gradients are added up over micro-batches, or copied.
         zero = min(strategy.tree.zero or 0, 2)
@@ -212,7 +211,7 @@ class _Search:
         return steady(self.value(least.step_s, least.computing_s))
 
     def fewest(self, tried: list[Strategy], batch: int) -> _Fitting | None:
-        """The strategy with the fewest micro-batches that fits; more of them never need more memory."""
+        """The strategy with the fewest micro-batches that fits. More micro-batches never need more memory."""
         smallest = self._prepared(tried[-1], batch)
         memory = smallest.memory(tried[-1])
         if exceeds(memory, self.platform):
@@ -234,8 +233,7 @@ class _Search:
     def fitting(self, candidate: StrategyAlternatives) -> Iterator[_Fitting]:
         """The strategy that fits with the fewest micro-batches.
 
-        Where that takes several for want of memory, or none fits, the same with recomputation is looked at
-        too.
+        If it needs several micro-batches to fit, or none fits, recomputation is tried, too.
         """
         strategies = list(candidate.by_micro_batches)
         for recompute in self._recomputations:
@@ -253,7 +251,7 @@ class _Search:
                 strategies = fewer
 
     def bounded(self, candidate: StrategyAlternatives) -> Least | None:
-        """What all alternatives take at least; ``None`` where none can be run, or fit."""
+        """The least of all alternatives; ``None`` if none can run or fit."""
         last = candidate.by_micro_batches[-1]
         state = least_state_bytes(self.graph, last, self.assumed.training)
         verdict = state_verdict(state, self.platform)
@@ -268,15 +266,15 @@ class _Search:
         return Least(min(one.step_s for one in each), min(one.computing_s for one in each))
 
     def of(self, simulation: Simulation) -> float:
-        """What a simulation is ranked by."""
+        """The value by which a simulation is ranked."""
         return self.value(simulation.step_s, simulation.breakdown.computing_s)
 
     def simulated(self, number: int, processes: int, found: Found) -> _Outcome:
-        """Outcomes of the candidates that are this process's.
+        """The outcomes of this process's candidates.
 
-        The one with the least bound is always next. A bound rests on what its ops take, then on all that its
-        step sends, too; whether it fits in memory is looked at in between. Then it is simulated; until no
-        bound that is left can be among the best.
+        The least bound is always next. A bound rests first on a candidate's ops, and later also on its
+        messages. The memory is checked in between. Then the candidate is simulated. The search ends when no
+        bound can be among the best.
         """
         done = self.found
         waiting: list[tuple[float, Place, StrategyAlternatives | _Fitting]] = []
@@ -316,7 +314,7 @@ class _Search:
         return done
 
     def best(self, processes: int | None) -> Ranking:
-        """The best strategies that fit in memory, and what is known of all others."""
+        """The best strategies that fit in memory, and the known facts of all others."""
         top = self.top
         if processes is None:
             tried = [candidate.by_micro_batches[0] for candidate in self.candidates]

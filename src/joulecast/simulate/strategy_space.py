@@ -18,9 +18,9 @@ from joulecast.simulate.recomputation import attention_cores
 from joulecast.simulate.strategy import MOST_MICRO_BATCHES, Node, Strategy, divided_replicas
 
 _ZERO_LEVELS: tuple[Literal[0, 2, 3], ...] = (0, 2, 3)
-"""ZeRO-2 sends what ZeRO-1 sends and keeps no more, so that it takes its place."""
+"""Levels of ZeRO to try. ZeRO-1 is left out: ZeRO-2 sends the same, and keeps no more."""
 _CHUNKS = 2
-"""Of a device, where the schedule is interleaved."""
+"""Number of chunks of a device in an interleaved schedule."""
 Recompute = bool | Literal["selective"] | None
 
 
@@ -29,9 +29,9 @@ class StrategyAlternatives:
     """Strategies in order. The first one that fits in memory is taken."""
 
     by_micro_batches: tuple[Strategy, ...]
-    """They differ in their micro-batches alone; the fewest come first."""
+    """Strategies that differ only in their number of micro-batches. The fewest come first."""
     batch: int
-    """Samples of a replica."""
+    """Number of samples of a replica."""
 
 
 def _divisors(number: int) -> list[int]:
@@ -40,7 +40,7 @@ def _divisors(number: int) -> list[int]:
 
 
 def _meshes(devices: int, blocks: int, per_node: int) -> Iterator[dict[str, int]]:
-    """Ways to divide devices; a tensor-parallel group stays within a node, as its messages are in line."""
+    """Ways to divide devices. A tensor-parallel group stays in a node, because its messages delay compute."""
     for tensor in _divisors(devices):
         if tensor > 1 and (tensor > per_node or per_node % tensor):
             continue
@@ -52,8 +52,8 @@ def _meshes(devices: int, blocks: int, per_node: int) -> Iterator[dict[str, int]
 def _sharing_samples(
     mesh: Mapping[str, int], global_batch: int, splits_sequence: bool
 ) -> dict[str, int] | None:
-    """The mesh with at least a sample for each replica: where it has too few, as few devices as can be share
-    the positions of a sample (context parallelism). ``None``: the batch does not divide."""
+    """The mesh with at least one sample for each replica. If the batch is too small, the fewest possible
+    devices share the positions of a sample (context parallelism). ``None`` if the batch does not divide."""
     data = mesh["data"]
     for shared in _divisors(data) if splits_sequence else [1]:
         if global_batch % (data // shared) == 0:
@@ -64,11 +64,11 @@ def _sharing_samples(
 
 
 def _micro_batches(stages: int, batch: int) -> list[int]:
-    """Numbers of micro-batches to try, the fewest that fit in memory are taken.
+    """Numbers of micro-batches to try. The fewest that fit in memory are taken.
 
-    With a pipeline four a stage, or as near above as the batch divides: more of them leave a shorter bubble,
-    and at four a stage it is a fifth of the step. Where these do not fit, one for each sample, as far as a
-    step may have so many. Without a pipeline, micro-batches only save memory.
+    A pipeline gets four micro-batches for each stage, or the next larger number that divides the batch. With
+    more, the bubble is shorter; with four, it is a fifth of the step. If they do not fit, each sample is a
+    micro-batch, up to the largest allowed number. Without a pipeline, micro-batches only save memory.
     """
     divisors = [count for count in _divisors(batch) if count <= MOST_MICRO_BATCHES]
     if stages == 1:
@@ -80,14 +80,14 @@ def _micro_batches(stages: int, batch: int) -> list[int]:
 def _shardings(
     mesh: Mapping[str, int], per_node: int, experts: int, inference: bool
 ) -> Iterator[tuple[dict[str, int], Node]]:
-    """Levels of ZeRO; without a pipeline also full shards within a node, with copies between nodes.
+    """Levels of ZeRO. Without a pipeline, also full shards within a node, with copies between nodes.
 
-    Of a mixture, each also with its experts on as many replicas as can share them.
+    A mixture of experts also gets each level with its experts on as many replicas as can share them.
     """
     data = mesh["data"]
     fits = [d for d in _divisors(data) if experts % (d * mesh["tensor"]) == 0] if experts else []
     share = max(fits, default=1)
-    # Without gradients and optimizer there are weights alone to shard.
+    # Without gradients and optimizer, there are only weights to shard.
     levels = tuple(level for level in _ZERO_LEVELS if level != 2 or not inference)
     for zero in levels if data > 1 else levels[:1]:
         yield dict(mesh), Node(zero=zero)
@@ -101,7 +101,7 @@ def _shardings(
 def _schedules(
     stages: int, micro_batches: int, blocks: int, inference: bool
 ) -> Iterator[dict[str, Any]]:
-    """Orders of a pipeline's work; without a backward none that divides it."""
+    """Orders of a pipeline's work. Without a backward, no order divides the backward."""
     yield {}
     if stages == 1:
         return

@@ -19,16 +19,16 @@ Ints = NDArray[np.int64]
 
 
 Links = tuple[tuple[int, ...], ...]
-"""Links between each two GPUs of a node; empty where a switch joins them."""
+"""Number of links between each two GPUs of a node. It is empty if a switch joins them."""
 Way = tuple[tuple[int, int], ...]
 """The hops of a ring."""
 
 _THROUGH_THE_HOST = 0.5
-"""Links' worth of rate between GPUs that no links join: PCIe 3.0 through the host, 10 of 22 GB/s."""
+"""Rate between GPUs without a link, in links: PCIe 3.0 through the host, 10 of 22 GB/s."""
 
 
 def _ways(links: Links, places: tuple[int, ...]) -> list[Way]:
-    """All rings through the GPUs at some places."""
+    """All rings through the GPUs at these places."""
     first, found = places[0], []
 
     def walk(path: tuple[int, ...]) -> None:
@@ -45,7 +45,7 @@ def _ways(links: Links, places: tuple[int, ...]) -> list[Way]:
 
 
 def _most(ways: list[Way], left: dict[tuple[int, int], int], bound: int) -> int:
-    """How many rings run at once, on links of their own; looks no further once ``bound`` do."""
+    """Largest number of rings that run at once on their own links. The search stops at ``bound``."""
     best = 0
     for place, way in enumerate(ways):
         if best == bound:
@@ -114,11 +114,11 @@ class Topology:
     devices: int
     devices_per_node: int
     widths: tuple[int, ...]
-    """Devices behind one port, by level."""
+    """Number of devices behind one port, by level."""
     bytes_per_s: tuple[float, ...]
     latency_s: tuple[float, ...]
     pairs: Links = ()
-    """Lines between each two devices of a node, where no switch joins them."""
+    """Number of links between each two devices of a node, if no switch joins them."""
 
     @property
     def nodes(self) -> int:
@@ -131,7 +131,7 @@ class Topology:
 
     def share_of_lines(self, groups: Ints) -> NDArray[np.float64]:
         """Share of a device's lines that each group (a row) can use, if lines join devices directly."""
-        # Groups that stand alike in their nodes are looked at once.
+        # Groups at the same places of their nodes are computed once.
         first = groups[:, :1] // self.devices_per_node * self.devices_per_node
         alike, where = np.unique(groups - first, axis=0, return_inverse=True)
         shares = []

@@ -42,12 +42,12 @@ class Flow:
     members: tuple[int, ...]
     usage: Usage
     bytes_per_s: float
-    """If it has its ports for itself."""
+    """Rate of the transfer, if it has its ports alone."""
     bytes_per_byte: float
     """Bytes through a device's port for each byte of the buffer."""
     launch_s: float
     tree: Tree | None = None
-    """Of an all-reduce over several nodes, where the library may take one."""
+    """Tree of an all-reduce over several nodes, if the library may use one."""
 
     def activity(self, label: str, size: float, gradient: bool) -> Activity:
         """The transfer of a buffer of ``size`` bytes."""
@@ -101,7 +101,7 @@ class Transfers:
         return self.device_mesh.classes.first
 
     def _add(self, kind: Kind, name: object, groups: Ints, devices: Ints, signature: Ints) -> None:
-        """Flows of groups: one for each signature; ``devices`` look their flow up by class."""
+        """Add the flows of groups, one for each signature. ``devices`` find their flow by class."""
         class_of = self.device_mesh.classes.of_device
         _, rows, flow_of_group = np.unique(signature, return_index=True, return_inverse=True)
         base = len(self.specs)
@@ -184,10 +184,10 @@ class Transfers:
         return self.flows[self._class_flow[("send", source % places, target % places), number]]
 
     def _latency(self, kind: Kind, group: Ints) -> float:
-        """Seconds before the last byte that are not bandwidth: a step for each hop along the ring.
+        """Seconds of latency: each hop along the ring has a step.
 
-        A message goes around the ring but for its costliest hop, so that a ring over N nodes crosses
-        N - 1 times between them (as NCCL counts).
+        A message takes all hops except the costliest one. So a ring over N nodes crosses N - 1 times between
+        them (as NCCL counts).
         """
         if not self.topology.latency_s:
             return 0.0
@@ -222,7 +222,7 @@ class Transfers:
         return within * inner + between * outer
 
     def _port_usage(self) -> list[dict[int, float]]:
-        """What each flow takes of each port; ports that are loaded alike are one."""
+        """The usage of each port by each flow. Ports with the same load are one port."""
         usage: list[dict[int, float]] = [{} for _ in self.specs]
         if not self.loads:
             return usage
@@ -236,7 +236,7 @@ class Transfers:
         ports, port = np.unique(load.port, return_inverse=True)
         stands_for = np.arange(len(ports))
         if self.device_mesh.classes.count < len(self.device_mesh.pace):
-            # Ports of the same rate that carry the same flows in the same shares are alike.
+            # Ports are equal if they have the same rate, and carry the same flows in the same shares.
             loads = scrambled(load.flow) ^ scrambled(np.round(load.times * 2**20).astype(np.int64))
             rates = scrambled(np.unique(capacity[ports], return_inverse=True)[1].reshape(-1))
             _, first, stands_for = np.unique(

@@ -1,24 +1,24 @@
-"""The simulator judged on the emulated network: what a step is, what was measured, and predictions.
+"""Judges the simulator on the emulated network: its steps, its measurements, and predictions of them.
 
 The network is calibrated only on collectives that ran alone. Every configuration is predicted before it is
 compared with its measurement (``recorded/emulated-network``). The emulated network and the simulator follow
-the same rules for a step. These are all of them:
+the same rules for a step. These are all rules:
 
-* Rank ``(stage * data_parallel + replica) * tensor_parallel + shard``; consecutive ranks share a node.
+* A rank is ``(stage * data_parallel + replica) * tensor_parallel + shard``. Consecutive ranks share a node.
 * A stage has an equal count of consecutive layers and computes one thing at a time, in the order of its
   schedule (:mod:`joulecast.simulate.schedules`).
 * When the forward is done, the activation goes to the same replica and shard of the next stage. When the
-  backward is done, its gradient (same size) goes back. The sender computes on, the receiver waits. Every
-  shard sends the whole ``activation_bytes``.
-* A tensor-parallel group all-reduces ``activation_bytes`` after every layer's forward and again after
-  its backward; nothing else is computed meanwhile.
-* Gradients are all-reduced over the data-parallel group of the stage after the last backward only,
-  in the buckets of :meth:`EmulatedStep.buckets`, one after the other. With ``overlap``, a bucket is
-  ready as soon as the backward of its last layer (and the tensor-parallel all-reduce) is done. Without
-  it, all buckets are ready when the last backward of the rank is done.
-* A straggler's computations take ``factor`` times as long; nothing else about it differs.
+  backward is done, its gradient (same size) goes back. The sender continues to compute. The receiver waits.
+  Every shard sends the whole ``activation_bytes``.
+* A tensor-parallel group all-reduces ``activation_bytes`` after every layer's forward, and again after its
+  backward. Meanwhile its ranks compute nothing.
+* Gradients are all-reduced over the data-parallel group of the stage, only after the last backward, in the
+  buckets of :meth:`EmulatedStep.buckets`, one after the other. With ``overlap``, a bucket is ready as soon as
+  the backward of its last layer (and the tensor-parallel all-reduce) is done. Without it, all buckets are
+  ready when the last backward of the rank is done.
+* The computations of a straggler take ``factor`` times as long. Nothing else differs.
 
-The step lasts until the last rank has computed, all-reduced and got rid of everything.
+The step lasts until the last rank has computed, all-reduced and sent everything.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,7 +52,7 @@ from joulecast.simulate.strategy import Node, Strategy
 
 
 class Layer(Frozen):
-    """A layer as one rank sees it; times and activations are per micro-batch."""
+    """A layer on one rank. Times and activations are per micro-batch."""
 
     name: str
     forward_s: float = Field(ge=0)
@@ -73,7 +73,7 @@ class Straggler(Frozen):
 
 
 class EmulatedStep(StepConfiguration):
-    """A step of training on ``ranks`` ranks; the module's text says what happens in it."""
+    """A step of training on ``ranks`` ranks. The text of the module has its rules."""
 
     name: str = Field(pattern=r"^[a-z0-9-]+$")
     ranks: int = Field(ge=1)
@@ -116,20 +116,20 @@ class EmulatedStep(StepConfiguration):
 
     @property
     def nodes(self) -> int:
-        """Nodes, each with one link."""
+        """Number of nodes. Each node has one link."""
         return self.ranks // self.ranks_per_node
 
     def stage_layers(self, stage: int) -> tuple[Layer, ...]:
-        """The layers of a stage, in the order of forward."""
+        """The layers of a stage, in the order of the forward."""
         count = len(self.layers) // self.pipeline
         return self.layers[stage * count : (stage + 1) * count]
 
     def buckets(self, stage: int) -> list[tuple[int, int]]:
-        """The gradient buckets of a stage in the order of backward.
+        """The gradient buckets of a stage, in the order of the backward.
 
         Returns:
-            for each bucket the index (within the stage) of the layer whose backward completes it,
-            and its bytes. Layers without gradients take part in none.
+            for each bucket, the index (within the stage) of the layer whose backward completes it, and the
+            size of the bucket in bytes. Layers without gradients are in no bucket.
         """
         layers = self.stage_layers(stage)
         if self.data_parallel == 1:
@@ -148,17 +148,17 @@ class EmulatedStep(StepConfiguration):
 
 @dataclass(frozen=True)
 class TimedLayer:
-    """A layer as one device sees it, for one micro-batch of one sample."""
+    """A layer on one device, for one micro-batch of one sample."""
 
     name: str
     forward_s: float
     backward_s: float
     gradient_bytes: int
-    """Of the weights that a device holds."""
+    """Bytes of the gradients of the weights that a device holds."""
     activation_bytes: int
-    """Of what the layer reads and writes for a micro-batch of a replica."""
+    """Bytes of the layer's input and of its output, for a micro-batch of a replica."""
     weights_share: float = 0.0
-    """Of the backward: the gradients of weights, which a zero-bubble schedule does later."""
+    """Share of the backward for the gradients of weights, which a zero-bubble schedule does later."""
 
 
 def timed_chain(name: str, layers: Sequence[TimedLayer], shards: int = 1) -> OpGraph:
@@ -168,9 +168,9 @@ def timed_chain(name: str, layers: Sequence[TimedLayer], shards: int = 1) -> OpG
     and the gradient of the input is summed over the shards.
 
     Args:
-        name: of the graph.
-        layers: in order.
-        shards: tensor-parallel group that the layers' bytes are given for.
+        name: name of the graph.
+        layers: the layers, in order.
+        shards: size of the tensor-parallel group.
     """
     tensors = [Tensor("input", (1, 1), 1, "input")]
     ops = []
@@ -209,7 +209,7 @@ def timed_chain(name: str, layers: Sequence[TimedLayer], shards: int = 1) -> OpG
 
 @dataclass(frozen=True)
 class GivenCosts:
-    """Costs of timed layers: what they say, and nothing for the optimizer."""
+    """The given costs of timed layers. The optimizer costs nothing."""
 
     def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
         return Cost(float(op.attributes[f"{direction}_s"]), "given")
@@ -226,7 +226,7 @@ EMULATED = Experiment(
     configuration=EmulatedStep,
     tables={
         "steps": IterationTable(_STEP, _OUTCOME),
-        # Seconds after the common start at which each rank began and had finished everything.
+        # Seconds from the common start until each rank began, and until it had finished everything.
         "ranks": IterationTable((*_STEP, "rank"), ("began_s", "ended_s")),
         "collectives": IterationTable(_COLLECTIVE, _OUTCOME),
     },
@@ -239,20 +239,20 @@ ABLATIONS: dict[str, tuple[Assumptions, bool]] = {
     "no overlap": (Assumptions(), False),
     "single queue": (Assumptions(single_queue=True), True),
 }
-"""The simulator, whole and with a part left out, and whether gradients overlap as the configuration says."""
+"""The simulator, whole and without a part. Also whether gradients overlap as the configuration says."""
 
 
 def read_results(folder: Path) -> Measurements[EmulatedStep]:
-    """Read what was measured on the emulated network.
+    """Read the measurements on the emulated network.
 
     Raises:
-        JoulecastError: ``folder`` is not such data.
+        JoulecastError: ``folder`` has no such measurements.
     """
     return read_folder(folder, EMULATED)
 
 
 def calibrations(results: Measurements[EmulatedStep]) -> dict[str, NetworkCalibration]:
-    """Calibration of the link between nodes and of the memory inside one, with ring all-reduces."""
+    """Calibrations of the link between nodes and the memory in a node, from ring all-reduces and messages."""
     points = results.collectives
     ring = (points.kind == "send") | (points.algorithm == "ring")
     points = points[ring & (points.clean > 0)]
@@ -287,7 +287,7 @@ def graph_of(configuration: EmulatedStep) -> OpGraph:
 
 
 def strategy_of(configuration: EmulatedStep, overlap: bool = True) -> Strategy:
-    """The strategy of a configuration, with its layers on the stages that it says."""
+    """The strategy of a configuration, with its layers on its stages."""
     each = len(configuration.layers) // configuration.pipeline
     children = {
         layer.name: Node(stage=place // each) for place, layer in enumerate(configuration.layers)
@@ -330,10 +330,10 @@ def predict(
 
 
 def sum_and_max(simulation: Simulation) -> tuple[float, float]:
-    """Two rules of thumb for the seconds of a step, from the compute and communication of the busiest device.
+    """Two rules of thumb for the seconds of a step, from the compute and communication of devices.
 
-    One is their sum, the other is the larger of the two. Communication is the sum of the times that each
-    message would take alone on an idle network.
+    One rule takes their sum, and the other the larger of the two, each on the busiest device. The
+    communication of a device is the sum of the times that each message would take alone on an idle network.
     """
     count = simulation.device_mesh.classes.count
     computing, talking = [0.0] * count, [0.0] * count
@@ -352,8 +352,8 @@ def sum_and_max(simulation: Simulation) -> tuple[float, float]:
 
 
 def judge(results: Measurements[EmulatedStep]) -> pd.DataFrame:
-    """Predict every measured configuration, by the simulator, whole and without a part, and by two rules of
-    thumb; rows as of :func:`joulecast.simulate.judged.results.judge_steps`."""
+    """Predict every measured configuration by the simulator, whole and without a part, and by two rules of
+    thumb. :func:`joulecast.simulate.judged.results.judge_steps` makes the rows."""
     platforms = {count: emulated_platform(results, count) for count in (1, 2)}
     seconds = {}
     for configuration in results.configurations:

@@ -1,13 +1,13 @@
-"""Steps of large networks and all-reduces that others measured on GPUs, and the simulator judged on them.
+"""Judges the simulator on steps of large networks and all-reduces that others measured on GPUs.
 
 The rows are in ``recorded/training-steps``: single GPUs (NeuSight), clusters of A100 with tensor and pipeline
-parallelism (vTrain), FSDP on A100 and H100 (llm-foundry), a vendor's tuned recipes on H100 and GB200, dense
-networks and mixtures of experts (Megatron-Bridge). Those of plain PyTorch on one H100 and one H200 are ours.
-Predictions of each rest on:
+parallelism (vTrain), FSDP on A100 and H100 (llm-foundry), and a vendor's tuned recipes on H100 and GB200, for
+dense networks and mixtures of experts (Megatron-Bridge). The rows of plain PyTorch on one H100 and one H200
+are ours. A prediction rests on one of these:
 
 * ``description``: the GPU's description and kernels of other GPUs;
-* ``one step``: also one other row of the same data, GPU and kind. Each such row gives a prediction;
-* ``three steps``: also three such rows. Ten threes were chosen at random, and each gives a prediction.
+* ``one step``: also one other row with the same data, GPU and kind. Each of these rows gives a prediction;
+* ``three steps``: also three of these rows. They are drawn at random ten times. Each draw is a prediction.
 """
 
 import math
@@ -36,9 +36,9 @@ from joulecast.simulate.measured_step import (
 from joulecast.simulate.simulate import Simulation
 
 LEVEL = 0.9
-"""Of the prediction intervals."""
+"""Level of the prediction intervals."""
 _SEVERAL, _DRAWS = 3, 10
-"""Measured steps that are taken together, and how often."""
+"""Number of measured steps in a draw, and number of draws."""
 _LEAST_FACTOR = 0.1
 _GROUP = ["data", "gpu", "kind"]
 _REFERENCE = [*_GROUP, "step_kind", "network", "strategy", "batch", "devices", "global_batch"]
@@ -50,11 +50,11 @@ _FAMILY = {
     "opt_13": "opt",
 }
 _CLUSTERS = {
-    # What their papers say of the node: vTrain has four cards of 200 Gbit/s.
+    # Nodes as the papers describe them. vTrain's node has four cards of 200 Gbit/s.
     ("vtrain", "a100_80gb_sxm"): "a100-80gb-sxm:nics=4x200",
     ("llm-foundry", "a100_40gb"): "a100-40gb-sxm",
     ("llm-foundry", "h100_80gb"): "h100-sxm",
-    # Of the 72 GPUs of a rack a power of two is used.
+    # A rack has 72 GPUs, but a power of two is used.
     (None, "DGX-GB200"): "gb200:gpus=64",
     (None, "DGX-H100"): "h100-sxm",
 }
@@ -62,7 +62,7 @@ _CLUSTERS = {
 
 @dataclass(frozen=True)
 class GpuStep:
-    """A measured step and the platform that it ran on."""
+    """A measured step, and its platform."""
 
     source: str
     platform: str
@@ -70,8 +70,8 @@ class GpuStep:
 
     @property
     def kind(self) -> str:
-        """``inference`` or ``training``. If the training is at tf32, in plain PyTorch at 16 bits, or at
-        narrow numbers, the precision is part of the kind: a step at one corrects none at another."""
+        """``inference`` or ``training``. If the training is at tf32, in plain PyTorch at 16 bits, or with
+        narrow operands, the precision is part of the kind. A step corrects no step of another kind."""
         precision = PRECISIONS[self.step.precision]
         has_own_kind = (
             precision.operand_bytes is not None or precision.plain or precision.name == "tf32"
@@ -90,8 +90,8 @@ def _neusight(row: Mapping[str, Any]) -> MeasuredStep | None:
     if family is None or row["note"]:
         # Mixtures of experts whose sizes are not given, and steps of a compiled network.
         return None
-    # Its code takes a classifier of sequences for BERT's inference, and the language model for training
-    # (neusight/Tracing/trace.py).
+    # NeuSight's code takes a classifier of sequences for BERT's inference, and the language model for
+    # training (neusight/Tracing/trace.py).
     head = ",head=pooler" if family == "bert" and row["kind"] == "inference" else ""
     return MeasuredStep(
         network=f"{family}:{_numbers(row)},loss=no{head}",
@@ -158,14 +158,14 @@ _PLAIN_NETWORKS = {
     "mixtral-8x": "llama:layers=8,hidden=1024,heads=16,kv_heads=4,ffn=3584,experts=8,vocabulary=32000",
     "vit_b_16": "vit_b",
 }
-"""The numbers of plain_pytorch_networks.json."""
+"""Networks of ``plain_pytorch_networks.json`` by numbers."""
 _NOT_SIMULATED = {
     *("resnet101", "resnet18", "densenet121", "efficientnet_b0", "convnext_tiny", "swin_t"),
     "vit_l_16",
 }
-"""Networks whose graphs are not shipped. `joulecast capture` makes them."""
+"""Networks whose graphs are not shipped. `joulecast capture` can make them."""
 _LATER = "2"
-"""The round in which settings were measured that the constants for plain PyTorch had not seen."""
+"""The round with settings that were not used for the constants of plain PyTorch."""
 
 
 def _plain_pytorch(row: Mapping[str, Any]) -> MeasuredStep | None:
@@ -180,7 +180,7 @@ def _plain_pytorch(row: Mapping[str, Any]) -> MeasuredStep | None:
         batch=int(row["batch"]),
         precision=str(row["precision"]),
         optimizer=str(row["optimizer"]),
-        # The host waits for the GPU in the one, and not in the other.
+        # In one of these times the host waits for the GPU, and in the other it does not.
         step_s=min(float(row["step_s"]), float(row["event_step_s"])),
         memory_bytes=float(row["memory_bytes"]),
         source="joulecast",
@@ -201,7 +201,7 @@ _BRIDGE_NETWORKS = {
     "LLAMA3_70B": "llama3-70b",
     "LLAMA3.1_405B": "llama3-405b",
     "GPT OSS 120B": "gpt-oss-120b",
-    # With the prediction of a further token, which is a block.
+    # This network also predicts a further token, which takes one more block.
     "DeepSeekV3": "deepseek-v3:layers=62",
     "DeepSeekV3 (w/o MTP)": "deepseek-v3",
     "DeepSeekV3 (dropless)": "deepseek-v3:layers=62",
@@ -214,7 +214,7 @@ def _megatron_bridge(row: Mapping[str, Any]) -> MeasuredStep | None:
     network = _BRIDGE_NETWORKS.get(str(row["Model"]).removesuffix(" (tokendrop)"))
     if network is None or not row["section"].startswith("Pre-Training"):
         return None
-    # Where two recipes stand in a row, the second one's numbers are in brackets.
+    # If a row has two recipes, the numbers of the second one are in brackets.
     first = {key: str(value).split(" (")[0] for key, value in row.items()}
     gpus, sequence = int(first["#-GPUs"]), int(first["Sequence Length"])
     tp, pp, cp = (int(first[key]) for key in ("TP", "PP", "CP"))
@@ -277,10 +277,10 @@ _BRIDGE_COLUMNS = {
 
 
 def read_gpu_steps(folder: Path) -> list[GpuStep]:
-    """The measured steps of a folder that the simulator can express.
+    """Read the measured steps of a folder, without steps that the simulator cannot express.
 
     Raises:
-        JoulecastError: a file is missing or has no such columns.
+        JoulecastError: a file is missing, lacks a column, or has a row that is no measured step.
     """
     found = []
     for name, reader in _READERS.items():
@@ -311,15 +311,15 @@ def simulate_steps(steps: Iterable[GpuStep]) -> pd.DataFrame:
     """Simulate measured steps by the GPU's description.
 
     Returns:
-        A row a step: what it is, ``measured_s``, ``predicted_s`` and the ends of its 90 % interval, the
-        seconds of exposed communication (``exposed_s``), whether it is called ``out_of_memory``, and the
-        ``error`` that corrects other steps.
+        A row for each step: its setting, ``measured_s``, ``predicted_s`` and the ends of its 90 % interval,
+            the seconds of exposed communication (``exposed_s``), whether it is predicted to be
+            ``out_of_memory``, and the ``error`` that corrects other steps.
     """
     rows = []
     known: dict[GpuStep, Simulation] = {}
     for number, each in enumerate(steps):
         platform, costs = _costs(each)
-        # The same recipe is measured with every release of a vendor's software.
+        # A vendor measures the same recipe with every release of its software.
         setting = replace(each, step=each.step.model_copy(update={"step_s": 1.0}))
         if setting not in known:
             known[setting] = simulated_step(each.step, platform, costs).without_timeline()
@@ -351,14 +351,14 @@ def simulate_steps(steps: Iterable[GpuStep]) -> pd.DataFrame:
 
 
 def corrected_s(row: Mapping[str, Any], evidence: MeasuredSteps) -> float:
-    """Seconds of a row of :func:`simulate_steps`, its ops corrected by measured steps."""
+    """Seconds of a row of :func:`simulate_steps`, after measured steps have corrected its ops."""
     exposed = row["exposed_s"]
     factor = evidence.factor(row["error"].setting)
     return float(exposed + factor * (row["predicted_s"] - exposed))
 
 
 def _after_others(group: pd.DataFrame) -> pd.DataFrame:
-    """Predictions of the steps of a group, each after others of it were measured."""
+    """Predictions of each step of a group, after other steps of the group were measured."""
     alone = [MeasuredSteps((error,)) for error in group["error"]]
     chance = np.random.default_rng(0)
     rows = []
@@ -379,12 +379,12 @@ def _after_others(group: pd.DataFrame) -> pd.DataFrame:
 
 
 def judge(steps: Iterable[GpuStep]) -> pd.DataFrame:
-    """Predict measured steps by the GPU's description and after others were measured, and join them.
+    """Predict measured steps, from the GPU's description and after other steps were measured.
 
     Returns:
-        A row a prediction, as of :func:`joulecast.runs.judging.join_references`: ``step`` (its number),
+        A row of :func:`joulecast.runs.judging.join_references` for each prediction: ``step`` (its number),
         ``data``, ``gpu``, ``kind``, ``network``, ``strategy``, ``batch``, ``devices``, ``global_batch``,
-        ``basis``, and whether the step is called ``out_of_memory``.
+        ``basis``, and whether the step is predicted to be ``out_of_memory``.
     """
     found = simulate_steps(steps)
     described = found.assign(basis="description", time_s=found["predicted_s"])
@@ -399,14 +399,14 @@ def judge(steps: Iterable[GpuStep]) -> pd.DataFrame:
 
 
 def judged_widths(judged: pd.DataFrame) -> dict[str, dict[str, float]]:
-    """What an interval of 90 % has to reach on both sides, as a ratio, by what a prediction rests on.
+    """Half widths of 90 % intervals, as ratios, by the basis of a prediction and the kind of step.
 
     Each group of data, GPU and kind counts the same, however many rows it has. Steps of plain PyTorch do not
-    count: constants for them were chosen with some of them in sight, and others have the time of their host,
-    whose pace the interval knows apart.
+    count. Some of them were used to choose constants. Others have the time of their host, which the interval
+    knows.
 
     Args:
-        judged: as of :func:`judge`.
+        judged: result of :func:`judge`.
     """
     judged = judged[~judged["data"].str.startswith("plain_pytorch")]
     cells = by_setting(judged, ["step", "basis", "step_kind", *_GROUP])
@@ -442,15 +442,15 @@ def judge_memory(folder: Path) -> pd.DataFrame:
     """Predict the peak memory of measured steps.
 
     Args:
-        folder: with ``sailor.csv`` (Megatron on 4 to 128 GH200) and ``plain_pytorch.csv``, whose later
-            settings count.
+        folder: folder with ``sailor.csv`` (Megatron on 4 to 128 GH200) and ``plain_pytorch.csv``, of which
+            only the later settings count.
 
     Returns:
-        A row a step: ``data``, ``devices``, ``measured_bytes``, ``predicted_bytes``, and ``off``, the share
-        by which the measured bytes differ from the predicted ones.
+        A row for each step: ``data``, ``devices``, ``measured_bytes``, ``predicted_bytes``, and ``off``, the
+            share by which the measured bytes differ from the predicted ones.
 
     Raises:
-        JoulecastError: a file is missing or has no such columns.
+        JoulecastError: a file is missing or lacks a column.
     """
     sailor = read_csv(folder / "sailor.csv", "measured steps", _COLUMNS).astype(object).fillna("")
     steps = [GpuStep("sailor", "gh200", _sailor(row)) for row in sailor.to_dict("records")]
@@ -458,7 +458,7 @@ def judge_memory(folder: Path) -> pd.DataFrame:
     rows = []
     for each in steps:
         found = simulated_step(each.step, *_costs(each))
-        # Torch counts what it gave out, without what a process takes.
+        # Torch counts the memory that it allocated, without the memory that a process needs.
         extra = found.platform.require_cluster().device.reserved_bytes
         predicted = found.peak_memory_bytes - (extra if each.source != "sailor" else 0.0)
         measured = each.step.memory_bytes or math.nan
@@ -468,7 +468,7 @@ def judge_memory(folder: Path) -> pd.DataFrame:
 
 
 def memory_widths(judged: pd.DataFrame) -> dict[str, float]:
-    """The share by which 90 % of the peaks of :func:`judge_memory` are off, on one device and on several."""
+    """Largest error (a share) of 90 % of the peaks of :func:`judge_memory`, on one device and on several."""
     kinds = np.where(judged["devices"] == 1, "one", "several")
     widths = judged["off"].abs().groupby(kinds).quantile(LEVEL)
     return {str(kind): round(float(width), 3) for kind, width in widths.items()}
@@ -484,17 +484,17 @@ _ALL_REDUCE_COLUMNS = {
 
 
 def judge_all_reduces(folder: Path) -> pd.DataFrame:
-    """Predict measured all-reduces from the GPU's name, and join them with what was measured.
+    """Predict measured all-reduces from the GPU's name, and join the predictions with the measurements.
 
     Args:
-        folder: with ``allreduce_in_node.csv``.
+        folder: folder with ``allreduce_in_node.csv``.
 
     Returns:
-        A row an all-reduce, as of :func:`joulecast.runs.judging.join_references`: ``gpu``, ``gpus`` and
-        ``bytes``.
+        A row of :func:`joulecast.runs.judging.join_references` for each all-reduce, with ``gpu``, ``gpus``
+        and ``bytes``.
 
     Raises:
-        JoulecastError: the file is missing or has no such columns.
+        JoulecastError: the file is missing or lacks a column.
     """
     frame = read_csv(folder / "allreduce_in_node.csv", "measured all-reduces", _ALL_REDUCE_COLUMNS)
     platforms = {gpu: find_platform(name) for gpu, name in _ALL_REDUCE_PLATFORMS.items()}

@@ -1,15 +1,14 @@
-"""The folder of results of an experiment: needs no root, no torch and no MPI.
+"""Reads the folder of results of an experiment. This needs no root, no torch and no MPI.
 
 A folder has
 
 ``configurations.json``   the steps that were measured
-``steps.csv``             a row an iteration: its seconds and what disturbed it
-``collectives.csv``       the same for stand-alone collectives and messages
-other tables              of the experiment
-``provenance.json``       where all this comes from
+``steps.csv``             a row for each iteration: its seconds, and what disturbed it
+``collectives.csv``       the same for collectives and messages that ran alone
+other tables              tables that only this experiment has
+``provenance.json``       where the results come from
 
-Disturbed iterations are kept and marked ``disturbed``. A prediction is judged on steps. Only ``steps.csv``
-is about steps.
+Disturbed iterations are kept and marked ``disturbed``. Predictions are judged only on ``steps.csv``.
 """
 
 import hashlib
@@ -38,7 +37,7 @@ STAGES = (
     "communicating_copy_s",
     "update_s",
 )
-"""Seconds of rank 0 in the stages of a step; only replicas have them."""
+"""Columns with the seconds of rank 0 in each stage of a step. Only replicas have them."""
 _COLUMNS = {
     **dict.fromkeys(("configuration", "kind", "algorithm", "network", "part"), Column("text")),
     **dict.fromkeys(("repeat", "iteration", "rank", "ranks"), Column("whole", 0, 1e9)),
@@ -52,19 +51,19 @@ _COLUMNS = {
 
 
 class Frozen(BaseModel):
-    """A value that JSON can hold and that does not change."""
+    """A value that does not change and can be written as JSON."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     def digest(self) -> str:
-        """SHA-256 of everything in it."""
+        """SHA-256 of the value."""
         return hashlib.sha256(
             json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()
         ).hexdigest()
 
 
 class StepConfiguration(Frozen):
-    """A step of training; each experiment adds how it is done."""
+    """A step of training. Each experiment adds its own settings."""
 
     name: str = Field(pattern=r"^[a-z0-9_-]+$")
     family: str
@@ -78,8 +77,8 @@ class IterationTable:
     """A table of iterations.
 
     Attributes:
-        key: columns that say what was measured; iterations of the same key are numbered.
-        values: columns of what was seen.
+        key: columns that say what was measured. Iterations with the same key are numbered.
+        values: columns with the results.
     """
 
     key: tuple[str, ...]
@@ -87,14 +86,14 @@ class IterationTable:
 
     @property
     def is_timed(self) -> bool:
-        """Whether its rows have ``seconds``, and may be disturbed."""
+        """Whether the rows have ``seconds``, and may be disturbed."""
         return "seconds" in self.values
 
     def read(self, path: Path) -> pd.DataFrame:
-        """The table in a file.
+        """Read the table from a file.
 
         Raises:
-            JoulecastError: it is not such a table.
+            JoulecastError: the file has no such table.
         """
         names = [*self.key, "iteration", *self.values]
         names += ["disturbed"] if self.is_timed else []
@@ -109,8 +108,8 @@ class Experiment(Generic[C]):
 
     Attributes:
         configuration: the class of its configurations.
-        tables: by name, without ``.csv``; ``steps`` and ``collectives`` among them.
-        typical: gives the seconds of something from those of its undisturbed iterations.
+        tables: tables by name, without ``.csv``. ``steps`` and ``collectives`` are among them.
+        typical: function that gives the typical seconds of undisturbed iterations.
     """
 
     configuration: type[C]
@@ -121,8 +120,9 @@ class Experiment(Generic[C]):
         """Typical seconds of undisturbed iterations in groups.
 
         Returns:
-            a row a group (the index): ``seconds`` and ``spread_s`` (interquartile range), NaN where no
-            iteration is ``clean``; how many are, and how many ``iterations`` there are.
+            a row for each group (the index): typical ``seconds``, their interquartile range ``spread_s``, the
+            number of ``iterations``, and the number of ``clean`` (undisturbed) ones. If none is clean, the
+            seconds are NaN.
         """
         clean = rows[~rows.disturbed].groupby(list(by), sort=False).seconds
         summary = pd.DataFrame({"iterations": rows.groupby(list(by), sort=False).size()})
@@ -132,21 +132,21 @@ class Experiment(Generic[C]):
         return summary.assign(clean=summary.clean.fillna(0).astype(int))
 
     def apart_from_steps(self, name: str, rows: pd.DataFrame) -> pd.DataFrame:
-        """The summary of a table of what was measured by itself; its key as columns."""
+        """The summary of a table whose measurements ran alone. The key is in columns."""
         return self.summary(rows, self.tables[name].key).reset_index()
 
 
 @dataclass(frozen=True)
 class Measurements(Generic[C]):
-    """Measurements that were read.
+    """The measurements of an experiment.
 
     Attributes:
-        configurations: of all measured steps.
-        steps: a row for each configuration (the index), as of :meth:`Experiment.summary`, and ``again_s``,
-            the seconds of the A/A repeat or NaN.
-        collectives: the same summary by the key of the table (columns).
+        configurations: configurations of all measured steps.
+        steps: a row of :meth:`Experiment.summary` for each configuration (the index), and ``again_s``, the
+            seconds of the A/A repeat or NaN.
+        collectives: the same summary, with the key of the table in columns.
         rows: the raw tables by name.
-        provenance: where all this comes from.
+        provenance: where the measurements come from.
     """
 
     configurations: list[C]
@@ -156,15 +156,15 @@ class Measurements(Generic[C]):
     provenance: dict[str, Any]
 
     def configuration(self, name: str) -> C:
-        """The configuration of a name."""
+        """The configuration with this name."""
         return next(each for each in self.configurations if each.name == name)
 
 
 def read_folder(folder: Path, experiment: Experiment[C]) -> Measurements[C]:
-    """Read what was measured.
+    """Read the measurements of an experiment.
 
     Raises:
-        JoulecastError: ``folder`` is not such data.
+        JoulecastError: ``folder`` has no such measurements.
     """
     provenance = read_json_object(folder / PROVENANCE_FILE, "provenance of measurements")
     listed = folder / CONFIGURATIONS_FILE
@@ -187,7 +187,8 @@ def read_folder(folder: Path, experiment: Experiment[C]) -> Measurements[C]:
 
 
 ROLES = {"simulator": "model", "sum": "rival", "max": "rival", "measured again": "repeat"}
-"""Of the simulator, two rules of thumb, and the A/A repeat. Other models are the simulator without a part."""
+"""Roles of the simulator, two rules of thumb, and the A/A repeat. Other models are the simulator without a
+part."""
 
 
 def platform_of(
@@ -201,14 +202,14 @@ def platform_of(
     """A platform with calibrated links.
 
     Args:
-        name: of the platform.
-        device: name of what computes.
+        name: name of the platform.
+        device: name of its device.
         links: calibrations of the links, the innermost first. A key has the name of a link and the number
             of devices that it joins (``None``: all). Collectives have the launch and the algorithm of the
             outermost link.
-        devices_per_node: how many.
+        devices_per_node: number of devices in a node.
         overlap_slowdown: gamma.
-        nodes: how many there are; any number if ``None``.
+        nodes: number of nodes; ``None``: any number.
     """
     outermost = list(links.values())[-1]
     return Platform(
@@ -235,19 +236,19 @@ def judge_steps(
     basis: str,
     fitted: Collection[str] = (),
 ) -> pd.DataFrame:
-    """Join what models say of an experiment's steps with what was measured.
+    """Join the predictions of an experiment's steps with the measurements.
 
     Args:
-        results: of the experiment.
-        experiment: its name.
-        seconds: of each configuration, by model.
-        basis: what the models saw.
-        fitted: configurations that they also saw, whose ``split`` is ``in-sample``.
+        results: results of the experiment.
+        experiment: name of the experiment.
+        seconds: predicted seconds of each configuration, by model.
+        basis: the data that the models saw.
+        fitted: configurations that the models also saw. Their ``split`` is ``in-sample``.
 
     Returns:
-        a row a configuration and model, as of :func:`joulecast.runs.judging.join_references`; the A/A
-        repeat is a model too. Facts of a configuration are ``experiment``, ``family``, ``ranks``, ``network``
-        (of real training), ``source`` and ``spread_s``.
+        a row of :func:`joulecast.runs.judging.join_references` for each configuration and model. The A/A
+        repeat is a model, too. Facts of a configuration are ``experiment``, ``family``, ``ranks``,
+        ``network`` (only for real training), ``source`` and ``spread_s``.
     """
     wide = pd.DataFrame.from_dict(seconds, orient="index").rename_axis("configuration")
     wide["measured again"] = results.steps["again_s"]

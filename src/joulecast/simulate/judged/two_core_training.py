@@ -1,31 +1,31 @@
-"""The simulator judged on real training: two ranks of this machine, replicas and pipelines.
+"""Judges the simulator on real training of two ranks on one machine: replicas and pipelines.
 
-Operators, all-reduces, messages and the other parts of a step were measured alone, in the same sessions. The
-overlap slowdown, gamma, is fitted on two configurations, marked ``fits_gamma``. Every configuration is
-predicted before it is compared.
+Operators, all-reduces, messages and the other parts of a step were measured alone, in the same sessions as
+the steps. The overlap slowdown, gamma, is fitted on two configurations, which are marked ``fits_gamma``.
+Every configuration is predicted before it is compared.
 
-What a rank does apart from its operators is simulated as follows:
+The work of a rank apart from its operators is simulated as follows:
 
 * A replica first fetches its batch. On one core, nothing overlaps this. Its time is added to the simulated
   step.
 * A replica copies each gradient into its bucket when it is ready. This is part of the operator's backward.
-* Replicas run the same operator at about the same time, and share the bandwidth of the memory. So their
-  operators have the times that were measured with both ranks at work. Stages never run the same operator at
-  the same time. Their operators have the times that were measured with one rank.
+* Replicas run the same operator at about the same time, and share the bandwidth of the memory. So the times
+  of their operators were measured with both ranks at work. Stages never run the same operator at the same
+  time. The times of their operators were measured with one rank.
 * A pipeline adds up the gradients of micro-batches, from the second one on. Each backward has its share of
-  this.
-* An all-reduce is work of the cores on memory that they share. A byte costs what it costs when both ranks
-  work. Overlap only interleaves the all-reduce with computing (gamma near 1: nothing is gained).
+  this work.
+* In an all-reduce, the cores work on shared memory. A byte costs the same as when both ranks work. Overlap
+  only interleaves the all-reduce with computing. (A gamma near 1 means that it gains nothing.)
 
 Besides its tables, the folder of results has
 
 ``database-NETWORK-RANKS-SESSION.json``
                           operators of each network (:mod:`joulecast.graphs.database`), with both ranks at
                           work, as in replicas, and with one: stages are never at the same operator
-``graph-NETWORK.json``    its op graph
+``graph-NETWORK.json``    op graph of each network
 
-Everything was measured in several sessions. The mean of the fastest quarter of all measurements is used
-(:func:`joulecast.graphs.database.mean_of_fastest`), from whichever session they are.
+Everything was measured in several sessions. The mean of the fastest quarter of all measurements is used,
+whatever their session (:func:`joulecast.graphs.database.mean_of_fastest`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -85,7 +85,7 @@ class TrainingConfiguration(StepConfiguration):
 
     @property
     def is_pipeline(self) -> bool:
-        """Whether the ranks are two stages. Otherwise they are two replicas."""
+        """Whether the ranks are two stages, and not two replicas."""
         return self.cut is not None
 
     @property
@@ -112,15 +112,14 @@ REAL = Experiment(
     tables={
         "steps": IterationTable(("configuration", "repeat"), (*_OUTCOME, "buckets", *STAGES)),
         "collectives": IterationTable(("kind", "network", "bytes"), _OUTCOME),
-        # Stand-alone pieces of a step that no operator is: copying gradients, adding them up, the
-        # optimizer, the batch.
+        # Other parts of a step, measured alone: copying gradients, adding them up, the optimizer, the batch.
         "parts": IterationTable(("part", "network", "rank", "bytes"), _OUTCOME),
     },
     typical=mean_of_fastest,
 )
 
 Databases = Mapping[tuple[str, int], Database]
-"""By network and number of ranks that were at work."""
+"""Databases by network and number of working ranks."""
 
 
 def quietest_database(databases: Sequence[Database]) -> Database:
@@ -130,12 +129,13 @@ def quietest_database(databases: Sequence[Database]) -> Database:
 
 @dataclass(frozen=True)
 class TrainingResults(Measurements[TrainingConfiguration]):
-    """Measured real training; ``steps`` has the ``buckets`` that the gradients went in.
+    """The measurements of real training. ``steps`` also has the number of gradient ``buckets``.
 
     Attributes:
-        parts: ``part``, ``network``, ``rank``, ``bytes``, and their summary as of ``collectives``.
-        databases: the quietest of the sessions.
-        graphs: by network.
+        parts: a table with ``part``, ``network``, ``rank``, ``bytes``, and the same summary as
+            ``collectives``.
+        databases: databases, each from its quietest session.
+        graphs: op graphs by network.
     """
 
     parts: pd.DataFrame
@@ -149,10 +149,10 @@ def _database(folder: Path, network: str, ranks: int, sessions: int) -> Database
 
 
 def read_results(folder: Path) -> TrainingResults:
-    """Read what was measured of real training.
+    """Read the measurements of real training.
 
     Raises:
-        JoulecastError: ``folder`` is not such data.
+        JoulecastError: ``folder`` has no such measurements.
     """
     results = read_folder(folder, REAL)
     rows, sessions = results.rows["steps"], len(results.provenance["sessions"])
@@ -176,13 +176,13 @@ def read_results(folder: Path) -> TrainingResults:
 
 @dataclass(frozen=True)
 class TrainingCosts:
-    """Costs of a network's operators in training. A shape that was not measured is an error."""
+    """Costs of a network's operators in training. A shape that the database cannot answer is an error."""
 
     results: TrainingResults
     network: str
     ranks_at_work: int
     gradient_s_per_byte: float
-    """Added to the operator's own backward for every byte of gradients that it gives."""
+    """Seconds that the backward of an operator takes in addition, for each byte of its weights' gradients."""
 
     def cost(
         self, graph: OpGraph, op: Op, parts: Mapping[str, float], direction: Direction
@@ -229,51 +229,51 @@ def _per_byte(results: TrainingResults, part: str, network: str) -> float:
 
 
 def costs_of(results: TrainingResults, configuration: TrainingConfiguration) -> TrainingCosts:
-    """Costs of a configuration's operators, with what is done to their gradients."""
+    """Costs of a configuration's operators, with the time to copy their gradients or to add them up."""
     network = configuration.network
     if not configuration.is_pipeline:
         return TrainingCosts(results, network, RANKS, _per_byte(results, "copy", network))
-    # The first micro-batch's gradient is kept as it is.
+    # The gradient of the first micro-batch is not added to anything.
     later = (configuration.micro_batches - 1) / configuration.micro_batches
     return TrainingCosts(results, network, 1, later * _per_byte(results, "accumulate", network))
 
 
 def calibrations(results: TrainingResults) -> dict[str, NetworkCalibration]:
-    """Calibrations of what the ranks exchange: all-reduces in shared memory, messages between stages."""
+    """Calibrations of all-reduces in shared memory, and of messages between stages."""
     found = results.collectives[results.collectives.clean > 0].assign(ranks=RANKS)
     return {kind: calibrate_network(found[found.kind == kind]) for kind in ("all_reduce", "send")}
 
 
 def training_platform(found: NetworkCalibration, gamma: float) -> Platform:
-    """This machine as a platform of two ranks and the link between them."""
+    """The machine as a platform of two ranks and a link between them."""
     links: dict[tuple[str, int | None], NetworkCalibration] = {("between_ranks", None): found}
     return platform_of("two-core-training", "a core", links, RANKS, gamma, nodes=1)
 
 
 def with_named_ops(graph: OpGraph) -> OpGraph:
-    """The graph with every op in a module: those of the network itself in one of their own name."""
+    """The graph with every op in a module. An op of the network itself gets a module with its own name."""
     ops = tuple(replace(op, module=op.module or op.name) for op in graph.ops)
     return replace(graph, ops=ops)
 
 
 def stage_tree(graph: OpGraph, cut: str) -> Node:
-    """A tree that puts the ops from the first of module ``cut`` on into the second stage.
+    """A tree whose second stage begins with the first op of module ``cut``.
 
     Raises:
-        JoulecastError: the network has no such module.
+        JoulecastError: the network has no module ``cut``.
     """
     modules = [op.module for op in graph.ops]
     inside = [i for i, m in enumerate(modules) if m == cut or m.startswith(f"{cut}.")]
     if not inside:
         raise JoulecastError(f"graph {graph.name}: no module `{cut}` to begin a stage at")
     stage = {module: int(i >= inside[0]) for i, module in reversed(list(enumerate(modules)))}
-    # The setting of a module holds for those inside it, unless they are named after it.
+    # The setting of a module also holds for the modules inside it, unless these come later in the tree.
     inner_last = sorted(stage, key=lambda module: module.count("."))
     return Node(children={module: Node(stage=stage[module]) for module in inner_last})
 
 
 def strategy_of(configuration: TrainingConfiguration, graph: OpGraph) -> Strategy:
-    """The strategy of a configuration, with the second stage where it begins."""
+    """The strategy of a configuration, with its second stage."""
     if configuration.cut is None:
         assert configuration.bucket_mb is not None
         return Strategy(
@@ -295,7 +295,7 @@ def predict(
     found: Mapping[str, NetworkCalibration],
     gamma: float,
 ) -> Simulation:
-    """Simulate a configuration; fetching the batch is not part of it (see :func:`predicted_s`)."""
+    """Simulate a configuration, without fetching the batch (see :func:`predicted_s`)."""
     graph = with_named_ops(results.graphs[configuration.network])
     kind = "send" if configuration.is_pipeline else "all_reduce"
     return simulate(
@@ -313,7 +313,7 @@ def predicted_s(
     found: Mapping[str, NetworkCalibration],
     gamma: float,
 ) -> float:
-    """Seconds of a configuration's step, its batch included where the step fetches it."""
+    """Seconds of a configuration's step. They include fetching the batch, if the ranks are replicas."""
     simulated = predict(results, configuration, found, gamma).step_s
     if configuration.is_pipeline:
         return simulated
@@ -321,10 +321,10 @@ def predicted_s(
 
 
 def fitted_gamma(results: TrainingResults) -> float:
-    """The overlap slowdown with the least squared relative error on the configurations marked for it.
+    """The overlap slowdown with the least squared relative error on the configurations marked ``fits_gamma``.
 
     Raises:
-        JoulecastError: none of them was measured.
+        JoulecastError: no measured configuration is marked.
     """
     chosen = [each for each in results.configurations if each.fits_gamma]
     if not chosen:
@@ -346,7 +346,7 @@ def fitted_gamma(results: TrainingResults) -> float:
 
 def judge(results: TrainingResults) -> pd.DataFrame:
     """Predict every measured configuration, once with the fitted gamma and once with overlap that costs
-    nothing (``no gamma``). The rows are those of :func:`joulecast.simulate.judged.results.judge_steps`."""
+    nothing (``no gamma``). :func:`joulecast.simulate.judged.results.judge_steps` makes the rows."""
     found, gamma = calibrations(results), fitted_gamma(results)
     seconds = {
         each.name: {
