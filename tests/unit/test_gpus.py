@@ -279,6 +279,10 @@ def test_a_campaign_on_gpus_calibrates_its_own_networks() -> None:
         joulecast.simulate_step(
             "resnet50", "h100-sxm", "dp=1", batch=128, precision="bf16", calibrate="one-h100"
         )
+    with pytest.raises(JoulecastError, match="ask with --platform h100-sxm"):
+        joulecast.simulate_step(
+            "resnet50", "l4", "dp=1", batch=128, precision="amp", calibrate="one-h100"
+        )
     with pytest.raises(JoulecastError, match="or are not of GPUs"):
         joulecast.simulate_step("resnet50", "h100-sxm", "dp=1", batch=4, calibrate="two-core-vm")
 

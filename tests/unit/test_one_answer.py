@@ -171,6 +171,15 @@ def test_a_term_that_is_nearly_nothing_has_a_unit_of_its_own():
     assert len(jobs) == 3 and not [note for note in jobs if re.search(r"\de[-+]\d", note)]
 
 
+def test_gpus_of_a_campaign_idle_by_their_number():
+    # No run exchanged gradients, so a sample costs the same on each number of GPUs.
+    told = joulecast.forecast("one-h100", samples=1e6, nodes=[2, 8])["forecasts"]
+    by_workload = [list(rows) for _, rows in itertools.groupby(told, lambda row: row["workload"])]
+    assert len(by_workload) == 3
+    for two, eight in by_workload:
+        assert two["energy_j"] == pytest.approx(eight["energy_j"], rel=0.01)
+
+
 def test_checkpoints_are_a_part_of_the_whole_job(metered_runs):
     with pytest.raises(JoulecastError, match="whole job"):
         joulecast.forecast(metered_runs, nodes=[64], checkpoint_s=30)

@@ -10,6 +10,8 @@ from joulecast.app.cli.main import app
 from joulecast.errors import JoulecastError
 from joulecast.logs.mlperf import import_mlperf
 from joulecast.runs.files.shipped import recorded_folder
+from joulecast.runs.record import read_info
+from joulecast.runs.recorded import unpack_all
 
 RESNET = {"graph": {"resnet": "resnet50"}}
 
@@ -100,3 +102,18 @@ def test_records_say_their_precision_and_that_only_gpus_were_metered():
     assert any("only the GPUs of the nodes had meters" in note for note in found["notes"])
     (asked, *_) = joulecast.forecast("one-h100", platform="h200-sxm", precision="tf32")["forecasts"]
     assert " at tf32 on " in asked["rests_on"]
+
+
+def test_a_gpu_needs_the_precision_of_the_records_and_not_bf16(tmp_path):
+    unpack_all(ROOT / "recorded/one-h100", tmp_path)
+    for file in tmp_path.rglob("run.json"):
+        info = read_info(file.parent)
+        if info.spec.training is not None:
+            training = info.spec.training.model_copy(update={"precision": "fp32"})
+            spec = info.spec.model_copy(update={"training": training})
+            changed = {"spec": spec, "spec_sha256": spec.digest()}
+            file.write_text(info.model_copy(update=changed).model_dump_json())
+    found = joulecast.forecast(tmp_path, platform="v100")["forecasts"]
+    assert found and all(" at fp32 on 1 x v100" in row["rests_on"] for row in found)
+    with pytest.raises(JoulecastError, match="at which amp computes"):
+        joulecast.forecast("one-h100", platform="v100")

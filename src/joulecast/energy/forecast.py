@@ -137,13 +137,11 @@ def why_not_forecast(
 
 
 def _are_all_in_use(run: Mapping[str, Any], info: RunInfo) -> bool:
-    """Whether the energy of an observed run is of GPUs alone, of which none idled."""
+    """Whether the energy of a run is of GPUs alone, of which none idled."""
     gpus = [meter for meter in info.meters if meter.available and meter.covers == "gpu"]
-    return (
-        info.spec.observed is not None
-        and run.get("energy_covers") == "gpu"
-        and len(gpus) == run["ranks"]
-    )
+    own = info.spec.training if info.spec.observed is None else None
+    is_on_cpus = own is not None and own.device == "cpu"
+    return not is_on_cpus and run.get("energy_covers") == "gpu" and len(gpus) == run["ranks"]
 
 
 def setting_of(

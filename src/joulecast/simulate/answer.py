@@ -15,7 +15,7 @@ from joulecast.graphs.database import MeasuredCosts, read_database
 from joulecast.graphs.kernel_costs import kernel_costs_of
 from joulecast.graphs.network_graphs import network_for
 from joulecast.graphs.precision import TrainingSetup, training_of
-from joulecast.runs.platforms import Platform, simulated_platform
+from joulecast.runs.platforms import Platform, gpu_in, simulated_platform
 from joulecast.simulate.correction import Corrected
 from joulecast.simulate.cost_cache import cached
 from joulecast.simulate.measured_step import corrected, read_steps
@@ -143,7 +143,14 @@ def platform_and_costs(
     if measured_steps is None:
         return found, costs
     steps = read_steps(measured_steps)
+    device = found.require_cluster().device.name
     for step in steps:
+        ran_on, asked = gpu_in(step.gpu or ""), gpu_in(device)
+        if ran_on is not None and asked is not None and ran_on != asked:
+            raise JoulecastError(
+                f"{measured_steps}: a step on {step.gpu} cannot correct steps on {device}; measure one on "
+                f"{found.name}, or ask with --platform {ran_on}"
+            )
         if step.precision != precision:
             raise JoulecastError(
                 f"{measured_steps}: a step at {step.precision} cannot correct costs at {precision}; "

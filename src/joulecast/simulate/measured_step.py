@@ -70,6 +70,9 @@ class MeasuredStep(BaseModel):
         le=1e15,
         description="Peak memory of the device that needs most, if it was measured.",
     )
+    gpu: str | None = Field(
+        None, max_length=200, description="GPU that it ran on. It corrects no other GPU's steps."
+    )
     source: str = Field("", max_length=1000, description="Who measured it, and where.")
 
     @property
@@ -110,6 +113,10 @@ def precision_of(info: RunInfo) -> str | None:
     return _PRECISIONS.get(str(seen.precision))
 
 
+def _gpu_of(info: RunInfo) -> str | None:
+    return next((str(name) for host in info.hosts for name in host.get("gpus", [])), None)
+
+
 def _captured_step(record: Path, info: RunInfo, step_s: float, batch: int) -> MeasuredStep | None:
     """The step of a captured training. It is ``None`` if the training was not captured, used no GPU, or has
     ranks without DistributedDataParallel."""
@@ -127,6 +134,7 @@ def _captured_step(record: Path, info: RunInfo, step_s: float, batch: int) -> Me
         precision=precision,
         optimizer="adam" if "adam" in (seen.optimizer or "").lower() else "momentum",
         step_s=step_s,
+        gpu=_gpu_of(info),
         source=str(record),
     )
 
@@ -151,6 +159,7 @@ def _campaign_step(record: Path, info: RunInfo, step_s: float, batch: int) -> Me
         precision=precision,
         optimizer="momentum",
         step_s=step_s,
+        gpu=_gpu_of(info),
         source=str(record),
     )
 

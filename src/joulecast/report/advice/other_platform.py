@@ -244,8 +244,9 @@ def forecast_other_platform(
         JoulecastError: nothing can be forecast. The error gives the reasons.
     """
     # What is wrong with the platform is wrong for all.
-    precision = asked.precision or _USUAL_PRECISION
-    platform_and_costs(simulated_platform(str(asked.platform)), precision)
+    platform = simulated_platform(str(asked.platform))
+    if asked.precision is not None:
+        platform_and_costs(platform, asked.precision)
     runs, notes = KnownRuns.of_records(folders), list[Note]()
     asked = asked.model_copy(update={"graph": _captured(folders) | asked.graph})
     rows = [
