@@ -8,9 +8,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.network_graphs import load
+from joulecast.graphs.network_graphs import load, op_graph
 from joulecast.graphs.opgraph import DimKind, OpGraph
-from joulecast.runs.platforms import Cluster, Device, Link, Platform
+from joulecast.runs.platforms import Cluster, Device, Link, Platform, simulated_platform
 from joulecast.simulate.breakdown import Breakdown, breakdowns
 from joulecast.simulate.event_loop import Activity, ActivityGraph, Slowdown, execute
 from joulecast.simulate.judged.emulated_network import GivenCosts, TimedLayer, timed_chain
@@ -317,6 +317,18 @@ def test_folded_equals_unfolded(
     assert (
         folded.device_mesh.classes.count <= unfolded.device_mesh.classes.count == strategy.devices
     )
+
+
+@pytest.mark.parametrize(("gpus", "text"), [(2, "dp=4,tp=4"), (6, "dp=6,tp=4")])
+def test_trees_are_chosen_alike_if_folded(gpus: int, text: str) -> None:
+    # Several tensor groups share the cards of a node.
+    platform = simulated_platform(f"h100-sxm:gpus={gpus}")
+    graph = op_graph("gpt:layers=2,hidden=256,heads=8,sequence=64")
+    folded, unfolded = (
+        simulate(graph, platform, parse_strategy(text), 4, assumptions=Assumptions(folded=folded))
+        for folded in (True, False)
+    )
+    assert folded.step_s == pytest.approx(unfolded.step_s, rel=1e-9)
 
 
 @settings(max_examples=25)

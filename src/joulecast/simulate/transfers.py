@@ -31,6 +31,8 @@ class Tree:
 
     bytes_per_byte: float
     launch_s: float
+    bytes_per_s: float
+    """Of one group that has its ports for itself: NCCL does not know of other groups when it chooses."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Flow:
         latency, sent = self.launch_s, size * self.bytes_per_byte
         if self.tree is not None:
             by_tree = size * self.tree.bytes_per_byte
-            if (by_tree - sent) / self.bytes_per_s < latency - self.tree.launch_s:
+            if (by_tree - sent) / self.tree.bytes_per_s < latency - self.tree.launch_s:
                 latency, sent = self.tree.launch_s, by_tree
         return Activity(label, self.members, sent, self.usage, latency, gradient)
 
@@ -211,10 +213,21 @@ class Transfers:
             latency = launch + self._latency(kind, group)
             tree = None
             if self.trees and kind == "all_reduce" and nodes > 1:
-                tree = Tree(tree_share(), launch + self._tree_latency(ranks, nodes))
+                by_tree = launch + self._tree_latency(ranks, nodes)
+                tree = Tree(tree_share(), by_tree, self._rate(group))
             rate = alone(usage[number], self.capacity)
             flows.append(Flow(number, kind, members, usage[number], rate, share, latency, tree))
         return flows
+
+    def _rate(self, group: Ints) -> float:
+        """Bytes per second of an all-reduce of one group. (If devices are folded, a flow may be several
+        groups that share ports.)"""
+        groups, flow = group.reshape(1, -1), np.zeros(1, dtype=np.int64)
+        hops = hops_of("all_reduce", self.algorithm, groups, flow)
+        if self.topology.pairs:
+            hops = self.over_lines(hops, groups, flow)
+        load = self.topology.load(hops, group)
+        return float((self.topology.capacity()[load.port] / load.times).min())
 
     def _tree_latency(self, ranks: int, nodes: int) -> float:
         inner, outer = self.topology.latency_s[0], self.topology.latency_s[-1]
