@@ -133,6 +133,8 @@ def test_stages_that_few_runs_cannot_tell_apart_draw_alike():
     powers = StageMC2().fit(few, points, few.iloc[:0]).power.values
     assert powers["dP:update"] == pytest.approx(powers["dP:computing"], rel=0.1)
     assert powers["P0"] == pytest.approx(IDLE_W, rel=0.2)
+    # One batch cannot tell the joules of samples from the power of computing.
+    assert not any(powers.get(name) for name in powers if name.startswith("e:"))
 
 
 def test_one_disturbed_run_changes_no_forecast_of_what_was_left_out():

@@ -187,6 +187,7 @@ class StageMC2:
         self._sigma: dict[str, float] = {}
         self._short: frozenset[str] = frozenset()
         self._one_exchange: float | None = None
+        self._several_batches: frozenset[str] = frozenset()
 
     def fit(
         self,
@@ -297,7 +298,8 @@ class StageMC2:
             terms[name] = terms.get(name, 0.0) + node_steps * seconds
         if self._powers not in ("one", "time"):
             ranks = _floats(runs, "ranks") * np.maximum(_floats(runs, "steps"), 1.0)
-            terms["e:"] = np.nan_to_num(ranks * _floats(runs, "batch_per_rank"))
+            samples = np.nan_to_num(ranks * _floats(runs, "batch_per_rank"))
+            terms["e:"] = np.where(runs["network"].isin(self._several_batches), samples, 0.0)
         return terms
 
     def _fit_power(
@@ -306,6 +308,9 @@ class StageMC2:
         system = _System()
         runs = pd.concat([frame for frame in (training, calibration) if len(frame)])
         self._short = _too_short(runs)
+        # With one batch, samples cannot be told from the time of computing.
+        batches = runs.groupby("network")["batch_per_rank"].nunique()
+        self._several_batches = frozenset(batches.index[batches > 1])
         energy_j = _floats(runs, "energy_j")
         place = np.arange(len(runs), dtype=float)
         terms = self._power_terms(runs)

@@ -94,6 +94,8 @@ def device_of(spec: RunSpec, hosts: Hosts) -> torch.device:
     # A launcher may show each rank one GPU, which is then 0 on all of them.
     device = torch.device("cuda", hosts.local.rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
+    # By default torch computes convolutions at tf32 where a training is at fp32.
+    torch.backends.cudnn.allow_tf32 = False
     gpus = hosts.local.allgather(str(torch.cuda.get_device_properties(device).uuid))
     if len(set(gpus)) < len(gpus):
         raise JoulecastError(
