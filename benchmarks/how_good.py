@@ -306,7 +306,7 @@ BRIEFS = [
         "The same, more networks, batches and precisions, not held out: 21 % before rules for them",
         "another H100 with a slower host (measured by joulecast)",
         "simulator_real_gpus",
-        {"data": "plain_pytorch_later", "gpu": "all"},
+        {"data": "plain_pytorch_later", "kind": "all"},
         "error_percent",
     ),
     Brief(
