@@ -104,6 +104,17 @@ def test_records_say_their_precision_and_that_only_gpus_were_metered():
     assert " at tf32 on " in asked["rests_on"]
 
 
+def test_another_precision_is_of_the_forecast_and_not_of_the_records():
+    """The records correct the simulator at their own precision. So the factor stays."""
+    factors, times = set(), []
+    for precision in ("amp", "bf16", "tf32"):
+        forecasts = joulecast.forecast("one-h100", platform="h200-sxm", precision=precision)
+        (first, *_) = forecasts["forecasts"]
+        factors.add(first["rests_on"].partition("times ")[2])
+        times.append(first["time_s"])
+    assert len(factors) == 1 and len(set(times)) == 3
+
+
 def test_a_gpu_needs_the_precision_of_the_records_and_not_bf16(tmp_path):
     unpack_all(ROOT / "recorded/one-h100", tmp_path)
     for file in tmp_path.rglob("run.json"):

@@ -90,12 +90,13 @@ class _Known:
         runs: with ``devices``, the GPUs (or ranks) of each.
         network: whose op graph is simulated.
         platform: on which the records ran, under the simulator's name.
+        ran_at: the precision of the records.
     """
 
     runs: pd.DataFrame
     network: str
     platform: str
-    precision: str
+    ran_at: str
 
     def factor(self, devices: int) -> tuple[float, str]:
         """The time of a step, divided by its simulated time, on the nearest recorded scale; and this
@@ -105,7 +106,7 @@ class _Known:
         batch, of = most_frequent(near["batch"]), int(near["devices"].max())
         near = near[(near["batch"] == batch) & (near["devices"] == of)]
         took_s = float((near["total_s"] / near["samples"]).mean()) * batch
-        simulated = simulate_training(self.network, self.platform, self.precision, of, int(batch))
+        simulated = simulate_training(self.network, self.platform, self.ran_at, of, int(batch))
         factor = took_s / simulated.step_s
         # What an epoch has of samples is in the factor of a log that counts epochs.
         times = f"times {digits(factor)}" if near["work_unit"].iloc[0] == "samples" else "corrected"
@@ -121,7 +122,7 @@ def _captured(folders: Sequence[Path]) -> dict[str, str]:
 def _known(runs: pd.DataFrame, asked: ForecastRequest) -> _Known:
     first, per_node = runs.iloc[0], gpus_per_node(runs, asked.gpus_per_node)
     info = read_info(Path(first["folder"]))
-    precision = asked.precision or precision_of(info) or _USUAL_PRECISION
+    precision = precision_of(info) or asked.precision or _USUAL_PRECISION
     named = [str(first[name]) for name in ("platform", "accelerator") if name in runs]
     named += [name for host in info.hosts for name in host.get("gpus", [])]
     gpu = next(filter(None, map(gpu_in, named)), None)
@@ -170,7 +171,8 @@ def _row(
     batch = float(asked.batch or usual_batch(runs, round(devices / each), asked.scaling))
     work, spread, work_is = _work(everything, runs, asked, batch)
     factor, said = known.factor(devices)
-    step = simulate_training(known.network, platform, known.precision, devices, round(batch))
+    precision = asked.precision or known.ran_at
+    step = simulate_training(known.network, platform, precision, devices, round(batch))
     time_s = work / batch * step.step_s * factor
     half = math.hypot(judged_widths().of_platforms, spread)
     energy = simulation_energy(step)
@@ -201,7 +203,7 @@ def _row(
         "energy_source": energy.label,
         "why_no_energy": energy.reason or None,
         "extrapolation": (),
-        "rests_on": f"{known.network} at {known.precision} on {devices} x {step.platform.name}, "
+        "rests_on": f"{known.network} at {precision} on {devices} x {step.platform.name}, "
         f"{text_of(step.strategy)}: {said}",
         "energy_rests_on": energy.rests_on or None,
     }
