@@ -247,18 +247,17 @@ class KernelCosts:
         return max(sum(self._loaded_s(kernel)) + rates.launch_s, rates.dispatch_s)
 
     def _kernels(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
-        kernels = kernels_of(graph, op, parts, direction)
-        if PRECISIONS[self.precision].half:
-            # Frameworks keep the channels of images side by side (NHWC), which needs no turns and for which
-            # cuDNN has kernels that the memory limits.
-            return [
-                replace(k, kind=_OF_FRAMEWORK.get(k.kind, k.kind)) if isinstance(k, Pass) else k
-                for k in kernels
-                if not (isinstance(k, Pass) and k.kind == TURN)
-            ]
-        if engine_of(self.precision) == "matrix":
-            return kernels
-        return [k for k in kernels if not (isinstance(k, Pass) and k.kind == TURN)]
+        # Frameworks keep the channels of images side by side (NHWC). This needs no turns, and cuDNN has
+        # kernels for it that the memory limits. Without matrix units, images are not turned either.
+        framework = PRECISIONS[self.precision].half
+        turns = engine_of(self.precision) == "matrix" and not framework
+        return [
+            replace(k, kind=_OF_FRAMEWORK.get(k.kind, k.kind))
+            if framework and isinstance(k, Pass)
+            else k
+            for k in kernels_of(graph, op, parts, direction)
+            if turns or not (isinstance(k, Pass) and k.kind == TURN)
+        ]
 
     def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
         """Seconds of a part of an op."""

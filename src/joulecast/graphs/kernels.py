@@ -305,9 +305,9 @@ def _unpacked(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> lis
         return []
     one = _bytes(graph, op.writes, parts)
     narrow = NARROW_BYTES * one / graph.tensors[op.writes[0].tensor].itemsize
-    turned = [Pass(STRIDED, 2 * 3 * narrow), Pass(STRIDED, 2 * narrow)]
+    turned: list[Kernel] = [Pass(STRIDED, 2 * 3 * narrow), Pass(STRIDED, 2 * narrow)]
     if direction == "forward":
-        return [*turned]
+        return turned
     zeros, placed = 3 * [Pass("elementwise", 3 * one)], 3 * [Pass("copy", 2 * one)]
     added = 2 * [Pass("elementwise", 9 * one)]
     return [*zeros, *placed, *added, *turned]

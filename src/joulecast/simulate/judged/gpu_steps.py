@@ -106,12 +106,18 @@ def _neusight(row: Mapping[str, Any]) -> MeasuredStep | None:
     )
 
 
-def _vtrain(row: Mapping[str, Any]) -> MeasuredStep:
-    dp, micro = int(row["dp"]), int(row["micro_batch"])
+def _batches(row: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Replicas, and the samples and micro-batches of each of them."""
+    dp = int(row["dp"])
     batch = int(row["global_batch"]) // dp
+    return dp, batch, batch // int(row["micro_batch"])
+
+
+def _vtrain(row: Mapping[str, Any]) -> MeasuredStep:
+    dp, batch, micro = _batches(row)
     return MeasuredStep(
         network=f"gpt:{_numbers(row)}",
-        strategy=f"dp={dp},tp={row['tp']},pp={row['pp']},micro={batch // micro},recompute,no-overlap",
+        strategy=f"dp={dp},tp={row['tp']},pp={row['pp']},micro={micro},recompute,no-overlap",
         batch=batch,
         precision="fp16",
         attention="eager",
@@ -124,13 +130,12 @@ def _vtrain(row: Mapping[str, Any]) -> MeasuredStep:
 def _llm_foundry(row: Mapping[str, Any]) -> MeasuredStep | None:
     if "fp8" in row["precision"]:
         return None
-    dp, micro = int(row["dp"]), int(row["micro_batch"])
-    batch = int(row["global_batch"]) // dp
+    dp, batch, micro = _batches(row)
     zero = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2}[row["sharding"]]
     recompute = ",recompute" if row["recompute"] == "True" else ""
     return MeasuredStep(
         network=f"mpt-{row['model']}:sequence={row['sequence']}",
-        strategy=f"dp={dp},micro={batch // micro},zero={zero}{recompute}",
+        strategy=f"dp={dp},micro={micro},zero={zero}{recompute}",
         batch=batch,
         precision="bf16",
         attention="fused",
@@ -423,11 +428,10 @@ def judged_widths(judged: pd.DataFrame) -> dict[str, dict[str, float]]:
 
 
 def _sailor(row: Mapping[str, Any]) -> MeasuredStep:
-    dp, micro = int(row["dp"]), int(row["micro_batch"])
-    batch = int(row["global_batch"]) // dp
+    dp, batch, micro = _batches(row)
     return MeasuredStep(
         network="opt-350m",
-        strategy=f"dp={dp},tp={row['tp']},pp={row['pp']},micro={batch // micro}",
+        strategy=f"dp={dp},tp={row['tp']},pp={row['pp']},micro={micro}",
         batch=batch,
         precision="fp16",
         attention="eager",
