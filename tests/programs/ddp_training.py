@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 def main() -> None:
     micro_batches = int(sys.argv[1]) if len(sys.argv) > 1 else 1
+    samples = int(sys.argv[2]) if len(sys.argv) > 2 else 640
     torch.manual_seed(0)
     torch.set_num_threads(1)
     network = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(4)))
@@ -17,7 +18,7 @@ def main() -> None:
         dist.init_process_group("gloo")
         network = torch.nn.parallel.DistributedDataParallel(network)
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
-    data = torch.utils.data.TensorDataset(torch.randn(640, 256))
+    data = torch.utils.data.TensorDataset(torch.randn(samples, 256))
     loader = torch.utils.data.DataLoader(data, batch_size=16, num_workers=1)
     steps, first_s, last_s = 0, 0.0, 0.0
     for number, (images,) in enumerate(loader):
