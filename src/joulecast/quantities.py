@@ -23,8 +23,8 @@ MOST_SAMPLES = 10**18
 _JOULES = ((1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"), (1.0, "J"), (1e-3, "mJ"))
 _WATT_HOURS = ((1e9, "GWh"), (1e6, "MWh"), (1e3, "kWh"), (1.0, "Wh"))
 _J_PER_WH = 3600.0
-_MUCH_J = 3.6e5
-"""Joules from which an energy is given as a bill has it, in kWh."""
+_MUCH_J = 3.6e3
+"""Joules (1 Wh) from which an energy is given as a bill has it, in Wh or kWh."""
 _NO_CENTS, _TENTH = 1000.0, 0.1
 """Amounts of money from which cents say nothing more, and below which they say too little."""
 _GRAMS = ((1e6, "t"), (1e3, "kg"), (1.0, "g"), (1e-3, "mg"))
@@ -117,7 +117,7 @@ def energies(*values: Any) -> list[str]:
 
 
 def consumptions(*values: Any) -> list[str]:
-    """Energies of whole trainings: small ones in joules, as 1.23 kJ; from 0.1 kWh on as 1.23 kWh."""
+    """Energies of whole trainings: below 1 Wh in joules, as 1.23 kJ; from there on as 1.23 Wh or 1.23 kWh."""
     if max((abs(value) for value in values if is_number(value)), default=0.0) < _MUCH_J:
         return energies(*values)
     return _together([v / _J_PER_WH if is_number(v) else v for v in values], _WATT_HOURS)
@@ -202,15 +202,16 @@ def duration_s(text: str) -> float:
 
 
 _ENERGIES_TYPED = {
-    **{"j": 1.0, "kj": 1e3, "mj": 1e6, "gj": 1e9},
-    **{"wh": 3600.0, "kwh": 3.6e6, "mwh": 3.6e9, "gwh": 3.6e12},
+    **{"j": 1.0, "kj": 1e3, "Mj": 1e6, "gj": 1e9},
+    **{"wh": 3600.0, "kwh": 3.6e6, "Mwh": 3.6e9, "gwh": 3.6e12},
 }
 _MASSES_TYPED = {"g": 1e-3, "kg": 1.0, "t": 1e3}
 
 
 def _typed(text: str, units: dict[str, float], what: str, examples: str) -> float:
-    typed = text.strip().lower()
-    found = re.fullmatch(r"([\d.]+(?:e[+-]?\d+)?)\s*([a-z]*)", typed)
+    # People type kwh for kWh. But m is milli, and M is mega.
+    typed = "M".join(part.lower() for part in text.strip().split("M"))
+    found = re.fullmatch(r"([\d.]+(?:e[+-]?\d+)?)\s*([a-zM]*)", typed)
     try:
         amount = float(found[1] if found else typed)
     except ValueError:

@@ -9,8 +9,10 @@ import pytest
 from conftest import ROOT, make_imported, make_record, make_spec
 from typer.testing import CliRunner
 
+import joulecast
 from joulecast.app.cli.main import app
 from joulecast.energy.error_summary import evaluate_records
+from joulecast.errors import JoulecastError
 from joulecast.logs.mlperf import import_mlperf
 from joulecast.runs.folders import record_folders
 from joulecast.runs.record import read_record, write_record
@@ -269,5 +271,21 @@ def test_batches_of_an_h100_are_judged_by_the_others():
 
 def test_settings_that_differ_in_batch_are_told_apart_and_meters_of_gpus_are_named():
     said = run("evaluate", "--records", "one-h100").stdout
-    assert re.search(r"^recorded .* vgg16 +1 +128 +MC2 +1.21 kJ ", said, re.MULTILINE)
+    assert re.search(r"^recorded .* vgg16 +1 +128 +MC2 +1\.21 kJ ", said, re.MULTILINE)
     assert "only the GPUs of the nodes had meters" in said
+
+
+@pytest.mark.parametrize("asked", [{"nodes": [1]}, {"gpus": [8]}])
+def test_gpus_of_a_node_that_are_not_those_of_the_records_are_refused(asked):
+    with pytest.raises(JoulecastError, match="nodes of 1 GPU, and --gpus-per-node says 8"):
+        joulecast.forecast("one-h100", **asked, gpus_per_node=8)
+
+
+def test_a_platform_may_have_any_name(tmp_path):
+    for nodes in (1, 2, 4):
+        spec = make_spec(f"r-n{nodes}", nodes)
+        named = spec.platform.model_copy(update={"name": "imported"})
+        record = make_record(spec.model_copy(update={"platform": named}))
+        write_record(tmp_path / record.info.spec.run, record)
+    (row,) = joulecast.forecast(tmp_path, nodes=[8])["forecasts"]
+    assert row["platform"] == "imported" and row["time_s"] > 0

@@ -151,3 +151,13 @@ def test_a_ledger_that_is_none_is_named_with_its_line(runs, tmp_path, line):
         joulecast.evaluate(runs / "before", ledger=ledger)
     with pytest.raises(JoulecastError, match="no such"):
         joulecast.evaluate(runs / "before", ledger=tmp_path / "none.jsonl")
+
+
+def test_a_record_that_cannot_be_read_is_an_error(runs, tmp_path):
+    ledger = tmp_path / "ledger.jsonl"
+    joulecast.forecast(runs / "before", keep=ledger, nodes=[8])
+    broken = tmp_path / "records/run1"
+    broken.mkdir(parents=True)
+    (broken / "run.json").write_text("{}")
+    with pytest.raises(JoulecastError, match="run1"):
+        joulecast.evaluate(tmp_path / "records", ledger=ledger)

@@ -57,10 +57,24 @@ def results(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("text", "joules"),
-    [("90", 90), ("1e6", 1e6), ("2kWh", 7.2e6), ("500 Wh", 1.8e6), ("5MJ", 5e6), (".5kj", 500)],
+    [
+        ("90", 90),
+        ("1e6", 1e6),
+        ("2kWh", 7.2e6),
+        ("500 Wh", 1.8e6),
+        ("5MJ", 5e6),
+        (".5kj", 500),
+        ("1MWH", 3.6e9),
+    ],
 )
 def test_energies_are_read_as_people_type_them(text, joules):
     assert energy_j(text) == pytest.approx(joules)
+
+
+@pytest.mark.parametrize("text", ["5mJ", "500 mWh", "2m", "kW", ""])
+def test_a_milli_is_never_read_as_a_mega(text):
+    with pytest.raises(JoulecastError, match="no energy"):
+        energy_j(text)
 
 
 def test_masses_are_read_as_people_type_them():

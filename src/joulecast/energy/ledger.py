@@ -17,7 +17,8 @@ from typing import Annotated, Any
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from joulecast.energy.forecast import forecast
+from joulecast.energy.fitting import KnownRuns
+from joulecast.energy.forecast import forecast_table
 from joulecast.energy.prices import Prices
 from joulecast.energy.request import PricesSection, Scales
 from joulecast.errors import JoulecastError
@@ -109,16 +110,17 @@ def _asked_again(row: _Row) -> Scales:
 
 
 def _measured(
-    records: Sequence[Path], question: Scales, prices: Prices
+    runs: KnownRuns, question: Scales, prices: Prices
 ) -> dict[tuple[str, str, int], dict[str, Any]]:
     """The settings of a question that have run, by workload, platform and scale."""
     try:
-        rows = forecast(records, question, prices)["forecasts"]
+        table, _ = forecast_table(runs, question, prices)
     except JoulecastError:
+        # The runs cannot answer this question: its setting is not among them.
         return {}
     return {
         (row["workload"], row["platform"], row["nodes"]): row
-        for row in rows
+        for row in json_rows(table)
         if row["basis"] == "measured"
     }
 
@@ -143,6 +145,7 @@ def judge_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, Any]:
         JoulecastError: the ledger is not valid, or no record can be read.
     """
     settings, waiting, had_run = [], [], 0
+    runs = KnownRuns.of_records(records)
     known: dict[str, dict[tuple[str, str, int], dict[str, Any]]] = defaultdict(dict)
     for entry in read_ledger(ledger):
         prices = Prices(**entry.prices.model_dump())
@@ -153,7 +156,7 @@ def judge_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, Any]:
             question = _asked_again(row)
             key = f"{question.asked()} {prices.as_json()}"
             if key not in known:
-                known[key] = _measured(records, question, prices)
+                known[key] = _measured(runs, question, prices)
             took = known[key].get((row.workload, row.platform, row.nodes))
             said = {
                 "at": entry.at.isoformat(),

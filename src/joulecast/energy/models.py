@@ -77,9 +77,9 @@ def fit_groups(
     """
     observations = _without_mixed_estimates(observations)
     trained = is_training(observations)
-    of = observations["platform"].where(observations["kind"] != "imported", "imported")
-    for name, of_campaign in observations.groupby(of, sort=False):
-        imported = name == "imported"
+    is_imported = observations["kind"] == "imported"
+    of = observations["platform"].mask(is_imported, "")
+    for (imported, name), of_campaign in observations.groupby([is_imported, of], sort=False):
         training = of_campaign[trained[of_campaign.index]].reset_index(drop=True)
         if len(training):
             others = of_campaign[~trained[of_campaign.index]]

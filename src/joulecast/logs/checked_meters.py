@@ -434,7 +434,8 @@ def _check_coverage(
     if run_s[1] - run_s[0] < _LEAST_IN_RUN * period_s:
         findings.leave_out(
             "too few readings",
-            f"{name}: one every {period_s:.4g} s, {_LEAST_IN_RUN} of them in the run are needed",
+            f"{name}: one every {period_s:.4g} s, for which a run has to take "
+            f"{_LEAST_IN_RUN * period_s:.4g} s",
         )
     info.coverage, info.longest_gap_s = reading_quality(t_s, *run_s, period_s)
     gaps = np.diff([run_s[0], *np.clip(t_s, *run_s), run_s[1]])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from joulecast.energy.fitting import CampaignFit, disturbance_notes
+from joulecast.energy.fitting import CampaignFit
 from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.errors import JoulecastError
 from joulecast.runs.files.columns import read_frame
@@ -90,18 +90,6 @@ class Results:
             why = "no training run is left" if len(trained) else "no training run was measured"
             raise NothingToShow(why, "measure")
         return kept
-
-    @property
-    def disturbed(self) -> str | None:
-        """A note about disturbed runs; ``None`` if no figure rests on a disturbed run."""
-        notes = disturbance_notes(self.observations)
-        return notes[0] if notes else None
-
-    @property
-    def disturbed_trainings(self) -> bool:
-        """Whether figures rest on disturbed training runs (and not only on disturbed calibrations)."""
-        runs = used(self.observations)
-        return bool((is_training(runs) & (runs["disturbed"] != "")).any())
 
 
 def read_results(folder: Path, prices: Prices = NO_PRICES) -> Results:

@@ -61,20 +61,30 @@ def gpus_per_node(of_workload: pd.DataFrame, asked: int | None = None) -> int | 
     """GPUs in each node, as asked for or as in the records; ``None`` if the records do not have it.
 
     For an observed training without GPUs, it is the number of ranks in each node.
+
+    Raises:
+        JoulecastError: the records count nodes with another number of GPUs.
     """
-    if asked is not None:
-        return asked
     if is_observed(of_workload):
-        return int(of_workload["ranks_per_host"].max())
+        return asked or int(of_workload["ranks_per_host"].max())
     known = of_workload.get("accelerators_per_node", pd.Series(dtype=float)).dropna()
-    return int(known.max()) if len(known) else None
+    if known.empty:
+        return asked
+    per_node = int(known.max())
+    if asked not in (None, per_node):
+        raise JoulecastError(
+            f"its runs are on nodes of {counted(per_node, 'GPU')}, and --gpus-per-node says {asked}; leave "
+            "it out"
+        )
+    return per_node
 
 
 def counts(of_workload: pd.DataFrame, asked: Scale) -> list[int]:
     """The counts that are asked for, in the unit of the workload's records (nodes or GPUs).
 
     Raises:
-        JoulecastError: the GPUs do not fill whole nodes, or the number of GPUs of a node is not known.
+        JoulecastError: the GPUs do not fill whole nodes; or the number of GPUs of a node is not known, or is
+            another one in the records.
     """
     per_node = gpus_per_node(of_workload, asked.gpus_per_node)
     if is_observed(of_workload):

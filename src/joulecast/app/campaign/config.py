@@ -218,7 +218,7 @@ class QuietSection(Section):
         60,
         ge=0,
         description="Longest wait, in seconds, for other programs to end before a measurement. If "
-        "they do not end, the campaign's measurements of the next 10 minutes do not wait.",
+        "they do not end, what is measured then is marked as disturbed.",
     )
     repeats: int = Field(
         1, ge=0, description="How often a run is measured again if other programs disturbed it."

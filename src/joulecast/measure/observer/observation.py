@@ -34,8 +34,9 @@ from joulecast.runs.record import RunRecord
 
 _SITE = Path(__file__).parent / "site"
 FOLDER = "JOULECAST_OBSERVER"
-CAPTURE = "JOULECAST_CAPTURE"
 """Variable that has the folder for the marks, in the processes of a command that is measured."""
+CAPTURE = "JOULECAST_CAPTURE"
+"""Variable that names the function with which they capture the trained network, as ``module:function``."""
 
 _PATIENCE_S = 120.0
 """Time that the other processes of a launch get, after the end of this one."""

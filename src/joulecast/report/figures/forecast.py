@@ -71,7 +71,7 @@ ENERGIES = Quantity(
     "energy",
     "_j",
     (
-        *((0, 1.0, "J"), (1e3, 1e3, "kJ"), (3.6e5, 3.6e3, "Wh")),
+        *((0, 1.0, "J"), (1e3, 1e3, "kJ"), (3.6e3, 3.6e3, "Wh")),
         *((3.6e6, 3.6e6, "kWh"), (3.6e9, 3.6e9, "MWh")),
     ),
     consumptions,

@@ -16,6 +16,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from joulecast.energy.fitting import disturbance_notes
 from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.quantities import listed
 from joulecast.report import measured_runs
@@ -125,7 +126,12 @@ def _context(
         "advice": answers.advice,
         "advice_text": advice_text,
         "cautions": [
-            *cautions(answers.forecast.content.notes if answers.forecast.content else [], advice),
+            *cautions(
+                answers.forecast.content.notes
+                if answers.forecast.content
+                else disturbance_notes(found.observations),
+                advice,
+            ),
             *measured_runs.check_warnings(found),
         ],
         "table": answers.costs.then(lambda costs: settings_table(costs, found.prices)),
@@ -137,8 +143,6 @@ def _context(
         "metered": Part.of(lambda: metered_section(found)),
         "papers": Part.of(lambda: verdicts_by_paper(found)),
         "recorded_notes": facts["notes"],
-        "disturbed": found.disturbed,
-        "disturbed_trainings": found.disturbed_trainings,
         "commands": [
             ("Measure and draw everything that is missing", snakemake),
             ("Make this page, and what it needs", f"{snakemake} -- overview"),

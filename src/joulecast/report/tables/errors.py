@@ -223,7 +223,7 @@ def scaling(training: pd.DataFrame) -> pd.DataFrame:
 
 
 def _notes(observations: pd.DataFrame) -> list[str]:
-    notes = disturbance_notes(observations)
+    notes = [f"{note}." for note in disturbance_notes(observations)]
     if (observations["nodes_are"] == "emulated").any():
         notes.append(EMULATED_NOTE)
     marked = observations[observations["left_out"] != ""]

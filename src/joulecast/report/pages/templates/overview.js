@@ -157,8 +157,8 @@ if (own) {
       table.innerHTML = first;
       const least = Math.min(...rows.map((row) => known(row.energy_j[0]) ? row.energy_j[0] * factor(row, given.samples) : Infinity));
       const much = table.classList.contains("cards");
-      const perRow = (values) => Math.max(0, ...values.filter(known)) < 3.6e5 ? joules(values) : wattHours(values);
-      const words = much ? perRow : least >= 3.6e5 && known(least) ? wattHours : joules;
+      const perRow = (values) => Math.max(0, ...values.filter(known)) < 3.6e3 ? joules(values) : wattHours(values);
+      const words = much ? perRow : least >= 3.6e3 && known(least) ? wattHours : joules;
       const head = table.querySelector("thead tr");
       const wanted = [["cost", given.price !== null], ["CO2e", given.co2 !== null]].filter(([name, on]) => on && !table.querySelector(`[data-shows="${name}"]`));
       for (const [name] of wanted) add(head, name, "th", name);
