@@ -119,7 +119,7 @@ def disturbance_notes(observations: pd.DataFrame) -> list[str]:
     again = "measure them again on a quiet machine (in a campaign, `joulecast status` says how)"
     return [
         f"Disturbed: other programs were at work during {counts} ({listed(sorted(disturbed['run']), 2)}), "
-        f"which took more time and energy; {again}."
+        f"which took more time and energy; {again}"
     ]
 
 
