@@ -215,7 +215,7 @@ def main() -> None:
         folders = record_folders(Path(scratch) / "records")
         rows = [*metered(folders, ("summary", "time_summary"))]
         rows += _in_short("time to quality at the next scale", cases)
-        rows += _in_short("the same, cases that are in several rounds once", ours)
+        rows += _in_short("the same; a case of several rounds counts once", ours)
         if given.ablation:
             rows += [*metered(folders, ("ablation",)), *_varied(_ablations)]
             with _changed(run_time.RunTimes, "_neighbours", _nothing):

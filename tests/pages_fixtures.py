@@ -80,7 +80,7 @@ def metered_table() -> pd.DataFrame:
     ):
         rows.append((split, "MC2", 3, ours, 4.5, 2.84))
         rows.append((split, "Fan", 3, fan, 5.5, None))
-    rows.append(("rest of its own trace", "AR", 35, 1.16, 7.8, None))
+    rows.append(("end of the run's own trace", "AR", 35, 1.16, 7.8, None))
     columns = ["split", "model", "settings", "mape_percent", "max_percent", "published_percent"]
     table = pd.DataFrame(rows, columns=columns)
     beside = table["split"].map({"in-sample": 1.0, "extrapolation": 3.0, "by time": 4.0})

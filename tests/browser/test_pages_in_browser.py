@@ -189,7 +189,7 @@ def test_the_first_screen_has_the_answer_and_how_sure_it_is(whole):
     for one in seen:
         box = one.bounding_box()
         assert box["y"] >= 0 and box["y"] + box["height"] <= 900
-    assert re.search(r"^Take .* least expected (energy|time)", whole.locator("h1").inner_text())
+    assert re.search(r"^Take .* lowest expected (energy|time)", whole.locator("h1").inner_text())
     assert re.search(r"Time: [\d.]+\s% off on average", whole.locator("#answer").inner_text())
 
 
@@ -248,7 +248,7 @@ def test_own_work_and_prices_give_what_the_command_forecasts(browser, pages):
         for name in ("time", "energy", "cost", "CO2e", "basis"):
             assert shown[name].replace("\xa0", " ") == asked[name]
     assert all(before[k] != text for k, text in enumerate(tables.all_inner_texts()))
-    page.get_by_role("button", name="as it was").click()
+    page.get_by_role("button", name="reset").click()
     assert tables.all_inner_texts() == before
     found.close()
 

@@ -223,7 +223,7 @@ def test_every_command_of_the_pages_has_these_options():
         ("Measured", "Forecast", 20),
         ("Forecast", "Any command", 15),
         ("Any command", "A simulated step", 15),
-        ("A simulated step", "Beside", 25),
+        ("A simulated step", "Other modules", 25),
     ],
 )
 def test_every_station_is_there_and_is_used_by_an_earlier_one(begin, end, most):

@@ -236,14 +236,14 @@ def test_the_page_takes_the_setting_that_the_advice_chooses(results):
     best = one.answer["best"]
     least = one.answer["limit"]["in_words"]
     assert "time" in least
-    assert answer == f"Take {best['setting']} for {one.label}: the least expected {least}"
+    assert answer == f"Take {best['setting']} for {one.label}: the lowest expected {least}"
     assert take == f"Clear winner for {one.label}."
     verdict = one.answer["verdict"] | {"clear_winner": False}
     assert headline([advised(results, verdict=verdict)])[1].startswith("No clear winner")
     (row,) = short_table([one], results.prices).rows
     assert row[:2] == (one.label, best["setting"])
     assert row[-1] == one.answer["verdict"]["in_words"]
-    assert f"the least expected {least}" in short_table([one], results.prices).caption
+    assert f"the lowest expected {least}" in short_table([one], results.prices).caption
 
 
 def test_without_a_choice_there_is_a_reason(results):
@@ -335,7 +335,7 @@ def test_errors_on_metered_clusters_are_those_of_what_was_held_out(campaign):
     assert "2.84 %" in metered.how_to_read
     errors = metered.table
     assert errors.columns[2:] == (
-        *("more nodes than seen, time given", "by time, time given", "rest of its own trace"),
+        *("more nodes than seen, time given", "by time, time given", "end of the run's own trace"),
     )
     assert list(errors.rows) == [
         ("MC2", "2.84 %", "1.2 %", "2.5 %", "—"),

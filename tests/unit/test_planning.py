@@ -255,10 +255,8 @@ def test_overlapping_intervals_have_no_clear_winner():
     many = [best, rival, far]
     verdict = verdict_on(many, choose(many, Limit()), "EUR")
     assert not verdict["clear_winner"] and verdict["overlapping"] == [rival.setting]
-    assert (
-        "1 node, batch 8 (93.0 J), which saves 7.0 % of the energy and takes 3.80 times"
-        in verdict["in_words"]
-    )
+    for part in ("1 node, batch 8", "(93.0 J)", "saves 7.0 % of the energy", "takes 3.80 times"):
+        assert part in verdict["in_words"]
     alone = verdict_on([best, far], choose([best, far], Limit()), "EUR")
     assert alone["clear_winner"] and "clear winner" in alone["in_words"]
     assert "of the energy and takes 3.80 times as long as the fastest, 8 nodes" in alone["in_words"]

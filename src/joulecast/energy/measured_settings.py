@@ -178,8 +178,9 @@ def notes_on(
     notes += differences(predicted)
     if predicted["width_is_assumed"].any():
         notes.append(
-            f"{workload}: no repeats tell how much runs differ. The intervals assume what MLPerf's "
-            f"repeats show: nine of ten pairs differ by less than {100 * REPEATS:g} %"
+            f"{workload}: no setting was repeated, so it is not known how much runs differ. The "
+            "intervals assume what repeats in MLPerf show: nine of ten pairs differ by less than "
+            f"{100 * REPEATS:g} %"
         )
     asked, longest = float(predicted["work"].max()), float(of_workload["samples"].max())
     if asked > _LONG * longest:

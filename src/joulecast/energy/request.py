@@ -51,9 +51,10 @@ class EvaluateRequest(Recorded):
 
     split: Split | None = Field(
         default=None,
-        description="What the fit does not see. By default it is one node count after the other; with a "
-        "single node count, one batch of a network after the other if there are three, or else one "
-        "workload. next-scale: each scale of a submitter's series is predicted from the two scales below it.",
+        description="What is left out of the fit, and then predicted. By default: each node count in turn. "
+        "If there is one node count: each batch in turn, for networks with three or more batches. If there "
+        "are none: each workload in turn. next-scale: each scale of a submitter's series is predicted from "
+        "the two scales below it.",
     )
     time: Literal["given", "predicted"] | None = Field(
         default=None,
@@ -81,7 +82,8 @@ class Work(Request):
         gt=0,
         le=MOST_SAMPLES,
         description="Samples to train on. By default, `forecast` takes the work of the records, and "
-        "`advise` a million samples (1 epoch, 1,000 steps).",
+        "`advise` takes a million samples. If the records count epochs or steps, it takes 1 epoch or 1,000 "
+        "steps.",
     )
     epochs: float | None = Field(
         default=None,
@@ -118,8 +120,8 @@ class Scales(Work, Scale):
     )
     to_target: Annotated[bool, Shell("--target")] = Field(
         default=False,
-        description="Train to the quality of the records. The work for it depends on the batch. It is read "
-        "from the records and the recorded MLPerf times.",
+        description="Train to the quality that the recorded runs reached. The batch decides how many samples "
+        "this needs. The number follows from the records and the recorded MLPerf times.",
     )
     whole_job: bool = Field(
         default=False,
@@ -227,8 +229,8 @@ class ForecastRequest(Priced, Scales, Recorded):
     keep: Path | None = Field(
         default=None,
         description="File to which the forecasts are added, one a line, for `evaluate --ledger`. Once nine "
-        "of its settings have run, new intervals get another width. With this width, nine of ten of the runs "
-        "would have been inside.",
+        "of its settings have run, these runs set the width of new intervals: 90 % of them would have been "
+        "inside.",
     )
 
     @model_validator(mode="after")

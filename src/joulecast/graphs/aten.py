@@ -96,7 +96,8 @@ def layer_norm(call: Call) -> Result:
 
 
 def softmax(call: Call) -> Result:
-    """Softmax. It has the dims of an element-wise op, but the dim over which it normalises is OPAQUE."""
+    """Softmax. It has the dims of an element-wise op, but the dim over which it normalises may not be split
+    (OPAQUE)."""
     x = call["self"]
     written = map_groups(x.axes)
     written[call["dim"]] = [replace(dim, kind=OPAQUE) for dim in written[call["dim"]]]
@@ -152,7 +153,8 @@ def dropout(call: Call) -> Result:
 
 
 def concat(call: Call) -> Result:
-    """Joins tensors along a dim. This dim is OPAQUE. The others are the same as for an element-wise op."""
+    """Joins tensors along a dim, which may not be split (OPAQUE). The other dims are those of an element-wise
+    op."""
     operands: list[View] = call["tensors"]
     like = max(operands, key=lambda v: any(u.batch for axis in v.axes for u in units(axis)))
     axis = (call["dim"] or 0) % len(like.axes)

@@ -65,7 +65,7 @@ PRECISIONS = {
 
 @dataclass(frozen=True)
 class Optimizer:
-    """An optimizer, and what it keeps."""
+    """An optimizer, and the size of its state."""
 
     name: str
     states: int

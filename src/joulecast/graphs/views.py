@@ -136,11 +136,15 @@ def expand(view: View, shape: Sequence[int]) -> View:
 
 
 def narrow(view: View, axis: int, start: int, length: int) -> View:
-    """``length`` entries of an axis from ``start``.
+    """A view of ``length`` entries of an axis, from ``start`` on.
 
-    If the slice is an even share of the axis (one of q, k and v), the axis is split, and the slice is the
-    inner part. If the slice consists of whole entries of the outermost atom, it gets a new atom, which that
-    atom remembers. Any other slice is a new atom without a relation to the axis.
+    There are three cases. First, the axis is one atom of equal slices, such as q, k and v: the atom is split,
+    and the slice is the inner atom. Second, the slice consists of whole entries of the axis' outermost atom:
+    it gets a new atom in place of the outermost one, which lists it in ``narrowed``. Third, any other slice:
+    it gets a new atom that has no relation to the axis.
+
+    Raises:
+        JoulecastError: the slice divides the batch.
     """
     axis %= len(view.axes)
     atoms = view.leaves()[axis]

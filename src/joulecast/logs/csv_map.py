@@ -48,7 +48,7 @@ def read(file: Path, options: LogOptions) -> Log:
     """The readings of a table.
 
     Raises:
-        JoulecastError: the file is no such table. The error names line and column.
+        JoulecastError: the file is no table that the map can read. The error names line and column.
     """
     mapped = options.mapped
     if not mapped:

@@ -55,9 +55,9 @@ _UNITS = {
     "watt": "W",
     "power": "W",
 }
-"""By a part of the metric's name; the first that it has."""
+"""The unit of a metric, by a part of its name. The first part that occurs in the name counts."""
 _MODE = "mode"
-"""Label of Kepler's parts of one energy, which are to be added up: what runs, and idling."""
+"""Label by which Kepler divides an energy into a dynamic and an idle part. The parts are added up."""
 _SLICE = "GPU_I_ID"
 _ESTIMATORS = ("estimator", "trained_power_model", "regressor")
 _Series = tuple[dict[str, str], LoggedMeter]
@@ -68,7 +68,8 @@ def read(file: Path, options: LogOptions) -> Log:
     """The power or energy of each device.
 
     Raises:
-        JoulecastError: the file is no such answer, or does not say what its numbers mean.
+        JoulecastError: the file is no answer of Prometheus to a range query, or it does not say what its
+            numbers mean.
     """
     series = _series(file)
     names = sorted({labels.get("__name__", "") for labels, _ in series})

@@ -1,8 +1,9 @@
 """The dynamic programme over ideals, and the proof that its answer is the best.
 
 Any pipeline is a chain of ideals, from nothing done to everything done. For every ideal and every number of
-used devices, the programme keeps the least bottleneck of the pipelines that lead to this ideal. The value of
-an ideal is final after all ideals that it includes. The programme is exact on the ideals that it gets.
+used devices, the programme keeps the least bottleneck of the pipelines that lead to this ideal. Each
+ideal comes after all ideals that it includes, so their values are final. The programme is exact on the ideals
+that it gets.
 
 A known pipeline with bottleneck B shows which ideals are needed. T is the work of all nodes. In a faster
 pipeline on D devices, the first m devices do between T - (D - m) B and m B of the work. Only ideals of this
@@ -104,7 +105,7 @@ def best_chain(problem: Problem, ideals: Sequence[int], limit: float = math.inf)
 
 
 def _best_chain_by_work(problem: Problem, ideals: Sequence[int], limit: float) -> Chain | None:
-    """Best chain where stages cost what they weigh: for few ideals, all pairs of them at once."""
+    """The best chain if only work counts, for few ideals: all pairs of ideals are compared at once."""
     inside = membership(problem.order, ideals).astype(float)
     work = inside @ problem.work
     is_within = inside @ (1 - inside).T == 0
@@ -179,7 +180,8 @@ def state_windows(problem: Problem, bottleneck: float) -> list[WeightRange]:
 def _straight_windows(
     problem: Problem, bottleneck: float, gaps: tuple[list[float], list[float]]
 ) -> list[WeightRange]:
-    """One stage a device: every border is the end of a stage, and in no gap."""
+    """The windows if each device has one stage. Then a stage ends at the edge of every window, so the edge is
+    in no gap."""
     total, devices = problem.order.total, problem.devices
     least, most = [0.0] * (devices + 1), [total] * (devices + 1)
     most[0], least[devices] = 0.0, total
@@ -226,7 +228,8 @@ def _bisected(
     is_integer: bool,
     is_possible: Callable[[float], bool],
 ) -> tuple[float, float]:
-    """The largest impossible and the least possible number, to within a step."""
+    """The largest number that is impossible, and the smallest that is possible. They differ by at most a
+    step."""
     while possible - impossible > step:
         middle = (impossible + possible) / 2
         if is_integer:

@@ -136,7 +136,10 @@ def _nodes(infos: Sequence[RunInfo]) -> str:
             if kind == "emulated" and emulation
             else ""
         )
-        values.append(f"{listed(sorted(nodes))}: {NODES_ARE.get(kind, kind)}{factor}")
+        unit = "node" if nodes == {1} else "nodes"
+        values.append(
+            f"runs on {listed(sorted(nodes))} {unit}: {NODES_ARE.get(kind, kind)}{factor}"
+        )
     return "; ".join(values)
 
 

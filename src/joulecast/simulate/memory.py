@@ -23,7 +23,7 @@ from joulecast.simulate.strategy import Strategy
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of one device of a stage."""
+    """Memory that a device of a pipeline stage needs, by what it is for."""
 
     stage: int
     weights_bytes: float
@@ -55,7 +55,8 @@ def _activations(
     keeps: bool,
     op_cache: OpCache,
 ) -> tuple[float, str]:
-    """Most bytes of activations on a device, and the op. Without a backward, it is the peak of a forward."""
+    """The peak of the activations on a device in bytes, and the op at which it occurs. For inference, it is
+    the peak of the forward pass."""
     chunks = [
         stage_peaks(graph, strategy, program, shape, keeps, op_cache)
         for program, shape in zip(programs, shapes, strict=True)
@@ -92,7 +93,8 @@ def _anew(
     training: TrainingSetup,
     op_cache: OpCache,
 ) -> tuple[float, float, str]:
-    """Bytes of activations and of gradients at the peak, and its op, if each step makes its gradients again.
+    """Bytes of activations and gradients at the peak, and the op at the peak. Each step allocates its
+    gradients.
 
     Plain PyTorch on one GPU does so: ``zero_grad`` frees them. Wrappers and frameworks keep buffers.
     """
@@ -136,7 +138,8 @@ def _gathered(programs: list[StageProgram]) -> float:
 def _gradients_bytes(
     strategy: Strategy, programs: list[StageProgram], weights: list[Sharding]
 ) -> float:
-    """Bytes of gradients. They are shards and one whole block, or all whole if they are added up first."""
+    """Bytes of gradients: shards and one whole block. If gradients are added up before they are scattered,
+    all of them are whole."""
     scattered = strategy.micro_batches == 1 or strategy.scatter == "each"
     if not scattered:
         return sum(weight.bytes for weight in weights)
@@ -144,7 +147,7 @@ def _gradients_bytes(
 
 
 def _kept(weight: Sharding, level: int) -> float:
-    """Bytes that a device keeps of a tensor of a weight's size, sharded from this level of ZeRO on."""
+    """Bytes that a device keeps of a tensor of a weight's size. ZeRO shards it from this level on."""
     return weight.bytes / (weight.shards if weight.zero >= level else 1)
 
 

@@ -35,7 +35,8 @@ _CORE = ("matmul", "scale", "mask", "softmax", "dropout", "attention")
 
 
 def attention_cores(graph: OpGraph) -> dict[str, str]:
-    """For each op in a core of attention, by its name, the core. Other ops are not in the result."""
+    """The name of the attention core to which an op belongs, by the name of the op. Ops outside of these
+    cores are not in the result."""
     found: dict[str, str] = {}
     for seed in graph.ops:
         if seed.kind not in _SEEDS or seed.name in found:

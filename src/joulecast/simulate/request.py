@@ -114,8 +114,8 @@ class OnSimulator(SimulatedTraining):
     )
     fits: Path | None = Field(
         default=None,
-        description="File with fits to metered runs on this hardware. The joules are computed from them. "
-        "By default: the shipped fits.",
+        description="Folder with fits to metered runs on this hardware, as results/fits. The joules are "
+        "computed from them. By default: the shipped fits.",
     )
 
 

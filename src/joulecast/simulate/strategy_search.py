@@ -53,7 +53,7 @@ R = TypeVar("R")
 
 
 class Found:
-    """The least values that all processes have found so far.
+    """The smallest values so far, shared by all processes of a search.
 
     Args:
         top: number of values that are wanted. ``None``: all. Then no value is too large.
@@ -64,7 +64,8 @@ class Found:
 
     @property
     def limit(self) -> float:
-        """The largest of the least values. A value above it is not wanted."""
+        """The largest of the ``top`` smallest values so far. A strategy with a larger value is not among the
+        best."""
         return float("inf") if self._least is None else float(self._least[-1])
 
     def add(self, value: float) -> None:
@@ -136,7 +137,8 @@ class Ranking:
 
     feasible: list[Simulation]
     beaten: dict[str, float]
-    """Strategies that are no better, and the least seconds of their steps. Some may not fit in memory."""
+    """Strategies that are not among the best, and lower bounds of the time of their steps. Some may not fit
+    in memory."""
     out_of_memory: dict[str, str]
     """Strategies that do not fit in memory, and the reason; the nearest to fit first. They are not timed."""
     impossible: dict[str, str]
@@ -150,11 +152,11 @@ class _Fitting:
     strategy: Strategy
     ready: Prepared
     compiler: Compiler | None = None
-    """The compiler, if the least time of a step is known with all its messages."""
+    """The compiler, if the lower bound of the step time already contains all messages."""
 
 
 Place = tuple[int, int]
-"""Two numbers: of a candidate, and of a strategy of this candidate that fits."""
+"""The number of a candidate, and the number of a strategy of this candidate that fits in memory."""
 
 
 @dataclass
@@ -162,7 +164,7 @@ class _Outcome:
     """The results of one process."""
 
     least_s: dict[Place, tuple[str, float]] = field(default_factory=dict)
-    """Strategies, and the least seconds of their steps."""
+    """Strategies, and lower bounds of the time of their steps."""
     simulations: dict[Place, Simulation] = field(default_factory=dict)
     too_large: dict[str, tuple[float, str]] = field(default_factory=dict)
     """Strategies that do not fit, the share of its memory that a device would need, and the reason."""
@@ -197,7 +199,7 @@ class _Search:
         return prepare(self.graph, self.platform, strategy, batch, self.costs, training)
 
     def _least_of(self, strategy: Strategy, batch: int) -> Least:
-        """The least computing of a strategy."""
+        """A lower bound of the computing time of a strategy."""
         usual = strategy.schedule if strategy.virtual > 1 else "1f1b"
         # From 2 on, no gradients are added up over micro-batches, or copied.
         zero = min(strategy.tree.zero or 0, 2)
@@ -251,7 +253,7 @@ class _Search:
                 strategies = fewer
 
     def bounded(self, candidate: StrategyAlternatives) -> Least | None:
-        """The least of all alternatives; ``None`` if none can run or fit."""
+        """The lowest bound of all alternatives; ``None`` if none of them can run or fits in memory."""
         last = candidate.by_micro_batches[-1]
         state = least_state_bytes(self.graph, last, self.assumed.training)
         verdict = state_verdict(state, self.platform)
@@ -272,9 +274,9 @@ class _Search:
     def simulated(self, number: int, processes: int, found: Found) -> _Outcome:
         """The outcomes of this process's candidates.
 
-        The least bound is always next. A bound rests first on a candidate's ops, and later also on its
-        messages. The memory is checked in between. Then the candidate is simulated. The search ends when no
-        bound can be among the best.
+        The candidate with the lowest bound is always next. Its first bound contains only its ops. Then its
+        memory is checked, and it gets a second bound, which also contains its messages. Then it is simulated.
+        The search ends when all remaining bounds are above the best values.
         """
         done = self.found
         waiting: list[tuple[float, Place, StrategyAlternatives | _Fitting]] = []

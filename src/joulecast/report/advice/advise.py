@@ -288,10 +288,12 @@ def measure_next(
             )
         )
     if leading.energy_j is None or "estimated" in (leading.energy_source or ""):
-        why = "energy is estimated from utilisation and assumed watts, and judges no setting"
+        why = "energy is only estimated from utilisation and assumed watts"
         if leading.energy_j is None:
             why = f"no energy is known: {leading.why_no_energy}"
-        what = "the same on a machine with a meter (a GPU, RAPL, a wattmeter); `joulecast meters`"
+        what = (
+            "the same runs on a machine with a meter (GPU, RAPL, wattmeter; see `joulecast meters`)"
+        )
         steps.append((what, why))
     rivals = [other for other in others if overlaps(other, leading, weighed)]
     if rivals:

@@ -222,16 +222,16 @@ def _aim(kept: Sequence[Candidate], limit: Limit) -> _Aim:
 def _would_choose(by_energy: Candidate, best: Candidate) -> str:
     said = ". Energy is only estimated, so it does not choose"
     if by_energy is best:
-        return f"{said}. The setting with the least energy is the same"
-    return f"{said}. The least energy has {by_energy.setting} (--objective energy)"
+        return f"{said}. By energy, the choice would be the same"
+    return f"{said}. By energy, the choice would be {by_energy.setting} (--objective energy)"
 
 
 def _judged_by(candidates: Sequence[Candidate], limit: Limit, aim: _Aim) -> str:
     if not limit.budgets:
-        return f"the least {aim.text}; no limit was given"
+        return f"the lowest {aim.text}; no limit was given"
     ends = " and ".join(_upper(quantity, candidates) for quantity in limit.budgets)
     keep = "is within the limit" if len(limit.budgets) == 1 else "are within the limits"
-    return f"{ends} {keep}, and of such settings it has the least {aim.text}"
+    return f"{ends} {keep}, and of such settings it has the lowest {aim.text}"
 
 
 def nearest(candidates: Sequence[Candidate], budgets: Mapping[str, float]) -> Candidate | None:
@@ -351,15 +351,15 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
     cheapest = min(alike, key=lambda candidate: candidate.order(paid))
     fastest = min(alike, key=lambda candidate: candidate.order("time"))
     overlap = (
-        f"the 90 % intervals of the {IN_WORDS[least]} of {counted(len(alike), 'setting')}"
-        f"{_ON_RUN * choice.only_run} overlap"
+        f"{counted(len(alike), 'setting')}{_ON_RUN * choice.only_run} have overlapping 90 % intervals of "
+        f"the {IN_WORDS[least]}"
     )
     return {
         "clear_winner": False,
         "overlapping": [rival.setting for rival in rivals],
         "cheapest": cheapest.setting,
         "fastest": fastest.setting,
-        "in_words": f"no clear winner: {overlap}; {_trade(cheapest, fastest, paid, currency)}",
+        "in_words": f"no clear winner: {overlap}. {_trade(cheapest, fastest, paid, currency)}",
     }
 
 
@@ -388,19 +388,17 @@ def _trade(cheapest: Candidate, fastest: Candidate, paid: str, currency: str) ->
     """What the cheapest of some settings saves, and how much longer it takes than the fastest of them."""
     amount = cheapest.ends(paid)[0]
     if amount is None:
-        return "what each costs is not known"
+        return "What each costs is not known"
     source = cheapest.source_of(paid)
     text = estimated(amounts_of(paid, currency)(amount)[0], source)
-    named = f"the one with the least {IN_WORDS[paid]} is {cheapest.setting} ({text})"
+    named = f"Of these, {cheapest.setting} has the lowest {IN_WORDS[paid]} ({text})"
     if fastest is cheapest:
-        return f"{named}, and it is the fastest of them"
-    longer = (
-        f"takes {digits(cheapest.time_s / fastest.time_s)} times as long as the fastest of them"
-    )
+        return f"{named}, and is the fastest"
+    longer = f"takes {digits(cheapest.time_s / fastest.time_s)} times as long as the fastest"
     saved = _share_saved(cheapest, fastest, paid)
     if saved is None:
-        return f"{named}, and it {longer}, {fastest.setting}"
+        return f"{named}. It {longer}, {fastest.setting}"
     if saved < _SAME:
-        return f"{named}, and it {longer}, {fastest.setting}, which takes as much"
+        return f"{named}, as much as the fastest, {fastest.setting}. It {longer}"
     share = f"{percent(100 * saved)} of the {IN_WORDS[paid]}"
-    return f"{named}, which saves {share} and {longer}, {fastest.setting}"
+    return f"{named}. It saves {share}, and {longer}, {fastest.setting}"

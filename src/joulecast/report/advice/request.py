@@ -75,8 +75,7 @@ class AdviceRequest(Priced, Limit, Scale, Work):
     command: ClassVar[str] = "advise"
 
     network: Name = Field(
-        description="Network, by its name in the records. On the command line by default the network of "
-        "NAME."
+        description="Network, by its name in the records. On the command line, NAME is enough."
     )
     records: RecordFolders = Field(default=(), description=RECORDS)
     platform: Name | None = Field(default=None, description="Platform, by its name in the records.")

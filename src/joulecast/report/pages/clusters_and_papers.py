@@ -15,7 +15,7 @@ from joulecast.report.results_folder import METERED, NothingToShow, Results, pap
 from joulecast.runs.judging import OURS
 
 _FILE = f"{METERED}.parquet"
-_OWN_TRACE = "rest of its own trace"
+_OWN_TRACE = "end of the run's own trace"
 _SPLITS = {
     "leave-one-node-count-out": "node counts not seen",
     "extrapolation": "more nodes than seen",

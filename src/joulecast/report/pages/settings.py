@@ -54,7 +54,7 @@ def headline(advised: Sequence[Advised]) -> tuple[str, str]:
         if (names := [one.label for one in all_of_them if _is_clear(one) is clear])
     ]
     which = "; ".join([*named[:_MOST_NAMED], *more])
-    return f"Take {which}: the least expected {listed(sorted(least))}", " ".join(said)
+    return f"Take {which}: the lowest expected {listed(sorted(least))}", " ".join(said)
 
 
 def _is_clear(one: Advised) -> bool | None:
@@ -116,7 +116,7 @@ def short_table(advised: Sequence[Advised], prices: Prices) -> Table | None:
         return None
     columns = ("network", "setting", "energy", "energy is", *paid_names(prices), "time", "verdict")
     caption = (
-        f"Which setting to take, for {' or '.join(dict.fromkeys(works))}: the one with the least expected "
+        f"Which setting to take, for {' or '.join(dict.fromkeys(works))}: the one with the lowest expected "
         f"{listed(list(dict.fromkeys(least)))}. The brackets hold 90 % intervals"
     )
     return Table(caption, columns, rows, amounts=amounts, shows=SHOWS)

@@ -53,8 +53,8 @@ _SPLITS = (*USUAL, "in-sample")
 EXTRAPOLATION = ("extrapolation",)
 """The split that judges forecasts beyond what was run."""
 _SPLIT_SENTENCES = {
-    "leave-one-node-count-out": "Each forecast is of a node count that its fit had seen no run on.",
-    "leave-one-batch-out": "Each forecast is of a batch with which its fit had seen no run of this network. "
+    "leave-one-node-count-out": "Each forecast is for a node count that was left out of its fit.",
+    "leave-one-batch-out": "Each forecast is for a batch of the network that was left out of its fit. "
     "No run shows how wrong forecasts of more nodes are.",
     "extrapolation": "The fit had seen runs on at most a quarter of the nodes.",
     "leave-one-workload-out": "The fit had seen other networks, and this network only on its smallest node "
@@ -145,7 +145,11 @@ def energy_summary(fit: CampaignFit, published: PublishedErrors) -> pd.DataFrame
     parts = [summarise(cells, [*_QUESTION, "model"])]
     if len(fit.series):
         own = fit.series.assign(
-            split="rest of its own trace", time="given", covered_percent=np.nan, runs=1, bounded=0
+            split="end of the run's own trace",
+            time="given",
+            covered_percent=np.nan,
+            runs=1,
+            bounded=0,
         )
         parts.append(summarise(own, [*_QUESTION, "model"]))
     table = pd.concat([p for p in parts if len(p)] or parts[:1], ignore_index=True)

@@ -20,8 +20,8 @@ The work of a rank apart from its operators is simulated as follows:
 Besides its tables, the folder of results has
 
 ``database-NETWORK-RANKS-SESSION.json``
-                          operators of each network (:mod:`joulecast.graphs.database`), with both ranks at
-                          work, as in replicas, and with one: stages are never at the same operator
+                          times of the operators of each network (:mod:`joulecast.graphs.database`). There is
+                          a file for both ranks at work (for replicas), and one for a single rank (for stages)
 ``graph-NETWORK.json``    op graph of each network
 
 Everything was measured in several sessions. The mean of the fastest quarter of all measurements is used,
@@ -152,7 +152,7 @@ def read_results(folder: Path) -> TrainingResults:
     """Read the measurements of real training.
 
     Raises:
-        JoulecastError: ``folder`` has no such measurements.
+        JoulecastError: ``folder`` has no measurements of real training.
     """
     results = read_folder(folder, REAL)
     rows, sessions = results.rows["steps"], len(results.provenance["sessions"])
@@ -176,13 +176,14 @@ def read_results(folder: Path) -> TrainingResults:
 
 @dataclass(frozen=True)
 class TrainingCosts:
-    """Costs of a network's operators in training. A shape that the database cannot answer is an error."""
+    """Costs of a network's operators in training. A shape that the database can neither give nor
+    interpolate is an error."""
 
     results: TrainingResults
     network: str
     ranks_at_work: int
     gradient_s_per_byte: float
-    """Seconds that the backward of an operator takes in addition, for each byte of its weights' gradients."""
+    """Additional seconds of an operator's backward pass, for each byte of its weights' gradients."""
 
     def cost(
         self, graph: OpGraph, op: Op, parts: Mapping[str, float], direction: Direction
