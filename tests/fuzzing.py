@@ -164,7 +164,7 @@ FORMATS = {
         Format(
             "recorded campaign",
             examples.recorded,
-            ("mine/campaign.json", "mine/runs.jsonl", "mine/*.parquet"),
+            ("mine/campaign.json", "mine/records.zip"),
             (*_with(_OF_RECORDS, "mine"),),
         ),
         Format(

@@ -115,14 +115,14 @@ def campaign_of(folder, runs):
 
 def test_a_replay_that_is_cut_short_leaves_no_folder(tmp_path, monkeypatch):
     campaign = campaign_of(tmp_path, 3)
-    whole = recorded.recorded_run
+    whole = recorded.write_info
 
-    def cut_short(read, run):
-        if run == "r1":
+    def cut_short(folder, info):
+        if info.spec.run == "r1":
             raise Killed
-        return whole(read, run)
+        whole(folder, info)
 
-    monkeypatch.setattr(recorded, "recorded_run", cut_short)
+    monkeypatch.setattr(recorded, "write_info", cut_short)
     with pytest.raises(Killed):
         unpack_all(campaign, tmp_path / "records")
     assert not (tmp_path / "records").exists()

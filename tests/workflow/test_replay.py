@@ -340,11 +340,11 @@ def check_tuning_tables(results):
 
 def test_a_campaign_that_was_tampered_with_is_not_replayed(clone, tmp_path):
     shutil.copytree(clone, tmp_path / "c", ignore=shutil.ignore_patterns("results", ".snakemake"))
-    (tmp_path / "c/recorded/lab/power.parquet").write_bytes(b"PAR1")
+    (tmp_path / "c/recorded/lab/records.zip").write_bytes(b"PK")
     done = snakemake(tmp_path / "c", *LAB, "--", "measure")
     text = done.stdout + done.stderr
-    assert done.returncode != 0 and "power.parquet: is not what was recorded" in text
-    (tmp_path / "c/recorded/lab/runs.jsonl").unlink()
+    assert done.returncode != 0 and "records.zip: is not what was recorded" in text
+    (tmp_path / "c/recorded/lab/records.zip").unlink()
     done = snakemake(tmp_path / "c", "-n", *LAB)
     text = done.stdout + done.stderr
-    assert done.returncode != 0 and "runs.jsonl: missing" in text and "Traceback" not in text
+    assert done.returncode != 0 and "records.zip: missing" in text and "Traceback" not in text

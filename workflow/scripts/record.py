@@ -4,14 +4,14 @@ from pathlib import Path
 from typing import Any
 
 from joulecast.app.campaign.scripts import run_script
-from joulecast.runs.recorded import pack
+from joulecast.runs.recorded import RECORDS_FILE, pack
 
 
 def main(records: list[Path], configuration: dict[str, Any], recorded: Path) -> None:
     info = pack(
         records, recorded, name=str(configuration["campaign"]), configurations=[configuration]
     )
-    size = sum(file.bytes for file in info.files.values())
+    size = (recorded / RECORDS_FILE).stat().st_size
     left_out = f"{len(info.left_out)} of them disturbed or left out of fits"
     print(f"{recorded}: {info.runs} runs, {left_out}, {size / 1e6:.2f} MB")
 

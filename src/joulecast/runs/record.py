@@ -369,8 +369,12 @@ def write_record(target: Path, record: RunRecord) -> None:
         if record.network is not None:
             shutil.copyfile(record.network, partial / NETWORK)
         sums = {name: sha256_of(partial / f"{name}.parquet") for name in FRAMES}
-        info = record.info.model_copy(update={"frames_sha256": sums})
-        (partial / "run.json").write_text(info.model_dump_json(indent=1) + "\n")
+        write_info(partial, record.info.model_copy(update={"frames_sha256": sums}))
+
+
+def write_info(folder: Path, info: RunInfo) -> None:
+    """Write only ``run.json``."""
+    (folder / "run.json").write_text(info.model_dump_json(indent=1) + "\n")
 
 
 def read_info(folder: Path) -> RunInfo:

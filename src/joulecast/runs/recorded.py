@@ -1,61 +1,50 @@
-"""Recorded campaigns: the records of many runs in a few compact files, kept with their provenance.
+"""Recorded campaigns: the records of many runs in one archive, kept with their provenance.
 
 A campaign was measured once, on a machine that not everybody has. It is kept as data: a folder with
-``campaign.json`` (where it comes from, and the SHA-256 of everything else), ``runs.jsonl`` (the ``run.json``
-of every run, one a line), and the four frames of all runs. Each frame is one Parquet file with a leading
-column ``run``. A run has its own row groups. So one run can be read without the others. Unpacking gives
-ordinary run records. Figures that were ``measured`` are then called ``recorded``.
+``campaign.json`` (where it comes from, and the SHA-256 of the archive) and ``records.zip`` (a folder for each
+run, as it was measured). Figures that were ``measured`` are called ``recorded`` when they are unpacked.
 """
 
 import json
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, TypeAdapter
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from joulecast.errors import JoulecastError
-from joulecast.runs.files.columns import MAX_TABLE_BYTES
-from joulecast.runs.files.reading import json_of, read_json_object, read_text, validated
+from joulecast.runs.files.reading import read_json_object, validated
 from joulecast.runs.files.shipped import recorded_folder
 from joulecast.runs.files.writing import directory_added_to, directory_written_aside, sha256_of
 from joulecast.runs.folders import record_folders
-from joulecast.runs.frames import FRAMES
 from joulecast.runs.metering import EnergySource
 from joulecast.runs.provenance import source_state
-from joulecast.runs.record import FORMAT as RECORD_FORMAT
-from joulecast.runs.record import RunInfo, RunRecord, read_info, read_record, write_record
-from joulecast.runs.recorded_frames import FrameFile, frame_writer, rows_of
+from joulecast.runs.record import RunInfo, read_info, read_record, write_info
 
-FORMAT = 1
+FORMAT = 2
 MAX_BYTES = 20_000_000
 """What a campaign may weigh unless more is asked for: it is kept in a repository."""
+_MOST_UNPACKED = 10_000_000_000
+"""Bytes that an archive of others may unfold to."""
 
 RUN_NAME = re.compile(r"[a-z0-9_-]+")
 """What a run may be called: its name becomes a folder and a wildcard of the workflow."""
 
 CAMPAIGN_FILE = "campaign.json"
-RUNS_FILE = "runs.jsonl"
-FILES = (CAMPAIGN_FILE, RUNS_FILE, *(f"{frame}.parquet" for frame in FRAMES))
-"""All files of a recorded campaign; the first names the content of the others."""
+RECORDS_FILE = "records.zip"
+FILES = (CAMPAIGN_FILE, RECORDS_FILE)
+"""All files of a recorded campaign; the first has the checksum of the other."""
 
 
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-
-class KeptFile(_Part):
-    """One file of the campaign."""
-
-    sha256: str
-    bytes: NonNegativeInt
 
 
 class MeterSummary(_Part):
@@ -89,31 +78,7 @@ class CampaignInfo(_Part):
     runs: int
     left_out: dict[str, list[str]]
     meters: list[MeterSummary]
-    files: dict[str, KeptFile]
-
-
-@dataclass(frozen=True)
-class RecordedCampaign:
-    """A recorded campaign. Its files were checked against ``campaign.json``.
-
-    ``sha256`` is the hash of ``campaign.json``. This file has the hashes of all others, so ``sha256``
-    identifies the whole campaign.
-    """
-
-    folder: Path
-    info: CampaignInfo
-    sha256: str
-    runs: dict[str, RunInfo]
-
-    @cached_property
-    def frames(self) -> dict[str, FrameFile]:
-        """The Parquet files. Their footers list all row groups. So a footer is read only once, and not for
-        every run."""
-        files = self.info.files
-        return {
-            frame: FrameFile(self.folder, frame, files[f"{frame}.parquet"].sha256)
-            for frame in FRAMES
-        }
+    records_sha256: str
 
 
 def _in_order(folders: Iterable[Path]) -> list[tuple[RunInfo, Path]]:
@@ -162,39 +127,27 @@ def pack(
 ) -> CampaignInfo:
     """Keep run records as the recorded campaign ``target``, whole or not at all.
 
-    One record is in memory at a time.
-
     Args:
         configurations: the configurations of the runs, as plain data.
         note: what a reader should know before using the figures.
 
     Raises:
-        JoulecastError: there is no record, two records have the same name, a record cannot be read or has
-            additional columns, or the campaign is larger than ``max_bytes``.
+        JoulecastError: there is no record, two records have the same name, a record cannot be read, or the
+            campaign is larger than ``max_bytes``.
     """
     runs = _in_order(record_folders)
     infos = [info for info, _ in runs]
     with directory_written_aside(target) as partial:
-        writers = {frame: frame_writer(partial, frame) for frame in FRAMES}
-        try:
-            for _, folder in runs:
-                record = read_record(folder)
-                for frame, writer in writers.items():
-                    # A run has row groups of its own, so that it can be read alone.
-                    writer.write_table(rows_of(record, frame))
-        finally:
-            for writer in writers.values():
-                writer.close()
-        lines = "".join(info.model_dump_json() + "\n" for info in infos)
-        (partial / RUNS_FILE).write_text(lines)
-        files = {
-            path.name: KeptFile(sha256=sha256_of(path), bytes=path.stat().st_size)
-            for path in sorted(partial.iterdir())
-        }
-        total = sum(file.bytes for file in files.values())
-        if total > max_bytes:
+        packed = partial / RECORDS_FILE
+        with ZipFile(packed, "w", ZIP_DEFLATED, compresslevel=9) as archive:
+            for info, folder in runs:
+                read_record(folder)
+                for file in sorted(folder.iterdir()):
+                    archive.write(file, f"{info.spec.run}/{file.name}")
+        size = packed.stat().st_size
+        if size > max_bytes:
             raise JoulecastError(
-                f"{target}: the campaign takes {total / 1e6:.1f} MB, {max_bytes / 1e6:.1f} are "
+                f"{target}: the campaign takes {size / 1e6:.1f} MB, {max_bytes / 1e6:.1f} are "
                 "allowed; keep fewer runs, or sample more slowly"
             )
         begun = sorted(info.started_utc for info in infos)
@@ -216,14 +169,20 @@ def pack(
                 if info.disturbed or info.left_out
             },
             meters=_meters(infos),
-            files=files,
+            records_sha256=sha256_of(packed),
         )
         (partial / CAMPAIGN_FILE).write_text(campaign.model_dump_json(indent=1) + "\n")
     return campaign
 
 
-def _read_campaign_file(folder: Path) -> CampaignInfo:
-    path = folder / CAMPAIGN_FILE
+def read_campaign(folder: Path) -> CampaignInfo:
+    """Read ``campaign.json``, and check the archive against it.
+
+    Raises:
+        JoulecastError: the folder is no campaign, has another format, or the archive is missing or was
+            changed. The error names the file.
+    """
+    path, packed = folder / CAMPAIGN_FILE, folder / RECORDS_FILE
     if not path.exists():
         raise JoulecastError(
             f"{path}: missing; {folder} is no recorded campaign (the target `record` makes one)"
@@ -234,103 +193,83 @@ def _read_campaign_file(folder: Path) -> CampaignInfo:
             f"{path}: campaign format {content.get('format')}, this joulecast reads {FORMAT}; replay it "
             "with the version that recorded it, or record it again"
         )
-    return validated(TypeAdapter(CampaignInfo), content, str(path))
+    info = validated(TypeAdapter(CampaignInfo), content, str(path))
+    if not packed.is_file():
+        raise JoulecastError(f"{packed}: missing; restore it, or fetch the campaign again")
+    found = sha256_of(packed)
+    if found != info.records_sha256:
+        raise JoulecastError(
+            f"{packed}: is not what was recorded (sha256 {found}, {CAMPAIGN_FILE} says "
+            f"{info.records_sha256}); restore it, or fetch the campaign again"
+        )
+    return info
 
 
-def _verify(folder: Path, info: CampaignInfo, names: Iterable[str]) -> None:
-    for name in names:
-        path, kept = folder / name, info.files.get(name)
-        if kept is None:
-            raise JoulecastError(f"{folder / CAMPAIGN_FILE}: does not name {name}; restore it")
-        if not path.is_file():
-            raise JoulecastError(f"{path}: missing; restore it, or fetch the campaign again")
-        found = sha256_of(path)
-        if found != kept.sha256:
-            raise JoulecastError(
-                f"{path}: is not what was recorded (sha256 {found}, {CAMPAIGN_FILE} says "
-                f"{kept.sha256}); restore it, or fetch the campaign again"
-            )
-
-
-def _read_runs(folder: Path, info: CampaignInfo) -> dict[str, RunInfo]:
-    path = folder / RUNS_FILE
-    runs = {}
-    text = read_text(path, "list of runs", MAX_TABLE_BYTES)
-    for number, line in enumerate(text.splitlines(), 1):
-        origin = f"{path}:{number}"
-        content = json_of(line, origin)
-        if not isinstance(content, dict) or content.get("format") != RECORD_FORMAT:
-            found = content.get("format") if isinstance(content, dict) else None
-            raise JoulecastError(
-                f"{origin}: record format {found}, this joulecast reads {RECORD_FORMAT}; replay the "
-                "campaign with the version that recorded it"
-            )
-        run = validated(TypeAdapter(RunInfo), content, origin)
-        name = run.spec.run
-        # Someone else's data: its names become folders here.
-        if not RUN_NAME.fullmatch(name) or name in runs:
-            raise JoulecastError(f"{path}:{number}: `{name}` is no name of a run, or comes twice")
-        runs[name] = _as_recorded(run)
-    if len(runs) != info.runs:
-        raise JoulecastError(f"{path}: has {len(runs)} runs, {CAMPAIGN_FILE} says {info.runs}")
+def _unpacked(folder: Path, out: Path, ending: str = "") -> list[tuple[Path, RunInfo]]:
+    """Unpack the archive of a campaign: the files whose names end with ``ending``. Returns the folders of
+    the runs, and their facts."""
+    packed = folder / RECORDS_FILE
+    try:
+        with ZipFile(packed) as archive:
+            wanted = [file for file in archive.infolist() if file.filename.endswith(ending)]
+            if sum(file.file_size for file in wanted) > _MOST_UNPACKED:
+                raise JoulecastError(
+                    f"{packed}: would unfold to more than {_MOST_UNPACKED / 1e9:g} GB"
+                )
+            # A name that leads out of the folder loses its dots here.
+            archive.extractall(out, wanted)
+    except (BadZipFile, NotImplementedError, OSError, zlib.error) as error:
+        raise JoulecastError(f"{packed}: cannot be unpacked ({error})") from None
+    try:
+        runs = [(each, read_info(each)) for each in sorted(out.iterdir())]
+    except JoulecastError as error:
+        raise JoulecastError(f"{packed}: {error}") from None
+    for each, info in runs:
+        # Someone else's data: its names become folders and wildcards here.
+        if info.spec.run != each.name or not RUN_NAME.fullmatch(each.name):
+            raise JoulecastError(f"{packed}: `{info.spec.run}` is no name of a run")
     return runs
 
 
-def _as_recorded(info: RunInfo) -> RunInfo:
-    """Change the label of what was measured there to recorded. Estimates and imports keep their labels.
+def _as_recorded(info: RunInfo, campaign: CampaignInfo, sha256: str) -> RunInfo:
+    """The facts of a run of a campaign. It gets the campaign's name. Its ``measured`` meters are called
+    ``recorded``. Estimates and imports keep their labels.
 
     The hash of the specification is made again, because a key that only later versions know has its
-    default in it. Whether the file is the recorded one was checked before.
+    default in it. Whether the archive is the recorded one was checked before.
     """
     meters = [
         meter.model_copy(update={"source": "recorded"}) if meter.source == "measured" else meter
         for meter in info.meters
     ]
-    return info.model_copy(update={"meters": meters, "spec_sha256": info.spec.digest()})
+    origin = {"recorded_campaign": campaign.name, "recorded_sha256": sha256}
+    if campaign.note:
+        origin["recorded_note"] = plain_note(campaign.note)
+    return info.model_copy(
+        update={
+            "meters": meters,
+            "spec": info.spec.model_copy(update={"campaign": campaign.name}),
+            "spec_sha256": info.spec.digest(),
+            "source": {**info.source, **origin},
+        }
+    )
 
 
 def recorded_infos(folder: Path) -> list[RunInfo]:
-    """The runs of a recorded campaign by name, without reading its frames.
+    """The runs of a recorded campaign by name, without their frames.
 
     Raises:
-        JoulecastError: the folder is no campaign, has another format, or ``runs.jsonl`` was changed.
+        JoulecastError: an error of :func:`read_campaign`.
     """
-    info = _read_campaign_file(folder)
-    _verify(folder, info, [RUNS_FILE])
-    return list(_read_runs(folder, info).values())
-
-
-def read_campaign(folder: Path) -> RecordedCampaign:
-    """Read a recorded campaign, and check every file of it against ``campaign.json``.
-
-    Raises:
-        JoulecastError: the folder is no campaign, has another format, or a file is missing or was changed.
-            The error names the file.
-    """
-    info = _read_campaign_file(folder)
-    _verify(folder, info, FILES[1:])
-    sha256 = sha256_of(folder / CAMPAIGN_FILE)
-    return RecordedCampaign(folder, info, sha256, _read_runs(folder, info))
+    campaign, sha256 = read_campaign(folder), sha256_of(folder / CAMPAIGN_FILE)
+    with TemporaryDirectory(prefix="joulecast-replay-") as scratch:
+        runs = _unpacked(folder, Path(scratch), "/run.json")
+    return [_as_recorded(info, campaign, sha256) for _, info in runs]
 
 
 def plain_note(note: str) -> str:
     """The note of a recorded campaign as one line of at most 1,000 characters."""
     return " ".join("".join(c if c.isprintable() else " " for c in note).split())[:1000]
-
-
-def recorded_run(campaign: RecordedCampaign, run: str) -> RunRecord:
-    """The facts of one run of a campaign. It gets the campaign's name. Its ``measured`` meters are called
-    ``recorded``."""
-    info = campaign.runs[run]
-    origin = {"recorded_campaign": campaign.info.name, "recorded_sha256": campaign.sha256}
-    if campaign.info.note:
-        origin["recorded_note"] = plain_note(campaign.info.note)
-    frames = {frame: campaign.frames[frame].read_run(run) for frame in FRAMES}
-    renamed = {
-        "spec": info.spec.model_copy(update={"campaign": campaign.info.name}),
-        "source": {**info.source, **origin},
-    }
-    return RunRecord(info.model_copy(update=renamed), **frames)
 
 
 def unpack_all(folder: Path, out: Path) -> list[Path]:
@@ -341,15 +280,12 @@ def unpack_all(folder: Path, out: Path) -> list[Path]:
     Raises:
         JoulecastError: an error of :func:`read_campaign`.
     """
-    campaign = read_campaign(folder)
+    campaign, sha256 = read_campaign(folder), sha256_of(folder / CAMPAIGN_FILE)
     with directory_added_to(out) as partial:
-        for run in campaign.runs:
-            record = recorded_run(campaign, run)
-            try:
-                write_record(partial / run, record)
-            except JoulecastError as error:
-                raise JoulecastError(f"{folder}: {error}") from None
-    return [out / run for run in campaign.runs]
+        runs = _unpacked(folder, partial)
+        for each, info in runs:
+            write_info(each, _as_recorded(info, campaign, sha256))
+    return [out / each.name for each, _ in runs]
 
 
 @contextmanager
