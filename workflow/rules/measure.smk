@@ -1,5 +1,5 @@
 # Run records: measured here, one at a time on a machine, or unpacked from a recorded campaign.
-from joulecast.runs.recorded import FILES
+from joulecast.runs.recorded import CAMPAIGN_FILE, RECORDS_FILE
 
 if RECORDED is None:
 
@@ -39,8 +39,11 @@ if RECORDED is None:
             "../scripts/record.py"
 
 else:
-    # The first file lists all others with their checksums.
-    REPLAYED = kept([RECORDED / name for name in FILES], version_of=RECORDED / FILES[0])
+    # The first file has the checksum of the other.
+    REPLAYED = kept(
+        [RECORDED / CAMPAIGN_FILE, RECORDED / RECORDS_FILE],
+        version_of=RECORDED / CAMPAIGN_FILE,
+    )
 
     rule replay:
         input:

@@ -39,8 +39,6 @@ RUN_NAME = re.compile(r"[a-z0-9_-]+")
 
 CAMPAIGN_FILE = "campaign.json"
 RECORDS_FILE = "records.zip"
-FILES = (CAMPAIGN_FILE, RECORDS_FILE)
-"""All files of a recorded campaign; the first has the checksum of the other."""
 
 
 class _Part(BaseModel):
