@@ -34,14 +34,11 @@ def read_records(records: Records) -> list[RunRecord]:
         return [read_record(folder) for folder in folders]
 
 
-def fit(
-    records: Records, *, bootstrap: int | None = None, series_splits: int | None = None
-) -> CampaignFit:
+def fit(records: Records, *, series_splits: int | None = None) -> CampaignFit:
     """Fit MC2 and its rivals to run records, and judge all of them on every split.
 
     Args:
         records: run records of one campaign, or imported records.
-        bootstrap: number of resamples for the 90 % intervals. By default as in the configuration.
         series_splits: number of split points of the time-series rivals. By default as in the configuration.
 
     Returns:
@@ -61,7 +58,6 @@ def fit(
     with naming(*paths(records)), run_records(paths(records)) as folders:
         return fit_campaign(
             folders,
-            bootstrap=usual.evaluation.bootstrap if bootstrap is None else bootstrap,
             series_splits=usual.evaluation.series_splits
             if series_splits is None
             else series_splits,
