@@ -52,7 +52,7 @@ def configuration(runs: int, name: str = "scale") -> dict[str, Any]:
             "batch_sizes": [4 + 4 * k for k in range(1, sweep + 1)],
             "allreduce_bytes": [2**16, 2**20, 2**22, 2**24],
         },
-        "evaluation": {"bootstrap": 20, "series_splits": 5},
+        "evaluation": {"series_splits": 5},
         "simulator": {"speed_devices": [8]},
         "partition": {"networks": ["resnet18"], "pipelines": []},
     }

@@ -71,7 +71,7 @@ def _imported() -> dict[str, float]:
                 check=True,
                 capture_output=True,
             )
-            frame = joulecast.fit(out, bootstrap=0).observations
+            frame = joulecast.fit(out).observations
             for row in frame.itertuples():
                 figures[f"{kind} | {row.run} | energy_j"] = float(row.energy_j)
     return figures
@@ -87,7 +87,7 @@ def _metered() -> dict[str, float]:
         )
         folders = sorted(out.iterdir())
         figures = _named(list(metered(folders, ("summary", "time_summary"))), ["question", "model"])
-        for row in joulecast.fit(out, bootstrap=0).observations.itertuples():
+        for row in joulecast.fit(out).observations.itertuples():
             figures[f"{row.run} | energy_j"] = float(row.energy_j)
     return figures
 

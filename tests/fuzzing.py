@@ -41,6 +41,7 @@ from joulecast.measure.observer.job_record import assemble_killed
 from joulecast.report.tables.published import read_published, read_published_tuning
 from joulecast.runs.observations import observe
 from joulecast.runs.record import read_record
+from joulecast.tune.history import read_history_file
 
 CPU_S = 10
 MORE_BYTES = 1 << 30
@@ -85,6 +86,10 @@ def _checked(folder: Path) -> object:
         raise JoulecastError(
             str(error) if str(file) in str(error) else f"{file}: {error}"
         ) from None
+
+
+def _history(folder: Path) -> object:
+    return len(read_history_file(folder / "h.jsonl")[1].trials)
 
 
 def _simulated(*words: str, network: str = "vgg16") -> tuple[str, ...]:
@@ -171,10 +176,7 @@ FORMATS = {
             "tuning history",
             examples.history,
             ("h.jsonl",),
-            (
-                ("advise", "--recurring", "{}/h.jsonl", "--json"),
-                ("advise", "--recurring", "{}/h.jsonl"),
-            ),
+            (_history,),
         ),
         Format(
             "task graph",

@@ -70,7 +70,7 @@ def draw_overview(picture: Path, quick: bool = False) -> None:
                 if "llama2_70b" not in record.name:
                     shutil.rmtree(record)
             records = sorted((results / "records").iterdir())
-        fit = fit_campaign(records, bootstrap=20, series_splits=2, series_period_s=60.0)
+        fit = fit_campaign(records, series_splits=2, series_period_s=60.0)
         fit.save(results / "fits")
         write_checks(results / "tables/checks", check_results(records, fit))
         write_tables(

@@ -1,6 +1,6 @@
 """Forecast the joules and seconds of distributed training from a few measured runs.
 
-Thirteen functions do what the commands do. :func:`measure_campaign` measures the runs of a configuration,
+Twelve functions do what the commands do.
 :func:`observe` measures a training of yours, and :func:`read_records` reads the records. :func:`fit`,
 :func:`evaluate`, :func:`forecast` and :func:`advise` work on records. :func:`plan`, :func:`simulate_step` and
 :func:`search` need no run. :func:`choose_start` chooses hours by their prices, :func:`partition_network` cuts
@@ -24,7 +24,6 @@ from joulecast.app.api.forecasts import (
     evaluate,
     fit,
     forecast,
-    measure_campaign,
     read_records,
 )
 from joulecast.app.api.observing import observe
@@ -72,7 +71,6 @@ __all__ = [
     "evaluate",
     "fit",
     "forecast",
-    "measure_campaign",
     "observe",
     "partition_network",
     "plan",

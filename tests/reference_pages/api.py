@@ -15,7 +15,7 @@ from joulecast.runs.record import RunRecord
 from reference_pages.words import markdown, table
 
 FUNCTIONS = (
-    *("measure_campaign", "observe", "read_records", "fit", "evaluate", "forecast", "advise"),
+    *("observe", "read_records", "fit", "evaluate", "forecast", "advise"),
     *("plan", "choose_start", "simulate_step", "search", "partition_network", "tune_training"),
 )
 """In the order of the page: what has runs first."""

@@ -494,7 +494,6 @@ def test_no_name_of_a_leftover_leads_out_of_its_folder(tmp_path):
         (["--for", "soon"], "no duration"),
         (["--for", "0"], "--for 0: must be above 0"),
         (["--name", ""], "letters, digits"),
-        (["--attach", "1"], "COMMAND behind `--`, or"),
         (["--period", "0"], "--period '0'"),
     ],
 )
@@ -504,29 +503,6 @@ def test_bad_options_end_before_the_command(tmp_path, monkeypatch, options, why)
     assert answer.exit_code == 2
     assert why in answer.output
     assert not (tmp_path / "begun").exists()
-
-
-def test_a_process_that_runs_already_is_measured_without_its_steps(tmp_path):
-    with subprocess.Popen(["sleep", "60"]) as running:
-        words = [
-            *JOULECAST,
-            "measure",
-            "--attach",
-            str(running.pid),
-            "--for",
-            "1s",
-            "--name",
-            "mine",
-        ]
-        answer = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=240)
-        assert answer.returncode == 0, answer.stderr
-        assert running.poll() is None, "it runs on"
-        running.kill()
-    record = record_of(tmp_path)
-    assert record.info.spec.observed.command == ("sleep", "60")
-    assert "ran before it was measured" in record.info.left_out[0]
-    assert observe(record)["total_s"] == pytest.approx(1.0, abs=0.3)
-    assert len(record.power) > 5
 
 
 def live_status(out: Path) -> str:

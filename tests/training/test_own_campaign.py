@@ -3,9 +3,11 @@
 import sys
 from pathlib import Path
 
-import pytest
-
-import joulecast
+from joulecast.app.campaign.config import parse_config
+from joulecast.app.campaign.runs import campaign_runs
+from joulecast.errors import JoulecastError
+from joulecast.measure.training.measure_run import measure_run
+from joulecast.runs.files.shipped import PLATFORMS
 from joulecast.runs.observations import observe
 from joulecast.runs.record import read_record
 
@@ -18,7 +20,6 @@ def test_a_campaign_of_a_command_keeps_what_was_measured_and_says_what_failed(tm
         f"--nproc-per-node {{gpus}} {EXAMPLE} --batch {{batch_per_rank}} --steps {{steps}}"
     )
     configuration = {
-        "results": str(tmp_path / "results"),
         "workload": {"command": command, "name": "letters"},
         "scale": {"nodes": [1, 2], "repeats": 1, "batch_size": 4},
         "training": {"steps": 8},
@@ -27,10 +28,14 @@ def test_a_campaign_of_a_command_keeps_what_was_measured_and_says_what_failed(tm
         "quiet": {"wait_s": 0, "repeats": 0},
     }
 
-    with pytest.raises(joulecast.JoulecastError, match="1 of 3 runs failed") as failed:
-        joulecast.measure_campaign(configuration, tell=lambda line: None)
-    assert "letters-n1-b4-r1" in str(failed.value) and "exit code 3" in str(failed.value)
-    folders = sorted((tmp_path / "results/records").iterdir())
+    failed = {}
+    for spec in campaign_runs(parse_config(configuration), PLATFORMS):
+        try:
+            measure_run(spec, tmp_path / f"records/{spec.run}", tmp_path / f"logs/{spec.run}.log")
+        except JoulecastError as error:
+            failed[spec.run] = str(error)
+    assert list(failed) == ["letters-n1-b4-r1"] and "exit code 3" in failed["letters-n1-b4-r1"]
+    folders = sorted((tmp_path / "records").iterdir())
     rows = {row["run"]: row for row in map(observe, map(read_record, folders))}
     assert sorted(rows) == ["idle-n1", "letters-n2-b8-r1"]
     two = rows["letters-n2-b8-r1"]

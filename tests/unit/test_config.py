@@ -31,6 +31,10 @@ def test_shipped_files_are_what_the_model_generates():
     ("content", "said"),
     [
         ({"scal": {}}, "scal: unknown key; did you mean `scale`?"),
+        (
+            {"power": {"command": "ipmitool"}},
+            "give a list of words, as [ipmitool, dcmi, power, reading]",
+        ),
         ({"training": {"step": 3}}, "training.step: unknown key; did you mean `steps`?"),
         ({"workload": {"networks": ["vgg1"]}}, "unknown network `vgg1`; did you mean `vgg1"),
         ({"workload": {"image_size": 31}}, "image_size 31 is too small; it needs at least 32"),

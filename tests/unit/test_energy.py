@@ -112,7 +112,7 @@ def test_mc2_finds_the_truth_back():
     observations, points = campaign()
     training = observations[observations["kind"] == "training"]
     calibration = observations[observations["kind"] == "idle"]
-    model = StageMC2().fit(training, points, calibration, bootstrap=20)
+    model = StageMC2().fit(training, points, calibration)
     assert model.time.copy_form == "ring"
     values = model.time.values
     assert values["c:big"] == pytest.approx(0.02) and values["tau:big"] == pytest.approx(0.2)
@@ -121,9 +121,6 @@ def test_mc2_finds_the_truth_back():
     powers = model.power.values
     assert powers["P0"] == pytest.approx(IDLE_W, rel=1e-3)
     assert powers["dP:computing"] == pytest.approx(80, rel=1e-2)
-    low, high = model.time.intervals["c:big"]
-    assert low <= 0.02 + 1e-9 and high >= 0.02 - 1e-9
-    assert np.isfinite(model.time.condition) and model.time.condition > 1
 
 
 def test_stages_that_few_runs_cannot_tell_apart_draw_alike():
@@ -406,16 +403,14 @@ def test_bins_of_a_trace_add_up_to_the_energy_of_the_run():
         assert len(found) == 2 and found == pytest.approx(expected)
 
 
-def test_resampling_does_not_change_what_a_fit_knows_of_the_exchange():
-    """Two sums of the all-reduce, of two sizes; many resamples hold one of them alone."""
+def test_sums_of_two_sizes_tell_the_latency_of_an_exchange():
     cells = [run_row("big", nodes, 4, repeat) for nodes in (1, 2) for repeat in (1, 2)]
     training = pd.DataFrame(cells).assign(overlap=True)
     points = pd.DataFrame({"ranks": [2, 2], "bytes": [1e6, 1e8], "algorithm": "mpi"})
     points = points.assign(copy_s=1e-4 + 1e-9 * points["bytes"])
     more = training.assign(ranks=64, nodes=64, gradient_bytes=1e3)
-    for bootstrap in range(8):
-        fit = StageMC2().fit(training, points, training.iloc[:0], bootstrap)
-        assert (fit.latency_s(more) == 0).all()
+    fit = StageMC2().fit(training, points, training.iloc[:0])
+    assert (fit.latency_s(more) == 0).all()
 
 
 def test_batches_are_held_out_where_there_is_one_node_count():

@@ -35,7 +35,6 @@ def simulated(option: str, ending: str) -> list[str]:
 
 
 COMMANDS = [
-    ["advise", "--recurring", "{}.json"],
     ["partition", "{}.json", "--devices", "2"],
     ["config", "check", "{}.yaml"],
     ["meters", "--platform", "{}.yaml"],

@@ -67,9 +67,7 @@ def results(tmp_path_factory):
         training = {"global_batch_size": batch, "steps": 4}
         spec = make_spec(f"r-n{nodes}-b{batch}-r{repeat}", nodes, repeat=repeat, training=training)
         write_record(folder / "records" / spec.run, make_record(spec, _steps(nodes, batch)))
-    fit = fit_campaign(
-        record_folders(folder / "records"), bootstrap=10, series_splits=1, series_period_s=0.1
-    )
+    fit = fit_campaign(record_folders(folder / "records"), series_splits=1, series_period_s=0.1)
     fit.save(folder / "fits")
     return write_answered(folder), fit
 
@@ -394,9 +392,7 @@ def own_training(tmp_path_factory):
             "activity": record.activity[record.activity["node"] == "host/0"],
         }
         write_record(folder / "records" / spec.run, replace(record, info=info, **shared))
-    fit = fit_campaign(
-        record_folders(folder / "records"), bootstrap=1, series_splits=1, series_period_s=0.1
-    )
+    fit = fit_campaign(record_folders(folder / "records"), series_splits=1, series_period_s=0.1)
     fit.save(folder / "fits")
     return folder, fit
 

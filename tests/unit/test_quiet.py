@@ -190,7 +190,7 @@ def test_a_campaign_of_disturbed_runs_alone_ends_with_marked_tables(tmp_path):
     folders = [
         keep(tmp_path, make_spec(f"n{n}", n, training={"steps": 5}), [WHY]) for n in (1, 2, 4)
     ]
-    fit = fit_campaign(folders, bootstrap=10, series_splits=1, series_period_s=1.0)
+    fit = fit_campaign(folders, series_splits=1, series_period_s=1.0)
     write_tables(tmp_path, fit, read_published(PUBLISHED))
     for name in ("time_error", "scaling", "energy_summary"):
         text = (tmp_path / f"{name}.md").read_text()

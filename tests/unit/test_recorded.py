@@ -7,11 +7,8 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 from conftest import ROOT, make_record, make_spec
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from pages_fixtures import write_answered
 
-from joulecast.app.campaign import measuring
 from joulecast.app.campaign.config import parse_config, read_config
 from joulecast.app.campaign.runs import campaign_runs, run_table
 from joulecast.errors import JoulecastError
@@ -196,8 +193,6 @@ def test_a_recorded_platform_is_replayed_and_not_measured(campaign, tmp_path):
     config = small(platform="lab")
     assert [s.run for s in campaign_runs(config, platforms)] == ["a-n1", "b-n2", "c-n1"]
     assert len(run_table(campaign_runs(config, platforms))) == 3
-    with pytest.raises(JoulecastError, match="its platform lab is a recorded campaign"):
-        measuring.measure_campaign(config, platforms)
     (platforms / "lab.yaml").write_text("name: lab\nrecorded: elsewhere\n")
     with pytest.raises(JoulecastError, match=r"elsewhere/campaign\.json: missing"):
         campaign_runs(config, platforms)
@@ -207,45 +202,6 @@ def test_the_key_recorded_is_no_part_of_a_specification():
     spec = make_spec()
     named = spec.platform.model_copy(update={"recorded": "recorded/x"})
     assert spec.model_copy(update={"platform": named}).digest() == spec.digest()
-
-
-class Ended(BaseException):
-    """The measurements are interrupted."""
-
-
-@settings(max_examples=25, suppress_health_check=list(HealthCheck))
-@given(st.lists(st.sampled_from(["done", "fails", "killed"]), max_size=12))
-def test_an_interrupted_campaign_goes_on_and_repeats_no_finished_run(
-    tmp_path_factory, monkeypatch, fates
-):
-    config = small(results=str(tmp_path_factory.mktemp("results")))
-    wanted = [spec.run for spec in campaign_runs(config, PLATFORMS)]
-    finished, fate = [], iter(fates)
-
-    def stub(spec, out, log, **_):
-        what = next(fate, "done")
-        if what == "killed":
-            raise Ended
-        if what == "fails":
-            raise JoulecastError(f"run {spec.run}: no luck")
-        write_record(out, make_record(make_spec()))
-        info = json.loads((out / "run.json").read_text())
-        info |= {"spec": spec.model_dump(mode="json"), "spec_sha256": spec.digest()}
-        (out / "run.json").write_text(json.dumps(info))
-        finished.append(spec.run)
-
-    monkeypatch.setattr(measuring, "measure_run", stub)
-    monkeypatch.setattr(measuring, "answers", lambda folder, spec: folder.is_dir())
-    for _ in range(len(fates) + 1):
-        try:
-            measuring.measure_campaign(config, tell=lambda _: None)
-            break
-        except Ended:
-            pass
-        except JoulecastError as error:
-            said = str(error).splitlines()[1:]
-            assert {line.split(":")[0].strip() for line in said} == set(wanted) - set(finished)
-    assert sorted(finished) == sorted(wanted)
 
 
 def test_the_configuration_for_a_gpu_asks_for_what_is_wanted():

@@ -70,7 +70,6 @@ def test_models_are_fitted_to_columns_and_asked_once_a_setting(observations):
             repeated(observations, times),
             allreduce_points([]),
             {},
-            bootstrap=1,
             splits=["in-sample"],
             times=["given"],
         )

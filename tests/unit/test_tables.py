@@ -32,7 +32,7 @@ def records(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def fit(records):
-    return fit_campaign(records, bootstrap=10, series_splits=1, series_period_s=0.1)
+    return fit_campaign(records, series_splits=1, series_period_s=0.1)
 
 
 def test_observation_of_a_record_by_hand(records):
@@ -120,9 +120,7 @@ def test_runs_with_a_fault_are_left_out_and_all_of_them_is_an_error(records, tmp
     record = make_record(make_spec("dirty", seed=9))
     dirty = record.info.model_copy(update={"left_out": ["other programs kept 2 cores busy"]})
     write_record(tmp_path / "dirty", replace(record, info=dirty))
-    mixed = fit_campaign(
-        [*records, tmp_path / "dirty"], bootstrap=10, series_splits=1, series_period_s=0.1
-    )
+    mixed = fit_campaign([*records, tmp_path / "dirty"], series_splits=1, series_period_s=0.1)
     assert "dirty" in set(mixed.observations["run"]) and "dirty" not in set(
         mixed.judged("time")["run"]
     )
@@ -130,4 +128,4 @@ def test_runs_with_a_fault_are_left_out_and_all_of_them_is_an_error(records, tmp
     said = (tmp_path / "energy_summary.md").read_text()
     assert "1 run is left out (dirty: other programs kept 2 cores busy)" in said
     with pytest.raises(JoulecastError, match="dirty: other programs kept 2 cores busy"):
-        fit_campaign([tmp_path / "dirty"], bootstrap=10, series_splits=1, series_period_s=0.1)
+        fit_campaign([tmp_path / "dirty"], series_splits=1, series_period_s=0.1)

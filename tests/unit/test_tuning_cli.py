@@ -1,8 +1,7 @@
-"""`joulecast tune` and `advise --recurring` as they are used: what they print, and what they refuse."""
+"""`joulecast tune` as it is used: what they print, and what they refuse."""
 
 import json
 from dataclasses import replace
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from joulecast.app.cli.main import app
-from joulecast.tune.expectation import expected, expected_default
-from joulecast.tune.history import History, add_to_history_file, begin_history_file
 from joulecast.tune.live import LiveTraining
-from joulecast.tune.next_run import advise
-from joulecast.tune.policy_experiment import read_settings
-from joulecast.tune.policy_report import live_report, live_report_text, replayed_history
+from joulecast.tune.policy_report import live_report, live_report_text
 from joulecast.tune.recurrences import Recurrence
-from joulecast.tune.request import TuneRequest
-from joulecast.tune.trial import CostModel, EpochAtLimit, Proposal, SearchSpace, Trial
+from joulecast.tune.trial import CostModel, Proposal, SearchSpace, Trial
 
-TRACES = Path(__file__).resolve().parents[2] / "recorded/zeus-trace"
 EPOCHS = {256: (8, 8), 512: (8, 9), 1024: (12, 12), 2048: (30, 120)}
 """Of the made traces; 1024 is the workload's default, and 100 epochs are the most."""
 EPOCH_S = {256: 14.0, 512: 10.0, 1024: 9.0, 2048: 9.0}
@@ -192,7 +185,7 @@ def test_a_trace_without_the_defaults_highest_limit_is_refused(folder: Path) -> 
         ([*WHOLE, "--policy", "oracle", "--beta", "2"], "oracle"),
         ([*WHOLE, "--policy", "default", "--beta", "2"], "beta"),
         ([*WHOLE, "--eta", "1.5"], "--eta '1.5': must be at most 1"),
-        ([*WHOLE, "--history", "h.jsonl"], "give --seeds 1 too"),
+        ([*WHOLE, "--history", "h.jsonl"], "--history is for trainings on this machine"),
         ([*WHOLE, "--device", "cpu"], "--device is for trainings on this machine; give --live"),
         ([*WHOLE, "--allow-power-limit"], "--allow-power-limit is for trainings on this machine"),
         (["--live"], "--traces is for replays; leave it out with --live"),
@@ -221,77 +214,8 @@ def test_a_default_that_never_reaches_is_nothing_to_compare_with(
     assert "no recorded run of the default batch size 1024 reaches the target in 100 epochs" in said
 
 
-# --- advise -------------------------------------------------------------------------------------------------
+# --- live ---------------------------------------------------------------------------------------------------
 
-
-def kept(folder: Path, policy: str, recurrences: int, **options: Any) -> Path:
-    """The history file of a replay."""
-    file = folder / f"{policy}-{recurrences}.jsonl"
-    more = [part for name, value in options.items() for part in (f"--{name}", value)]
-    asked = ["--policy", policy, "--recurrences", recurrences, "--seeds", 1, "--history", file]
-    joulecast("tune", "--traces", folder, *WHOLE, *asked, *more)
-    return file
-
-
-@pytest.mark.parametrize("policy", ["zeus", "curve", "grid-search"])
-def test_the_advice_after_a_long_history_is_the_oracles(folder: Path, policy: str) -> None:
-    made_traces(folder, EPOCHS | {512: (8, 8)})
-    oracle = json.loads(joulecast("tune", "--traces", folder, *WHOLE, "--json", "--seeds", 1))
-    advice = json.loads(joulecast("advise", "--recurring", kept(folder, policy, 60), "--json"))
-    best, default = oracle["oracle"], oracle["default"]
-    assert advice["status"] == "advice"
-    assert advice["use"]["batch_size"] == best["batch_size"]
-    assert advice["use"]["power_limit_w"] == best["power_limit_w"]
-    # These sizes have no noise: what is expected is what the trace says.
-    for ours, theirs in (("cost_j", "cost_j"), ("energy_j", "energy_j"), ("time_s", "time_s")):
-        assert advice["use"][ours] == pytest.approx(best[theirs])
-        assert advice["default"][ours] == pytest.approx(default[theirs])
-    saving = advice["saving_percent"]
-    assert saving["energy"]["percent"] == pytest.approx(
-        100 * (1 - best["energy_j"] / default["energy_j"])
-    )
-    assert advice["energy_source"] == "recorded"
-    for quantity in saving.values():
-        assert quantity["low"] < quantity["percent"] < quantity["high"]
-    assert advice["exploration"]["spent_above_default"] < 0
-    assert 1 <= advice["exploration"]["paid_at_recurrence"] <= 60
-    assert advice["exploration"]["more_runs"] is None
-
-
-def test_runs_that_are_still_to_pay_are_counted(folder: Path) -> None:
-    advice = json.loads(joulecast("advise", "--recurring", kept(folder, "zeus", 5), "--json"))
-    exploration = advice["exploration"]
-    assert exploration["paid_at_recurrence"] is None
-    spent = exploration["spent_above_default"]
-    per_run = advice["default"]["cost_j"] - advice["use"]["cost_j"]
-    assert (exploration["more_runs"] - 1) * per_run < spent <= exploration["more_runs"] * per_run
-    text = joulecast("advise", "--recurring", folder / "zeus-5.jsonl")
-    assert f"exploration pays after {exploration['more_runs']} more run" in text
-    assert "use batch size 512" in text
-    assert "energy (recorded); 95 % interval" in text
-
-
-def test_a_history_of_the_default_alone_saves_nothing(folder: Path) -> None:
-    advice = json.loads(joulecast("advise", "--recurring", kept(folder, "default", 3), "--json"))
-    assert (advice["use"]["batch_size"], advice["use"]["power_limit_w"]) == (1024, 250)
-    saving = {"percent": 0.0, "low": None, "high": None}
-    assert advice["saving_percent"] == {"cost": saving, "time": saving, "energy": saving}
-    assert "has cost nothing, and saved nothing" in advice["exploration"]["said"]
-    following = advice["explore_next"]
-    assert (following["policy"], following["batch_size"]) == ("curve", 512)
-
-
-def test_a_history_that_is_there_is_not_written_over(folder: Path) -> None:
-    file = kept(folder, "zeus", 3)
-    before = file.read_bytes()
-    asked = ["--policy", "zeus", "--seeds", 1, "--history", file]
-    assert "is there already" in refused("tune", "--traces", folder, *WHOLE, *asked)
-    assert file.read_bytes() == before
-    assert not list(folder.glob(".*.partial"))
-
-
-LIMITS = {b: (250, 200) for b in (16, 32, 64)}
-SPACE = SearchSpace((16, 32, 64), 32, LIMITS, CostModel(0.5, 250))
 TIMED = SearchSpace((16, 32, 64), 32, {}, CostModel(0.0, None))
 
 
@@ -323,200 +247,6 @@ def timed(recurrence: int, batch: int, epochs: float, reached: bool = True) -> T
     )  # fmt: skip
 
 
-def a_file(folder: Path, trials: list[Trial], **said: Any) -> Path:
-    header = {
-        "environment": "replay",
-        "batch_sizes": [16, 32, 64],
-        "default_batch_size": 32,
-        "power_limits_w": {"16": [250, 200], "32": [250, 200], "64": [250, 200]},
-        "cost": {"eta": 0.5, "max_power_w": 250},
-    }
-    begin_history_file(folder / "h.jsonl", header | said)
-    for trial in trials:
-        add_to_history_file(folder / "h.jsonl", trial)
-    return folder / "h.jsonl"
-
-
-def test_an_empty_history_advises_the_default(tmp_path: Path) -> None:
-    file = a_file(tmp_path, [])
-    advice = json.loads(joulecast("advise", "--recurring", file, "--json"))
-    assert advice["status"] == "nothing tried"
-    assert advice["use"] == {"batch_size": 32, "power_limit_w": 250, "runs": 0}
-    assert advice["saving_percent"] is None
-    text = joulecast("advise", "--recurring", file)
-    assert "use batch size 32 at 250 W" in text
-    assert "no saving is known: nothing was tried yet" in text
-
-
-def test_a_history_in_which_nothing_reached_advises_nothing_but_what_to_try(tmp_path: Path) -> None:
-    file = a_file(tmp_path, [a_trial(0, 32, 20, False), a_trial(0, 16, 20, False)])
-    advice = json.loads(joulecast("advise", "--recurring", file, "--json"))
-    assert (advice["status"], advice["use"]) == ("nothing reached", None)
-    assert advice["explore_next"]["batch_size"] == 64
-    text = joulecast("advise", "--recurring", file)
-    assert "use nothing of what was tried" in text
-    assert "none of 2 trials reached the target" in text
-    assert "to explore: batch size 64" in text
-
-
-def test_a_size_that_was_tried_once_has_a_wide_interval() -> None:
-    once = advise(SPACE, History([a_trial(0, 32, 12), a_trial(1, 16, 6)]))
-    often = advise(
-        SPACE, History([a_trial(n, b, e) for n, (b, e) in enumerate([(32, 12), (16, 6)] * 6)])
-    )
-    for advice in (once, often):
-        assert advice["use"]["batch_size"] == 16
-        assert advice["saving_percent"]["cost"]["percent"] == pytest.approx(50)
-    low, high = (once["saving_percent"]["cost"][end] for end in ("low", "high"))
-    narrow = often["saving_percent"]["cost"]
-    assert low < 40 < narrow["low"] < 50 < narrow["high"] < 60 < high
-
-
-def test_tries_that_fail_are_charged_to_their_size() -> None:
-    # 6 epochs, but every other try is for nothing: 6 + 8 > 12.
-    trials = [a_trial(0, 32, 12), a_trial(1, 16, 8, False), a_trial(1, 16, 6)]
-    assert advise(SPACE, History(trials))["use"]["batch_size"] == 32
-    trials[1] = a_trial(1, 16, 5, False)
-    advice = advise(SPACE, History(trials))
-    assert advice["use"]["batch_size"] == 16
-    assert advice["use"]["time_s"] == pytest.approx(110)
-
-
-def test_a_try_that_was_stopped_for_its_cost_is_no_failure() -> None:
-    # It would have taken 12 epochs, as the one that was not stopped; and at least the 20 that it had.
-    stopped = [a_trial(1, 32, 5, False, stopped_by="cost_bound"), a_trial(1, 16, 6)]
-    advice = advise(SPACE, History([a_trial(0, 32, 12), *stopped]))
-    assert advice["default"]["time_s"] == pytest.approx(120)
-    later = a_trial(0, 32, 20, False, stopped_by="cost_bound")
-    advice = advise(SPACE, History([a_trial(0, 32, 12), later, *stopped[1:]]))
-    assert advice["default"]["time_s"] == pytest.approx(160)
-
-
-def test_nineteen_of_twenty_intervals_hold_the_truth() -> None:
-    held, errors = [], []
-    for setting in read_settings(TRACES):
-        default = expected_default(setting.trace).cost
-        workload, gpu = setting.name
-        request = TuneRequest(workload=workload, gpu=gpu, policy="zeus", recurrences=20)
-        for seed in range(4):
-            advice = advise(setting.trace.space(), replayed_history(setting, request, seed))
-            use, saving = advice["use"], advice["saving_percent"]["cost"]
-            true = expected(setting.trace, use["batch_size"], use["power_limit_w"]).cost
-            true_percent = 100 * (1 - true / default)
-            errors.append(saving["percent"] - true_percent)
-            if saving["low"] is not None:
-                held.append(saving["low"] <= true_percent <= saving["high"])
-    assert len(held) > 50
-    assert sum(held) / len(held) > 0.88
-    assert abs(sum(errors)) / len(errors) < 1.5
-
-
-def test_a_default_that_never_reached_is_no_saving(tmp_path: Path) -> None:
-    file = a_file(tmp_path, [a_trial(0, 32, 20, False), a_trial(0, 16, 6)])
-    advice = json.loads(joulecast("advise", "--recurring", file, "--json"))
-    assert advice["use"]["batch_size"] == 16
-    assert (advice["saving_percent"], advice["exploration"]) == (None, None)
-    assert "default batch size 32 never reached the target in 1 try" in advice["why_no_saving"]
-    untried = advise(SPACE, History([a_trial(0, 16, 6)]))
-    assert untried["why_no_saving"] == "the default batch size 32 was not tried"
-    low = a_trial(0, 32, 12, proposal=Proposal(32, (200,)), power_limit_w=200)
-    never = advise(SPACE, History([low]))
-    assert "never run at its highest limit, 250 W" in never["why_no_saving"]
-
-
-def test_exploration_that_found_nothing_does_not_pay() -> None:
-    advice = advise(SPACE, History([a_trial(0, 32, 12), a_trial(1, 16, 20), a_trial(2, 64, 30)]))
-    assert advice["use"]["batch_size"] == 32
-    assert "does not pay" in advice["exploration"]["said"]
-    assert advice["exploration"]["more_runs"] is None
-
-
-def test_a_profile_gives_the_defaults_cost_at_its_highest_limit() -> None:
-    limits = {250: EpochAtLimit(10.0, 2000.0), 200: EpochAtLimit(11.0, 1600.0)}
-    first = a_trial(
-        0, 32, 12, proposal=Proposal(32, (250, 200)), power_limit_w=200, limits=limits,
-        time_s=131.5, energy_j=19400.0, cost=0.5 * 19400 + 125 * 131.5,
-    )  # fmt: skip
-    advice = advise(SPACE, History([first]))
-    assert (advice["use"]["batch_size"], advice["use"]["power_limit_w"]) == (32, 200)
-    assert advice["default"]["time_s"] == pytest.approx(120)
-    assert advice["saving_percent"]["energy"]["percent"] == pytest.approx(20)
-    assert advice["saving_percent"]["time"]["percent"] == pytest.approx(-10)
-    # Runs that are twice as slow as the profile said: the highest limit is, too.
-    twice = {"time_s": 264.0, "energy_j": 38_400.0, "cost": 52_200.0}
-    slow = a_trial(1, 32, 12, proposal=Proposal(32, (200,)), power_limit_w=200, **twice)
-    advice = advise(SPACE, History([first, slow]))
-    assert advice["default"]["time_s"] == pytest.approx(240)
-    assert advice["saving_percent"]["time"]["percent"] == pytest.approx(-10)
-
-
-def test_a_run_that_ended_before_a_limit_was_measured_is_one_at_the_highest() -> None:
-    advice = advise(SPACE, History([a_trial(0, 32, 12, proposal=Proposal(32, (250, 200)))]))
-    assert (advice["status"], advice["use"]["power_limit_w"]) == ("advice", 250)
-
-
-def test_no_joules_are_told_where_none_were_measured(tmp_path: Path) -> None:
-    trials = [timed(0, 32, 12), timed(1, 16, 20, False), timed(1, 16, 6)]
-    advice = advise(TIMED, History(trials))
-    assert advice["use"]["power_limit_w"] is None
-    assert advice["use"]["energy_j"] is None
-    assert advice["saving_percent"]["energy"] is None
-    assert advice["energy_source"] is None
-    assert advice["why_no_energy"] == "no sensor here"
-    header = {"power_limits_w": {}, "cost": {"eta": 0.0, "max_power_w": None}}
-    text = joulecast("advise", "--recurring", a_file(tmp_path, trials, **header))
-    assert "no saving of energy is known: no sensor here" in text
-    assert "default's energy" not in text
-    assert " J" not in text
-
-
-def test_a_cost_that_is_not_known_is_no_advice() -> None:
-    lost = [
-        a_trial(n, 32, 12, energy_j=None, energy_source=None, cost=None, why_no_energy="lost")
-        for n in range(2)
-    ]
-    advice = advise(SPACE, History(lost))
-    assert (advice["status"], advice["use"], advice["why_no_energy"]) == (
-        "cost unknown",
-        None,
-        "lost",
-    )
-    # Where the meter failed in one run only, the others say what an epoch takes.
-    advice = advise(SPACE, History([lost[0], a_trial(1, 32, 12)]))
-    assert advice["use"]["energy_j"] == pytest.approx(24_000)
-    assert advice["exploration"]["spent_above_default"] is None
-    assert "not known" in advice["exploration"]["said"]
-
-
-def test_files_that_are_no_history_are_refused(tmp_path: Path) -> None:
-    assert "no such history of trials" in refused(
-        "advise", "--recurring", tmp_path / "absent.jsonl"
-    )
-    file = tmp_path / "h.jsonl"
-    file.write_text("what?\n")
-    assert "h.jsonl: line 1 is no trial" in refused("advise", "--recurring", file)
-    file.write_text("")
-    assert "h.jsonl: is empty" in refused("advise", "--recurring", file)
-    file.write_text('{"format": 1}\n')
-    assert "h.jsonl: its first line does not say what could be chosen" in refused(
-        "advise", "--recurring", file
-    )
-    file.unlink()
-    a_file(tmp_path, [a_trial(0, 48, 12)])
-    assert "trials of batch size 48, which its first line does not list" in refused(
-        "advise", "--recurring", file
-    )
-
-
-def test_a_history_that_was_cut_off_is_advised_on_without_its_last_line(tmp_path: Path) -> None:
-    file = a_file(tmp_path, [a_trial(0, 32, 12), a_trial(1, 16, 6)])
-    file.write_text(file.read_text()[:-9])
-    assert json.loads(joulecast("advise", "--recurring", file, "--json"))["trials"] == 1
-
-
-# --- live ---------------------------------------------------------------------------------------------------
-
-
 def test_a_live_loop_goes_on_from_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def trained(self: LiveTraining, proposal: Proposal, recurrence: int) -> Trial:
         trial = timed(recurrence, proposal.batch_size, 3 + proposal.batch_size / 64)
@@ -530,10 +260,7 @@ def test_a_live_loop_goes_on_from_its_file(tmp_path: Path, monkeypatch: pytest.M
     again = json.loads(joulecast(*command, "--recurrences", 6, "--json"))
     assert (again["recurrences"], again["trials_now"]) == (6, 2)
     assert again["by_recurrence"][:4] == first["by_recurrence"]
-    assert again["advice"]["use"]["batch_size"] < 256
-    assert again["advice"]["saving_percent"]["energy"] is None
-    advice = json.loads(joulecast("advise", "--recurring", file, "--json"))
-    assert advice == again["advice"]
+    assert again["cheapest"]["batch_size"] < 256
     other = [*command[:5], 0.9, *command[6:]]
     assert "unlike trials do not mix" in refused(*other)
     assert "it is for replays only" in refused("tune", "--live", "--policy", "oracle")
@@ -542,11 +269,16 @@ def test_a_live_loop_goes_on_from_its_file(tmp_path: Path, monkeypatch: pytest.M
     assert "zeus, live: 6 recurrences, 0 of their tries now" in text
 
 
-def test_a_live_loop_without_a_file_is_advised_on_too() -> None:
-    trials = [timed(0, 32, 12), timed(1, 16, 6)]
-    done = [Recurrence.of(n, [trial]) for n, trial in enumerate(trials)]
+def test_a_live_loop_without_a_file_names_what_was_cheapest_with_its_failed_tries() -> None:
+    trials = [timed(0, 32, 12), timed(1, 64, 9, False), timed(1, 64, 6), timed(2, 16, 8)]
+    done = [Recurrence.of(n, [t for t in trials if t.recurrence == n]) for n in range(3)]
     report = live_report(TIMED, "zeus", done, trials, ["a note"], None)
     assert (report["reached_share"], report["notes"]) == (1, ["a note"])
-    assert report["advice"]["saving_percent"]["time"]["percent"] == pytest.approx(50)
-    assert "use batch size 16" in live_report_text(report)
-    assert trials[0].proposal.cost_bound == inf
+    cheapest = {"batch_size": 16, "power_limit_w": None, "cost": 80.0, "reached": 1}
+    assert report["cheapest"] == cheapest
+    assert "batch size 16, 80 s a recurrence" in live_report_text(report)
+    limited = live_report(TIMED, "zeus", [], [a_trial(0, 16, 6)], [], None)
+    assert "batch size 16 at 250 W" in live_report_text(limited)
+    none = live_report(TIMED, "zeus", [], [timed(0, 32, 9, False)], [], None)
+    assert none["cheapest"] is None
+    assert "no batch size has reached the target" in live_report_text(none)

@@ -137,7 +137,7 @@ def test_a_script_that_is_checked_strictly_can_use_it(python, tmp_path):
         "from pathlib import Path\n\n"
         "import joulecast\n\n"
         "names: list[str] = [r.info.spec.run for r in joulecast.read_records(Path('records'))]\n"
-        "fitted = joulecast.fit(['a', Path('b')], bootstrap=20)\n"
+        "fitted = joulecast.fit(['a', Path('b')])\n"
         "fitted.save(Path('fits'))\n"
         "step = joulecast.simulate_step('resnet50', 'hc2', 'dp=8', links={'nic': 1e9}, fits='fits')\n"
         "seconds: float = step['step_s']\n"

@@ -60,7 +60,7 @@ def clone(tmp_path_factory):
     config |= {"campaign": "lab", "platform": "lab", "results": "results/lab"}
     config |= {"partition": {"networks": ["alexnet"]}, "tuning": {"seeds": 2, "recurrences": 10}}
     config |= {"workload": {"networks": ["resnet18"], "image_size": 32}, "training": {"steps": 3}}
-    config["evaluation"] = {"bootstrap": 10, "series_splits": 1, "imports": ["data/acme"]}
+    config["evaluation"] = {"series_splits": 1, "imports": ["data/acme"]}
     (folder / "config/lab.yaml").write_text(yaml.safe_dump(config))
     return folder
 

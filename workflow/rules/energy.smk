@@ -3,7 +3,6 @@
 
 MC2 = PAPERS["mc2"]
 FITTING = {
-    "bootstrap": CONFIG.evaluation.bootstrap,
     "series_splits": CONFIG.evaluation.series_splits,
     "series_period_s": CONFIG.power.sample_period_s,
 }

@@ -11,7 +11,6 @@ def main(
     records: list[Path],
     imported: list[Path],
     runs: int,
-    bootstrap: int,
     series_splits: int,
     series_period_s: float,
     fits: Path,
@@ -20,7 +19,6 @@ def main(
     folders = [folder for place in places for folder in record_folders(place)]
     fit_campaign(
         folders,
-        bootstrap=bootstrap,
         series_splits=series_splits,
         series_period_s=series_period_s,
     ).save(fits)

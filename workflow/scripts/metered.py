@@ -13,7 +13,6 @@ from joulecast.runs.folders import record_folders
 def main(
     submissions: Path,
     published: Path,
-    bootstrap: int,
     series_splits: int,
     series_period_s: float,
     records: Path,
@@ -23,7 +22,6 @@ def main(
     print(import_mlperf(submissions, records).text())
     fit = fit_campaign(
         record_folders(records),
-        bootstrap=bootstrap,
         series_splits=series_splits,
         series_period_s=series_period_s,
     )

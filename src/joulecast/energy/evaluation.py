@@ -89,7 +89,6 @@ def evaluate(
     observations: pd.DataFrame,
     allreduce: pd.DataFrame,
     watts: dict[str, Watts],
-    bootstrap: int = 0,
     splits: Sequence[str] = tuple(SPLITS),
     times: Sequence[str] = TIME,
 ) -> Evaluation:
@@ -102,7 +101,6 @@ def evaluate(
         observations: a row for each run that has no fault.
         allreduce: single sums of the all-reduce calibrations.
         watts: the watts of each platform, by its name, if they are known.
-        bootstrap: number of resamples for the intervals of the full fit's coefficients.
         splits: names of :data:`SPLITS`.
         times: ``given``, ``predicted`` or both.
 
@@ -110,7 +108,7 @@ def evaluate(
         ValueError: there is no training run.
     """
     parts = [
-        _evaluate(everything, imported, bootstrap, splits, times)
+        _evaluate(everything, imported, splits, times)
         for everything, imported in fit_groups(observations, allreduce, watts)
     ]
     if not parts:
@@ -125,11 +123,10 @@ def evaluate(
 def _evaluate(
     everything: Evidence,
     imported: bool,
-    bootstrap: int,
     splits: Sequence[str],
     times: Sequence[str],
 ) -> Evaluation:
-    full = mc2_for(imported, bootstrap).fit(everything)
+    full = mc2_for(imported).fit(everything)
     rows, refused = [], []
     for name in splits:
         # The splits of energies hold out metered runs; the others of imported ones are there for their times.

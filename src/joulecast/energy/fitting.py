@@ -100,7 +100,7 @@ def _summary(fits: Sequence[EnergyModel]) -> dict[str, Any]:
             }
         if isinstance(fit, MC2OnPhases):
             summary["phases"] = fit.mc2.coefficients()
-    # Runs of one node count have no finite condition number, and determine no share of duty.
+    # Runs of one node count determine no share of duty.
     return {name: json_value(value) for name, value in summary.items()}
 
 
@@ -196,12 +196,11 @@ class KnownRuns:
 
 
 def fit_campaign(
-    folders: Sequence[Path], *, bootstrap: int, series_splits: int, series_period_s: float
+    folders: Sequence[Path], *, series_splits: int, series_period_s: float
 ) -> CampaignFit:
     """Fit and judge all models on the records in ``folders``.
 
     Args:
-        bootstrap: number of resamples for the intervals of the full fit.
         series_splits: number of points at which a trace is split for the time-series models.
         series_period_s: the time-series models see power traces as means over bins of this length.
 
@@ -209,7 +208,7 @@ def fit_campaign(
         JoulecastError: no training run is left to fit. The error says why each was left out.
     """
     runs = KnownRuns.of_records(folders)
-    judged = evaluate(runs.clean, runs.allreduce, runs.watts, bootstrap)
+    judged = evaluate(runs.clean, runs.allreduce, runs.watts)
     # One trace of every setting is enough to see what forecasting it is worth.
     training = runs.trained
     once = training[~is_sweep(training)].drop_duplicates(SETTING)

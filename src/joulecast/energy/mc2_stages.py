@@ -15,12 +15,11 @@ not the paper's. For a step of N nodes with b samples each, and G bytes of gradi
 The joules ``e`` of a sample are each network's own: in the same stage, a GPU that multiplies large matrices
 draws more than one that waits for the next kernel.
 All coefficients are non-negative, and are fitted together to the smallest relative errors. The code works on
-columns of all runs, never on one run after the other: a campaign may have ten thousand runs, and its
-intervals need hundreds of fits.
+columns of all runs, never on one run after the other: a campaign may have ten thousand runs.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -50,12 +49,9 @@ SPLIT_POWERS = {
 
 @dataclass(frozen=True)
 class Fitted:
-    """Coefficients by name, with 90 % intervals from resampling runs. Also the condition number of the
-    scaled system: if it is large, some coefficients cannot be told apart."""
+    """Coefficients by name, and the form of the all-reduce."""
 
     values: dict[str, float]
-    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
-    condition: float = float("nan")
     copy_form: str | None = None
 
 
@@ -101,17 +97,15 @@ class _System:
         order = np.argsort(np.concatenate([block[4] for block in self._blocks]), kind="stable")
         return names, matrix[order], target[order]
 
-    def solve(self, conditioned: bool = True) -> tuple[dict[str, float], float]:
-        """Coefficients by name, and the condition number if it is asked for."""
+    def solve(self) -> dict[str, float]:
+        """Coefficients by name."""
         if not self._blocks:
-            return {}, float("nan")
+            return {}
         names, matrix, target = self._matrix()
         norms = np.linalg.norm(matrix, axis=0)
         norms[norms == 0] = 1.0
-        scaled = matrix / norms
-        solution = nnls(scaled, target, maxiter=50 * len(names))[0]
-        condition = float(np.linalg.cond(scaled)) if conditioned else float("nan")
-        return {name: float(v) for name, v in zip(names, solution / norms, strict=True)}, condition
+        solution = nnls(matrix / norms, target, maxiter=50 * len(names))[0]
+        return {name: float(v) for name, v in zip(names, solution / norms, strict=True)}
 
 
 def _columns(name: str, networks: Any) -> list[tuple[str, Any]]:
@@ -194,8 +188,6 @@ class StageMC2:
         training: pd.DataFrame,
         allreduce: pd.DataFrame,
         calibration: pd.DataFrame,
-        bootstrap: int = 0,
-        seed: int = 0,
     ) -> "StageMC2":
         """Fit times and powers.
 
@@ -203,17 +195,14 @@ class StageMC2:
             training: observations of training runs. Every network that is to be predicted must be among them.
             allreduce: single sums of the all-reduce loop.
             calibration: observations of the runs of kind idle, allreduce and sleeping_rank.
-            bootstrap: number of resamples of the runs for the intervals; 0 for none.
         """
         self._sigma = training.groupby("network")["sigma_computing_s"].median().to_dict()
         form = choose_form(allreduce)
-        values, condition, self._one_exchange = self._fit_time(training, allreduce, form)
-        self.time = Fitted(values, {}, condition, form)
-        power, power_condition = self._fit_power(training, calibration)
+        values, self._one_exchange = self._fit_time(training, allreduce, form)
+        self.time = Fitted(values, form)
+        power = self._fit_power(training, calibration)
         if power:
-            self.power = Fitted(power, {}, power_condition)
-        if bootstrap:
-            self._add_intervals(training, allreduce, calibration, form, bootstrap, seed)
+            self.power = Fitted(power)
         return self
 
     def _fit_time(
@@ -221,9 +210,8 @@ class StageMC2:
         training: pd.DataFrame,
         allreduce: pd.DataFrame,
         form: str,
-        conditioned: bool = True,
-    ) -> tuple[dict[str, float], float, float | None]:
-        """Coefficients, their condition number, and what :func:`_the_only` says of the exchanges."""
+    ) -> tuple[dict[str, float], float | None]:
+        """Coefficients, and what :func:`_the_only` says of the exchanges."""
         system = _System()
         overlapped = self._overlap and bool(training["overlap"].any())
         rows = self._with_sigma(training)
@@ -251,10 +239,10 @@ class StageMC2:
         after = np.full(len(allreduce), np.inf)
         nowhere = np.empty(len(allreduce), dtype=object)
         system.add(sums, nowhere, copies, copies, after)
-        values, condition = system.solve(conditioned)
+        values = system.solve()
         if overlapped:
             values["phi"] = self._fit_overlap(rows, values, form)
-        return values, condition, only
+        return values, only
 
     def _fit_overlap(self, rows: pd.DataFrame, values: dict[str, float], form: str) -> float:
         """The share of the backward pass (two thirds of computing) that hides copying."""
@@ -302,9 +290,7 @@ class StageMC2:
             terms["e:"] = np.where(runs["network"].isin(self._several_batches), samples, 0.0)
         return terms
 
-    def _fit_power(
-        self, training: pd.DataFrame, calibration: pd.DataFrame, conditioned: bool = True
-    ) -> tuple[dict[str, float], float]:
+    def _fit_power(self, training: pd.DataFrame, calibration: pd.DataFrame) -> dict[str, float]:
         system = _System()
         runs = pd.concat([frame for frame in (training, calibration) if len(frame)])
         self._short = _too_short(runs)
@@ -317,7 +303,7 @@ class StageMC2:
         networks = _networks(runs)
         system.add(terms, networks, energy_j, energy_j, place)
         self._tie_powers(system, terms, networks, energy_j)
-        return system.solve(conditioned)
+        return system.solve()
 
     def _tie_powers(self, system: _System, terms: Terms, networks: Any, energy_j: Floats) -> None:
         """Make stages that few runs cannot tell apart draw the same power, and samples whose number the
@@ -332,30 +318,6 @@ class StageMC2:
             for network in sorted({*networks} - {None}) if each else [""]:
                 of = np.array([network], dtype=object)
                 system.add(tied, of, np.zeros(1), np.array([usual_j]), np.array([np.inf]))
-
-    def _add_intervals(
-        self,
-        training: pd.DataFrame,
-        allreduce: pd.DataFrame,
-        calibration: pd.DataFrame,
-        form: str,
-        bootstrap: int,
-        seed: int,
-    ) -> None:
-        random = np.random.default_rng(seed)
-        times: list[dict[str, float]] = []
-        powers: list[dict[str, float]] = []
-        cells = list(training.groupby(["network", "nodes", "batch"]).indices.values())
-        for _ in range(bootstrap):
-            # Within cells, so that every setting keeps its place in the fit.
-            chosen = np.concatenate([random.choice(cell, len(cell)) for cell in cells])
-            again = training.iloc[chosen]
-            points = allreduce.iloc[random.integers(0, max(len(allreduce), 1), len(allreduce))]
-            times.append(self._fit_time(again, points, form, conditioned=False)[0])
-            powers.append(self._fit_power(again, calibration, conditioned=False)[0])
-        self.time = Fitted(self.time.values, _intervals(times), self.time.condition, form)
-        if self.power is not None:
-            self.power = Fitted(self.power.values, _intervals(powers), self.power.condition)
 
     def _with_sigma(self, rows: pd.DataFrame) -> pd.DataFrame:
         return rows.assign(sigma_fit_s=rows["network"].map(self._sigma).fillna(0.0))
@@ -407,9 +369,3 @@ def _too_short(runs: pd.DataFrame) -> frozenset[str]:
     steps = runs["steps"].clip(lower=1)
     shares = {stage: (runs[f"t_{stage}_s"] * steps / runs["total_s"]).max() for stage in TIMED}
     return frozenset(stage for stage, share in shares.items() if share < _LEAST_SHARE)
-
-
-def _intervals(samples: list[dict[str, float]]) -> dict[str, tuple[float, float]]:
-    frame = pd.DataFrame(samples).fillna(0.0)
-    bounds = frame.quantile([0.05, 0.95])
-    return {str(n): (float(bounds[n].iloc[0]), float(bounds[n].iloc[1])) for n in frame.columns}

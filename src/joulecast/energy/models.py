@@ -136,7 +136,6 @@ class MC2OnStages:
     powers: str = "stages"
     overlap: bool = True
     intervals: bool = True
-    bootstrap: int = 0
     mc2: StageMC2 = field(default_factory=StageMC2)
     remarks: list[str] = field(default_factory=list)
 
@@ -144,7 +143,7 @@ class MC2OnStages:
         """Fit to the evidence. For the width of the intervals, each node count is left out of the fit in
         turn."""
         self.mc2 = StageMC2(self.powers, overlap=self.overlap).fit(
-            evidence.training, evidence.allreduce, evidence.calibration, self.bootstrap
+            evidence.training, evidence.allreduce, evidence.calibration
         )
         self._networks = set(evidence.training["network"])
         self._counts = set(evidence.training["nodes"])
@@ -280,9 +279,9 @@ class Proportional:
         return _prediction(self.rival(context, known, seconds), seconds)
 
 
-def mc2_for(imported: bool, bootstrap: int = 0) -> MC2OnStages | MC2OnPhases:
+def mc2_for(imported: bool) -> MC2OnStages | MC2OnPhases:
     """MC2 for imported runs (on phases), or for runs with stages."""
-    return MC2OnPhases() if imported else MC2OnStages(bootstrap=bootstrap)
+    return MC2OnPhases() if imported else MC2OnStages()
 
 
 def rivals(evidence: Evidence) -> list[Proportional]:

@@ -20,8 +20,6 @@ CHECKS = "tables/checks/checks"
 """The table of what checks found in the records."""
 SCALING = "tables/energy/scaling"
 """The table of speed and of the parts of the time."""
-COSTS = "tables/advice/costs"
-"""The table of the settings that were run, and their cost."""
 METERED = "metered/tables/energy_summary"
 """The table of errors on clusters that others metered, which are no part of the campaign."""
 

@@ -185,7 +185,7 @@ def _trial(content: Any, where: str) -> Trial:
         if proposal.get("cost_bound", inf) is None:
             content = content | {"proposal": proposal | {"cost_bound": inf}}
     trial = validated(_TRIAL, content, where)
-    # A trial that ran took time; what is advised are ratios of these.
+    # A trial that ran took time; policies compare ratios of these.
     spent = (("time_s", trial.time_s), ("energy_j", trial.energy_j), ("cost", trial.cost))
     for key, value in spent:
         if trial.epochs and value is not None and value < _LEAST * trial.epochs:

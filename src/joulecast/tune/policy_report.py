@@ -1,11 +1,10 @@
 """The report of ``joulecast tune``: the results of a policy in one setting.
 
 For a replay, it says how much the policy saves compared with no tuning, over seeds. Energies are
-``recorded``: the authors of the traces measured them. For a live loop, it has the recurrences, and advice on
-what to use next.
+``recorded``: the authors of the traces measured them. For a live loop, it has the recurrences, and the
+cheapest batch size so far.
 """
 
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from joulecast.errors import JoulecastError
-from joulecast.runs.files.writing import written_aside
 from joulecast.tune.comparison import (
     QUANTITIES,
     STEADY,
@@ -28,15 +25,13 @@ from joulecast.tune.expectation import (
     expected,
     expected_default,
 )
-from joulecast.tune.history import History, add_to_history_file, begin_history_file
-from joulecast.tune.next_run import advice_text, advise, advise_on_file
-from joulecast.tune.policies import Policy
-from joulecast.tune.policy_experiment import Setting, policy_for, replay, replayed
+from joulecast.tune.history import History, read_history_file
+from joulecast.tune.policy_experiment import Setting, replayed
 from joulecast.tune.policy_registry import make_policy
 from joulecast.tune.recurrences import Recurrence
 from joulecast.tune.request import TuneRequest
 from joulecast.tune.traces import WORKLOADS, read_trace
-from joulecast.tune.trial import Proposal, SearchSpace, Trial
+from joulecast.tune.trial import SearchSpace, Trial
 
 
 def read_setting(
@@ -52,12 +47,6 @@ def read_setting(
         return Setting(trace, trace)
     elsewhere = "a40" if gpu == "v100" else "v100"
     return Setting(trace, read_trace(folder, workload, elsewhere, target=target))
-
-
-def _policy(request: TuneRequest, setting: Setting, seed: int) -> Policy:
-    if request.options:
-        return make_policy(request.policy, setting.trace.space(request.goal), **request.options)
-    return policy_for(setting, request.policy, seed, request.goal)
 
 
 def _configuration(
@@ -158,50 +147,6 @@ def replay_report(setting: Setting, request: TuneRequest, seeds: int) -> dict[st
     }
 
 
-class _Watched:
-    """A policy whose history can be read from outside."""
-
-    def __init__(self, policy: Policy) -> None:
-        self._policy, self.history = policy, History()
-
-    def propose(self, history: History, rng: random.Random) -> Proposal:
-        self.history = history
-        return self._policy.propose(history, rng)
-
-
-def replayed_history(setting: Setting, request: TuneRequest, seed: int = 0) -> History:
-    """The trials of a replay."""
-    watched = _Watched(_policy(request, setting, seed))
-    replay(setting, watched, request.recurrences, seed, goal=request.goal)
-    return watched.history
-
-
-def write_replayed_history(path: Path, setting: Setting, request: TuneRequest) -> None:
-    """Write the trials of seed 0 as a history file.
-
-    Raises:
-        JoulecastError: the file exists already. (It may have real trainings.)
-    """
-    if path.exists():
-        raise JoulecastError(f"{path}: is there already; name another file, or remove it")
-    history, trace = replayed_history(setting, request), setting.trace
-    space = trace.space(request.goal)
-    header = {
-        "environment": "replay",
-        **_setting_replayed(setting, request),
-        "policy": request.policy,
-        "max_slowdown": request.max_slowdown,
-        "batch_sizes": space.batch_sizes,
-        "default_batch_size": space.default,
-        "power_limits_w": {str(batch): limits for batch, limits in space.power_limits_w.items()},
-        "cost": {"eta": request.eta, "max_power_w": trace.max_power_w},
-    }
-    with written_aside(path) as aside:
-        begin_history_file(aside, header)
-        for trial in history.trials:
-            add_to_history_file(aside, trial)
-
-
 def _percent(ratio: dict[str, float | None]) -> str:
     mean, low, high = (ratio[key] for key in ("mean", "low", "high"))
     assert mean is not None
@@ -256,15 +201,13 @@ def live_report(
     notes: Sequence[str],
     history_file: Path | None,
 ) -> dict[str, Any]:
-    """The report of a live loop, with its advice.
+    """The report of a live loop.
 
     Args:
         trials: the trials of this call. Without a history file, there are no others.
         notes: notes of the environment.
     """
-    advice = (
-        advise(space, History(trials)) if history_file is None else advise_on_file(history_file)
-    )
+    history = History(trials) if history_file is None else read_history_file(history_file)[1]
     return {
         "environment": "live",
         "policy": policy,
@@ -275,16 +218,38 @@ def live_report(
         "tries_per_recurrence": sum(done.tries for done in recurrences) / max(len(recurrences), 1),
         "time_s": sum(done.time_s for done in recurrences),
         "by_recurrence": [asdict(done) for done in recurrences],
-        "advice": advice,
+        "cost_unit": space.cost.unit,
+        "cheapest": _cheapest(history),
+    }
+
+
+def _cheapest(history: History) -> dict[str, Any] | None:
+    """The batch size whose recurrences cost least, with its failed tries, and its newest power limit."""
+    costs = {b: sum(a.costs) / a.reached for b, a in history.arms.items() if a.reached and a.costs}
+    if not costs:
+        return None
+    batch_size = min(costs, key=lambda batch: costs[batch])
+    reached = [t for t in history.trials if t.reached and t.proposal.batch_size == batch_size]
+    return {
+        "batch_size": batch_size,
+        "power_limit_w": reached[-1].power_limit_w,
+        "cost": costs[batch_size],
+        "reached": len(reached),
     }
 
 
 def live_report_text(report: Mapping[str, Any]) -> str:
     """The report of a live loop for people."""
+    best, found = report["cheapest"], "no batch size has reached the target at a known cost"
+    if best is not None:
+        limit = "" if best["power_limit_w"] is None else f" at {best['power_limit_w']} W"
+        found = (
+            f"cheapest so far: batch size {best['batch_size']}{limit}, {best['cost']:.4g} "
+            f"{report['cost_unit']} a recurrence ({best['reached']} reached the target)"
+        )
     return (
         f"{report['policy']}, live: {report['recurrences']} recurrences, "
         f"{report['trials_now']} of their tries now, {report['time_s']:.1f} s of training in all; "
         f"{report['tries_per_recurrence']:.2f} tries a recurrence, "
-        f"{100 * report['reached_share']:.1f} % of the recurrences reached the target\n"
-        + advice_text(report["advice"])
+        f"{100 * report['reached_share']:.1f} % of the recurrences reached the target\n{found}"
     )

@@ -128,7 +128,7 @@ class TuningSection(Section):
 
 
 _REPLAYED = ("traces", "workload", "gpu", "target", "seeds")
-_LIVE = ("target_accuracy", "device", "allow_power_limit")
+_LIVE = ("target_accuracy", "device", "allow_power_limit", "history")
 
 
 class _Tuning(Request):
@@ -173,7 +173,7 @@ class _Tuning(Request):
     )
     history: Path | None = Field(
         default=None,
-        description="File to which the trials are added. A live tuning with the same file "
+        description="File to which the trials of a live tuning are added. A tuning with the same file "
         "continues where the last one ended.",
     )
 

@@ -4,14 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from joulecast.errors import JoulecastError
 from joulecast.tune.live import LiveJob, LiveTraining, tune_live
 from joulecast.tune.policy_registry import make_policy
-from joulecast.tune.policy_report import (
-    read_setting,
-    replay_report,
-    write_replayed_history,
-)
+from joulecast.tune.policy_report import read_setting, replay_report
 from joulecast.tune.recurrences import Recurrence
 from joulecast.tune.request import TuneRequest
 from joulecast.tune.trial import Trial
@@ -23,21 +18,11 @@ def tune_on_traces(traces: Path, request: TuneRequest) -> dict[str, Any]:
     """The report of a replay: how much the policy saves.
 
     Raises:
-        JoulecastError: there are no such traces, workload, GPU or policy; or a history of several seeds is
-            asked for.
+        JoulecastError: there are no such traces, workload, GPU or policy.
     """
-    seeds, history = request.seeds or _SEEDS, request.history
-    if history is not None and seeds != 1:
-        raise JoulecastError(
-            f"--history keeps the trials of one seed, and there are {seeds}; give --seeds 1 too"
-        )
     workload, gpu = str(request.workload), str(request.gpu)
     setting = read_setting(traces, workload, gpu, request.target, request.policy)
-    report = replay_report(setting, request, seeds)
-    if history is not None:
-        write_replayed_history(history, setting, request)
-        report["history"] = str(history)
-    return report
+    return replay_report(setting, request, request.seeds or _SEEDS)
 
 
 def tune_on_this_machine(

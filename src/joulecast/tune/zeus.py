@@ -27,14 +27,6 @@ from joulecast.tune.trial import Phase, Proposal, SearchSpace, Trial
 _ROUNDS = 2
 
 
-@dataclass(frozen=True)
-class Prior:
-    """A normal prior for the mean cost of a batch size. Without a prior, only observed costs count."""
-
-    mean: float
-    variance: float
-
-
 @dataclass(slots=True)
 class _Pruned:
     """State of the pruning: the next size to try, or the sizes that remain."""
@@ -85,8 +77,6 @@ class Zeus:
         beta: a try is stopped when it costs more than this many times the cheapest recurrence.
         window: number of costs that count for every batch size, and number of recurrences that count for the
             bound, the newest first; ``None``: all.
-        prior: prior for the mean cost of every batch size.
-        tune_power: whether power limits are tuned, too. Otherwise, the highest one is used.
 
     Raises:
         JoulecastError: ``beta`` is not above 1, or the window is below 2.
@@ -98,17 +88,14 @@ class Zeus:
         *,
         beta: float = 2.0,
         window: int | None = None,
-        prior: Prior | None = None,
-        tune_power: bool = True,
     ) -> None:
         check_beta(beta)
         if window is not None and window < 2:
             raise JoulecastError(
                 f"a drift window of {window} costs has no variance; give 2 or more"
             )
-        self._space, self._beta, self._window, self._prior = space, beta, window, prior
+        self._space, self._beta, self._window = space, beta, window
         self._limits = LimitChooser(space)
-        self._tune_power = tune_power
 
     def propose(self, history: History, rng: random.Random) -> Proposal:
         space = self._space
@@ -130,12 +117,7 @@ class Zeus:
         return propose_untried(space, history, self._limits)
 
     def _proposal(self, history: History, size: int, bound: float, phase: Phase) -> Proposal:
-        limits = (
-            self._limits.limits(history, size)
-            if self._tune_power
-            else self._space.highest_limit(size)
-        )
-        return Proposal(size, limits, bound, phase)
+        return Proposal(size, self._limits.limits(history, size), bound, phase)
 
     def _sampled(self, history: History, sizes: list[int], rng: random.Random) -> int:
         """The size whose mean cost, drawn from its posterior, is least."""
@@ -150,18 +132,13 @@ class Zeus:
         return best
 
     def _draw(self, costs: list[float], rng: random.Random) -> float:
-        """Draw from a normal distribution whose variance is that of the costs seen. Without a prior, the
-        prior is flat."""
+        """Draw from a normal distribution whose variance is that of the costs seen. The prior is flat."""
         n = len(costs)
         mean = sum(costs) / n
         variance = sum([(cost - mean) ** 2 for cost in costs]) / n
         if variance == 0:
             return mean
-        if self._prior is None:
-            return rng.gauss(mean, sqrt(variance / n))
-        precision = 1 / self._prior.variance + n / variance
-        centre = (self._prior.mean / self._prior.variance + n * mean / variance) / precision
-        return rng.gauss(centre, sqrt(1 / precision))
+        return rng.gauss(mean, sqrt(variance / n))
 
 
 def check_beta(beta: float) -> None:

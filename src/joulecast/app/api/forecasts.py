@@ -1,16 +1,13 @@
-"""The public functions that work on runs: measure, read, fit, judge, forecast, and choose a setting.
+"""The public functions that work on runs: read, fit, judge, forecast, and choose a setting.
 
 Each loads what it needs when it is called, so that ``import joulecast`` is quick.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joulecast.app.api.arguments import AnyPath, Records, naming, paths, prices_of, takes_request
+from joulecast.app.api.arguments import Records, naming, paths, prices_of, takes_request
 from joulecast.app.api.forecast_result import Forecast
 from joulecast.energy.request import EvaluateRequest, ForecastRequest
 from joulecast.report.advice.request import AdviceRequest
@@ -18,39 +15,6 @@ from joulecast.report.advice.request import AdviceRequest
 if TYPE_CHECKING:
     from joulecast.energy.fitting import CampaignFit
     from joulecast.runs.record import RunRecord
-
-
-def measure_campaign(
-    configuration: AnyPath | Mapping[str, Any],
-    *,
-    launcher: str = "mpiexec",
-    tell: Callable[[str], None] = print,
-) -> list[Path]:
-    """Measure the training runs that a configuration asks for, one after the other.
-
-    After an interruption, call it again: only missing runs are measured. It waits until no other
-    measurement uses the machine. It makes only run records. The workflow makes tables and pages from them.
-
-    Args:
-        configuration: a file, or its content. ``joulecast config default`` prints all keys.
-        launcher: command that starts runs of several ranks, as ``srun --mpi=pmi2``.
-        tell: function that gets one line for each run.
-
-    Returns:
-        Folders of the run records. They are in ``records/`` of the configuration's ``results``.
-
-    Raises:
-        JoulecastError: a key is wrong, something cannot be measured here, or runs failed. It gives the
-            reasons.
-    """
-    from joulecast.app.campaign.config import parse_config, read_config
-    from joulecast.app.campaign.measuring import measure_campaign as measure_runs
-
-    if isinstance(configuration, str | PathLike):
-        config = read_config(Path(configuration))
-    else:
-        config = parse_config(dict(configuration))
-    return measure_runs(config, launcher=launcher, tell=tell)
 
 
 def read_records(records: Records) -> list[RunRecord]:
@@ -70,14 +34,11 @@ def read_records(records: Records) -> list[RunRecord]:
         return [read_record(folder) for folder in folders]
 
 
-def fit(
-    records: Records, *, bootstrap: int | None = None, series_splits: int | None = None
-) -> CampaignFit:
+def fit(records: Records, *, series_splits: int | None = None) -> CampaignFit:
     """Fit MC2 and its rivals to run records, and judge all of them on every split.
 
     Args:
         records: run records of one campaign, or imported records.
-        bootstrap: number of resamples for the 90 % intervals. By default as in the configuration.
         series_splits: number of split points of the time-series rivals. By default as in the configuration.
 
     Returns:
@@ -97,7 +58,6 @@ def fit(
     with naming(*paths(records)), run_records(paths(records)) as folders:
         return fit_campaign(
             folders,
-            bootstrap=usual.evaluation.bootstrap if bootstrap is None else bootstrap,
             series_splits=usual.evaluation.series_splits
             if series_splits is None
             else series_splits,

@@ -201,7 +201,7 @@ def tune_training(request: TuneRequest, *, tell: Callable[[str], None] = print) 
     ``tell`` is a function that gets the notes of a live tuning.
 
     Returns:
-        For a live tuning ``by_recurrence`` with ``time_s``, ``advice``, ... For a replay
+        For a live tuning ``by_recurrence`` with ``time_s``, ``cheapest``, ... For a replay
         ``ratio_to_default``, ``break_even_recurrence``, ...
 
     Raises:

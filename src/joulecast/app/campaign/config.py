@@ -189,12 +189,6 @@ class EvaluationSection(Section):
         description="Folders of your own MLPerf power submissions. They are imported, and evaluated with "
         "the campaign. The shipped submissions are always evaluated.",
     )
-    bootstrap: int = Field(
-        200,
-        ge=10,
-        le=100_000,
-        description="Number of resamples from which a fit computes its 90 % intervals.",
-    )
     series_splits: int = Field(
         5,
         ge=1,

@@ -35,16 +35,10 @@ _FROM_NAME = ("records", "network")
 """Fields that the NAME of a training stands for, in requests of records."""
 
 
-def asks(
-    model: type[R], unless: str | None = None
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def asks(model: type[R]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """A decorator that makes a command from a function of a request. The options of the command are the
     fields of the request, and the function's own parameters. A request of records also takes the NAME
     of a training.
-
-    Args:
-        unless: an option of the function that replaces the request. If it is given, the request is
-            ``None``.
     """
     types, has_name = get_type_hints(model), "records" in model.model_fields
 
@@ -62,8 +56,7 @@ def asks(
                 # What is typed counts, also where it is the default.
                 if str(context.get_parameter_source(name)).rpartition(".")[2] != "DEFAULT"
             }
-            is_other = unless is not None and values[unless] is not None
-            request = None if is_other else _request(model, given, values.get("name"))
+            request = _request(model, given, values.get("name"))
             function(request, **{each.name: values[each.name] for each in own})
 
         command.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]

@@ -1,8 +1,5 @@
 """The commands of planning: which setting to train a network in, once or again and again."""
 
-from pathlib import Path
-from typing import Annotated
-
 import typer
 
 from joulecast.app.cli.options import AsJson, asks, echo_json, report_waiting
@@ -72,29 +69,14 @@ def when(request: StartRequest, as_json: AsJson = False) -> None:
             typer.echo(f"  runs {start} to {end}")
 
 
-@asks(AdviceRequest, unless="recurring")
-def advise(
-    request: AdviceRequest | None,
-    recurring: Annotated[
-        Path | None,
-        typer.Option(
-            help="File of `tune --history`. The answer is the next batch size and power limit of that "
-            "training. No other option is needed."
-        ),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
+@asks(AdviceRequest)
+def advise(request: AdviceRequest, as_json: AsJson = False) -> None:
     """Choose the node count and batch size of a training that has run records, within your limits."""
     from joulecast.app.api.forecasts import advise as advise_on
     from joulecast.report.advice.text import advice_text
-    from joulecast.tune import next_run
 
-    if recurring is not None:
-        advice = next_run.advise_on_file(recurring)
-        told = next_run.advice_text
-    else:
-        advice, told = advise_on(request), advice_text
+    advice = advise_on(request)
     if as_json:
         echo_json(advice)
     else:
-        typer.echo(told(advice))
+        typer.echo(advice_text(advice))

@@ -2,7 +2,6 @@
 joulecast."""
 
 import os
-import select
 import signal
 import subprocess
 import time
@@ -93,32 +92,6 @@ class Command:
             signal.signal(number, previous)
         self._previous.clear()
         return Ending(code, self.began_s, ended_s)
-
-
-class RunningProcess:
-    """A process that another program has started."""
-
-    def __init__(self, pid: int) -> None:
-        try:
-            self._file = os.pidfd_open(pid)
-        except OSError as error:
-            raise JoulecastError(f"process {pid}: {error.strerror}; has it ended?") from None
-
-    def wait(self, seconds: float | None = None) -> None:
-        """Wait until the process ends, the given seconds have passed, or this process gets SIGINT or
-        SIGTERM."""
-        reading, writing = os.pipe()
-        previous = {
-            number: signal.signal(number, lambda *_: os.write(writing, b"."))
-            for number in (signal.SIGINT, signal.SIGTERM)
-        }
-        try:
-            select.select([self._file, reading], [], [], seconds)
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
-            for file in (reading, writing, self._file):
-                os.close(file)
 
 
 def end_as(ending: Ending, leave: Callable[[int], None]) -> None:

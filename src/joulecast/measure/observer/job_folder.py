@@ -169,13 +169,12 @@ class JobFiles:
 class JobFolder(JobFiles):
     """The folder of one launch, seen from one of its processes."""
 
-    def __init__(self, out: Path, place: Place, pid: int | None = None) -> None:
+    def __init__(self, out: Path, place: Place) -> None:
         """Make the folder.
 
         Args:
             out: folder of the records.
             place: of this process.
-            pid: process that trains, with its descendants; by default this process.
 
         Raises:
             JoulecastError: nothing can be written there.
@@ -184,7 +183,6 @@ class JobFolder(JobFiles):
         super().__init__(out.absolute() / f"{PREFIX}{place.job}")
         self.place = place
         self.host = physical_host()
-        self._pid = pid or os.getpid()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._arrive()
@@ -197,7 +195,7 @@ class JobFolder(JobFiles):
         """Announce this process: its lock, its host and its number."""
         self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_SH)
-        self.write(f"process-{self.place.rank}", Came(host=self.host, pid=self._pid))
+        self.write(f"process-{self.place.rank}", Came(host=self.host, pid=os.getpid()))
         self.marks.mkdir(exist_ok=True)
 
     @property

@@ -70,7 +70,7 @@ class SamplerBegun(Part):
     host: str
     label: str
     meters: tuple[str, ...]
-    load_before: tuple[Annotated[float, Field(ge=0, le=1e9)], tuple[str, ...]] | None
+    load_before: tuple[Annotated[float, Field(ge=0, le=1e9)], tuple[str, ...]]
     clock: Offset | None
     fingerprint: Fingerprint
 

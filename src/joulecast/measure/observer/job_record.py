@@ -61,7 +61,7 @@ def _host(job: JobFiles, rank: int, origin_s: float) -> Host:
     return Host(
         SampledHost(begun.host, begun.label, clock, left.samples()),
         begun.fingerprint.model_dump(),
-        begun.load_before and Load(*begun.load_before),
+        Load(*begun.load_before),
     )
 
 

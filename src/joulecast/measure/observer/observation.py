@@ -1,4 +1,4 @@
-"""Measures a command, or a process that runs already. The result is one run record, with the power of the
+"""Measures a command. The result is one run record, with the power of the
 hosts and the steps.
 
 An observation lasts from the start of a host's sampler until the first process has written the record.
@@ -7,13 +7,11 @@ An observation lasts from the start of a host's sampler until the first process 
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from joulecast.errors import JoulecastError
-from joulecast.measure.observer.command import Command, Ending, RunningProcess
+from joulecast.measure.observer.command import Command, Ending
 from joulecast.measure.observer.job_folder import JobFolder, place
 from joulecast.measure.observer.job_messages import (
     Came,
@@ -61,8 +59,7 @@ class _HostSampler:
 
     def __init__(self, job: JobFolder, asked: ObservedTraining) -> None:
         self._job = job
-        # A process that runs already would be a part of it.
-        load = load_now() if asked.attached is None else None
+        load = load_now()
         label = job.host.partition(":")[0]
         watts = asked.platform
         cores = float(os.cpu_count() or 1)
@@ -78,7 +75,7 @@ class _HostSampler:
                 host=job.host,
                 label=label,
                 meters=asked.meters,
-                load_before=None if load is None else (load.busy_cores, load.programs),
+                load_before=(load.busy_cores, load.programs),
                 clock=_plain(self._offset()),
                 fingerprint=Fingerprint(**provenance.host_fingerprint()),
             ),
@@ -141,7 +138,7 @@ class Observation:
         meeting = out if asked.spec is None else out.parent
         # Before this launch has a folder of its own. A run of a campaign is measured again.
         self._of_killed = assemble_killed(out) if asked.spec is None else []
-        self._job = JobFolder(meeting, place(environment), asked.attached)
+        self._job = JobFolder(meeting, place(environment))
         self.marks = self._job.marks
         """Folder of this process for the marks of the training."""
         self._keep = False
@@ -254,51 +251,5 @@ def measure_command(
         faults = [ending.fault] if ending is not None and ending.fault else []
         result = observation.end(None if ending is None else ending.code, faults)
         return ending or command.to_the_end(), result
-    finally:
-        observation.close()
-
-
-def command_of(pid: int) -> tuple[str, ...]:
-    """The command line of a process that runs and is not being measured.
-
-    Raises:
-        JoulecastError: there is no such process, it belongs to another user, or it is being measured already.
-    """
-    try:
-        process = psutil.Process(pid)
-        words, environment = process.cmdline(), process.environ()
-    except psutil.NoSuchProcess:
-        raise JoulecastError(
-            f"--attach {pid}: no such process; `pgrep -f SCRIPT` lists those of a script"
-        ) from None
-    except psutil.AccessDenied:
-        raise JoulecastError(
-            f"--attach {pid}: the process is another user's; attach as that user"
-        ) from None
-    if FOLDER in environment:
-        raise JoulecastError(
-            f"--attach {pid}: `joulecast measure` runs it, and measures it already"
-        )
-    return tuple(words)
-
-
-def measure_running(
-    asked: ObservedTraining, pid: int, out: Path, window_s: float | None = None
-) -> Result:
-    """Make a run record of a process that runs already, without its steps.
-
-    The measurement ends with the process, after ``window_s`` seconds, or by SIGINT or SIGTERM. These
-    signals are not passed on.
-
-    Args:
-        asked: what the user knows about the process.
-        pid: the process. Its descendants belong to it.
-        out: folder of the records.
-        window_s: measure only for this time.
-    """
-    observation = Observation(replace(asked, attached=pid), out, {})
-    try:
-        RunningProcess(pid).wait(window_s)
-        return observation.end(None)
     finally:
         observation.close()

@@ -35,7 +35,7 @@ class Host:
 
     sampled: SampledHost
     fingerprint: Mapping[str, Any]
-    load_before: Load | None
+    load_before: Load
 
 
 @dataclass(frozen=True)
@@ -163,12 +163,7 @@ def _unseen(ranks: Sequence[Rank]) -> dict[str, str]:
     return reasons
 
 
-def _why_no_steps(asked: ObservedTraining, until_s: float) -> str:
-    if asked.attached is not None:
-        return (
-            f"process {asked.attached} ran before it was measured, so that its updates are not seen; "
-            "start it by `joulecast measure -- COMMAND` for these"
-        )
+def _why_no_steps(until_s: float) -> str:
     if until_s < math.inf:
         return "the measurement ended before the first update of an optimizer; measure for longer"
     return (
@@ -321,7 +316,7 @@ def observed_record(
         steps = last - first + 1
         remarks += _remarks(ranks)
     else:
-        left_out.append(f"no steps: {_why_no_steps(asked, until_s)}")
+        left_out.append(f"no steps: {_why_no_steps(until_s)}")
     batch, unit = _batch(ranks, asked, remarks)
     outcome = Outcome(
         start_s=start_s,
@@ -339,7 +334,7 @@ def observed_record(
         outcome,
         stages,
         init_s=span[0],
-        load=_busiest([host.load_before for host in hosts]),
+        load=max((host.load_before for host in hosts), key=lambda load: load.busy_cores),
         started_utc=began.isoformat(timespec="seconds"),
         nodes=[host.sampled.node for host in hosts],
         node_of_rank=[rank.host.sampled.node for rank in ranks]
@@ -377,7 +372,3 @@ def _edges(ranks: Sequence[Rank], first: int, last: int) -> tuple[float, float]:
     # Ranks that train without each other have no step in common.
     together = first > 0 and max(begins) < min(ends)
     return (max(begins) if together else min(begins)), max(ends)
-
-
-def _busiest(loads: Sequence[Load | None]) -> Load | None:
-    return max((load for load in loads if load), key=lambda load: load.busy_cores, default=None)

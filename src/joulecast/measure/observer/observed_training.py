@@ -23,7 +23,6 @@ class ObservedTraining:
         samples_per_step: samples in a step, of all ranks together.
         steps: first and last step that count; the first step of the training is 0.
         meters, period_s: the meters that the sampler reads, and the seconds between two readings.
-        attached: a process that ran before the measurement began.
         metering: the folder in which meters look, and the command that they call.
         capture: the function that builds the network to capture, written ``package.module:function``.
         spec: the specification of a campaign's run. The record must match it.
@@ -37,7 +36,6 @@ class ObservedTraining:
     meters: tuple[str, ...] = ALL_METERS
     period_s: Annotated[float, Field(gt=0, le=1e6)] = 0.1
     spec: RunSpec | None = None
-    attached: int | None = None
     metering: MeterSettings = AS_USUAL
     capture: str | None = None
 

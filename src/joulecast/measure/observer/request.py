@@ -1,4 +1,4 @@
-"""Requests for a measurement: of a command, of a process, or of a block of the user's program."""
+"""Requests for a measurement: of a command, or of a block of the user's program."""
 
 import re
 from pathlib import Path
@@ -87,15 +87,10 @@ class ObserveRequest(Request):
 
 
 class MeasureRequest(ObserveRequest):
-    """Run a training and measure it, or measure one that runs already."""
+    """Run a training and measure it."""
 
     command: ClassVar[str] = "measure"
 
-    attach: int | None = Field(
-        default=None,
-        ge=1,
-        description="PID of a process that runs already, in place of a COMMAND. Its steps cannot be seen.",
-    )
     capture: bool = Field(
         default=False,
         description="Capture the network in the first step, for `plan --network NAME`. The environment of "

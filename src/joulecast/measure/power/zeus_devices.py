@@ -1,7 +1,7 @@
 """GPUs, CPUs and systems on a chip, read by Zeus (https://ml.energy/zeus).
 
-Zeus knows NVIDIA and AMD GPUs, RAPL (also without root, through its daemon ``zeusd``), Jetson and Apple
-silicon. Each of its devices becomes a meter. It has joules if the device counts them, and otherwise
+Zeus knows NVIDIA and AMD GPUs, RAPL (also without root, through its daemon ``zeusd``), and
+Jetson. Each of its devices becomes a meter. It has joules if the device counts them, and otherwise
 watts.
 """
 
@@ -279,20 +279,17 @@ def _cpu_count(cpu: Any, part: str) -> Count:
 
 _SOC_PARTS: tuple[tuple[str, str, Covers], ...] = (
     ("total_energy_mj", "total", "module"),
-    ("cpu_total_mj", "cpu", "cpu"),
     ("cpu_energy_mj", "cpu", "cpu"),
-    ("dram_mj", "dram", "memory"),
-    ("gpu_mj", "gpu", "gpu"),
     ("gpu_energy_mj", "gpu", "gpu"),
 )
-"""Figures of Zeus' measurements, Jetson's and Apple's, that are a part of their own."""
+"""Figures of Zeus' measurements of a Jetson that are a part of their own."""
 
 
 def open_soc(nodes: MeteredNodes) -> list[Meter]:
-    """The parts of a system on a chip: Jetson, Apple silicon.
+    """The parts of a system on a chip: Jetson.
 
     Raises:
-        MeterUnavailable: this machine is none of these.
+        MeterUnavailable: this machine is none.
     """
     from zeus.device import get_soc
     from zeus.exception import ZeusBaseError
@@ -314,7 +311,7 @@ def open_soc(nodes: MeteredNodes) -> list[Meter]:
         ]
     except (ZeusBaseError, ReadFailed, OSError) as error:
         raise MeterUnavailable(
-            f"soc: {_line(error)}", "only Jetson and Apple silicon have it", not_applicable=True
+            f"soc: {_line(error)}", "only Jetson has it", not_applicable=True
         ) from None
 
 
