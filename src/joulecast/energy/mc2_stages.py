@@ -4,8 +4,10 @@ The model is a reconstruction from the abstract of Wei et al. 2024 and from the 
 not the paper's. For a step of N nodes with b samples each, and G bytes of gradients::
 
     T_materials = m b                      (what prefetching leaves exposed)
-    T_computing = tau + c b                (eta(b) = eta_inf b/(b + b_half) gives the same line: its
-                                            b_half and tau cannot be separated in one network)
+    T_computing = tau + c b + s b          (eta(b) = eta_inf b/(b + b_half) gives the same line: its
+                                            b_half and tau cannot be separated in one network; s is 0
+                                            on one rank: several ranks share memory, and exchange
+                                            while they compute)
     T_wait      = w sigma_C sqrt(2 ln N)   (the slowest of N normal times)
     T_copy      = alpha A(N) + k B(N, G)   (form chosen on an all-reduce benchmark), of which
                                             max(0, T_copy - phi 2/3 T_C) is exposed with overlap
@@ -154,7 +156,7 @@ def _stage_terms(runs: pd.DataFrame, form: str) -> dict[str, Terms]:
     each = np.ones(len(runs))
     return {
         "materials": {"m:": batch},
-        "computing": {"tau:": each, "c:": batch},
+        "computing": {"tau:": each, "c:": batch, "s:": batch * (_floats(runs, "ranks") > 1)},
         "communicating_wait": {"w": wait},
         "communicating_copy": {"alpha": latency, "k": moved},
         "update": {"u0": each, "a": _BYTES_TOUCHED_PER_GRADIENT_BYTE * size},
@@ -236,6 +238,12 @@ class StageMC2:
             seen_s = np.where(alone & stage.startswith("communicating"), np.nan, measured)
             scale = np.maximum(measured, _LEAST_SHARE * step_s)
             system.add(terms, _networks(rows), seen_s, scale, place + number)
+        # Without a run on one rank, none of the time of several ranks is taken to be their slowdown.
+        usual = rows.groupby("network")[["batch_per_rank", "t_computing_s"]].mean()
+        pull = _TIE * usual["batch_per_rank"].to_numpy(float)
+        usual_s = usual["t_computing_s"].to_numpy(float)
+        last = np.full(len(usual), np.inf)
+        system.add({"s:": pull}, usual.index.to_numpy(object), 0 * pull, usual_s, last)
         after = np.full(len(allreduce), np.inf)
         nowhere = np.empty(len(allreduce), dtype=object)
         system.add(sums, nowhere, copies, copies, after)
