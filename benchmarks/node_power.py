@@ -15,7 +15,7 @@ import yaml
 from scipy.stats import t as student
 
 from joulecast.energy import node_power
-from joulecast.energy.fitting import KnownRuns
+from joulecast.energy.campaign_fit import KnownRuns
 from joulecast.energy.mc2_phases import PhaseMC2
 from joulecast.energy.node_power import MeteredNode, metered_nodes, shipped_nodes
 from joulecast.graphs.clocks import gpu_power_of

@@ -118,7 +118,7 @@ def _unpack(folder: Path) -> None:
 
 
 def _fit(folder: Path) -> None:
-    from joulecast.energy.fitting import fit_campaign
+    from joulecast.energy.campaign_fit import fit_campaign
 
     options = configuration(1)["evaluation"] | {"series_period_s": 0.1}
     fit_campaign(_records(folder), **options).save(_results(folder) / "fits")
@@ -153,7 +153,7 @@ def _figures(folder: Path) -> None:
 
 
 def _check(folder: Path) -> None:
-    from joulecast.energy.fitting import CampaignFit
+    from joulecast.energy.campaign_fit import CampaignFit
     from joulecast.report.tables.checks import check_results, write_checks
 
     fit = CampaignFit.load(_results(folder) / "fits")

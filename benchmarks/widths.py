@@ -25,8 +25,8 @@ from _output import parser, show
 from real_clusters import timed_runs
 
 from joulecast.energy import intervals, rate
+from joulecast.energy.campaign_fit import KnownRuns
 from joulecast.energy.evaluation import evaluate, without_copies
-from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.intervals import JudgedWidths
 from joulecast.energy.run_time import RunTimes
 from joulecast.errors import JoulecastError

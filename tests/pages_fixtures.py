@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 from conftest import make_record, make_spec
 
-from joulecast.energy.fitting import CampaignFit, fit_campaign
+from joulecast.energy.campaign_fit import CampaignFit, fit_campaign
 from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.report.campaign import ADVICE, campaign_answers, write_answers
 from joulecast.report.results_folder import read_results

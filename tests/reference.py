@@ -11,7 +11,7 @@ from playwright.sync_api import sync_playwright
 from reference_pages import api, commands, configuration, platforms, records, tables
 
 import joulecast
-from joulecast.energy.fitting import fit_campaign
+from joulecast.energy.campaign_fit import fit_campaign
 from joulecast.logs.mlperf import import_mlperf
 from joulecast.report.pages.overview import write_overview
 from joulecast.report.tables.checks import check_results, write_checks

@@ -10,7 +10,7 @@ from typing import Any
 import joulecast
 from joulecast.app.api.forecast_result import Forecast
 from joulecast.app.api.observing import Observing
-from joulecast.energy.fitting import CampaignFit
+from joulecast.energy.campaign_fit import CampaignFit
 from joulecast.runs.record import RunRecord
 from reference_pages.words import markdown, table
 

@@ -4,7 +4,7 @@ from joulecast.runs import record, spec
 from joulecast.runs.files.columns import Column
 from joulecast.runs.frames import FRAME_MEANINGS, FRAMES, STAGE_MEANINGS
 from joulecast.runs.judging import COLUMNS as PREDICTIONS
-from joulecast.runs.metering import MeterInfo
+from joulecast.runs.meter_choice import MeterInfo
 from joulecast.runs.runs_table import COLUMNS
 from joulecast.runs.spec import MeterSettings
 from reference_pages.words import anchor, fields, markdown, table, unit_of

@@ -25,7 +25,7 @@ from joulecast.logs.log import Findings, LoggedMeter
 from joulecast.logs.mlperf import import_mlperf
 from joulecast.logs.run_phases import Interval
 from joulecast.runs.integration import EnergyCurve
-from joulecast.runs.metering import MEASURED_SWITCH
+from joulecast.runs.meter_choice import MEASURED_SWITCH
 from joulecast.runs.record import RunRecord, read_record
 
 

@@ -9,7 +9,7 @@ import pytest
 from conftest import make_record, make_spec
 from log_fixtures import MADE, row, run
 
-from joulecast.runs.metering import MeterInfo
+from joulecast.runs.meter_choice import MeterInfo
 from joulecast.runs.record import read_record, write_record
 
 BEGAN_S = datetime.fromisoformat("2026-01-01T00:00:00+00:00").timestamp()

@@ -38,7 +38,7 @@ from joulecast.measure.power.meters import (
 from joulecast.measure.power.sampler import Sampler, SamplerOrder, open_all
 from joulecast.measure.power.samples import Left, read_samples
 from joulecast.runs.frames import POWER_COLUMNS
-from joulecast.runs.metering import MeterInfo
+from joulecast.runs.meter_choice import MeterInfo
 from joulecast.runs.observations import observe
 
 HERE = MeteredNodes("host", idle_w=10.0, full_w=30.0)

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import joulecast
 from joulecast.app.cli.main import app
 from joulecast.app.cli.planning import tune as command
-from joulecast.energy.fitting import fit_campaign
+from joulecast.energy.campaign_fit import fit_campaign
 from joulecast.energy.forecast import work_of
 from joulecast.energy.prices import from_wall
 from joulecast.errors import JoulecastError
@@ -38,7 +38,7 @@ from joulecast.report.tables.errors import (
 from joulecast.report.tables.published import read_published
 from joulecast.runs.files.shipped import recorded_folder
 from joulecast.runs.folders import record_folders
-from joulecast.runs.metering import MeterInfo
+from joulecast.runs.meter_choice import MeterInfo
 from joulecast.runs.observations import metered_units
 from joulecast.runs.platforms import Platform
 from joulecast.runs.record import write_record

@@ -13,7 +13,7 @@ from conftest import make_record, make_spec
 from test_progress import done as keep
 from test_tables import PUBLISHED
 
-from joulecast.energy.fitting import disturbance_notes, fit_campaign
+from joulecast.energy.campaign_fit import disturbance_notes, fit_campaign
 from joulecast.energy.forecast import forecast
 from joulecast.energy.request import Scales
 from joulecast.errors import JoulecastError

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from joulecast.app.cli.main import app
-from joulecast.energy.fitting import CampaignFit
+from joulecast.energy.campaign_fit import CampaignFit
 from joulecast.energy.strategy_energy import StageTimes, step_energy
 from joulecast.report.tables.simulator import (
     ablation_table,

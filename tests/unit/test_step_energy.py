@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import joulecast
 from joulecast.app.cli.main import app
-from joulecast.energy.fitting import CampaignFit
+from joulecast.energy.campaign_fit import CampaignFit
 from joulecast.energy.mc2_phases import PhaseMC2
 from joulecast.energy.node_power import MeteredNode, shipped_nodes
 from joulecast.energy.strategy_energy import rising_joules

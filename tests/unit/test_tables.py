@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from conftest import ROOT, make_record, make_spec
 
-from joulecast.energy.fitting import CampaignFit, fit_campaign
+from joulecast.energy.campaign_fit import CampaignFit, fit_campaign
 from joulecast.errors import JoulecastError
 from joulecast.report.tables.checks import check_results
 from joulecast.report.tables.errors import energy_summary, scaling, write_tables

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from joulecast.app.campaign.scripts import run_script
-from joulecast.energy.fitting import fit_campaign
+from joulecast.energy.campaign_fit import fit_campaign
 from joulecast.logs.mlperf import import_mlperf
 from joulecast.report.tables.errors import write_tables
 from joulecast.report.tables.published import read_published

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from joulecast.app.campaign.scripts import run_script
-from joulecast.energy.fitting import CampaignFit
+from joulecast.energy.campaign_fit import CampaignFit
 from joulecast.errors import JoulecastError
 from joulecast.report.tables.checks import check_results, write_checks
 from joulecast.report.tables.errors import write_tables

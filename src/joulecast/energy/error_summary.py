@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from joulecast.energy.campaign_fit import KnownRuns
 from joulecast.energy.evaluation import Evaluation, evaluate
-from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.measured_settings import metered_parts
 from joulecast.energy.splits import NEXT_SCALE, SPLITS, USUAL, usual_time
 from joulecast.errors import JoulecastError

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from joulecast.energy.fitting import KnownRuns
+from joulecast.energy.campaign_fit import KnownRuns
 from joulecast.energy.intervals import (
     judged_widths,
     least_half_width,

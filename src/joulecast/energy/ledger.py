@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from joulecast.energy.fitting import KnownRuns
+from joulecast.energy.campaign_fit import KnownRuns
 from joulecast.energy.forecast import forecast_table
 from joulecast.energy.prices import Prices
 from joulecast.energy.request import PricesSection, Scales

@@ -25,7 +25,7 @@ from joulecast.runs.files.writing import directory_added_to
 from joulecast.runs.folders import record_folders
 from joulecast.runs.frames import POWER_COLUMNS
 from joulecast.runs.integration import reading_quality
-from joulecast.runs.metering import JOB_ACCOUNT, MeterInfo, host_of
+from joulecast.runs.meter_choice import JOB_ACCOUNT, MeterInfo, host_of
 from joulecast.runs.record import RunRecord, read_record, write_record
 
 _AROUND_S = 90.0

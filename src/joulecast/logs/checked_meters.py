@@ -15,7 +15,7 @@ import numpy as np
 from joulecast.logs.log import Findings, LoggedMeter, usual_spacing
 from joulecast.logs.log_times import Floats
 from joulecast.runs.integration import reading_quality
-from joulecast.runs.metering import MEASURED_SWITCH, NO_TRACE, MeterInfo
+from joulecast.runs.meter_choice import MEASURED_SWITCH, NO_TRACE, MeterInfo
 
 _MOST_W = 100e3
 """No node draws more: a rack of 72 accelerators is supplied with up to 132 kW, and holds 18 nodes."""

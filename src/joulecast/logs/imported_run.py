@@ -27,7 +27,7 @@ from joulecast.runs.files.reading import validated
 from joulecast.runs.files.writing import directory_added_to, written_aside
 from joulecast.runs.frames import ACTIVITY_COLUMNS, POWER_COLUMNS, STAGE_COLUMNS
 from joulecast.runs.integration import EnergyCurve
-from joulecast.runs.metering import ESTIMATED_SWITCH, MeterInfo
+from joulecast.runs.meter_choice import ESTIMATED_SWITCH, MeterInfo
 from joulecast.runs.platforms import Platform
 from joulecast.runs.record import Checks, Outcome, RunInfo, RunRecord, read_info, write_record
 from joulecast.runs.spec import Imported, RunSpec

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from joulecast.errors import JoulecastError
 from joulecast.logs.log_times import Clock, Floats, TimeForm, in_words
-from joulecast.runs.metered_part import Covers
-from joulecast.runs.metering import EnergySource, Supply
+from joulecast.runs.meter_choice import EnergySource, Supply
+from joulecast.runs.meter_covers import Covers
 
 NODE_METER = "node_power"
 _LONGEST_NAME = 150

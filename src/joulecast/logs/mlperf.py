@@ -39,7 +39,7 @@ from joulecast.logs.mlperf_tables import are_tables, is_times_table, read_tables
 from joulecast.logs.run_phases import intervals_of
 from joulecast.runs.files.reading import json_of, read_bytes
 from joulecast.runs.files.writing import directory_added_to
-from joulecast.runs.metering import Supply
+from joulecast.runs.meter_choice import Supply
 
 _MAX_FILES = 1_000_000
 _MAX_LOG_BYTES = 256_000_000

@@ -23,7 +23,7 @@ from joulecast.logs.log_times import Floats
 from joulecast.logs.mllog import LARGEST, number, whole_number
 from joulecast.logs.run_phases import Interval, WorkUnit, work_done
 from joulecast.runs.files.columns import Column, as_numbers, checked_table, csv_in_parts
-from joulecast.runs.metering import Supply
+from joulecast.runs.meter_choice import Supply
 
 _TEXT, _NUMBER = Column("text", optional=True), Column("number", optional=True)
 # A garbled number is no number, as in a log, and the run says so; without a name there is no run.

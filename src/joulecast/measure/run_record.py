@@ -16,7 +16,7 @@ from joulecast.measure.power.samples import Samples
 from joulecast.runs import provenance
 from joulecast.runs.frames import ACTIVITY_COLUMNS, PHASE_COLUMNS, POWER_COLUMNS
 from joulecast.runs.integration import reading_quality
-from joulecast.runs.metering import MeterInfo
+from joulecast.runs.meter_choice import MeterInfo
 from joulecast.runs.record import Outcome, RunInfo, RunRecord
 from joulecast.runs.spec import RunSpec
 

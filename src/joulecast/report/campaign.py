@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from joulecast.energy.fitting import KnownRuns
+from joulecast.energy.campaign_fit import KnownRuns
 from joulecast.energy.forecast import forecast_table, texts_of, whole_steps, work_of
 from joulecast.energy.prices import Prices, cost_columns
 from joulecast.energy.request import Scales

@@ -11,7 +11,7 @@ from joulecast.energy.prices import Prices
 from joulecast.quantities import NONE, counted, digits, listed
 from joulecast.report.page_table import Table
 from joulecast.report.results_folder import CHECKS, Results
-from joulecast.runs.metering import host_of, kind_of
+from joulecast.runs.meter_choice import host_of, kind_of
 from joulecast.runs.observations import is_training
 from joulecast.runs.provenance import gpus_in_words
 from joulecast.runs.record import RunInfo

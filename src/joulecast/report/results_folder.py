@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from joulecast.energy.fitting import CampaignFit
+from joulecast.energy.campaign_fit import CampaignFit
 from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.errors import JoulecastError
 from joulecast.runs.files.columns import read_frame

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from joulecast.runs.integration import Floats
-from joulecast.runs.metering import MeterInfo, Metering, metered, too_slow
+from joulecast.runs.meter_choice import MeterInfo, Metering, metered, too_slow
 from joulecast.runs.record import RunRecord
 
 _LEAST_COVERED = 0.9

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from joulecast.runs.frames import STAGES
 from joulecast.runs.integration import EnergySplit, exposed_intervals
+from joulecast.runs.meter_choice import Metering, kind_of
 from joulecast.runs.metered_power import counted_power, machines
-from joulecast.runs.metering import Metering, kind_of
 from joulecast.runs.phases import observe_phases
 from joulecast.runs.processes import mapped
 from joulecast.runs.provenance import usable_cores

@@ -22,7 +22,7 @@ from joulecast.runs.files.columns import checked_table, parquet_file, parquet_ta
 from joulecast.runs.files.reading import read_json_object, validated
 from joulecast.runs.files.writing import directory_written_aside, sha256_of
 from joulecast.runs.frames import FRAMES
-from joulecast.runs.metering import EnergySource, MeterInfo, Metering, metered, too_slow
+from joulecast.runs.meter_choice import EnergySource, MeterInfo, Metering, metered, too_slow
 from joulecast.runs.spec import NodesAre, RunSpec
 
 if TYPE_CHECKING:

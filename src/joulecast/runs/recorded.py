@@ -24,7 +24,7 @@ from joulecast.runs.files.reading import read_json_object, validated
 from joulecast.runs.files.shipped import recorded_folder
 from joulecast.runs.files.writing import directory_added_to, directory_written_aside, sha256_of
 from joulecast.runs.folders import record_folders
-from joulecast.runs.metering import EnergySource
+from joulecast.runs.meter_choice import EnergySource
 from joulecast.runs.provenance import source_state
 from joulecast.runs.record import RunInfo, read_info, read_record, write_info
 

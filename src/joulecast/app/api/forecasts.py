@@ -13,7 +13,7 @@ from joulecast.energy.request import EvaluateRequest, ForecastRequest
 from joulecast.report.advice.request import AdviceRequest
 
 if TYPE_CHECKING:
-    from joulecast.energy.fitting import CampaignFit
+    from joulecast.energy.campaign_fit import CampaignFit
     from joulecast.runs.record import RunRecord
 
 
@@ -51,7 +51,7 @@ def fit(records: Records, *, series_splits: int | None = None) -> CampaignFit:
         JoulecastError: no training run is left to fit. It says why each was left out.
     """
     from joulecast.app.campaign.config import Config
-    from joulecast.energy.fitting import fit_campaign
+    from joulecast.energy.campaign_fit import fit_campaign
     from joulecast.runs.recorded import run_records
 
     usual = Config()

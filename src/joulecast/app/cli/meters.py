@@ -21,7 +21,7 @@ from joulecast.measure.power.meters import (
 )
 from joulecast.quantities import digits
 from joulecast.runs.files.shipped import PLATFORMS
-from joulecast.runs.metering import EnergySource, MeterInfo, metered
+from joulecast.runs.meter_choice import EnergySource, MeterInfo, metered
 from joulecast.runs.platforms import Platform, find_platform
 from joulecast.runs.provenance import physical_host, usable_cores
 from joulecast.runs.spec import THIS_MACHINE

@@ -14,7 +14,7 @@ from joulecast.measure.power.meters import READING
 from joulecast.measure.power.samples import SAMPLES, Samples, read_samples
 from joulecast.measure.run_record import meter_info
 from joulecast.runs.integration import EnergyCurve
-from joulecast.runs.metering import EnergySource, metered
+from joulecast.runs.meter_choice import EnergySource, metered
 
 _NOW_S = 10.0
 """Watts "now" are the mean over the last seconds."""

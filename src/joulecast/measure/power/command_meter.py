@@ -29,7 +29,7 @@ from joulecast.measure.power.meters import (
     identity_of,
     limits_of,
 )
-from joulecast.runs.metered_part import Covers
+from joulecast.runs.meter_covers import Covers
 
 Ask = Callable[[], Reading]
 """Asks a slow meter once, with a bound on how long that takes; raises ``ReadFailed``."""

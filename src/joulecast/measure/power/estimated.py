@@ -15,7 +15,7 @@ from joulecast.measure.power.meters import (
     ReadFailed,
     Reading,
 )
-from joulecast.runs.metered_part import Covers
+from joulecast.runs.meter_covers import Covers
 
 
 class HostWork:

@@ -2,8 +2,8 @@
 first.
 
 If two meters cover the same part, the order decides which one counts
-(:func:`joulecast.runs.metering.metered`). A counter of the machine itself comes before a command. A maker's
-library comes before the kernel's sensors. Measured values come before estimated ones.
+(:func:`joulecast.runs.meter_choice.metered`). A counter of the machine itself comes before a command. A
+maker's library comes before the kernel's sensors. Measured values come before estimated ones.
 """
 
 from joulecast.measure.power.command_meter import open_command

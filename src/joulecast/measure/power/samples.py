@@ -23,8 +23,8 @@ from joulecast.errors import JoulecastError
 from joulecast.measure.power.host_activity import ACTIVITY, WORK, Columns
 from joulecast.measure.power.meters import READING
 from joulecast.runs.files.reading import read_json_object, validated
-from joulecast.runs.metered_part import Covers
-from joulecast.runs.metering import EnergySource
+from joulecast.runs.meter_choice import EnergySource
+from joulecast.runs.meter_covers import Covers
 
 if TYPE_CHECKING:
     import numpy as np

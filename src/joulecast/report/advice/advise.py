@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from joulecast.energy.fitting import KnownRuns
+from joulecast.energy.campaign_fit import KnownRuns
 from joulecast.energy.forecast import recorded_work, why_not_forecast, work_of
 from joulecast.energy.intervals import one_count_notes
 from joulecast.energy.prices import NO_PRICES, Prices

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri
 
-from joulecast.energy.fitting import KnownRuns
+from joulecast.energy.campaign_fit import KnownRuns
 from joulecast.energy.forecast import (
     COLUMNS,
     Note,

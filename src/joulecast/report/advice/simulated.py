@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from joulecast.energy.fitting import CampaignFit
+from joulecast.energy.campaign_fit import CampaignFit
 from joulecast.energy.prices import Prices, costs
 from joulecast.energy.strategy_energy import node_count, rising_joules, simulation_energy
 from joulecast.errors import JoulecastError

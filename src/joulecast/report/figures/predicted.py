@@ -3,7 +3,7 @@
 import altair as alt
 import pandas as pd
 
-from joulecast.energy.fitting import CampaignFit
+from joulecast.energy.campaign_fit import CampaignFit
 from joulecast.quantities import digits, joules, percent, seconds
 from joulecast.report.figures.forecast import ENERGIES, TIMES, Quantity
 from joulecast.report.figures.style import (

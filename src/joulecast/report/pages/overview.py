@@ -16,7 +16,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from joulecast.energy.fitting import disturbance_notes
+from joulecast.energy.campaign_fit import disturbance_notes
 from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.quantities import listed
 from joulecast.report import measured_runs

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from joulecast.energy.fitting import CampaignFit
+from joulecast.energy.campaign_fit import CampaignFit
 from joulecast.quantities import counted
 from joulecast.report.tables.output import write_table
 from joulecast.runs.judging import OURS

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from joulecast.energy.fitting import CampaignFit, disturbance_notes
+from joulecast.energy.campaign_fit import CampaignFit, disturbance_notes
 from joulecast.energy.splits import USUAL, usual_time
 from joulecast.quantities import counted, is_number, percent
 from joulecast.report.results_folder import NothingToShow

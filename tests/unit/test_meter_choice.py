@@ -6,12 +6,12 @@ import pandas as pd
 import pytest
 from conftest import make_record, make_spec
 
-from joulecast.energy.fitting import CampaignFit
+from joulecast.energy.campaign_fit import CampaignFit
 from joulecast.report.tables.checks import check_results
 from joulecast.runs.frames import POWER_COLUMNS
 from joulecast.runs.judging import COLUMNS as PREDICTIONS
+from joulecast.runs.meter_choice import MeterInfo, metered
 from joulecast.runs.metered_power import counted_power
-from joulecast.runs.metering import MeterInfo, metered
 from joulecast.runs.observations import observe, observe_all
 from joulecast.runs.record import write_record
 from joulecast.runs.runs_table import COLUMNS

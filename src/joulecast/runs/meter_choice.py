@@ -15,7 +15,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt
 
-from joulecast.runs.metered_part import Covers
+from joulecast.runs.meter_covers import Covers
 
 EnergySource = Literal["measured", "estimated", "simulated", "recorded", "imported"]
 
