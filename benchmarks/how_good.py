@@ -167,7 +167,8 @@ SECTIONS: dict[str, list[Kept]] = {
             "Speed of simulating and searching",
             "*Folded*: devices that do the same are simulated once. *Original*: the Proteus paper's public "
             "code, on another machine with 2 cores. *Strategies*: number of strategies that a search covers. "
-            "*Times as long*: 768 micro-batches against 96. *Simulations*: seconds of the search, divided by "
+            "*Times as long*: seconds with 768 micro-batches, "
+            "divided by seconds with 96. *Simulations*: seconds of the search, divided by "
             "the seconds of one simulation of the best strategy.",
             {},
         ),
@@ -289,7 +290,7 @@ BRIEFS = [
     ),
     Brief(
         "Time on four ranks from one and two: mean error",
-        "this machine; computing is a sleep",
+        "this machine; ranks sleep in place of computing",
         "observed_scales",
         {"width": "mean of all, without sign"},
         "error_percent",
@@ -327,7 +328,7 @@ BRIEFS = [
         "error_percent",
     ),
     Brief(
-        "The same, more networks, batches and precisions, not held out (21 % when they were)",
+        "The same, more networks, batches and precisions, not held out any more (21 % while they were)",
         "another H100 with a slower host (measured by joulecast)",
         "simulator_real_gpus",
         {"data": "plain_pytorch_later", "kind": "all"},

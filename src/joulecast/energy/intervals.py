@@ -240,8 +240,9 @@ class Outside:
 
     @property
     def noted(self) -> tuple[str, ...]:
-        """The ways that a forecast names in a note. Another scale is named only if it is far beyond the runs,
-        because people ask for other scales on purpose.
+        """The ways that are written into a note of the forecast.
+
+        Another node count is what a forecast is for. So it is among them only if it is far beyond the runs.
         """
         far = self.scale is not None and self.times_beyond > BEYOND
         return (str(self.scale).partition(": ")[2], *self.others) if far else self.others

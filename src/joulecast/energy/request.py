@@ -52,9 +52,9 @@ class EvaluateRequest(Recorded):
     split: Split | None = Field(
         default=None,
         description="What is left out of the fit, and then predicted. By default: each node count in turn. "
-        "If there is one node count: each batch in turn, for networks with three or more batches. If there "
-        "are none: each workload in turn. next-scale: each scale of a submitter's series is predicted from "
-        "the two scales below it.",
+        "If there is one node count: each batch in turn, for networks with three or more batches. If no "
+        "network has so many: each workload in turn. next-scale: each scale of a submitter's series is "
+        "predicted from the two scales below it.",
     )
     time: Literal["given", "predicted"] | None = Field(
         default=None,
@@ -81,9 +81,9 @@ class Work(Request):
         default=None,
         gt=0,
         le=MOST_SAMPLES,
-        description="Samples to train on. By default, `forecast` takes the work of the records, and "
-        "`advise` takes a million samples. If the records count epochs or steps, it takes 1 epoch or 1,000 "
-        "steps.",
+        description="Samples to train on. By default, `forecast` takes the work of the records. `advise` "
+        "takes a million samples, or 1,000 steps if the records count steps; for imported runs it takes "
+        "their work.",
     )
     epochs: float | None = Field(
         default=None,
@@ -191,7 +191,7 @@ class StartRequest(Request):
         default=None,
         ge=0,
         le=1e9,
-        description="Time that the training needs to go on after a pause: seconds, or as 10min. Without "
+        description="Time to start again after a pause: seconds, or as 10min. Without "
         "this option, it does not pause.",
     )
     objective: Literal["cost", "co2"] | None = Field(
@@ -229,8 +229,7 @@ class ForecastRequest(Priced, Scales, Recorded):
     keep: Path | None = Field(
         default=None,
         description="File to which the forecasts are added, one a line, for `evaluate --ledger`. Once nine "
-        "of its settings have run, these runs set the width of new intervals: 90 % of them would have been "
-        "inside.",
+        "of its settings have run, new intervals are so wide that 90 % of these runs would have been inside.",
     )
 
     @model_validator(mode="after")

@@ -38,7 +38,7 @@ class RunTimes:
         return self
 
     def knows(self, series: str) -> bool:
-        """Whether the series has runs of its own."""
+        """Whether runs of the series were fitted."""
         return bool((self.runs["series"] == series).any())
 
     def rate(self, series: str) -> Rate:

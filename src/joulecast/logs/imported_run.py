@@ -417,7 +417,7 @@ def imported(runs: Iterable[ImportedRun], source: Path, out: Path) -> ImportSumm
     all.
 
     Raises:
-        JoulecastError: fits may use no run. The error gives the list of reasons.
+        JoulecastError: every run is left out of fits. The error lists the reasons.
     """
     with directory_added_to(out) as partial:
         summary = summarised(written(runs, partial), partial, out)

@@ -105,7 +105,7 @@ class StageProgram:
 
 
 class ForwardProgram(StageProgram):
-    """A stage's program without its backward, for inference."""
+    """A stage's program of the forward pass alone, for inference."""
 
     @cached_property
     def _backward(self) -> tuple[Phase, list[WeightGradient]]:

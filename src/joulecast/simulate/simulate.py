@@ -112,7 +112,7 @@ class Simulation:
 
     @property
     def kind(self) -> StepKind:
-        """The kind of steps on which its interval was judged."""
+        """The kind of step. The interval of a step was judged on steps of the same kind."""
         if experts_in(self.graph):
             return "experts"
         return "one" if self.strategy.devices == 1 else "several"

@@ -18,7 +18,7 @@ def partition(
         bool, typer.Option("--explain", help="Print a table of the stages.")
     ] = False,
 ) -> None:
-    """Cut a network into pipeline stages so that the slowest stage is fast, and prove how fast it can be."""
+    """Cut a network into pipeline stages so that the slowest stage is as fast as possible, with a proof."""
     from joulecast.app.api.plans import partition_network
     from joulecast.partition.plan_report import explained, summary
 

@@ -77,7 +77,7 @@ class Architecture(BaseModel):
     )
     narrow: dict[str, float] = Field(
         {},
-        description="The same share for products of fp8, mxfp8 and nvfp4. If a precision is missing "
+        description="As `matrix`, for products of fp8, mxfp8 and nvfp4. If a precision is missing "
         "here, `matrix` counts.",
     )
     memory: float = Field(
@@ -100,8 +100,8 @@ class Architecture(BaseModel):
         None,
         gt=0,
         le=1,
-        description="The same share for torch's scaled_dot_product_attention under autocast. By default "
-        "as `attention`.",
+        description="As `attention`, for torch's scaled_dot_product_attention under autocast. By default "
+        "the same.",
     )
     winograd: float = Field(
         1.0,

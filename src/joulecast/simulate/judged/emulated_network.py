@@ -352,8 +352,8 @@ def sum_and_max(simulation: Simulation) -> tuple[float, float]:
 
 
 def judge(results: Measurements[EmulatedStep]) -> pd.DataFrame:
-    """Predict every measured configuration by the simulator, whole and without a part, and by two rules of
-    thumb. :func:`joulecast.simulate.judged.results.judge_steps` makes the rows."""
+    """Predict every measured configuration by the simulator, by the simulator without a part of it, and by
+    two rules of thumb. :func:`joulecast.simulate.judged.results.judge_steps` makes the rows."""
     platforms = {count: emulated_platform(results, count) for count in (1, 2)}
     seconds = {}
     for configuration in results.configurations:
