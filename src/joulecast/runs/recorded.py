@@ -337,9 +337,6 @@ def unpack_all(folder: Path, out: Path) -> list[Path]:
     """Write every run of the recorded campaign in ``folder`` to ``out/RUN``. Returns the new folders.
 
     A new folder ``out`` appears with all runs, or not at all.
-
-    Raises:
-        JoulecastError: an error of :func:`read_campaign`.
     """
     campaign = read_campaign(folder)
     with directory_added_to(out) as partial:
