@@ -5,7 +5,6 @@
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,7 +16,8 @@ from scipy.stats import t as student
 from joulecast.energy import node_power
 from joulecast.energy.campaign_fit import KnownRuns
 from joulecast.energy.mc2_phases import PhaseMC2
-from joulecast.energy.node_power import MeteredNode, metered_nodes, shipped_nodes
+from joulecast.energy.node_power import MeteredNode, shipped_nodes
+from joulecast.energy.priors import UNSEEN, Gaussian
 from joulecast.graphs.clocks import gpu_power_of
 from joulecast.logs.mlperf import import_mlperf
 from joulecast.runs.files.shipped import recorded_folder
@@ -35,10 +35,40 @@ GPUS = 8
 """GPUs of a node of these runs: the provenance says it, the tables do not."""
 
 
+def _least_share(runs: pd.DataFrame, paces: pd.Series) -> float:
+    """The lowest computing share of the runs: node-seconds of their work on the fewest nodes, divided by
+    their own."""
+    needed_s = runs["workload"].map(paces) * runs["samples"]
+    return float((needed_s / (runs["nodes"] * runs["training_s"])).clip(upper=1.0).min())
+
+
 def fitted(runs: pd.DataFrame) -> list[MeteredNode]:
     """The node types of some runs."""
-    nodes = metered_nodes(PhaseMC2().fit(runs).coefficients(), runs)
-    return [replace(node, gpus=GPUS) for node in nodes]
+    phases = PhaseMC2().fit(runs).coefficients()
+    known = runs[runs["workload"].isin(phases["workloads"]) & runs["energy_j"].notna()]
+    found = []
+    for platform, idle_w in phases["idle_w"].items():
+        of = {n: w for n, w in phases["workloads"].items() if w["platform"] == platform}
+        own = known[known["platform"] == platform]
+        if not of or own.empty:
+            continue
+        paces = pd.Series({name: base["computes"] * base["pace"] for name, base in of.items()})
+        found.append(
+            MeteredNode(
+                platform=platform,
+                gpus=GPUS,
+                idle_w=idle_w,
+                excess_w={name: base["training_w"] for name, base in of.items()},
+                kappa=Gaussian(**phases["kappa"][UNSEEN]),
+                node_spread=phases["node_spread"],
+                smallest_nodes=min(base["nodes"] for base in of.values()),
+                most_nodes=float(own["nodes"].max()),
+                least_share=_least_share(own, paces),
+                runs=len(own),
+                energy_source=", ".join(sorted(own["energy_source"].dropna().unique())),
+            )
+        )
+    return found
 
 
 def shipped_runs() -> pd.DataFrame:

@@ -9,17 +9,13 @@ import pytest
 from typer.testing import CliRunner
 
 from joulecast.app.cli.main import app
-from joulecast.energy.campaign_fit import CampaignFit
-from joulecast.energy.strategy_energy import StageTimes, step_energy
 from joulecast.report.tables.simulator import (
     ablation_table,
     error_table,
     order_table,
     read_published_simulators,
 )
-from joulecast.runs.judging import COLUMNS as PREDICTIONS
 from joulecast.runs.judging import join_references
-from joulecast.runs.runs_table import COLUMNS
 from joulecast.simulate.collectives import sent_share, steps_of
 from joulecast.simulate.network_calibration import calibrate_network
 
@@ -72,35 +68,6 @@ def test_order_and_ablation() -> None:
     assert ablation.loc["no sharing", "mape_percent"] == pytest.approx((2 + 5 + 100 / 3) / 3)
 
 
-def _fit(power: dict[str, float] | None) -> CampaignFit:
-    example = {"platform": "mine", "kind": "training", "nodes": 1, "metered_units": 1}
-    example |= {"network": "alexnet", "steps": 2, "samples": 16, "t_computing_s": 2.0}
-    observations = pd.DataFrame([example | {"energy_source": "measured"}], columns=[*COLUMNS])
-    predictions = pd.DataFrame(columns=[*PREDICTIONS])
-    mc2 = {"time": {"values": {"m:alexnet": 0.001}}, "power": power and {"values": power}}
-    return CampaignFit(observations, predictions, EMPTY, mc2)
-
-
-def test_a_step_is_priced_by_stage() -> None:
-    times = StageTimes(0.1, 1.0, 0.2, 0.3, 0.4)
-    power = {"P0": 10.0, "dP:computing": 100.0, "dP:communicating_copy": 50.0}
-    asked = {"nodes": 4, "hosts": 4, "network": "alexnet", "batch": 32}
-    energy = step_energy(_fit(power), "mine", times, **asked)
-    # Stages without a power of their own draw that of computing.
-    expected = 10 * 2.0 * 4 + 4 * (100 * (0.1 + 1.0 + 0.2 + 0.4) + 50 * 0.3)
-    assert energy.joules == pytest.approx(expected) and energy.source == "measured"
-    # It was run, with 16 samples and 4 s of computing.
-    own = step_energy(_fit(power | {"e:alexnet": 2.0}), "mine", times, **asked)
-    assert own.joules == pytest.approx(expected + 2 * 32)
-    other = asked | {"network": "vgg16"}
-    unseen = step_energy(_fit(power | {"e:alexnet": 2.0}), "mine", times, **other)
-    assert unseen.joules == pytest.approx(expected + 2 * 16 / 4.0 * (4 * 1.0))
-    elsewhere = step_energy(_fit(power), "other", times, **asked)
-    assert elsewhere.joules is None and "no energy model was fitted on other" in elsewhere.reason
-    dark = step_energy(_fit(None), "mine", times, **asked)
-    assert dark.joules is None and "carry no energy" in dark.reason
-
-
 @pytest.mark.parametrize("algorithm", ["ring", "recursive_doubling", "rabenseifner"])
 def test_calibration_finds_the_algorithm_and_its_rates(algorithm: str) -> None:
     rows = []
@@ -135,8 +102,7 @@ def test_simulate_prints_and_traces(tmp_path: Path) -> None:
     assert code == 0
     told = json.loads(text)
     assert told["devices"] == 8 and told["source"] == "simulated" and told["out_of_memory"] is False
-    stages = sum(told["stages"].values())
-    assert stages == pytest.approx(told["step_s"]) and told["gpus_power_w"] < told["power_w"]
+    assert told["gpus_power_w"] < told["power_w"]
     events = json.loads(trace.read_text())["traceEvents"]
     spans = [event for event in events if event["ph"] == "X"]
     assert max(e["ts"] + e["dur"] for e in spans) == pytest.approx(1e6 * told["step_s"])

@@ -2,25 +2,18 @@
 
 import importlib.util
 import json
-from pathlib import Path
 
-import pandas as pd
 import pytest
 from conftest import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_mc2_phases import run_row, runs
 from typer.testing import CliRunner
 
 import joulecast
 from joulecast.app.cli.main import app
-from joulecast.energy.campaign_fit import CampaignFit
-from joulecast.energy.mc2_phases import PhaseMC2
 from joulecast.energy.node_power import MeteredNode, shipped_nodes
 from joulecast.energy.strategy_energy import rising_joules
 from joulecast.errors import JoulecastError
-from joulecast.runs import runs_table
-from joulecast.runs.judging import COLUMNS
 from joulecast.runs.platforms import gpu_in, same_hardware
 from joulecast.runs.platforms.gpus import catalogue
 from joulecast.runs.platforms.platform import find_platform
@@ -91,7 +84,7 @@ def test_idle_gpus_of_a_node_are_priced_and_said():
     [
         ("h100-sxm:gpus=4", ("8 GPUs", "4;")),
         ("a100", ("h100-sxm", "8 GPUs")),
-        ("h100-pcie", ("`joulecast import mlperf`",)),
+        ("h100-pcie", ("no metered run of h100-pcie",)),
     ],
 )
 def test_where_no_run_was_metered_the_joules_are_of_described_nodes_and_say_why(platform, said):
@@ -142,12 +135,6 @@ def test_a_time_without_an_interval_is_said_in_that_of_the_joules():
     assert "of the power alone" in result["why_no_energy_interval"]
 
 
-def whole(observations: pd.DataFrame) -> pd.DataFrame:
-    """Observations with the columns that every runs table has."""
-    every = [name for name, column in runs_table.COLUMNS.items() if column.of == "all"]
-    return observations.reindex(columns=[*dict.fromkeys([*observations, *every])])
-
-
 def _node(**changes) -> MeteredNode:
     return MeteredNode.of_plain(shipped_nodes()[0].as_plain() | changes)
 
@@ -182,51 +169,6 @@ def test_the_shipped_powers_are_the_fit_and_hold_for_workloads_left_out():
     table = benchmark.held_out(known)
     assert len(table) == 7 and table["error_percent"].abs().mean() < 2
     assert table["metered_w"].between(table["low_w"], table["high_w"]).all()
-
-
-def _own_fit(folder: Path, platform: str) -> Path:
-    """A fit of imported runs with phases only."""
-    changes = {"platform": platform, "ranks": 8, "disturbed": "", "left_out_for": ""}
-    rows = [run_row(name, 1, **changes) | {"folder": name} for name in ("one", "two")]
-    observations = runs(*[row | {"workload": row["network"]} for row in rows])
-    empty = pd.DataFrame(columns=[*COLUMNS])
-    phases = PhaseMC2().fit(observations).coefficients()
-    plain = json.loads(json.dumps(phases))
-    CampaignFit(whole(observations), empty, empty, {"phases": plain}).save(folder / "fits")
-    return folder / "fits"
-
-
-def test_fits_of_imported_runs_with_phases_price_their_hardware(tmp_path):
-    fits = _own_fit(tmp_path, "8xlab-a100-sxm-80gb")
-    result = step("a100", fits=fits)
-    assert 2600 < result["power_w"] <= 2600 + 4200 * 1.05
-    assert result["energy_source"] == "simulated, imported powers"
-    elsewhere = step("b200", fits=fits)
-    assert (
-        elsewhere["step_j"] is None and "no energy model was fitted" in elsewhere["why_no_energy"]
-    )
-
-
-def test_a_fit_of_stages_has_the_interval_of_its_held_out_runs(tmp_path):
-    observations = runs(
-        run_row("one", 2, kind="training", platform="h100", energy_source="measured")
-    )
-    held_out = {"model": "MC2", "role": "model", "basis": "own runs", "folder": "one"}
-    held_out |= {"split": "leave-one-node-count-out", "time": "given"}
-    held_out |= {"energy_j": 1.1 * observations["energy_j"].iloc[0]}
-    empty = pd.DataFrame(columns=[*COLUMNS])
-    power = {"power": {"values": {"P0": 2000.0, "dP": 4000.0}}}
-    observations = whole(observations.assign(folder="one", disturbed=""))
-    predictions = pd.DataFrame([held_out], columns=[*COLUMNS])
-    CampaignFit(observations, predictions, empty, power).save(tmp_path / "known")
-    CampaignFit(observations, empty, empty, power).save(tmp_path / "unknown")
-    # Its costs have no interval, so that of the joules is that of the power alone.
-    result = step("dgx-h100", mode="proteus", fits=tmp_path / "known")
-    assert result["energy_source"] == "simulated, measured powers"
-    assert result["step_j_high"] / result["step_j"] == pytest.approx(1.1)
-    result = step("dgx-h100", mode="proteus", fits=tmp_path / "unknown")
-    assert result["step_j"] > 0 and result["step_j_low"] is None
-    assert "held out no run" in result["why_no_energy_interval"]
 
 
 def _run(*words: str) -> tuple[int, str]:

@@ -139,7 +139,7 @@ def test_a_script_that_is_checked_strictly_can_use_it(python, tmp_path):
         "names: list[str] = [r.info.spec.run for r in joulecast.read_records(Path('records'))]\n"
         "fitted = joulecast.fit(['a', Path('b')])\n"
         "fitted.save(Path('fits'))\n"
-        "step = joulecast.simulate_step('resnet50', 'hc2', 'dp=8', links={'nic': 1e9}, fits='fits')\n"
+        "step = joulecast.simulate_step('resnet50', 'hc2', 'dp=8', links={'nic': 1e9})\n"
         "seconds: float = step['step_s']\n"
         "stages = joulecast.partition_network('resnet50', 4)['stages']\n"
         "version: str = joulecast.__version__\n"

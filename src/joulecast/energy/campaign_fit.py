@@ -156,11 +156,7 @@ class KnownRuns:
 
     @classmethod
     def of_records(cls, folders: Sequence[Path]) -> "KnownRuns":
-        """The runs of some records.
-
-        Raises:
-            JoulecastError: an error of :func:`joulecast.runs.left_out.runs_to_fit`.
-        """
+        """The runs of some records."""
         observations = runs_to_fit(folders)
         kept = [Path(folder) for folder in used(observations)["folder"]]
         return cls(observations, allreduce_points(kept), known_watts(folders))

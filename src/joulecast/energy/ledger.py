@@ -195,9 +195,6 @@ def widths_by_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, float]:
     Returns:
         A factor for ``time`` and one for ``energy``. Each exists only if at least nine settings ran after
         they were forecast.
-
-    Raises:
-        JoulecastError: an error of :func:`judge_ledger`.
     """
     if not ledger.exists():
         return {}

@@ -10,8 +10,7 @@ exposed communication and waiting. During this rest, a device copies and polls a
 much power this takes.
 
 Nodes of MLPerf's power submissions are shipped with their fit (``metered_nodes.yaml``, which
-``benchmarks/node_power.py --write`` makes from ``recorded/mlperf-power``). A user's fit of imported runs
-gives the same.
+``benchmarks/node_power.py --write`` makes from ``recorded/mlperf-power``).
 """
 
 import math
@@ -22,12 +21,11 @@ from importlib import resources
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import yaml
 from numpy.typing import NDArray
 
 from joulecast.energy.mc2_terms import FAN_EXPONENT, duty
-from joulecast.energy.priors import UNSEEN, Gaussian, drawn_kappas, spread_of_unseen
+from joulecast.energy.priors import Gaussian, drawn_kappas, spread_of_unseen
 from joulecast.quantities import listed
 from joulecast.runs.platforms import gpu_in
 
@@ -64,7 +62,7 @@ class MeteredNode:
 
     Attributes:
         platform: the node type, as the runs name it.
-        gpus: accelerators of a node; ``None`` if the runs do not say it.
+        gpus: accelerators of a node.
         idle_w: ``P_0``, the idle power of a node with the job loaded.
         excess_w: ``dP`` of training at full duty, by workload.
         kappa: the kappa for a workload that was not run.
@@ -76,7 +74,7 @@ class MeteredNode:
     """
 
     platform: str
-    gpus: int | None
+    gpus: int
     idle_w: float
     excess_w: Mapping[str, float]
     kappa: Gaussian
@@ -145,8 +143,6 @@ class MeteredNode:
             f"{gpus} GPUs ({self.platform}): {self.idle_w:,.0f} W idle, {self.full_w:,.0f} W computing; the "
             f"step computes {100 * share:.0f} % of its time"
         )
-        if self.gpus is None:
-            text += f"; the runs do not say how many GPUs a node has, and {gpus} are taken"
         if min(used) < gpus:
             text += f"; {gpus - min(used)} of the {gpus} GPUs of a node are idle, and their floor is paid"
         if share < self.least_share:
@@ -163,52 +159,6 @@ class MeteredNode:
         return cls(**{**facts, "kappa": Gaussian(**facts["kappa"])})
 
 
-def _least_share(runs: pd.DataFrame, paces: pd.Series) -> float:
-    """The lowest computing share of the runs: node-seconds of their work on the fewest nodes, divided by
-    their own."""
-    needed_s = runs["workload"].map(paces) * runs["samples"]
-    return float((needed_s / (runs["nodes"] * runs["training_s"])).clip(upper=1.0).min())
-
-
-def metered_nodes(phases: Mapping[str, Any], observations: pd.DataFrame) -> list[MeteredNode]:
-    """The node types of a fit to runs with phases.
-
-    Args:
-        phases: the coefficients from :meth:`joulecast.energy.mc2_phases.PhaseMC2.coefficients`.
-        observations: the runs.
-    """
-    used = observations[
-        (observations["left_out"] == "") & observations["workload"].isin(phases["workloads"])
-    ]
-    used = used[used["energy_j"].notna()]
-    found = []
-    for platform, idle_w in phases["idle_w"].items():
-        of = {n: w for n, w in phases["workloads"].items() if w["platform"] == platform}
-        runs = used[used["platform"] == platform]
-        if not of or runs.empty:
-            continue
-        paces = pd.Series({name: base["computes"] * base["pace"] for name, base in of.items()})
-        found.append(
-            MeteredNode(
-                platform=platform,
-                # One rank a node is what an importer writes where the log names no number.
-                gpus=each
-                if (each := round(float((runs["ranks"] / runs["nodes"]).median()))) > 1
-                else None,
-                idle_w=idle_w,
-                excess_w={name: base["training_w"] for name, base in of.items()},
-                kappa=Gaussian(**phases["kappa"][UNSEEN]),
-                node_spread=phases["node_spread"],
-                smallest_nodes=min(base["nodes"] for base in of.values()),
-                most_nodes=float(runs["nodes"].max()),
-                least_share=_least_share(runs, paces),
-                runs=len(runs),
-                energy_source=", ".join(sorted(runs["energy_source"].dropna().unique())),
-            )
-        )
-    return found
-
-
 @cache
 def shipped_nodes() -> list[MeteredNode]:
     """The node types whose metered runs are shipped with joulecast."""
@@ -219,9 +169,5 @@ def shipped_nodes() -> list[MeteredNode]:
 def known_nodes(nodes: Sequence[MeteredNode]) -> str:
     """The node types in words, with the names that people use."""
     return listed(
-        [
-            f"{gpu_in(node.platform) or node.platform}"
-            + (f" (nodes of {node.gpus} GPUs)" if node.gpus else "")
-            for node in nodes
-        ]
+        [f"{gpu_in(node.platform) or node.platform} (nodes of {node.gpus} GPUs)" for node in nodes]
     )

@@ -1,67 +1,31 @@
 """The energy of a parallel strategy: simulated times, priced by powers that were fitted to metered runs.
 
 A simulator says how long the stages of a step last on each node. The powers come from metered runs on the
-same hardware: from a user's fit, or else from the shipped runs (:mod:`joulecast.energy.node_power`). Joules
-need both: the simulator knows no watts, and the fit knows only the settings to which it was fitted.
+same hardware (:mod:`joulecast.energy.node_power`). Joules need both: the simulator knows no watts, and the
+fit knows only the settings to which it was fitted.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
-
-from joulecast.energy.campaign_fit import CampaignFit
 from joulecast.energy.node_power import (
     REST_SHARE,
     REST_WIDTH,
     MeteredNode,
     known_nodes,
-    metered_nodes,
     shipped_nodes,
 )
-from joulecast.errors import JoulecastError
 from joulecast.graphs.clocks import POWER_WIDTH, GpuPower, gpu_power_of
 from joulecast.graphs.kernel_costs import kernel_costs_of
 from joulecast.graphs.precision import PRECISIONS
-from joulecast.quantities import counted
-from joulecast.runs.judging import MEASURED, OURS
-from joulecast.runs.observations import is_training, metered_units
 from joulecast.runs.platforms import Platform, gpu_in, same_hardware
 from joulecast.simulate.simulate import Simulation
 
-_OWN_RUNS = (
-    "import power logs (`joulecast import mlperf`), `joulecast.fit(['records']).save('fits')`, "
-    "and --fits fits"
-)
 _OF_POWER_ALONE = (
     "the interval of the joules is of the power alone: none of the step's time is known"
 )
-
-
-@dataclass(frozen=True)
-class StageTimes:
-    """Seconds of one step of one node, by MC2's stages."""
-
-    materials_s: float
-    computing_s: float
-    communicating_wait_s: float
-    communicating_copy_s: float
-    update_s: float
-
-    @property
-    def step_s(self) -> float:
-        """The sum of all stages."""
-        return (
-            self.materials_s
-            + self.computing_s
-            + self.communicating_wait_s
-            + self.communicating_copy_s
-            + self.update_s
-        )
 
 
 @dataclass(frozen=True)
@@ -110,113 +74,6 @@ class StepEnergy:
         }
 
 
-def _power_of(stage: str, powers: dict[str, float]) -> float:
-    # A stage too short to show a power of its own draws that of computing (as in the fit).
-    for name in (f"dP:{stage}", "dP:computing", "dP"):
-        if name in powers:
-            return powers[name]
-    return 0.0
-
-
-def _sample_joules(
-    trained: pd.DataFrame,
-    powers: dict[str, float],
-    network: str,
-    samples: float,
-    computing_s: float,
-) -> float:
-    """Joules that samples take beside the powers of the stages. Those of a network that was not run draw,
-    while they compute, what the samples of the others did on average."""
-    each = {name[2:]: joules for name, joules in powers.items() if name.startswith("e:")}
-    if network in each or not any(each.values()):
-        return each.get(network, 0.0) * samples
-    computed_s = (trained["nodes"] * trained["steps"] * trained["t_computing_s"]).sum()
-    joules = (trained["network"].map(each) * trained["samples"]).sum()
-    return float(joules / computed_s) * computing_s
-
-
-def step_energy(
-    fit: CampaignFit,
-    platform: str,
-    times: StageTimes,
-    nodes: int,
-    hosts: int | None,
-    *,
-    network: str,
-    batch: float,
-) -> StepEnergy:
-    """Price a step: ``E = P_0 T units + sum_x N T_x dP_x + N b e`` (MC2's energy of one step).
-
-    Args:
-        fit: the fit of a campaign on the same hardware. Its runs must have stages.
-        platform: the platform on which the strategy is simulated.
-        times: simulated stage times of a node.
-        nodes: number of nodes that compute.
-        hosts: number of physical hosts on which all nodes are; ``None``: one host for each node.
-        network: name of the network.
-        batch: samples of all nodes in the step.
-    """
-    names = [str(name) for name in fit.observations["platform"].dropna().unique()]
-    same = [name for name in names if same_hardware(name, platform)]
-    of_platform = fit.observations[fit.observations["platform"].isin(same)]
-    power: dict[str, Any] | None = fit.mc2.get("power")
-    if of_platform.empty:
-        there = ", ".join(sorted(names)) or "no platform"
-        return StepEnergy(None, None, f"no energy model was fitted on {platform} (fits: {there})")
-    if not power:
-        return StepEnergy(None, None, f"the runs on {platform} carry no energy")
-    powers: dict[str, float] = power["values"]
-    trained = of_platform[is_training(of_platform)]
-    example = trained.sort_values("nodes", kind="stable").iloc[-1].to_dict()
-    joules = powers.get("P0", 0.0) * times.step_s * metered_units(example, nodes, hosts)
-    for stage in ("materials", "computing", "communicating_wait", "communicating_copy", "update"):
-        joules += nodes * getattr(times, f"{stage}_s") * _power_of(stage, powers)
-    joules += _sample_joules(trained, powers, network, batch, nodes * times.computing_s)
-    sources = sorted(of_platform["energy_source"].dropna().unique())
-    return StepEnergy(
-        joules,
-        ", ".join(sources) or None,
-        power_w=joules / times.step_s,
-        rests_on=f"powers by stage, fitted to {counted(len(trained), 'run')} on {', '.join(same)}",
-    )
-
-
-def _held_out_width(fit: CampaignFit, platform: str) -> tuple[float | None, str]:
-    """Half width (of the logarithm of joules) that holds 90 % of a fit's held-out runs, with their time
-    given; or why there is none."""
-    judged = fit.judged("energy")
-    if judged.empty:
-        return None, "the fit held out no run, so that the error of its powers is not known"
-    of = judged[(judged["model"] == OURS) & (judged["time"] == "given")]
-    of = of[of["platform"].map(lambda name: same_hardware(str(name), platform))]
-    of = of[of["split"] == "leave-one-node-count-out"]
-    if of.empty:
-        return None, "no node count of the fit was held out: the error of its powers is not known"
-    if not of["energy_source"].isin(MEASURED).all():
-        return None, "the fit's energies are estimated, which judge no error"
-    missed = np.log(pd.to_numeric(of["predicted"]) / pd.to_numeric(of["measured"])).abs()
-    return float(missed.quantile(0.9)), ""
-
-
-def stage_times(simulation: Simulation, fit: CampaignFit | None = None) -> StageTimes:
-    """A simulated step, divided into MC2's stages.
-
-    Exposed communication is copying, and a bubble is waiting. What the loader leaves exposed comes from
-    the fitted times (``m`` of the network), because no simulation of a step knows it.
-    """
-    parts, samples = simulation.breakdown, simulation.batch / simulation.strategy.devices
-    values: dict[str, float] = (fit.mc2.get("time") or {}).get("values", {}) if fit else {}
-    materials = values.get(f"m:{simulation.graph.name}", 0.0) * samples
-    update = simulation.optimizer_s
-    return StageTimes(
-        materials_s=materials,
-        computing_s=parts.computing_s - update,
-        communicating_wait_s=parts.bubble_s,
-        communicating_copy_s=parts.exposed_communication_s,
-        update_s=update,
-    )
-
-
 def _hardware(platform: Platform) -> str:
     """The name of a platform's hardware: that of its GPU if the catalogue has it."""
     device = platform.require_cluster().device.name
@@ -236,29 +93,25 @@ def node_count(platform: Platform, devices: int) -> int:
 
 
 def rising_joules(
-    platform: Platform, precision: str, devices: int, fit: CampaignFit | None = None
+    platform: Platform, precision: str, devices: int
 ) -> Callable[[float, float], float] | None:
     """A function that gives a lower bound of a step's joules. Its arguments are the seconds of the step, and
     the seconds in which a device computes. The joules must never fall if one of the two rises.
 
-    ``None`` if the joules may fall, come from powers by stage, or are not known.
+    ``None`` if the joules may fall, or are not known.
     """
     # GPUs that wait for the host of plain PyTorch may compute for less than the step's computing.
     surely = float(PRECISIONS[precision].half)
-    if fit is None:
-        node = _of_hardware(shipped_nodes(), platform)
-    else:
-        phases = fit.mc2.get("phases")
-        node = _of_hardware(metered_nodes(phases, fit.observations) if phases else [], platform)
+    node = _of_hardware(shipped_nodes(), platform)
     per_node = platform.require_cluster().devices_per_node
     power = _gpu_power(platform, precision)
-    if fit is None and power is not None and (node is None or node.gpus not in (None, per_node)):
+    if power is not None and (node is None or node.gpus != per_node):
         # A GPU that computes draws more than one that is awake.
         more_w = float(power.watts(power.clock_at(power.limit_w))) - power.awake_w
         always_w = sum(_rest_of_nodes(platform, devices, power)) + devices * power.awake_w
         more_w *= surely
         return lambda step_s, computing_s: devices * computing_s * more_w + step_s * always_w
-    if node is None or node.gpus not in (None, per_node) or not node.rises:
+    if node is None or node.gpus != per_node or not node.rises:
         return None
     metered, used = node, _used(platform, devices)
 
@@ -277,17 +130,15 @@ def _widths(simulation: Simulation) -> tuple[float, float] | None:
 
 
 def _with_interval(
-    energy: StepEnergy, simulation: Simulation, down: float | None, up: float | None, why: str = ""
+    energy: StepEnergy, simulation: Simulation, down: float, up: float
 ) -> StepEnergy:
     """The energy with its interval: the widths of power and time in quadrature, as they are independent.
 
     Args:
-        down, up: half widths of the logarithm of the power; ``None`` where it is not known, with ``why``.
+        down, up: half widths of the logarithm of the power.
     """
     if energy.joules is None:
         return energy
-    if down is None or up is None:
-        return replace(energy, why_no_interval=why)
     times = _widths(simulation)
     ends = (0.0, 0.0) if times is None else times
     return replace(
@@ -324,7 +175,7 @@ def _node_energy(simulation: Simulation, node: MeteredNode) -> StepEnergy:
     """Joules of a step on nodes of a metered type."""
     platform = simulation.platform
     per_node = platform.require_cluster().devices_per_node
-    if node.gpus is not None and per_node != node.gpus:
+    if per_node != node.gpus:
         why = (
             f"the metered nodes of {node.platform} have {node.gpus} GPUs, the nodes of {platform.name} here "
             f"have {per_node}; simulate nodes of {node.gpus} GPUs: GPUs that stay idle are priced, too"
@@ -351,39 +202,19 @@ def _of_hardware(nodes: Sequence[MeteredNode], platform: Platform) -> MeteredNod
     named = [node for node in nodes if node.platform == platform.name]
     alike = [node for node in nodes if same_hardware(node.platform, _hardware(platform))]
     per_node = platform.require_cluster().devices_per_node
-    return max(named or alike, key=lambda n: (n.gpus in (None, per_node), n.runs), default=None)
+    return max(named or alike, key=lambda n: (n.gpus == per_node, n.runs), default=None)
 
 
-def _metered_energy(simulation: Simulation, fit: CampaignFit | None) -> StepEnergy:
+def _metered_energy(simulation: Simulation) -> StepEnergy:
     """Joules by metered runs of the same hardware."""
-    platform = simulation.platform
-    if fit is None:
-        node = _of_hardware(shipped_nodes(), platform)
-        if node is not None:
-            return _node_energy(simulation, node)
-        why = (
-            f"no metered run of {platform.name} is known; there are some of "
-            f"{known_nodes(shipped_nodes())}; to use your own: {_OWN_RUNS}"
-        )
-        return StepEnergy(None, None, why)
-    phases = fit.mc2.get("phases")
-    node = _of_hardware(metered_nodes(phases, fit.observations) if phases else [], platform)
+    node = _of_hardware(shipped_nodes(), simulation.platform)
     if node is not None:
         return _node_energy(simulation, node)
-    nodes = node_count(platform, simulation.strategy.devices)
-    by_name = platform.name in set(fit.observations["platform"])
-    called = platform.name if by_name else _hardware(platform)
-    energy = step_energy(
-        fit,
-        called,
-        stage_times(simulation, fit),
-        nodes,
-        platform.hosts,
-        network=simulation.graph.name,
-        batch=simulation.batch,
+    why = (
+        f"no metered run of {simulation.platform.name} is known; there are some of "
+        f"{known_nodes(shipped_nodes())}"
     )
-    width, why = _held_out_width(fit, called)
-    return _with_interval(energy, simulation, width, width, why)
+    return StepEnergy(None, None, why)
 
 
 def _gpu_power(platform: Platform, precision: str) -> GpuPower | None:
@@ -461,24 +292,14 @@ def _described_energy(simulation: Simulation, why: str) -> StepEnergy | None:
     return _with_interval(energy, simulation, -math.log1p(-less / watts), math.log1p(more / watts))
 
 
-def simulation_energy(simulation: Simulation, fit: CampaignFit | None = None) -> StepEnergy:
+def simulation_energy(simulation: Simulation) -> StepEnergy:
     """Joules of a simulated step.
 
     They come from metered runs, minus what a power limit or clock takes off. Without metered runs, they
     come from the description of the GPUs.
-
-    Args:
-        fit: a fit to metered runs on the same hardware; by default the shipped runs.
-
-    Raises:
-        JoulecastError: both a fit and a power limit or clock are given.
     """
-    if simulation.sm_mhz is not None and fit is not None:
-        raise JoulecastError(
-            "--fits: metered runs say nothing of a power limit or clock; leave out --fits, or both of these"
-        )
-    metered = _metered_energy(simulation, fit)
-    if fit is not None or metered.joules is not None:
+    metered = _metered_energy(simulation)
+    if metered.joules is not None:
         return _at_clock(metered, simulation)
     return _described_energy(simulation, metered.reason) or metered
 
@@ -486,13 +307,10 @@ def simulation_energy(simulation: Simulation, fit: CampaignFit | None = None) ->
 NO_INTERVAL = "simulated, and the simulator's error on this platform was not measured"
 
 
-def energy_of_steps(
-    simulation: Simulation, fit: CampaignFit | None = None, steps: int = 1
-) -> dict[str, Any]:
+def energy_of_steps(simulation: Simulation, steps: int = 1) -> dict[str, Any]:
     """Time and energy of a number of whole steps, with the names that predictions have.
 
     Args:
-        fit: the same as for :func:`simulation_energy`.
         steps: number of steps.
 
     Returns:
@@ -500,7 +318,7 @@ def energy_of_steps(
         ``None`` if it is not known, with ``why_no_energy`` and ``why_no_interval``. Also
         ``energy_source``.
     """
-    energy = simulation_energy(simulation, fit)
+    energy = simulation_energy(simulation)
     ends = simulation.interval_s
     low_s, high_s = ends or (None, None)
     of_step = {
@@ -517,22 +335,4 @@ def energy_of_steps(
         "energy_source": energy.label,
         "why_no_energy": None if energy.joules is not None else energy.reason,
         "why_no_interval": NO_INTERVAL if ends is None else energy.why_no_interval or None,
-    }
-
-
-def fit_in(fits: Path | None) -> CampaignFit | None:
-    """The fit in a folder, if one is given."""
-    return None if fits is None else CampaignFit.load(fits)
-
-
-def priced(simulation: Simulation, fit: CampaignFit | None = None) -> dict[str, Any]:
-    """Stage times of a step and its joules, as plain data; ``fit`` as for :func:`simulation_energy`."""
-    times = stage_times(simulation, fit)
-    return {
-        "stages": {
-            "materials_s": times.materials_s,
-            "computing_s": times.computing_s + times.update_s,
-            "communicating_s": times.communicating_copy_s + times.communicating_wait_s,
-        },
-        **simulation_energy(simulation, fit).as_json(),
     }

@@ -274,9 +274,6 @@ def unpack_all(folder: Path, out: Path) -> list[Path]:
     """Write every run of the recorded campaign in ``folder`` to ``out/RUN``. Returns the new folders.
 
     A new folder ``out`` appears with all runs, or not at all.
-
-    Raises:
-        JoulecastError: an error of :func:`read_campaign`.
     """
     campaign, sha256 = read_campaign(folder), sha256_of(folder / CAMPAIGN_FILE)
     with directory_added_to(out) as partial:

@@ -66,9 +66,6 @@ def stages_in_parts(folder: Path, info: RunInfo) -> Iterator[pd.DataFrame]:
     Args:
         folder: folder of the record.
         info: the record's ``run.json``.
-
-    Raises:
-        JoulecastError: an error of :func:`~joulecast.runs.record.read_record`.
     """
     path, columns = folder / "stages.parquet", FRAMES["stages"]
     try:

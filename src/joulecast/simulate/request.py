@@ -112,11 +112,6 @@ class OnSimulator(SimulatedTraining):
     database: Path | None = Field(
         default=None, description="Ops that were measured on this platform (a JSON file)."
     )
-    fits: Path | None = Field(
-        default=None,
-        description="Folder with fits to metered runs on this hardware, as results/fits. The joules are "
-        "computed from them. By default: the shipped fits.",
-    )
 
 
 class SimulateRequest(OnSimulator):

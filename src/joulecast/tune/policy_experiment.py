@@ -54,11 +54,7 @@ def read_settings(
     gpus: Sequence[str] = tuple(MAX_POWER_W),
     target: float | None = None,
 ) -> list[Setting]:
-    """All pairs of workloads and GPUs.
-
-    Raises:
-        JoulecastError: an error of :func:`joulecast.tune.traces.read_trace`.
-    """
+    """All pairs of workloads and GPUs."""
     settings = []
     for workload in workloads:
         traces = [read_trace(folder, workload, gpu, target=target) for gpu in gpus]

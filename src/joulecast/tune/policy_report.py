@@ -37,11 +37,7 @@ from joulecast.tune.trial import SearchSpace, Trial
 def read_setting(
     folder: Path, workload: str, gpu: str, target: float | None, policy: str
 ) -> Setting:
-    """Read one setting. If the policy starts from runs on another GPU, the workload on that GPU is read, too.
-
-    Raises:
-        JoulecastError: an error of :func:`joulecast.tune.traces.read_trace`.
-    """
+    """Read one setting. If the policy starts from runs on another GPU, also the workload on that GPU."""
     trace = read_trace(folder, workload, gpu, target=target)
     if policy != "warm-start":
         return Setting(trace, trace)

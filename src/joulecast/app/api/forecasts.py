@@ -45,7 +45,7 @@ def fit(records: Records, *, series_splits: int | None = None) -> CampaignFit:
         The fit. ``mc2`` has the coefficients (s, s/sample, s/byte, W). ``observations`` has a row for each
         run. ``predictions`` has what each model predicted for runs that it had not seen. ``series`` has the
         errors of time-series models. ``judged("energy")`` joins the predictions with the runs.
-        ``save(folder)`` keeps the fit, for ``fits`` of :func:`simulate_step` and :func:`search`.
+        ``save(folder)`` keeps the fit.
 
     Raises:
         JoulecastError: no training run is left to fit. It says why each was left out.

@@ -41,14 +41,14 @@ def simulate_step(request: SimulateRequest) -> dict[str, Any]:
     Raises:
         JoulecastError: the network, platform or strategy is unknown, or the platform's file lacks a fact.
     """
-    from joulecast.energy.strategy_energy import fit_in, priced
+    from joulecast.energy.strategy_energy import simulation_energy
     from joulecast.graphs.network_graphs import graph_origin
     from joulecast.simulate.answer import simulate_request
     from joulecast.simulate.trace import write_trace
 
     with naming(request.strategy, *_files(request)):
         simulation = simulate_request(request)
-        result = simulation.as_json() | priced(simulation, fit_in(request.fits))
+        result = simulation.as_json() | simulation_energy(simulation).as_json()
         result["network_from"] = graph_origin(request.network, request.attention)
     if request.trace is not None:
         write_trace(simulation, request.trace)
@@ -70,7 +70,6 @@ def search(request: SearchRequest) -> dict[str, Any]:
         JoulecastError: the network or platform is unknown, no strategy divides this batch, or what the
             objective needs is not known.
     """
-    from joulecast.energy.strategy_energy import fit_in
     from joulecast.report.advice.choice import check_objective
     from joulecast.report.advice.simulated import ranked, rising_value
     from joulecast.simulate.answer import search_request
@@ -78,12 +77,11 @@ def search(request: SearchRequest) -> dict[str, Any]:
     objective, top, paid = request.objective, request.top, prices_of(request)
     check_objective(objective, paid)
     with naming(*_files(request)):
-        fit = fit_in(request.fits)
         ranking = search_request(
             request,
-            lambda on: rising_value(objective, paid, on, request.precision, request.devices, fit),
+            lambda on: rising_value(objective, paid, on, request.precision, request.devices),
         )
-        rows = ranked(ranking.feasible, objective, paid, fit)
+        rows = ranked(ranking.feasible, objective, paid)
     beaten = {row["strategy"]: row["step_s"] for row in rows[top:]}
     return {
         "objective": objective,

@@ -191,7 +191,7 @@ def _candidate(
         power_limit_w=power_limit_w,
         near_memory_limit=step.near_memory_limit,
         is_calibrated=isinstance(machine.costs, Corrected),
-        **energy_of_steps(step, None, whole_steps(samples, batch)),
+        **energy_of_steps(step, whole_steps(samples, batch)),
     )
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-from joulecast.energy.campaign_fit import CampaignFit
 from joulecast.energy.prices import Prices, costs
 from joulecast.energy.strategy_energy import node_count, rising_joules, simulation_energy
 from joulecast.errors import JoulecastError
@@ -14,8 +13,8 @@ from joulecast.simulate.simulate import Simulation
 from joulecast.simulate.strategy_search import Value
 
 
-def _row(simulation: Simulation, prices: Prices, fit: CampaignFit | None) -> dict[str, Any]:
-    energy = simulation_energy(simulation, fit)
+def _row(simulation: Simulation, prices: Prices) -> dict[str, Any]:
+    energy = simulation_energy(simulation)
     joules, step_s = energy.joules, simulation.step_s
     devices = simulation.strategy.devices
     nodes = node_count(simulation.platform, devices)
@@ -46,7 +45,6 @@ def rising_value(
     platform: Platform,
     precision: str,
     devices: int,
-    fit: CampaignFit | None = None,
 ) -> Value | None:
     """The objective as a function of two arguments: a step's seconds, and its computing seconds. The
     objective must rise with both.
@@ -58,7 +56,7 @@ def rising_value(
     nodes = node_count(platform, devices)
     if objective == "cost" and prices.price is None:
         return lambda step_s, _: prices.money(step_s, None, nodes, devices) or 0.0
-    joules = rising_joules(platform, precision, devices, fit)
+    joules = rising_joules(platform, precision, devices)
     if joules is None:
         return None
     values: dict[str, Value] = {
@@ -76,18 +74,16 @@ def ranked(
     simulations: Sequence[Simulation],
     objective: Objective = "time",
     prices: Prices | None = None,
-    fit: CampaignFit | None = None,
 ) -> list[dict[str, Any]]:
     """Steps as plain data with their joules and cost. The best one by the objective comes first.
 
     Args:
         simulations: simulations with the same batch. Between equal ones, their order is kept.
-        fit: the fit for the joules, as in :func:`joulecast.energy.strategy_energy.simulation_energy`.
 
     Raises:
         JoulecastError: the objective needs joules, and they are not known. The error says why.
     """
-    rows = [_row(simulation, prices or Prices(), fit) for simulation in simulations]
+    rows = [_row(simulation, prices or Prices()) for simulation in simulations]
     key = _KEYS[objective]
     missing = next((row for row in rows if row[key] is None), None)
     if missing is not None:

@@ -30,11 +30,7 @@ def _aside(target: Path) -> Path:
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 of a file.
-
-    Raises:
-        JoulecastError: an error of :func:`~joulecast.runs.files.reading.opened`.
-    """
+    """SHA-256 of a file."""
     with opened(path, "file", _LARGEST) as file:
         return hashlib.file_digest(cast("BufferedReader", file), "sha256").hexdigest()
 

@@ -364,9 +364,6 @@ def find_platform(platform: str, own: Path = PLATFORMS) -> Platform:
 def simulated_platform(platform: str, own: Path = PLATFORMS) -> Platform:
     """A platform to simulate on, as from :func:`find_platform`. If its file describes no node, its GPU
     is looked up.
-
-    Raises:
-        JoulecastError: an error of :func:`find_platform`.
     """
     found = find_platform(platform, own)
     if found.cluster is None and not is_path(platform, (".yaml", ".yml")):
@@ -377,11 +374,7 @@ def simulated_platform(platform: str, own: Path = PLATFORMS) -> Platform:
 
 
 def recorded_for(platform: str, own: Path = PLATFORMS) -> Path | None:
-    """The folder of the recorded campaign that stands for a platform; ``None`` if runs are measured.
-
-    Raises:
-        JoulecastError: an error of :func:`find_platform`.
-    """
+    """The folder of the recorded campaign that stands for a platform; ``None`` if runs are measured."""
     file = platform_file(platform, own)
     recorded = read_platform(file).recorded
     if recorded is None:
