@@ -162,8 +162,9 @@ def left_out_widths(
     """Half widths for joules (``j``) and seconds (``s``): first with the time given, then with the time
     predicted.
 
-    They hold 90 % of the errors on node counts that were left out of the fit. If all runs have one node
-    count, they hold 90 % of the errors on the runs of the fit.
+    They come from the errors on node counts that were left out of the fit: from their root mean square, by
+    Student's t, because few errors tell little of the next one. If all runs have one node count, they come
+    from the errors on the runs of the fit.
 
     Args:
         training: the runs of the fit.
@@ -180,11 +181,17 @@ def left_out_widths(
         for time, of_time in missed.items():
             of_time.append(log_errors(predict(judged, time), judged))
     if len(counts) > 1:
-        return {time: pd.concat(m).abs().quantile(0.9) for time, m in missed.items()}
+        return {time: _half_of(pd.concat(m)) for time, m in missed.items()}
     spreads = {time: log_errors(full(training, time), training).std() for time in TIME}
     # Of one run, about the mean of many.
     repeats = REPEATS / math.sqrt(2)
     return {time: np.hypot(Z90 * s.fillna(0.0), repeats) for time, s in spreads.items()}
+
+
+def _half_of(errors: pd.DataFrame) -> pd.Series:
+    """Half width of the 90 % interval of one more error, for each column of errors around 0."""
+    known = errors.count()
+    return np.sqrt((errors**2).mean()) * stdtrit(known.clip(lower=1).astype(float), 0.95)
 
 
 def own_errors(asked: pd.DataFrame, own: pd.DataFrame, predict: Predict, time: str) -> pd.Series:

@@ -11,6 +11,9 @@ from joulecast.errors import JoulecastError
 # Names from outside may hold anything; a line of our own continues with two spaces.
 _BREAKS = re.compile(r"\n(?!  )|[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 
+_OF_CAMPAIGNS = ("torch", "torchvision", "mpi4py", "snakemake")
+"""Packages that only the extra ``campaign`` installs."""
+
 
 def shown(error: JoulecastError) -> str:
     """Text of an error, without control characters of a terminal."""
@@ -26,5 +29,10 @@ class Commands(TyperGroup):
         try:
             return super().invoke(context)
         except JoulecastError as error:
-            typer.echo(f"error: {shown(error)}", err=True)
-            raise typer.Exit(2) from None
+            said = shown(error)
+        except ModuleNotFoundError as error:
+            if error.name not in _OF_CAMPAIGNS:
+                raise
+            said = f"this needs {error.name}; install joulecast with its extra, as joulecast[campaign]"
+        typer.echo(f"error: {said}", err=True)
+        raise typer.Exit(2)
