@@ -277,6 +277,10 @@ def test_a_live_loop_without_a_file_names_what_was_cheapest_with_its_failed_trie
     cheapest = {"batch_size": 16, "power_limit_w": None, "cost": 80.0, "reached": 1}
     assert report["cheapest"] == cheapest
     assert "batch size 16, 80 s a recurrence" in live_report_text(report)
+    # A run whose cost is not known makes its size no cheaper.
+    lost = replace(timed(3, 32, 12), cost=None)
+    report = live_report(TIMED, "zeus", done, [*trials, lost, lost], [], None)
+    assert report["cheapest"] == cheapest
     limited = live_report(TIMED, "zeus", [], [a_trial(0, 16, 6)], [], None)
     assert "batch size 16 at 250 W" in live_report_text(limited)
     none = live_report(TIMED, "zeus", [], [timed(0, 32, 9, False)], [], None)

@@ -221,17 +221,21 @@ def live_report(
 
 def _cheapest(history: History) -> dict[str, Any] | None:
     """The batch size whose recurrences cost least, with its failed tries, and its newest power limit."""
-    costs = {b: sum(a.costs) / a.reached for b, a in history.arms.items() if a.reached and a.costs}
-    if not costs:
-        return None
-    batch_size = min(costs, key=lambda batch: costs[batch])
-    reached = [t for t in history.trials if t.reached and t.proposal.batch_size == batch_size]
-    return {
-        "batch_size": batch_size,
-        "power_limit_w": reached[-1].power_limit_w,
-        "cost": costs[batch_size],
-        "reached": len(reached),
-    }
+    tried: dict[int, list[Trial]] = {}
+    for trial in history.trials:
+        if trial.cost is not None:
+            tried.setdefault(trial.proposal.batch_size, []).append(trial)
+    best: dict[str, Any] | None = None
+    for batch_size, trials in tried.items():
+        reached = [trial for trial in trials if trial.reached]
+        if not reached:
+            continue
+        cost = sum(trial.cost or 0.0 for trial in trials) / len(reached)
+        if best is None or cost < best["cost"]:
+            watts = reached[-1].power_limit_w
+            best = {"batch_size": batch_size, "power_limit_w": watts, "cost": cost}
+            best["reached"] = len(reached)
+    return best
 
 
 def live_report_text(report: Mapping[str, Any]) -> str:
