@@ -31,7 +31,6 @@ aligned
 how_to_read
 shows
 spoken
-busy_shares
 BufferedReader
 
 # The colours that tests judge by their contrast.
@@ -51,7 +50,6 @@ paper_tables
 compat
 
 # Fields of what is kept or printed: read as plain data.
-cuda_aware_mpi
 lower_points
 upper_points
 better_share

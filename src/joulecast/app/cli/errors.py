@@ -33,6 +33,8 @@ class Commands(TyperGroup):
         except ModuleNotFoundError as error:
             if error.name not in _OF_CAMPAIGNS:
                 raise
-            said = f"this needs {error.name}; install joulecast with its extra, as joulecast[campaign]"
+            said = (
+                f"this needs {error.name}; install joulecast with its extra, as joulecast[campaign]"
+            )
         typer.echo(f"error: {said}", err=True)
         raise typer.Exit(2)
