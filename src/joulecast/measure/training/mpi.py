@@ -22,7 +22,7 @@ try:
 except (ImportError, RuntimeError) as error:
     raise JoulecastError(
         f"no MPI library can be loaded ({str(error).splitlines()[-1]}); load the site's module, or install "
-        "one: `pip install mpich` (`./run` installs it, unless JOULECAST_MPI is `site`)"
+        "one: `pip install 'joulecast[campaign,mpich]'` (`./run` installs it, unless JOULECAST_MPI is `site`)"
     ) from None
 
 _POLL_S = 50e-6

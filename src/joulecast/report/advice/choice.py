@@ -51,8 +51,8 @@ _ON_RUN = " among the scales that were run"
 
 _SAME = 0.005
 """Relative difference below which a saving is not named."""
-_NAMED = 3
-"""Most settings that overlap and are named in a sentence."""
+_NAMED = 60
+"""Most letters of the names of settings that overlap, in a sentence."""
 
 
 def kind_of(limit: Limit) -> str:
@@ -356,8 +356,9 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
         f"{counted(len(alike), 'setting')}{_ON_RUN * choice.only_run} have overlapping 90 % intervals of "
         f"the {IN_WORDS[least]}"
     )
-    if len(alike) <= _NAMED:
-        overlap += f" ({'; '.join(each.setting for each in alike)})"
+    named = "; ".join(each.setting for each in alike)
+    if len(named) <= _NAMED:
+        overlap += f" ({named})"
     return {
         "clear_winner": False,
         "overlapping": [rival.setting for rival in rivals],
