@@ -29,7 +29,7 @@ from joulecast.runs.platforms import Architecture, Device, Platform, as_catalogu
 Engine = Literal["vector", "matrix"]
 
 JOULES_PER_FLOP_NM = 1.45e-12
-"""Joules of an fp32 operation for each nm of the process: 24 pJ at 16 nm, 16 at 12, 5.7 at 4. It follows from
+"""Joules of an fp32 operation for each nm of the process: 23 pJ at 16 nm, 17 at 12, 5.8 at 4. It follows from
 the rates of P4, T4 and L4 in ``neusight.csv``, which their power limits. Alone, they give 1.9, 1.1 and
 1.5."""
 MATRIX_POWER = 0.7
