@@ -43,9 +43,9 @@ REST_WIDTH = 0.93
 """Half width of the logarithm of that share, of Student's t for one node type more. These two differ by 0.39
 (standard deviation). The data sheets of DGX-1 (V100), DGX A100, H100 and B200 have 3.5, 6.5, 10.2 and 14.3 kW
 at most: what they leave for all but the GPUs, over their limits, differs by 0.34.
-``benchmarks/node_power.py`` computes both again: 0.37 and 0.97, since Hopper's GPUs were measured to draw more
-while they wait. The older values stay, because with them the two known nodes are 8 to 11 % off in either
-direction."""
+``benchmarks/node_power.py`` computes both again: 0.37 and 0.97, since Hopper's GPUs were measured to draw
+more while they wait. The older values stay, because with them the two known nodes are 8 to 11 % off in
+either direction."""
 
 
 @dataclass(frozen=True)
