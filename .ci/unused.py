@@ -14,6 +14,7 @@ meaning
 
 # Documented in docs/ for users of the library.
 forward_flops
+log_loss
 
 # A tool for developers: makes the shipped graphs anew.
 write_shipped

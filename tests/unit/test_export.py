@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 import joulecast
 from joulecast.app.cli.main import app
-from joulecast.app.integrations.openmetrics import openmetrics_text
+from joulecast.app.exports.openmetrics import openmetrics_text
 
 
 @pytest.fixture(scope="module")

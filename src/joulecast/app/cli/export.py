@@ -30,7 +30,7 @@ def export_openmetrics(
     ] = None,
 ) -> None:
     """Write the figures as OpenMetrics text, as for the textfile collector of node_exporter (OUT.prom)."""
-    from joulecast.app.integrations.openmetrics import openmetrics_text, write_openmetrics
+    from joulecast.app.exports.openmetrics import openmetrics_text, write_openmetrics
 
     if out is None:
         typer.echo(openmetrics_text(source), nl=False)
@@ -59,7 +59,7 @@ def export_wandb(
 def _logger(tool: str) -> Callable[..., list[str]]:
     """The function that logs into a tool, which its user has installed."""
     try:
-        module: Mapping[str, Any] = vars(import_module(f"joulecast.app.integrations.{tool}"))
+        module: Mapping[str, Any] = vars(import_module(f"joulecast.app.exports.{tool}"))
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] != tool:
             raise

@@ -7,7 +7,7 @@ from typing import Any
 import mlflow
 
 from joulecast.app.api.arguments import Records
-from joulecast.app.integrations.exported import exported, grouped
+from joulecast.app.exports.exported import exported, grouped
 
 
 def log(source: Records | Mapping[str, Any]) -> list[str]:
@@ -16,7 +16,7 @@ def log(source: Records | Mapping[str, Any]) -> list[str]:
     If a run of MLflow is active, it gets the figures. Otherwise each run record or forecast gets a new run.
 
     Args:
-        source: the same as for :func:`joulecast.app.integrations.exported.exported`.
+        source: the same as for :func:`joulecast.app.exports.exported.exported`.
 
     Returns:
         Ids of MLflow's runs.

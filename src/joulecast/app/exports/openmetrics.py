@@ -8,7 +8,7 @@ from prometheus_client.core import CollectorRegistry, GaugeMetricFamily
 from prometheus_client.openmetrics.exposition import generate_latest
 
 from joulecast.app.api.arguments import AnyPath, Records
-from joulecast.app.integrations.exported import Exported, exported
+from joulecast.app.exports.exported import Exported, exported
 from joulecast.runs.files.writing import written_aside
 
 
@@ -42,7 +42,7 @@ def openmetrics_text(source: Records | Mapping[str, Any]) -> str:
     """OpenMetrics text of run records, or of a forecast.
 
     Args:
-        source: the same as for :func:`joulecast.app.integrations.exported.exported`.
+        source: the same as for :func:`joulecast.app.exports.exported.exported`.
 
     Raises:
         JoulecastError: there is nothing to export.

@@ -7,14 +7,14 @@ from typing import Any
 import wandb
 
 from joulecast.app.api.arguments import Records
-from joulecast.app.integrations.exported import exported, grouped
+from joulecast.app.exports.exported import exported, grouped
 
 
 def log(source: Records | Mapping[str, Any], **options: Any) -> list[str]:
     """Log run records, or a forecast, into Weights & Biases.
 
     Args:
-        source: the same as for :func:`joulecast.app.integrations.exported.exported`.
+        source: the same as for :func:`joulecast.app.exports.exported.exported`.
         options: options of ``wandb.init``, such as ``project`` and ``mode``.
 
     Returns:

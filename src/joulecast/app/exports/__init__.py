@@ -1,0 +1,1 @@
+"""Exports of runs and forecasts to other tools."""
