@@ -201,9 +201,10 @@ def split_context(graph: OpGraph, placements: Placements, axis: str, size: int) 
                     )
                 placement[axis] = name
     if not found:
+        is_written_out = any(op.kind == "softmax" for op in graph.ops)
+        way_out = "take --attention fused, or " if is_written_out else ""
         raise JoulecastError(
-            f"strategy: cp: {graph.name} has no attention in one kernel; take attention=fused, or leave "
-            "cp out"
+            f"strategy: cp: {graph.name} has no attention in one kernel; {way_out}leave cp out"
         )
 
 
