@@ -71,17 +71,6 @@ metric
 batch_size_only
 power_limit_only
 
-# Hugging Face's and Lightning's trainers call these.
-JoulecastCallback
-on_train_begin
-on_train_start
-on_train_end
-on_train_epoch_end
-on_log
-on_exception
-control
-pl_module
-
 # Typer calls these, by the names of their commands.
 export_openmetrics
 export_mlflow

@@ -96,7 +96,7 @@ def _summary(fits: Sequence[EnergyModel]) -> dict[str, Any]:
             summary |= {
                 "time": asdict(fit.mc2.time),
                 "power": None if fit.mc2.power is None else asdict(fit.mc2.power),
-                "units": "s, s/sample, s/byte, W, J/sample; tau, c, m, o and e by network",
+                "units": "s, s/sample, s/byte, W, J/sample; tau, c, s, m, o and e by network",
             }
         if isinstance(fit, MC2OnPhases):
             summary["phases"] = fit.mc2.coefficients()

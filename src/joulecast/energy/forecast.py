@@ -211,10 +211,12 @@ def asked_counts(of_workload: pd.DataFrame, asked: Scale, knows_exchange: bool) 
     counts that were run are taken instead.
 
     Raises:
-        JoulecastError: the GPUs do not fill whole nodes, or the number of GPUs of a node is not known.
+        JoulecastError: the GPUs do not fill whole nodes, or the number of GPUs of a node is not known or not
+            that of the records.
     """
     if asked.nodes or asked.gpus:
         return counts(of_workload, asked)
+    gpus_per_node(of_workload, asked.gpus_per_node)
     ran = {int(count) for count in of_workload["nodes"]}
     return usual_counts(ran) if knows_exchange else sorted(ran)
 

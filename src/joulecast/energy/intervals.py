@@ -190,9 +190,15 @@ def left_out_widths(
 
 def _half_of(errors: pd.DataFrame) -> pd.Series:
     """The size that holds 90 % of the errors, and one more, for each column."""
-    level = (0.9 * (1 + 1 / errors.count().clip(lower=1))).clip(upper=1.0)
-    sizes = errors.abs()
-    return pd.Series({c: sizes[c].quantile(level[c], interpolation="higher") for c in sizes})
+    known = {column: np.sort(errors[column].abs().dropna()) for column in errors}
+    return pd.Series(
+        {
+            column: sizes[min(len(sizes), math.ceil(0.9 * (len(sizes) + 1))) - 1]
+            if len(sizes)
+            else math.nan
+            for column, sizes in known.items()
+        }
+    )
 
 
 def own_errors(asked: pd.DataFrame, own: pd.DataFrame, predict: Predict, time: str) -> pd.Series:

@@ -6,6 +6,7 @@ run, as it was measured). Figures that were ``measured`` are called ``recorded``
 """
 
 import json
+import lzma
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -137,7 +138,9 @@ def pack(
     infos = [info for info, _ in runs]
     with directory_written_aside(target) as partial:
         packed = partial / RECORDS_FILE
-        with ZipFile(packed, "w", ZIP_DEFLATED, compresslevel=9) as archive:
+        with ZipFile(
+            packed, "w", ZIP_DEFLATED, compresslevel=9, strict_timestamps=False
+        ) as archive:
             for info, folder in runs:
                 read_record(folder)
                 for file in sorted(folder.iterdir()):
@@ -205,8 +208,8 @@ def read_campaign(folder: Path) -> CampaignInfo:
 
 def _unpacked(folder: Path, out: Path, ending: str = "") -> list[tuple[Path, RunInfo]]:
     """Unpack the archive of a campaign: the files whose names end with ``ending``. Returns the folders of
-    the runs, and their facts."""
-    packed = folder / RECORDS_FILE
+    the runs, and their facts as recorded ones."""
+    campaign, packed = read_campaign(folder), folder / RECORDS_FILE
     try:
         with ZipFile(packed) as archive:
             wanted = [file for file in archive.infolist() if file.filename.endswith(ending)]
@@ -216,17 +219,24 @@ def _unpacked(folder: Path, out: Path, ending: str = "") -> list[tuple[Path, Run
                 )
             # A name that leads out of the folder loses its dots here.
             archive.extractall(out, wanted)
-    except (BadZipFile, NotImplementedError, OSError, zlib.error) as error:
+    except (BadZipFile, RuntimeError, OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise JoulecastError(f"{packed}: cannot be unpacked ({error})") from None
     try:
-        runs = [(each, read_info(each)) for each in sorted(out.iterdir())]
+        runs = [(each, read_info(each)) for each in sorted(out.iterdir()) if each.is_dir()]
     except JoulecastError as error:
-        raise JoulecastError(f"{packed}: {error}") from None
+        # Its advice is to repeat the run, which nobody can who has the archive alone.
+        said = str(error).partition("; delete ")[0].replace(f"{out}/", "")
+        raise JoulecastError(f"{packed}: {said}") from None
+    if len(runs) != campaign.runs:
+        raise JoulecastError(
+            f"{packed}: has {len(runs)} runs, {CAMPAIGN_FILE} says {campaign.runs}"
+        )
     for each, info in runs:
         # Someone else's data: its names become folders and wildcards here.
         if info.spec.run != each.name or not RUN_NAME.fullmatch(each.name):
             raise JoulecastError(f"{packed}: `{info.spec.run}` is no name of a run")
-    return runs
+    sha256 = sha256_of(folder / CAMPAIGN_FILE)
+    return [(each, _as_recorded(info, campaign, sha256)) for each, info in runs]
 
 
 def _as_recorded(info: RunInfo, campaign: CampaignInfo, sha256: str) -> RunInfo:
@@ -259,10 +269,8 @@ def recorded_infos(folder: Path) -> list[RunInfo]:
     Raises:
         JoulecastError: an error of :func:`read_campaign`.
     """
-    campaign, sha256 = read_campaign(folder), sha256_of(folder / CAMPAIGN_FILE)
     with TemporaryDirectory(prefix="joulecast-replay-") as scratch:
-        runs = _unpacked(folder, Path(scratch), "/run.json")
-    return [_as_recorded(info, campaign, sha256) for _, info in runs]
+        return [info for _, info in _unpacked(folder, Path(scratch), "/run.json")]
 
 
 def plain_note(note: str) -> str:
@@ -275,11 +283,10 @@ def unpack_all(folder: Path, out: Path) -> list[Path]:
 
     A new folder ``out`` appears with all runs, or not at all.
     """
-    campaign, sha256 = read_campaign(folder), sha256_of(folder / CAMPAIGN_FILE)
     with directory_added_to(out) as partial:
         runs = _unpacked(folder, partial)
         for each, info in runs:
-            write_info(each, _as_recorded(info, campaign, sha256))
+            write_info(each, info)
     return [out / each.name for each, _ in runs]
 
 

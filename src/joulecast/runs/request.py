@@ -258,8 +258,8 @@ class Scale(Request):
     gpus_per_node: int | None = Field(
         default=None,
         ge=1,
-        description="GPUs in each node (without GPUs: ranks). By default as many as the records say, or as "
-        "many as ran on one host.",
+        description="GPUs that a node has (without GPUs: ranks). By default as many as ran on one host. "
+        "Records of whole nodes say it themselves.",
     )
 
     @model_validator(mode="after")

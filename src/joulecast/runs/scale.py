@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from joulecast.errors import JoulecastError
-from joulecast.quantities import counted, is_number
+from joulecast.quantities import counted, is_number, listed
 from joulecast.runs.request import Scale
 
 _UNITS = {"GPUs": "GPU", "ranks": "rank"}
@@ -67,16 +67,16 @@ def gpus_per_node(of_workload: pd.DataFrame, asked: int | None = None) -> int | 
     """
     if is_observed(of_workload):
         return asked or int(of_workload["ranks_per_host"].max())
-    known = of_workload.get("accelerators_per_node", pd.Series(dtype=float)).dropna()
-    if known.empty:
-        return asked
-    per_node = int(known.max())
-    if asked not in (None, per_node):
+    column = of_workload.get("accelerators_per_node", pd.Series(dtype=float))
+    known = sorted({int(each) for each in column.dropna()})
+    if asked is None or not known:
+        return asked or (known[-1] if known else None)
+    if asked not in known:
         raise JoulecastError(
-            f"its runs are on nodes of {counted(per_node, 'GPU')}, and --gpus-per-node says {asked}; leave "
-            "it out"
+            f"its runs are on nodes of {listed(known)} {'GPU' if known == [1] else 'GPUs'}, and "
+            f"--gpus-per-node says {asked}; leave it out"
         )
-    return per_node
+    return asked
 
 
 def counts(of_workload: pd.DataFrame, asked: Scale) -> list[int]:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from joulecast.app.campaign.config import Config
@@ -124,8 +125,10 @@ def dry_run(project: Path, file: Path) -> int:
         project: folder of the Snakefile.
 
     Raises:
-        JoulecastError: Snakemake rejects the file. The error contains its message.
+        JoulecastError: Snakemake rejects the file, and the error contains its message; or it is missing.
     """
+    if find_spec("snakemake") is None:
+        raise JoulecastError("Snakemake is not installed here; install joulecast[campaign]")
     command = [sys.executable, "-m", "snakemake", "--dry-run", "--cores", "1"]
     command += ["--snakefile", str(project / "Snakefile"), "--configfile", str(file)]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -11,7 +11,7 @@ from joulecast.errors import JoulecastError
 # Names from outside may hold anything; a line of our own continues with two spaces.
 _BREAKS = re.compile(r"\n(?!  )|[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 
-_OF_CAMPAIGNS = ("torch", "torchvision", "mpi4py", "snakemake")
+_OF_CAMPAIGNS = ("torch", "torchvision", "mpi4py")
 """Packages that only the extra ``campaign`` installs."""
 
 
