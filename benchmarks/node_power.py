@@ -66,6 +66,7 @@ def fitted(runs: pd.DataFrame) -> list[MeteredNode]:
                 least_share=_least_share(own, paces),
                 runs=len(own),
                 energy_source=", ".join(sorted(own["energy_source"].dropna().unique())),
+                supply=own["supply"].iloc[0],
             )
         )
     return found

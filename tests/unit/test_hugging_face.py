@@ -110,6 +110,7 @@ def test_a_mixture_with_latent_attention(tmp_path: Path) -> None:
         ({}, "say how many a sample has"),
         ({"model_type": "mamba"}, "model_type `mamba` is not known"),
         ({"hidden_size": "wide"}, "hidden_size"),
+        ({"model_type": "qwen3_moe"}, "num_experts is missing"),
         ({"mlp_only_layers": [1], "model_type": "qwen3_moe"}, "mlp_only_layers"),
     ],
 )

@@ -777,3 +777,13 @@ def test_an_odd_repeat_widens_the_intervals_within_reason(tmp_path):
         assert all(row["energy_high_j"] < 8 * row["energy_j"] for row in answer["forecasts"])
     assert highs[0][0] == pytest.approx(1.06, abs=0.005)
     assert highs[0][0] < highs[1][0] < 2 and highs[1][1] < 4
+
+
+def test_a_slack_budget_of_estimates_changes_no_advice(tmp_path):
+    for ranks in (1, 2):
+        _own(tmp_path, f"tiny-n{ranks}-r1", ranks, {"computing": 0.1, "update": 0.01})
+    asked = {"records": tmp_path / "records", "samples": 1e4}
+    free = joulecast.advise("tiny", **asked)
+    slack = joulecast.advise("tiny", **asked, energy_budget_j="1GJ")
+    assert free["best"]["setting"] == slack["best"]["setting"]
+    assert not slack["best"]["extrapolation"]

@@ -133,3 +133,13 @@ def test_the_page_shows_what_the_command_prints(tmp_path, monkeypatch):
     assert said[1].exit_code == 0 and "no pause is worth" in said[1].output
     told = json.loads(CliRunner().invoke(app, [*commands[0].split(), "--json"]).output)
     assert joulecast.choose_start(**told["request"]) == told
+
+
+@pytest.mark.parametrize("first", ["0", "-0.2"])
+def test_a_start_that_costs_nothing_has_no_share_to_save(tmp_path, first):
+    file = written(tmp_path, [first, -1, 3, 3])
+    said = CliRunner().invoke(
+        app, ["when", "--hours", str(file), "--duration", "1h", "--energy", "1kWh", "--after", DAY]
+    )
+    assert said.exit_code == 0, said.output
+    assert "% less" not in said.output and "started later" in said.output

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import joulecast
 from joulecast.app.cli.main import app
 from joulecast.energy.node_power import MeteredNode, shipped_nodes
+from joulecast.energy.prices import from_wall
 from joulecast.energy.strategy_energy import rising_joules
 from joulecast.errors import JoulecastError
 from joulecast.runs.platforms import gpu_in, same_hardware
@@ -197,7 +198,9 @@ def test_search_ranks_by_the_objective(objective, key):
     assert [row[key] for row in rows] == sorted(row[key] for row in rows)
     for row in rows:
         assert row["joules_per_sample"] * row["global_batch"] == pytest.approx(row["step_j"])
-        rent, kwh = row["step_s"] / 3600 * 2 * 20, row["step_j"] / 3.6e6
+        # The meters of its nodes read behind the power supplies, as a forecast of such nodes says, too.
+        assert row["supply"] == "DC"
+        rent, kwh = row["step_s"] / 3600 * 2 * 20, row["step_j"] / 3.6e6 * from_wall("DC", None)[0]
         assert row["step_cost"] == pytest.approx(rent + kwh * 1.5 * 0.3)
 
 

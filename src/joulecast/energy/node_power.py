@@ -73,6 +73,7 @@ class MeteredNode:
         least_share: the lowest computing share of the runs.
         runs: number of fitted runs.
         energy_source: source of their energies: imported, measured, ...
+        supply: whether the meters read before (``AC``) or behind (``DC``) the power supplies.
     """
 
     platform: str
@@ -86,6 +87,7 @@ class MeteredNode:
     least_share: float
     runs: int
     energy_source: str
+    supply: str | None = None
 
     @property
     def full_w(self) -> float:

@@ -41,6 +41,7 @@ class StepEnergy:
         why_no_interval: why there is no interval, or what the interval does not contain.
         rests_on: the runs from which the powers come, and which of their values are used for this step.
         gpus_w: the part of the power that the GPUs in use draw, if their description says it.
+        supply: ``DC`` if the meters of the node type read behind the power supplies.
     """
 
     joules: float | None
@@ -52,6 +53,7 @@ class StepEnergy:
     why_no_interval: str = ""
     rests_on: str = ""
     gpus_w: float | None = None
+    supply: str | None = None
 
     @property
     def label(self) -> str | None:
@@ -69,6 +71,7 @@ class StepEnergy:
             "energy_source": self.label,
             "energy_rests_on": self.rests_on or None,
             "gpus_power_w": self.gpus_w,
+            "supply": self.supply,
             "why_no_energy": None if known else self.reason,
             "why_no_energy_interval": (self.why_no_interval or None) if known else None,
         }
@@ -90,6 +93,13 @@ def _used(platform: Platform, devices: int) -> list[int]:
 def node_count(platform: Platform, devices: int) -> int:
     """Number of nodes that ``devices`` take. A node that is partly used counts as one."""
     return len(_used(platform, devices))
+
+
+def supply_of(platform: Platform) -> str | None:
+    """``DC`` if the powers of a platform come from meters behind the power supplies of its nodes."""
+    node = _of_hardware(shipped_nodes(), platform)
+    of_such = node is not None and node.gpus == platform.require_cluster().devices_per_node
+    return node.supply if node is not None and of_such else None
 
 
 def rising_joules(
@@ -187,7 +197,11 @@ def _node_energy(simulation: Simulation, node: MeteredNode) -> StepEnergy:
         _used(platform, simulation.strategy.devices), min(1.0, max(0.0, share)), per_node
     )
     energy = StepEnergy(
-        power.watts * step_s, node.energy_source, power_w=power.watts, rests_on=power.rests_on
+        power.watts * step_s,
+        node.energy_source,
+        power_w=power.watts,
+        rests_on=power.rests_on,
+        supply=node.supply,
     )
     down, up = math.log(power.watts / power.low_w), math.log(power.high_w / power.watts)
     return _with_interval(energy, simulation, down, up)
@@ -316,7 +330,7 @@ def energy_of_steps(simulation: Simulation, steps: int = 1) -> dict[str, Any]:
     Returns:
         ``time_s`` and ``energy_j`` with the ends of their 90 % intervals (``time_low_s``, ...). Each is
         ``None`` if it is not known, with ``why_no_energy`` and ``why_no_interval``. Also
-        ``energy_source``.
+        ``energy_source`` and ``supply``.
     """
     energy = simulation_energy(simulation)
     ends = simulation.interval_s
@@ -333,6 +347,7 @@ def energy_of_steps(simulation: Simulation, steps: int = 1) -> dict[str, Any]:
     return {
         **{name: None if each is None else steps * each for name, each in of_step.items()},
         "energy_source": energy.label,
+        "supply": energy.supply,
         "why_no_energy": None if energy.joules is not None else energy.reason,
         "why_no_interval": NO_INTERVAL if ends is None else energy.why_no_interval or None,
     }

@@ -15,6 +15,7 @@ _FAMILIES = {
     **dict.fromkeys(("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe"), "llama"),
     **dict.fromkeys(("deepseek_v3", "gpt_oss"), "llama"),
 }
+_MIXTURES = ("mixtral", "qwen3_moe", "deepseek_v3", "gpt_oss")
 
 
 def _named(*names: str) -> Any:
@@ -72,6 +73,10 @@ def read_hugging_face(path: Path) -> tuple[str, dict[str, Any]]:
     for key, value in _IN_ALL_LAYERS.items():
         if content.get(key, value) != value:
             raise JoulecastError(f"{path}: {key}: {content[key]}: only {value} is known here")
+    if found.model_type in _MIXTURES and not found.experts:
+        raise JoulecastError(
+            f"{path}: {found.model_type} is a mixture of experts, and num_experts is missing"
+        )
     sizes = found.model_dump(exclude={"model_type"}, exclude_none=True)
     if not found.experts:
         # All layers have the same MLP, and a key behind the path may give it another size.

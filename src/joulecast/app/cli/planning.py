@@ -57,8 +57,10 @@ def when(request: StartRequest, as_json: AsJson = False) -> None:
         costs = "" if way["cost"] is None else f", {way['cost']:,.2f} in money"
         (mass,) = masses(way["co2_kg"])
         emits = "" if way["co2_kg"] is None else f", {mass} CO2e"
-        saved = chosen["now"][key] - way[key]
-        less = "" if saved <= 0 else f": {100 * saved / abs(chosen['now'][key]):.0f} % less {what}"
+        now = chosen["now"][key]
+        # Of nothing, or of what is paid out, there is no share.
+        share = 100 * (1 - way[key] / now) if now > 0 else 0.0
+        less = "" if share <= 0 else f": {share:.0f} % less {what}"
         typer.echo(f"{ways[name]}: {way['start']} to {way['end']}{costs}{emits}{less}")
     if "best" not in shown:
         typer.echo("no later start is better")

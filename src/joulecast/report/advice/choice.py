@@ -209,7 +209,9 @@ def _holds(candidate: Candidate, quantity: str, budget: float) -> bool:
 def _aim(kept: Sequence[Candidate], limit: Limit) -> _Aim:
     least = limit.least
     known = [c for c in kept if c.ends(least)[0] is not None]
-    if limit.objective is None and any("estimated" in (c.source_of(least) or "") for c in known):
+    amounts = {least, *limit.budgets} - {"time"}
+    sources = {c.source_of(amount) or "" for c in kept for amount in amounts}
+    if limit.objective is None and any("estimated" in source for source in sources):
         only_run = len({candidate.times_beyond > 1 for candidate in kept}) > 1
         return _Aim("time", "expected time" + _ON_RUN * only_run, None, True, only_run)
     if known:

@@ -201,6 +201,7 @@ def _row(
         "runs": 0,
         "runs_with_energy": 0,
         "energy_source": energy.label,
+        "supply": energy.supply,
         "why_no_energy": energy.reason or None,
         "extrapolation": (),
         "rests_on": f"{known.network} at {precision} on {devices} x {step.platform.name}, "

@@ -3,8 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from joulecast.energy.prices import Prices, costs
-from joulecast.energy.strategy_energy import node_count, rising_joules, simulation_energy
+from joulecast.energy.prices import Prices, costs, from_wall
+from joulecast.energy.strategy_energy import (
+    node_count,
+    rising_joules,
+    simulation_energy,
+    supply_of,
+)
 from joulecast.errors import JoulecastError
 from joulecast.quantities import steady
 from joulecast.runs.platforms import Platform
@@ -18,7 +23,8 @@ def _row(simulation: Simulation, prices: Prices) -> dict[str, Any]:
     joules, step_s = energy.joules, simulation.step_s
     devices = simulation.strategy.devices
     nodes = node_count(simulation.platform, devices)
-    paid = costs(prices, [step_s], [joules], nodes, devices, energy.label)
+    wall = from_wall(energy.supply, None)
+    paid = costs(prices, [step_s], [joules], nodes, devices, energy.label, wall)
     return {
         **simulation.as_json(),
         **energy.as_json(),
@@ -59,12 +65,13 @@ def rising_value(
     joules = rising_joules(platform, precision, devices)
     if joules is None:
         return None
+    wall, *_ = from_wall(supply_of(platform), None)
     values: dict[str, Value] = {
         "energy": joules,
         "co2": joules,
         "edp": lambda step_s, computing_s: step_s * joules(step_s, computing_s),
         "cost": lambda step_s, computing_s: (
-            prices.money(step_s, joules(step_s, computing_s), nodes, devices) or 0.0
+            prices.money(step_s, wall * joules(step_s, computing_s), nodes, devices) or 0.0
         ),
     }
     return values[objective]
