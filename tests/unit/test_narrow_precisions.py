@@ -80,7 +80,7 @@ def test_positions_on_two_devices_halve_what_each_computes_and_keeps() -> None:
 
 
 def test_positions_need_attention_in_one_kernel() -> None:
-    with pytest.raises(JoulecastError, match="attention=fused"):
+    with pytest.raises(JoulecastError, match="--attention fused"):
         simulated("cp=2", attention="eager")
     with pytest.raises(JoulecastError, match="cp=3 does not divide the 4096 positions"):
         simulated("cp=3")
