@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from joulecast.energy.allreduce_cost import FORMS, choose_form
 from joulecast.energy.evaluation import evaluate
-from joulecast.energy.intervals import outside_of, width_of_counts
+from joulecast.energy.intervals import conformal_width, outside_of, width_of_counts
 from joulecast.energy.mc2_stages import StageMC2
 from joulecast.energy.proportional_models import MODELS, Context
 from joulecast.energy.splits import SPLITS
@@ -423,3 +423,13 @@ def test_batches_are_held_out_where_there_is_one_node_count():
     assert held_out[:3] == [{"big-1-4-1"}, {"big-1-8-1", "big-1-8-2"}, {"big-1-16-1"}]
     assert len(held_out) == 6
     assert not [*SPLITS["leave-one-batch-out"](of_one[of_one["batch"] > 4])]
+
+
+@given(st.lists(st.floats(0, 10), min_size=1, max_size=60))
+def test_a_width_holds_nine_of_ten_errors_and_one_more_and_is_the_least_that_does(sizes):
+    width, needed = conformal_width(sizes), 0.9 * (len(sizes) + 1)
+    if len(sizes) < 9:
+        assert width == max(sizes)
+    else:
+        assert sum(size <= width for size in sizes) >= needed
+        assert sum(size < width for size in sizes) < needed

@@ -11,7 +11,7 @@ quadrature: for node counts beyond them (:func:`width_of_counts`), and for every
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -181,24 +181,20 @@ def left_out_widths(
         for time, of_time in missed.items():
             of_time.append(log_errors(predict(judged, time), judged))
     if len(counts) > 1:
-        return {time: _half_of(pd.concat(m)) for time, m in missed.items()}
+        sizes = {time: pd.concat(m).abs() for time, m in missed.items()}
+        return {t: of.apply(lambda each: conformal_width(each.dropna())) for t, of in sizes.items()}
     spreads = {time: log_errors(full(training, time), training).std() for time in TIME}
     # Of one run, about the mean of many.
     repeats = REPEATS / math.sqrt(2)
     return {time: np.hypot(Z90 * s.fillna(0.0), repeats) for time, s in spreads.items()}
 
 
-def _half_of(errors: pd.DataFrame) -> pd.Series:
-    """The size that holds 90 % of the errors, and one more, for each column."""
-    known = {column: np.sort(errors[column].abs().dropna()) for column in errors}
-    return pd.Series(
-        {
-            column: sizes[min(len(sizes), math.ceil(0.9 * (len(sizes) + 1))) - 1]
-            if len(sizes)
-            else math.nan
-            for column, sizes in known.items()
-        }
-    )
+def conformal_width(sizes: Iterable[float]) -> float:
+    """The least width that holds 90 % of some errors, and one more error. Of fewer than nine errors, it is
+    the largest; without errors, NaN."""
+    found = sorted(sizes)
+    place = min(len(found), math.ceil(0.9 * (len(found) + 1)))
+    return found[place - 1] if found else math.nan
 
 
 def own_errors(asked: pd.DataFrame, own: pd.DataFrame, predict: Predict, time: str) -> pd.Series:

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from joulecast.energy.campaign_fit import KnownRuns
 from joulecast.energy.forecast import forecast_table
+from joulecast.energy.intervals import conformal_width
 from joulecast.energy.prices import Prices
 from joulecast.energy.request import PricesSection, Scales
 from joulecast.errors import JoulecastError
@@ -208,15 +209,15 @@ def widths_by_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, float]:
         name, was, low, high = (
             _QUANTITIES[quantity].format(end) for end in ("", "_was", "_low", "_high")
         )
-        scores = sorted(
+        scores = [
             # In half widths of the model, whose intervals these may have widened already.
             _in_half_widths(row[name], row[was], row[low], row[high])
             * row["widths"].get(quantity, 1.0)
             for row in settings.values()
             if row["basis"] == "fitted" and None not in (row[name], row[was], row[low], row[high])
-        )
+        ]
         if len(scores) >= _FEWEST:
-            found[quantity] = scores[math.ceil(0.9 * (len(scores) + 1)) - 1]
+            found[quantity] = conformal_width(scores)
     return found
 
 

@@ -98,8 +98,9 @@ def node_count(platform: Platform, devices: int) -> int:
 def supply_of(platform: Platform) -> str | None:
     """``DC`` if the powers of a platform come from meters behind the power supplies of its nodes."""
     node = _of_hardware(shipped_nodes(), platform)
-    of_such = node is not None and node.gpus == platform.require_cluster().devices_per_node
-    return node.supply if node is not None and of_such else None
+    if node is None or node.gpus != platform.require_cluster().devices_per_node:
+        return None
+    return node.supply
 
 
 def rising_joules(

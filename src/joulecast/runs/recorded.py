@@ -224,7 +224,7 @@ def _unpacked(folder: Path, out: Path, ending: str = "") -> list[tuple[Path, Run
     try:
         runs = [(each, read_info(each)) for each in sorted(out.iterdir()) if each.is_dir()]
     except JoulecastError as error:
-        # Its advice is to repeat the run, which nobody can who has the archive alone.
+        # It advises to repeat the run. A reader of the archive cannot.
         said = str(error).partition("; delete ")[0].replace(f"{out}/", "")
         raise JoulecastError(f"{packed}: {said}") from None
     if len(runs) != campaign.runs:
