@@ -20,7 +20,7 @@ from joulecast.runs.spec import Calibration
 # Runs that load no torch; they are measured in this order.
 RUNS = ("idle-n1", "allreduce-n2", "sleeping_rank-n2")
 LONG = ("--config", "calibration={idle_s: 1, sleeping_rank_s: 120}", AT_ONCE)
-SHORT = ("--config", "calibration={idle_s: 1, sleeping_rank_s: 1}", AT_ONCE)
+SHORT = ("--config", "calibration={idle_s: 1, sleeping_rank_s: 5}", AT_ONCE)
 
 
 def _records(folder):
@@ -35,8 +35,10 @@ ASKED = ("--", *(f"results/minimal/records/{run}" for run in RUNS))
 
 
 def _samples(folder):
-    """What the samplers of the last run write, of all its attempts that left something."""
-    return set(folder.glob(f"results/minimal/records/.{LAST}-scratch-*/*.samples"))
+    """What the samplers of the last run have written, of all its attempts that left something. A file is
+    empty before its sampler is at work: the rank makes it."""
+    found = folder.glob(f"results/minimal/records/.{LAST}-scratch-*/*.samples")
+    return {path for path in found if path.stat().st_size}
 
 
 def _left(folder):
@@ -57,9 +59,9 @@ def _kill(folder, first, victim):
     elif victim == "group":
         os.killpg(first.pid, signal.SIGKILL)
     else:
-        word = f"joulecast.measure.{victim}"
-        found = [p for p in _left(folder) if word in (p.info["cmdline"] or [])]
-        found[-1].kill()
+        word = "joulecast.measure.power.sampler"
+        (sampler,) = [p for p in _left(folder) if word in (p.info["cmdline"] or [])]
+        (sampler if victim == "sampler" else sampler.parent()).kill()
 
 
 def _start(folder, lasting, out):
@@ -75,7 +77,8 @@ def _start(folder, lasting, out):
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 200
-    while not _samples(folder) - older and first.poll() is None and time.monotonic() < deadline:
+    while not _samples(folder) - older:
+        assert first.poll() is None and time.monotonic() < deadline
         time.sleep(0.05)
     return first
 
@@ -102,7 +105,7 @@ def test_a_campaign_that_is_killed_in_parts_leaves_nothing_and_goes_on(folder):
     Nothing that had ended is lost or repeated, no process and no lock stays, and the campaign ends."""
     ended = {}
     with open(folder / "out", "w") as out:
-        for victim in ("Ctrl-C", "snakemake", "group", "training"):
+        for victim in ("Ctrl-C", "snakemake", "group", "rank"):
             first = _start(folder, LONG, out)
             if victim == "Ctrl-C":
                 second = snakemake(folder, *MINIMAL, *LONG, *ASKED)
@@ -116,12 +119,13 @@ def test_a_campaign_that_is_killed_in_parts_leaves_nothing_and_goes_on(folder):
             if victim in ("snakemake", "group"):
                 assert snakemake(folder, *MINIMAL, "--unlock").returncode == 0
         last = _start(folder, SHORT, out)
-        _kill(folder, last, "power.sampler")
+        _kill(folder, last, "sampler")
         assert last.wait(90) == 0, "a run without its energy is a run"
     _wait_for_none(folder)
     after = _records(folder)
     assert set(after) == set(RUNS) and ended.items() <= after.items()
-    assert not _samples(folder), "an attempt that was killed left its scratch"
+    left = list(folder.glob(f"results/minimal/records/.{LAST}-scratch-*"))
+    assert not left, "an attempt that was killed left its scratch"
     info = read_record(folder / f"results/minimal/records/{LAST}").info
     assert "SIGKILL" in str([meter.reason for meter in info.meters])
 
