@@ -110,6 +110,7 @@ def test_a_mixture_with_latent_attention(tmp_path: Path) -> None:
         ({}, "say how many a sample has"),
         ({"model_type": "mamba"}, "model_type `mamba` is not known"),
         ({"hidden_size": "wide"}, "hidden_size"),
+        ({"num_hidden_layers": None}, "num_hidden_layers"),
         ({"model_type": "qwen3_moe"}, "num_experts is missing"),
         ({"mlp_only_layers": [1], "model_type": "qwen3_moe"}, "mlp_only_layers"),
     ],
@@ -121,3 +122,11 @@ def test_what_is_not_known_is_refused_with_the_file(
         op_graph(network(tmp_path, **config))
     with pytest.raises(JoulecastError, match="no such Hugging Face configuration"):
         op_graph(f"hf:{tmp_path}/nothing.json")
+
+
+def test_a_configuration_that_is_given_as_an_op_graph_is_asked_for_by_its_prefix(
+    tmp_path: Path,
+) -> None:
+    path = network(tmp_path).removeprefix("hf:")
+    with pytest.raises(JoulecastError, match=f"give it as hf:{path}"):
+        op_graph(path)

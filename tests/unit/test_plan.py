@@ -48,6 +48,13 @@ def test_every_setting_is_weighed_and_priced_by_its_platform():
     assert planned["best"]["on_front"]
 
 
+@pytest.mark.parametrize("devices", ["4:4", "16:16"])
+def test_a_choice_that_may_not_fit_says_so(devices):
+    planned = plan("a100-80gb-sxm", network="llama-7b", devices=devices, batch=512)
+    said = any("may not fit" in warning for warning in planned["warnings"])
+    assert said == planned["best"]["near_memory_limit"] == (devices == "4:4")
+
+
 def test_a_setting_is_the_step_that_simulate_gives():
     for row in plan("h100-sxm", "a100-80gb-sxm", power_limits="100,70")["candidates"]:
         step = joulecast.simulate_step(

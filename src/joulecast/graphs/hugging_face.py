@@ -18,11 +18,12 @@ _FAMILIES = {
 _MIXTURES = ("mixtral", "qwen3_moe", "deepseek_v3", "gpt_oss")
 
 
-def _named(*names: str) -> Any:
-    return Field(None, validation_alias=AliasChoices(*names))
+def _named(*names: str, default: Any = None) -> Any:
+    return Field(default, validation_alias=AliasChoices(*names))
 
 
 _Count = Annotated[int, Field(ge=0)] | None
+_Size = Annotated[int, Field(ge=1)]
 
 
 class _Config(BaseModel):
@@ -31,9 +32,9 @@ class _Config(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     model_type: str
-    layers: _Count = _named("num_hidden_layers", "n_layer")
-    hidden: _Count = _named("hidden_size", "n_embd")
-    heads: _Count = _named("num_attention_heads", "n_head")
+    layers: _Size = _named("num_hidden_layers", "n_layer", default=...)
+    hidden: _Size = _named("hidden_size", "n_embd", default=...)
+    heads: _Size = _named("num_attention_heads", "n_head", default=...)
     kv_heads: _Count = _named("num_key_value_heads")
     ffn: _Count = _named("moe_intermediate_size", "intermediate_size", "ffn_dim", "n_inner")
     dense_ffn: _Count = _named("intermediate_size")

@@ -362,7 +362,12 @@ def read_graph(path: Path) -> OpGraph:
     Raises:
         JoulecastError: the file is missing or has no graph, or :func:`checked` refuses the graph.
     """
-    content = validated(_CONTENT, read_json_object(path, "op graph"), f"{path}: is no op graph")
+    given = read_json_object(path, "op graph")
+    if "model_type" in given:
+        raise JoulecastError(
+            f"{path}: is a configuration from the Hugging Face hub; give it as hf:{path}"
+        )
+    content = validated(_CONTENT, given, f"{path}: is no op graph")
     graph = OpGraph(
         name=content.name,
         ops=tuple(content.ops),

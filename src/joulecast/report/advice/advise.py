@@ -179,6 +179,11 @@ def _as_json(limit: AdviceRequest | PlanRequest, found: Weighed, choice: Choice)
             f"some settings are up to {digits(beyond)} times larger than the largest run, as asked. No error "
             "of forecasts so far beyond the runs is known"
         )
+    if best is not None and best.near_memory_limit:
+        warnings.append(
+            "the choice comes near a device's memory, and may not fit; `joulecast search` with these devices "
+            "and this batch lists slower strategies that leave more room"
+        )
     why_counts = "as asked"
     if isinstance(limit, AdviceRequest) and not limit.nodes and not limit.gpus:
         is_beyond = any(candidate.times_beyond > 1 for candidate in candidates)

@@ -169,10 +169,10 @@ class PlanRequest(SimulatedTraining, WithPrices, Limit):
         unknown = self.price_gpu_hour.keys() - {"", *self.platform}
         if unknown:
             raise ValueError(
-                f"price-gpu-hour: {sorted(unknown)[0]} is none of the platforms; name them as they are "
+                f"--price-gpu-hour: {sorted(unknown)[0]} is none of the platforms; name them as they are "
                 f"given: {', '.join(self.platform)}"
             )
         missing = [name for name in self.platform if name not in self.price_gpu_hour]
         if self.price_gpu_hour and "" not in self.price_gpu_hour and missing:
-            raise ValueError(f"price-gpu-hour: {missing[0]} has none; give one for each platform")
+            raise ValueError(f"--price-gpu-hour: {missing[0]} has none; give one for each platform")
         return self
