@@ -331,8 +331,8 @@ def test_a_folder_that_cannot_be_written_is_said_before_the_start(tmp_path):
 
 COUNTER = """
 import os, sys, time
-factor, jump = map(float, sys.argv[1:])
-drawn = 100 * factor * (time.time() - os.stat("counter.py").st_mtime)
+jump = float(sys.argv[1])
+drawn = 100 * (time.time() - os.stat("counter.py").st_mtime)
 print(drawn + jump * os.path.exists("jumps"), "J")
 """
 
@@ -340,12 +340,9 @@ print(drawn + jump * os.path.exists("jumps"), "J")
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([sys.executable, "counter.py", "1", "2e6"], "it restarted or is broken"),
-        ([sys.executable, "counter.py", "20000", "0"], "it restarted or is broken"),
-        ([sys.executable, "counter.py", "5e-5", "0"], "it restarted or is broken"),
-        (["echo", "2000000 W"], "it reads 2e+06 W"),
+        ([sys.executable, "counter.py", "2e6"], "it restarted or is broken"),
         (["cat", "board"], "it reads 0 W"),
-        ([sys.executable, "counter.py", "1", "0"], None),
+        ([sys.executable, "counter.py", "0"], None),
     ],
 )
 def test_no_impossible_power_is_measured(tmp_path, words, said):
