@@ -21,11 +21,9 @@ from joulecast.quantities import digits, is_number
 PAGE = Path(__file__).parents[1] / "docs/how-good.md"
 HEAD = """# How good
 
-Below each table stands the command that makes its figures again, with the machine, the day and the commit.
-`benchmarks/how_good.py` makes this page from `benchmarks/measured/`; no figure is written by hand. Of a
-campaign's tables (`results/`), only the rows with sums and means are here.
+Below each table stands the command that makes its figures again, with the day, the commit and the machine.
+`benchmarks/how_good.py` makes this page from `benchmarks/measured/`; no figure is written by hand.
 """
-
 
 @dataclass(frozen=True)
 class Kept:
@@ -43,7 +41,6 @@ class Kept:
     of: str | None = None
     where: Mapping[str, Sequence[Any]] | None = None
     spread: tuple[str, str] | None = None
-
 
 @dataclass(frozen=True)
 class Brief:
@@ -63,7 +60,6 @@ class Brief:
     rivals: tuple[str, Sequence[str]] | None = None
     peer_is: str = ""
 
-
 ENERGY = {
     "split": "held out",
     "time": "time of the judged run",
@@ -71,6 +67,7 @@ ENERGY = {
 }
 MODELS = ["MC2", "LP1", "LP2", "LP3", "LP4", "Fan", "energy power law"]
 TIME_MODELS = ["perfect-scaling", "power-law", "Amdahl", "Ernest", "Gaussian-process"]
+PLANNERS = ["joulecast exact", "PipeDream's optimizer", "block partition", "one order, exact", "MILP"]
 HELD_OUT = ["leave-one-node-count-out", "leave-one-workload-out", "extrapolation"]
 SECTIONS: dict[str, list[Kept]] = {
     "Energy and time": [
@@ -104,17 +101,11 @@ SECTIONS: dict[str, list[Kept]] = {
         Kept(
             "campaign_time",
             "Time on this machine's emulated nodes, per setting",
-            "The default campaign. Without a meter its energy is estimated, and judges no model.",
-            {
-                "workload": "workload",
-                "nodes": "nodes",
-                "split": "held out",
-                "measured_s": "measured (s)",
-                "predicted_s": "predicted (s)",
-                "error_percent": "error (%)",
-            },
+            "The default campaign. The errors of MC2's time are in percent, for each way to hold runs out.",
+            {"workload": "workload", "nodes": "nodes"},
             "tables/energy/time_error.parquet",
             {"model": ["MC2"], "split": HELD_OUT},
+            ("split", "error_percent"),
         ),
         Kept(
             "observed_scales",
@@ -128,9 +119,11 @@ SECTIONS: dict[str, list[Kept]] = {
             "simulator_real_gpus",
             "Measured steps on GPUs, simulated from the GPU's name",
             "Single GPUs (NeuSight), Megatron on up to 512 A100 (vTrain), FSDP (llm-foundry), a vendor's "
-            "recipes on up to 1,024 H100 and GB200 (Megatron-Bridge). Plain PyTorch on an H100 and an H200 "
-            "was measured by joulecast. We knew these steps when we chose the constants for them. The column "
-            "`after one measured step` has the error after a correction by one other step.",
+            "recipes on up to 1,024 H100 and GB200 (Megatron-Bridge), and plain PyTorch, measured by "
+            "joulecast. Some constants were fitted to these steps "
+            "([which](explanation/simulator.md#what-it-is-judged-on)), and we knew the steps of plain PyTorch when we "
+            "chose its constants. The column `after one measured step` has the error after a correction by "
+            "one other step.",
             {
                 "data": "data",
                 "gpu": "GPU",
@@ -140,7 +133,7 @@ SECTIONS: dict[str, list[Kept]] = {
                 "worst_percent": "worst (%)",
                 "covered_percent": "inside the 90 % interval (%)",
                 "one_step_error_percent": "after one measured step (%)",
-                "called_out_of_memory": "called out of memory",
+
                 "peer_error_percent": "its own authors' simulator (%)",
             },
             "tables/simulator/simulator_real_gpus.parquet",
@@ -148,9 +141,8 @@ SECTIONS: dict[str, list[Kept]] = {
         Kept(
             "simulator_error",
             "Steps on an emulated network, and of real training on two ranks",
-            "Means and maxima of groups of configurations. The paper has 3.0 %. Two simple predictions stand "
-            "next to ours: the sum of computing and communicating, and the larger of the two. The last "
-            "column says how far two measurements of the same step differ.",
+            "Two simple predictions stand next to ours: the sum of computing and communicating, and the larger "
+            "of these two times. The last column says how far two measurements of the same step differ.",
             {
                 "experiment": "experiment",
                 "configuration": "configurations",
@@ -160,17 +152,42 @@ SECTIONS: dict[str, list[Kept]] = {
                 "noise_percent": "measured twice (%)",
             },
             "tables/simulator/simulator_error.parquet",
-            {"ranks": [None]},
+            {
+                "configuration": [
+                    "(mean of 104: all)",
+                    "(maximum of 104: all)",
+                    "(mean of 33: data parallel)",
+                    "(mean of 24: pipeline)",
+                    "(mean of 9: tensor parallel)",
+                    "(mean of 11: shared link)",
+                    "(mean of 28: all)",
+                    "(maximum of 28: all)",
+                ]
+            },
         ),
         Kept(
             "simulator",
             "Speed of simulating and searching",
             "*Folded*: devices that do the same are simulated once. *Original*: the Proteus paper's public "
-            "code, on another machine with 2 cores. *Strategies*: number of strategies that a search covers. "
-            "*Times as long*: seconds with 768 micro-batches, "
-            "divided by seconds with 96. *Simulations*: seconds of the search, divided by "
-            "the seconds of one simulation of the best strategy.",
-            {},
+            "code, on another machine with 2 cores. *Strategies*: number of strategies that a search covers.",
+            {
+                "what": "what",
+                "devices": "devices",
+                "folded": "folded",
+                "seconds": "seconds",
+                "peak_mib": "peak MiB",
+                "original_s": "original (s)",
+                "strategies": "strategies",
+            },
+            where={
+                "what": [
+                    "resnet50 data parallel",
+                    "search gpt2",
+                    "gpt3-175b 96 micro-batches",
+                    "gpt3-175b search",
+                ],
+                "devices": [8, 64, 128, 512, 10_000],
+            },
         ),
     ],
     "Partitioning": [
@@ -178,8 +195,7 @@ SECTIONS: dict[str, list[Kept]] = {
             "partition_quality",
             "Pipeline stages, simulated with 16 micro-batches",
             "A ratio is the time of the slowest stage in another method's cut, divided by the time of the "
-            "slowest stage in ours. The paper prints a speedup of 3.4 on 4 GPUs and 3.76 on 8, but names no "
-            "network.",
+            "slowest stage in ours. The paper prints a speedup of 3.76 on 8 GPUs, but names no network.",
             {
                 "network": "network",
                 "devices": "devices",
@@ -191,13 +207,15 @@ SECTIONS: dict[str, list[Kept]] = {
                 "predicted_speedup_1f1b": "speedup, 1F1B",
             },
             "tables/partition/partition_quality.parquet",
+            {"devices": [8]},
         ),
         Kept(
             "partition",
             "Quality of planners on PipeDream's profiles",
-            "The slowest stage, relative to the proven optimum. A cell is empty if the planner was not "
-            "installed, or if the graph is too large for it.",
+            "The slowest stage, relative to the proven optimum. A cell is empty if the graph is too large for "
+            "the planner.",
             {"network": "network", "devices": "devices", "nodes": "nodes of the graph"},
+            where={"devices": [8], "partitioner": PLANNERS},
             spread=("partitioner", "ratio_to_optimum"),
         ),
         Kept(
@@ -205,6 +223,7 @@ SECTIONS: dict[str, list[Kept]] = {
             "Time of planners on PipeDream's profiles",
             "CPU time in ms.",
             {"network": "network", "devices": "devices", "nodes": "nodes of the graph"},
+            where={"devices": [8], "partitioner": PLANNERS},
             spread=("partitioner", "cpu_ms"),
         ),
     ],
@@ -217,14 +236,7 @@ SECTIONS: dict[str, list[Kept]] = {
             "paper/tables/tuning/tuning_comparison.parquet",
             spread=("recurrences", "mean_cost_ratio"),
         ),
-        Kept(
-            "tuning",
-            "Time of replaying policies",
-            "Each policy is replayed over all settings and seeds. *Plain NumPy* is Zeus as a short script. "
-            "*Last five*: mean cost of the last five recurrences, relative to the default. *Peak*: what the "
-            "replay allocates. *RSS*: memory of the whole process.",
-            {},
-        ),
+
     ],
     "What it costs": [
         Kept(
@@ -241,15 +253,19 @@ SECTIONS: dict[str, list[Kept]] = {
         Kept(
             "energy",
             "Reading, fitting and predicting 1,000 runs with 10 million readings",
-            "The runs are generated by MC2's own equations, so the error only shows that the fit finds them. "
             "*Peer*: reading the same files with pandas, and integrating with NumPy, and nothing else.",
-            {},
+            {
+                "fit_s": "fit (s)",
+                "predict_s": "predict (s)",
+                "total_s": "total (s)",
+                "peak_rss_gib": "peak memory (GiB)",
+                "peer_s": "peer (s)",
+            },
         ),
         Kept("scale", "Job graph, fits and tables of large campaigns", "", {}),
         Kept("page", "The page of a campaign in headless Chromium", "", {}),
     ],
 }
-
 
 BRIEFS = [
     Brief(
@@ -380,7 +396,6 @@ BRIEFS = [
 ]
 """The page's first table."""
 
-
 def collected(results: Path, kept: Kept) -> list[dict[str, Any]] | None:
     """The rows of a campaign's table that the page shows; ``None`` where the campaign has no such table."""
     assert kept.of is not None
@@ -399,13 +414,11 @@ def collected(results: Path, kept: Kept) -> list[dict[str, Any]] | None:
         for row in table[columns].to_dict("records")
     ]
 
-
 def commit_of(results: Path) -> dict[str, Any]:
     """The commit that measured a campaign, by one of its records; nothing where it measured nothing."""
     for record in sorted(results.glob("records/*/run.json")):
         return {"commit": json.loads(record.read_text())["source"].get("git_commit")}
     return {}
-
 
 def collect(results: Path) -> list[Path]:
     """Keep what the page shows of a campaign's tables; returns the files."""
@@ -418,7 +431,6 @@ def collect(results: Path) -> list[Path]:
             made.append(keep(kept.name, command, rows, **commit_of(results)))
     return made
 
-
 def cell(value: Any) -> str:
     """A value as the page shows it."""
     if value is None:
@@ -426,7 +438,6 @@ def cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return digits(value) if is_number(value) else str(value)
-
 
 def shown(kept: Kept, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The rows of a table that the page shows, with the columns that ``spread`` makes."""
@@ -443,7 +454,6 @@ def shown(kept: Kept, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
         index = {name: row.get(name) for name in kept.columns}
         spread.setdefault(tuple(index.values()), index)[str(row[by])] = row.get(value)
     return list(spread.values())
-
 
 def section(kept: Kept, content: Mapping[str, Any]) -> list[str]:
     """A table of the page."""
@@ -465,16 +475,13 @@ def section(kept: Kept, content: Mapping[str, Any]) -> list[str]:
     ]
     return lines
 
-
 def figures(name: str) -> dict[str, Any] | None:
     """The kept figures of that name."""
     file = MEASURED / f"{name}.json"
     return json.loads(file.read_text()) if file.is_file() else None
 
-
 _JUDGED = ("settings", "cases", "steps")
 """Columns that say how many a figure is the mean of."""
-
 
 def brief(line: Brief) -> list[str] | None:
     """The cells of a line of the first table; ``None`` where its figures were not kept."""
@@ -506,17 +513,14 @@ def brief(line: Brief) -> list[str] | None:
         line.judged_on + "".join(f", {row[kind]:g} {kind}" for kind in _JUDGED if kind in row),
     ]
 
-
 def _with_unit(amount: str, unit: str) -> str:
     return f"{amount} {unit}" if unit else amount
-
 
 def in_short() -> list[str]:
     """The page's first table."""
     found = [cells for cells in map(brief, BRIEFS) if cells is not None]
     head = ["| question | joulecast | compared with | judged on |", "|---|---|---|---|"]
     return ["## In short", "", *head, *(f"| {' | '.join(cells)} |" for cells in found), ""]
-
 
 def page() -> str:
     """The text of docs/how-good.md."""
@@ -530,7 +534,6 @@ def page() -> str:
                 lines += section(kept, content)
     return "\n".join(lines).rstrip() + "\n"
 
-
 def main() -> None:
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -541,7 +544,6 @@ def main() -> None:
         made = collect(results)
         print("\n".join(map(str, made)) or f"{results}: has none of the tables")
     PAGE.write_text(page())
-
 
 if __name__ == "__main__":
     main()
