@@ -25,6 +25,7 @@ Below each table stands the command that makes its figures again, with the day, 
 `benchmarks/how_good.py` makes this page from `benchmarks/measured/`; no figure is written by hand.
 """
 
+
 @dataclass(frozen=True)
 class Kept:
     """A table of the page: its figures in ``benchmarks/measured/NAME.json``, and what it shows.
@@ -41,6 +42,7 @@ class Kept:
     of: str | None = None
     where: Mapping[str, Sequence[Any]] | None = None
     spread: tuple[str, str] | None = None
+
 
 @dataclass(frozen=True)
 class Brief:
@@ -60,6 +62,7 @@ class Brief:
     rivals: tuple[str, Sequence[str]] | None = None
     peer_is: str = ""
 
+
 ENERGY = {
     "split": "held out",
     "time": "time of the judged run",
@@ -67,7 +70,13 @@ ENERGY = {
 }
 MODELS = ["MC2", "LP1", "LP2", "LP3", "LP4", "Fan", "energy power law"]
 TIME_MODELS = ["perfect-scaling", "power-law", "Amdahl", "Ernest", "Gaussian-process"]
-PLANNERS = ["joulecast exact", "PipeDream's optimizer", "block partition", "one order, exact", "MILP"]
+PLANNERS = [
+    "joulecast exact",
+    "PipeDream's optimizer",
+    "block partition",
+    "one order, exact",
+    "MILP",
+]
 HELD_OUT = ["leave-one-node-count-out", "leave-one-workload-out", "extrapolation"]
 SECTIONS: dict[str, list[Kept]] = {
     "Energy and time": [
@@ -101,7 +110,7 @@ SECTIONS: dict[str, list[Kept]] = {
         Kept(
             "campaign_time",
             "Time on this machine's emulated nodes, per setting",
-            "The default campaign. The errors of MC2's time are in percent, for each way to hold runs out.",
+            "The default campaign. A cell is the error of MC2's time in percent, by what was held out.",
             {"workload": "workload", "nodes": "nodes"},
             "tables/energy/time_error.parquet",
             {"model": ["MC2"], "split": HELD_OUT},
@@ -121,9 +130,9 @@ SECTIONS: dict[str, list[Kept]] = {
             "Single GPUs (NeuSight), Megatron on up to 512 A100 (vTrain), FSDP (llm-foundry), a vendor's "
             "recipes on up to 1,024 H100 and GB200 (Megatron-Bridge), and plain PyTorch, measured by "
             "joulecast. Some constants were fitted to these steps "
-            "([which](explanation/simulator.md#what-it-is-judged-on)), and we knew the steps of plain PyTorch when we "
-            "chose its constants. The column `after one measured step` has the error after a correction by "
-            "one other step.",
+            "([which](explanation/simulator.md#what-it-is-judged-on)), and we knew the steps of plain "
+            "PyTorch when we chose its constants. The column `after one measured step` has the error after "
+            "a correction by one other step.",
             {
                 "data": "data",
                 "gpu": "GPU",
@@ -133,7 +142,6 @@ SECTIONS: dict[str, list[Kept]] = {
                 "worst_percent": "worst (%)",
                 "covered_percent": "inside the 90 % interval (%)",
                 "one_step_error_percent": "after one measured step (%)",
-
                 "peer_error_percent": "its own authors' simulator (%)",
             },
             "tables/simulator/simulator_real_gpus.parquet",
@@ -141,8 +149,9 @@ SECTIONS: dict[str, list[Kept]] = {
         Kept(
             "simulator_error",
             "Steps on an emulated network, and of real training on two ranks",
-            "Two simple predictions stand next to ours: the sum of computing and communicating, and the larger "
-            "of these two times. The last column says how far two measurements of the same step differ.",
+            "Two simple predictions stand next to ours: the sum of computing and communicating, and the "
+            "larger of these two times. The last column says how far two measurements of the same step "
+            "differ.",
             {
                 "experiment": "experiment",
                 "configuration": "configurations",
@@ -193,12 +202,11 @@ SECTIONS: dict[str, list[Kept]] = {
     "Partitioning": [
         Kept(
             "partition_quality",
-            "Pipeline stages, simulated with 16 micro-batches",
+            "Pipeline stages on 8 devices, simulated with 16 micro-batches",
             "A ratio is the time of the slowest stage in another method's cut, divided by the time of the "
             "slowest stage in ours. The paper prints a speedup of 3.76 on 8 GPUs, but names no network.",
             {
                 "network": "network",
-                "devices": "devices",
                 "certified": "proven optimal",
                 "parameters_ratio": "cut by parameters",
                 "block_partition_ratio": "block partition",
@@ -211,20 +219,12 @@ SECTIONS: dict[str, list[Kept]] = {
         ),
         Kept(
             "partition",
-            "Quality of planners on PipeDream's profiles",
-            "The slowest stage, relative to the proven optimum. A cell is empty if the graph is too large for "
-            "the planner.",
-            {"network": "network", "devices": "devices", "nodes": "nodes of the graph"},
+            "Planners on PipeDream's profiles, 8 devices",
+            "The slowest stage, relative to the proven optimum. A cell is empty if the graph is too large "
+            "for the planner.",
+            {"network": "network"},
             where={"devices": [8], "partitioner": PLANNERS},
             spread=("partitioner", "ratio_to_optimum"),
-        ),
-        Kept(
-            "partition",
-            "Time of planners on PipeDream's profiles",
-            "CPU time in ms.",
-            {"network": "network", "devices": "devices", "nodes": "nodes of the graph"},
-            where={"devices": [8], "partitioner": PLANNERS},
-            spread=("partitioner", "cpu_ms"),
         ),
     ],
     "Tuning": [
@@ -236,7 +236,6 @@ SECTIONS: dict[str, list[Kept]] = {
             "paper/tables/tuning/tuning_comparison.parquet",
             spread=("recurrences", "mean_cost_ratio"),
         ),
-
     ],
     "What it costs": [
         Kept(
@@ -396,6 +395,7 @@ BRIEFS = [
 ]
 """The page's first table."""
 
+
 def collected(results: Path, kept: Kept) -> list[dict[str, Any]] | None:
     """The rows of a campaign's table that the page shows; ``None`` where the campaign has no such table."""
     assert kept.of is not None
@@ -414,11 +414,13 @@ def collected(results: Path, kept: Kept) -> list[dict[str, Any]] | None:
         for row in table[columns].to_dict("records")
     ]
 
+
 def commit_of(results: Path) -> dict[str, Any]:
     """The commit that measured a campaign, by one of its records; nothing where it measured nothing."""
     for record in sorted(results.glob("records/*/run.json")):
         return {"commit": json.loads(record.read_text())["source"].get("git_commit")}
     return {}
+
 
 def collect(results: Path) -> list[Path]:
     """Keep what the page shows of a campaign's tables; returns the files."""
@@ -431,6 +433,7 @@ def collect(results: Path) -> list[Path]:
             made.append(keep(kept.name, command, rows, **commit_of(results)))
     return made
 
+
 def cell(value: Any) -> str:
     """A value as the page shows it."""
     if value is None:
@@ -438,6 +441,7 @@ def cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return digits(value) if is_number(value) else str(value)
+
 
 def shown(kept: Kept, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The rows of a table that the page shows, with the columns that ``spread`` makes."""
@@ -454,6 +458,7 @@ def shown(kept: Kept, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
         index = {name: row.get(name) for name in kept.columns}
         spread.setdefault(tuple(index.values()), index)[str(row[by])] = row.get(value)
     return list(spread.values())
+
 
 def section(kept: Kept, content: Mapping[str, Any]) -> list[str]:
     """A table of the page."""
@@ -475,13 +480,16 @@ def section(kept: Kept, content: Mapping[str, Any]) -> list[str]:
     ]
     return lines
 
+
 def figures(name: str) -> dict[str, Any] | None:
     """The kept figures of that name."""
     file = MEASURED / f"{name}.json"
     return json.loads(file.read_text()) if file.is_file() else None
 
+
 _JUDGED = ("settings", "cases", "steps")
 """Columns that say how many a figure is the mean of."""
+
 
 def brief(line: Brief) -> list[str] | None:
     """The cells of a line of the first table; ``None`` where its figures were not kept."""
@@ -513,14 +521,17 @@ def brief(line: Brief) -> list[str] | None:
         line.judged_on + "".join(f", {row[kind]:g} {kind}" for kind in _JUDGED if kind in row),
     ]
 
+
 def _with_unit(amount: str, unit: str) -> str:
     return f"{amount} {unit}" if unit else amount
+
 
 def in_short() -> list[str]:
     """The page's first table."""
     found = [cells for cells in map(brief, BRIEFS) if cells is not None]
     head = ["| question | joulecast | compared with | judged on |", "|---|---|---|---|"]
     return ["## In short", "", *head, *(f"| {' | '.join(cells)} |" for cells in found), ""]
+
 
 def page() -> str:
     """The text of docs/how-good.md."""
@@ -534,6 +545,7 @@ def page() -> str:
                 lines += section(kept, content)
     return "\n".join(lines).rstrip() + "\n"
 
+
 def main() -> None:
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -544,6 +556,7 @@ def main() -> None:
         made = collect(results)
         print("\n".join(map(str, made)) or f"{results}: has none of the tables")
     PAGE.write_text(page())
+
 
 if __name__ == "__main__":
     main()
