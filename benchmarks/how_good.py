@@ -25,6 +25,7 @@ Below each table stands the command that makes its figures again, with the day, 
 `benchmarks/how_good.py` makes this page from `benchmarks/measured/`; no figure is written by hand.
 """
 
+
 @dataclass(frozen=True)
 class Kept:
     """A table of the page: its figures in ``benchmarks/measured/NAME.json``, and what it shows.
@@ -41,6 +42,7 @@ class Kept:
     of: str | None = None
     where: Mapping[str, Sequence[Any]] | None = None
     spread: tuple[str, str] | None = None
+
 
 @dataclass(frozen=True)
 class Brief:
@@ -59,6 +61,7 @@ class Brief:
     peer: Sequence[str] = ()
     rivals: tuple[str, Sequence[str]] | None = None
     peer_is: str = ""
+
 
 ENERGY = {
     "split": "held out",
@@ -391,6 +394,7 @@ BRIEFS = [
 ]
 """The page's first table."""
 
+
 def collected(results: Path, kept: Kept) -> list[dict[str, Any]] | None:
     """The rows of a campaign's table that the page shows; ``None`` where the campaign has no such table."""
     assert kept.of is not None
@@ -409,11 +413,13 @@ def collected(results: Path, kept: Kept) -> list[dict[str, Any]] | None:
         for row in table[columns].to_dict("records")
     ]
 
+
 def commit_of(results: Path) -> dict[str, Any]:
     """The commit that measured a campaign, by one of its records; nothing where it measured nothing."""
     for record in sorted(results.glob("records/*/run.json")):
         return {"commit": json.loads(record.read_text())["source"].get("git_commit")}
     return {}
+
 
 def collect(results: Path) -> list[Path]:
     """Keep what the page shows of a campaign's tables; returns the files."""
@@ -426,6 +432,7 @@ def collect(results: Path) -> list[Path]:
             made.append(keep(kept.name, command, rows, **commit_of(results)))
     return made
 
+
 def cell(value: Any) -> str:
     """A value as the page shows it."""
     if value is None:
@@ -433,6 +440,7 @@ def cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return digits(value) if is_number(value) else str(value)
+
 
 def shown(kept: Kept, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The rows of a table that the page shows, with the columns that ``spread`` makes."""
@@ -449,6 +457,7 @@ def shown(kept: Kept, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
         index = {name: row.get(name) for name in kept.columns}
         spread.setdefault(tuple(index.values()), index)[str(row[by])] = row.get(value)
     return list(spread.values())
+
 
 def section(kept: Kept, content: Mapping[str, Any]) -> list[str]:
     """A table of the page."""
@@ -470,13 +479,16 @@ def section(kept: Kept, content: Mapping[str, Any]) -> list[str]:
     ]
     return lines
 
+
 def figures(name: str) -> dict[str, Any] | None:
     """The kept figures of that name."""
     file = MEASURED / f"{name}.json"
     return json.loads(file.read_text()) if file.is_file() else None
 
+
 _JUDGED = ("settings", "cases", "steps")
 """Columns that say how many a figure is the mean of."""
+
 
 def brief(line: Brief) -> list[str] | None:
     """The cells of a line of the first table; ``None`` where its figures were not kept."""
@@ -508,14 +520,17 @@ def brief(line: Brief) -> list[str] | None:
         line.judged_on + "".join(f", {row[kind]:g} {kind}" for kind in _JUDGED if kind in row),
     ]
 
+
 def _with_unit(amount: str, unit: str) -> str:
     return f"{amount} {unit}" if unit else amount
+
 
 def in_short() -> list[str]:
     """The page's first table."""
     found = [cells for cells in map(brief, BRIEFS) if cells is not None]
     head = ["| question | joulecast | compared with | judged on |", "|---|---|---|---|"]
     return ["## In short", "", *head, *(f"| {' | '.join(cells)} |" for cells in found), ""]
+
 
 def page() -> str:
     """The text of docs/how-good.md."""
@@ -529,6 +544,7 @@ def page() -> str:
                 lines += section(kept, content)
     return "\n".join(lines).rstrip() + "\n"
 
+
 def main() -> None:
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -539,6 +555,7 @@ def main() -> None:
         made = collect(results)
         print("\n".join(map(str, made)) or f"{results}: has none of the tables")
     PAGE.write_text(page())
+
 
 if __name__ == "__main__":
     main()
