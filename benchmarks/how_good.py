@@ -248,20 +248,6 @@ SECTIONS: dict[str, list[Kept]] = {
             "training", "Our data-parallel training against DistributedDataParallel (gloo)", "", {}
         ),
         Kept("allreduce", "All-reduce against a bare MPI_Allreduce", "", {}),
-        Kept(
-            "energy",
-            "Reading, fitting and predicting 1,000 runs with 10 million readings",
-            "*Peer*: reading the same files with pandas, and integrating with NumPy, and nothing else.",
-            {
-                "fit_s": "fit (s)",
-                "predict_s": "predict (s)",
-                "total_s": "total (s)",
-                "peak_rss_gib": "peak memory (GiB)",
-                "peer_s": "peer (s)",
-            },
-        ),
-        Kept("scale", "Job graph, fits and tables of large campaigns", "", {}),
-        Kept("page", "The page of a campaign in headless Chromium", "", {}),
     ],
 }
 
