@@ -21,9 +21,8 @@ from joulecast.quantities import digits, is_number
 PAGE = Path(__file__).parents[1] / "docs/how-good.md"
 HEAD = """# How good
 
-Below each table stands the command that makes its figures again, with the machine, the day and the commit.
-`benchmarks/how_good.py` makes this page from `benchmarks/measured/`; no figure is written by hand. Of a
-campaign's tables (`results/`), only the rows with sums and means are here.
+Below each table stands the command that makes its figures again, with the day, the commit and the machine.
+`benchmarks/how_good.py` makes this page from `benchmarks/measured/`; no figure is written by hand.
 """
 
 
@@ -71,6 +70,13 @@ ENERGY = {
 }
 MODELS = ["MC2", "LP1", "LP2", "LP3", "LP4", "Fan", "energy power law"]
 TIME_MODELS = ["perfect-scaling", "power-law", "Amdahl", "Ernest", "Gaussian-process"]
+PLANNERS = [
+    "joulecast exact",
+    "PipeDream's optimizer",
+    "block partition",
+    "one order, exact",
+    "MILP",
+]
 HELD_OUT = ["leave-one-node-count-out", "leave-one-workload-out", "extrapolation"]
 SECTIONS: dict[str, list[Kept]] = {
     "Energy and time": [
@@ -104,17 +110,11 @@ SECTIONS: dict[str, list[Kept]] = {
         Kept(
             "campaign_time",
             "Time on this machine's emulated nodes, per setting",
-            "The default campaign. Without a meter its energy is estimated, and judges no model.",
-            {
-                "workload": "workload",
-                "nodes": "nodes",
-                "split": "held out",
-                "measured_s": "measured (s)",
-                "predicted_s": "predicted (s)",
-                "error_percent": "error (%)",
-            },
+            "The default campaign. A cell is the error of MC2's time in percent, by what was held out.",
+            {"workload": "workload", "nodes": "nodes"},
             "tables/energy/time_error.parquet",
             {"model": ["MC2"], "split": HELD_OUT},
+            ("split", "error_percent"),
         ),
         Kept(
             "observed_scales",
@@ -128,9 +128,11 @@ SECTIONS: dict[str, list[Kept]] = {
             "simulator_real_gpus",
             "Measured steps on GPUs, simulated from the GPU's name",
             "Single GPUs (NeuSight), Megatron on up to 512 A100 (vTrain), FSDP (llm-foundry), a vendor's "
-            "recipes on up to 1,024 H100 and GB200 (Megatron-Bridge). Plain PyTorch on an H100 and an H200 "
-            "was measured by joulecast. We knew these steps when we chose the constants for them. The column "
-            "`after one measured step` has the error after a correction by one other step.",
+            "recipes on up to 1,024 H100 and GB200 (Megatron-Bridge), and plain PyTorch, measured by "
+            "joulecast. Some constants were fitted to these steps "
+            "([which](explanation/simulator.md#what-it-is-judged-on)), and we knew the steps of plain "
+            "PyTorch when we chose its constants. The column `after one measured step` has the error after "
+            "a correction by one other step.",
             {
                 "data": "data",
                 "gpu": "GPU",
@@ -140,7 +142,6 @@ SECTIONS: dict[str, list[Kept]] = {
                 "worst_percent": "worst (%)",
                 "covered_percent": "inside the 90 % interval (%)",
                 "one_step_error_percent": "after one measured step (%)",
-                "called_out_of_memory": "called out of memory",
                 "peer_error_percent": "its own authors' simulator (%)",
             },
             "tables/simulator/simulator_real_gpus.parquet",
@@ -148,9 +149,9 @@ SECTIONS: dict[str, list[Kept]] = {
         Kept(
             "simulator_error",
             "Steps on an emulated network, and of real training on two ranks",
-            "Means and maxima of groups of configurations. The paper has 3.0 %. Two simple predictions stand "
-            "next to ours: the sum of computing and communicating, and the larger of the two. The last "
-            "column says how far two measurements of the same step differ.",
+            "Two simple predictions stand next to ours: the sum of computing and communicating, and the "
+            "larger of these two times. The last column says how far two measurements of the same step "
+            "differ.",
             {
                 "experiment": "experiment",
                 "configuration": "configurations",
@@ -160,29 +161,51 @@ SECTIONS: dict[str, list[Kept]] = {
                 "noise_percent": "measured twice (%)",
             },
             "tables/simulator/simulator_error.parquet",
-            {"ranks": [None]},
+            {
+                "configuration": [
+                    "(mean of 104: all)",
+                    "(maximum of 104: all)",
+                    "(mean of 33: data parallel)",
+                    "(mean of 24: pipeline)",
+                    "(mean of 9: tensor parallel)",
+                    "(mean of 11: shared link)",
+                    "(mean of 28: all)",
+                    "(maximum of 28: all)",
+                ]
+            },
         ),
         Kept(
             "simulator",
             "Speed of simulating and searching",
             "*Folded*: devices that do the same are simulated once. *Original*: the Proteus paper's public "
-            "code, on another machine with 2 cores. *Strategies*: number of strategies that a search covers. "
-            "*Times as long*: seconds with 768 micro-batches, "
-            "divided by seconds with 96. *Simulations*: seconds of the search, divided by "
-            "the seconds of one simulation of the best strategy.",
-            {},
+            "code, on another machine with 2 cores. *Strategies*: number of strategies that a search covers.",
+            {
+                "what": "what",
+                "devices": "devices",
+                "folded": "folded",
+                "seconds": "seconds",
+                "peak_mib": "peak MiB",
+                "original_s": "original (s)",
+                "strategies": "strategies",
+            },
+            where={
+                "what": [
+                    "resnet50 data parallel",
+                    "gpt3-175b 96 micro-batches",
+                    "gpt3-175b search",
+                ],
+                "devices": [8, 128, 512, 10_000],
+            },
         ),
     ],
     "Partitioning": [
         Kept(
             "partition_quality",
-            "Pipeline stages, simulated with 16 micro-batches",
+            "Pipeline stages on 8 devices, simulated with 16 micro-batches",
             "A ratio is the time of the slowest stage in another method's cut, divided by the time of the "
-            "slowest stage in ours. The paper prints a speedup of 3.4 on 4 GPUs and 3.76 on 8, but names no "
-            "network.",
+            "slowest stage in ours. The paper prints a speedup of 3.76 on 8 GPUs, but names no network.",
             {
                 "network": "network",
-                "devices": "devices",
                 "certified": "proven optimal",
                 "parameters_ratio": "cut by parameters",
                 "block_partition_ratio": "block partition",
@@ -191,21 +214,16 @@ SECTIONS: dict[str, list[Kept]] = {
                 "predicted_speedup_1f1b": "speedup, 1F1B",
             },
             "tables/partition/partition_quality.parquet",
+            {"devices": [8]},
         ),
         Kept(
             "partition",
-            "Quality of planners on PipeDream's profiles",
-            "The slowest stage, relative to the proven optimum. A cell is empty if the planner was not "
-            "installed, or if the graph is too large for it.",
-            {"network": "network", "devices": "devices", "nodes": "nodes of the graph"},
+            "Planners on PipeDream's profiles, 8 devices",
+            "The slowest stage, relative to the proven optimum. A cell is empty if the graph is too large "
+            "for the planner.",
+            {"network": "network"},
+            where={"devices": [8], "partitioner": PLANNERS},
             spread=("partitioner", "ratio_to_optimum"),
-        ),
-        Kept(
-            "partition",
-            "Time of planners on PipeDream's profiles",
-            "CPU time in ms.",
-            {"network": "network", "devices": "devices", "nodes": "nodes of the graph"},
-            spread=("partitioner", "cpu_ms"),
         ),
     ],
     "Tuning": [
@@ -216,14 +234,6 @@ SECTIONS: dict[str, list[Kept]] = {
             {"policy": "policy"},
             "paper/tables/tuning/tuning_comparison.parquet",
             spread=("recurrences", "mean_cost_ratio"),
-        ),
-        Kept(
-            "tuning",
-            "Time of replaying policies",
-            "Each policy is replayed over all settings and seeds. *Plain NumPy* is Zeus as a short script. "
-            "*Last five*: mean cost of the last five recurrences, relative to the default. *Peak*: what the "
-            "replay allocates. *RSS*: memory of the whole process.",
-            {},
         ),
     ],
     "What it costs": [
@@ -238,18 +248,8 @@ SECTIONS: dict[str, list[Kept]] = {
             "training", "Our data-parallel training against DistributedDataParallel (gloo)", "", {}
         ),
         Kept("allreduce", "All-reduce against a bare MPI_Allreduce", "", {}),
-        Kept(
-            "energy",
-            "Reading, fitting and predicting 1,000 runs with 10 million readings",
-            "The runs are generated by MC2's own equations, so the error only shows that the fit finds them. "
-            "*Peer*: reading the same files with pandas, and integrating with NumPy, and nothing else.",
-            {},
-        ),
-        Kept("scale", "Job graph, fits and tables of large campaigns", "", {}),
-        Kept("page", "The page of a campaign in headless Chromium", "", {}),
     ],
 }
-
 
 BRIEFS = [
     Brief(
