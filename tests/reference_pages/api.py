@@ -21,30 +21,37 @@ FUNCTIONS = (
 """In the order of the page: what has runs first."""
 CLASSES = (Forecast, Observing, RunRecord, CampaignFit, joulecast.JoulecastError)
 _SECTIONS = ("Args", "Attributes", "Returns", "Raises")
+_COMMANDS = {
+    "observe": "measure",
+    "evaluate": "evaluate",
+    "forecast": "forecast",
+    "advise": "advise",
+    "plan": "plan",
+    "choose_start": "when",
+    "simulate_step": "simulate",
+    "search": "search",
+    "partition_network": "partition",
+    "tune_training": "tune",
+}
+"""The commands whose options are the parameters of a function."""
 _EXAMPLES = "../how-to/use-from-python.md"
 _HEAD = f"""# Python API
 
-`import joulecast` has {{count}} functions. They do what the commands do, in any folder. A function
-loads what it needs when it is called: simulating needs no torch. [Use joulecast from
-Python]({_EXAMPLES}) has an example of each.
+`import joulecast` has {{count}} functions. [Use joulecast from Python]({_EXAMPLES}) has an example of each.
+`help(joulecast.forecast)` explains the parameters, too.
 
-* **Plain data** are dictionaries, lists, numbers and `None`. The command of the same name prints the same
-  data with `--json`. A value that is not known is `None`, with a reason.
+* A value that is not known is `None`, with a reason.
 * **Units:** times are in s, energies in J, powers in W, rates in bytes/s, memory and messages in bytes.
 * **Records** are one of these, or a list of them: a folder with run records in it or in its subfolders; a
   recorded campaign (its folder, or the name of a shipped one, as `two-core-vm`); the name of a training
   that `joulecast measure` ran.
-* A **platform** is a name, or the path of a `FILE.yaml`. A **network** is a
-  [name](simulator.md#networks).
+* A **network** is a [name](simulator.md#networks).
 * **Your own files take precedence.** A name is looked up below the working directory
   (`config/platforms/NAME.yaml`, `recorded/task-graphs/NETWORK.json`, `recorded/CAMPAIGN/`), then among
   the files that joulecast ships.
 * **Requests.** From [`evaluate`](#evaluate) on, the result of a function repeats the question under
-  `request`: `joulecast.forecast(**result["request"])` asks it again. In place of their parameters, these
-  functions also take a request, as `joulecast.ForecastRequest`. `None` means that a parameter is not given.
-  Parameters can also be texts, as for the commands (`"30min"`, `"1,2,4"`).
-* **Errors** that you can correct are a [`JoulecastError`](#joulecasterror). Its message says what is wrong,
-  where, and how to correct it.
+  `request`: `joulecast.forecast(**result["request"])` asks it again. Parameters can also be texts, as for
+  the commands (`"30min"`, `"1,2,4"`).
 
 """
 
@@ -98,9 +105,13 @@ def signature(name: str, function: Callable[..., Any]) -> str:
     return f"{name}(\n{''.join(f'    {part},' + chr(10) for part in parts)}) -> {found.return_annotation}"
 
 
-def _documented(docstring: str) -> str:
+def _documented(docstring: str, command: str | None = None) -> str:
     parts = sections(inspect.cleandoc(docstring))
     text = markdown(parts[""]).rstrip() + "\n\n"
+    if command is not None:
+        parts.pop("Args", None)
+        link = f"[`joulecast {command}`](commands.md#joulecast-{command})"
+        text += f"The parameters are the options of {link}.\n\n"
     for name, head in (("Args", "argument"), ("Attributes", "attribute")):
         if name in parts:
             rows = [
@@ -120,7 +131,7 @@ def _function(name: str) -> str:
     function = getattr(joulecast, name)
     shown = f"```python\n{signature(f'joulecast.{name}', function)}\n```\n\n"
     example = f"[Example]({_EXAMPLES}#{name})\n\n"
-    return f"## {name}\n\n{shown}{_documented(function.__doc__)}{example}"
+    return f"## {name}\n\n{shown}{_documented(function.__doc__, _COMMANDS.get(name))}{example}"
 
 
 def _members(model: type) -> list[list[str]]:
@@ -145,15 +156,7 @@ def _class(model: type) -> str:
 
 def page() -> str:
     """The page, from the functions and the classes that they return."""
-    first = [
-        [f"[`{name}`](#{name})", markdown((getattr(joulecast, name).__doc__).split("\n")[0])]
-        for name in FUNCTIONS
-    ]
-    parts = [
-        _HEAD.replace("{count}", str(len(FUNCTIONS))),
-        table(["function", "does"], first),
-        "\n",
-    ]
+    parts = [_HEAD.replace("{count}", str(len(FUNCTIONS)))]
     parts += [_function(name) for name in FUNCTIONS]
     parts += [_class(model) for model in CLASSES]
     return "".join(parts).rstrip() + "\n"

@@ -9,12 +9,13 @@ from reference_pages.words import table
 
 _HEAD = """# Commands
 
-Each command also prints its part of this page with `--help`. Most commands have `--json`. Most do the same as
-a function of the [Python API](api.md). In a checkout, write `./run joulecast` in place of `joulecast`.
+Each command also prints its part of this page with `--help`. In a checkout, write `./run joulecast` in place
+of `joulecast`.
 
 """
 _GROUPS = "**Commands**:"
 _ENTRY = re.compile(r"^\* `(?P<names>.+?)`: (?P<help>.*?)(?:  \[(?P<notes>[^\[\]]*)\])?$")
+_LINKED_FROM = 2
 _EVERYWHERE = ("--help", "--version")
 
 
@@ -69,20 +70,38 @@ def _tables(part: str) -> str:
     return re.sub(r"\n{3,}", "\n\n", text)
 
 
+def _without_shown(command: str, text: str, shown: dict[str, list[str]]) -> str:
+    """A command's text and one table; rows that an earlier command has become a link to that command."""
+    lines = text.splitlines()
+    rows = [line for line in lines if line.startswith("| `")]
+    made = "\n".join(line for line in lines if not line.startswith("|"))
+    made = re.sub(r"`joulecast [\w -]+ \[OPTIONS\]`\n", "", f"{made}\n")
+    links = ""
+    kept = rows
+    for other, theirs in shown.items():
+        link = f"[`{other}`](#{other.replace(' ', '-')})"
+        shared = [row for row in kept if row in theirs]
+        if rows and rows == theirs:
+            kept, links = [], f"Arguments and options are those of {link}.\n"
+            break
+        if shared and len(shared) >= min(_LINKED_FROM, len(kept)):
+            kept = [row for row in kept if row not in theirs]
+            names = [row.split(" | ")[0].removeprefix("| ") for row in shared]
+            links += f"\nAs for {link}: {', '.join(names)}.\n"
+    shown[command] = rows
+    head = "| option | value | default | meaning |\n| --- | --- | --- | --- |\n" if kept else ""
+    made = f"{made}\n{head}" + "".join(f"{row}\n" for row in kept) + links
+    return re.sub(r"\n{3,}", "\n\n", made).strip()
+
+
 def page() -> str:
-    """The page: a line a command, then each command."""
+    """The page: links to all commands, then each command."""
     parts = re.split(r"^#{2,3} `([^`]+)`\n", _printed(), flags=re.M)[1:]
-    lines, made, seen = [], [], {}
+    lines, made = [], []
+    shown: dict[str, list[str]] = {}
     for name, part in zip(parts[::2], parts[1::2], strict=True):
         if _GROUPS in part:
             continue  # a group of commands does nothing itself
-        first = " ".join(part.strip().split("\n\n")[0].split())
-        lines.append([f"[`{name}`](#{name.replace(' ', '-')})", first])
-        about, rule, options = _tables(part).strip().partition("| option |")
-        if rule and options in seen:
-            other = seen[options]
-            options = f"The options are those of [`{other}`](#{other.replace(' ', '-')})."
-        elif rule:
-            seen[options], options = name, rule + options
-        made.append(f"## {name}\n\n{about}{options}\n\n")
-    return f"{_HEAD}{table(['command', 'does'], lines)}\n{''.join(made)}".rstrip() + "\n"
+        lines.append(f"[{name.removeprefix('joulecast ')}](#{name.replace(' ', '-')})")
+        made.append(f"## {name}\n\n{_without_shown(name, _tables(part).strip(), shown)}\n\n")
+    return f"{_HEAD}{' · '.join(lines)}\n\n{''.join(made)}".rstrip() + "\n"

@@ -1,4 +1,4 @@
-"""The page of the configuration: every key with its type, default and meaning, from the model."""
+"""The page of the configuration: every key with its default and meaning, from the model."""
 
 import json
 from typing import Any
@@ -10,12 +10,9 @@ from reference_pages.words import kind_of, table
 
 _HEAD = """# Configuration
 
-This page lists every key with its default and meaning. The file of a campaign needs only the keys that differ
-from the default ([run a campaign](../how-to/run-a-campaign.md)).
-
-* `joulecast config check FILE` checks a file.
-* `joulecast config default` prints all keys as YAML, as they stand in `config/config.yaml`.
-* `joulecast config schema` prints the JSON schema, with which editors complete keys.
+The file of a campaign needs only the keys that differ from the default
+([run a campaign](../how-to/run-a-campaign.md)). `joulecast config check FILE` checks a file. Editors complete
+keys with `config/schema.json`.
 
 """
 
@@ -41,7 +38,13 @@ def _sections(
             # A section without keys of its own in the default is one value: `emulation`.
             below += _sections(value, f"{key}.", inner)
             continue
-        rows.append([f"`{key}`", kind_of(described, {}), _shown(value), field.description or ""])
+        # A default shows its type, unless it is one of several words, or none.
+        kind, meaning = kind_of(described, {}), field.description or ""
+        if kind.startswith("`"):
+            meaning += f" One of {kind}."
+        elif value is None:
+            meaning += f" Type: {kind}."
+        rows.append([f"`{key}`", _shown(value), meaning])
     about = " ".join((type(model).__doc__ or "").split()) if path else ""
     return [(path.rstrip("."), about, rows), *below]
 
@@ -52,5 +55,5 @@ def page() -> str:
     for name, about, rows in _sections(Config(), "", Config.model_json_schema()):
         if rows:
             text += f"## {name or 'Top level'}\n\n" + (f"{about}\n\n" if about else "")
-            text += table(["key", "type", "default", "meaning"], rows) + "\n"
+            text += table(["key", "default", "meaning"], rows) + "\n"
     return text.rstrip() + "\n"

@@ -6,22 +6,18 @@ from reference_pages.words import anchor, fields, markdown, table
 
 _HEAD = """# Platform files
 
-A platform is one YAML file of facts about a node type. A fact that is not known stays `null`, and a command
-that needs it says so. [Add a platform](../how-to/add-a-platform.md) has a complete example.
+A platform is one YAML file of facts about a node type. Units are in the names of the keys. A fact that is not
+known stays `null`. [Add a platform](../how-to/add-a-platform.md) has a complete example.
 
-These platforms are shipped: `hc1`, `hc2`, `hc3` (of the Proteus paper), `dgx-h100`, `dgx-h200`,
-`tianhe3-mt`, `tianhe3-ft`, and `this-machine`. Each file names its sources. The link rates of Tianhe-3 are
-not published, so they stay `null`.
-`--platform` also takes [GPUs by name](simulator.md#gpus-by-name).
+Shipped platforms: `hc1`, `hc2`, `hc3` (of the Proteus paper), `dgx-h100`, `dgx-h200`, `tianhe3-mt`,
+`tianhe3-ft`, and `this-machine`. `--platform` also takes [GPUs by name](simulator.md#gpus-by-name).
 
 """
 MODELS: dict[type, str] = {
     Platform: "Top level",
     platform.Cluster: "cluster",
     platform.Device: "cluster.device",
-    platform.Architecture: "cluster.device.architecture",
     platform.Link: "cluster.links",
-    platform.Ring: "cluster.rings",
 }
 
 
@@ -33,5 +29,5 @@ def page() -> str:
         about = markdown(" ".join((model.__doc__ or "").split()))
         rows = fields(model, links)
         text += f"## {heading}\n\n{about}\n\n"
-        text += table(["key", "type", "unit", "meaning"], rows) + "\n"
+        text += table(["key", "type", "meaning"], rows) + "\n"
     return text.rstrip() + "\n"

@@ -6,8 +6,7 @@ from joulecast.runs.frames import FRAME_MEANINGS, FRAMES, STAGE_MEANINGS
 from joulecast.runs.judging import COLUMNS as PREDICTIONS
 from joulecast.runs.meter_choice import MeterInfo
 from joulecast.runs.runs_table import COLUMNS
-from joulecast.runs.spec import MeterSettings
-from reference_pages.words import anchor, fields, markdown, table, unit_of
+from reference_pages.words import anchor, fields, markdown, table
 
 MODELS: dict[type, str] = {
     record.RunInfo: "run.json",
@@ -15,23 +14,19 @@ MODELS: dict[type, str] = {
     record.Checks: "run.json: checks",
     MeterInfo: "run.json: meters",
     spec.RunSpec: "run.json: spec",
-    spec.Workload: "run.json: spec.workload",
-    spec.Training: "run.json: spec.training",
-    spec.Calibration: "run.json: spec.calibration",
-    spec.Emulation: "run.json: spec.emulation",
     spec.Observed: "run.json: spec.observed",
     spec.Imported: "run.json: spec.imported",
-    MeterSettings: "run.json: spec.metering",
 }
 _HEAD = f"""# The run record
 
-Each run leaves one folder, the run record. A measurement, an importer or a recorded campaign makes it. All
-other parts of joulecast read only such folders. A record is always complete: it is written under
-another name, brought to the disk (`fsync`), and then renamed.
+Each run leaves one folder, the run record. A measurement, an importer or a recorded campaign makes it. A
+record is always complete: it is written under another name, and then renamed.
 
-* Times are in seconds on the run clock, which is the same for all ranks.
+* Units are in the names (`_s`, `_w`, `_j`, `_bytes`). Times are on the run clock, which is the same for all
+  ranks.
 * A value that was not measured is missing (`null`, NaN). It is never 0.
-* The format is {record.FORMAT} (`joulecast.runs.record`).
+* The format is {record.FORMAT}.
+* Most keys of the maps in `spec` are keys of the [configuration](configuration.md).
 
 [What is measured](../explanation/what-is-measured.md) explains stages, phases and meters.
 `joulecast.read_records(folder)` reads all of it ([example](../how-to/use-from-python.md#read_records)).
@@ -42,15 +37,15 @@ another name, brought to the disk (`fsync`), and then renamed.
 _RUNS_TABLE = """## The runs table
 
 Each row is a run. You get the table as `joulecast.fit(records).observations`; a campaign writes it to
-`fits/observations.parquet`. Models, tables and figures read it.
+`fits/observations.parquet`. `t_STAGE_s` is the time of a stage in a step (mean over ranks), `e_STAGE_j` its
+part of `energy_j`.
 
 """
 
 _PREDICTIONS = """## Predictions
 
 Each row is one run, split and model. You get the table as `joulecast.fit(records).predictions`; a campaign
-writes it to `fits/predictions.parquet`. All models answer with these columns. Error tables join them
-with the runs table by `folder`.
+writes it to `fits/predictions.parquet`. The column `folder` joins it with the runs table.
 
 """
 
@@ -66,12 +61,12 @@ def _column(name: str, column: Column) -> list[str]:
     if column.choices:
         kind = ", ".join(f"`{choice}`" for choice in column.choices)
     optional = "; may be missing" if column.optional else ""
-    return [f"`{name}`", kind + optional, unit_of(name), column.meaning]
+    return [f"`{name}`", kind + optional, column.meaning]
 
 
 def _model(model: type, heading: str) -> str:
     about = markdown(" ".join((model.__doc__ or "").split()))
-    head = ["field", "type", "unit", "meaning"]
+    head = ["field", "type", "meaning"]
     return f"### {heading}\n\n{about}\n\n{table(head, fields(model, _links()))}\n"
 
 
@@ -81,19 +76,20 @@ def page() -> str:
     for frame, columns in FRAMES.items():
         parts.append(f"### {frame}.parquet\n\n{FRAME_MEANINGS[frame]}\n\n")
         rows = [_column(name, column) for name, column in columns.items()]
-        parts.append(table(["column", "type", "unit", "meaning"], rows) + "\n")
+        parts.append(table(["column", "type", "meaning"], rows) + "\n")
         if frame == "stages":
             stages = [[f"`{name}`", meaning] for name, meaning in STAGE_MEANINGS.items()]
             parts.append(table(["stage", "what a rank does"], stages) + "\n")
     parts.append(_RUNS_TABLE)
-    kinds = {"whole": "whole number", "flag": "yes or no"}
+    of_stages = [name for stage in STAGE_MEANINGS for name in (f"t_{stage}_s", f"e_{stage}_j")]
     runs = [
-        [f"`{name}`", kinds.get(column.kind, column.kind), unit_of(name), column.meaning, column.of]
+        [f"`{name}`", column.meaning, column.of]
         for name, column in COLUMNS.items()
+        if name not in of_stages
     ]
-    parts.append(table(["column", "type", "unit", "meaning", "of runs"], runs) + "\n")
+    parts.append(table(["column", "meaning", "of runs"], runs) + "\n")
     parts.append(_PREDICTIONS)
-    rows = [[f"`{name}`", unit_of(name), meaning] for name, meaning in PREDICTIONS.items()]
-    parts.append(table(["column", "unit", "meaning"], rows) + "\n")
+    rows = [[f"`{name}`", meaning] for name, meaning in PREDICTIONS.items()]
+    parts.append(table(["column", "meaning"], rows) + "\n")
     parts += ["## Facts\n\n", *(_model(model, heading) for model, heading in MODELS.items())]
     return "".join(parts).rstrip() + "\n"

@@ -8,12 +8,10 @@ from reference_pages.words import table
 CAPTIONS = Path(__file__).resolve().parents[2] / "workflow/report"
 _HEAD = """# Tables
 
-This page lists the tables that a campaign leaves in `results/NAME/tables/`. Each subject has its own
-folder. `energy/time_error.parquet`, for example, has the exact numbers, for programs. `.csv`, `.md` and
-`.html` beside it have rounded numbers, for people. A table is there if its target was made. The target
-`all` makes the tables that the overview page shows
-([targets](../how-to/run-a-campaign.md#what-a-campaign-does)). The tables of `energy` on the metered runs of
-others are in `results/NAME/metered/tables/`.
+These are the tables that a campaign leaves in `results/NAME/tables/SUBJECT/`, if their
+[target](../how-to/run-a-campaign.md#what-a-campaign-does) was made. `.parquet` has the exact numbers. `.csv`,
+`.md` and `.html` have rounded numbers. The tables of `energy` on the metered runs of others are in
+`results/NAME/metered/tables/`.
 
 """
 _SUBJECTS = (

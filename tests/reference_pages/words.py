@@ -9,22 +9,6 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
 
-_UNITS = {
-    "s": "s",
-    "w": "W",
-    "j": "J",
-    "kg": "kg",
-    "bytes": "bytes",
-    "mb": "MB",
-    "percent": "%",
-    "watts": "W",
-    "joules": "J",
-    "seconds": "s",
-    "flops": "FLOP/s",
-    "nm": "nm",
-    "us": "us",
-}
-
 
 def markdown(text: str) -> str:
     """A docstring's text as Markdown: code, and names of functions as links."""
@@ -42,13 +26,6 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table in Markdown."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(map(cell, line))} |" for line in lines) + "\n"
-
-
-def unit_of(name: str) -> str:
-    """The unit that a name ends with; empty if it has none."""
-    if name.endswith("bytes_per_s"):
-        return "bytes/s"
-    return _UNITS.get(name.rsplit("_", 1)[-1], "")
 
 
 def described(model: type) -> dict[str, str]:
@@ -110,7 +87,7 @@ def kind_of(schema: dict[str, Any], links: dict[str, str]) -> str:
 
 
 def fields(model: type, links: dict[str, str]) -> list[list[str]]:
-    """A row a field of a model: name, type, unit, meaning.
+    """A row a field of a model: name, type, meaning.
 
     Raises:
         AssertionError: a field has no description.
@@ -123,7 +100,7 @@ def fields(model: type, links: dict[str, str]) -> list[list[str]]:
         kind = kind_of(of_field, links)
         if any(part.get("type") == "null" for part in of_field.get("anyOf", ())):
             kind += "; may be missing"
-        rows.append([f"`{name}`", kind, unit_of(name), texts[name]])
+        rows.append([f"`{name}`", kind, texts[name]])
     return rows
 
 

@@ -378,8 +378,3 @@ def test_the_readmes_example_is_what_the_commands_say(tmp_path):
     seconds = [part for end in ("", "_low", "_high") for part in divmod(row[f"time{end}_s"], 60)]
     ends = " to ".join([rf"{number} min {number} s"] * 2)
     check(rf"time \| {number} min {number} s \| {ends}", seconds, 1.1)
-    doubled = llama(batch=16, to_target=True)
-    more = [doubled["energy_j"] / 3.6e6]
-    doubling = r"--batch 16 --target`\).*?"
-    check(rf"{doubling}{number} kWh", more, 0.011)
-    check(rf"{doubling}{number} min {number} s", divmod(doubled["time_s"], 60), 1.1)

@@ -30,7 +30,7 @@ class PricesSection(PriceList, Section):
     source: str | None = Field(
         default=None,
         max_length=250,
-        description="Where these numbers come from. Tables and page print it next to the money.",
+        description="Where these numbers come from.",
     )
 
 
@@ -63,8 +63,8 @@ class EvaluateRequest(Recorded):
     )
     ledger: Path | None = Field(
         default=None,
-        description="File of `forecast --keep`. Its forecasts are then judged on the runs that came later, "
-        "in place of the models.",
+        description="File of `forecast --keep`. Its forecasts are judged on the runs that came "
+        "later.",
     )
 
     @model_validator(mode="after")
@@ -120,8 +120,8 @@ class Scales(Work, Scale):
     )
     to_target: Annotated[bool, Shell("--target")] = Field(
         default=False,
-        description="Train to the quality that the recorded runs reached. The batch decides how many samples "
-        "this needs. The number follows from the records and the recorded MLPerf times.",
+        description="Train to the quality that the recorded runs reached. The batch decides how "
+        "many samples this needs.",
     )
     whole_job: bool = Field(
         default=False,
@@ -131,8 +131,7 @@ class Scales(Work, Scale):
     checkpoint_s: Annotated[float | None, from_text(duration_s), Shell("--checkpoint")] = Field(
         default=None,
         gt=0,
-        description="Only with whole-job: time to write one checkpoint, as 30s. By default there are no "
-        "checkpoints.",
+        description="Only with whole-job: time to write one checkpoint, as 30s.",
     )
 
     @model_validator(mode="after")
@@ -207,9 +206,8 @@ class ForecastRequest(Priced, Scales, Recorded):
 
     platform: Name | None = Field(
         default=None,
-        description="Another platform than in the records, to forecast for: a name or a GPU, as b200 "
-        "or l40s:gpus=4. Times are simulated and then corrected by the records. Watts come from the "
-        "description of the GPU.",
+        description="Another platform than in the records, to forecast for: a name or a GPU, as "
+        "b200 or l40s:gpus=4. The forecast is then simulated.",
     )
     graph: Called = Field(
         default={},
@@ -228,8 +226,7 @@ class ForecastRequest(Priced, Scales, Recorded):
     )
     keep: Path | None = Field(
         default=None,
-        description="File to which the forecasts are added, one a line, for `evaluate --ledger`. Once nine "
-        "of its settings have run, new intervals are so wide that 90 % of these runs would have been inside.",
+        description="File to which the forecasts are added, one a line, for `evaluate --ledger`.",
     )
 
     @model_validator(mode="after")

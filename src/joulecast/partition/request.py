@@ -18,7 +18,7 @@ class PipelineRun(Section):
     stages: int = Field(
         2,
         ge=1,
-        description="Number of stages. Each is a rank; there cannot be more ranks than cores.",
+        description="Number of stages. Each is a rank.",
     )
     planner: Literal["exact", "uniform", "parameters", "cudasize", "hashrate"] = Field(
         "exact", description="Planner that cuts the network."
@@ -56,8 +56,8 @@ class PartitionSection(Section):
 
     graphs: str | None = Field(
         "recorded/task-graphs",
-        description="Folder with measured task graphs (NETWORK.json) or PipeDream profiles (NETWORK.txt), "
-        "relative to the project's folder. null: measure the networks here.",
+        description="Folder with measured task graphs (NETWORK.json) or PipeDream profiles "
+        "(NETWORK.txt). null: measure the networks here.",
     )
     networks: list[str] = Field(
         [
@@ -65,7 +65,7 @@ class PartitionSection(Section):
             *("inception_v3", "densenet121", "squeezenet1_0", "vit_s"),
         ],
         min_length=1,
-        description="Networks to cut. By default those of the paper's Table 1, and the campaign's ViT.",
+        description="Networks to cut.",
     )
     devices: list[int] = Field([4, 8], min_length=1, description="Numbers of stages to cut into.")
     micro_batches: int = Field(16, ge=1, description="Micro-batches of the predicted pipelines.")
@@ -73,7 +73,7 @@ class PartitionSection(Section):
     image_size: int | None = Field(
         None,
         description="Height and width of the images in pixels, if graphs are measured. null: 224 "
-        "(Inception 299), as in the paper.",
+        "(Inception 299).",
     )
     pipelines: list[PipelineRun] = Field(
         [PipelineRun(), PipelineRun(planner="parameters")],
@@ -128,10 +128,10 @@ class PartitionRequest(Request):
     ideals: int | None = Field(
         default=None,
         ge=1,
-        description="Most ideals that the search lists. An ideal is the set of tasks that are finished at "
-        "some moment. A graph with more ideals gets no certificate.",
+        description="Most ideals (sets of finished tasks) that the search lists. A graph with "
+        "more ideals gets no certificate.",
     )
     export: Path | None = Field(
         default=None,
-        description="Python file to write. Started with torchrun, it trains the network in these stages.",
+        description="Python file to write. It trains the network in these stages.",
     )

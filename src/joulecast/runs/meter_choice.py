@@ -52,11 +52,7 @@ _NAMED = 5
 
 
 class MeterInfo(BaseModel):
-    """One meter of one node: what it is and how well it was read.
-
-    A meter that is absent has ``available`` false, a reason, and no source. A meter that was there but
-    failed during the run has ``available`` false, a reason, and its source.
-    """
+    """One meter of one node: what it is and how well it was read."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -67,7 +63,7 @@ class MeterInfo(BaseModel):
     available: bool
     """Whether it could be opened and did not fail during the run."""
     source: EnergySource | None = None
-    """Where its figures come from. Missing if the meter was absent."""
+    """Where its figures come from."""
     counter: bool = False
     """Whether the device counts joules itself."""
     reason: str | None = None
@@ -77,29 +73,25 @@ class MeterInfo(BaseModel):
     failed_reads: NonNegativeInt = 0
     """Number of readings that gave no value."""
     missed_deadlines: NonNegativeInt = 0
-    """Number of readings that were skipped because their time had passed."""
+    """Number of readings that were skipped."""
     longest_gap_s: NonNegativeFloat | None = None
     """Longest time between two good readings."""
     coverage: float | None = Field(None, ge=0, le=1)
-    """Share of the run that was read well: between the first and the last good reading, without gaps
-    longer than three periods."""
+    """Share of the run that was read well, without gaps longer than three periods."""
     shared_with: list[str] = []
-    """Nodes whose readings come from the same device. They are containers of one machine or, in an imported
-    run, nodes that got equal shares of the reading."""
+    """Nodes whose readings come from the same device."""
     supply: Supply | None = None
     """Read before a node's power supplies (AC) or behind them (DC), if an imported log says which."""
     conversion_eff: float | None = Field(None, gt=0, le=1)
-    """Share of AC that becomes DC, if an imported log has it. It is not applied."""
+    """Share of AC that becomes DC, if an imported log has it."""
     covers: Covers | None = None
-    """What draws the power. ``module`` is CPU, memory and GPU; ``socket`` is CPU and memory. Missing if a
-    log does not say it."""
+    """What draws the power. ``module`` is CPU, memory and GPU; ``socket`` is CPU and memory."""
     remark: str | None = None
     """What a reader of its figures should know."""
     renewed_s: NonNegativeFloat | None = None
     """Time between two new values, for a meter that is slower than the sampler."""
     trace: bool = True
-    """False if the meter gives one figure for the whole run. Then no step, stage or phase has an energy of
-    its own."""
+    """False if the meter gives one figure for the whole run."""
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ class Outcome(_Part):
     """What the run did."""
 
     start_s: float = Field(ge=-1e10, le=1e10)
-    """Start of what is measured, on the run clock. Warm-up steps are before it."""
+    """Start of what is measured, on the run clock."""
     stop_s: float = Field(ge=-1e10, le=1e10)
     """End of what is measured, on the run clock."""
     steps: int = Field(0, ge=0, le=10**18)
@@ -71,7 +71,7 @@ class Outcome(_Part):
     samples: int = Field(0, ge=0, le=10**18)
     """Work done between start and end."""
     work_unit: Literal["samples", "steps"] = "samples"
-    """What ``samples`` counts. ``steps`` if the samples of an observed training could not be counted."""
+    """What ``samples`` counts."""
     device: str | None = None
     """Type of device on which an observed training ran, as torch names it: ``cpu``, ``cuda``, ..."""
     final_loss: float | None = None
@@ -111,7 +111,7 @@ class RunInfo(_Part):
     spec: RunSpec
     """What the run was to do."""
     spec_sha256: str
-    """Hash of the specification, without the names in it. Two runs with the same hash measure the same."""
+    """Hash of the specification, without the names in it."""
     started_utc: str
     """When the run began."""
     nodes: list[str]
@@ -121,13 +121,13 @@ class RunInfo(_Part):
     scheduler_job: str | None = None
     """Job of the scheduler that started the run."""
     scheduler_node_of_rank: list[str] = []
-    """For each rank, the scheduler's name of its node. Several nodes of a scheduler may be one host."""
+    """For each rank, the scheduler's name of its node."""
     nodes_are: NodesAre
     """What a node was in this run."""
     algorithm_used: str | None = None
     """All-reduce that was used."""
     parameters: Count | None = None
-    """Number of parameters of the network. The gradient of each is 4 bytes."""
+    """Number of parameters of the network."""
     outcome: Outcome
     """What the run did."""
     checks: Checks
@@ -147,12 +147,11 @@ class RunInfo(_Part):
     source: dict[str, Any] = {}
     """Where an imported or replayed run comes from."""
     load_before: dict[str, float] = {}
-    """Load of the host before the run: cores that other programs kept busy, load average."""
+    """Load of the host before the run."""
     load_during: dict[str, float] = {}
     """``busy_cores``: cores that other programs kept busy during the run, on the busiest host."""
     disturbed: list[str] = []
-    """What other programs did, if they kept more than half a core (or 2 % of many cores) busy. Fits use
-    such a run only if its setting has no undisturbed run."""
+    """What other programs did. Fits use such a run only if its setting has no undisturbed run."""
     left_out: list[str] = []
     """Reasons why fits leave the run out. If empty, fits use it."""
     remarks: list[str] = []
@@ -162,12 +161,11 @@ class RunInfo(_Part):
     reference_step_s: dict[str, NonNegativeFloat] | None = None
     """For an emulated run: time of a step on a free core."""
     unseen: dict[str, str] = {}
-    """For an observed training: stages that could not be seen, each with the reason. Their time is in
-    another stage, which the reason names."""
+    """For an observed training: stages that could not be seen, each with the reason."""
     observed_step: ObservedStep | None = None
-    """How the training makes a step, for an observed training whose steps were seen."""
+    """How the training makes a step."""
     frames_sha256: dict[str, str] = {}
-    """Checksum of each Parquet file of the record. A file that differs is not read."""
+    """Checksum of each Parquet file of the record."""
 
     @property
     def global_batch_size(self) -> int | None:

@@ -258,8 +258,8 @@ class Scale(Request):
     gpus_per_node: int | None = Field(
         default=None,
         ge=1,
-        description="GPUs that a node has (without GPUs: ranks). By default as many as ran on one host. "
-        "Records of whole nodes say it themselves.",
+        description="GPUs that a node has (without GPUs: ranks). By default as many as ran on one "
+        "host.",
     )
 
     @model_validator(mode="after")
@@ -294,7 +294,7 @@ class NodePrices(BaseModel):
         default="EUR",
         min_length=1,
         max_length=12,
-        description="Currency of all prices, as tables print it.",
+        description="Currency of all prices.",
     )
 
 

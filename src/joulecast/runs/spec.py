@@ -167,9 +167,9 @@ class RunSpec(_Frozen):
     emulation: Emulation | None = None
     """How nodes that are slower than a core are emulated."""
     workload: Workload | None = None
-    """Network and data. Missing if the training was observed or imported, or if there was none."""
+    """Network and data."""
     training: Training | None = None
-    """Parameters of the training. Missing if ``workload`` is missing."""
+    """Parameters of the training."""
     calibration: Calibration | None = None
     """What a calibration run needs."""
     imported: Imported | None = None

@@ -16,18 +16,15 @@ class SimulatorSection(Section):
 
     emulated_network: str = Field(
         "recorded/emulated-network",
-        description="Measured steps on an emulated network, from the project's folder, to judge the "
-        "simulator on; experiments/emulated-network measures them.",
+        description="Folder with measured steps on an emulated network.",
     )
     real_training: str | None = Field(
         "recorded/two-core-training",
-        description="Folder with measured steps of real training on two ranks. The simulator is judged on "
-        "them, too. experiments/two-core-training measures them. null: none.",
+        description="Folder with measured steps of real training on two ranks. null: none.",
     )
     gpu_steps: str | None = Field(
         "recorded/training-steps",
-        description="Folder with steps that were measured on GPUs. The simulator is judged on them, too. "
-        "null: none.",
+        description="Folder with steps that were measured on GPUs. null: none.",
     )
     speed_devices: list[int] = Field(
         [8, 32, 64, 128, 1024, 10000],
@@ -80,8 +77,8 @@ class SimulatedTraining(Request):
     )
     calibrate: Path | None = Field(
         default=None,
-        description="Steps that were measured on this platform: a YAML file, a folder of records, or a "
-        "recorded campaign. They correct the simulated times.",
+        description="Steps that were measured on this platform: a YAML file, a folder of records, "
+        "or a recorded campaign. They correct the simulated times.",
     )
 
 
@@ -101,7 +98,7 @@ class OnSimulator(SimulatedTraining):
     )
     links: Rates = Field(
         default={},
-        description="Rate of a link in bytes/s, as nic=12.5e9. It replaces the rate in the platform's file.",
+        description="Rate of a link in bytes/s, as nic=12.5e9.",
     )
     inference: bool = Field(default=False, description="Simulate only the forward pass.")
     calibration: Path | None = Field(
@@ -173,5 +170,5 @@ class SearchRequest(Priced, OnSimulator):
         default=10,
         ge=1,
         le=MOST_SAMPLES,
-        description="How many of the best to show. Strategies that cannot be among them are not simulated.",
+        description="How many of the best to show.",
     )

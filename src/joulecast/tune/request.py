@@ -32,8 +32,8 @@ class Goals(BaseModel):
     )
     allow_power_limit: bool = Field(
         default=False,
-        description="Let the tuner set the GPU's power limit. After each training, the old limit is set "
-        "again.",
+        description="Let the tuner set the GPU's power limit. After each training, the old limit "
+        "is set again.",
     )
     criterion: Criterion = Field(
         default="cost",
@@ -55,12 +55,9 @@ class _Trained(Section):
     image_size: int = Field(
         8,
         ge=8,
-        description="Height and width of the images in pixels. The digits are "
-        "enlarged to this size.",
+        description="Height and width of the images in pixels.",
     )
-    max_epochs: int = Field(
-        100, ge=1, description="Most epochs of a training. A training that needs more has failed."
-    )
+    max_epochs: int = Field(100, ge=1, description="Most epochs of a training.")
     batch_sizes: list[int] = Field(
         [8, 16, 32, 64, 128, 256, 512], min_length=1, description="Batch sizes to choose from."
     )
@@ -68,7 +65,8 @@ class _Trained(Section):
     learning_rate: float = Field(
         0.05,
         gt=0,
-        description="Learning rate at the default batch size. It grows in proportion to the batch size.",
+        description="Learning rate at the default batch size. It grows in proportion to the batch "
+        "size.",
     )
     max_learning_rate: float | None = Field(
         None, gt=0, description="Highest learning rate after scaling. null: no limit."
@@ -136,8 +134,8 @@ class _Tuning(Request):
 
     live: bool = Field(
         default=False,
-        description="Train LeNet-5 on scikit-learn's digits on this machine. Without this option, recorded "
-        "traces are replayed.",
+        description="Train LeNet-5 on scikit-learn's digits on this machine. By default, traces "
+        "are replayed.",
     )
     traces: Path | None = Field(
         default=None,
@@ -150,13 +148,13 @@ class _Tuning(Request):
     gpu: str | None = Field(default=None, description="GPU to replay from the traces, as v100.")
     policy: str = Field(
         default=DEFAULT_POLICY,
-        description="Policy, as zeus. If you give a wrong name, the error message lists all policies.",
+        description="Policy, as zeus.",
     )
     recurrences: int = Field(default=50, ge=1, description="Number of trainings to the target.")
     seeds: int | None = Field(
         default=None,
         ge=1,
-        description="Number of replays. The results are their means. 20 by default.",
+        description="Number of replays. 20 by default.",
     )
     target: float | None = Field(
         default=None,
@@ -168,13 +166,13 @@ class _Tuning(Request):
     )
     window: int | None = Field(
         default=None,
-        description="Number of costs that count for each batch size, the newest first. By default all. Use "
-        "it if costs change with time (drift).",
+        description="Number of costs that count for each batch size, the newest first. By default "
+        "all.",
     )
     history: Path | None = Field(
         default=None,
-        description="File to which the trials of a live tuning are added. A tuning with the same file "
-        "continues where the last one ended.",
+        description="File to which the trials of a live tuning are added. The same file continues "
+        "a tuning.",
     )
 
 

@@ -36,9 +36,7 @@ class ScaleSection(Section):
         1, ge=1, description="MPI ranks on each node. On GPUs: number of GPUs of a node."
     )
     threads_per_rank: int = Field(1, ge=1, description="Compute threads of each rank.")
-    repeats: int = Field(
-        3, ge=1, description="How often every setting is run. The order is random."
-    )
+    repeats: int = Field(3, ge=1, description="How often every setting is run.")
     batch_size: int = Field(
         4,
         ge=1,
@@ -72,18 +70,15 @@ class TrainingSection(Section):
     )
     samples: int | dict[str, int] | None = Field(
         None,
-        description="Samples that are measured in a run, in place of steps: one number, or one for each "
-        "network. The number of steps then follows from the batch size, so that runs take similar times.",
+        description="Samples that are measured in a run, in place of steps: one number, or one "
+        "for each network.",
     )
-    warmup_steps: int = Field(
-        1, ge=0, description="Steps before the measured ones. They are not measured."
-    )
+    warmup_steps: int = Field(1, ge=0, description="Steps before the measured ones.")
     target_accuracy: float | None = Field(
         None,
         gt=0,
         le=1,
-        description="Accuracy on the test split at which a run stops. It stops after "
-        "`steps` in any case.",
+        description="Accuracy on the test split at which a run stops.",
     )
     evaluate_every: int = Field(
         50, ge=1, description="Number of steps between two tests of the accuracy."
@@ -92,15 +87,14 @@ class TrainingSection(Section):
     momentum: float = Field(0.9, ge=0, lt=1, description="Momentum of SGD.")
     precision: Precision = Field(
         "fp32",
-        description="Precision of the training. bf16 is autocast: the weights stay at fp32. The simulator "
-        "calls it amp.",
+        description="Precision of the training. bf16 is autocast: the weights stay at fp32.",
     )
     device: Literal["cpu", "cuda"] = Field("cpu", description="Device that trains.")
     algorithm: Algorithm = Field(
         "two_level",
-        description="All-reduce of the gradients on CPUs. mpi: by the MPI library. shared: through "
-        "shared memory, on one host only. two_level: shared in each host, then MPI between hosts. On GPUs, "
-        "NCCL always does it.",
+        description="All-reduce of the gradients on CPUs. mpi: by the MPI library. shared: "
+        "through shared memory, on one host only. two_level: shared in each host, then MPI between "
+        "hosts. On GPUs, it is NCCL.",
     )
     bucket_mb: float = Field(64, gt=0, description="Least size of a gradient bucket, in MB.")
     overlap: bool = Field(
@@ -109,9 +103,7 @@ class TrainingSection(Section):
     loader_workers: int = Field(
         0, ge=0, description="Processes that load data. 0: a thread of the rank loads it."
     )
-    prefetch_batches: int = Field(
-        2, ge=0, description="Number of batches that are prepared ahead. 0: none."
-    )
+    prefetch_batches: int = Field(2, ge=0, description="Number of batches that are prepared ahead.")
 
     @field_validator("steps", "samples")
     @classmethod
@@ -127,10 +119,8 @@ class PowerSection(Section):
 
     meters: list[str] = Field(
         list(ALL_METERS),
-        description="Meters to try, the best first. If several cover the same part, only one of them "
-        "counts. Kinds that this machine cannot have are skipped (`joulecast meters` shows all). estimated "
-        "is no meter, but a formula of utilisation and the platform's watts. Its figures carry this label, "
-        "and judge no model.",
+        description="Meters to try, the best first. Kinds that this machine does not have are "
+        "skipped. estimated is no meter, but a formula of utilisation and the platform's watts.",
     )
     sample_period_s: float = Field(
         0.1, ge=0.005, le=10, description="Time between two readings, in seconds."
@@ -139,13 +129,13 @@ class PowerSection(Section):
     sysfs_root: str = Field(
         "/sys",
         min_length=1,
-        description="Folder with the kernel's files. Containers and tests may need another one.",
+        description="Folder with the kernel's files.",
     )
     command: list[str] = Field(
         [],
         max_length=100,
-        description="Command of your site that prints what the node draws, as a list of words. It prints "
-        "`231.5 W`, or a counter as `12345 J` (also kW, mW, kJ, Wh, kWh). It is run about once a second.",
+        description="Command of your site that prints what the node draws, as a list of words. It "
+        "prints `231.5 W`, or a counter as `12345 J` (also kW, mW, kJ, Wh, kWh).",
     )
 
     @field_validator("meters")
@@ -163,8 +153,7 @@ class CalibrationSection(Section):
     batch_sizes: list[int] = Field(
         [2, 4, 8],
         min_length=1,
-        description="Batch sizes of the calibration runs on one node. MC2 learns "
-        "the compute time from them.",
+        description="Batch sizes of the calibration runs on one node.",
     )
     idle_s: float = Field(
         20, gt=0, description="Seconds in which the nodes idle, with the process loaded."
@@ -175,8 +164,8 @@ class CalibrationSection(Section):
     allreduce_bytes: list[int] = Field(
         [4194304, 16777216, 33554432, 67108864, 134217728, 268435456],
         min_length=1,
-        description="Sizes that the all-reduce calibration sums. They should cover the sizes of the "
-        "training's buckets, because data that fit into a cache are transferred faster.",
+        description="Sizes that the all-reduce calibration sums. They should cover the sizes of "
+        "the training's buckets.",
     )
     allreduce_repeats: int = Field(15, ge=1, description="How often each size is summed.")
 
@@ -186,14 +175,12 @@ class EvaluationSection(Section):
 
     imports: list[str] = Field(
         [],
-        description="Folders of your own MLPerf power submissions. They are imported, and evaluated with "
-        "the campaign. The shipped submissions are always evaluated.",
+        description="Folders of your own MLPerf power submissions.",
     )
     series_splits: int = Field(
         5,
         ge=1,
-        description="Number of points at which a trace is split for the "
-        "time-series rivals: they see the part before, and forecast the part after.",
+        description="Number of points at which a trace is split for the time-series rivals.",
     )
 
     @field_validator("imports")
@@ -211,8 +198,7 @@ class QuietSection(Section):
     wait_s: float = Field(
         60,
         ge=0,
-        description="Longest wait, in seconds, for other programs to end before a measurement. If "
-        "they do not end, what is measured then is marked as disturbed.",
+        description="Longest wait, in seconds, for other programs to end before a measurement.",
     )
     repeats: int = Field(
         1, ge=0, description="How often a run is measured again if other programs disturbed it."
@@ -222,16 +208,13 @@ class QuietSection(Section):
 class Config(Section):
     """The configuration of a campaign."""
 
-    campaign: str = Field(
-        "default", pattern=NAME, description="Name of the campaign. Its records have it."
-    )
+    campaign: str = Field("default", pattern=NAME, description="Name of the campaign.")
     results: str = Field(
         "results", min_length=1, description="Folder for everything that the campaign makes."
     )
     platform: str = Field(
         THIS_MACHINE,
-        description="Platform of the runs: the name of a file in config/platforms (without .yaml), the "
-        "name of a shipped platform, or the path of a FILE.yaml.",
+        description="Platform of the runs: a name, or the path of a FILE.yaml.",
     )
     workload: WorkloadSection = WorkloadSection()
     scale: ScaleSection = ScaleSection()
@@ -239,8 +222,8 @@ class Config(Section):
     power: PowerSection = PowerSection()
     emulation: Emulation | None = Field(
         Emulation(nodes_per_core=4),
-        description="Emulate nodes that are this many times slower than a core, by padding the compute "
-        "time. More nodes than cores can then be measured. null: such node counts are refused.",
+        description="Emulate nodes that are this many times slower than a core, so that there can "
+        "be more nodes than cores. null: no emulation.",
     )
     calibration: CalibrationSection = CalibrationSection()
     evaluation: EvaluationSection = EvaluationSection()
@@ -249,13 +232,11 @@ class Config(Section):
     tuning: TuningSection = TuningSection()
     prices: PricesSection = PricesSection()
     quiet: QuietSection = QuietSection()
-    paper_tables: bool = Field(
-        False, description="Also make the papers' tables, and show them on the overview page."
-    )
+    paper_tables: bool = Field(False, description="Also make the papers' tables.")
     run_timeout_s: float = Field(
         1800,
         gt=0,
-        description="Longest time of a run, in seconds. A run that takes longer is ended.",
+        description="Longest time of a run, in seconds.",
     )
 
     @field_validator("platform")

@@ -37,8 +37,7 @@ class WorkloadSection(Section):
     image_size: int = Field(
         32,
         ge=8,
-        description="Height and width of the images in pixels. Images are "
-        "enlarged or cropped to this size.",
+        description="Height and width of the images in pixels.",
     )
     patch_size: int = Field(
         16, ge=1, description="Height and width of a patch in pixels, for vision transformers."

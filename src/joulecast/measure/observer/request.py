@@ -93,8 +93,7 @@ class MeasureRequest(ObserveRequest):
 
     capture: bool = Field(
         default=False,
-        description="Capture the network in the first step, for `plan --network NAME`. The environment of "
-        "the training needs joulecast for this.",
+        description="Capture the network in the first step, for `plan --network NAME`.",
     )
     window_s: Annotated[float | None, from_text(duration_s), Shell("--for")] = Field(
         default=None,

@@ -128,8 +128,7 @@ class PlanRequest(SimulatedTraining, WithPrices, Limit):
     batch: Batches = Field(
         default=(PLANNED_BATCH,),
         min_length=1,
-        description="Samples in one step, of all devices together, as 256,512. Settings with the same "
-        "batch train alike.",
+        description="Samples in one step, of all devices together, as 256,512.",
     )
     precision: Annotated[tuple[PeakPrecision, ...], BeforeValidator(split_names)] = Field(
         default=(),

@@ -36,8 +36,7 @@ class Link(BaseModel):
         None,
         ge=1,
         le=_RATE,
-        description="Rate of each port, in each direction. A port serves one unit of the level below (at "
-        "the first level: one device). If links are parallel, give their sum.",
+        description="Rate of each port, in each direction. If links are parallel, give their sum.",
     )
     latency_s: float | None = Field(
         None,
@@ -48,8 +47,8 @@ class Link(BaseModel):
     pairs: tuple[tuple[Annotated[int, Field(ge=0, le=64)], ...], ...] = Field(
         (),
         max_length=16,
-        description="For the innermost link without a switch: number of lines between each pair of devices "
-        "in a node. `bytes_per_s` is then the rate of all lines of a device together.",
+        description="For the innermost link without a switch: number of lines between each pair "
+        "of devices in a node.",
     )
 
 
@@ -150,8 +149,8 @@ class Device(BaseModel):
         None,
         ge=1,
         le=_MANY,
-        description="Number of multiprocessors. With it and `architecture`, ops are priced as kernels. "
-        "Without them, by the roofline.",
+        description="Number of multiprocessors. With it and `architecture`, ops are priced as "
+        "kernels.",
     )
     power_limit_w: float | None = Field(
         None, gt=0, le=_WATTS, description="Power limit of the device."
@@ -182,14 +181,13 @@ class Cluster(BaseModel):
         None, ge=1, le=_MANY, description="Number of nodes. null: any number."
     )
     devices_per_node: int = Field(1, ge=1, le=_MANY, description="Number of devices in each node.")
-    device: Device = Field(description="The device. All devices are alike.")
+    device: Device = Field(description="The device.")
     links: tuple[Link, ...] = Field(
         (), description="Levels of the network, from the device outwards."
     )
     collective_algorithm: Literal["ring", "nccl", "recursive_doubling", "rabenseifner"] = Field(
         "ring",
-        description="Algorithm of all-reduces. A network calibration replaces it by the algorithm that it "
-        "finds. nccl is a ring, or a tree over the nodes if that takes less time.",
+        description="Algorithm of all-reduces.",
     )
     collective_launch_s: float = Field(
         0.0, ge=0, le=_LONG_S, description="Time before a collective or message starts to move."
@@ -208,8 +206,7 @@ class Cluster(BaseModel):
     )
     rings: dict[str, Ring] = Field(
         {},
-        description="Rings, for `--mode proteus` only. The key names the devices of a ring by their places "
-        "in a node, as `0-1`. If `xN` stands behind it, as `0-1xN`, the ring goes over several nodes.",
+        description="Rings, for `--mode proteus` only.",
     )
     sources: dict[str, str] = Field({}, description="Where each fact comes from.")
 
@@ -270,9 +267,8 @@ class Platform(BaseModel):
         None,
         min_length=1,
         exclude=True,
-        description="Folder of a recorded campaign. Its runs stand for measurements on this platform. The "
-        "path is absolute, or relative to the project's folder if this file is in config/platforms/. "
-        "Otherwise it is relative to the folder of this file.",
+        description="Folder of a recorded campaign. Its runs stand for measurements on this "
+        "platform.",
     )
 
     @model_validator(mode="after")
