@@ -1,7 +1,4 @@
-"""Ten thousand runs: what is done once, once a setting and once a run, counted and not timed.
-
-``benchmarks/scale.py`` has the seconds.
-"""
+"""Ten thousand runs: what is done once, once a setting and once a run, counted and not timed."""
 
 import sys
 from collections import Counter
