@@ -1,4 +1,4 @@
-"""Hooks of MkDocs: a description for each page, and tables that scroll inside themselves."""
+"""Hooks of MkDocs: a description for each page, tables that scroll, and percentages on one line."""
 
 import re
 from typing import Any
@@ -17,7 +17,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> None:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Put each table into a box that scrolls."""
+    """Put each table into a box that scrolls, and keep "10 %" on one line outside of code."""
+    html = re.sub(r"(<pre.*?</pre>)|(?<=\d) (?=%)", lambda of: of[1] or "&nbsp;", html, flags=re.S)
     return html.replace("<table>", '<div class="scroll"><table>').replace(
         "</table>", "</table></div>"
     )
