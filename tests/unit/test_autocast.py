@@ -168,10 +168,15 @@ def test_a_measured_rate_of_bf16_holds_for_autocast() -> None:
     assert own is not None and plateau(Device.model_validate(own), "amp") == 3e14
 
 
-@pytest.mark.parametrize("precision", ["amp", "bf16-true"])
-def test_a_gpu_without_bf16_is_refused_by_the_name_that_was_asked(precision) -> None:
+@pytest.mark.parametrize(("precision", "gpu"), [("amp", "p4"), ("bf16-true", "v100")])
+def test_a_gpu_without_that_rate_is_refused_by_the_name_that_was_asked(precision, gpu) -> None:
     with pytest.raises(JoulecastError, match=f"no rate at bf16, at which {precision} computes"):
-        simulate(precision, platform="v100")
+        simulate(precision, platform=gpu)
+
+
+def test_autocast_computes_at_fp16_on_a_gpu_without_bf16() -> None:
+    wide, cast, fused = (simulate(name, platform="v100") for name in ("fp32", "amp", "fp16"))
+    assert wide["step_s"] > cast["step_s"] > fused["step_s"]
 
 
 def test_sequence_parallelism_splits_a_norm_that_is_written_out() -> None:

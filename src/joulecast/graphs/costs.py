@@ -186,7 +186,7 @@ def roofline_of(platform: Platform, precision: str = "fp32") -> Roofline:
     """
     device: Device = platform.require_cluster().device
     narrow = PRECISIONS[precision].operand_bytes is not None
-    wide = PRECISIONS[precision].of_products
+    wide = PRECISIONS[precision].of_products(device.peak_flops)
     for needed in (wide, *([precision] if narrow else [])):
         if needed not in device.peak_flops:
             known = ", ".join(device.peak_flops) or "none"

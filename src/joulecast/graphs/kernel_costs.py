@@ -115,7 +115,8 @@ def plateau(device: Device, precision: str) -> float:
     if precision in device.measured_flops:
         return device.measured_flops[precision]
     if PRECISIONS[precision].plain:
-        precision, asked = PRECISIONS[precision].of_products, f"bf16, at which {asked} computes"
+        precision = PRECISIONS[asked].of_products(device.peak_flops)
+        asked = f"{precision}, at which {asked} computes"
     if precision in device.measured_flops:
         return device.measured_flops[precision]
     if precision not in device.peak_flops or device.architecture is None:
@@ -185,7 +186,8 @@ class KernelCosts:
             share = architecture.sdpa or share
             share *= rates.attention_dropout[kernel.direction] if kernel.drops else 1.0
             share *= rates.attention_head if kernel.head < _WIDE_HEAD else 1.0
-        held = self.clock * plateau(self.device, precision.of_products)
+        of_products = precision.of_products(self.device.peak_flops)
+        held = self.clock * plateau(self.device, of_products)
         return held * share * (rates.attention_backward if kernel.direction == "backward" else 1.0)
 
     @property

@@ -13,6 +13,7 @@ Transformer Engine. Both operands are cast in front of the product. Activations,
 bf16 in memory. The product with the vocabulary and attention stay at bf16, too.
 """
 
+from collections.abc import Container
 from dataclasses import dataclass, replace
 
 from joulecast.errors import JoulecastError
@@ -44,9 +45,10 @@ class Precision:
         """Whether a framework computes at 16 bits. It fuses ops, and also keeps the weights at fp32."""
         return self.tensor_bytes < _STATE_BYTES and not self.plain
 
-    @property
-    def of_products(self) -> str:
-        """The precision of products without narrower operands."""
+    def of_products(self, known: Container[str]) -> str:
+        """The precision of products without narrower operands, on a device with rates at some precisions."""
+        if self.autocast and "bf16" not in known and "fp16" in known:
+            return "fp16"
         return "bf16" if self.plain or self.operand_bytes is not None else self.name
 
 

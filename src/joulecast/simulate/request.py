@@ -91,10 +91,10 @@ class OnSimulator(SimulatedTraining):
     platform: Name = Field(description="A platform by name, or a FILE.yaml.")
     precision: PeakPrecision = Field(
         default="fp32",
-        description="Precision. amp: plain PyTorch, with torch.autocast (bf16) and weights at fp32. "
-        "bf16-true: plain PyTorch with all at bf16, the optimizer's states, too. bf16, fp16: code of "
-        "frameworks such as Megatron, with weights at 16 bits and a copy at fp32. fp8, mxfp8, nvfp4: as "
-        "bf16, but matrix products have that precision.",
+        description="Precision. amp: plain PyTorch, with torch.autocast (bf16, or fp16 on a GPU without "
+        "bf16) and weights at fp32. bf16-true: plain PyTorch with all at bf16, the optimizer's states, too. "
+        "bf16, fp16: code of frameworks such as Megatron, with weights at 16 bits and a copy at fp32. fp8, "
+        "mxfp8, nvfp4: as bf16, but matrix products have that precision.",
     )
     links: Rates = Field(
         default={},
