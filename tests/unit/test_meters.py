@@ -293,8 +293,16 @@ class Drawn:
         self.watts, self.gpu.watts, self.gpu.energy_mj = watts, watts, 1e3 * self.joules
         for cpu in self.cpus.cpus:
             cpu.cpu_mj = cpu.dram_mj = 1e3 * self.joules
-        count, micro = round(self.joules), round(1e6 * watts)
-        cray(self.root, energy=count, accel0_energy=count, cpu_energy=count, memory_energy=count)
+        if self.kind.startswith("pm_counters"):
+            count = round(self.joules)
+            cray(
+                self.root, energy=count, accel0_energy=count, cpu_energy=count, memory_energy=count
+            )
+        if self.kind.startswith("hwmon"):
+            self.show_in_hwmon(round(1e6 * watts))
+
+    def show_in_hwmon(self, micro):
+        """What the kernel's files show."""
         hwmon = self.root / "class/hwmon"
         if self.kind == "hwmon supply":
             supply = {"power1_label": "pin", "power1_input": micro}
