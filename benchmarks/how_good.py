@@ -84,7 +84,7 @@ SECTIONS: dict[str, list[Kept]] = {
             "metered_energy",
             "Energy on real clusters",
             "Public runs of MLPerf Training on 1 and 8 nodes of eight H100. Each node has a power meter. It "
-            "reads behind the power supplies (DC), about 2 % less than a meter at the wall. Mean errors in "
+            "reads behind the power supplies (DC), so it does not see their losses. Mean errors in "
             "percent. MC2's paper has 2.84 % on its own cluster, to which we have no access.",
             ENERGY,
             "metered/tables/energy_summary.parquet",
@@ -328,7 +328,8 @@ BRIEFS = [
         "error_percent",
     ),
     Brief(
-        "The same, more networks, batches and precisions, not held out any more (21 % while they were)",
+        "The same, more networks, batches and precisions, not held out any more (while they were: "
+        "21 % on 27, 26 % on six)",
         "another H100 with a slower host (measured by joulecast)",
         "simulator_real_gpus",
         {"data": "plain_pytorch_later", "kind": "all"},

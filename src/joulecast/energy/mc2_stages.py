@@ -213,7 +213,7 @@ class StageMC2:
         allreduce: pd.DataFrame,
         form: str,
     ) -> tuple[dict[str, float], float | None]:
-        """Coefficients, and what :func:`_the_only` says of the exchanges."""
+        """The coefficients of the times, and the result of :func:`_the_only` for the exchanges."""
         system = _System()
         overlapped = self._overlap and bool(training["overlap"].any())
         rows = self._with_sigma(training)

@@ -191,7 +191,7 @@ class StartRequest(Request):
         ge=0,
         le=1e9,
         description="Time to start again after a pause: seconds, or as 10min. Without "
-        "this option, it does not pause.",
+        "this option, the training does not pause.",
     )
     objective: Literal["cost", "co2"] | None = Field(
         default=None,

@@ -246,7 +246,7 @@ def _rest_of_nodes(platform: Platform, devices: int, power: GpuPower) -> tuple[f
 
 
 def _at_clock(metered: StepEnergy, simulation: Simulation) -> StepEnergy:
-    """Joules of metered nodes, minus what their GPUs draw less at the clock to which they are set."""
+    """Joules of metered nodes, minus the joules that their GPUs save at the clock to which they are set."""
     power = _gpu_power(simulation.platform, simulation.training.precision.name)
     if metered.joules is None or simulation.sm_mhz is None or power is None:
         return metered

@@ -110,7 +110,8 @@ class Builder:
         return name if count == 1 else f"{name}#{count}"
 
     def access(self, view: View, bound: list[Binding], dims: dict[str, Dim]) -> Access:
-        """The access to the tensor of a view. Each axis follows the outermost splittable dim in it."""
+        """The access to the tensor of a view. An axis of the tensor may hold several dims: it follows the
+        outermost one that can be split."""
         names: dict[Atom, str] = {}
         for axis, name in bound:
             outermost = [leaf for atom in axis for leaf in atom.leaves()]

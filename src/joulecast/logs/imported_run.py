@@ -304,7 +304,7 @@ class ImportSummary:
         runs: number of imported runs. ``without_power`` of them have only times.
         left_out: the reasons for each run that is left out of fits.
         passed_by: folders of tables below the source. They were not imported.
-        facts: a line for each run whose facts the user sees.
+        facts: a line about each run from the log of a tool. It is printed.
         traps: for each kind of fault, the number of runs in which it was found.
     """
 

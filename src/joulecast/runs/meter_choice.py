@@ -96,8 +96,9 @@ class MeterInfo(BaseModel):
 
 @dataclass(frozen=True)
 class Gap:
-    """A node (or a host with all of its nodes) that lacks a kind of meter, with the reason. ``metered`` of
-    all ``hosts`` hosts have this kind."""
+    """A node (or a host with all of its nodes) that lacks a kind of meter, with the reason.
+
+    Of the run's ``hosts`` hosts, ``metered`` have this kind of meter."""
 
     node: str
     kind: str

@@ -311,8 +311,8 @@ class WithPrices(NodePrices, Request):
 
     prices: Path | None = Field(
         default=None,
-        description="Configuration file. If you give no option for a price, its section `prices` gives "
-        "this price.",
+        description="Configuration file. Its section `prices` gives each price for which "
+        "you give no option.",
     )
 
 

@@ -37,7 +37,9 @@ MakePolicy = Callable[[SearchSpace], Policy]
 
 @dataclass(frozen=True)
 class Setting:
-    """A workload on a GPU. Also the same workload on another GPU: a warm start has seen its runs."""
+    """A workload on a GPU (``trace``).
+
+    ``elsewhere`` is the same workload on another GPU. A warm start has seen the runs on that GPU."""
 
     trace: Trace
     elsewhere: Trace

@@ -199,7 +199,7 @@ def tune_training(request: TuneRequest, *, tell: Callable[[str], None] = print) 
     ``tell`` is a function that gets the notes of a live tuning.
 
     Returns:
-        For a live tuning ``by_recurrence`` with ``time_s``, ``cheapest``, ... For a replay
+        A live tuning returns ``by_recurrence`` (with ``time_s``, ...), ``cheapest``, ... A replay returns
         ``ratio_to_default``, ``break_even_recurrence``, ...
 
     Raises:

@@ -127,7 +127,7 @@ def _by_hand(setting: str, minutes: float | str, published: PublishedPartitionin
 def _speedups(
     table: pd.DataFrame, graphs: str, published: PublishedPartitioning, made: Path | None = None
 ) -> list[Row]:
-    """A row for each device count. The paper prints one figure for it, without the name of a network."""
+    """A row for each device count. The paper prints one speedup for each count, and names no network."""
     rows = []
     for devices, printed in published.pipeline_speedup.items():
         of_count = table[table["devices"] == devices] if len(table) else table
