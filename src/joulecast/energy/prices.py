@@ -92,7 +92,7 @@ class Prices(PricesSection, frozen=True):
         if self.price is not None and joules is None:
             return "its energy is not known, which has a price"
         if self.price_gpu_hour is not None and gpus is None:
-            return "no GPU of it is known; give the price of a node's hour and none of a GPU's"
+            return "no GPU of it is known; give --price-node-hour in place of --price-gpu-hour"
         return None
 
     def co2_kg(self, joules: float | None) -> float | None:

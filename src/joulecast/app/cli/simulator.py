@@ -39,9 +39,9 @@ def _print_remark(result: dict[str, Any]) -> None:
         typer.echo(f"note: {result['calibration_remark']}")
     if result["host_stretch"] > 1:
         typer.echo(
-            f"note: the host sets the pace. The GPU needs only {1 / result['host_stretch']:.0%} of the time, "
-            "but its kernels are too short for plain PyTorch to start them in time; take more samples in "
-            "each (micro-)batch"
+            "note: the host sets the pace. The GPU needs only "
+            f"{100 / result['host_stretch']:.0f} % of the time, but its kernels are too short for plain "
+            "PyTorch to start them in time; take more samples in each (micro-)batch"
         )
 
 
