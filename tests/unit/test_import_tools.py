@@ -131,6 +131,21 @@ def test_runs_of_one_codecarbon_project_are_told_apart_by_their_ids(tmp_path):
     assert all(name in said for name in table["run_id"])
 
 
+@pytest.mark.parametrize("batches", [(8, 16, 32), (8, 8, 8)])
+def test_runs_of_other_batches_are_no_repeats(tmp_path, batches):
+    (one,) = pd.read_csv(MADE / "codecarbon-3.3.2-runs.csv").head(1).to_dict("records")
+    names, log, runs = ("a", "b", "c"), tmp_path / "emissions.csv", tmp_path / "runs.csv"
+    times = [f"2026-11-23T15:0{minute}:00" for minute in range(3)]
+    rows = [
+        one | {"timestamp": time, "project_name": name, "run_id": name, "gpu_energy": kwh}
+        for time, name, kwh in zip(times, names, (2e-4, 3e-4, 4e-4), strict=True)
+    ]
+    pd.DataFrame(rows).to_csv(log, index=False)
+    pd.DataFrame({"run": names, "batch": batches, "steps": 10}).to_csv(runs, index=False)
+    said = imported("codecarbon", log, tmp_path / "out", "--timezone", "UTC", "--runs", runs)
+    assert ("unlike its repeats" in said) == (len(set(batches)) == 1)
+
+
 def test_a_total_is_known_for_the_whole_run_only(tmp_path):
     imported(
         "zeus",
