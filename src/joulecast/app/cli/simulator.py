@@ -141,6 +141,11 @@ def _print_ranking(result: dict[str, Any]) -> None:
         typer.echo(f"the first: {_step(rows[0])}{unknown}")
         typer.echo(_energy_basis(rows[0]))
         _print_remark(rows[0])
+        of_energy = (result["prices"]["price"], result["prices"]["co2"])
+        if rows[0]["supply"] == "DC" and of_energy != (None, None):
+            from joulecast.energy.prices import at_wall
+
+            typer.echo(f"note: {at_wall(None)}")
         if "estimated" in (rows[0]["cost_rests_on"] or ""):
             typer.echo("costs rest on estimated power")
     near = [row for row in rows if row["near_memory_limit"]]
