@@ -243,6 +243,17 @@ def module_of(path: str) -> str:
     return name.removesuffix(".__main__")
 
 
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.stem)
+def test_a_page_has_one_title_and_its_blocks_end(page):
+    prose, code = [], False
+    for line in page.read_text().splitlines():
+        fence = line.lstrip().startswith("```")
+        code = code != fence
+        prose += [] if code or fence else [line]
+    assert not code
+    assert sum(line.startswith("# ") for line in prose) == 1
+
+
 def test_every_page_is_in_the_navigation_and_nothing_comes_from_elsewhere():
     site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
     listed = set(re.findall(r"[\w/-]+\.md", yaml.safe_dump(site["nav"])))

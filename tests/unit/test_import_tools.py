@@ -113,6 +113,39 @@ def test_codecarbon_gpus_are_read_and_the_pue_is_taken_out(tmp_path):
     assert (found["energy_source"], found["energy_covers"]) == ("imported", "gpu")
 
 
+def test_runs_of_one_codecarbon_project_are_told_apart_by_their_ids(tmp_path):
+    table = pd.read_csv(MADE / "codecarbon-3.3.2-runs.csv").assign(project_name="vit")
+    log, runs, out = tmp_path / "emissions.csv", tmp_path / "runs.csv", tmp_path / "out"
+    table.to_csv(log, index=False)
+    facts = pd.DataFrame({"run": table["run_id"], "network": "vit", "batch": [8, 16], "steps": 10})
+    facts.to_csv(runs, index=False)
+    imported("codecarbon", log, out, "--timezone", "UTC", "--runs", runs)
+    found = {row(folder)["batch"]: row(folder)["energy_j"] for folder in out.iterdir()}
+    kwh = table["energy_consumed"].to_list()
+    assert found == {
+        8: pytest.approx(3.6e6 * kwh[0], rel=1e-6),
+        16: pytest.approx(3.6e6 * kwh[1], rel=1e-6),
+    }
+    facts.head(1).assign(run="vit").to_csv(runs, index=False)
+    said = refused("codecarbon", log, tmp_path / "none", "--timezone", "UTC", "--runs", runs)
+    assert all(name in said for name in table["run_id"])
+
+
+@pytest.mark.parametrize("batches", [(8, 16, 32), (8, 8, 8)])
+def test_runs_of_other_batches_are_no_repeats(tmp_path, batches):
+    (one,) = pd.read_csv(MADE / "codecarbon-3.3.2-runs.csv").head(1).to_dict("records")
+    names, log, runs = ("a", "b", "c"), tmp_path / "emissions.csv", tmp_path / "runs.csv"
+    times = [f"2026-11-23T15:0{minute}:00" for minute in range(3)]
+    rows = [
+        one | {"timestamp": time, "project_name": name, "run_id": name, "gpu_energy": kwh}
+        for time, name, kwh in zip(times, names, (2e-4, 3e-4, 4e-4), strict=True)
+    ]
+    pd.DataFrame(rows).to_csv(log, index=False)
+    pd.DataFrame({"run": names, "batch": batches, "steps": 10}).to_csv(runs, index=False)
+    said = imported("codecarbon", log, tmp_path / "out", "--timezone", "UTC", "--runs", runs)
+    assert ("unlike its repeats" in said) == (len(set(batches)) == 1)
+
+
 def test_a_total_is_known_for_the_whole_run_only(tmp_path):
     imported(
         "zeus",

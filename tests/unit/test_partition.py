@@ -516,6 +516,17 @@ def test_the_command_prints_the_plan(tmp_path):
     assert wrong.exit_code == 2 and not wrong.stdout and "no such graph" in wrong.stderr
 
 
+def test_the_network_of_a_function_is_measured(tmp_path, monkeypatch):
+    (tmp_path / "network_of_two.py").write_text(
+        "import torch\n\n"
+        "def build():\n"
+        "    return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()), [torch.randn(2, 8)]\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["partition", "network_of_two:build", "--devices", "2"])
+    assert done.exit_code == 0 and "times: measured" in done.output, done.output
+
+
 # --- rounding -----------------------------------------------------------------------------------------------
 
 

@@ -48,6 +48,33 @@ def test_every_setting_is_weighed_and_priced_by_its_platform():
     assert planned["best"]["on_front"]
 
 
+def test_the_price_of_a_gpu_may_stand_in_a_file(tmp_path):
+    file = tmp_path / "prices.yaml"
+    file.write_text("prices: {price: 0.3, price_gpu_hour: 2}\n")
+    planned, asked = (
+        plan("h100-sxm", prices=file),
+        plan("h100-sxm", price=0.3, price_gpu_hour=2),
+    )
+    for one, other in zip(planned["candidates"], asked["candidates"], strict=True):
+        assert one["cost"] == pytest.approx(other["cost"])
+        rent = one["time_s"] / 3600 * one["gpus"] * 2
+        assert one["cost"] == pytest.approx(rent + 0.3 * one["energy_kwh"])
+    assert planned["prices"]["price_gpu_hour"] == asked["prices"]["price_gpu_hour"] == 2
+
+
+def test_a_plan_says_by_which_prices_and_that_metered_nodes_lack_the_loss_of_their_supplies():
+    options = ["--samples", "1e5", "--devices", "1", "--batch", "64", "--power-limits", "100"]
+    asked = ["plan", "--network", SMALL, "--platform", "h100-sxm,a100-80gb-sxm", *options]
+    prices = ["--price", "0.3", "--price-gpu-hour", "h100-sxm=2.5,a100-80gb-sxm=1.25"]
+    said = CliRunner().invoke(app, [*asked, *prices], catch_exceptions=False).output
+    assert all(number in said for number in ("EUR 2.5 ", "EUR 1.25 ", "EUR 0.3 ", "1.05 times"))
+    assert "times as much" not in CliRunner().invoke(app, asked, catch_exceptions=False).output
+    asked = ["search", "--network", SMALL, "--platform", "h100-sxm", "--devices", "2"]
+    for prices, is_said in (["--price", "0.3"], True), ([], False):
+        said = CliRunner().invoke(app, [*asked, *prices], catch_exceptions=False).output
+        assert ("1.05 times" in said) == is_said, said
+
+
 @pytest.mark.parametrize("devices", ["4:4", "16:16"])
 def test_a_choice_that_may_not_fit_says_so(devices):
     planned = plan("a100-80gb-sxm", network="llama-7b", devices=devices, batch=512)

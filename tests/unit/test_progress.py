@@ -98,3 +98,13 @@ def test_a_disturbed_pipeline_is_named(tmp_path):
     for name, why in (("calm", []), ("busy", [WHY])):
         (tmp_path / f"pipelines/{name}.json").write_text(json.dumps({"disturbed": why}))
     assert progress_of(tmp_path).disturbed_pipelines == ["busy"]
+
+
+def test_a_training_that_failed_is_not_done_and_has_no_stages(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = CliRunner().invoke
+    run(app, ["measure", "--name", "gone", "--meters", "estimated", "--", "false"])
+    told = run(app, ["status", "gone"])
+    assert told.exit_code == 1 and "0 of 1 run done, 1 failed" in told.output, told.output
+    exported = run(app, ["export", "openmetrics", "gone"])
+    assert exported.exit_code == 0 and "stage_seconds" not in exported.output, exported.output

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from joulecast.energy.intervals import REPEATS, per_work, spreads_on
-from joulecast.energy.prices import from_wall
+from joulecast.energy.prices import at_wall
 from joulecast.quantities import consumptions, counted, digits, listed, percent, times
 from joulecast.runs.record import read_info
 from joulecast.runs.scale import hosts_and_gpus, is_observed, scale_in_words
@@ -198,13 +198,7 @@ def notes_on(
         )
     largest = predicted.loc[predicted["nodes"].idxmax()].to_dict()
     if largest.get("supply") == "DC" and pd.notna(largest["energy_j"]):
-        expected, low, high = from_wall("DC", largest["conversion_eff"])
-        rests = "by the log" if low == high else f"{low:.2f} to {high:.2f}; the log does not say it"
-        notes.append(
-            f"{workload}: the meters of its nodes are behind the power supplies (DC). The wall gives "
-            f"{expected:.2f} times as much ({rests}). kWh, money and CO2 contain this factor; the energy "
-            "does not"
-        )
+        notes.append(f"{workload}: {at_wall(largest['conversion_eff'])}")
     crowded = [
         str(run)
         for run, folder, nodes_are in of_workload[["run", "folder", "nodes_are"]].itertuples(

@@ -40,6 +40,16 @@ def from_wall(supply: Any, efficiency: Any) -> tuple[float, float, float]:
     return 1 / expected, 1 / low, 1 / high
 
 
+def at_wall(efficiency: Any) -> str:
+    """What meters behind the power supplies mean for kWh, money and CO2, in words (:func:`from_wall`)."""
+    expected, low, high = from_wall("DC", efficiency)
+    rests = "by the log" if low == high else f"{low:.2f} to {high:.2f}; the log does not say it"
+    return (
+        "the meters of the nodes are behind the power supplies (DC). The wall gives "
+        f"{expected:.2f} times as much ({rests}). kWh, money and CO2 contain this factor; the energy does not"
+    )
+
+
 class Prices(PricesSection, frozen=True):
     """The prices that a configuration or a request gives, and what a training costs by them."""
 
@@ -82,7 +92,7 @@ class Prices(PricesSection, frozen=True):
         if self.price is not None and joules is None:
             return "its energy is not known, which has a price"
         if self.price_gpu_hour is not None and gpus is None:
-            return "no GPU of it is known; give the price of a node's hour and none of a GPU's"
+            return "no GPU of it is known; give --price-node-hour in place of --price-gpu-hour"
         return None
 
     def co2_kg(self, joules: float | None) -> float | None:

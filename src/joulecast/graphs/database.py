@@ -265,7 +265,9 @@ def read_database(path: Path) -> Database:
     Raises:
         JoulecastError: the file is missing, or is no database.
     """
-    found = read_json_object(path, "op database (joulecast.graphs.measure_ops measures one)")
+    found = read_json_object(
+        path, "op database (`./run snakemake --cores all -- results/ops/NETWORK.json` makes it)"
+    )
     content = validated(_CONTENT, found, f"{path}: is no op database")
     for entry in content.entries:
         named = [name for name, _ in (*entry.signature.fixed, *entry.signature.dims)]

@@ -218,7 +218,17 @@ def windows(log: Log, source: Path, rows: Sequence[RunFacts], usual: RunFacts) -
 
 
 def _window(log: Log, source: Path, facts: RunFacts) -> Window:
-    logged = next((r for r in log.runs if facts.run in (r.name, sanitised(r.name))), None)
+    of_name = [
+        run
+        for run in log.runs
+        if facts.run in (run.name, sanitised(run.name), run.about.get("run_id") or run.name)
+    ]
+    ids = [str(run.about["run_id"]) for run in of_name if run.about.get("run_id")]
+    if len(ids) > 1 and facts.run not in ids:
+        raise JoulecastError(
+            f"{source}: has {len(ids)} runs {facts.run}; name each by its run_id: {named(ids)}"
+        )
+    logged = next(iter(of_name), None)
     if logged is None and len(log.runs) == 1 and facts.start is None:
         logged = log.runs[0]
     if logged is None and log.runs and facts.start is None:

@@ -240,7 +240,7 @@ def record_of(run: ImportedRun) -> tuple[RunRecord, Repeat | None]:
     )
     if info.left_out or run.run_s is None:
         return record, None
-    setting = run.campaign, run.system, run.benchmark, str(spec.nodes)
+    setting = run.campaign, run.system, run.benchmark, str(spec.nodes), str(run.global_batch_size)
     return record, repeat_of(run.run, setting, run.run_s, run.zero_s, meters, work.total)
 
 

@@ -32,7 +32,7 @@ class Repeat:
 
     Attributes:
         run: its name.
-        setting: submitter, system, benchmark and nodes.
+        setting: submitter, system, benchmark, nodes and batch.
         when: its start and stop, in ms since the epoch if ``dated`` is true, else on its own clock.
         watts: mean watts of a metered node during the run.
         joules_per_work: joules of all nodes for a unit of work.

@@ -246,6 +246,7 @@ def measure_module(
         for task in captured.tasks
     )
     provenance = {
+        "source": "measured",
         "threads": 1,
         "passes": passes,
         "tracer": captured.tracer,
@@ -288,7 +289,6 @@ def measure_tasks(
         example = torch.randn(batch, 3, pixels, pixels)
         graph = measure_module(network, module, [example], passes)
     provenance = {
-        "source": "measured",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "host": host_fingerprint(),
         "load_before": load,

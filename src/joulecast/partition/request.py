@@ -112,7 +112,7 @@ class PartitionRequest(Request):
     cost: Literal["compute", "max", "sum"] | None = Field(
         default=None,
         description="What the time of a stage is: its work (compute), the longer of work and transfers "
-        "(max), or work plus transfers (sum).",
+        "(max), or work plus transfers (sum). By default compute.",
     )
     bandwidth_bytes_per_s: Annotated[float | None, Shell("--bandwidth")] = Field(
         default=None, description="Rate of a device's link in bytes per second, in each direction."
@@ -128,8 +128,8 @@ class PartitionRequest(Request):
     ideals: int | None = Field(
         default=None,
         ge=1,
-        description="Most ideals (sets of finished tasks) that the search lists. A graph with "
-        "more ideals gets no certificate.",
+        description="Most ideals (sets of finished tasks) that the search lists, by default 60,000. A graph "
+        "with more ideals gets no certificate.",
     )
     export: Path | None = Field(
         default=None,

@@ -141,7 +141,12 @@ def progress_of_training(name: str) -> Progress | None:
     states = []
     for folder in measured_records(name):
         try:
-            why = "; ".join(read_info(folder).disturbed) or None
+            info = read_info(folder)
+            failed = [why for why in info.left_out if why.startswith("failed: ")]
+            if failed:
+                states.append(RunState(folder.name, "failed", failed[0].removeprefix("failed: ")))
+                continue
+            why = "; ".join(info.disturbed) or None
             states.append(RunState(folder.name, "done", disturbed=why))
         except JoulecastError as error:
             states.append(RunState(folder.name, "damaged", str(error)))

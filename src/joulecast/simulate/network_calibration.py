@@ -98,8 +98,10 @@ def read_calibration(path: Path) -> NetworkCalibration:
     Raises:
         JoulecastError: the file is missing, or is no calibration.
     """
-    content = read_json_object(path, "network calibration (the rule calibrate_network makes one)")
-    origin = f"{path}: is no network calibration (the rule calibrate_network makes one)"
+    content = read_json_object(
+        path, "network calibration (`./run snakemake --cores all -- results/network.json` makes it)"
+    )
+    origin = f"{path}: is no network calibration"
     return validated(TypeAdapter(NetworkCalibration), content, origin)
 
 

@@ -39,9 +39,9 @@ def _print_remark(result: dict[str, Any]) -> None:
         typer.echo(f"note: {result['calibration_remark']}")
     if result["host_stretch"] > 1:
         typer.echo(
-            f"note: the host sets the pace. The GPU needs only {1 / result['host_stretch']:.0%} of the time, "
-            "but its kernels are too short for plain PyTorch to start them in time; take more samples in "
-            "each (micro-)batch"
+            "note: the host sets the pace. The GPU needs only "
+            f"{100 / result['host_stretch']:.0f} % of the time, but its kernels are too short for plain "
+            "PyTorch to start them in time; take more samples in each (micro-)batch"
         )
 
 
@@ -141,6 +141,11 @@ def _print_ranking(result: dict[str, Any]) -> None:
         typer.echo(f"the first: {_step(rows[0])}{unknown}")
         typer.echo(_energy_basis(rows[0]))
         _print_remark(rows[0])
+        of_energy = (result["prices"]["price"], result["prices"]["co2"])
+        if rows[0]["supply"] == "DC" and of_energy != (None, None):
+            from joulecast.energy.prices import at_wall
+
+            typer.echo(f"note: {at_wall(None)}")
         if "estimated" in (rows[0]["cost_rests_on"] or ""):
             typer.echo("costs rest on estimated power")
     near = [row for row in rows if row["near_memory_limit"]]

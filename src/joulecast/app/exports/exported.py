@@ -105,7 +105,7 @@ def of_record(record: RunRecord) -> Exported:
             {"stage": stage},
         )
         for stage in STAGES
-        if is_number(row.get(f"t_{stage}_s"))
+        if is_number(row.get(f"t_{stage}_s")) and row["steps"] > 0
     ]
     if record.info.outcome.final_loss is not None:
         values.append(Value("final_loss", record.info.outcome.final_loss, "Loss at the end."))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from joulecast.energy.forecast import whole_steps
-from joulecast.energy.prices import Prices
+from joulecast.energy.prices import Prices, at_wall
 from joulecast.energy.strategy_energy import energy_of_steps, node_count
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs
@@ -52,7 +52,9 @@ def plan(request: PlanRequest, prices: Prices) -> dict[str, Any]:
     hours, (machines, refused) = request.price_gpu_hour, _machines(request)
     of_platform = {
         machine.platform.name: prices.model_copy(
-            update={"price_gpu_hour": hours.get(machine.given, hours.get(""))}
+            update={
+                "price_gpu_hour": hours.get(machine.given, hours.get("", prices.price_gpu_hour))
+            }
         )
         for machine in machines
     }
@@ -61,7 +63,13 @@ def plan(request: PlanRequest, prices: Prices) -> dict[str, Any]:
         request = request.model_copy(update={"objective": "cost" if known.known else "energy"})
     check_prices_of(request, known)
     found = _weighed(request, machines, of_platform)
-    return answer(replace(found, refused=[*refused, *found.refused]), request, prices)
+    metered = any(candidate.supply == "DC" for candidate in found.candidates)
+    if metered and (known.price is not None or known.co2 is not None):
+        found.warnings.append(f"where the powers are of metered nodes, {at_wall(None)}")
+    # Prices that differ between platforms stand in the request.
+    differ = len({each.price_gpu_hour for each in of_platform.values()}) > 1
+    shared = known.model_copy(update={"price_gpu_hour": None}) if differ else known
+    return answer(replace(found, refused=[*refused, *found.refused]), request, shared)
 
 
 @dataclass(frozen=True)

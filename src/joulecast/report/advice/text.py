@@ -158,6 +158,10 @@ def plan_text(planned: Mapping[str, Any]) -> str:
         f"  chosen by: {planned['limit']['judged_by']}",
         f"  rests on: {planned['rests_on']}",
     ]
+    hours = planned["request"].get("price_gpu_hour", {}) if prices.price_gpu_hour is None else {}
+    paid_by = [f"{prices.currency} {hours[name]:,.10g} an hour of {name}" for name in hours]
+    if paid_by or prices.given:
+        lines.append(f"  prices: {', '.join([*paid_by, *[prices.in_words()] * prices.given])}")
     front = [row for row in rows if row["on_front"] or row is best]
     paid = any(row["cost"] is not None for row in rows)
     emits = prices.co2 is not None
