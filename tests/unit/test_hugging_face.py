@@ -109,6 +109,7 @@ def test_a_mixture_with_latent_attention(tmp_path: Path) -> None:
     [
         ({}, "say how many a sample has"),
         ({"model_type": "mamba"}, "model_type `mamba` is not known"),
+        ({"model_type": "t5", "num_hidden_layers": None}, "model_type `t5` is not known"),
         ({"hidden_size": "wide"}, "hidden_size"),
         ({"num_hidden_layers": None}, "num_hidden_layers"),
         ({"model_type": "qwen3_moe"}, "num_experts is missing"),
