@@ -142,6 +142,7 @@ SECTIONS: dict[str, list[Kept]] = {
                 "worst_percent": "worst (%)",
                 "covered_percent": "inside the 90 % interval (%)",
                 "one_step_error_percent": "after one measured step (%)",
+                "called_out_of_memory": "wrongly called out of memory",
                 "peer_error_percent": "its own authors' simulator (%)",
             },
             "tables/simulator/simulator_real_gpus.parquet",

@@ -174,8 +174,17 @@ def test_a_gpu_without_that_rate_is_refused_by_the_name_that_was_asked(precision
         simulate(precision, platform=gpu)
 
 
-def test_autocast_computes_at_fp16_on_a_gpu_without_bf16() -> None:
-    wide, cast, fused = (simulate(name, platform="v100") for name in ("fp32", "amp", "fp16"))
+@pytest.mark.parametrize("platform", ["v100", "described.yaml"])
+def test_autocast_computes_at_fp16_on_a_gpu_without_bf16(
+    platform: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("described.yaml").write_text(
+        "name: described\n"
+        "cluster: {device: {name: own, peak_flops: {fp32: 1.0e+13, fp16: 8.0e+13}, memory_bytes: 4.0e+10, "
+        "memory_bytes_per_s: 9.0e+11}}\n"
+    )
+    wide, cast, fused = (simulate(name, platform=platform) for name in ("fp32", "amp", "fp16"))
     assert wide["step_s"] > cast["step_s"] > fused["step_s"]
 
 

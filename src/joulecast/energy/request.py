@@ -131,7 +131,8 @@ class Scales(Work, Scale):
     checkpoint_s: Annotated[float | None, from_text(duration_s), Shell("--checkpoint")] = Field(
         default=None,
         gt=0,
-        description="Only with whole-job: time to write one checkpoint, as 30s.",
+        description="Only with whole-job: time to write one checkpoint, as 30s. By default there are no "
+        "checkpoints.",
     )
 
     @model_validator(mode="after")

@@ -64,15 +64,14 @@ def read_hugging_face(path: Path) -> tuple[str, dict[str, Any]]:
         JoulecastError: the file does not exist, a value is no number, or the architecture is unknown.
     """
     content = read_json_object(path, "Hugging Face configuration")
-    kind = content.get("model_type")
-    # Its keys may have other names, so its kind is refused first.
-    if isinstance(kind, str) and kind not in _FAMILIES:
+    # Other families have other names for their sizes.
+    family = _FAMILIES.get(str(content.get("model_type")))
+    if family is None:
         raise JoulecastError(
-            f"{path}: model_type `{kind}` is not known (known: {', '.join(_FAMILIES)}); capture "
-            "the module itself with `joulecast capture MODULE:FUNCTION`"
+            f"{path}: model_type `{content.get('model_type')}` is not known (known: "
+            f"{', '.join(_FAMILIES)}); capture the module itself with `joulecast capture MODULE:FUNCTION`"
         )
     found = validated(TypeAdapter(_Config), content, str(path))
-    family = _FAMILIES[found.model_type]
     for key, value in _IN_ALL_LAYERS.items():
         if content.get(key, value) != value:
             raise JoulecastError(f"{path}: {key}: {content[key]}: only {value} is known here")

@@ -16,8 +16,8 @@ STAGES = tuple(STAGE_MEANINGS)
 PHASES = ("init", "run", "epoch", "block", "evaluation")
 
 FRAME_MEANINGS = {
-    "stages": "What each rank did, and when. Each row is an interval. Communication that is "
-    "hidden behind computing counts as computing.",
+    "stages": "What each rank did, and when. Each row is an interval. Intervals of a rank may overlap: "
+    "communication that is hidden behind computing counts as computing.",
     "power": "The readings of the meters. Each row is a reading.",
     "activity": "What the operating system counted during the run. Each row is a sample on one node.",
     "phases": "Phases that the log of the run names. Each row is an interval.",
@@ -67,7 +67,7 @@ FRAMES: dict[str, dict[str, Column]] = {
         ),
         # An estimate for a whole run has none.
         "t_s": _time_s(
-            "time on the run clock",
+            "time on the run clock; some readings lie before and after the run",
             optional=True,
         ),
         # No cluster draws as much as all power stations.

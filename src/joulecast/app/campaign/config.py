@@ -78,7 +78,7 @@ class TrainingSection(Section):
         None,
         gt=0,
         le=1,
-        description="Accuracy on the test split at which a run stops.",
+        description="Accuracy on the test split at which a run stops. It stops after `steps` in any case.",
     )
     evaluate_every: int = Field(
         50, ge=1, description="Number of steps between two tests of the accuracy."

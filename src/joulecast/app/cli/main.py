@@ -78,7 +78,9 @@ def config_schema() -> None:
 
 
 @config_app.command("check")
-def config_check(file: Path) -> None:
+def config_check(
+    file: Annotated[Path, typer.Argument(help="Configuration file of the campaign.")],
+) -> None:
     """Check a configuration and all that it names, and make a dry run.
 
     Checks platforms, data folders, networks, meters, submissions and kept measurements.

@@ -36,7 +36,8 @@ class Link(BaseModel):
         None,
         ge=1,
         le=_RATE,
-        description="Rate of each port, in each direction. If links are parallel, give their sum.",
+        description="Rate of each port, in each direction. A port serves one unit of the level below (at the "
+        "first level: one device). If links are parallel, give their sum.",
     )
     latency_s: float | None = Field(
         None,
@@ -47,8 +48,8 @@ class Link(BaseModel):
     pairs: tuple[tuple[Annotated[int, Field(ge=0, le=64)], ...], ...] = Field(
         (),
         max_length=16,
-        description="For the innermost link without a switch: number of lines between each pair "
-        "of devices in a node.",
+        description="For the innermost link without a switch: number of lines between each pair of devices "
+        "in a node. `bytes_per_s` is then the rate of all lines of a device together.",
     )
 
 
@@ -267,8 +268,9 @@ class Platform(BaseModel):
         None,
         min_length=1,
         exclude=True,
-        description="Folder of a recorded campaign. Its runs stand for measurements on this "
-        "platform.",
+        description="Folder of a recorded campaign. Its runs stand for measurements on this platform. A "
+        "relative path begins at the project's folder if this file is in config/platforms/, otherwise at the "
+        "folder of this file.",
     )
 
     @model_validator(mode="after")
