@@ -127,4 +127,4 @@ def test_a_gpu_needs_the_precision_of_the_records_and_not_bf16(tmp_path):
     found = joulecast.forecast(tmp_path, platform="v100")["forecasts"]
     assert found and all(" at fp32 on 1 x v100" in row["rests_on"] for row in found)
     with pytest.raises(JoulecastError, match="at which amp computes"):
-        joulecast.forecast("one-h100", platform="v100")
+        joulecast.forecast("one-h100", platform="p4")
