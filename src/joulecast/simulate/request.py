@@ -86,7 +86,8 @@ class OnSimulator(SimulatedTraining):
     """A network on a simulated platform."""
 
     network: Name = Field(
-        description="Network: a name (gpt2-xl), numbers (gpt:layers=36,hidden=1280,heads=20), or a JSON file."
+        description="Network: a name (gpt2-xl), a family with numbers (gpt:layers=36,hidden=1280,heads=20), "
+        "hf:config.json (a configuration of the Hugging Face hub), or a JSON file of `capture`."
     )
     platform: Name = Field(description="A platform by name, or a FILE.yaml.")
     precision: PeakPrecision = Field(
