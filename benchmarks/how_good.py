@@ -329,8 +329,8 @@ BRIEFS = [
         "error_percent",
     ),
     Brief(
-        "The same, more networks, batches and precisions, not held out any more (while they were: "
-        "21 % on 27, 26 % on six)",
+        "The same, more networks, batches and precisions, not held out any more (while held out: "
+        "21 % on 27 steps, 26 % on six)",
         "another H100 with a slower host (measured by joulecast)",
         "simulator_real_gpus",
         {"data": "plain_pytorch_later", "kind": "all"},

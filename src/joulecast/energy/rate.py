@@ -150,7 +150,7 @@ def _in_steps(scales: _Scales, b0: float, beliefs: Floats) -> Floats:
 
 
 def _usual_start_s(own: _Scales) -> float:
-    """Middle of the beliefs about ``start_s``: what the own runs show, else a share of the shortest run."""
+    """The middle of the prior of ``start_s``: what the own runs show, else a share of the shortest run."""
     shortest_s = float(own.total_s.min())
     shown = np.isfinite(own.stalled_s)
     if shown.any():

@@ -149,8 +149,8 @@ def _only(meter: LoggedMeter) -> str | None:
 
 
 def _compare(meters: Sequence[LoggedMeter], findings: Findings) -> None:
-    """Find nodes that read a multiple of the others in three cases: at their lowest, usually, and at
-    their highest.
+    """Find nodes that read a multiple or a fraction of the others at each of three levels: the lower
+    quartile, the median and the 99th percentile.
 
     A node that only evaluates draws less than the others during most of a run, and sometimes as much as
     they do.

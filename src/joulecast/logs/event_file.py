@@ -24,7 +24,7 @@ _FIXED = {1: 8, 5: 4}
 
 
 def read_events(file: Path) -> list[tuple[int, float]]:
-    """Step and time (s since the epoch) of the events of one scalar: the one that was logged most often.
+    """Step and time (s since 1970) of the events of one scalar: the one that was logged most often.
 
     A record that is cut short at the end belongs to a training that was stopped, or that still runs.
 

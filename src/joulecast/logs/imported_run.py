@@ -48,7 +48,7 @@ class ImportedRun:
 
     Attributes:
         nodes: number of nodes, if the log says it.
-        zero_s: zero of the run clock since the epoch, if the log has it.
+        zero_s: zero of the run clock since 1970, if the log has it.
         missing_nodes: names of nodes whose file is missing.
         switches: meters of network switches.
         estimates: constant figures for network switches: node, time (NaN if the log gives none) and watts.

@@ -79,7 +79,7 @@ class LoggedMeter:
             with the kind of the log.
         covers: what draws its power; ``None`` for a node whose log does not say it.
         file: the file, as a person finds it.
-        t_s: times in s since the epoch, or on the log's own clock (:attr:`Log.form`), in any order.
+        t_s: times in s since 1970, or on the log's own clock (:attr:`Log.form`), in any order.
         watts: NaN if a reading is no number. For a counter: ``None``, or the mean watts since the reading
             before.
         joules: counts of a counter, which may start again from 0; ``None`` for a meter of watts.
@@ -296,7 +296,7 @@ def printable(text: str) -> str:
 
 
 def utc(t_s: float) -> str:
-    """A time (in s since the epoch) as text in ISO 8601. If its year is beyond the calendar, the text has
+    """A time (in s since 1970) as text in ISO 8601. If its year is beyond the calendar, the text has
     seconds."""
     try:
         return datetime.fromtimestamp(t_s, UTC).isoformat(timespec="seconds")

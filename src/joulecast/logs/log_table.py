@@ -319,7 +319,7 @@ class LogTable:
         """The readings of each meter. A meter is a column of ``values`` together with the cells of ``names``.
 
         Each result has the column, the cells of ``names``, the times, and the readings in W or J. If the time
-        zone is known, the times are since the epoch. Lines whose time does not match the pattern ``only`` are
+        zone is known, the times are since 1970. Lines whose time does not match the pattern ``only`` are
         left out (:attr:`left_out`).
 
         Raises:

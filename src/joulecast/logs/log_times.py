@@ -29,7 +29,7 @@ _SMALLEST: tuple[tuple[TimeUnit, float], ...] = (
     ("ms", 1e11),
     ("s", 1e8),
 )
-"""A number from here on is of that unit since the epoch: 1e8 s is in 1973, and less is since a start."""
+"""A number from here on is of that unit since 1970: 1e8 s is in 1973, and less is since a start."""
 _DAYS, _MOST_DAYS = (36526.0, 73050.0), 30.0
 """Days since 1900 from 2000 to 2100, and of how many a log may be."""
 _ZONED = r"(?:Z|[+-]\d{2}:?\d{2})$"
@@ -57,7 +57,7 @@ def zone_named(name: str) -> tzinfo:
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds: since the epoch (``placed``), on a clock whose zone is not known (``local``), or since a
+    """Seconds: since 1970 (``placed``), on a clock whose zone is not known (``local``), or since a
     start that is not known (``relative``)."""
 
     t_s: Floats
@@ -147,7 +147,7 @@ class Clock:
         return Times(index.asi8 / 1e9, "placed" if zoned.any() else "local")
 
     def place(self, times: Times, where: str) -> Times:
-        """Local times as seconds since the epoch, if their zone is known. Other times are not changed.
+        """Local times as seconds since 1970, if their zone is known. Other times are not changed.
 
         Args:
             times: times of one meter, in the order of its readings.
@@ -169,7 +169,7 @@ class Clock:
         return Times(placed.as_unit("ns").asi8 / 1e9, "placed")
 
     def moment(self, text: str, where: str) -> Times:
-        """One time that a user gives, in seconds since the epoch if its zone is known."""
+        """One time that a user gives, in seconds since 1970 if its zone is known."""
         plain = Clock(self.zone)
         return plain.place(plain.seconds(pd.Series([text.strip()], index=[1]), where), where)
 

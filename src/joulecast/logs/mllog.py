@@ -1,7 +1,7 @@
 """MLPerf's log format: ``:::MLLOG {json}`` lines between the other output of a job.
 
 A result file says what the job did, and when. A power file has the readings of one meter during the job. The
-content of both is kept as logged, with times in milliseconds since the epoch. Lines that cannot be parsed are
+content of both is kept as logged, with times in milliseconds since 1970. Lines that cannot be parsed are
 counted. So a truncated file is recognised, and its good lines are not lost.
 
 Format: https://github.com/mlcommons/logging (mllog), read from the files of submissions.
@@ -33,7 +33,7 @@ _decoder = json.JSONDecoder()
 
 @dataclass(frozen=True)
 class Event:
-    """One line: ``time_ms`` since the epoch, its key, value and metadata."""
+    """One line: ``time_ms`` since 1970, its key, value and metadata."""
 
     time_ms: float
     key: str
@@ -58,7 +58,7 @@ class ResultLog:
 
 @dataclass
 class PowerLog:
-    """A power file as logged: times (ms since the epoch) and watts of its readings in file order.
+    """A power file as logged: times (ms since 1970) and watts of its readings in file order.
 
     ``estimates`` are constant figures that were not measured, as (ms, watts). ``conversion_eff`` is the
     efficiency of the power supply, as the submitter names it. It is not applied to the readings. ``measured``

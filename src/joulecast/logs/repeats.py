@@ -33,7 +33,7 @@ class Repeat:
     Attributes:
         run: its name.
         setting: submitter, system, benchmark, nodes and batch.
-        when: its start and stop, in ms since the epoch if ``dated`` is true, else on its own clock.
+        when: its start and stop, in ms since 1970 if ``dated`` is true, else on its own clock.
         watts: mean watts of a metered node during the run.
         joules_per_work: joules of all nodes for a unit of work.
         load_w: watts of a node during most of the run. ``floor_w`` has its lowest watts. NaN if unknown.
@@ -61,7 +61,7 @@ def repeat_of(
     meters: Iterable[CheckedMeter],
     work: int,
 ) -> Repeat:
-    """The facts of one run. ``zero_s`` is the zero of its clock, in s since the epoch, if this is known."""
+    """The facts of one run. ``zero_s`` is the zero of its clock, in s since 1970, if this is known."""
     read = [m for m in meters if m.info.available and len(np.unique(m.t_s)) > 1]
     energies = [float(_curve(m).between(*map(np.array, run_s))) for m in read]
     inside = [m.watts[(m.t_s >= run_s[0]) & (m.t_s <= run_s[1])] for m in read]

@@ -253,13 +253,12 @@ class Scale(Request):
     )
     gpus: Counts = Field(
         default=(),
-        description="Numbers of GPUs, as 8,16,64, in place of node counts. Without GPUs: numbers of ranks.",
+        description="Numbers of GPUs, as 8,16,64, in place of node counts. On CPUs: numbers of ranks.",
     )
     gpus_per_node: int | None = Field(
         default=None,
         ge=1,
-        description="GPUs that a node has (without GPUs: ranks). By default as many as ran on one "
-        "host.",
+        description="GPUs that a node has (on CPUs: ranks). By default as many as ran on one host.",
     )
 
     @model_validator(mode="after")

@@ -107,8 +107,8 @@ def forecast(request: ForecastRequest) -> Forecast:
         (``time_low_s``, ...), and so have ``energy_kwh``, ``cost`` and ``co2_kg``. ``energy_source`` is the
         source of the energies. ``cost_rests_on`` and ``co2_rests_on`` name the source of the energy in money
         and CO2. If they are missing, ``why_no_cost`` says why. Further keys are ``prices``, ``fitted_runs``,
-        ``largest_fitted_nodes``, ``left_out`` and ``notes``. ``first`` has notes that change the question,
-        for example that the batch stays the same on more nodes.
+        ``largest_fitted_nodes``, ``left_out`` and ``notes``. ``first`` has the notes to read
+        first, for example that the batch stays the same on more nodes.
 
     Raises:
         JoulecastError: there is nothing to fit, or a node count is below 1.

@@ -83,7 +83,7 @@ def config_check(
 ) -> None:
     """Check a configuration and all that it names, and make a dry run.
 
-    Checks platforms, data folders, networks, meters, submissions and kept measurements.
+    Checks platforms, data folders, networks, meters, submissions and recorded measurements.
     """
     try:
         project = project_here()

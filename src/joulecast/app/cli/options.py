@@ -104,7 +104,7 @@ def _keyword(name: str, annotation: Any, default: Any = None) -> inspect.Paramet
 
 
 def _option(name: str, field: FieldInfo, kind: Any, from_name: bool) -> inspect.Parameter:
-    """What typer makes an option, or an argument, of. Values stay text: the request reads them."""
+    """The parameter of which typer makes an option or argument. Values stay text: the request reads them."""
     default = inspect.Parameter.empty if field.is_required() and not from_name else field.default
     if default in ((), {}) or from_name:
         default = None

@@ -87,9 +87,9 @@ class _Known:
     """What the records of a workload say about the simulator.
 
     Attributes:
-        runs: with ``devices``, the GPUs (or ranks) of each.
-        network: whose op graph is simulated.
-        platform: on which the records ran, under the simulator's name.
+        runs: a row for each run. The column ``devices`` has its number of GPUs (or ranks).
+        network: the network whose op graph is simulated.
+        platform: the platform on which the records ran, by its name in the simulator.
         ran_at: the precision of the records.
     """
 
