@@ -57,7 +57,7 @@ def energy_time_front(advised: Sequence[Advised], finding: str) -> Figure:
     more = len(fronts) - len(charts)
     return Figure(
         "front",
-        "Which setting costs least?",
+        "Which setting to take",
         charts,
         finding,
         "Lower left is better. The dashed line joins settings that no other beats in both time and energy. "

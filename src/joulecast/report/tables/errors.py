@@ -56,7 +56,7 @@ _SPLIT_SENTENCES = {
     "leave-one-node-count-out": "Each forecast is for a node count that was left out of its fit.",
     "leave-one-batch-out": "Each forecast is for a batch of the network that was left out of its fit. "
     "No run shows how wrong forecasts of more nodes are.",
-    "extrapolation": "The fit had seen runs on at most a quarter of the nodes.",
+    "extrapolation": "The fit had seen runs on at most a quarter of the largest number of nodes.",
     "leave-one-workload-out": "The fit had seen other networks, and this network only on its smallest node "
     "count.",
     "in-sample": "The fit had seen these very runs, so this says nothing about new settings. Runs on more "
