@@ -135,10 +135,11 @@ def _kill_the_sampler_once_training(log):
     deadline = time.monotonic() + 200
     while time.monotonic() < deadline:
         for rank in _ranks(log.parent) if log.is_file() and "step " in log.read_text() else ():
-            for child in rank.children():
-                if "joulecast.measure.power.sampler" in child.cmdline():
-                    child.kill()
-                    return
+            with suppress(psutil.Error):
+                for child in rank.children():
+                    if "joulecast.measure.power.sampler" in child.cmdline():
+                        child.kill()
+                        return
         time.sleep(0.05)
 
 

@@ -248,9 +248,9 @@ def test_the_sampler_outlives_a_signal_to_all_processes_of_a_job(tmp_path):
     order = SamplerOrder(("estimated",), 0.05, MeteredNodes("host", idle_w=10.0, full_w=30.0))
     sampler = Sampler(order, tmp_path / "samples")
     sampler.wait_until_begun()
-    for child in psutil.Process().children():
-        if str(tmp_path / "samples") in child.cmdline():
-            child.terminate()
+    running = psutil.process_iter(["cmdline"])
+    (process,) = [p for p in running if str(tmp_path / "samples") in (p.info["cmdline"] or [])]
+    process.terminate()
     samples = sampler.stop().samples()
     assert samples.died is None and len(column(samples, "estimated", "t_s")) > 1
 
