@@ -248,7 +248,12 @@ SECTIONS: dict[str, list[Kept]] = {
         Kept(
             "training", "Our data-parallel training against DistributedDataParallel (gloo)", "", {}
         ),
-        Kept("allreduce", "All-reduce against a bare MPI_Allreduce", "", {}),
+        Kept(
+            "allreduce",
+            "All-reduce against a bare MPI_Allreduce",
+            "All ranks run on one machine. *Across hosts*: each rank acts as a host of its own.",
+            {},
+        ),
     ],
 }
 

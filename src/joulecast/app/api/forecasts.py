@@ -106,8 +106,8 @@ def forecast(request: ForecastRequest) -> Forecast:
         with its ``work_unit`` and its origin (``work_is``). ``time_s`` and ``energy_j`` have 90 % intervals
         (``time_low_s``, ...), and so have ``energy_kwh``, ``cost`` and ``co2_kg``. ``energy_source`` is the
         source of the energies. ``cost_rests_on`` and ``co2_rests_on`` name the source of the energy in money
-        and CO2. If they are missing, ``why_no_cost`` says why. Further keys are ``prices``, ``fitted_runs``,
-        ``largest_fitted_nodes``, ``left_out`` and ``notes``. ``first`` has the notes to read
+        and CO2. If money and CO2 are missing, ``why_no_cost`` says why. Further keys are ``prices``,
+        ``fitted_runs``, ``largest_fitted_nodes``, ``left_out`` and ``notes``. ``first`` has the notes to read
         first, for example that the batch stays the same on more nodes.
 
     Raises:
@@ -138,9 +138,9 @@ def advise(request: AdviceRequest) -> dict[str, Any]:
         ``best`` is the chosen setting, or ``None`` with ``why_none``. ``verdict`` has ``clear_winner``,
         ``overlapping``, ``cheapest``, ``fastest`` and ``in_words``. Each of the ``candidates`` has
         ``time_s``, ``energy_j``, ``energy_kwh``, ``cost`` and ``co2_kg`` of the whole training, their 90 %
-        intervals, and what each rests on (measured, fitted). ``weighed`` has the ``counts`` of nodes, GPUs
-        or ranks. If time chooses because energy is only estimated, ``by_energy`` has what energy would
-        choose. Further keys are ``prices``, ``warnings``, ``measure_next``, ...
+        intervals, and what each rests on (measured, fitted). ``weighed`` has the ``counts`` (of nodes, GPUs
+        or ranks) that were compared. If time chooses because energy is only estimated, ``by_energy`` has what
+        energy would choose. Further keys are ``prices``, ``warnings``, ``measure_next``, ...
 
     Raises:
         JoulecastError: the network or platform is unknown, there is nothing to choose from, or the objective
