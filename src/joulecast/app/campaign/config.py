@@ -198,7 +198,8 @@ class QuietSection(Section):
     wait_s: float = Field(
         60,
         ge=0,
-        description="Longest wait, in seconds, for other programs to end before a measurement.",
+        description="Longest wait, in seconds, for other programs to end before a measurement. What is "
+        "measured beside them is marked as disturbed.",
     )
     repeats: int = Field(
         1, ge=0, description="How often a run is measured again if other programs disturbed it."

@@ -188,7 +188,8 @@ class Cluster(BaseModel):
     )
     collective_algorithm: Literal["ring", "nccl", "recursive_doubling", "rabenseifner"] = Field(
         "ring",
-        description="Algorithm of all-reduces.",
+        description="Algorithm of all-reduces. nccl is a ring, or a tree over the nodes if that takes less "
+        "time. A network calibration replaces it by the algorithm that it finds.",
     )
     collective_launch_s: float = Field(
         0.0, ge=0, le=_LONG_S, description="Time before a collective or message starts to move."
@@ -207,7 +208,8 @@ class Cluster(BaseModel):
     )
     rings: dict[str, Ring] = Field(
         {},
-        description="Rings, for `--mode proteus` only.",
+        description="Rings, for `--mode proteus` only. A key names the devices of a ring by their places in "
+        "a node, as `0-1`. `0-1xN` is a ring over several nodes.",
     )
     sources: dict[str, str] = Field({}, description="Where each fact comes from.")
 
