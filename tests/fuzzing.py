@@ -317,6 +317,12 @@ FORMATS = {
             (("import", "training-log", "{}/tfevents", "{}/runs.csv"),),
         ),
         Format(
+            "offline run of W&B",
+            examples.copied(examples.MADE / "wandb-0.31.0.wandb", "run.wandb"),
+            ("run.wandb",),
+            (("import", "training-log", "{}/run.wandb", "{}/runs.csv"),),
+        ),
+        Format(
             "HDF5 of perun",
             examples.copied(examples.MADE / "perun-1.0.0.hdf5", "log.hdf5"),
             ("log.hdf5",),

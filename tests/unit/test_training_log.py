@@ -6,10 +6,11 @@ from log_fixtures import BUSY_W, MADE, ZERO_S, imported, info, iso, load, refuse
 
 SECONDS = range(300)
 EVENTS = MADE / "tfevents-2.21.0"
+WANDB = MADE / "wandb-0.31.0.wandb"
 
 
 def megatron(at_s, step, batch=64, energy_j=None):
-    time = iso(at_s, form="%Y-%m-%d %H:%M:%S")
+    time = iso(at_s, form="%Y-%m-%d %H:%M:%S.%f")
     energy = (
         ""
         if energy_j is None
@@ -17,7 +18,8 @@ def megatron(at_s, step, batch=64, energy_j=None):
     )
     return (
         f" [{time}] iteration {step:8d}/     500 | consumed samples: {step * batch:12d} | elapsed time per "
-        f"iteration (ms): 500.0 |{energy} learning rate: 1.0E-04 | global batch size: {batch:5d} | "
+        f"iteration (ms): 500.0 | throughput per GPU (TFLOP/s/GPU): 478.0 |{energy} learning rate: 1.0E-04 | "
+        f"global batch size: {batch:5d} | "
         "lm loss: 3.2E+00 |"
     )
 
@@ -50,8 +52,9 @@ def table_of(log, out, *options):
         (lambda folder: printed(folder, megatron), ()),
         (lambda folder: printed(folder, titan), ("--batch-size", 64)),
         (lambda _: EVENTS, ("--batch-size", 64)),
+        (lambda _: WANDB, ("--batch-size", 64)),
     ],
-    ids=["megatron", "titan", "tensorboard"],
+    ids=["megatron", "titan", "tensorboard", "wandb"],
 )
 def test_a_training_log_and_a_power_log_make_a_record(tmp_path, log_in, more):
     options = ("--timezone", "UTC", "--nodes", 1, "--name", "mine")

@@ -8,9 +8,9 @@ import struct
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from joulecast.errors import JoulecastError
+from joulecast.logs.protobuf import read_fields
 from joulecast.runs.files.reading import read_bytes
 
 _HEAD, _TAIL = 12, 4
@@ -19,8 +19,6 @@ _TIME, _STEP, _SUMMARY = 1, 2, 5
 _VALUE = 1
 _TAG, _NUMBER = 1, 2
 """Fields of an event, of its summary, and of a value of that."""
-_FIXED = {1: 8, 5: 4}
-"""Bytes of a field, by its wire type."""
 
 
 def read_events(file: Path) -> list[tuple[int, float]]:
@@ -34,9 +32,9 @@ def read_events(file: Path) -> list[tuple[int, float]]:
     by_tag: dict[str, list[tuple[int, float]]] = defaultdict(list)
     try:
         for record in _records(read_bytes(file, "event file of TensorBoard")):
-            event = dict(_fields(record))
-            for name, value in _fields(event.get(_SUMMARY, b"")):
-                scalar = dict(_fields(value)) if name == _VALUE else {}
+            event = dict(read_fields(record))
+            for name, value in read_fields(event.get(_SUMMARY, b"")):
+                scalar = dict(read_fields(value)) if name == _VALUE else {}
                 if _NUMBER in scalar:
                     (t_s,) = struct.unpack("<d", event[_TIME])
                     by_tag[scalar[_TAG].decode()].append((event.get(_STEP, 0), t_s))
@@ -55,29 +53,3 @@ def _records(content: bytes) -> Iterator[bytes]:
         at = start + size + _TAIL
         if at <= len(content):
             yield content[start : start + size]
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """Number and value of each field of a message: a whole number, or bytes."""
-    at = 0
-    while at < len(message):
-        key, at = _whole(message, at)
-        if key & 7 == 0:
-            value, at = _whole(message, at)
-            yield key >> 3, value
-            continue
-        size, at = _whole(message, at) if key & 7 == 2 else (_FIXED[key & 7], at)
-        if at + size > len(message):
-            raise IndexError
-        yield key >> 3, message[at : at + size]
-        at += size
-
-
-def _whole(message: bytes, at: int) -> tuple[int, int]:
-    """A whole number of seven bits a byte, and where the next field begins."""
-    value = 0
-    for shift in range(0, 70, 7):
-        value |= (message[at + shift // 7] & 127) << shift
-        if message[at + shift // 7] < 128:
-            return value, at + shift // 7 + 1
-    raise IndexError

@@ -1,4 +1,4 @@
-"""Logs of Megatron-LM, torchtitan and TensorBoard: when each step was done, as a row of a table of runs.
+"""Logs of Megatron-LM, torchtitan, TensorBoard and W&B: when each step was done, as a row of a table of runs.
 
 A line is printed after its steps. So the run begins with the first line, and the steps before it are warm-up.
 """
@@ -13,6 +13,7 @@ import pandas as pd
 from joulecast.errors import JoulecastError
 from joulecast.logs.event_file import read_events
 from joulecast.logs.log_times import Clock, TimeForm
+from joulecast.logs.wandb_file import read_wandb
 from joulecast.runs.files.reading import read_text
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -79,24 +80,26 @@ def read_steps(file: Path, clock: Clock) -> StepLog:
     """The steps of a training.
 
     Args:
-        file: the output of the training; or an event file, which has ``tfevents`` in its name.
+        file: the output of the training; an event file, which has ``tfevents`` in its name; or an offline
+            run of W&B, whose name ends with ``.wandb``.
         clock: has the time zone of the file.
 
     Raises:
         JoulecastError: the file has fewer than two lines of steps, or a line is impossible. The error names
             the line.
     """
-    if "tfevents" in file.name:
-        events = enumerate(read_events(file), start=1)
-        steps = [LoggedStep(f"{file}, scalar {n}", step, t_s) for n, (step, t_s) in events]
+    if "tfevents" in file.name or file.suffix == ".wandb":
+        read = read_wandb if file.suffix == ".wandb" else read_events
+        scalars = enumerate(read(file), start=1)
+        steps = [LoggedStep(f"{file}, scalar {n}", step, t_s) for n, (step, t_s) in scalars]
         log = StepLog(_once_each(steps), "placed")
     else:
         log = _printed(file, clock)
     steps = log.steps
     if len(steps) < 2:
         raise JoulecastError(
-            f"{file}: has {len(steps)} steps, as Megatron-LM, torchtitan or TensorBoard log them; give a log "
-            "of at least two"
+            f"{file}: has {len(steps)} steps, as Megatron-LM, torchtitan, TensorBoard or W&B log them; give "
+            "a log of at least two"
         )
     for before, after in pairwise(steps):
         if after.t_s < before.t_s:

@@ -159,6 +159,19 @@ def tensorboard(folder: str) -> None:
                 writer.add_text("eval/said", "loss", step, walltime=at_s + 0.25)
 
 
+def wandb(folder: str) -> None:
+    """The same steps as W&B logs them offline, in the manner of Hugging Face's Trainer."""
+    import wandb as tool
+
+    quiet = tool.Settings(x_disable_stats=True, x_disable_meta=True, console="off", host="box")
+    with tool.init(project="mine", mode="offline", dir=folder, settings=quiet) as run:
+        for step in range(10, 301, 10):
+            facts = {"train/global_step": step, "_timestamp": 1_700_000_080 + step / 2}
+            run.log({"train/loss": 7 / step, **facts})
+            if step % 100 == 0:
+                run.log({"eval/loss": 8 / step, **facts})
+
+
 if __name__ == "__main__":
     tool, arguments = sys.argv[1], sys.argv[2:]
     if tool == "train":
@@ -166,5 +179,11 @@ if __name__ == "__main__":
     elif tool == "perun":
         perun(arguments)
     else:
-        made = {"zeus": zeus, "jpwr": jpwr, "codecarbon": codecarbon, "tensorboard": tensorboard}
+        made = {
+            "zeus": zeus,
+            "jpwr": jpwr,
+            "codecarbon": codecarbon,
+            "tensorboard": tensorboard,
+            "wandb": wandb,
+        }
         made[tool](*arguments)

@@ -265,7 +265,8 @@ def import_training_log(
     source: Annotated[
         Path,
         typer.Argument(
-            help="Log that Megatron-LM or torchtitan printed, or an event file of TensorBoard."
+            help="Log that Megatron-LM or torchtitan printed, an event file of TensorBoard, or an offline "
+            "run of W&B (run-ID.wandb)."
         ),
     ],
     out: Annotated[
