@@ -22,14 +22,11 @@ from typing import Any
 
 import numpy as np
 import yaml
-from numpy.typing import NDArray
 
 from joulecast.energy.mc2_terms import FAN_EXPONENT, duty
 from joulecast.energy.priors import Gaussian, drawn_kappas, spread_of_unseen
 from joulecast.quantities import listed
 from joulecast.runs.platforms import gpu_in
-
-Floats = NDArray[np.float64]
 
 _LEVEL, _DRAWS = 0.9, 2000
 

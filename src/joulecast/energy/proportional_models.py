@@ -11,13 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from joulecast.energy.smallest_scale import idle_floors
 from joulecast.runs.observations import UTILISATIONS, of_usual_batch
-
-Floats = NDArray[np.float64]
 
 Watts = dict[str, float | None]
 """``idle_w``, ``full_w`` and ``tdp_w`` of a platform; absent or ``None`` where it is not known."""

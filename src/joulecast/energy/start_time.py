@@ -21,7 +21,6 @@ from joulecast.energy.request import StartRequest
 from joulecast.errors import JoulecastError
 from joulecast.runs.files.columns import Column, checked_table, csv_in_parts
 
-_J_PER_KWH = 3.6e6
 _VALUES = {
     "price": Column("number", -1e6, 1e6, meaning="money a kWh"),
     "co2": Column("number", 0, 1e5, meaning="g CO2 equivalent a kWh"),

@@ -12,7 +12,7 @@ section 4.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -44,7 +44,8 @@ def part_of(access: Access, parts: Parts) -> float:
     return share
 
 
-def _bytes(graph: OpGraph, accesses: tuple[Access, ...], parts: Parts) -> float:
+def bytes_of(graph: OpGraph, accesses: Iterable[Access], parts: Parts) -> float:
+    """Bytes of tensors that a part of an op touches."""
     return sum(graph.tensors[a.tensor].bytes * part_of(a, parts) for a in accesses)
 
 
@@ -54,7 +55,7 @@ def _volume(op: Op, parts: Parts) -> float:
 
 def _attention_work(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> OpWork:
     """Work of fused attention (Dao et al. 2022). No scores are in memory: backward computes them again."""
-    touched = _bytes(graph, op.reads, parts) + _bytes(graph, op.writes, parts)
+    touched = bytes_of(graph, op.reads, parts) + bytes_of(graph, op.writes, parts)
     # Products are counted whole, causal or not, as torch's counter does.
     product = 2.0 * _volume(op, parts)
     if direction == "forward":
@@ -63,7 +64,7 @@ def _attention_work(graph: OpGraph, op: Op, parts: Parts, direction: Direction) 
 
 
 def _matmul_work(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> OpWork:
-    touched = _bytes(graph, op.reads, parts) + _bytes(graph, op.writes, parts)
+    touched = bytes_of(graph, op.reads, parts) + bytes_of(graph, op.writes, parts)
     flops = 2.0 * _volume(op, parts) / op.attributes.get("groups", 1)
     if direction == "forward":
         return OpWork(flops, touched)
@@ -90,7 +91,7 @@ def op_work(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> OpWor
         return _attention_work(graph, op, parts, direction)
     if family == "matmul":
         return _matmul_work(graph, op, parts, direction)
-    reads, writes = _bytes(graph, op.reads, parts), _bytes(graph, op.writes, parts)
+    reads, writes = bytes_of(graph, op.reads, parts), bytes_of(graph, op.writes, parts)
     if family == "timed":
         return OpWork(0.0, 0.0)
     if family == "lookup":
@@ -102,11 +103,12 @@ def op_work(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> OpWor
         passes = 2.0 if family == "normalise" else 1.0
         return OpWork(passes * elements, passes * reads + writes + also)
     # The gradient of the output and the kept tensors are read. The gradient of the input is written.
-    activations = tuple(
-        a for a in op.reads if graph.tensors[a.tensor].role in ("input", "activation")
+    into = bytes_of(
+        graph,
+        (a for a in op.reads if graph.tensors[a.tensor].role in ("input", "activation")),
+        parts,
     )
-    into = _bytes(graph, activations, parts)
-    kept = _bytes(graph, tuple(kept_for_backward(graph, op)), parts)
+    kept = bytes_of(graph, kept_for_backward(graph, op), parts)
     return OpWork(2.0 * elements, writes + kept + also + into)
 
 
@@ -263,7 +265,7 @@ def kept_for_backward(graph: OpGraph, op: Op) -> list[Access]:
         return [*reads, *op.writes]
     if op.kind == "multiply" and len(op.reads) > 1:
         # A factor is needed for the gradients of the other factors, if they have gradients.
-        factors = [a for a in reads if any(_has_gradient(graph, b) for b in op.reads if b is not a)]
+        factors = [a for a in reads if any(has_gradient(graph, b) for b in op.reads if b is not a)]
         # The output of an op that runs inside this kernel is computed again.
         return [a for a in factors if not _in_next(graph, a)]
     return reads
@@ -274,7 +276,8 @@ def _in_next(graph: OpGraph, access: Access) -> bool:
     return made is not None and bool(made.attributes.get("in_next"))
 
 
-def _has_gradient(graph: OpGraph, access: Access) -> bool:
+def has_gradient(graph: OpGraph, access: Access) -> bool:
+    """Whether a tensor that an op reads has a gradient. Inputs of the network and buffers have none."""
     return graph.tensors[access.tensor].role in ("activation", "parameter")
 
 

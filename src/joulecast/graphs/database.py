@@ -18,7 +18,7 @@ This module needs no torch. :mod:`joulecast.graphs.measure_ops` measures.
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
@@ -36,7 +36,6 @@ from joulecast.runs.files.writing import written_aside
 REACH = 2.0
 """Largest ratio between the size of a shape and the nearest measured size."""
 _COSTLY_ATTRIBUTES = ("stride", "dilation", "groups", "causal", "dropout", "approximate", "inplace")
-_SAME_HOST = ("cpu", "cores", "memory_bytes")
 
 
 _Size = Annotated[int, Field(ge=1, le=10**15)]
@@ -114,22 +113,6 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class MeasuredShape:
-    """A time that was measured for exactly this shape."""
-
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Interpolated:
-    """A time that was read from the line through two measured sizes of ``dim``."""
-
-    seconds: float
-    dim: str
-    between: tuple[int, int]
-
-
-@dataclass(frozen=True)
 class StepCheck:
     """Compares the sum of the ops' times with the time of a whole training step."""
 
@@ -166,7 +149,6 @@ class Database:
     provenance: dict[str, Any]
     entries: tuple[Entry, ...]
     steps: tuple[StepCheck, ...] = ()
-    reach: float = field(default=REACH)
 
     @cached_property
     def _exact(self) -> dict[Signature, Entry]:
@@ -182,7 +164,7 @@ class Database:
                 lines.setdefault(key, {})[size] = entry.milliseconds / 1e3
         return {key: sorted(points.items()) for key, points in lines.items() if len(points) > 1}
 
-    def lookup(self, wanted: Signature) -> MeasuredShape | Interpolated | None:
+    def lookup(self, wanted: Signature) -> Cost | None:
         """Seconds of an op, measured or from the line through two measured shapes; ``None`` if they are not
         known.
 
@@ -190,8 +172,8 @@ class Database:
         measured size is taken.
         """
         if wanted in self._exact:
-            return MeasuredShape(self._exact[wanted].milliseconds / 1e3)
-        found: list[tuple[float, Interpolated]] = []
+            return Cost(self._exact[wanted].milliseconds / 1e3, "measured")
+        found: list[tuple[float, float]] = []
         for name, size in wanted.dims:
             points = self._lines.get((name, wanted.but(name)))
             if points is None:
@@ -205,7 +187,7 @@ class Database:
                 else (smaller[-1], larger[0])
             )
             away = min(max(size / near, near / size) for near, _ in (low, high))
-            if outside and away > self.reach:
+            if outside and away > REACH:
                 continue
             slope = (high[1] - low[1]) / (high[0] - low[0])
             # Noise may turn the line. A time is never less than the time of the smaller shape, in proportion.
@@ -213,12 +195,10 @@ class Database:
             seconds = low[1] + slope * (size - low[0])
             if outside:
                 seconds = max(seconds, floor) if size < low[0] else max(seconds, high[1])
-            found.append((away, Interpolated(seconds, name, (low[0], high[0]))))
-        return min(found, key=lambda pair: pair[0])[1] if found else None
+            found.append((away, seconds))
+        return Cost(min(found, key=lambda pair: pair[0])[1], "interpolated") if found else None
 
-    def optimizer(
-        self, parameter_bytes: float, precision: str = "fp32"
-    ) -> MeasuredShape | Interpolated | None:
+    def optimizer(self, parameter_bytes: float, precision: str = "fp32") -> Cost | None:
         """Seconds of SGD with momentum. They have the measured seconds for each byte of the nearest size."""
         known = [
             (e.signature.dims[0][1], e.milliseconds / 1e3)
@@ -228,9 +208,8 @@ class Database:
         if not known or parameter_bytes <= 0:
             return None
         size, seconds = min(known, key=lambda pair: abs(math.log(pair[0] / parameter_bytes)))
-        if size == parameter_bytes:
-            return MeasuredShape(seconds)
-        return Interpolated(seconds * parameter_bytes / size, "bytes", (size, size))
+        is_measured = size == parameter_bytes
+        return Cost(seconds * parameter_bytes / size, "measured" if is_measured else "interpolated")
 
     def write(self, path: Path) -> None:
         """Write the database as JSON, one entry a line."""
@@ -278,35 +257,6 @@ def read_database(path: Path) -> Database:
     return Database(content.provenance.model_dump(), content.entries, content.steps)
 
 
-def joined(databases: Iterable[Database]) -> Database:
-    """Join the databases of several networks. An op that is in several of them gets its mean time.
-
-    Raises:
-        JoulecastError: the databases differ in their processors, threads or numbers of ranks.
-    """
-    databases = list(databases)
-    if not databases:
-        raise JoulecastError("no op database to join")
-    first = databases[0].provenance
-
-    def setting(provenance: dict[str, Any]) -> dict[str, Any]:
-        host = {key: provenance.get("host", {}).get(key) for key in _SAME_HOST}
-        return host | {key: provenance.get(key) for key in ("threads", "ranks")}
-
-    for database in databases:
-        for key, value in setting(database.provenance).items():
-            if value != setting(first)[key]:
-                raise JoulecastError(
-                    f"op databases cannot be joined: `{key}` is {setting(first)[key]} in one and {value} "
-                    "in another; measure both in the same setting"
-                )
-    return Database(
-        provenance=first,
-        entries=merged(entry for database in databases for entry in database.entries),
-        steps=tuple(step for database in databases for step in database.steps),
-    )
-
-
 def merged(entries: Iterable[Entry]) -> tuple[Entry, ...]:
     """One entry for each signature. An op in several places gets its mean time, so the sum stays the same."""
     found: dict[Signature, list[Entry]] = {}
@@ -326,22 +276,14 @@ class MeasuredCosts:
     fallback: Costs
     precision: str = "fp32"
 
-    def _known(self, answer: MeasuredShape | Interpolated | None) -> Cost | None:
-        if answer is None:
-            return None
-        return Cost(
-            answer.seconds, "measured" if isinstance(answer, MeasuredShape) else "interpolated"
-        )
-
     def cost(
         self, graph: OpGraph, op: Op, parts: Mapping[str, float], direction: Direction
     ) -> Cost:
         wanted = signature(graph, op, direction, parts, self.precision)
-        answer = self._known(self.database.lookup(wanted))
-        return answer or self.fallback.cost(graph, op, parts, direction)
+        return self.database.lookup(wanted) or self.fallback.cost(graph, op, parts, direction)
 
     def optimizer(self, parameter_bytes: float, training: TrainingSetup = DEFAULT_TRAINING) -> Cost:
-        answer = self._known(self.database.optimizer(parameter_bytes, self.precision))
+        answer = self.database.optimizer(parameter_bytes, self.precision)
         if answer is None:
             return self.fallback.optimizer(parameter_bytes, training)
         # SGD with momentum was measured. Another optimizer takes the same time for each byte that it moves.

@@ -17,8 +17,8 @@ from joulecast.graphs.autocast import (
     casts_first,
     promoted_reads,
 )
-from joulecast.graphs.costs import Direction, Parts, part_of
-from joulecast.graphs.opgraph import KINDS, Access, Op, OpGraph
+from joulecast.graphs.costs import Direction, Parts, bytes_of, has_gradient, part_of
+from joulecast.graphs.opgraph import KINDS, Op, OpGraph
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ def _casts(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[K
     if narrow is None or (direction == "forward" and graph.readers[cast.tensor][0] is not op):
         return []
     size = graph.tensors[cast.tensor].itemsize
-    return [Pass("copy", (1 + 2 * narrow / size) * _bytes(graph, (cast,), parts))]
+    return [Pass("copy", (1 + 2 * narrow / size) * bytes_of(graph, (cast,), parts))]
 
 
 def _autocasts(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
@@ -224,7 +224,7 @@ def _autocasts(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> li
     for access in cast_reads(graph, op):
         if not casts_first(graph, op, access):
             continue
-        if direction == "forward" or _has_gradient(graph, access):
+        if direction == "forward" or has_gradient(graph, access):
             found.append(Pass("mixed", cast_bytes(graph, access) * part_of(access, parts)))
     if direction == "backward":
         found += [
@@ -232,14 +232,6 @@ def _autocasts(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> li
             for access in promoted_reads(graph, op)
         ]
     return found
-
-
-def _bytes(graph: OpGraph, accesses: tuple[Access, ...], parts: Parts) -> float:
-    return sum(graph.tensors[a.tensor].bytes * part_of(a, parts) for a in accesses)
-
-
-def _has_gradient(graph: OpGraph, access: Access) -> bool:
-    return graph.tensors[access.tensor].role in ("activation", "parameter")
 
 
 def _added_gradients(graph: OpGraph, op: Op, parts: Parts) -> list[Kernel]:
@@ -268,7 +260,7 @@ def _turned(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[
     is_point = math.prod(op.attributes.get("kernel", (1,))) == 1
     if direction == "forward":
         return [read] if is_point else [read, written]
-    back = not is_point and _has_gradient(graph, op.reads[0])
+    back = not is_point and has_gradient(graph, op.reads[0])
     return [written, read, read] if back else [written, read]
 
 
@@ -282,15 +274,15 @@ def _products(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> lis
             found.append(Pass(STRIDED, 2 * NARROW_BYTES * written))
         return [*found, product]
     m, n, k = product.m, product.n, product.k
-    if _has_gradient(graph, op.reads[0]):
+    if has_gradient(graph, op.reads[0]):
         # The gradient of a convolution's input also sums over the window, and has each pixel once.
         window = math.prod(op.attributes.get("kernel", (1,)))
         found.append(replace(product, n=k / window, k=n * window))
-    if _has_gradient(graph, op.reads[1]):
+    if has_gradient(graph, op.reads[1]):
         found.append(replace(product, m=k, k=m))
     if len(op.reads) > 2:
         # The gradient of a bias is the sum of the gradient of the output.
-        found.append(Pass("reduce", _bytes(graph, op.writes, parts)))
+        found.append(Pass("reduce", bytes_of(graph, op.writes, parts)))
     return found
 
 
@@ -303,7 +295,7 @@ def _unpacked(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> lis
     made = graph.producer.get(op.reads[0].tensor)
     if made is None or not any(a.tensor.endswith(_PACKED) for a in made.reads):
         return []
-    one = _bytes(graph, op.writes, parts)
+    one = bytes_of(graph, op.writes, parts)
     narrow = NARROW_BYTES * one / graph.tensors[op.writes[0].tensor].itemsize
     turned: list[Kernel] = [Pass(STRIDED, 2 * 3 * narrow), Pass(STRIDED, 2 * narrow)]
     if direction == "forward":
@@ -331,12 +323,12 @@ def _attention(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> li
 
 
 def _lookup(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
-    written = _bytes(graph, op.writes, parts)
+    written = bytes_of(graph, op.writes, parts)
     if direction == "forward":
         return [Pass("lookup", 2 * written)]
     # A dense gradient is set to zero. Then rows are added to it.
     table = tuple(a for a in op.reads if graph.tensors[a.tensor].role == "parameter")
-    return [Pass("elementwise", _bytes(graph, table, parts)), Pass("lookup", 3 * written)]
+    return [Pass("elementwise", bytes_of(graph, table, parts)), Pass("lookup", 3 * written)]
 
 
 def _passes(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
@@ -365,7 +357,7 @@ def _passes(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[
             # At 32 bits the kernel is cuDNN's. At 16 bits it is torch's own, with one block for each channel.
             kind, launches = "narrow_batch_norm", 4
             blocks = graph.tensors[op.reads[1].tensor].elements * part_of(op.reads[1], parts)
-    reads, writes = _bytes(graph, op.reads, parts), _bytes(graph, op.writes, parts)
+    reads, writes = bytes_of(graph, op.reads, parts), bytes_of(graph, op.writes, parts)
     if KINDS[op.kind] == "copy":
         # If only a part of an axis is taken, only this part is read.
         reads = min(reads, writes)
@@ -373,7 +365,7 @@ def _passes(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[
     mask = _MASK_BYTES * elements if op.kind == "dropout" else 0.0
     if direction == "forward":
         return [Pass(kind, size * (reads + writes) + mask, launches, blocks)]
-    if not any(_has_gradient(graph, access) for access in op.reads):
+    if not any(has_gradient(graph, access) for access in op.reads):
         return []
     passes = _BACKWARD_PASSES.get(op.kind, _OTHER_BACKWARD_PASSES)
     launches = _BACKWARD_LAUNCHES.get(op.kind, 1)
@@ -386,7 +378,7 @@ def _loss(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Ke
     torch's forward kernels."""
     logits = op.reads[0]
     itemsize = graph.tensors[logits.tensor].itemsize
-    elements = _bytes(graph, (logits,), parts) / itemsize
+    elements = bytes_of(graph, (logits,), parts) / itemsize
     wide = max(4, itemsize)
     cast = itemsize + wide if itemsize < wide else 0
     of_torch = {"forward": 2 * wide + cast, "backward": 3 * wide + cast}

@@ -41,7 +41,6 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Cost, Direction, part_of
 from joulecast.graphs.database import (
     Database,
-    MeasuredShape,
     mean_of_fastest,
     read_database,
     signature,
@@ -203,7 +202,7 @@ class TrainingCosts:
                 for access in op.reads
                 if graph.tensors[access.tensor].role == "parameter"
             )
-        return Cost(seconds, "measured" if isinstance(found, MeasuredShape) else "interpolated")
+        return Cost(seconds, found.source)
 
     def optimizer(self, parameter_bytes: float, training: TrainingSetup = DEFAULT_TRAINING) -> Cost:
         updates = _parts(self.results, "update", self.network)
