@@ -115,6 +115,11 @@ def test_a_described_node_draws_less_than_its_data_sheet_allows(platform, most_w
     assert limit_w / 2 < result["power_w"] < most_w
 
 
+def test_hosts_of_a_rack_that_are_not_used_draw_nothing():
+    rack, host = (step(platform, "dp=4") for platform in ("gb200", "gb200:gpus=4"))
+    assert rack["power_w"] == pytest.approx(host["power_w"], rel=0.02)
+
+
 def test_a_node_that_nobody_metered_is_searched_by_energy():
     asked = {"network": "gpt2", "platform": "b200", "devices": 8, "precision": "bf16"}
     rows = joulecast.search(**asked, objective="energy")["feasible"]

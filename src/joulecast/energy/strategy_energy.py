@@ -84,21 +84,21 @@ def _hardware(platform: Platform) -> str:
 
 
 def _used(platform: Platform, devices: int) -> list[int]:
-    """Devices in use of each node."""
-    per_node = platform.require_cluster().devices_per_node
+    """Devices in use of each host."""
+    per_node = platform.require_cluster().host_devices
     full, rest = divmod(devices, per_node)
     return [per_node] * full + [rest] * bool(rest)
 
 
 def node_count(platform: Platform, devices: int) -> int:
-    """Number of nodes that ``devices`` take. A node that is partly used counts as one."""
+    """Number of hosts that ``devices`` take. A host that is partly used counts as one."""
     return len(_used(platform, devices))
 
 
 def supply_of(platform: Platform) -> str | None:
     """``DC`` if the powers of a platform come from meters behind the power supplies of its nodes."""
     node = _of_hardware(shipped_nodes(), platform)
-    if node is None or node.gpus != platform.require_cluster().devices_per_node:
+    if node is None or node.gpus != platform.require_cluster().host_devices:
         return None
     return node.supply
 
@@ -114,7 +114,7 @@ def rising_joules(
     # GPUs that wait for the host of plain PyTorch may compute for less than the step's computing.
     surely = float(PRECISIONS[precision].half)
     node = _of_hardware(shipped_nodes(), platform)
-    per_node = platform.require_cluster().devices_per_node
+    per_node = platform.require_cluster().host_devices
     power = _gpu_power(platform, precision)
     if power is not None and (node is None or node.gpus != per_node):
         # A GPU that computes draws more than one that is awake.
@@ -185,7 +185,7 @@ def _busy_s(simulation: Simulation) -> float:
 def _node_energy(simulation: Simulation, node: MeteredNode) -> StepEnergy:
     """Joules of a step on nodes of a metered type."""
     platform = simulation.platform
-    per_node = platform.require_cluster().devices_per_node
+    per_node = platform.require_cluster().host_devices
     if per_node != node.gpus:
         why = (
             f"the metered nodes of {node.platform} have {node.gpus} GPUs, the nodes of {platform.name} here "
@@ -216,7 +216,7 @@ def _of_hardware(nodes: Sequence[MeteredNode], platform: Platform) -> MeteredNod
     """
     named = [node for node in nodes if node.platform == platform.name]
     alike = [node for node in nodes if same_hardware(node.platform, _hardware(platform))]
-    per_node = platform.require_cluster().devices_per_node
+    per_node = platform.require_cluster().host_devices
     return max(named or alike, key=lambda n: (n.gpus == per_node, n.runs), default=None)
 
 
@@ -241,7 +241,7 @@ def _gpu_power(platform: Platform, precision: str) -> GpuPower | None:
 def _rest_of_nodes(platform: Platform, devices: int, power: GpuPower) -> tuple[float, float]:
     """For nodes that are only described: watts of all parts but the GPUs, and watts of the GPUs that are
     not in use."""
-    held = node_count(platform, devices) * platform.require_cluster().devices_per_node
+    held = node_count(platform, devices) * platform.require_cluster().host_devices
     return REST_SHARE * held * power.limit_w, (held - devices) * power.awake_w
 
 

@@ -141,7 +141,7 @@ def _known(runs: pd.DataFrame, asked: ForecastRequest) -> _Known:
         raise JoulecastError(
             f"{error}; --ran-on names the platform of the records for the simulator"
         ) from None
-    each = machine.platform.require_cluster().devices_per_node
+    each = machine.platform.require_cluster().host_devices
     gpus = [hosts_and_gpus(row)[1] for row in runs.to_dict("records")]
     else_are = runs["nodes"] * each if first["kind"] == "imported" else runs["ranks"]
     devices = pd.Series(gpus, runs.index, dtype=float).fillna(else_are)
@@ -223,7 +223,7 @@ def _rows(
         known = _known(runs, asked)
         if same_hardware(known.platform, platform):
             raise JoulecastError(f"its records are of {platform}; leave out --platform")
-        per_node = simulated_platform(platform).require_cluster().devices_per_node
+        per_node = simulated_platform(platform).require_cluster().host_devices
         counts = asked.gpus or [count * per_node for count in asked.nodes]
         for devices in counts or sorted({int(each) for each in known.runs["devices"]}):
             yield _row(everything, known, asked, devices)

@@ -80,6 +80,8 @@ class Gpu(BaseModel):
     mesh: str | None = None
     """How NVLink joins the GPUs of a node of up to eight, if not by a switch."""
     per_node: int = _PER_NODE
+    per_host: int | None = None
+    """Number of GPUs of a host, if NVLink joins several hosts to a node."""
 
     @property
     def vendor(self) -> str:
@@ -316,6 +318,7 @@ def platform_content(text: str) -> dict[str, Any] | None:
         "name": name,
         "cluster": {
             "devices_per_node": count,
+            "devices_per_host": gpu.per_host if count % (gpu.per_host or 1) == 0 else None,
             "device": _device(gpu),
             "links": [inner, outer] if count > 1 else [outer],
             "collective_launch_s": _LAUNCH_S,

@@ -182,6 +182,13 @@ class Cluster(BaseModel):
         None, ge=1, le=_MANY, description="Number of nodes. null: any number."
     )
     devices_per_node: int = Field(1, ge=1, le=_MANY, description="Number of devices in each node.")
+    devices_per_host: int | None = Field(
+        None,
+        ge=1,
+        le=_MANY,
+        description="Number of devices of a host, if a node is a rack of hosts (GB200: 4). Energy and prices "
+        "count hosts. null: the node is one host.",
+    )
     device: Device = Field(description="The device.")
     links: tuple[Link, ...] = Field(
         (), description="Levels of the network, from the device outwards."
@@ -213,8 +220,18 @@ class Cluster(BaseModel):
     )
     sources: dict[str, str] = Field({}, description="Where each fact comes from.")
 
+    @property
+    def host_devices(self) -> int:
+        """Number of devices of a host."""
+        return self.devices_per_host or self.devices_per_node
+
     @model_validator(mode="after")
     def _levels_grow(self) -> "Cluster":
+        if self.devices_per_node % self.host_devices:
+            raise ValueError(
+                f"devices_per_host: {self.devices_per_host} does not divide the {self.devices_per_node} "
+                "devices of a node"
+            )
         inner = 1
         for level, link in enumerate(self.links):
             if link.pairs and (level or link.pairs != tuple(zip(*link.pairs, strict=False))):
