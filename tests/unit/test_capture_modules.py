@@ -164,7 +164,7 @@ def products(graph):
     return sum(
         op_work(graph, op, {}, "forward").flops
         for op in graph.ops
-        if op.kind in ("linear", "matmul", "attention")
+        if op.kind in ("linear", "matmul", "attention", "conv2d")
     )
 
 
@@ -227,11 +227,85 @@ class Sound(nn.Module):
         return self.head(functional.gelu(self.two(self.one(x))).transpose(1, 2))
 
 
-def test_convolutions_along_time(recwarn) -> None:
-    graph = capture(Sound(), [torch.zeros(1, 8, 30)], "sound")
+class UNet(nn.Module):
+    """Down and up again, in two or three dimensions."""
+
+    def __init__(self, axes):
+        super().__init__()
+        conv, norm, pool, up = (
+            getattr(nn, f"{name}{axes}d")
+            for name in ("Conv", "BatchNorm", "MaxPool", "ConvTranspose")
+        )
+        self.down = nn.Sequential(conv(3, 8, 3, padding=1), norm(8), nn.ReLU())
+        self.deep = nn.Sequential(pool(2), conv(8, 16, 3, padding=1, bias=False), nn.ReLU())
+        self.up, self.wide = up(16, 8, 2, stride=2), up(8, 8, 4, 2, 1, groups=2)
+        self.out = conv(16, 5, 1)
+
+    def forward(self, x):
+        first = self.down(x)
+        joined = torch.cat([self.up(self.deep(first)), first], 1)
+        return (
+            self.wide(joined[:, :8]).flatten(2).mean(-1)
+            + self.out(joined).flatten(2).mean(-1)[:, :1]
+        )
+
+
+class Film(nn.Module):
+    """A convolution over each picture of a film."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 8, 3, padding=1), nn.Linear(8, 10)
+
+    def forward(self, x):
+        maps = self.conv(x.flatten(0, 1)).mean((2, 3))
+        return self.head(maps.unflatten(0, (-1, x.shape[1])).mean(1))
+
+
+class Patches(nn.Module):
+    """Attention as timm and Phi-3 write it, over a map that diffusers would make."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 16, 4, stride=4), nn.GroupNorm(4, 16)
+        self.qkv, self.out = nn.Linear(16, 48), nn.Parameter(torch.zeros(10, 16))
+
+    def forward(self, x):
+        maps = functional.interpolate(self.norm(self.conv(x)), scale_factor=2.0)
+        batch, width, length = maps.flatten(2).shape
+        tokens = maps.flatten(2).transpose(1, 2)
+        heads = self.qkv(tokens).reshape(batch, length, 3, 2, width // 2).permute(2, 0, 3, 1, 4)
+        q, k, v = heads.unbind(0)
+        turned = torch.stack((-q[..., 1::2], q[..., ::2]), -1).flatten(-2)
+        q = torch.cat([turned, q[..., width:]], -1)
+        joined_heads = functional.scaled_dot_product_attention(q, k, v).swapaxes(1, 2).flatten(2)
+        return functional.hardswish(joined_heads) @ self.out.T
+
+
+@pytest.mark.parametrize(
+    ("module", "shape"),
+    [
+        (Sound, (8, 30)),
+        (Patches, (3, 16, 16)),
+        (lambda: UNet(2), (3, 16, 24)),
+        (lambda: UNet(3), (3, 8, 16, 12)),
+        (Film, (6, 3, 16, 16)),
+    ],
+    ids=["sound", "patches", "pictures", "volumes", "film"],
+)
+def test_convolutions_have_all_their_products(module, shape, recwarn) -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    network = on_meta(module)
+    graph = capture(network, [torch.zeros(1, *shape, device="meta")], "network")
     assert not [w for w in recwarn if issubclass(w.category, UserWarning)]
-    flops = [op_work(graph, op, {}, "forward").flops for op in graph.ops if op.kind == "conv2d"]
-    assert flops == [2 * 30 * 16 * 8 * 3, 2 * 14 * 16 * 4 * 4]
+    with FlopCounterMode(display=False) as counter:
+        network(torch.zeros(1, *shape, device="meta"))
+    assert products(graph) == pytest.approx(counter.get_total_flops())
+    eight = graph.with_batch(8)
+    for tensor in graph.tensors.values():
+        if tensor.role == "activation":
+            assert eight.tensors[tensor.name].elements == 8 * tensor.elements
 
 
 class Experts(nn.Module):

@@ -27,8 +27,7 @@ from joulecast.graphs.opgraph import Dim
 from joulecast.graphs.products import (
     adaptive_avg_pool,
     baddbmm,
-    conv1d,
-    conv2d,
+    convolution,
     einsum,
     grouped,
     linear,
@@ -95,6 +94,17 @@ def layer_norm(call: Call) -> Result:
     return call.emit("layer_norm", reads, written)
 
 
+def group_norm(call: Call) -> Result:
+    """Group norm, or instance norm. It has the dims of an element-wise op, but no channels may be split."""
+    x = call["input"]
+    written = map_groups(x.axes)
+    written[1] = [replace(dim, kind=OPAQUE) for dim in written[1]]
+    vectors = [call[n] for n in ("weight", "bias") if call[n]]
+    channels = written[1][0].name
+    reads = [(x, bindings(x, written)), *((v, [(v.axes[0], channels)]) for v in vectors)]
+    return call.emit("layer_norm", reads, written)
+
+
 def softmax(call: Call) -> Result:
     """Softmax. It has the dims of an element-wise op, but the dim over which it normalises may not be split
     (OPAQUE)."""
@@ -155,7 +165,7 @@ def dropout(call: Call) -> Result:
 def concat(call: Call) -> Result:
     """Joins tensors along a dim, which may not be split (OPAQUE). The other dims are those of an element-wise
     op."""
-    operands: list[View] = call["tensors"]
+    operands: list[View] = [view for view in call["tensors"] if 0 not in view.shape]
     like = max(operands, key=lambda v: any(u.batch for axis in v.axes for u in units(axis)))
     axis = (call["dim"] or 0) % len(like.axes)
     written = map_groups(like.axes)
@@ -216,10 +226,9 @@ def _split(call: Call) -> Result:
 
 def _slice(call: Call) -> Result:
     x, axis = call["self"], call["dim"] or 0
-    if call["step"] not in (None, 1):
-        raise JoulecastError("a slice with a step is not known")
     start = call["start"] or 0
-    return views.narrow(x, axis, start + (x.shape[axis] if start < 0 else 0), call.shape[axis])
+    start += x.shape[axis] if start < 0 else 0
+    return views.narrow(x, axis, start, call.shape[axis], call["step"] or 1)
 
 
 def _unchanged(call: Call) -> Result:
@@ -227,10 +236,14 @@ def _unchanged(call: Call) -> Result:
 
 
 OPERATORS: dict[str, Callable[[Call], Result]] = {
-    "conv2d.default": conv2d,
-    "conv2d.padding": conv2d,
-    "conv1d.default": conv1d,
-    "conv1d.padding": conv1d,
+    **{
+        f"conv{axes}d.{form}": convolution()
+        for axes in (1, 2, 3)
+        for form in ("default", "padding")
+    },
+    "conv_transpose1d.default": convolution(transposed=True),
+    "conv_transpose2d.input": convolution(transposed=True),
+    "conv_transpose3d.input": convolution(transposed=True),
     "_grouped_mm.default": grouped,
     "transformers.grouped_mm_fallback.default": grouped,
     "linear.default": linear,
@@ -244,9 +257,12 @@ OPERATORS: dict[str, Callable[[Call], Result]] = {
     "batch_norm.default": batch_norm,
     "layer_norm.default": layer_norm,
     "softmax.int": softmax,
-    "max_pool2d.default": pool("max_pool"),
-    "avg_pool2d.default": pool("avg_pool"),
-    "adaptive_avg_pool2d.default": adaptive_avg_pool,
+    **{
+        f"{kind}{axes}d.default": pool(kind)
+        for kind in ("max_pool", "avg_pool")
+        for axes in (1, 2, 3)
+    },
+    **{f"adaptive_avg_pool{axes}d.default": adaptive_avg_pool for axes in (1, 2, 3)},
     "relu.default": elementwise("relu"),
     "relu_.default": elementwise("relu"),
     "silu.default": elementwise("silu"),
@@ -262,13 +278,28 @@ OPERATORS: dict[str, Callable[[Call], Result]] = {
     "masked_fill_.Scalar": elementwise("mask"),
     **{
         f"{name}.default": elementwise("other")
-        for name in ("exp", "sigmoid", "erf", "sqrt", "rsqrt", "sin", "cos", "abs", "log", "relu6")
+        for name in (
+            *("exp", "sigmoid", "erf", "sqrt", "rsqrt", "sin", "cos", "abs", "log", "relu6"),
+            *("hardtanh", "hardswish", "hardsigmoid", "hardtanh_", "hardswish_", "leaky_relu"),
+            *("leaky_relu_", "elu"),
+        )
     },
     "maximum.default": elementwise("other"),
     "minimum.default": elementwise("other"),
     "max.other": elementwise("other"),
     "clamp.default": elementwise("other"),
     "clamp_min.default": elementwise("other"),
+    "group_norm.default": group_norm,
+    "instance_norm.default": group_norm,
+    **{
+        f"{name}.default": group_wise("other")
+        for name in ("stack", "pad", "roll", "flip", "repeat", "constant_pad_nd")
+    },
+    "index.Tensor": group_wise("other"),
+    **{
+        f"upsample_{name}.vec": group_wise("other")
+        for name in ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "trilinear3d")
+    },
     "mean.dim": group_wise("other"),
     "sum.dim_IntList": group_wise("other"),
     "mean.default": group_wise("other"),
@@ -301,13 +332,21 @@ OPERATORS: dict[str, Callable[[Call], Result]] = {
     "squeeze.default": _reshaped,
     "permute.default": lambda call: views.permute(call["self"], call["dims"]),
     "transpose.int": lambda call: views.transpose(call["self"], call["dim0"], call["dim1"]),
+    "swapaxes.default": lambda call: views.transpose(call["self"], call["axis0"], call["axis1"]),
+    "numpy_T.default": lambda call: views.permute(
+        call["self"], range(len(call["self"].axes))[::-1]
+    ),
     "t.default": lambda call: views.transpose(call["self"], 0, 1),
     "select.int": lambda call: views.select(call["self"], call["dim"]),
     "expand.default": lambda call: views.expand(call["self"], call.shape),
+    "expand_as.default": lambda call: views.expand(call["self"], call.shape),
     "slice.Tensor": _slice,
     "split.Tensor": _split,
     "split_with_sizes.default": _split,
     "chunk.default": _split,
+    "tensor_split.indices": _split,
+    "tensor_split.sections": _split,
+    "unbind.int": lambda call: [views.select(call["self"], call["dim"]) for _ in call.shapes],
     "contiguous.default": _unchanged,
     "alias.default": _unchanged,
     "lift_fresh_copy.default": _unchanged,

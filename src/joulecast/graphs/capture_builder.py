@@ -135,11 +135,13 @@ class Builder:
         reads: list[tuple[View, list[Binding]]],
         writes: Groups,
         inner: Sequence[Dim] = (),
+        shape: Sequence[int] | None = None,
         attributes: dict[str, Any] | None = None,
     ) -> View:
         """Add an op. Its dims are the dims of its output, and then ``inner``. Returns the view of the output.
 
-        With ``leaf``, the op is the only one of its module, and has the module's name.
+        With ``leaf``, the op is the only one of its module, and has the module's name. The output has the
+        sizes of its dims, unless ``shape`` gives others.
         """
         written = [dim for group in writes for dim in group]
         dims = {dim.name: dim for dim in (*written, *inner)}
@@ -147,11 +149,11 @@ class Builder:
         accesses = dict.fromkeys(self.access(view, bound, dims) for view, bound in reads)
         self.add_tensor(
             name,
-            [dim.size for dim in written],
+            shape or [dim.size for dim in written],
             itemsize,
             "activation",
             batch=[i for i, dim in enumerate(written) if dim.kind is BATCH],
-            spatial=[i for i, dim in enumerate(written) if dim.name in ("h", "w")],
+            spatial=[i for i, dim in enumerate(written) if dim.name in ("d", "h", "w")],
         )
         self.ops.append(
             Op(
@@ -193,6 +195,7 @@ class Call:
         reads: list[tuple[View, list[Binding]]],
         writes: Groups,
         inner: tuple[Dim, ...] = (),
+        shape: Sequence[int] | None = None,
         **attributes: Any,
     ) -> View:
         """Add an op of this kind. Returns the view that it writes."""
@@ -206,6 +209,7 @@ class Call:
             reads=reads,
             writes=writes,
             inner=inner,
+            shape=shape,
             attributes=attributes,
         )
 

@@ -12,7 +12,6 @@ from joulecast.graphs.capture_builder import (
     OTHER,
     REDUCE,
     Call,
-    Groups,
     bindings,
     map_groups,
     rows,
@@ -150,103 +149,99 @@ def grouped(call: Call) -> View:
     return call.emit("linear", reads, written, (Dim("in", inner, REDUCE),))
 
 
-def _pair(value: Any, default: Any = None) -> list[int]:
-    """Height and width, from torch's one or two numbers."""
-    value = default if value is None or value == [] else value
-    return list(value) * 2 if len(value) == 1 else list(value)
+_PLACES, _WINDOW = ("d", "h", "w"), ("k0", "k1", "k2")
+"""Dims of the places of a map, and of a window, of one to three axes: the last names."""
 
 
-def _channels_of(call: Call, view: View, name: str) -> Groups:
-    """The dims of a feature map that the op writes: batch, ``name``, rows and columns."""
-    n = units(view.axes[0])[0].size
-    _, c, h, w = call.shape
-    return [
-        [Dim("batch", n, BATCH)],
-        [Dim(name, c, OTHER)],
-        [Dim("h", h, OPAQUE)],
-        [Dim("w", w, OPAQUE)],
-    ]
+def _sides(value: Any, axes: int) -> list[int]:
+    """Torch's number for all axes of a map, or its number for each, as a list of one for each."""
+    return list(value) * axes if len(value) == 1 else list(value)
 
 
-def conv2d(call: Call) -> View:
-    """A convolution. Its dims are ``n``, ``cout``, ``h``, ``w`` of the output, ``cin`` (REDUCE), ``k1``,
-    ``k2``.
+def convolution(transposed: bool = False) -> Callable[[Call], View]:
+    """A convolution over maps of one to three axes.
 
-    ``cin`` is the input's channels. With groups, it is OPAQUE, and each output channel reads
-    ``cin / groups``.
+    Its dims are ``n``, ``cout``, the output's places ``d``, ``h``, ``w``, then ``cin`` (REDUCE), and the
+    window ``k0``, ``k1``, ``k2``. ``cin`` is the input's channels. With groups, it is OPAQUE, and each output
+    channel reads ``cin / groups``. A transposed convolution has the places of its input, because each of them
+    meets the whole window.
     """
-    x, weight, bias, groups = call["input"], call["weight"], call["bias"], call["groups"]
-    _, cin, *kernel = call.builder.tensors[weight.tensor].shape
-    written = _channels_of(call, x, "cout")
-    written[0] = [replace(written[0][0], name="n")]
-    inner = (
-        Dim("cin", cin * groups, REDUCE if groups == 1 else OPAQUE),
-        Dim("k1", kernel[0], OPAQUE),
-        Dim("k2", kernel[1], OPAQUE),
-    )
-    names = ["n", "cin", "h", "w"]
-    reads = [(x, list(zip(x.axes, names, strict=True)))]
-    names = ["cout", "cin", "k1", "k2"]
-    reads.append((weight, list(zip(weight.axes, names, strict=True))))
-    if bias:
-        reads.append((bias, [(bias.axes[0], "cout")]))
-    return call.emit(
-        "conv2d",
-        reads,
-        written,
-        inner,
-        kernel=kernel,
-        stride=_pair(call["stride"]),
-        **({} if _pair(call["dilation"]) == [1, 1] else {"dilation": _pair(call["dilation"])}),
-        groups=groups,
-    )
 
+    def build(call: Call) -> View:
+        x, weight, bias, groups = call["input"], call["weight"], call["bias"], call["groups"]
+        kernel = weight.shape[2:]
+        axes = len(kernel)
+        places, window = _PLACES[-axes:], _WINDOW[-axes:]
+        sizes = (x.shape if transposed else call.shape)[2:]
+        # What is merged with the batch: pictures of a film, for example.
+        samples = [
+            replace(dim, name="n") if dim.kind is BATCH else dim for dim in rows(x.axes[:1])[0]
+        ]
+        written = [
+            samples,
+            [Dim("cout", call.shape[1], OTHER)],
+            *([Dim(name, size, OPAQUE)] for name, size in zip(places, sizes, strict=True)),
+        ]
+        inner = (
+            Dim("cin", x.shape[1], REDUCE if groups == 1 else OPAQUE),
+            *(Dim(name, size, OPAQUE) for name, size in zip(window, kernel, strict=True)),
+        )
+        channels = ("cin", "cout") if transposed else ("cout", "cin")
+        reads = [
+            (
+                x,
+                [
+                    *bindings(View(x.tensor, x.axes[:1]), [samples]),
+                    *zip(x.axes[1:], ("cin", *places), strict=True),
+                ],
+            ),
+            (weight, list(zip(weight.axes, (*channels, *window), strict=True))),
+        ]
+        if bias:
+            reads.append((bias, [(bias.axes[0], "cout")]))
+        dilation = _sides(call["dilation"], axes)
+        return call.emit(
+            "conv2d",
+            reads,
+            written,
+            inner,
+            shape=[*(dim.size for dim in samples), *call.shape[1:]],
+            kernel=list(kernel),
+            stride=_sides(call["stride"], axes),
+            **({} if dilation == [1] * axes else {"dilation": dilation}),
+            groups=groups,
+        )
 
-def conv1d(call: Call) -> View:
-    """A convolution over maps of one row. It has the dims of :func:`conv2d`. ``h`` and ``k1`` are 1."""
-    x, weight, bias, groups = call["input"], call["weight"], call["bias"], call["groups"]
-    _, cin, kernel = weight.shape
-    n, cout, length = call.shape
-    one = Dim("h", 1, OPAQUE)
-    inner = (
-        Dim("cin", cin * groups, REDUCE if groups == 1 else OPAQUE),
-        Dim("k1", 1, OPAQUE),
-        Dim("k2", kernel, OPAQUE),
-    )
-    reads = [
-        (x, list(zip(x.axes, ("n", "cin", "w"), strict=True))),
-        (weight, list(zip(weight.axes, ("cout", "cin", "k2"), strict=True))),
-    ]
-    if bias:
-        reads.append((bias, [(bias.axes[0], "cout")]))
-    written = [[Dim("n", n, BATCH)], [Dim("cout", cout, OTHER)], [one, Dim("w", length, OPAQUE)]]
-    stride = [1, _pair(call["stride"])[-1]]
-    return call.emit(
-        "conv2d", reads, written, inner, kernel=[1, kernel], stride=stride, groups=groups
-    )
+    return build
 
 
 def _pool(call: Call, kind: str, kernel: list[int], stride: list[int]) -> View:
     x = call["self"]
-    written = _channels_of(call, x, "channels")
-    inner = (Dim("k1", kernel[0], OPAQUE), Dim("k2", kernel[1], OPAQUE))
+    sizes = call.shape[2:]
+    written = [
+        rows(x.axes[:1])[0],
+        [Dim("channels", call.shape[1], OTHER)],
+        *([Dim(n, size, OPAQUE)] for n, size in zip(_PLACES[-len(sizes) :], sizes, strict=True)),
+    ]
+    inner = (Dim(n, size, OPAQUE) for n, size in zip(_WINDOW[-len(sizes) :], kernel, strict=True))
     return call.emit(
-        kind, [(x, bindings(x, written))], written, inner, kernel=kernel, stride=stride
+        kind, [(x, bindings(x, written))], written, tuple(inner), kernel=kernel, stride=stride
     )
 
 
 def pool(kind: str) -> Callable[[Call], View]:
-    """A pool. Its dims are the batch, ``channels`` (OTHER), ``h``, ``w`` of the output, ``k1``, ``k2``."""
+    """A pool. Its dims are the batch, ``channels`` (OTHER), the output's places, and the window."""
 
     def build(call: Call) -> View:
-        kernel = _pair(call["kernel_size"])
-        return _pool(call, kind, kernel, _pair(call["stride"], kernel))
+        axes = len(call.shape) - 2
+        kernel = _sides(call["kernel_size"], axes)
+        return _pool(call, kind, kernel, _sides(call["stride"] or kernel, axes))
 
     return build
 
 
 def adaptive_avg_pool(call: Call) -> View:
     """An average pool. Its window has the size of the input over the size of the output, rounded up."""
-    (h, w), (rows_out, columns_out) = call["self"].shape[2:], call.shape[2:]
-    kernel = [ceil(h / rows_out), ceil(w / columns_out)]
+    sizes = zip(call["self"].shape[2:], call.shape[2:], strict=True)
+    kernel = [ceil(inner / outer) for inner, outer in sizes]
     return _pool(call, "avg_pool", kernel, kernel)

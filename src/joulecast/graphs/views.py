@@ -135,8 +135,8 @@ def expand(view: View, shape: Sequence[int]) -> View:
     )
 
 
-def narrow(view: View, axis: int, start: int, length: int) -> View:
-    """A view of ``length`` entries of an axis, from ``start`` on.
+def narrow(view: View, axis: int, start: int, length: int, step: int = 1) -> View:
+    """A view of ``length`` entries of an axis, from ``start`` on, each ``step`` after the last.
 
     There are three cases. First, the axis is one atom of equal slices, such as q, k and v: the atom is split,
     and the slice is the inner atom. Second, the slice consists of whole entries of the axis' outermost atom:
@@ -155,8 +155,10 @@ def narrow(view: View, axis: int, start: int, length: int) -> View:
     outer = atoms[0]
     if outer.batch:
         raise JoulecastError("cannot follow a slice of the batch")
-    if len(atoms) == 1 and whole % length == 0 and start % length == 0:
-        cut: Axis = (outer.split(whole // length)[1],)
+    if not length or step > 1:
+        cut: Axis = (Atom(length),)
+    elif len(atoms) == 1 and whole % length == 0 and start % length == 0:
+        cut = (outer.split(whole // length)[1],)
     elif start % inner == 0 and length % inner == 0:
         piece = Atom(length // inner, spatial=outer.spatial)
         outer.narrowed.append(piece)
