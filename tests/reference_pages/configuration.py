@@ -14,13 +14,24 @@ The file of a campaign needs only the keys that differ from the default
 ([run a campaign](../how-to/run-a-campaign.md)). `joulecast config check FILE` checks a file. Editors complete
 keys with `config/schema.json`.
 
+This page has the sections that a campaign of your own needs. `joulecast config default` prints all of them,
+also `calibration`, `simulator`, `partition` and `tuning`.
+
 """
+
+
+_RARE = ("calibration", "simulator", "partition", "tuning")
+"""Sections that judge and show the models. They are left to the configuration that joulecast prints."""
+_LONGEST = 60
+"""Characters of the longest default that fits into the table."""
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, BaseModel):
         value = value.model_dump(mode="json")
     text = value if isinstance(value, str) else json.dumps(value, default=str)
+    if len(text) > _LONGEST:
+        return "in `config/config.yaml`"
     return f"`{text}`" if text else ""
 
 
@@ -33,6 +44,8 @@ def _sections(
         value, key = getattr(model, name), f"{path}{name}"
         described = schema["properties"][name]
         referred = described.get("$ref", "").rsplit("/", 1)[-1]
+        if key in _RARE:
+            continue
         if isinstance(value, BaseModel) and referred:
             inner = {**schema["$defs"][referred], "$defs": schema["$defs"]}
             # A section without keys of its own in the default is one value: `emulation`.

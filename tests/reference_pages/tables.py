@@ -8,7 +8,7 @@ from reference_pages.words import table
 CAPTIONS = Path(__file__).resolve().parents[2] / "workflow/report"
 _HEAD = """# Tables
 
-These are the tables that a campaign leaves in `results/NAME/tables/SUBJECT/`, if their
+A campaign leaves these tables in `results/NAME/tables/SUBJECT/`, if their
 [target](../how-to/run-a-campaign.md#what-a-campaign-does) was made. `.parquet` has the exact numbers. `.csv`,
 `.md` and `.html` have rounded numbers. The tables of `energy` on the metered runs of others are in
 `results/NAME/metered/tables/`.

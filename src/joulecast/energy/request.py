@@ -51,10 +51,9 @@ class EvaluateRequest(Recorded):
 
     split: Split | None = Field(
         default=None,
-        description="What is left out of the fit, and then predicted. By default: each node count in turn. "
-        "If there is one node count: each batch in turn, for networks with three or more batches. If no "
-        "network has so many: each workload in turn. next-scale: each scale of a submitter's series is "
-        "predicted from the two scales below it.",
+        description="What is left out of the fit, and then predicted. By default each node count in turn. If "
+        "all runs have the same: each batch, or each workload if no network has three batches. next-scale: "
+        "each scale of a submitter is predicted from the two scales below it.",
     )
     time: Literal["given", "predicted"] | None = Field(
         default=None,
@@ -81,9 +80,8 @@ class Work(Request):
         default=None,
         gt=0,
         le=MOST_SAMPLES,
-        description="Samples to train on. By default, `forecast` takes the work of the records. `advise` "
-        "takes a million samples, or 1,000 steps if the records count steps; for imported runs it takes "
-        "their work.",
+        description="Samples to train on. By default, `forecast` takes the work of the records, and `advise` "
+        "an amount that it names.",
     )
     epochs: float | None = Field(
         default=None,
@@ -170,10 +168,10 @@ class StartRequest(Request):
         "(money per kWh), co2 (g per kWh), or both."
     )
     duration_s: Annotated[float, _DURATION, Shell("--duration")] = Field(
-        gt=0, le=1e9, description="Time that the training takes: seconds, or as 30min, 6h, 2d."
+        gt=0, le=1e9, description="Time of the training: seconds, or as 30min, 6h, 2d."
     )
     energy_j: Annotated[float, _ENERGY, Shell("--energy")] = Field(
-        gt=0, le=1e18, description="Energy that the training takes: joules, or as 5MJ, 40kWh."
+        gt=0, le=1e18, description="Energy of the training: joules, or as 5MJ, 40kWh."
     )
     after_s: Annotated[float | None, from_text(_time_s), Shell("--after")] = Field(
         default=None,

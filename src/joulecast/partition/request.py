@@ -27,7 +27,7 @@ class PipelineRun(Section):
     micro_batches: int = Field(4, ge=1, description="Number of parts of a batch.")
     batch_size: int = Field(16, ge=1, description="Samples in one step.")
     image_size: int = Field(
-        32, ge=8, description="Height and width of the images in pixels. The images are synthetic."
+        32, ge=8, description="Side of the images in pixels. The images are synthetic."
     )
 
     @model_validator(mode="after")
@@ -108,7 +108,7 @@ class PartitionRequest(Request):
         "graph.txt of PipeDream); or MODULE:FUNCTION of your own network, as for `capture`. Your own "
         "network is measured first."
     )
-    devices: int = Field(ge=1, description="Number of devices.")
+    devices: int = Field(ge=1, description="Devices.")
     cost: Literal["compute", "max", "sum"] | None = Field(
         default=None,
         description="What the time of a stage is: its work (compute), the longer of work and transfers "
