@@ -11,7 +11,6 @@ import joulecast
 from joulecast.app.api.forecast_result import Forecast
 from joulecast.app.api.observing import Observing
 from joulecast.energy.campaign_fit import CampaignFit
-from joulecast.runs.record import RunRecord
 from reference_pages.words import markdown, table
 
 FUNCTIONS = (
@@ -19,7 +18,7 @@ FUNCTIONS = (
     *("plan", "choose_start", "simulate_step", "search", "partition_network", "tune_training"),
 )
 """In the order of the page: what has runs first."""
-CLASSES = (Forecast, Observing, RunRecord, CampaignFit, joulecast.JoulecastError)
+CLASSES = (Forecast, Observing, CampaignFit, joulecast.JoulecastError)
 _SECTIONS = ("Args", "Attributes", "Returns", "Raises")
 _COMMANDS = {
     "observe": "measure",

@@ -9,8 +9,7 @@ from reference_pages.words import table
 
 _HEAD = """# Commands
 
-Each command also prints its part of this page with `--help`. In a checkout, write `./run joulecast` in place
-of `joulecast`.
+Each command also prints its part of this page with `--help`. In a checkout, write `./run joulecast`.
 
 """
 _GROUPS = "**Commands**:"

@@ -37,8 +37,8 @@ def _shown(value: Any) -> str:
 
 def _sections(
     model: BaseModel, path: str, schema: dict[str, Any]
-) -> list[tuple[str, str, list[list[str]]]]:
-    """Heading, description and rows of a section and of those in it."""
+) -> list[tuple[str, list[list[str]]]]:
+    """Heading and rows of a section and of those in it."""
     rows, below = [], []
     for name, field in type(model).model_fields.items():
         value, key = getattr(model, name), f"{path}{name}"
@@ -58,15 +58,13 @@ def _sections(
         elif value is None:
             meaning += f" Type: {kind}."
         rows.append([f"`{key}`", _shown(value), meaning])
-    about = " ".join((type(model).__doc__ or "").split()) if path else ""
-    return [(path.rstrip("."), about, rows), *below]
+    return [(path.rstrip("."), rows), *below]
 
 
 def page() -> str:
     """The page: a table a section."""
     text = _HEAD
-    for name, about, rows in _sections(Config(), "", Config.model_json_schema()):
+    for name, rows in _sections(Config(), "", Config.model_json_schema()):
         if rows:
-            text += f"## {name or 'Top level'}\n\n" + (f"{about}\n\n" if about else "")
-            text += table(["key", "default", "meaning"], rows) + "\n"
+            text += f"## {name or 'Top level'}\n\n{table(['key', 'default', 'meaning'], rows)}\n"
     return text.rstrip() + "\n"

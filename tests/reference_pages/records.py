@@ -2,7 +2,7 @@
 
 import re
 
-from joulecast.runs import record, spec
+from joulecast.runs import record
 from joulecast.runs.files.columns import Column
 from joulecast.runs.frames import FRAME_MEANINGS, FRAMES, STAGE_MEANINGS
 from joulecast.runs.judging import COLUMNS as PREDICTIONS
@@ -14,7 +14,6 @@ MODELS: dict[type, str] = {
     record.RunInfo: "run.json",
     record.Outcome: "run.json: outcome",
     MeterInfo: "run.json: meters",
-    spec.Imported: "run.json: spec.imported",
 }
 _HEAD = f"""# The run record
 

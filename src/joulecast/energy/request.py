@@ -107,8 +107,8 @@ class Scales(Work, Scale):
 
     scaling: Literal["recorded", "weak", "strong"] = Field(
         default="recorded",
-        description="Whether the batch of all nodes together grows with the node count. weak: yes. strong: "
-        "no. recorded: as in the records.",
+        description="Whether the batch of all nodes together grows with the node count (weak), stays "
+        "(strong), or does as in the records.",
     )
     batch: int | None = Field(
         default=None,
@@ -118,13 +118,12 @@ class Scales(Work, Scale):
     )
     to_target: Annotated[bool, Shell("--target")] = Field(
         default=False,
-        description="Train to the quality that the recorded runs reached. The batch decides how "
-        "many samples this needs.",
+        description="Train to the quality of the recorded runs. The batch decides how many samples this "
+        "needs.",
     )
     whole_job: bool = Field(
         default=False,
-        description="Also say what start-up, checkpoints, restarts and switches add to the training, each "
-        "with its source.",
+        description="Also say what start-up, checkpoints, restarts and switches add to the training.",
     )
     checkpoint_s: Annotated[float | None, from_text(duration_s), Shell("--checkpoint")] = Field(
         default=None,
@@ -205,23 +204,21 @@ class ForecastRequest(Priced, Scales, Recorded):
 
     platform: Name | None = Field(
         default=None,
-        description="Another platform than in the records, to forecast for: a name or a GPU, as "
-        "b200 or l40s:gpus=4. The forecast is then simulated.",
+        description="Another platform to forecast for, by simulation: a name or a GPU, as b200 or "
+        "l40s:gpus=4.",
     )
     graph: Called = Field(
         default={},
-        description="Only with platform: the name of a network in the records and its name in the "
-        "simulator, as resnet=resnet50.",
+        description="Only with platform: the simulator's name of a network, as resnet=resnet50.",
     )
     precision: PeakPrecision | None = Field(
         default=None,
-        description="Only with platform: the precision to simulate. By default that of the records, or bf16 "
-        "if they do not say it.",
+        description="Only with platform: the precision to simulate. By default that of the records, or bf16.",
     )
     ran_on: Name | None = Field(
         default=None,
-        description="Only with platform: the platform of the records, as h100-sxm:gpus=4. By default it "
-        "follows from the GPU that they name.",
+        description="Only with platform: the platform of the records, if they do not name the GPU, as "
+        "h100-sxm:gpus=4.",
     )
     keep: Path | None = Field(
         default=None,

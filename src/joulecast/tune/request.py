@@ -28,23 +28,21 @@ class Goals(BaseModel):
         default=0.5,
         ge=0,
         le=1,
-        description="Weight of energy, against time, in the cost on a GPU. On a CPU the cost is the time.",
+        description="Weight of energy, against time, in the cost on a GPU.",
     )
     allow_power_limit: bool = Field(
         default=False,
-        description="Let the tuner set the GPU's power limit. After each training, the old limit "
-        "is set again.",
+        description="Let the tuner set the GPU's power limit, and restore it after each training.",
     )
     criterion: Criterion = Field(
         default="cost",
-        description="How to choose among the measured power limits: least cost, energy or "
-        "time, or the lowest limit within max-slowdown.",
+        description="Choice among the measured power limits: least cost, energy or time, or the lowest "
+        "limit within max-slowdown.",
     )
     max_slowdown: float = Field(
         default=1.1,
         ge=1,
-        description="With the criterion max-slowdown: the longest time that is allowed, relative to the "
-        "time at the highest limit.",
+        description="With the criterion max-slowdown: longest time, relative to that at the highest limit.",
     )
 
 

@@ -39,12 +39,10 @@ def fit(records: Records, *, series_splits: int | None = None) -> CampaignFit:
 
     Args:
         records: run records of one campaign, or imported records.
-        series_splits: number of split points of the time-series rivals. By default as in the configuration.
+        series_splits: number of split points of the time-series rivals.
 
     Returns:
-        The fit. ``mc2`` has the coefficients (s, s/sample, s/byte, W). ``observations`` has a row for each
-        run. ``predictions`` has what each model predicted for runs that it had not seen.
-        ``judged("energy")`` joins the predictions with the runs. ``save(folder)`` keeps the fit.
+        A :class:`CampaignFit`. Its ``mc2`` has the coefficients (s, s/sample, s/byte, W).
 
     Raises:
         JoulecastError: no training run is left to fit. It says why each was left out.

@@ -28,14 +28,14 @@ def simulate_step(request: SimulateRequest) -> dict[str, Any]:
     """Simulate one training step under a parallel strategy: its time, memory and energy.
 
     Returns:
-        ``batch`` is the batch of a replica, ``global_batch`` the batch of all replicas. ``sequence`` is
-        ``None`` if the network has no sequences. Times are ``step_s``, ``computing_s``,
-        ``exposed_communication_s`` and ``bubble_s``; the speed is ``samples_per_s``. Sizes are
-        ``peak_memory_bytes``, ``state_bytes`` and ``parameters``; ``out_of_memory`` says whether the step
-        does not fit. ``step_j`` has a 90 % interval ``step_j_low`` and ``step_j_high``; if it is ``None``,
-        ``why_no_energy`` says why. ``power_w`` is of all nodes, ``gpus_power_w`` of the GPUs in use (``None``
-        with powers of metered nodes). ``energy_source`` and ``energy_rests_on`` say where the energy comes
-        from. ``sm_mhz`` is ``None`` unless a limit or a clock was asked for.
+        ``batch`` is the batch of a replica, ``global_batch`` the batch of all replicas. Times are ``step_s``
+        (with a 90 % interval ``step_low_s`` and ``step_high_s``), ``computing_s``,
+        ``exposed_communication_s`` and ``bubble_s``. ``basis`` is ``description``, ``calibrated``, or
+        ``other`` (the error of the simulator is not known). ``peak_memory_bytes`` has an interval, too;
+        ``out_of_memory`` says whether the step does not fit. ``step_j`` has a 90 % interval ``step_j_low``
+        and ``step_j_high``; if it is ``None``, ``why_no_energy`` says why. ``power_w`` is of all nodes,
+        ``gpus_power_w`` of the GPUs in use (``None`` with powers of metered nodes). ``energy_source`` and
+        ``energy_rests_on`` say where the energy comes from.
 
     Raises:
         JoulecastError: the network, platform or strategy is unknown, or the platform's file lacks a fact.

@@ -21,10 +21,7 @@ _FACTS = (
     *("run", "network", "platform", "nodes", "hosts", "batch", "start", "stop"),
     *("epochs", "samples", "steps", "accelerators", "accelerator"),
 )
-_SHIFT = (
-    "Seconds to add to the times of the readings. If the clock of the log is ahead, give a negative "
-    "number."
-)
+_SHIFT = "Seconds to add to the times of the readings; negative if the clock of the log is ahead."
 
 
 def _run_option(name: str, text: str) -> typer.models.OptionInfo:
