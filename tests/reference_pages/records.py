@@ -41,11 +41,9 @@ part of `energy_j`.
 """
 
 _OF = {
-    "all": "of all runs",
-    "observed": "of runs of `joulecast measure`",
-    "on GPUs": "of runs on GPUs",
-    "staged": "of runs with stages",
-    "imported": "of imported runs",
+    "of all runs": ("all",),
+    "of some runs": ("observed", "on GPUs", "staged"),
+    "of imported runs": ("imported",),
 }
 
 _PREDICTIONS = """## Predictions
@@ -84,13 +82,13 @@ def page() -> str:
         parts.append(table(["column", "meaning"], rows) + "\n")
     parts.append(_RUNS_TABLE)
     of_stages = [name for stage in STAGE_MEANINGS for name in (f"t_{stage}_s", f"e_{stage}_j")]
-    for of in dict.fromkeys(column.of for column in COLUMNS.values()):
+    for head, kinds in _OF.items():
         runs = [
             [f"`{name}`", column.meaning]
             for name, column in COLUMNS.items()
-            if column.of == of and name not in of_stages
+            if column.of in kinds and name not in of_stages
         ]
-        parts.append(table([f"column ({_OF[of]})", "meaning"], runs) + "\n")
+        parts.append(table([f"column ({head})", "meaning"], runs) + "\n")
     parts.append(_PREDICTIONS)
     rows = [[f"`{name}`", meaning] for name, meaning in PREDICTIONS.items()]
     parts.append(table(["column", "meaning"], rows) + "\n")
