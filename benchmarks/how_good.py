@@ -21,8 +21,8 @@ from joulecast.quantities import digits, is_number
 PAGE = Path(__file__).parents[1] / "docs/how-good.md"
 HEAD = """# How good
 
-Below each table stands the command that makes its figures again, with the day, the commit and the machine.
-`benchmarks/how_good.py` makes this page from `benchmarks/measured/`; no figure is written by hand.
+The first table has figures of the others. Below each of those stands the command that makes its figures
+again, with the day, the commit and the machine.
 """
 
 
@@ -30,9 +30,9 @@ Below each table stands the command that makes its figures again, with the day, 
 class Kept:
     """A table of the page: its figures in ``benchmarks/measured/NAME.json``, and what it shows.
 
-    ``columns`` are shown under the names given; all of them if empty. ``of`` is a campaign's table, below its
-    results. ``where`` has the values of the rows to show. ``spread`` names a column whose values become
-    columns, and the column that they show.
+    ``columns`` are shown under the names given; all of them if there are none. A column without a name is
+    kept, but not shown. ``of`` is a campaign's table, below its results. ``where`` has the values of the rows
+    to show. ``spread`` names a column whose values become columns, and the column that they show.
     """
 
     name: str
@@ -70,22 +70,15 @@ ENERGY = {
 }
 MODELS = ["MC2", "LP1", "LP2", "LP3", "LP4", "Fan", "energy power law"]
 TIME_MODELS = ["perfect-scaling", "power-law", "Amdahl", "Ernest", "Gaussian-process"]
-PLANNERS = [
-    "joulecast exact",
-    "PipeDream's optimizer",
-    "block partition",
-    "one order, exact",
-    "MILP",
-]
 HELD_OUT = ["leave-one-node-count-out", "leave-one-workload-out", "extrapolation"]
 SECTIONS: dict[str, list[Kept]] = {
     "Energy and time": [
         Kept(
             "metered_energy",
             "Energy on real clusters",
-            "Public runs of MLPerf Training on 1 and 8 nodes of eight H100. Each node has a power meter. It "
-            "reads behind the power supplies (DC), so it does not see their losses. Mean errors in "
-            "percent. MC2's paper has 2.84 % on its own cluster, to which we have no access.",
+            "Public runs of MLPerf Training on 1 and 8 nodes of eight H100. Each node has a power meter "
+            "behind its power supplies (DC). Mean errors in percent. A power law cannot forecast all "
+            "settings, so it may have a line of its own. MC2's paper has 2.84 % on its own cluster.",
             ENERGY,
             "metered/tables/energy_summary.parquet",
             {"split": HELD_OUT, "model": MODELS},
@@ -94,8 +87,8 @@ SECTIONS: dict[str, list[Kept]] = {
         Kept(
             "real_clusters",
             "Time on real clusters",
-            "The first two lines: the runs above. The others: time to quality at the next larger scale of a "
-            "submitter, MLPerf Training v3.1 to v4.1, batch known. Mean errors in percent.",
+            "The first two lines are of the runs above. The others are of MLPerf Training v3.1 to v4.1. "
+            "There, the batch is given, and the amount of work is forecast. Mean errors in percent.",
             {"question": "question", "cases": "cases"},
             where={
                 "question": [
@@ -130,9 +123,8 @@ SECTIONS: dict[str, list[Kept]] = {
             "Single GPUs (NeuSight), Megatron on up to 512 A100 (vTrain), FSDP (llm-foundry), a vendor's "
             "recipes on up to 1,024 H100 and GB200 (Megatron-Bridge), and plain PyTorch, measured by "
             "joulecast. Some constants were fitted to these steps "
-            "([which](explanation/simulator.md#what-it-is-judged-on)), and we knew the steps of plain "
-            "PyTorch when we chose its constants. The column `after one measured step` has the error after "
-            "a correction by one other step.",
+            "([which](explanation/simulator.md#what-it-is-judged-on)). `after one measured step`: after a "
+            "correction by one other step.",
             {
                 "data": "data",
                 "gpu": "GPU",
@@ -142,8 +134,8 @@ SECTIONS: dict[str, list[Kept]] = {
                 "worst_percent": "worst (%)",
                 "covered_percent": "inside the 90 % interval (%)",
                 "one_step_error_percent": "after one measured step (%)",
-                "called_out_of_memory": "wrongly called out of memory",
-                "peer_error_percent": "its own authors' simulator (%)",
+                "called_out_of_memory": "",
+                "peer_error_percent": "",
             },
             "tables/simulator/simulator_real_gpus.parquet",
         ),
@@ -151,8 +143,7 @@ SECTIONS: dict[str, list[Kept]] = {
             "simulator_error",
             "Steps on an emulated network, and of real training on two ranks",
             "Two simple predictions stand next to ours: the sum of computing and communicating, and the "
-            "larger of these two times. The last column says how far two measurements of the same step "
-            "differ.",
+            "larger of the two. *Measured twice*: how far two measurements of the same step differ.",
             {
                 "experiment": "experiment",
                 "configuration": "configurations",
@@ -166,10 +157,6 @@ SECTIONS: dict[str, list[Kept]] = {
                 "configuration": [
                     "(mean of 104: all)",
                     "(maximum of 104: all)",
-                    "(mean of 33: data parallel)",
-                    "(mean of 24: pipeline)",
-                    "(mean of 9: tensor parallel)",
-                    "(mean of 11: shared link)",
                     "(mean of 28: all)",
                     "(maximum of 28: all)",
                 ]
@@ -178,16 +165,15 @@ SECTIONS: dict[str, list[Kept]] = {
         Kept(
             "simulator",
             "Speed of simulating and searching",
-            "*Folded*: devices that do the same are simulated once. *Original*: the Proteus paper's public "
-            "code, on another machine with 2 cores. *Strategies*: number of strategies that a search covers.",
+            "*Original*: the Proteus paper's public code, on another machine with 2 cores.",
             {
                 "what": "what",
                 "devices": "devices",
-                "folded": "folded",
+                "folded": "",
                 "seconds": "seconds",
                 "peak_mib": "peak MiB",
                 "original_s": "original (s)",
-                "strategies": "strategies",
+                "strategies": "",
             },
             where={
                 "what": [
@@ -196,6 +182,7 @@ SECTIONS: dict[str, list[Kept]] = {
                     "gpt3-175b search",
                 ],
                 "devices": [8, 128, 512, 10_000],
+                "folded": [True],
             },
         ),
     ],
@@ -217,21 +204,13 @@ SECTIONS: dict[str, list[Kept]] = {
             "tables/partition/partition_quality.parquet",
             {"devices": [8]},
         ),
-        Kept(
-            "partition",
-            "Planners on PipeDream's profiles, 8 devices",
-            "The slowest stage, relative to the proven optimum. A cell is empty if the graph is too large "
-            "for the planner.",
-            {"network": "network"},
-            where={"devices": [8], "partitioner": PLANNERS},
-            spread=("partitioner", "ratio_to_optimum"),
-        ),
     ],
     "Tuning": [
         Kept(
             "tuning_comparison",
             "Cost on the Zeus traces, relative to always taking the default",
-            "Means over 24 settings: six workloads on four GPUs, replayed. A value below 1 is a saving.",
+            "After 5, 10, 20 and 50 recurrences of a training. Means over 24 settings: six workloads on four "
+            "GPUs, replayed. A value below 1 is a saving.",
             {"policy": "policy"},
             "paper/tables/tuning/tuning_comparison.parquet",
             spread=("recurrences", "mean_cost_ratio"),
@@ -245,15 +224,6 @@ SECTIONS: dict[str, list[Kept]] = {
             {},
         ),
         Kept("observer", "`joulecast measure` on a training's own steps", "", {}),
-        Kept(
-            "training", "Our data-parallel training against DistributedDataParallel (gloo)", "", {}
-        ),
-        Kept(
-            "allreduce",
-            "All-reduce against a bare MPI_Allreduce",
-            "All ranks run on one machine. *Across hosts*: each rank acts as a host of its own.",
-            {},
-        ),
     ],
 }
 
@@ -455,7 +425,8 @@ def shown(kept: Kept, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
 def section(kept: Kept, content: Mapping[str, Any]) -> list[str]:
     """A table of the page."""
     rows = shown(kept, content["rows"])
-    names = list(kept.columns) if kept.columns and not kept.spread else []
+    hidden = [name for name, head in kept.columns.items() if not head]
+    names = [n for n in kept.columns if n not in hidden] if kept.columns and not kept.spread else []
     names = names or list(dict.fromkeys(key for row in rows for key in row))
     heads = [kept.columns.get(name, name.replace("_", " ")) for name in names]
     lines = [f"### {kept.title}", ""]

@@ -1,4 +1,4 @@
-"""Quantities for people: numbers in words that a reader takes in at a glance, and durations that people type.
+"""Quantities for people: numbers in words, and durations that people type.
 
 Quantities in one sentence are converted together, so that they get the same unit.
 """

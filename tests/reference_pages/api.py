@@ -11,7 +11,6 @@ import joulecast
 from joulecast.app.api.forecast_result import Forecast
 from joulecast.app.api.observing import Observing
 from joulecast.energy.campaign_fit import CampaignFit
-from joulecast.runs.record import RunRecord
 from reference_pages.words import markdown, table
 
 FUNCTIONS = (
@@ -19,7 +18,7 @@ FUNCTIONS = (
     *("plan", "choose_start", "simulate_step", "search", "partition_network", "tune_training"),
 )
 """In the order of the page: what has runs first."""
-CLASSES = (Forecast, Observing, RunRecord, CampaignFit, joulecast.JoulecastError)
+CLASSES = (Forecast, Observing, CampaignFit, joulecast.JoulecastError)
 _SECTIONS = ("Args", "Attributes", "Returns", "Raises")
 _COMMANDS = {
     "observe": "measure",
@@ -38,20 +37,20 @@ _EXAMPLES = "../how-to/use-from-python.md"
 _HEAD = f"""# Python API
 
 `import joulecast` has {{count}} functions. [Use joulecast from Python]({_EXAMPLES}) has an example of each.
-`help(joulecast.forecast)` explains the parameters, too.
+`help(joulecast.forecast)` shows types and meanings of the parameters.
 
-* A value that is not known is `None`, with a reason.
+* A value that is not known is `None`, with a reason. A function that has no answer raises
+  [`JoulecastError`](#joulecasterror).
 * **Units:** times are in s, energies in J, powers in W, rates in bytes/s, memory and messages in bytes.
 * **Records** are one of these, or a list of them: a folder with run records in it or in its subfolders; a
   recorded campaign (its folder, or the name of a shipped one, as `two-core-vm`); the name of a training
   that `joulecast measure` ran.
-* A **network** is a [name](simulator.md#networks).
 * **Your own files take precedence.** A name is looked up below the working directory
   (`config/platforms/NAME.yaml`, `recorded/task-graphs/NETWORK.json`, `recorded/CAMPAIGN/`), then among
   the files that joulecast ships.
-* **Requests.** From [`evaluate`](#evaluate) on, the result of a function repeats the question under
-  `request`: `joulecast.forecast(**result["request"])` asks it again. Parameters can also be texts, as for
-  the commands (`"30min"`, `"1,2,4"`).
+* From [`evaluate`](#evaluate) on, the result has the question under
+  [`request`](../how-to/use-from-python.md#requests). Parameters can also be texts, as for the commands
+  (`"30min"`, `"1,2,4"`).
 
 """
 
@@ -83,26 +82,30 @@ def _parameter(parameter: inspect.Parameter) -> str:
     text = f"{parameter.name}: {kind}"
     if parameter.default is inspect.Parameter.empty:
         return text
-    default = parameter.default
-    return f"{text} = {default.__name__ if callable(default) else _shown(default)}"
+    return f"{text} = {_shown(parameter.default)}"
 
 
 def _shown(default: Any) -> str:
-    return repr(str(default) if isinstance(default, Path) else default)
+    if callable(default):
+        return str(default.__name__)
+    return repr(str(default) if isinstance(default, Path) else default).replace(", ", ",")
 
 
-def signature(name: str, function: Callable[..., Any]) -> str:
-    """The signature, a line a parameter where it is long."""
+def signature(name: str, function: Callable[..., Any], typed: bool) -> str:
+    """The signature, in lines of at most 100 characters; ``typed`` shows types and what it returns."""
     found = inspect.signature(function)
     parts = []
     for parameter in found.parameters.values():
         if parameter.kind is parameter.KEYWORD_ONLY and "*" not in parts:
             parts.append("*")
-        parts.append(_parameter(parameter))
-    line = f"{name}({', '.join(parts)}) -> {found.return_annotation}"
-    if len(line) <= 100:
-        return line
-    return f"{name}(\n{''.join(f'    {part},' + chr(10) for part in parts)}) -> {found.return_annotation}"
+        parts.append(_parameter(parameter) if typed else _untyped(parameter))
+    line = f"{name}({', '.join(parts)})" + (f" -> {found.return_annotation}" if typed else "")
+    return textwrap.fill(line, 100, subsequent_indent="    ", break_long_words=False)
+
+
+def _untyped(parameter: inspect.Parameter) -> str:
+    default = parameter.default
+    return parameter.name if default is parameter.empty else f"{parameter.name}={_shown(default)}"
 
 
 def _documented(docstring: str, command: str | None = None) -> str:
@@ -121,17 +124,14 @@ def _documented(docstring: str, command: str | None = None) -> str:
             text += table([head, "meaning"], rows) + "\n"
     if "Returns" in parts:
         text += f"**Returns:** {markdown(parts['Returns'])}\n\n"
-    if "Raises" in parts:
-        for name, meaning in entries(parts["Raises"]):
-            text += f"**Raises** `{name}`: {markdown(meaning)}\n\n"
     return text
 
 
 def _function(name: str) -> str:
     function = getattr(joulecast, name)
-    shown = f"```python\n{signature(f'joulecast.{name}', function)}\n```\n\n"
-    example = f"[Example]({_EXAMPLES}#{name})\n\n"
-    return f"## {name}\n\n{shown}{_documented(function.__doc__, _COMMANDS.get(name))}{example}"
+    command = _COMMANDS.get(name)
+    shown = signature(f"joulecast.{name}", function, typed=command is None)
+    return f"## {name}\n\n```python\n{shown}\n```\n\n{_documented(function.__doc__, command)}"
 
 
 def _members(model: type) -> list[list[str]]:

@@ -9,8 +9,7 @@ from reference_pages.words import table
 
 _HEAD = """# Commands
 
-Each command also prints its part of this page with `--help`. In a checkout, write `./run joulecast` in place
-of `joulecast`.
+Each command also prints its part of this page with `--help`. In a checkout, write `./run joulecast`.
 
 """
 _GROUPS = "**Commands**:"
@@ -31,9 +30,9 @@ def _row(entry: re.Match[str]) -> list[str]:
     default, bounds = "", []
     for note in (entry["notes"] or "").split("; "):
         if note.startswith("default: "):
-            default = f"`{note.removeprefix('default: ')}`"
+            default = f" Default: `{note.removeprefix('default: ')}`."
         elif note == "required":
-            default = "required"
+            default = " Required."
         elif note:
             bounds.append(note.replace("x>=", "≥ ").replace("x<=", "≤ ").replace("x>", "> "))
     kind = value.rstrip(">").removesuffix(" range")
@@ -41,8 +40,9 @@ def _row(entry: re.Match[str]) -> list[str]:
     words = {"str": "text", "int": "whole number", "float": "number", "path": "path"}
     kind = re.sub(r"^\w+", lambda found: words.get(found[0], found[0]), kind)
     kind = kind.replace(">=", "≥ ").replace("<=", "≤ ").replace(" >", " > ")
-    shown = " ".join([kind, *bounds]).strip()
-    return [f"`{names}`", shown, default, entry["help"]]
+    kind = {"": "(flag)", "text": "", "path": ""}.get(kind, kind)
+    shown = " ".join(filter(None, [f"`{names}`", kind, *bounds]))
+    return [shown, entry["help"] + default]
 
 
 def _tables(part: str) -> str:
@@ -52,10 +52,11 @@ def _tables(part: str) -> str:
         entry = _ENTRY.match(line)
         if entry and entry["names"].split(" ")[0] not in _EVERYWHERE:
             row = _row(entry)
-            rows.append([row[0].upper() if head == "argument" else row[0], *row[1:]])
+            row[0] = re.sub(r"^`\w+`", lambda name: name[0].upper(), row[0])
+            rows.append(row)
             continue
         if rows and line and not entry:
-            text += table([head, "value", "default", "meaning"], rows) + "\n"
+            text += table([head, "meaning"], rows) + "\n"
             rows = []
         if line in ("**Arguments**:", "**Options**:"):
             head = line.strip("*:").lower().rstrip("s")
@@ -66,14 +67,18 @@ def _tables(part: str) -> str:
         elif line != "**Usage**:" and not line.startswith("```") and not entry:
             text += f"{line}\n"
     if rows:
-        text += table([head, "value", "default", "meaning"], rows) + "\n"
+        text += table([head, "meaning"], rows) + "\n"
     return re.sub(r"\n{3,}", "\n\n", text)
+
+
+def _rows(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("| `")]
 
 
 def _without_shown(command: str, text: str, shown: dict[str, list[str]]) -> str:
     """A command's text and one table; rows that an earlier command has become a link to that command."""
     lines = text.splitlines()
-    rows = [line for line in lines if line.startswith("| `")]
+    rows = _rows(text)
     made = "\n".join(line for line in lines if not line.startswith("|"))
     made = re.sub(r"`joulecast [\w -]+ \[OPTIONS\]`\n", "", f"{made}\n")
     links = ""
@@ -81,27 +86,32 @@ def _without_shown(command: str, text: str, shown: dict[str, list[str]]) -> str:
     for other, theirs in shown.items():
         link = f"[`{other}`](#{other.replace(' ', '-')})"
         shared = [row for row in kept if row in theirs]
-        if rows and rows == theirs:
-            kept, links = [], f"Arguments and options are those of {link}.\n"
-            break
         if shared and len(shared) >= min(_LINKED_FROM, len(kept)):
             kept = [row for row in kept if row not in theirs]
-            names = [row.split(" | ")[0].removeprefix("| ") for row in shared]
+            names = [f"`{row.split('`')[1]}`" for row in shared]
             links += f"\nAs for {link}: {', '.join(names)}.\n"
     shown[command] = rows
-    head = "| option | value | default | meaning |\n| --- | --- | --- | --- |\n" if kept else ""
+    head = "| option | meaning |\n| --- | --- |\n" if kept else ""
     made = f"{made}\n{head}" + "".join(f"{row}\n" for row in kept) + links
     return re.sub(r"\n{3,}", "\n\n", made).strip()
 
 
 def page() -> str:
-    """The page: links to all commands, then each command."""
+    """The page: each command. Commands with the same table share a section."""
     parts = re.split(r"^#{2,3} `([^`]+)`\n", _printed(), flags=re.M)[1:]
-    lines, made = [], []
+    made: dict[str, str] = {}
+    alike: dict[str, list[str]] = {}
     shown: dict[str, list[str]] = {}
     for name, part in zip(parts[::2], parts[1::2], strict=True):
         if _GROUPS in part:
             continue  # a group of commands does nothing itself
-        lines.append(f"[{name.removeprefix('joulecast ')}](#{name.replace(' ', '-')})")
-        made.append(f"## {name}\n\n{_without_shown(name, _tables(part).strip(), shown)}\n\n")
-    return f"{_HEAD}{' · '.join(lines)}\n\n{''.join(made)}".rstrip() + "\n"
+        text = _tables(part).strip()
+        rows = _rows(text)
+        same = next((other for other, theirs in shown.items() if rows and rows == theirs), name)
+        if same == name:
+            made[name] = f"## {name}\n\n{_without_shown(name, text, shown)}\n\n"
+        else:
+            alike.setdefault(same, []).append(f"`{name}`")
+    for name, others in alike.items():
+        made[name] += f"The same arguments and options: {', '.join(others)}.\n\n"
+    return f"{_HEAD}{''.join(made.values())}".rstrip() + "\n"

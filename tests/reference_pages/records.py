@@ -1,6 +1,8 @@
 """The page of the run record: every file, every column and field, with type, unit and meaning."""
 
-from joulecast.runs import record, spec
+import re
+
+from joulecast.runs import record
 from joulecast.runs.files.columns import Column
 from joulecast.runs.frames import FRAME_MEANINGS, FRAMES, STAGE_MEANINGS
 from joulecast.runs.judging import COLUMNS as PREDICTIONS
@@ -11,11 +13,7 @@ from reference_pages.words import anchor, fields, markdown, table
 MODELS: dict[type, str] = {
     record.RunInfo: "run.json",
     record.Outcome: "run.json: outcome",
-    record.Checks: "run.json: checks",
     MeterInfo: "run.json: meters",
-    spec.RunSpec: "run.json: spec",
-    spec.Observed: "run.json: spec.observed",
-    spec.Imported: "run.json: spec.imported",
 }
 _HEAD = f"""# The run record
 
@@ -26,9 +24,9 @@ record is always complete: it is written under another name, and then renamed.
   ranks.
 * A value that was not measured is missing (`null`, NaN). It is never 0.
 * The format is {record.FORMAT}.
-* Most keys of the maps in `spec` are keys of the [configuration](configuration.md).
+* The keys of `spec` are those of the [configuration](configuration.md), and of a [platform](platforms.md).
+* [What is measured](../explanation/what-is-measured.md) explains stages, phases and meters.
 
-[What is measured](../explanation/what-is-measured.md) explains stages, phases and meters.
 `joulecast.read_records(folder)` reads all of it ([example](../how-to/use-from-python.md#read_records)).
 
 """
@@ -42,6 +40,12 @@ part of `energy_j`.
 
 """
 
+_OF = {
+    "of all runs": ("all",),
+    "of some runs": ("observed", "on GPUs", "staged"),
+    "of imported runs": ("imported",),
+}
+
 _PREDICTIONS = """## Predictions
 
 Each row is one run, split and model. You get the table as `joulecast.fit(records).predictions`; a campaign
@@ -51,23 +55,22 @@ writes it to `fits/predictions.parquet`. The column `folder` joins it with the r
 
 
 def _links() -> dict[str, str]:
-    found = {model.__name__: f"[map](#{anchor(heading)})" for model, heading in MODELS.items()}
-    return found | {"Platform": "[map](platforms.md)"}
+    return {model.__name__: f"[map](#{anchor(heading)})" for model, heading in MODELS.items()}
 
 
 def _column(name: str, column: Column) -> list[str]:
     assert column.meaning, f"{name} has no meaning"
-    kind = {"text": "text", "whole": "whole number", "number": "number"}[column.kind]
-    if column.choices:
-        kind = ", ".join(f"`{choice}`" for choice in column.choices)
-    optional = "; may be missing" if column.optional else ""
-    return [f"`{name}`", kind + optional, column.meaning]
+    choices = ", ".join(f"`{choice}`" for choice in column.choices)
+    return [f"`{name}`", f"{column.meaning}: {choices}" if choices else column.meaning]
 
 
 def _model(model: type, heading: str) -> str:
     about = markdown(" ".join((model.__doc__ or "").split()))
-    head = ["field", "type", "meaning"]
-    return f"### {heading}\n\n{about}\n\n{table(head, fields(model, _links()))}\n"
+    rows = []
+    for name, kind, meaning in fields(model, _links()):
+        told = re.search(r"(list of )?\[map\].*|`.*`", kind.partition(";")[0])
+        rows.append([name, f"{meaning.rstrip('.')} ({told[0]})." if told else meaning])
+    return f"### {heading}\n\n{about}\n\n{table(['field', 'meaning'], rows)}\n"
 
 
 def page() -> str:
@@ -76,18 +79,16 @@ def page() -> str:
     for frame, columns in FRAMES.items():
         parts.append(f"### {frame}.parquet\n\n{FRAME_MEANINGS[frame]}\n\n")
         rows = [_column(name, column) for name, column in columns.items()]
-        parts.append(table(["column", "type", "meaning"], rows) + "\n")
-        if frame == "stages":
-            stages = [[f"`{name}`", meaning] for name, meaning in STAGE_MEANINGS.items()]
-            parts.append(table(["stage", "what a rank does"], stages) + "\n")
+        parts.append(table(["column", "meaning"], rows) + "\n")
     parts.append(_RUNS_TABLE)
     of_stages = [name for stage in STAGE_MEANINGS for name in (f"t_{stage}_s", f"e_{stage}_j")]
-    runs = [
-        [f"`{name}`", column.meaning, column.of]
-        for name, column in COLUMNS.items()
-        if name not in of_stages
-    ]
-    parts.append(table(["column", "meaning", "of runs"], runs) + "\n")
+    for head, kinds in _OF.items():
+        runs = [
+            [f"`{name}`", column.meaning]
+            for name, column in COLUMNS.items()
+            if column.of in kinds and name not in of_stages
+        ]
+        parts.append(table([f"column ({head})", "meaning"], runs) + "\n")
     parts.append(_PREDICTIONS)
     rows = [[f"`{name}`", meaning] for name, meaning in PREDICTIONS.items()]
     parts.append(table(["column", "meaning"], rows) + "\n")

@@ -8,9 +8,9 @@ from reference_pages.words import table
 CAPTIONS = Path(__file__).resolve().parents[2] / "workflow/report"
 _HEAD = """# Tables
 
-These are the tables that a campaign leaves in `results/NAME/tables/SUBJECT/`, if their
-[target](../how-to/run-a-campaign.md#what-a-campaign-does) was made. `.parquet` has the exact numbers. `.csv`,
-`.md` and `.html` have rounded numbers. The tables of `energy` on the metered runs of others are in
+A campaign leaves these tables in `results/NAME/tables/SUBJECT/`, if their
+[target](../how-to/run-a-campaign.md#what-a-campaign-does) was made: with all digits as `.parquet`, and
+rounded as `.csv`, `.md` and `.html`. Those of `energy` on the metered runs of others are in
 `results/NAME/metered/tables/`.
 
 """

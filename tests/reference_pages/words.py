@@ -99,7 +99,7 @@ def fields(model: type, links: dict[str, str]) -> list[list[str]]:
         assert texts.get(name), f"{model.__name__}.{name} has no description below it"
         kind = kind_of(of_field, links)
         if any(part.get("type") == "null" for part in of_field.get("anyOf", ())):
-            kind += "; may be missing"
+            kind += "; optional"
         rows.append([f"`{name}`", kind, texts[name]])
     return rows
 

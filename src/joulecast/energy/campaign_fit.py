@@ -34,7 +34,7 @@ class CampaignFit:
     """All that the fits of a campaign produced.
 
     ``observations`` is the runs table. ``predictions`` has the predictions of each model for runs that it had
-    not seen. ``series`` has the errors of time-series models. ``mc2`` is the fit to all runs.
+    not seen. ``mc2`` is the fit to all runs.
     """
 
     observations: pd.DataFrame

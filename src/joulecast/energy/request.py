@@ -51,10 +51,9 @@ class EvaluateRequest(Recorded):
 
     split: Split | None = Field(
         default=None,
-        description="What is left out of the fit, and then predicted. By default: each node count in turn. "
-        "If there is one node count: each batch in turn, for networks with three or more batches. If no "
-        "network has so many: each workload in turn. next-scale: each scale of a submitter's series is "
-        "predicted from the two scales below it.",
+        description="What is left out of the fit, and then predicted. By default each node count in turn. If "
+        "all runs have the same: each batch, or each workload if no network has three batches. next-scale: "
+        "each scale of a submitter is predicted from the two scales below it.",
     )
     time: Literal["given", "predicted"] | None = Field(
         default=None,
@@ -81,9 +80,8 @@ class Work(Request):
         default=None,
         gt=0,
         le=MOST_SAMPLES,
-        description="Samples to train on. By default, `forecast` takes the work of the records. `advise` "
-        "takes a million samples, or 1,000 steps if the records count steps; for imported runs it takes "
-        "their work.",
+        description="Samples to train on. By default, `forecast` takes the work of the records, and `advise` "
+        "an amount that it names.",
     )
     epochs: float | None = Field(
         default=None,
@@ -109,8 +107,8 @@ class Scales(Work, Scale):
 
     scaling: Literal["recorded", "weak", "strong"] = Field(
         default="recorded",
-        description="Whether the batch of all nodes together grows with the node count. weak: yes. strong: "
-        "no. recorded: as in the records.",
+        description="Whether the batch of all nodes together grows with the node count (weak), stays "
+        "(strong), or does as in the records.",
     )
     batch: int | None = Field(
         default=None,
@@ -120,13 +118,12 @@ class Scales(Work, Scale):
     )
     to_target: Annotated[bool, Shell("--target")] = Field(
         default=False,
-        description="Train to the quality that the recorded runs reached. The batch decides how "
-        "many samples this needs.",
+        description="Train to the quality of the recorded runs. The batch decides how many samples this "
+        "needs.",
     )
     whole_job: bool = Field(
         default=False,
-        description="Also say what start-up, checkpoints, restarts and switches add to the training, each "
-        "with its source.",
+        description="Also say what start-up, checkpoints, restarts and switches add to the training.",
     )
     checkpoint_s: Annotated[float | None, from_text(duration_s), Shell("--checkpoint")] = Field(
         default=None,
@@ -170,10 +167,10 @@ class StartRequest(Request):
         "(money per kWh), co2 (g per kWh), or both."
     )
     duration_s: Annotated[float, _DURATION, Shell("--duration")] = Field(
-        gt=0, le=1e9, description="Time that the training takes: seconds, or as 30min, 6h, 2d."
+        gt=0, le=1e9, description="Time of the training: seconds, or as 30min, 6h, 2d."
     )
     energy_j: Annotated[float, _ENERGY, Shell("--energy")] = Field(
-        gt=0, le=1e18, description="Energy that the training takes: joules, or as 5MJ, 40kWh."
+        gt=0, le=1e18, description="Energy of the training: joules, or as 5MJ, 40kWh."
     )
     after_s: Annotated[float | None, from_text(_time_s), Shell("--after")] = Field(
         default=None,
@@ -207,23 +204,21 @@ class ForecastRequest(Priced, Scales, Recorded):
 
     platform: Name | None = Field(
         default=None,
-        description="Another platform than in the records, to forecast for: a name or a GPU, as "
-        "b200 or l40s:gpus=4. The forecast is then simulated.",
+        description="Another platform to forecast for, by simulation: a name or a GPU, as b200 or "
+        "l40s:gpus=4.",
     )
     graph: Called = Field(
         default={},
-        description="Only with platform: the name of a network in the records and its name in the "
-        "simulator, as resnet=resnet50.",
+        description="Only with platform: the simulator's name of a network, as resnet=resnet50.",
     )
     precision: PeakPrecision | None = Field(
         default=None,
-        description="Only with platform: the precision to simulate. By default that of the records, or bf16 "
-        "if they do not say it.",
+        description="Only with platform: the precision to simulate. By default that of the records, or bf16.",
     )
     ran_on: Name | None = Field(
         default=None,
-        description="Only with platform: the platform of the records, as h100-sxm:gpus=4. By default it "
-        "follows from the GPU that they name.",
+        description="Only with platform: the platform of the records, if they do not name the GPU, as "
+        "h100-sxm:gpus=4.",
     )
     keep: Path | None = Field(
         default=None,

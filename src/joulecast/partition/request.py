@@ -27,7 +27,7 @@ class PipelineRun(Section):
     micro_batches: int = Field(4, ge=1, description="Number of parts of a batch.")
     batch_size: int = Field(16, ge=1, description="Samples in one step.")
     image_size: int = Field(
-        32, ge=8, description="Height and width of the images in pixels. The images are synthetic."
+        32, ge=8, description="Side of the images in pixels. The images are synthetic."
     )
 
     @model_validator(mode="after")
@@ -105,14 +105,13 @@ class PartitionRequest(Request):
 
     graph: Annotated[Name, Shell("graph")] = Field(
         description="What to cut: a network by name, as resnet50; a file (a task graph of `profile`, or a "
-        "graph.txt of PipeDream); or MODULE:FUNCTION of your own network, as for `capture`. Your own "
-        "network is measured first."
+        "graph.txt of PipeDream); or MODULE:FUNCTION, as for `capture` (it is measured first)."
     )
-    devices: int = Field(ge=1, description="Number of devices.")
+    devices: int = Field(ge=1, description="Devices.")
     cost: Literal["compute", "max", "sum"] | None = Field(
         default=None,
-        description="What the time of a stage is: its work (compute), the longer of work and transfers "
-        "(max), or work plus transfers (sum). By default compute.",
+        description="Time of a stage: its work (compute, the default), the longer of work and transfers "
+        "(max), or work plus transfers (sum).",
     )
     bandwidth_bytes_per_s: Annotated[float | None, Shell("--bandwidth")] = Field(
         default=None, description="Rate of a device's link in bytes per second, in each direction."
@@ -128,8 +127,7 @@ class PartitionRequest(Request):
     ideals: int | None = Field(
         default=None,
         ge=1,
-        description="Most ideals (sets of finished tasks) that the search lists, by default 60,000. A graph "
-        "with more ideals gets no certificate.",
+        description="Most ideals (sets of finished tasks) that the search lists, by default 60,000.",
     )
     export: Path | None = Field(
         default=None,

@@ -275,13 +275,13 @@ class NodePrices(BaseModel):
     """Prices of energy and nodes, all in one currency. If a price is not given, this part costs nothing."""
 
     price: float | None = Field(
-        default=None, ge=0, le=_MOST_MONEY, description="Price of one kWh at the building's meter."
+        default=None, ge=0, le=_MOST_MONEY, description="Price of a kWh at the building's meter."
     )
     price_node_hour: float | None = Field(
-        default=None, ge=0, le=_MOST_MONEY, description="Price of a whole node for one hour."
+        default=None, ge=0, le=_MOST_MONEY, description="Price of a node for an hour."
     )
     co2: float | None = Field(
-        default=None, ge=0, le=_MOST_MONEY, description="Grams of CO2 equivalent for one kWh."
+        default=None, ge=0, le=_MOST_MONEY, description="Grams of CO2 equivalent a kWh."
     )
     pue: float = Field(
         default=1.0,
@@ -301,7 +301,7 @@ class PriceList(NodePrices):
     """The same prices, and one for an hour of a GPU."""
 
     price_gpu_hour: float | None = Field(
-        default=None, ge=0, le=_MOST_MONEY, description="Price of one GPU in use for one hour."
+        default=None, ge=0, le=_MOST_MONEY, description="Price of a GPU in use for an hour."
     )
 
 

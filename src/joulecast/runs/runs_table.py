@@ -37,7 +37,7 @@ COLUMNS: dict[str, Column] = {
     "network": Column("text", "network, or benchmark of an imported run"),
     "workload": Column(
         "text",
-        "name that models use for the network: with the platform if there are several platforms",
+        "`network`; for an imported run also its platform",
     ),
     "nodes": Column(
         "whole", "number of nodes; for an observed training the number of its ranks or GPUs"

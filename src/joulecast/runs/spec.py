@@ -60,9 +60,9 @@ class Workload(_Frozen):
     data_root: str | None = None
     """Folder that it is read from."""
     image_size: int = Field(64, ge=8)
-    """Height and width of the images in pixels."""
+    """Side of the images in pixels."""
     patch_size: int = Field(16, ge=1)
-    """Height and width of a patch in pixels, for vision transformers."""
+    """Side of a patch in pixels, for vision transformers."""
     classes: int = Field(10, ge=2)
     """Number of classes of the last layer."""
 

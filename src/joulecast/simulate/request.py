@@ -16,7 +16,7 @@ class SimulatorSection(Section):
 
     emulated_network: str = Field(
         "recorded/emulated-network",
-        description="Folder with measured steps on an emulated network.",
+        description="Measured steps on an emulated network.",
     )
     real_training: str | None = Field(
         "recorded/two-core-training",
@@ -62,23 +62,23 @@ class SimulatedTraining(Request):
     """How a simulated training computes, and what was measured on its platform."""
 
     optimizer: Literal["none", "sgd", "momentum", "adam"] = Field(
-        default="momentum", description="Optimizer. Its states take memory."
+        default="momentum", description="Optimizer."
     )
     attention: Literal["eager", "fused", "cudnn"] | None = Field(
         default=None,
-        description="How attention is computed. fused: in one kernel (the default). cudnn: in the kernel of "
-        "cuDNN or FlashAttention 3 (the default at fp8, mxfp8 and nvfp4). eager: one kernel for each "
-        "operation; only for networks that are given by numbers.",
+        description="How attention is computed. fused (default): one kernel. cudnn (default at fp8, mxfp8 "
+        "and nvfp4): the kernel of cuDNN or FlashAttention 3. eager: one kernel for each operation; only "
+        "for networks that are given by numbers.",
     )
     gradients: Literal["fp32"] | None = Field(
         default=None,
-        description="fp32: gradients are added up and sent at fp32, as Megatron does at every precision. By "
-        "default they have the precision of the weights.",
+        description="fp32: gradients are added up and sent at fp32, as in Megatron. By default they have the "
+        "precision of the weights.",
     )
     calibrate: Path | None = Field(
         default=None,
-        description="Steps that were measured on this platform: a YAML file, a folder of records, "
-        "or a recorded campaign. They correct the simulated times.",
+        description="Steps that were measured on the platform: a YAML file, a folder of records, or a "
+        "recorded campaign. They correct the simulated times.",
     )
 
 
@@ -87,15 +87,13 @@ class OnSimulator(SimulatedTraining):
 
     network: Name = Field(
         description="Network: a name (gpt2-xl), a family with numbers (gpt:layers=36,hidden=1280,heads=20), "
-        "hf:config.json (a configuration of the Hugging Face hub), or a JSON file of `capture`."
+        "hf:config.json (of the Hugging Face hub), or a JSON file of `capture`."
     )
     platform: Name = Field(description="A platform by name, or a FILE.yaml.")
     precision: PeakPrecision = Field(
         default="fp32",
-        description="Precision. amp: plain PyTorch, with torch.autocast (bf16, or fp16 on a GPU without "
-        "bf16) and weights at fp32. bf16-true: plain PyTorch with all at bf16, the optimizer's states, too. "
-        "bf16, fp16: code of frameworks such as Megatron, with weights at 16 bits and a copy at fp32. fp8, "
-        "mxfp8, nvfp4: as bf16, but matrix products have that precision.",
+        description="Precision. Plain PyTorch: fp32, tf32, amp (torch.autocast) or bf16-true (weights at "
+        "bf16, too). Frameworks such as Megatron: bf16, fp16, or fp8, mxfp8, nvfp4 for the matrix products.",
     )
     links: Rates = Field(
         default={},
@@ -121,7 +119,7 @@ class SimulateRequest(OnSimulator):
         description="Parallel strategy, as dp=8,tp=2,pp=4,micro=16,zero=1,recompute, or a YAML file."
     )
     batch: int = Field(
-        default=32, ge=1, le=MOST_SAMPLES, description="Samples that one replica takes in a step."
+        default=32, ge=1, le=MOST_SAMPLES, description="Samples of a replica in a step."
     )
     devices: int | None = Field(
         default=None,

@@ -119,7 +119,7 @@ class Strategy(BaseModel):
 
     @property
     def devices(self) -> int:
-        """Number of devices."""
+        """Devices."""
         count = 1
         for size in self.mesh.values():
             count *= size

@@ -21,30 +21,28 @@ class Goals(BaseModel):
         default=0.9,
         gt=0,
         le=1,
-        description="Accuracy on the test split that a live training must reach.",
+        description="Accuracy on the test split to reach.",
     )
     device: Literal["cpu", "cuda"] = Field(default="cpu", description="Device of a live training.")
     eta: float = Field(
         default=0.5,
         ge=0,
         le=1,
-        description="Weight of energy, against time, in the cost on a GPU. On a CPU the cost is the time.",
+        description="Weight of energy, against time, in the cost on a GPU.",
     )
     allow_power_limit: bool = Field(
         default=False,
-        description="Let the tuner set the GPU's power limit. After each training, the old limit "
-        "is set again.",
+        description="Let the tuner set the GPU's power limit, and restore it after each training.",
     )
     criterion: Criterion = Field(
         default="cost",
-        description="How to choose among the measured power limits: least cost, energy or "
-        "time, or the lowest limit within max-slowdown.",
+        description="Choice among the measured power limits: least cost, energy or time, or the lowest "
+        "limit within max-slowdown.",
     )
     max_slowdown: float = Field(
         default=1.1,
         ge=1,
-        description="With the criterion max-slowdown: the longest time that is allowed, relative to the "
-        "time at the highest limit.",
+        description="With the criterion max-slowdown: longest time, relative to that at the highest limit.",
     )
 
 
@@ -55,7 +53,7 @@ class _Trained(Section):
     image_size: int = Field(
         8,
         ge=8,
-        description="Height and width of the images in pixels.",
+        description="Side of the images in pixels.",
     )
     max_epochs: int = Field(100, ge=1, description="Most epochs of a training.")
     batch_sizes: list[int] = Field(
@@ -71,7 +69,7 @@ class _Trained(Section):
     max_learning_rate: float | None = Field(
         None, gt=0, description="Highest learning rate after scaling. null: no limit."
     )
-    seed: int = Field(1, description="Seed of the policy, the weights and the order of batches.")
+    seed: int = Field(1, description="Seed of policy, weights and order of batches.")
     gpu: int | None = Field(
         None,
         ge=0,
@@ -109,19 +107,15 @@ class LiveTuningSection(RecurringTraining):
     policy: Literal["default", "power-limit-only", "zeus", "grid-search", "curve"] = Field(
         DEFAULT_POLICY, description="Policy that proposes batch sizes and power limits."
     )
-    recurrences: int = Field(50, ge=1, le=10_000, description="Number of trainings to the target.")
+    recurrences: int = Field(50, ge=1, le=10_000, description="Trainings to the target.")
 
 
 class TuningSection(Section):
     """Replays of the Zeus authors' traces (recorded/zeus-trace), and a training that is tuned live."""
 
     eta: float = Field(0.5, ge=0, le=1, description="Weight of energy, against time, in the cost.")
-    seeds: int = Field(
-        20, ge=2, le=10_000, description="Number of replays of every policy in every setting."
-    )
-    recurrences: int = Field(
-        50, ge=10, le=10_000, description="Number of trainings in every replay."
-    )
+    seeds: int = Field(20, ge=2, le=10_000, description="Replays of every policy in every setting.")
+    recurrences: int = Field(50, ge=10, le=10_000, description="Trainings in every replay.")
     live: LiveTuningSection = LiveTuningSection()
 
 
@@ -150,11 +144,11 @@ class _Tuning(Request):
         default=DEFAULT_POLICY,
         description="Policy, as zeus.",
     )
-    recurrences: int = Field(default=50, ge=1, description="Number of trainings to the target.")
+    recurrences: int = Field(default=50, ge=1, description="Trainings to the target.")
     seeds: int | None = Field(
         default=None,
         ge=1,
-        description="Number of replays. 20 by default.",
+        description="Replays, by default 20.",
     )
     target: float | None = Field(
         default=None,

@@ -39,13 +39,10 @@ def fit(records: Records, *, series_splits: int | None = None) -> CampaignFit:
 
     Args:
         records: run records of one campaign, or imported records.
-        series_splits: number of split points of the time-series rivals. By default as in the configuration.
+        series_splits: number of split points of the time-series rivals.
 
     Returns:
-        The fit. ``mc2`` has the coefficients (s, s/sample, s/byte, W). ``observations`` has a row for each
-        run. ``predictions`` has what each model predicted for runs that it had not seen. ``series`` has the
-        errors of time-series models. ``judged("energy")`` joins the predictions with the runs.
-        ``save(folder)`` keeps the fit.
+        A :class:`CampaignFit`. Its ``mc2`` has the coefficients (s, s/sample, s/byte, W).
 
     Raises:
         JoulecastError: no training run is left to fit. It says why each was left out.
@@ -73,8 +70,7 @@ def evaluate(request: EvaluateRequest) -> dict[str, Any]:
         ``settings`` has a row for each held-out setting and model: ``predicted_j``, ``reference_j``,
         ``difference_percent`` and ``error_percent``; also ``time_error_percent`` if the time was predicted.
         An estimated reference judges nothing: ``error_percent`` is then ``None``. ``summary`` and
-        ``time_summary`` have a row for each model. Further keys are ``against_best_rival``,
-        ``run_to_run_cv_percent``, ``left_out`` and ``refused``.
+        ``time_summary`` have a row for each model.
 
         With a ledger, ``settings`` has the forecasts and what the trainings really took (``time_s``,
         ``time_was_s``, ...), ``summary`` has a row for each quantity, and ``waiting`` has the forecasts of
@@ -101,14 +97,12 @@ def forecast(request: ForecastRequest) -> Forecast:
     With a ``platform``, the forecast is for hardware that the records did not run on, by simulation.
 
     Returns:
-        Plain data. A notebook shows it as a table; ``table`` is its data frame, and ``plot()`` its chart.
-        ``forecasts`` is a list. Each has ``platform``, ``workload``, ``nodes``, ``batch_size``, and ``work``
-        with its ``work_unit`` and its origin (``work_is``). ``time_s`` and ``energy_j`` have 90 % intervals
-        (``time_low_s``, ...), and so have ``energy_kwh``, ``cost`` and ``co2_kg``. ``energy_source`` is the
-        source of the energies. ``cost_rests_on`` and ``co2_rests_on`` name the source of the energy in money
-        and CO2. If money and CO2 are missing, ``why_no_cost`` says why. Further keys are ``prices``,
-        ``fitted_runs``, ``largest_fitted_nodes``, ``left_out`` and ``notes``. ``first`` has the notes to read
-        first, for example that the batch stays the same on more nodes.
+        A :class:`Forecast`. ``forecasts`` is a list. Each has ``platform``, ``workload``, ``nodes``,
+        ``batch_size``, and ``work`` with its ``work_unit`` and its origin (``work_is``). ``time_s``,
+        ``energy_j``, ``energy_kwh``, ``cost`` and ``co2_kg`` have 90 % intervals (``time_low_s``, ...).
+        ``energy_source``, ``cost_rests_on`` and ``co2_rests_on`` name the source of the energy in each. If
+        money and CO2 are missing, ``why_no_cost`` says why. ``notes`` has what limits the answer, and
+        ``first`` the notes to read first.
 
     Raises:
         JoulecastError: there is nothing to fit, or a node count is below 1.
@@ -140,7 +134,7 @@ def advise(request: AdviceRequest) -> dict[str, Any]:
         ``time_s``, ``energy_j``, ``energy_kwh``, ``cost`` and ``co2_kg`` of the whole training, their 90 %
         intervals, and what each rests on (measured, fitted). ``weighed`` has the ``counts`` (of nodes, GPUs
         or ranks) that were compared. If time chooses because energy is only estimated, ``by_energy`` has what
-        energy would choose. Further keys are ``prices``, ``warnings``, ``measure_next``, ...
+        energy would choose. ``warnings`` and ``measure_next`` are lists.
 
     Raises:
         JoulecastError: the network or platform is unknown, there is nothing to choose from, or the objective

@@ -28,15 +28,14 @@ def simulate_step(request: SimulateRequest) -> dict[str, Any]:
     """Simulate one training step under a parallel strategy: its time, memory and energy.
 
     Returns:
-        ``batch`` is the batch of a replica, ``global_batch`` the batch of all replicas. ``sequence`` is
-        ``None`` if the network has no sequences. Times are ``step_s``, ``computing_s``,
-        ``exposed_communication_s`` and ``bubble_s``; the speed is ``samples_per_s``. Sizes are
-        ``peak_memory_bytes``, ``state_bytes`` and ``parameters``; ``out_of_memory`` says whether the step
-        does not fit. ``step_j`` has a 90 % interval ``step_j_low`` and ``step_j_high``; if it is ``None``,
-        ``why_no_energy`` says why. ``power_w`` is of all nodes, ``gpus_power_w`` of the GPUs in use (``None``
-        with powers of metered nodes). ``energy_source`` and ``energy_rests_on`` say where the energy comes
-        from. ``sm_mhz`` is ``None`` unless a limit or a clock was asked for. ``network_from`` is ``file``,
-        ``shipped`` or ``numbers``. ...
+        ``batch`` is the batch of a replica, ``global_batch`` the batch of all replicas. Times are ``step_s``
+        (with a 90 % interval ``step_low_s`` and ``step_high_s``), ``computing_s``,
+        ``exposed_communication_s`` and ``bubble_s``. ``basis`` is ``description``, ``calibrated``, or
+        ``other`` (the error of the simulator is not known). ``peak_memory_bytes`` has an interval, too;
+        ``out_of_memory`` says whether the step does not fit. ``step_j`` has a 90 % interval ``step_j_low``
+        and ``step_j_high``; if it is ``None``, ``why_no_energy`` says why. ``power_w`` is of all nodes,
+        ``gpus_power_w`` of the GPUs in use (``None`` with powers of metered nodes). ``energy_source`` and
+        ``energy_rests_on`` say where the energy comes from.
 
     Raises:
         JoulecastError: the network, platform or strategy is unknown, or the platform's file lacks a fact.
@@ -63,8 +62,7 @@ def search(request: SearchRequest) -> dict[str, Any]:
         ``feasible`` has the ``top`` best steps, the best first. Each has the keys of :func:`simulate_step`,
         and also ``joules_per_sample``, ``energy_delay_js``, ``step_cost`` and ``step_co2_kg`` (``None`` if
         not known). ``beaten`` has the other strategies, each with the shortest time in seconds that its step
-        can take. ``out_of_memory`` and ``impossible`` say for each strategy why it cannot be used. Further
-        keys are ``objective``, ``precision`` and ``prices``.
+        can take. ``out_of_memory`` and ``impossible`` say for each strategy why it cannot be used.
 
     Raises:
         JoulecastError: the network or platform is unknown, no strategy divides this batch, or what the
@@ -110,7 +108,7 @@ def plan(request: PlanRequest) -> dict[str, Any]:
         ``batch_size``, ``precision``, ``power_limit_w``; ``time_s``, ``energy_j``, ``cost`` and ``co2_kg`` of
         the whole training with their 90 % intervals; and ``energy_source``. ``on_front`` says that no other
         setting is better in time, energy and money together. ``refused`` has what does not fit in memory, and
-        by how much. Further keys are ``rests_on``, ``warnings``, ``measure_next``, ...
+        by how much.
 
     Raises:
         JoulecastError: the network or platform is unknown, nothing fits, or the objective or a budget needs a
@@ -152,7 +150,7 @@ def partition_network(request: PartitionRequest) -> dict[str, Any]:
     Returns:
         ``bottleneck_us`` is the time of the slowest stage. ``certified`` says whether this is proven to be
         the shortest time, and ``certificate`` how. ``speedup_bound`` is the speedup over one device if
-        the pipeline is always full. ``stages`` has the nodes, times and bytes of each stage. ...
+        the pipeline is always full. ``stages`` has the nodes, times and bytes of each stage.
 
     Raises:
         JoulecastError: there is no such graph, it is wrong, an option is useless, or nothing fits.
@@ -199,8 +197,8 @@ def tune_training(request: TuneRequest, *, tell: Callable[[str], None] = print) 
     ``tell`` is a function that gets the notes of a live tuning.
 
     Returns:
-        A live tuning returns ``by_recurrence`` (with ``time_s``, ...), ``cheapest``, ... A replay returns
-        ``ratio_to_default``, ``break_even_recurrence``, ...
+        A live tuning returns ``by_recurrence`` and ``cheapest``. A replay returns ``ratio_to_default`` and
+        ``break_even_recurrence``.
 
     Raises:
         JoulecastError: an option is wrong, missing, or meant for the other kind of tuning; or there is no GPU

@@ -46,9 +46,7 @@ class ScaleSection(Section):
         "weak",
         description="weak: each node has batch_size. strong: batch_size is divided over the nodes.",
     )
-    seed: int = Field(
-        1, ge=0, description="Seed of the order of runs, the weights and the batches."
-    )
+    seed: int = Field(1, ge=0, description="Seed of the order of runs, weights and batches.")
 
     @field_validator("nodes")
     @classmethod
@@ -80,9 +78,7 @@ class TrainingSection(Section):
         le=1,
         description="Accuracy on the test split at which a run stops. It stops after `steps` in any case.",
     )
-    evaluate_every: int = Field(
-        50, ge=1, description="Number of steps between two tests of the accuracy."
-    )
+    evaluate_every: int = Field(50, ge=1, description="Steps between two tests of the accuracy.")
     learning_rate: float = Field(0.01, gt=0, description="Learning rate of SGD.")
     momentum: float = Field(0.9, ge=0, lt=1, description="Momentum of SGD.")
     precision: Precision = Field(
@@ -103,7 +99,7 @@ class TrainingSection(Section):
     loader_workers: int = Field(
         0, ge=0, description="Processes that load data. 0: a thread of the rank loads it."
     )
-    prefetch_batches: int = Field(2, ge=0, description="Number of batches that are prepared ahead.")
+    prefetch_batches: int = Field(2, ge=0, description="Batches that are prepared ahead.")
 
     @field_validator("steps", "samples")
     @classmethod
@@ -129,7 +125,7 @@ class PowerSection(Section):
     sysfs_root: str = Field(
         "/sys",
         min_length=1,
-        description="Folder with the kernel's files.",
+        description="Folder of the kernel's files.",
     )
     command: list[str] = Field(
         [],
@@ -180,7 +176,7 @@ class EvaluationSection(Section):
     series_splits: int = Field(
         5,
         ge=1,
-        description="Number of points at which a trace is split for the time-series rivals.",
+        description="Points at which a trace is split for the time-series rivals.",
     )
 
     @field_validator("imports")
@@ -198,24 +194,20 @@ class QuietSection(Section):
     wait_s: float = Field(
         60,
         ge=0,
-        description="Longest wait, in seconds, for other programs to end before a measurement. What is "
-        "measured beside them is marked as disturbed.",
+        description="Longest wait for other programs before a measurement, in seconds. What is measured "
+        "beside them is marked as disturbed.",
     )
-    repeats: int = Field(
-        1, ge=0, description="How often a run is measured again if other programs disturbed it."
-    )
+    repeats: int = Field(1, ge=0, description="How often a disturbed run is measured again.")
 
 
 class Config(Section):
     """The configuration of a campaign."""
 
     campaign: str = Field("default", pattern=NAME, description="Name of the campaign.")
-    results: str = Field(
-        "results", min_length=1, description="Folder for everything that the campaign makes."
-    )
+    results: str = Field("results", min_length=1, description="Folder of the results.")
     platform: str = Field(
         THIS_MACHINE,
-        description="Platform of the runs: a name, or the path of a FILE.yaml.",
+        description="Platform: a name, or a FILE.yaml.",
     )
     workload: WorkloadSection = WorkloadSection()
     scale: ScaleSection = ScaleSection()

@@ -26,7 +26,7 @@ class WorkloadSection(Section):
         "all ranks) and {steps}.",
     )
     name: str = Field(
-        "own", pattern=r"^[a-z0-9_]+$", description="Name of the command's training, in records."
+        "own", pattern=r"^[a-z0-9_]+$", description="Name of the training in records."
     )
     dataset: Literal["digits", "cifar10", "cifar100", "imagenet", "synthetic"] = Field(
         "digits", description="Data set of the networks."
@@ -37,12 +37,12 @@ class WorkloadSection(Section):
     image_size: int = Field(
         32,
         ge=8,
-        description="Height and width of the images in pixels.",
+        description="Side of the images in pixels.",
     )
     patch_size: int = Field(
-        16, ge=1, description="Height and width of a patch in pixels, for vision transformers."
+        16, ge=1, description="Side of a patch in pixels, for vision transformers."
     )
-    classes: int = Field(10, ge=2, description="Number of classes of the networks' last layer.")
+    classes: int = Field(10, ge=2, description="Classes of the last layer.")
 
     @model_validator(mode="before")
     @classmethod

@@ -16,8 +16,8 @@ export_app = typer.Typer(
 Source = Annotated[
     str,
     typer.Argument(
-        help="What to export: the name of a training that `measure` ran, a folder of run records, a "
-        "recorded campaign, or a FILE.json that `forecast --json` printed."
+        help="Training that `measure` ran, folder of run records, recorded campaign, or FILE.json of "
+        "`forecast --json`."
     ),
 ]
 

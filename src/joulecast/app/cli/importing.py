@@ -21,10 +21,7 @@ _FACTS = (
     *("run", "network", "platform", "nodes", "hosts", "batch", "start", "stop"),
     *("epochs", "samples", "steps", "accelerators", "accelerator"),
 )
-_SHIFT = (
-    "Seconds to add to the times of the readings. If the clock of the log is ahead, give a negative "
-    "number."
-)
+_SHIFT = "Seconds to add to the times of the readings; negative if the clock of the log is ahead."
 
 
 def _run_option(name: str, text: str) -> typer.models.OptionInfo:
@@ -58,18 +55,14 @@ def _add(kind: str) -> None:
             Path | None,
             _run_option(
                 "--records",
-                "Folder of run records. If the times of a record and of the log overlap, the log's meter is "
-                "added to the record.",
+                "Folder of run records. Where the times of a record and the log overlap, the record gets the "
+                "log's meter.",
             ),
         ] = None,
         run: Annotated[Text, _run_option("--run", "Name of the run.")] = None,
-        network: Annotated[
-            Text, _run_option("--network", "Name of the network that was trained.")
-        ] = None,
+        network: Annotated[Text, _run_option("--network", "Network that was trained.")] = None,
         platform: Annotated[Text, _run_option("--platform", "Name of the node type.")] = None,
-        nodes: Annotated[
-            int | None, _run_option("--nodes", "Number of nodes that the training used.")
-        ] = None,
+        nodes: Annotated[int | None, _run_option("--nodes", "Nodes of the training.")] = None,
         hosts: Annotated[
             Text,
             _run_option(
@@ -86,19 +79,15 @@ def _add(kind: str) -> None:
         ] = None,
         epochs: Annotated[
             int | None,
-            _run_option("--epochs", "Number of epochs that the run trained, a whole number."),
+            _run_option("--epochs", "Epochs of the run, a whole number."),
         ] = None,
-        samples: Annotated[
-            float | None, _run_option("--samples", "Number of samples that the run trained on.")
-        ] = None,
-        steps: Annotated[
-            float | None, _run_option("--steps", "Number of steps that the run trained.")
-        ] = None,
+        samples: Annotated[float | None, _run_option("--samples", "Samples of the run.")] = None,
+        steps: Annotated[float | None, _run_option("--steps", "Steps of the run.")] = None,
         accelerators: Annotated[
-            int | None, _run_option("--accelerators", "Number of accelerators in each node.")
+            int | None, _run_option("--accelerators", "Accelerators of a node.")
         ] = None,
         accelerator: Annotated[
-            Text, _run_option("--accelerator", "Name of the accelerators, as a GPU's name.")
+            Text, _run_option("--accelerator", "Name of the accelerators.")
         ] = None,
         timezone: Annotated[
             Text,
@@ -222,9 +211,7 @@ def import_mlperf(
     ],
     unit: Annotated[str, typer.Option(help="Unit of the readings: W, mW or kW.")] = "W",
     shift: Annotated[float, typer.Option(help=_SHIFT)] = 0.0,
-    workers: Annotated[
-        int, typer.Option(min=1, help="Number of processes that read submissions.")
-    ] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that read submissions.")] = 1,
 ) -> None:
     """Import MLPerf Training power submissions. Results that cannot be trusted are kept and marked."""
     from joulecast.logs.mlperf import import_mlperf as run_import
@@ -273,9 +260,7 @@ def import_training_log(
         Path, typer.Argument(help="Table to write, for the option --runs of the other imports.")
     ],
     name: Annotated[Text, typer.Option(help="Name of the run. By default the file's name.")] = None,
-    nodes: Annotated[
-        int | None, typer.Option(min=1, help="Number of nodes that the training used.")
-    ] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Nodes of the training.")] = None,
     timezone: Annotated[
         Text, typer.Option(help="Time zone of the log: Europe/Berlin, UTC, +02:00.")
     ] = None,

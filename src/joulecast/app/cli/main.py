@@ -79,7 +79,7 @@ def config_schema() -> None:
 
 @config_app.command("check")
 def config_check(
-    file: Annotated[Path, typer.Argument(help="Configuration file of the campaign.")],
+    file: Annotated[Path, typer.Argument(help="Configuration of the campaign.")],
 ) -> None:
     """Check a configuration and all that it names, and make a dry run.
 

@@ -28,9 +28,7 @@ MeteredPlatform = Annotated[
 PowerConfig = Annotated[
     Path | None, typer.Option(help=MeasureRequest.model_fields["config"].description)
 ]
-_NAME = Annotated[
-    str | None, typer.Argument(metavar="[NAME]", help="Name of a training that `measure` ran.")
-]
+_NAME = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Training that `measure` ran.")]
 _FROM_NAME = ("records", "network")
 """Fields that the NAME of a training stands for, in requests of records."""
 

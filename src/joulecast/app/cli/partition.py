@@ -58,10 +58,8 @@ def profile(
             "with which the network is usually trained."
         ),
     ] = None,
-    classes: Annotated[int, typer.Option(help="Number of classes of the data set.")] = 1000,
-    passes: Annotated[
-        int, typer.Option(help="Number of timed passes. One more pass before them does not count.")
-    ] = 5,
+    classes: Annotated[int, typer.Option(help="Classes of the data set.")] = 1000,
+    passes: Annotated[int, typer.Option(help="Timed passes, after one that does not count.")] = 5,
 ) -> None:
     """Measure all tasks of a network on one core, for `partition`. Or measure a GPU, for `simulate`."""
     if device:

@@ -33,22 +33,22 @@ class Limit(Request):
 
     objective: Objective | None = Field(
         default=None,
-        description="What to minimise. edp is joules times seconds. By default energy; but time if energy "
-        "is only estimated, or if there are budgets and no deadline.",
+        description="What to minimise. edp is joules times seconds. By default energy. If energy is only "
+        "estimated, or if there are budgets without a deadline: time.",
     )
     deadline_s: Annotated[float | None, from_text(duration_s), Shell("--deadline")] = Field(
         default=None,
         gt=0,
-        description="Longest time that the training may take: seconds, or as 30min, 1h, 2d.",
+        description="Most time: seconds, or as 30min, 1h, 2d.",
     )
     energy_budget_j: Annotated[float | None, from_text(energy_j), Shell("--energy-budget")] = Field(
-        default=None, gt=0, description="Most energy that it may take: joules, or as 5MJ, 2kWh."
+        default=None, gt=0, description="Most energy: joules, or as 5MJ, 2kWh."
     )
     cost_budget: float | None = Field(
-        default=None, gt=0, description="Most money that it may cost, at the given prices."
+        default=None, gt=0, description="Most money, at the given prices."
     )
     co2_budget_kg: Annotated[float | None, from_text(mass_kg), Shell("--co2-budget")] = Field(
-        default=None, gt=0, description="Most CO2 equivalent that it may emit: kg, or as 500g, 1t."
+        default=None, gt=0, description="Most CO2 equivalent: kg, or as 500g, 1t."
     )
 
     @property
@@ -112,9 +112,8 @@ class PlanRequest(SimulatedTraining, WithPrices, Limit):
     command: ClassVar[str] = "plan"
 
     network: Name = Field(
-        description="Network: a name (gpt2-xl), a family with numbers "
-        "(gpt:layers=36,hidden=1280,heads=20), hf:config.json (a configuration of the Hugging Face hub), "
-        "or a JSON file of `capture`."
+        description="Network: a name (gpt2-xl), a family with numbers (gpt:layers=36,hidden=1280,heads=20), "
+        "hf:config.json (of the Hugging Face hub), or a JSON file of `capture`."
     )
     platform: Names = Field(
         min_length=1, description="Platforms to choose from, as h100-sxm,a100-80gb-sxm."
@@ -137,7 +136,7 @@ class PlanRequest(SimulatedTraining, WithPrices, Limit):
         "measured steps.",
     )
     optimizer: Literal["none", "sgd", "momentum", "adam"] = Field(
-        default="adam", description="Optimizer of the training. Its states take memory."
+        default="adam", description="Optimizer."
     )
     power_limits: Percents = Field(
         default=(100, 85, 70),
@@ -151,7 +150,7 @@ class PlanRequest(SimulatedTraining, WithPrices, Limit):
     )
     price_gpu_hour: RatesByName = Field(
         default={},
-        description="Price of one GPU in use for one hour: one number for all platforms, or one for each, "
+        description="Price of a GPU in use for an hour: one number for all platforms, or one for each, "
         "as h100-sxm=2.5,a100-80gb-sxm=1.2.",
     )
     platforms: Path = Field(default=PLATFORMS, description="Folder of your platform files.")
