@@ -3,6 +3,7 @@
 import math
 import sys
 from collections import Counter
+from functools import partial
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 from typer.testing import CliRunner
 
+import joulecast
 from joulecast.app.cli.main import app
 from joulecast.errors import JoulecastError
 from joulecast.graphs.capture import capture
@@ -212,6 +214,65 @@ def test_sums_over_named_axes_have_their_sizes(equation, operands, size) -> None
 
     given = [torch.zeros(shape if len(shape) > 2 else (1, *shape)) for shape in operands]
     assert shapes(capture(Sum(), given, "sum")) == [size]
+
+
+class GroupedLlama(nn.Module):
+    """As Hugging Face's code: RMSNorm at fp32 and back, grouped queries in one kernel."""
+
+    def __init__(self, layers=4):
+        super().__init__()
+        linear = partial(nn.Linear, bias=False)
+        self.token, self.head = nn.Embedding(1000, 256), linear(256, 1000)
+        self.norms = nn.ParameterList([torch.ones(256) for _ in range(2 * layers + 1)])
+        self.parts = nn.ModuleList(
+            nn.ModuleDict(
+                {"q": linear(256, 256), "k": linear(256, 64), "v": linear(256, 64)}
+                | {"o": linear(256, 256), "gate": linear(256, 512), "up": linear(256, 512)}
+                | {"down": linear(512, 256)}
+            )
+            for _ in range(layers)
+        )
+        for name in ("cos", "sin"):
+            self.register_buffer(name, torch.zeros(1, 1, 128, 32))
+
+    def norm(self, x, place):
+        wide = x.to(torch.float32)
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
+        return self.norms[place] * wide.to(x.dtype)
+
+    def rotated(self, x):
+        one, other = x.chunk(2, -1)
+        return x * self.cos + torch.cat((-other, one), -1) * self.sin
+
+    def forward(self, ids):
+        x = self.token(ids)
+        for place, part in enumerate(self.parts):
+            y = self.norm(x, 2 * place)
+            q, k, v = (part[n](y).unflatten(-1, (-1, 32)).transpose(1, 2) for n in "qkv")
+            y = functional.scaled_dot_product_attention(
+                self.rotated(q), self.rotated(k), v, is_causal=True, enable_gqa=True
+            )
+            x = x + part["o"](y.transpose(1, 2).reshape(x.shape))
+            y = self.norm(x, 2 * place + 1)
+            x = x + part["down"](functional.silu(part["gate"](y)) * part["up"](y))
+        return self.head(self.norm(x, -1))
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "amp", "bf16-true"])
+def test_a_module_and_its_numbers_give_the_same_step(kind, precision, tmp_path) -> None:
+    module = on_meta(GroupedLlama).to(kind)
+    ids = torch.zeros(1, 128, dtype=torch.int64, device="meta")
+    capture(module, [ids], "net").write(tmp_path / "net.json")
+    numbers = "layers=4,hidden=256,heads=8,kv_heads=2,ffn=512,sequence=128,vocabulary=1000"
+    one, other = (
+        joulecast.simulate_step(
+            network=network, platform="h100-sxm", strategy="dp=1", batch=256, precision=precision
+        )
+        for network in (str(tmp_path / "net.json"), f"llama:{numbers}")
+    )
+    assert one["step_s"] == pytest.approx(other["step_s"], rel=0.08)
+    assert one["peak_memory_bytes"] == pytest.approx(other["peak_memory_bytes"], rel=0.02)
 
 
 class Sound(nn.Module):

@@ -5,9 +5,10 @@ from collections import Counter
 import pytest
 
 from joulecast.errors import JoulecastError
+from joulecast.graphs.costs import op_work
 from joulecast.graphs.network_graphs import attention_of, graph_origin, load, op_graph
 from joulecast.graphs.network_names import PRESETS, parse_network
-from joulecast.graphs.opgraph import DimKind
+from joulecast.graphs.opgraph import KINDS, DimKind
 
 PUBLISHED = {
     "gpt2": 124_439_808,
@@ -177,8 +178,17 @@ def test_a_wrong_name_says_what_is_known(name, said) -> None:
 
 
 def test_a_captured_graph_keeps_its_attention() -> None:
-    with pytest.raises(JoulecastError, match="captured fused"):
-        load("vit_b", "eager")
+    written = load("vit_b", "eager")
+    assert attention_of(written) == "eager" and attention_of(load("vit_b")) == "fused"
+    flops = [
+        sum(
+            op_work(graph, op, {}, "forward").flops
+            for op in graph.ops
+            if KINDS[op.kind] == "matmul"
+        )
+        for graph in (written, load("vit_b"))
+    ]
+    assert flops[0] == pytest.approx(flops[1])
     assert load("resnet50", "fused").name == "resnet50"
     with pytest.raises(JoulecastError, match="eager or fused"):
         load("gpt2", "flash")

@@ -9,6 +9,7 @@ Torch's schema names the arguments, so this module imports no torch.
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs import views
@@ -62,6 +63,9 @@ def attention(call: Call) -> Result:
         reads.append(
             (mask, list(zip(mask.axes[::-1], ("key", "query", "heads", "batch"), strict=False)))
         )
+    facts: dict[str, Any] = {"grouped": True} if k.shape[1] < q.shape[1] else {}
+    if mask:
+        facts["masked"] = True
     return call.emit(
         "attention",
         reads,
@@ -69,6 +73,7 @@ def attention(call: Call) -> Result:
         (Dim("key", k.shape[2], OPAQUE),),
         causal=bool(call["is_causal"]),
         dropout=float(call["dropout_p"]),
+        **facts,
     )
 
 
@@ -114,9 +119,9 @@ def softmax(call: Call) -> Result:
     return call.emit("softmax", [(x, bindings(x, written))], written)
 
 
-def group_wise(kind: str) -> Callable[[Call], Result]:
+def group_wise(**attributes: bool) -> Callable[[Call], Result]:
     """The same as :func:`.any_operator`, for operators that are known to be bound by memory."""
-    return lambda call: any_operator(call, kind)[0]
+    return lambda call: any_operator(call, **attributes)[0]
 
 
 def elementwise(kind: str, **fixed: str) -> Callable[[Call], Result]:
@@ -148,11 +153,15 @@ def elementwise(kind: str, **fixed: str) -> Callable[[Call], Result]:
 
 
 def converted(call: Call) -> Result:
-    """A copy with numbers of another size. If the size stays the same, there is no op."""
-    source = call["self"]
-    if call.builder.tensors[source.tensor].itemsize == call.itemsize:
-        return source  # type: ignore[no-any-return]
-    return copy(call)
+    """A copy with numbers of another size, unless both are floating-point numbers.
+
+    A conversion to fp32 and the one back change only what the view says: the graph is at fp32, and its
+    precision comes later.
+    """
+    source: View = call["self"]
+    if call.builder.tensors[source.tensor].itemsize != call.itemsize:
+        return copy(call)
+    return replace(source, wide=not source.wide if call.wide is None else call.wide)
 
 
 def dropout(call: Call) -> Result:
@@ -231,6 +240,12 @@ def _slice(call: Call) -> Result:
     return views.narrow(x, axis, start, call.shape[axis], call["step"] or 1)
 
 
+def _moved(call: Call) -> Result:
+    moved = converted(call)
+    assert isinstance(moved, View)
+    return replace(moved, wide=call["self"].wide)
+
+
 def _unchanged(call: Call) -> Result:
     return call["self"]  # type: ignore[no-any-return]
 
@@ -292,18 +307,18 @@ OPERATORS: dict[str, Callable[[Call], Result]] = {
     "group_norm.default": group_norm,
     "instance_norm.default": group_norm,
     **{
-        f"{name}.default": group_wise("other")
+        f"{name}.default": group_wise()
         for name in ("stack", "pad", "roll", "flip", "repeat", "constant_pad_nd")
     },
-    "index.Tensor": group_wise("other"),
+    "index.Tensor": group_wise(),
     **{
-        f"upsample_{name}.vec": group_wise("other")
+        f"upsample_{name}.vec": group_wise()
         for name in ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "trilinear3d")
     },
-    "mean.dim": group_wise("other"),
-    "sum.dim_IntList": group_wise("other"),
-    "mean.default": group_wise("other"),
-    "sum.default": group_wise("other"),
+    "mean.dim": group_wise(sums=True),
+    "sum.dim_IntList": group_wise(sums=True),
+    "mean.default": group_wise(sums=True),
+    "sum.default": group_wise(sums=True),
     "gelu.default": elementwise("gelu", approximate="approximate"),
     "dropout.default": dropout,
     "dropout_.default": dropout,
@@ -317,7 +332,7 @@ OPERATORS: dict[str, Callable[[Call], Result]] = {
     "clone.default": copy,
     "to.dtype": converted,
     "to.dtype_layout": converted,
-    "to.device": converted,
+    "to.device": _moved,
     "_to_copy.default": converted,
     "type_as.default": converted,
     "log_softmax.int": softmax,

@@ -18,7 +18,6 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -39,6 +38,7 @@ from joulecast.graphs.capture_builder import (
     is_constant,
 )
 from joulecast.graphs.opgraph import OpGraph, checked
+from joulecast.graphs.precision import CAPTURED_BYTES
 from joulecast.graphs.views import View, units
 from joulecast.measure.workloads.gpt import GPTSize, build_gpt
 from joulecast.measure.workloads.networks import build_empty
@@ -163,6 +163,12 @@ class NodeNamer:
         return path, bool(path) and layer is not None and not any(layer.children())
 
 
+def _itemsize(tensor: torch.Tensor) -> int:
+    """Bytes of a number in the graph, which is at fp32 whatever the precision of the module."""
+    kind = tensor.dtype
+    return CAPTURED_BYTES if kind.is_floating_point and kind.itemsize == 2 else kind.itemsize
+
+
 def _parameter_names(module: nn.Module) -> dict[str, str]:
     """All names of parameters and buffers, each with the first name of the same tensor."""
     first: dict[int, str] = {}
@@ -193,7 +199,7 @@ def _place_tensors(
             name = names.get(found or buffer, found or buffer)
             if name not in declared:
                 declared[name] = builder.add_tensor(
-                    name, value.shape, value.dtype.itemsize, "parameter" if found else "buffer"
+                    name, value.shape, _itemsize(value), "parameter" if found else "buffer"
                 )
             views[node] = declared[name]
         elif isinstance(value, torch.Tensor):
@@ -201,7 +207,7 @@ def _place_tensors(
             views[node] = builder.add_tensor(
                 name,
                 value.shape,
-                value.dtype.itemsize,
+                _itemsize(value),
                 "input",
                 batch=[0],
                 spatial=range(2, value.dim()) if value.dim() > 3 else (),
@@ -239,6 +245,7 @@ class Capture:
         self.name, self.builder = name, Builder()
         self.graph_ops: dict[str, str | None] = {}
         self._namer = NodeNamer(module)
+        self._is_half = any(p.dtype.itemsize == 2 for p in module.parameters())
         self.unknown: Counter[str] = Counter()
         """Operators of which only the memory traffic is known, and how often they occur."""
         self._values: dict[torch.fx.Node, Any] = dict(_place_tensors(program, module, self.builder))
@@ -283,11 +290,12 @@ class Capture:
             self.builder,
             arguments,
             tuple(results[0].shape),
-            results[0].dtype.itemsize,
+            _itemsize(results[0]),
             [tuple(r.shape) for r in results],
             module,
             leaf,
             inplace=target.split(".")[0].endswith("_"),
+            wide=results[0].dtype == torch.float32 if self._is_half else None,
         )
         known = len(self.builder.ops)
         value = self._result(call, target, node.name)
@@ -378,7 +386,7 @@ def capture(
 def capture_trained(
     module: nn.Module, inputs: Sequence[Any], named_inputs: Mapping[str, Any]
 ) -> OpGraph:
-    """The op graph of a module that is being trained. Like all captured graphs, it is at fp32.
+    """The op graph of a module that is being trained.
 
     Raises:
         JoulecastError: an error of :func:`capture`.
@@ -386,9 +394,7 @@ def capture_trained(
     for within in ("_orig_mod", "module"):
         # Take the module inside the wrappers of torch.compile and DistributedDataParallel.
         module = getattr(module, within, module)
-    graph = capture(module, inputs, type(module).__name__, named_inputs)
-    half = {n: replace(t, itemsize=4) for n, t in graph.tensors.items() if t.itemsize == 2}
-    return replace(graph, tensors={**graph.tensors, **half})
+    return capture(module, inputs, type(module).__name__, named_inputs)
 
 
 def capture_network(name: str, image_size: int, patch_size: int, classes: int) -> OpGraph:

@@ -9,7 +9,7 @@ buffers, because frameworks make them only once, or very fast. This module needs
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from joulecast.graphs.opgraph import Access, Dim, DimKind, Op, Role, Tensor
@@ -185,6 +185,8 @@ class Call:
     module: str
     leaf: bool
     inplace: bool = False
+    wide: bool | None = None
+    """Whether the results have 4 bytes in a module at 16 bits; ``None`` if the module has 32 bits."""
 
     def __getitem__(self, name: str) -> Any:
         return self.arguments.get(name)
@@ -201,7 +203,14 @@ class Call:
         """Add an op of this kind. Returns the view that it writes."""
         if self.inplace:
             attributes["inplace"] = True
-        return self.builder.add_op(
+        tensors = self.builder.tensors
+        # An op at fp32 has all its operands at fp32. A module at 32 bits does not show it otherwise: there,
+        # a conversion to fp32 changes nothing.
+        known = [v.wide for v, _ in reads if tensors[v.tensor].role in ("activation", "parameter")]
+        wide = bool(known) and all(known) if self.wide is None else self.wide
+        if wide:
+            attributes["wide"] = True
+        written = self.builder.add_op(
             kind,
             module=self.module,
             leaf=self.leaf,
@@ -212,6 +221,7 @@ class Call:
             shape=shape,
             attributes=attributes,
         )
+        return replace(written, wide=wide)
 
 
 TRACED_BATCH = 13
@@ -286,7 +296,7 @@ def _written(shape: Sequence[int], operands: Sequence[View]) -> Groups:
     return groups
 
 
-def any_operator(call: Call, kind: str = "other") -> list[View]:
+def any_operator(call: Call, **attributes: Any) -> list[View]:
     """Add an op that reads all operands and writes the first result, and an op for each further result."""
     operands = operands_of(call)
     results: list[View] = []
@@ -308,6 +318,6 @@ def any_operator(call: Call, kind: str = "other") -> list[View]:
             )
             for view in operands
         ]
-        results.append(call.emit(kind, reads, written, inner))
+        results.append(call.emit("other", reads, written, inner, **attributes))
         operands = results[:1]
     return results

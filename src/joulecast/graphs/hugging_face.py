@@ -51,6 +51,7 @@ class _Config(BaseModel):
     rope: _Count = _named("qk_rope_head_dim")
     tied: bool | None = _named("tie_word_embeddings")
     prenorm: bool | None = _named("do_layer_norm_before")
+    qkv_bias: bool | None = _named("attention_bias")
 
 
 _IN_ALL_LAYERS = {"decoder_sparse_step": 1, "moe_layer_freq": 1, "mlp_only_layers": []}
@@ -84,6 +85,8 @@ def read_hugging_face(path: Path) -> tuple[str, dict[str, Any]]:
         # All layers have the same MLP, and a key behind the path may give it another size.
         sizes.pop("dense_ffn", None)
     sizes["sequence"] = sizes.get("positions", 0)
+    if found.model_type == "qwen2":
+        sizes["qkv_bias"] = True
     sizes["qk_norm"] = found.model_type.startswith("qwen3")
     if family == "opt":
         # OPT's table of positions has two rows more than tokens.

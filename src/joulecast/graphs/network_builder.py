@@ -121,14 +121,15 @@ class NetworkBuilder:
         unique = list(dict.fromkeys(reads))
         return self.add(kind, name, self.shape(first), unique, module=module, **attributes)
 
-    def normalised(self, kind: str, name: str, x: str, vectors: Sequence[str]) -> str:
+    def normalised(
+        self, kind: str, name: str, x: str, vectors: Sequence[str], module: str | None = None
+    ) -> str:
         """Add a norm or softmax over the last axis of ``x``, which may not be split."""
         shape: dict[str, int | Dim] = dict(self.shape(x))
         last = self.axes[x][-1]
         shape[last] = Dim(last, self.shape(x)[last], DimKind.OPAQUE)
-        module = name if vectors or kind != "softmax" else name.rpartition("/")[0]
         reads: list[tuple[str, Axes]] = [(x, self.axes[x]), *((v, (last,)) for v in vectors)]
-        return self.add(kind, name, shape, reads, module=module)
+        return self.add(kind, name, shape, reads, module=module or name)
 
     def linear(
         self,

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.network_names import has_grouped_queries, is_by_numbers, parse_network
+from joulecast.graphs.network_names import is_by_numbers, parse_network
 from joulecast.graphs.opgraph import OpGraph, read_graph
 from joulecast.graphs.precision import CAPTURED_BYTES, TrainingSetup, at_precision, for_inference
 from joulecast.graphs.transformer import ATTENTIONS, Attention, attention_of, in_cudnn, transformer
+from joulecast.graphs.written_attention import write_out_attention
 from joulecast.runs.files.shipped import is_path
 from joulecast.runs.folders import measured_records
 from joulecast.runs.record import NETWORK
@@ -93,6 +94,8 @@ def load(name: str, attention: Attention | None = None, half: bool = False) -> O
 
 def _with_attention(graph: OpGraph, attention: Attention | None) -> OpGraph:
     has = attention_of(graph)
+    if attention == "eager" and has == "fused":
+        return write_out_attention(graph)
     if attention is not None and has is not None and attention != has:
         raise JoulecastError(
             f"graph {graph.name}: its attention was captured {has}; --attention {attention} is for networks "
@@ -124,10 +127,11 @@ def network_for(name: str, training: TrainingSetup, attention: Attention | None 
     # Transformer Engine casts operands, and uses cuDNN's attention.
     of_engine = attention is None and precision.operand_bytes is not None
     written = "fused" if attention == "cudnn" else attention
+    graph = op_graph(name, written, precision.half)
     if attention is None and precision.tensor_bytes >= CAPTURED_BYTES and not precision.autocast:
         # At 4 bytes, torch's fused attention needs the same number of heads for keys and queries.
-        written = "eager" if has_grouped_queries(name) else None
-    graph = at_precision(op_graph(name, written, precision.half), precision)
+        graph = write_out_attention(graph, grouped=True)
+    graph = at_precision(graph, precision)
     if attention == "cudnn" or of_engine:
         graph = in_cudnn(graph)
     return for_inference(graph) if training.inference else graph

@@ -56,6 +56,8 @@ class TransformerSize:
     """Whether the output layer and the token embedding share a weight."""
     bias: bool = True
     """Whether products and norms have biases."""
+    qkv_bias: bool = False
+    """Whether the products that make queries, keys and values have biases, even if ``bias`` is no (Qwen2)."""
     prenorm: bool = True
     """Whether a norm stands before attention, before the MLP and at the end of the network."""
     dropout: float = 0.1
@@ -225,14 +227,6 @@ def nearest(name: str, known: list[str]) -> str:
 def is_by_numbers(name: str) -> bool:
     """Whether a name is a preset or a family, with or without keys."""
     return ":" in name or name.lower() in PRESETS or name.lower() in _DEFAULTS
-
-
-def has_grouped_queries(name: str) -> bool:
-    """Whether a network by numbers has fewer heads of keys and values than of queries."""
-    if not is_by_numbers(name) and not name.startswith("hf:"):
-        return False
-    size = parse_network(name)
-    return size.kv_heads < size.heads
 
 
 def _number(name: str, key: str, value: str) -> int:

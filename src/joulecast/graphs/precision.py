@@ -181,7 +181,7 @@ def at_precision(graph: OpGraph, precision: Precision) -> OpGraph:
     kept = {
         access.tensor
         for op in graph.ops
-        if op.kind == "cross_entropy" or op.attributes.get("wide")
+        if op.kind == "cross_entropy" or (precision.plain and op.attributes.get("wide"))
         for access in op.writes
     }
     tensors = {

@@ -11,21 +11,19 @@ from typing import Any, Literal
 from joulecast.graphs.kernels import STRIDED
 from joulecast.graphs.network_builder import (
     FLOAT_BYTES,
-    MASK_BYTES,
     TOKEN_BYTES,
     Axes,
     NetworkBuilder,
 )
 from joulecast.graphs.network_names import TransformerSize
 from joulecast.graphs.opgraph import Dim, DimKind, OpGraph
+from joulecast.graphs.written_attention import CORE, write_out_attention
 
 BATCH, OTHER, REDUCE, OPAQUE = DimKind.BATCH, DimKind.OTHER, DimKind.REDUCE, DimKind.OPAQUE
 
 
 Attention = Literal["eager", "fused", "cudnn"]
 ATTENTIONS: tuple[Attention, ...] = ("eager", "fused", "cudnn")
-CORE = "core"
-"""Last part of the module path of ops in selective recomputation (Korthikanti et al. 2022)."""
 
 
 def attention_of(graph: OpGraph) -> Attention | None:
@@ -49,13 +47,12 @@ def _products(net: NetworkBuilder, module: str, x: str, size: TransformerSize) -
     """Queries, keys and values. GPT computes them in one product, and the others in three."""
     narrow = size.head_dim * size.kv_heads
     widths = {"query": size.head_dim * size.heads, "key": narrow, "value": narrow}
+    bias = size.bias or size.qkv_bias
     if size.family == "gpt":
         parts = {f"{module}.{name}": width for name, width in widths.items()}
-        net.linear(f"{module}.qkv", x, sum(widths.values()), bias=size.bias, parts=parts)
+        net.linear(f"{module}.qkv", x, sum(widths.values()), bias=bias, parts=parts)
         return list(parts)
-    return [
-        net.linear(f"{module}.{name}", x, width, bias=size.bias) for name, width in widths.items()
-    ]
+    return [net.linear(f"{module}.{name}", x, width, bias=bias) for name, width in widths.items()]
 
 
 def _latent(net: NetworkBuilder, module: str, x: str, size: TransformerSize) -> list[str]:
@@ -136,13 +133,14 @@ def attention(
     if size.family == "llama":
         written = how == "eager" or not net.fuses
         q, k = (_rotated(net, module, part, size, written) for part in (q, k))
-    core = _fused if how == "fused" else _eager
-    context = core(net, module, (q, k, v), size)
+    context = _core(net, module, (q, k, v), size)
     return net.linear(f"{module}.out", context, size.hidden, bias=size.bias)
 
 
-def _dims(size: TransformerSize) -> dict[str, int]:
-    return {
+def _core(net: NetworkBuilder, module: str, qkv: tuple[str, ...], size: TransformerSize) -> str:
+    """Add fused attention."""
+    name, rows, columns = f"{module}.{CORE}", ("batch", "query", "heads"), ("batch", "key", "heads")
+    dims = {
         "batch": 1,
         "heads": size.heads,
         "query": size.sequence,
@@ -150,98 +148,30 @@ def _dims(size: TransformerSize) -> dict[str, int]:
         # In latent attention, the products of the scores are wider than the products of the values.
         "head_dim": size.head_dim + size.rope // 2,
     }
-
-
-def _causal(size: TransformerSize) -> bool:
-    return size.family not in ("bert", "vit")
-
-
-def _fused(net: NetworkBuilder, module: str, qkv: tuple[str, ...], size: TransformerSize) -> str:
-    name = f"{module}.{CORE}"
-    rows = ("batch", "query", "heads")
-    columns = ("batch", "key", "heads")
-    shape = {"batch": 1, "sequence": size.sequence, "features": size.heads * size.head_dim}
+    # What it is when it is written out. OPT's code scales the queries in place of the scores, and limits the
+    # scores from below.
+    facts: dict[str, Any] = {}
+    if size.family == "opt":
+        facts |= {"scales_queries": True, "clamps": True}
+    if size.family == "bert":
+        facts["padded"] = True
+    if size.kv_heads < size.heads:
+        facts["grouped"] = True
     return net.add(
         "attention",
         name,
-        dict(_dims(size)),
+        dict(dims),
         [(qkv[0], rows), (qkv[1], columns), (qkv[2], columns)],
-        [(name, rows, shape)],
-        causal=_causal(size),
+        [
+            (
+                name,
+                rows,
+                {"batch": 1, "sequence": size.sequence, "features": size.heads * size.head_dim},
+            )
+        ],
+        causal=size.family not in ("bert", "vit"),
         dropout=size.dropout,
-    )
-
-
-def _contiguous(
-    net: NetworkBuilder, module: str, x: str, axes: tuple[str, ...], size: TransformerSize
-) -> str:
-    """A copy with the heads in front. If there are fewer heads of keys, each is repeated for its queries."""
-    sizes = _dims(size)
-    place = next(axis for axis in axes if axis in ("query", "key"))
-    read: Axes = ("batch", place, "heads")
-    shape: dict[str, int | Dim] = {axis: sizes[axis] for axis in axes}
-    return net.add("copy", f"{x}/contiguous", shape, [(x, read)], module=module)
-
-
-def _masked(net: NetworkBuilder, core: str, scores: str, size: TransformerSize) -> str:
-    """The scores after the mask (causal, or BERT's padding), which sets hidden scores to the least number."""
-    if size.family == "vit":
-        return scores
-    axes: Axes = ("query", "key") if _causal(size) else ("key",)
-    if "mask" not in net.tensors:
-        net.tensor("mask", [size.sequence] * len(axes), "buffer", MASK_BYTES)
-    scores = net.pointwise(
-        "mask", f"{core}/mask", scores, ("mask", axes), module=core, in_next=True
-    )
-    if size.family == "opt":
-        # OPT's code also limits the scores from below.
-        scores = net.pointwise("mask", f"{core}/mask#2", scores, module=core, in_next=True)
-    return scores
-
-
-def _eager(net: NetworkBuilder, module: str, qkv: tuple[str, ...], size: TransformerSize) -> str:
-    core, sizes = f"{module}.{CORE}", _dims(size)
-    q, k, v = qkv
-    if size.family == "opt":
-        # OPT scales its queries, the others the scores.
-        q = net.pointwise("scale", f"{module}/scale", q, module=module)
-    q = _contiguous(net, module, q, ("batch", "heads", "query", "head_dim"), size)
-    k = _contiguous(net, module, k, ("batch", "heads", "head_dim", "key"), size)
-    v = _contiguous(net, module, v, ("batch", "heads", "key", "head_dim"), size)
-    front = ("batch", "heads", "query")
-    dims: dict[str, int | Dim] = dict(sizes)
-    dims["head_dim"] = Dim("head_dim", sizes["head_dim"], DimKind.REDUCE)
-    scores = net.add(
-        "matmul",
-        f"{core}/scores",
-        dims,
-        [(q, (*front, "head_dim")), (k, ("batch", "heads", "head_dim", "key"))],
-        module=core,
-    )
-    if size.family != "opt":
-        scores = net.pointwise("scale", f"{core}/scale", scores, module=core, in_next=True)
-    scores = _masked(net, core, scores, size)
-    shares = net.normalised("softmax", f"{core}/softmax", scores, ())
-    if size.dropout:
-        shares = net.pointwise("dropout", f"{core}/dropout", shares, module=core, p=size.dropout)
-    dims = dict(sizes)
-    dims["key"] = Dim("key", sizes["key"], DimKind.REDUCE)
-    context = net.add(
-        "matmul",
-        f"{core}/values",
-        dims,
-        [(shares, (*front, "key")), (v, ("batch", "heads", "key", "head_dim"))],
-        module=core,
-    )
-    rows = ("batch", "query", "heads")
-    shape = {"batch": 1, "sequence": size.sequence, "features": size.heads * size.head_dim}
-    return net.add(
-        "copy",
-        f"{module}/contiguous",
-        {axis: sizes[axis] for axis in (*front, "head_dim")},
-        [(context, (*front, "head_dim"))],
-        [(f"{module}/contiguous", rows, shape)],
-        module=module,
+        **facts,
     )
 
 
@@ -308,7 +238,9 @@ class _Network:
         """Add a mixture of experts. A token goes to ``top_k`` of them, evenly spread (Fedus et al. 2022)."""
         net, size = self.net, self.size
         router = net.linear(f"{module}.router", x, size.experts, bias=False)
-        gates = net.normalised("softmax", f"{module}.router/softmax", router, ())
+        gates = net.normalised(
+            "softmax", f"{module}.router/softmax", router, (), f"{module}.router"
+        )
         tokens = -(-size.sequence * size.top_k // size.experts)
         there = {"batch": 1, "experts": size.experts, "sequence": tokens, "features": size.hidden}
         given = net.add(
@@ -498,4 +430,5 @@ def transformer(
         auto = attention if half else "eager"
         how = auto if size.loss == "auto" else size.loss
         network.net.cross_entropy(x, how == "fused", size.metrics)
-    return network.net.graph(name)
+    graph = network.net.graph(name)
+    return write_out_attention(graph, fuses=half) if attention == "eager" else graph

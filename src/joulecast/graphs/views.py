@@ -11,7 +11,7 @@ This module needs no torch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from joulecast.errors import JoulecastError
@@ -58,6 +58,8 @@ class View:
 
     tensor: str
     axes: tuple[Axis, ...]
+    wide: bool = False
+    """Whether the code of the network has it at fp32 whatever the precision of the weights."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -102,12 +104,12 @@ def regroup(atoms: Iterable[Atom], sizes: Sequence[int]) -> list[Axis]:
 
 def reshape(view: View, shape: Sequence[int]) -> View:
     """The view in another shape. The number of elements stays the same."""
-    return View(view.tensor, tuple(regroup((a for axis in view.axes for a in axis), shape)))
+    return replace(view, axes=tuple(regroup((a for axis in view.axes for a in axis), shape)))
 
 
 def permute(view: View, order: Sequence[int]) -> View:
     """The view with its axes in another order."""
-    return View(view.tensor, tuple(view.axes[i] for i in order))
+    return replace(view, axes=tuple(view.axes[i] for i in order))
 
 
 def transpose(view: View, one: int, other: int) -> View:
@@ -120,15 +122,15 @@ def transpose(view: View, one: int, other: int) -> View:
 def select(view: View, axis: int) -> View:
     """The view at one index of an axis, which disappears."""
     axis %= len(view.axes)
-    return View(view.tensor, view.axes[:axis] + view.axes[axis + 1 :])
+    return replace(view, axes=view.axes[:axis] + view.axes[axis + 1 :])
 
 
 def expand(view: View, shape: Sequence[int]) -> View:
     """The view repeated along its axes of size 1, and along new axes in front."""
     axes: list[Axis] = [()] * (len(shape) - len(view.axes)) + list(view.axes)
-    return View(
-        view.tensor,
-        tuple(
+    return replace(
+        view,
+        axes=tuple(
             axis if size == prod(a.size for a in axis) else (Atom(size),)
             for axis, size in zip(axes, shape, strict=True)
         ),
@@ -165,7 +167,7 @@ def narrow(view: View, axis: int, start: int, length: int, step: int = 1) -> Vie
         cut = ((piece,) if piece.size > 1 else ()) + atoms[1:]
     else:
         cut = (Atom(length),)
-    return View(view.tensor, (*view.axes[:axis], cut, *view.axes[axis + 1 :]))
+    return replace(view, axes=(*view.axes[:axis], cut, *view.axes[axis + 1 :]))
 
 
 @dataclass(frozen=True)

@@ -67,8 +67,7 @@ class SimulatedTraining(Request):
     attention: Literal["eager", "fused", "cudnn"] | None = Field(
         default=None,
         description="How attention is computed. fused (default): one kernel. cudnn (default at fp8, mxfp8 "
-        "and nvfp4): the kernel of cuDNN or FlashAttention 3. eager: one kernel for each operation; only "
-        "for networks that are given by numbers.",
+        "and nvfp4): the kernel of cuDNN or FlashAttention 3. eager: one kernel for each operation.",
     )
     gradients: Literal["fp32"] | None = Field(
         default=None,

@@ -151,12 +151,14 @@ _PLAIN_NETWORKS = {
     "llama-1b": "llama:layers=22,hidden=2048,heads=32,kv_heads=4,ffn=5632,vocabulary=32000",
     "llama-4l": "llama:layers=4,hidden=8192,heads=64,kv_heads=8,ffn=28672,vocabulary=32000",
     "llama3-3b": "llama:layers=28,hidden=3072,heads=24,kv_heads=8,ffn=8192,vocabulary=128256,tied=yes",
-    "qwen-0.5b": "llama:layers=24,hidden=896,heads=14,kv_heads=2,ffn=4864,vocabulary=151936,tied=yes",
+    "qwen-0.5b": "llama:layers=24,hidden=896,heads=14,kv_heads=2,ffn=4864,qkv_bias=yes,"
+    "vocabulary=151936,tied=yes",
     "bert-large": "bert:layers=24,hidden=1024,heads=16",
     "gpt2-medium": "gpt:layers=24,hidden=1024,heads=16",
     "bert-base": "bert:layers=12,hidden=768,heads=12",
     "llama3-1b": "llama:layers=16,hidden=2048,heads=32,kv_heads=8,ffn=8192,vocabulary=128256,tied=yes",
-    "qwen-1.5b": "llama:layers=28,hidden=1536,heads=12,kv_heads=2,ffn=8960,vocabulary=151936,tied=yes",
+    "qwen-1.5b": "llama:layers=28,hidden=1536,heads=12,kv_heads=2,ffn=8960,qkv_bias=yes,"
+    "vocabulary=151936,tied=yes",
     "qwen3-0.6b": "llama:layers=28,hidden=1024,heads=16,kv_heads=8,head_dim=128,qk_norm=yes,ffn=3072,"
     "vocabulary=151936,tied=yes",
     "opt-1.3b": "opt:layers=24,hidden=2048,heads=32,positions=2050",
