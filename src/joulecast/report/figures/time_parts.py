@@ -66,7 +66,7 @@ def stage_shares(results: Results) -> Figure:
 
 
 def _shares(rows: pd.DataFrame, parts: Mapping[str, str]) -> pd.DataFrame:
-    """Rows of the table ``scaling`` that have these parts, under names for people."""
+    """Rows of the table ``scaling`` that have these parts. Columns get the names for people."""
     columns = {f"{column}_percent": name for name, column in parts.items()}
     known = rows.reindex(columns=["workload", "nodes", "nodes_are", *columns])
     known = known.dropna(subset=[*columns], how="all").rename(columns=columns)
