@@ -84,7 +84,7 @@ def _share_finding(own: pd.DataFrame, settings: int) -> str:
 
     Args:
         own: rows of runs that were measured here.
-        settings: rows of these and of others.
+        settings: number of all rows, imported ones, too.
     """
     if own.empty:
         return "All runs are imported: logs tell how long their phases took, not what nodes waited for."
