@@ -48,7 +48,7 @@ _HEAD = f"""# Python API
 * **Your own files take precedence.** A name is looked up below the working directory
   (`config/platforms/NAME.yaml`, `recorded/task-graphs/NETWORK.json`, `recorded/CAMPAIGN/`), then among
   the files that joulecast ships.
-* From [`evaluate`](#evaluate) on, the result has the question under
+* For [`evaluate`](#evaluate) and all functions below it, the result has the question under
   [`request`](../how-to/use-from-python.md#requests). Parameters can also be texts, as for the commands
   (`"30min"`, `"1,2,4"`).
 

@@ -373,7 +373,7 @@ def _on_kept_batch(
     others: pd.DataFrame,
 ) -> list[str]:
     """A note if the largest scale keeps the batch of smaller scales. It says what the training takes
-    with the batch of others."""
+    with the batch that other submitters use."""
     largest = rows.loc[rows["nodes"].idxmax()]
     is_kept = asked.batch is None and asked.scaling == "recorded"
     is_larger = largest["nodes"] > of_workload["nodes"].max()

@@ -215,8 +215,8 @@ class PhaseMC2:
         return duty(share, kappa)
 
     def _kappa_of(self, workload: str, larger: pd.DataFrame) -> Gaussian:
-        """The kappa that meets the energies of a workload's larger node counts, by least squares, within
-        what a device can have."""
+        """The kappa in ``KAPPA_RANGE`` that fits the energies of a workload's larger node counts best (least
+        squares)."""
         rows = larger.to_dict("records")
         measured = larger["energy_j"].to_numpy(float)
         without = np.array([self._joules(row, 0.0, row["floor_w"]) for row in rows], float)

@@ -52,8 +52,8 @@ class EvaluateRequest(Recorded):
     split: Split | None = Field(
         default=None,
         description="What is left out of the fit, and then predicted. By default each node count in turn. If "
-        "all runs have the same: each batch, or each workload if no network has three batches. next-scale: "
-        "each scale of a submitter is predicted from the two scales below it.",
+        "all runs have one node count: each batch. If also no network has three batches: each workload. "
+        "next-scale: each scale of a submitter is predicted from the two scales below it.",
     )
     time: Literal["given", "predicted"] | None = Field(
         default=None,

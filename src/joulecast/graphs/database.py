@@ -199,7 +199,7 @@ class Database:
         return Cost(min(found, key=lambda pair: pair[0])[1], "interpolated") if found else None
 
     def optimizer(self, parameter_bytes: float, precision: str = "fp32") -> Cost | None:
-        """Seconds of SGD with momentum. They have the measured seconds for each byte of the nearest size."""
+        """Seconds of SGD with momentum: the measured seconds a byte of the nearest size, times the bytes."""
         known = [
             (e.signature.dims[0][1], e.milliseconds / 1e3)
             for e in self.entries

@@ -296,8 +296,8 @@ def printable(text: str) -> str:
 
 
 def utc(t_s: float) -> str:
-    """A time (in s since 1970) as text in ISO 8601. If its year is beyond the calendar, the text has
-    seconds."""
+    """A time (in s since 1970) as text in ISO 8601. If Python's calendar ends before it, the text is the
+    number of seconds."""
     try:
         return datetime.fromtimestamp(t_s, UTC).isoformat(timespec="seconds")
     except (ValueError, OverflowError, OSError):

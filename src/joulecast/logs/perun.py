@@ -110,7 +110,7 @@ def _number(text: str) -> tuple[int, str]:
 
 
 def _begin(text: str, file: Path, options: LogOptions) -> tuple[float, TimeForm]:
-    """When a call began: its date, in the log's own clock; 0 where there is none."""
+    """When a call began, on the clock of the log; 0 if ``text`` has no date."""
     match = _DATE.search(text)
     if match is None:
         return 0.0, "relative"

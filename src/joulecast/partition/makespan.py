@@ -15,8 +15,8 @@ def makespan(
     """Seconds from the start of a step to the end of its last backward pass. Transfers take no time.
 
     A forward pass waits for the forward pass of the same micro-batch in the stage before. A backward pass
-    waits for its backward pass in the stage after. With GPipe, the result is sum f + (M - 1) max f + sum
-    b + (M - 1) max b.
+    waits for that of the same micro-batch in the stage after. With GPipe, the result is
+    sum f + (M - 1) max f + sum b + (M - 1) max b.
 
     Args:
         forward_s: seconds of the forward pass of one micro-batch, for each stage.

@@ -16,7 +16,7 @@ STAGES = tuple(STAGE_MEANINGS)
 PHASES = ("init", "run", "epoch", "block", "evaluation")
 
 FRAME_MEANINGS = {
-    "stages": "What each rank did, and when. Each row is an interval. If communication runs behind "
+    "stages": "What each rank did, and when. Each row is an interval. If communication runs during "
     "computing, the two intervals overlap, and figures count this time as computing.",
     "power": "The readings of the meters. Each row is a reading.",
     "activity": "What the operating system counted during the run. Each row is a sample on one node.",

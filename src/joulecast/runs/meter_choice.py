@@ -83,7 +83,7 @@ class MeterInfo(BaseModel):
     supply: Supply | None = None
     """Read before a node's power supplies (AC) or behind them (DC), if an imported log says which."""
     conversion_eff: float | None = Field(None, gt=0, le=1)
-    """Share of AC that becomes DC, if an imported log has it. It is not applied."""
+    """Share of AC that becomes DC, if an imported log has it. The readings are as logged."""
     covers: Covers | None = None
     """What draws the power. ``module`` is CPU, memory and GPU; ``socket`` is CPU and memory."""
     remark: str | None = None

@@ -81,7 +81,7 @@ class Curve:
         horizon: number of recurrences for which a better batch size will probably be used.
         reach: largest distance, in sizes, of an untried size from a size that has reached the target.
         beta: a try is stopped when it costs more than this many times the best.
-        window: number of trials that count for every batch size, the newest first; ``None``: all.
+        window: number of newest trials that count for every batch size; ``None``: all.
 
     Raises:
         JoulecastError: ``beta`` is not above 1, or a horizon, reach or window is below 1.

@@ -124,7 +124,7 @@ def cheapest_arm(history: History, window: int | None = None) -> int | None:
     """The batch size with the least mean cost. Only batch sizes that have reached the target count.
 
     Args:
-        window: number of costs that count for every batch size, the newest first; ``None``: all.
+        window: number of newest costs that count for every batch size; ``None``: all.
     """
     best: tuple[float, int] | None = None
     for batch, arm in history.arms.items():

@@ -160,8 +160,8 @@ class _Tuning(Request):
     )
     window: int | None = Field(
         default=None,
-        description="Number of costs that count for each batch size, the newest first. By default "
-        "all.",
+        description="For each batch size, only this number of its newest costs counts. By default all "
+        "count.",
     )
     history: Path | None = Field(
         default=None,

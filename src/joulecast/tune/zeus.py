@@ -75,8 +75,8 @@ class Zeus:
     Args:
         space: what can be chosen.
         beta: a try is stopped when it costs more than this many times the cheapest recurrence.
-        window: number of costs that count for every batch size, and number of recurrences that count for the
-            bound, the newest first; ``None``: all.
+        window: number of newest costs that count for every batch size, and of newest recurrences that count
+            for the bound; ``None``: all.
 
     Raises:
         JoulecastError: ``beta`` is not above 1, or the window is below 2.
@@ -159,9 +159,8 @@ def bound_of(history: History, beta: float, window: int | None = None) -> float:
     """The most that a try may cost: ``beta`` times the cheapest recurrence. There is no bound if costs have
     drifted.
 
-    Costs have drifted if the bound has just stopped a batch size that was chosen because it is cheap (it
-    was sampled, or it was the cheapest size that reached the target). This size is known to be good, so the
-    bound must be wrong.
+    Costs have drifted if the bound has just stopped a size that is known to be cheap: one that was sampled,
+    or the cheapest one that reached the target. So the bound must be wrong.
     """
     if history.trials:
         last = history.trials[-1]

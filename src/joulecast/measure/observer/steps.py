@@ -244,8 +244,8 @@ class Steps:
         """Number of samples in each step of this process, for steps whose batches were seen (steps,). Empty
         if no batch with tensors was seen.
 
-        The last batches before an update count, because a step with an evaluation also fetches the
-        batches of the evaluation.
+        Of the batches before an update, only the last ones count, as many as a step usually has. If an
+        evaluation came before the step, the first ones are the evaluation's.
         """
         for kind in (marks.FETCH, marks.PREFETCH):
             fetched = self._kind(kind)

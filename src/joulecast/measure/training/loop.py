@@ -258,8 +258,8 @@ class Trainer:
         return network.double() if self.training.precision == "fp64" else network
 
     def forward_backward(self, batch: Batch) -> float:
-        """Do a forward and a backward pass. Returns this rank's sum of losses. The gradients are for its part
-        of the batch's mean loss."""
+        """Do a forward and a backward pass. Returns this rank's sum of losses. The sum of the
+        gradients over all ranks is the gradient of the mean loss of the global batch."""
         images, labels = (part.to(self.device, non_blocking=True) for part in batch)
         if self.training.precision == "fp64":
             images = images.double()

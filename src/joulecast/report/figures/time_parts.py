@@ -66,7 +66,7 @@ def stage_shares(results: Results) -> Figure:
 
 
 def _shares(rows: pd.DataFrame, parts: Mapping[str, str]) -> pd.DataFrame:
-    """Rows of the table ``scaling`` that have these parts, under names for people."""
+    """Rows of the table ``scaling`` that have these parts. Columns get the names for people."""
     columns = {f"{column}_percent": name for name, column in parts.items()}
     known = rows.reindex(columns=["workload", "nodes", "nodes_are", *columns])
     known = known.dropna(subset=[*columns], how="all").rename(columns=columns)
@@ -84,7 +84,7 @@ def _share_finding(own: pd.DataFrame, settings: int) -> str:
 
     Args:
         own: rows of runs that were measured here.
-        settings: rows of these and of others.
+        settings: number of all rows, imported ones, too.
     """
     if own.empty:
         return "All runs are imported: logs tell how long their phases took, not what nodes waited for."

@@ -164,9 +164,6 @@ class TimedLayer:
 def timed_chain(name: str, layers: Sequence[TimedLayer], shards: int = 1) -> OpGraph:
     """A chain of layers. Their work is split along the dim ``shard``, and their outputs are summed.
 
-    A layer reads its weights first. So the gradient of the weights is complete only when the backward is done
-    and the gradient of the input is summed over the shards.
-
     Args:
         name: name of the graph.
         layers: the layers, in order.
@@ -200,6 +197,7 @@ def timed_chain(name: str, layers: Sequence[TimedLayer], shards: int = 1) -> OpG
         weight = Tensor(f"{layer.name}.weight", (layer.gradient_bytes,), 1, "parameter")
         tensors.append(weight)
         size = layer.activation_bytes
+        # An op of its own: so the gradient of the weights is complete only after the layer's backward pass.
         entered = add(layer.name, "/weights", [read, Access(weight.name, (None,))], size)
         seconds = (layer.forward_s, layer.backward_s)
         read = add(layer.name, "", [entered], size, seconds, [shard], layer.weights_share)
