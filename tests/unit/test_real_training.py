@@ -65,7 +65,7 @@ def test_replicas_with_overlap_have_the_buckets_that_the_simulator_gives_them(re
     for configuration in results.configurations:
         if configuration.is_pipeline:
             continue
-        tasks = predict(results, configuration, found, 1.0).activities.activities
+        tasks = predict(results, configuration, found, 1.0).activities
         buckets = sum(task.label.startswith("gradients") for task in tasks)
         assert buckets == results.steps.buckets[configuration.name], configuration.name
 

@@ -25,7 +25,7 @@ from joulecast.runs.files.writing import written_aside
 from joulecast.runs.platforms import Link, Platform, find_platform, gpu_in, gpu_names
 from joulecast.simulate.collectives import Kind
 from joulecast.simulate.device_mesh import build_device_mesh
-from joulecast.simulate.strategy import parse_strategy
+from joulecast.simulate.strategy import Strategy
 from joulecast.simulate.topology import topology_of
 from joulecast.simulate.transfers import Transfers
 
@@ -47,14 +47,12 @@ def collective_seconds(
     """Seconds of a collective among the first devices of a platform, for each size (bytes). Nothing else runs
     on the platform."""
     topology = topology_of(platform, devices)
-    node_of = topology.node_of(np.arange(devices))
-    strategy = parse_strategy(f"dp={devices}")
-    device_mesh = build_device_mesh(strategy, [], node_of, topology.widths, {}, folded=True)
+    strategy = Strategy(mesh={"data": devices})
+    device_mesh = build_device_mesh(strategy, [], topology, {}, folded=True)
     kinds: set[tuple[Kind, str]] = {(kind, "data")}
     transfers = Transfers(device_mesh, topology, platform.require_cluster(), kinds, set())
     flow = transfers.flow(kind, "data", 0)
-    sent = [flow.activity("collective", size, gradient=False) for size in sizes]
-    return [each.latency + each.work / flow.bytes_per_s for each in sent]
+    return [flow.seconds_alone(size) for size in sizes]
 
 
 def _changed(platform: Platform, **facts: Any) -> Platform:

@@ -134,9 +134,9 @@ class Corrected:
     def at(self, setting: Setting, passes: float) -> CachedCosts:
         """The costs in a step of this setting, with this number of passes over the gradients of weights."""
         if (passes, setting) not in self._known:
-            self._known[passes, setting] = self.costs.passing(passes).scaled(
-                self.evidence.factor(setting), "calibrated"
-            )
+            factor = self.evidence.factor(setting)
+            scaled = Scaled(self.costs.passing(passes), factor, "calibrated")
+            self._known[passes, setting] = CachedCosts(scaled, self.costs.op_cache)
         return self._known[passes, setting]
 
     @property

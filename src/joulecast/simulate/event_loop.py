@@ -35,10 +35,13 @@ class Activity:
     """Seconds before a transfer's bytes flow."""
     gradient: bool = False
     """Whether it sends gradients. If compute overlaps such a transfer, both may become slower."""
-    parts: tuple[Any, ...] = ()
+    parts: Sequence[Any] = ()
     """Parts that were fused into the activity, for the explanation of a step."""
     successors: list[int] = field(default_factory=list)
     waits_for: int = 0
+    start_s: float = -1.0
+    """Seconds from the start of the step, when it has run."""
+    end_s: float = -1.0
 
 
 @dataclass(frozen=True)
@@ -51,46 +54,26 @@ class Slowdown:
     whole_activity: bool = False
 
 
-class ActivityGraph:
+class ActivityGraph(list[Activity]):
     """Activities, and for which other activities each one waits."""
-
-    def __init__(self) -> None:
-        self.activities: list[Activity] = []
 
     def add(self, activity: Activity, after: Sequence[int] = ()) -> int:
         """Add an activity that waits for others. Returns its number."""
-        self.activities.append(activity)
-        number = len(self.activities) - 1
+        self.append(activity)
+        number = len(self) - 1
         for earlier in after:
             self.wait(number, earlier)
         return number
 
     def wait(self, activity: int, earlier: int) -> None:
         """Let an activity wait for another one."""
-        self.activities[earlier].successors.append(activity)
-        self.activities[activity].waits_for += 1
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """Start and end of every activity, in seconds from the start of the step."""
-
-    start_s: list[float]
-    end_s: list[float]
+        self[earlier].successors.append(activity)
+        self[activity].waits_for += 1
 
     @property
     def duration_s(self) -> float:
-        """Time from the start to the end of the last activity."""
-        return max(self.end_s, default=0.0)
-
-
-@dataclass(frozen=True)
-class TimedActivity:
-    """An activity, with its start and end in the step."""
-
-    activity: Activity
-    start_s: float
-    end_s: float
+        """Time from the start of the step to the end of the last activity."""
+        return max((activity.end_s for activity in self), default=0.0)
 
 
 _SAME_TIME = 1e-12
@@ -101,14 +84,12 @@ class _Run:
     """The state of one execution: the running activities, their rates, and when they end."""
 
     def __init__(self, graph: ActivityGraph, links: SharedLinks, slowdown: Slowdown) -> None:
-        self.activities = graph.activities
+        self.activities = graph
         self.links = links
         self.slowdown = slowdown
         self.overlaps = slowdown.compute > 0 or slowdown.transfer > 0
         count = len(self.activities)
         self.waits = [activity.waits_for for activity in self.activities]
-        self.start = [-1.0] * count
-        self.end = [-1.0] * count
         self.left = [activity.work for activity in self.activities]
         self.rate = [0.0] * count
         self.fair = [0.0] * count
@@ -142,7 +123,7 @@ class _Run:
     def _begin(self, activity: int) -> None:
         self.since[activity] = self.now
         work = self.activities[activity]
-        self.start[activity] = self.now
+        work.start_s = self.now
         if work.usage is not None and work.latency > 0:
             heapq.heappush(self.events, (self.now + work.latency, 0, activity))
         else:
@@ -174,7 +155,7 @@ class _Run:
         """End an activity."""
         work = self.activities[activity]
         self._stop(activity)
-        self.end[activity] = self.now
+        work.end_s = self.now
         for later in work.successors:
             if (
                 self.slowdown.whole_activity
@@ -257,7 +238,7 @@ class _Run:
                     self._set_flow_rate(activity)
             self.met.clear()
 
-    def run(self) -> Timeline:
+    def run(self) -> None:
         self.ready = [activity for activity, waits in enumerate(self.waits) if waits == 0]
         self._settle()
         events = self.events
@@ -272,24 +253,18 @@ class _Run:
                     self._finish(activity)
             if self.ready or self.changed_flows or self.changed_compute or self.met:
                 self._settle()
-        return Timeline(self.start, self.end)
 
 
-def execute(graph: ActivityGraph, links: SharedLinks, slowdown: Slowdown | None = None) -> Timeline:
-    """Run all activities.
+def execute(graph: ActivityGraph, links: SharedLinks, slowdown: Slowdown | None = None) -> None:
+    """Run all activities, and note in each when it started and ended.
 
     Raises:
         JoulecastError: some activities wait for each other. The error names a few of them.
     """
-    timeline = _Run(graph, links, slowdown or Slowdown()).run()
-    stuck = [
-        activity.label
-        for activity, end in zip(graph.activities, timeline.end_s, strict=True)
-        if end < 0
-    ]
+    _Run(graph, links, slowdown or Slowdown()).run()
+    stuck = [activity.label for activity in graph if activity.end_s < 0]
     if stuck:
         raise JoulecastError(
-            f"the schedule never ends: {len(stuck)} of {len(graph.activities)} activities wait for each "
+            f"the schedule never ends: {len(stuck)} of {len(graph)} activities wait for each "
             f"other, as {', '.join(stuck[:3])}"
         )
-    return timeline

@@ -7,7 +7,7 @@ added. ZeRO says how these are sharded (Rajbhandari et al. 2020).
 
 import math
 from collections import Counter
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from joulecast.graphs.opgraph import OpGraph
@@ -16,8 +16,8 @@ from joulecast.runs.platforms import Platform
 from joulecast.simulate.cost_cache import OpCache
 from joulecast.simulate.phases import Sharding
 from joulecast.simulate.program import StageProgram
-from joulecast.simulate.schedules import device_order, most_kept
-from joulecast.simulate.stage_activations import stage_peaks
+from joulecast.simulate.schedules import device_order
+from joulecast.simulate.stage_activations import StagePeaks, stage_peaks
 from joulecast.simulate.strategy import Strategy
 
 
@@ -48,61 +48,27 @@ class Memory:
 
 
 def _activations(
-    graph: OpGraph,
-    strategy: Strategy,
-    programs: list[StageProgram],
-    shapes: Sequence[Hashable],
-    keeps: bool,
-    op_cache: OpCache,
+    strategy: Strategy, programs: list[StageProgram], chunks: list[StagePeaks], inference: bool
 ) -> tuple[float, str]:
     """The peak of the activations on a device in bytes, and the op at which it occurs. For inference, it is
     the peak of the forward pass."""
-    chunks = [
-        stage_peaks(graph, strategy, program, shape, keeps, op_cache)
-        for program, shape in zip(programs, shapes, strict=True)
-    ]
-    if not keeps:
-        return max((chunk.forward, chunk.forward_at) for chunk in chunks)
-    if len(chunks) == 1:
-        (chunk,) = chunks
-        forward, backward = most_kept(strategy, programs[0].stage)
-        before = forward * chunk.saved + chunk.forward
-        behind = (backward - 1) * chunk.saved + chunk.backward
-        if behind > before:
-            return behind, chunk.backward_at
-        return before, chunk.forward_at
+    if inference:
+        return max((chunk.forward, chunk.op_at(chunk.forward_at)) for chunk in chunks)
+    # If a backward pass is split in two, its saved tensors are needed until the second half.
+    done = "weights" if strategy.schedule == "zb-h1" else "backward"
     peak, where, saved = 0.0, "", 0.0
     for phase, _, number in device_order(strategy, programs[0].stage):
-        chunk = chunks[number]
+        chunk, now, at = chunks[number], 0.0, -1
         if phase == "forward":
             now, at = saved + chunk.forward, chunk.forward_at
             saved += chunk.saved
-        else:
+        elif phase == "backward":
+            now, at = saved - chunk.saved + chunk.backward, chunk.backward_at
+        if phase == done:
             saved -= chunk.saved
-            now, at = saved + chunk.backward, chunk.backward_at
         if now > peak:
-            peak, where = now, at
+            peak, where = now, chunk.op_at(at)
     return peak, where
-
-
-def _anew(
-    graph: OpGraph,
-    strategy: Strategy,
-    program: StageProgram,
-    shape: Hashable,
-    training: TrainingSetup,
-    op_cache: OpCache,
-) -> tuple[float, float, str]:
-    """Bytes of activations and gradients at the peak, and the op at the peak. Each step allocates its
-    gradients.
-
-    Plain PyTorch on one GPU does so: ``zero_grad`` frees them. Wrappers and frameworks keep buffers.
-    """
-    found = stage_peaks(graph, strategy, program, shape, not training.inference, op_cache)
-    activations, gradients = found.with_gradients
-    if found.forward > activations + gradients:
-        return found.forward, 0.0, found.forward_at
-    return activations, training.gradient_bytes(gradients), found.backward_at
 
 
 def _largest_block(programs: list[StageProgram], without: Collection[str] = ()) -> float:
@@ -164,7 +130,6 @@ def memory_of(
     graph: OpGraph,
     strategy: Strategy,
     programs: list[StageProgram],
-    shapes: Sequence[Hashable],
     training: TrainingSetup,
     op_cache: OpCache,
     communicator_bytes: float,
@@ -176,46 +141,32 @@ def memory_of(
         graph: the network, with the batch of a micro-batch.
         strategy: the strategy.
         programs: programs of the stages on these devices. There are several if the schedule is interleaved.
-        shapes: shapes of these stages, from :func:`joulecast.simulate.stage_activations.shape_of`.
         training: precision and optimizer, and whether there is a backward.
         op_cache: results for earlier stages. A stage that is like one of them is not computed again.
         communicator_bytes: bytes of the communication library's buffers for each group of devices.
     """
-    peak, where = _activations(graph, strategy, programs, shapes, not training.inference, op_cache)
-    blocks = tuple(_blocks(program) for program in programs)
-    once = strategy.micro_batches > 1 and strategy.scatter == "once"
-    key = ("state", tuple(shapes), blocks, tuple(strategy.mesh.items()), once, training)
-    weights, gradients, states = op_cache.once(
-        graph, key, lambda: _state(strategy, programs, training)
-    )
+    keeps = not training.inference
+    chunks = [stage_peaks(graph, strategy, program, keeps, op_cache) for program in programs]
+    weights = [weight for program in programs for weight in program.weights.values()]
+    gradients = _gradients_bytes(strategy, programs, weights)
     if strategy.devices == 1 and strategy.micro_batches == 1 and not training.precision.half:
-        peak, gradients, where = _anew(graph, strategy, programs[0], shapes[0], training, op_cache)
+        # Plain PyTorch on one GPU allocates its gradients in each step: ``zero_grad`` frees them. Wrappers
+        # and frameworks keep buffers.
+        (chunk,) = chunks
+        peak, gradients = chunk.with_gradients
+        where = chunk.op_at(chunk.backward_at)
+        if chunk.forward > peak + gradients:
+            peak, gradients, where = chunk.forward, 0.0, chunk.op_at(chunk.forward_at)
+    else:
+        peak, where = _activations(strategy, programs, chunks, training.inference)
     return Memory(
         programs[0].stage,
-        weights,
-        gradients,
-        states,
+        sum(_kept(weight, 3) for weight in weights) + _gathered(programs),
+        training.gradient_bytes(gradients),
+        sum(training.state_bytes(_kept(weight, 1)) for weight in weights),
         activations_bytes=peak,
         at_op=where,
         communication_bytes=communicator_bytes * _communicators(strategy),
-    )
-
-
-def _blocks(program: StageProgram) -> Hashable:
-    """The block of each op of a stage (a block is gathered as a whole), and its level of ZeRO."""
-    numbers: dict[str, int] = {}
-    return tuple((numbers.setdefault(item.unit, len(numbers)), item.zero) for item in program.items)
-
-
-def _state(
-    strategy: Strategy, programs: list[StageProgram], training: TrainingSetup
-) -> tuple[float, float, float]:
-    """Bytes of weights, gradients and optimizer state."""
-    weights = [weight for program in programs for weight in program.weights.values()]
-    return (
-        sum(_kept(weight, 3) for weight in weights) + _gathered(programs),
-        training.gradient_bytes(_gradients_bytes(strategy, programs, weights)),
-        sum(training.state_bytes(_kept(weight, 1)) for weight in weights),
     )
 
 
@@ -253,12 +204,6 @@ def share_of_memory(memory: list[Memory], platform: Platform) -> float | None:
     if device.memory_bytes is None:
         return None
     return (max(m.peak_bytes for m in memory) + device.reserved_bytes) / device.memory_bytes
-
-
-def exceeds(memory: list[Memory], platform: Platform) -> bool | None:
-    """Whether the devices of some stage have too little memory; ``None`` if their memory is not known."""
-    share = share_of_memory(memory, platform)
-    return None if share is None else share > 1
 
 
 def memory_verdict(

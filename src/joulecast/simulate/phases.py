@@ -1,7 +1,7 @@
 """Phases of a micro-batch on one device: its steps of computing, and the messages between them."""
 
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -82,24 +82,11 @@ class WeightGradient(NamedTuple):
         """The level of ZeRO at which the weight is sharded."""
         return self.sharding.zero
 
-    def at_zero(self, level: int) -> "WeightGradient":
-        """The same gradient at another level of ZeRO."""
-        return self._replace(sharding=self.sharding._replace(zero=level))
-
     @property
     def gathered_after_update(self) -> bool:
         """Whether each device updates only a shard of the weight, and the others need this shard right after
         the update (ZeRO-1)."""
         return self.zero == 1 and self.sharding.axis in self.axes
-
-
-@dataclass
-class WrittenPhases:
-    """Phases of all stages, without gathers of weights. Strategies that differ only in sharding share
-    them."""
-
-    forward: dict[int, Phase] = field(default_factory=dict)
-    backward: dict[int, tuple[Phase, list[WeightGradient]]] = field(default_factory=dict)
 
 
 class Sharding(NamedTuple):
@@ -198,30 +185,39 @@ def buckets_of(
 class Segment:
     """Steps that run one after the other without a break."""
 
-    steps: list[int]
-    needs: list[int] = field(default_factory=list)
-    receives: list[Key] = field(default_factory=list)
+    needs: list[int]
+    receives: list[Key]
     starts: list[int] = field(default_factory=list)
     """Messages that start when the segment ends."""
-    parts: tuple[tuple[Step, float], ...] = ()
+    buckets: list[tuple[int, Bucket]] = field(default_factory=list)
+    """Buckets that are sent when the segment ends, each with its place among all buckets."""
+    parts: list[tuple[Step, float]] = field(default_factory=list)
     """The steps of the segment, and their seconds."""
     seconds: float = 0.0
 
 
-def segments_of(phase: Phase, buckets: list[Bucket], fuse: bool) -> list[Segment]:
-    """Cut a phase at every step that waits for a message, or for which a message waits."""
-    starts: dict[int, list[int]] = {}
+def segments_of(
+    phase: Phase,
+    buckets: Sequence[tuple[int, Bucket]],
+    fuse: bool,
+    seconds_of: Callable[[Step], float],
+) -> list[Segment]:
+    """Cut a phase at every step that waits for a message, or for which a message or a bucket waits."""
+    starts: dict[int, list[int]] = defaultdict(list)
     for number, message in enumerate(phase.messages):
-        starts.setdefault(message.after, []).append(number)
-    ends = {bucket.after for bucket in buckets} | set(starts)
+        starts[message.after].append(number)
+    ready: dict[int, list[tuple[int, Bucket]]] = defaultdict(list)
+    for each in buckets:
+        ready[each[1].after].append(each)
     segments: list[Segment] = []
-    open_segment = False
+    ended = True
     for number, step in enumerate(phase.steps):
-        if not (open_segment and fuse) or step.needs or step.receives:
-            segments.append(Segment([]))
-        segments[-1].steps.append(number)
-        segments[-1].needs += step.needs
-        segments[-1].receives += step.receives
-        segments[-1].starts += starts.get(number, [])
-        open_segment = number not in ends
+        if ended or step.needs or step.receives:
+            segments.append(Segment(step.needs, step.receives))
+        seconds = seconds_of(step)
+        segments[-1].parts.append((step, seconds))
+        segments[-1].seconds += seconds
+        ended = number in starts or number in ready or not fuse
+        if ended:
+            segments[-1].starts, segments[-1].buckets = starts[number], ready[number]
     return segments

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import NamedTuple, get_args
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.costs import Costs, Direction
+from joulecast.graphs.costs import Direction
 from joulecast.graphs.opgraph import Dim, DimKind, Op, OpGraph
-from joulecast.simulate.cost_cache import cached
+from joulecast.simulate.cost_cache import CachedCosts
 from joulecast.simulate.inferred_splits import (
     Placements,
     column_dims,
@@ -163,13 +163,8 @@ def _settle_splits(graph: OpGraph, strategy: Strategy) -> tuple[list[dict[str, s
         given = node.model_dump(
             include={"stage", "recompute", "zero"}, exclude_none=True, exclude_unset=True
         )
-        # Ops under the same nodes share one object; what it was made of is kept, so that ids stay unique.
-        merged: dict[int, tuple[Node, Node]] = {}
         for i in inside:
-            before = settings[i]
-            if id(before) not in merged:
-                merged[id(before)] = before, before.model_copy(update=given)
-            settings[i] = merged[id(before)][1]
+            settings[i] = settings[i].model_copy(update=given)
         for name, child in node.children.items():
             apply(child, f"{path}.{name}" if path else name)
 
@@ -234,25 +229,8 @@ def _check_stages(graph: OpGraph, stages: list[int], count: int) -> None:
         raise JoulecastError(f"strategy: no node is on stage {min(empty)}")
 
 
-def _placed(
-    graph: OpGraph, stages: list[int], splits: list[Split], settings: list[Node]
-) -> list[PlacedOp]:
-    selective = any(setting.recompute == "selective" for setting in settings)
-    cores = attention_cores(graph) if selective else {}
-    placed = []
-    for op, stage, split, setting in zip(graph.ops, stages, splits, settings, strict=True):
-        unit = unit_of(op.module)
-        # Ops before and behind the blocks are not recomputed, as in training frameworks.
-        again = unit if setting.recompute and unit[-1:].isdigit() else ""
-        if setting.recompute == "selective":
-            again = cores.get(op.name, "")
-        zero = setting.zero or 0
-        placed.append(PlacedOp(op, stage, split, unit or op.name, again, zero))
-    return placed
-
-
 def place(
-    graph: OpGraph, strategy: Strategy, costs: Costs, send_s_per_byte: float = 0.0
+    graph: OpGraph, strategy: Strategy, costs: CachedCosts, send_s_per_byte: float = 0.0
 ) -> list[PlacedOp]:
     """Place every op of a graph (at the batch of all replicas of one micro-batch).
 
@@ -266,31 +244,30 @@ def place(
         JoulecastError: the tree has an unknown module, dim or axis; a dim is opaque, or has more parts than
             elements; or stages run against the flow of data. The error names the node of the tree.
     """
-    tree, known = strategy.tree, cached(costs)
-    once, numbers = known.op_cache.once, known.op_cache.numbers(graph)
-    if tree.children or tree.split or tree.stage is not None:
+    numbers = costs.op_cache.numbers(graph)
+    if strategy.is_inferred:
+        settings = [strategy.tree] * len(graph.ops)
+        # What a strategy shards and computes again changes nothing here, nor does what ops cost.
+        splits = costs.op_cache.once(
+            graph,
+            ("split", *strategy.mesh.items(), strategy.sequence_parallel),
+            lambda: _split(graph, strategy, [{} for _ in graph.ops], numbers),
+        )
+    else:
         placements, settings = _settle_splits(graph, strategy)
         splits = _split(graph, strategy, placements, numbers)
-        stages = _cut(graph, strategy, known, send_s_per_byte, splits, settings)
-        return _placed(graph, stages, splits, settings)
-    settings = [tree] * len(graph.ops)
-
-    def split() -> list[Split]:
-        return _split(graph, strategy, [{} for _ in graph.ops], numbers)
-
-    # What a strategy shards and computes again changes nothing here, nor does what ops cost where they split.
-    key = (tuple(strategy.mesh.items()), strategy.sequence_parallel)
-    splits = once(graph, ("split", *key), split)
-
-    def cut() -> list[int]:
-        return _cut(graph, strategy, known, send_s_per_byte, splits, settings)
-
-    stages = once(graph, ("cut", *key, strategy.virtual, send_s_per_byte, known), cut)
-
-    def placed() -> list[PlacedOp]:
-        return _placed(graph, stages, splits, settings)
-
-    return once(graph, ("placed", *key, tuple(stages), tree.recompute, tree.zero), placed)
+    stages = _cut(graph, strategy, costs, send_s_per_byte, splits, settings)
+    selective = any(setting.recompute == "selective" for setting in settings)
+    cores = attention_cores(graph) if selective else {}
+    placed = []
+    for op, stage, split, setting in zip(graph.ops, stages, splits, settings, strict=True):
+        unit = unit_of(op.module)
+        # Ops before and behind the blocks are not recomputed, as in training frameworks.
+        again = unit if setting.recompute and unit[-1:].isdigit() else ""
+        if setting.recompute == "selective":
+            again = cores.get(op.name, "")
+        placed.append(PlacedOp(op, stage, split, unit or op.name, again, setting.zero or 0))
+    return placed
 
 
 def _split(
@@ -329,7 +306,7 @@ def _split(
 def _cut(
     graph: OpGraph,
     strategy: Strategy,
-    costs: Costs,
+    costs: CachedCosts,
     send_s_per_byte: float,
     splits: list[Split],
     settings: list[Node],
@@ -342,23 +319,18 @@ def _cut(
             raise JoulecastError(
                 f"strategy: node `{missing or 'the root'}` has no stage; give all of them one, or none"
             )
-        blocks = cached(costs).op_cache.once(graph, "blocks", lambda: blocks_of(graph))
-        seconds = _seconds_of(graph, splits, costs)
-        stages = cut_stages(graph, blocks, seconds, strategy, send_s_per_byte)
+        blocks = costs.op_cache.once(graph, "blocks", lambda: blocks_of(graph))
+        seconds = {
+            split: sum(
+                costs.cost(graph, split.op, split.parts, direction).seconds
+                for direction in get_args(Direction)
+            )
+            for split in dict.fromkeys(splits)
+        }
+        op_s = [seconds[split] for split in splits]
+        stages = cut_stages(graph, blocks, op_s, strategy, send_s_per_byte)
     else:
         stages = [stage or 0 for stage in numbers]
         _check_stages(graph, stages, strategy.stages)
     _check_parts(splits)
     return stages
-
-
-def _seconds_of(graph: OpGraph, splits: list[Split], costs: Costs) -> list[float]:
-    """Seconds of each op, forward and backward."""
-    known = {
-        split: sum(
-            costs.cost(graph, split.op, split.parts, direction).seconds
-            for direction in get_args(Direction)
-        )
-        for split in dict.fromkeys(splits)
-    }
-    return [known[split] for split in splits]

@@ -189,10 +189,10 @@ class RingTransfers(Transfers):
         usage = self._ring_usage()
         flows: list[Flow] = []
         for number, (kind, group, members) in enumerate(self.specs):
-            nodes = len(np.unique(self.topology.node_of(group)))
+            nodes = self.topology.nodes_of(group)
             ring, ranks = self._ring(group), len(group)
             own = usage[number]
-            price = (alone(own, self.capacity), 1.0, 0.0)
+            price = alone(own, self.capacity), ((1.0, 0.0),)
             flows.append(
                 RingFlow(number, kind, members, own, *price, ring=ring, ranks=ranks, nodes=nodes)
             )
@@ -215,7 +215,7 @@ class RingTransfers(Transfers):
         """Give each flow its own port. Groups of a kind that cross a level above the device divide it."""
         usage: list[dict[int, float]] = []
         for number, (kind, group, _) in enumerate(self.specs):
-            nodes = len(np.unique(self.topology.node_of(group)))
+            nodes = self.topology.nodes_of(group)
             cost = nccl_cost(kind, self._ring(group), len(group), nodes, 0.0)
             sharers = self._sharers(number) if self.sharing else 1.0
             usage.append({len(self.capacity): 1.0})

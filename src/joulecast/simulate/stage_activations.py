@@ -7,24 +7,20 @@ again. Most stages of a pipeline are alike. Stages that are alike are computed o
 
 import math
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from joulecast.graphs.costs import extra_kept, kept_for_backward, part_of
-from joulecast.graphs.opgraph import Op, OpGraph
+from joulecast.graphs.opgraph import OpGraph
 from joulecast.simulate.cost_cache import OpCache
 from joulecast.simulate.placement import PlacedOp
 from joulecast.simulate.program import StageProgram
 from joulecast.simulate.strategy import Strategy
 
 
-def _largest_part(op: Op, name: str, parts: float) -> float:
-    """Number of parts of a dim, as if all parts had the size of the largest one."""
-    size = op.dim(name).size
-    return size / math.ceil(size / parts)
-
-
 def _parts(item: PlacedOp) -> dict[str, float]:
-    return {name: _largest_part(item.op, name, p) for name, p in item.parts.items()}
+    """Number of parts of each split dim, as if all parts had the size of the largest one."""
+    sizes = {name: item.op.dim(name).size for name in item.parts}
+    return {name: sizes[name] / math.ceil(sizes[name] / p) for name, p in item.parts.items()}
 
 
 def _sizes(graph: OpGraph, items: list[PlacedOp], as_written: bool) -> dict[str, float]:
@@ -211,26 +207,28 @@ class _Stage:
 class StagePeaks:
     """Bytes of a stage's activations of one micro-batch."""
 
+    items: list[PlacedOp]
     saved: float
     """Bytes that a forward leaves for its backward."""
     forward: float
     """Most bytes during a forward that starts from nothing."""
-    forward_at: str
-    """The op at the peak of the forward."""
+    forward_at: int
+    """Place of the op at the peak of the forward; -1: before all ops."""
     backward: float
     """Most bytes during a backward that starts with the saved tensors; 0 without a backward."""
-    backward_at: str
+    backward_at: int
     with_gradients: tuple[float, float]
     """Bytes of activations, and of weights whose gradients exist, when both together are largest. They count
     if each step allocates its gradients again."""
 
+    def op_at(self, place: int) -> str:
+        """Name of the op at a place."""
+        return "" if place < 0 else self.items[place].op.name
 
-_Peaks = tuple[float, tuple[float, int], tuple[float, int, tuple[float, float]]]
 
-
-def shape_of(program: StageProgram) -> Hashable:
-    """The shape of a stage: everything that distinguishes it from other stages of a mesh, except names. These
-    are its ops, their splits, and which op reads which tensor."""
+def _shape_of(program: StageProgram) -> Hashable:
+    """Everything that distinguishes a stage from other stages of a mesh, except names: its ops, their splits,
+    and which op reads which tensor."""
     places: dict[str, int] = {}
     found: list[Hashable] = []
     for item in program.items:
@@ -243,12 +241,7 @@ def shape_of(program: StageProgram) -> Hashable:
 
 
 def stage_peaks(
-    graph: OpGraph,
-    strategy: Strategy,
-    program: StageProgram,
-    shape: Hashable,
-    keeps: bool,
-    op_cache: OpCache,
+    graph: OpGraph, strategy: Strategy, program: StageProgram, keeps: bool, op_cache: OpCache
 ) -> StagePeaks:
     """Bytes of the activations of a stage.
 
@@ -256,20 +249,16 @@ def stage_peaks(
         graph: the network, with the batch of a micro-batch.
         strategy: the strategy.
         program: program of the stage.
-        shape: shape of the stage, from :func:`shape_of`.
         keeps: whether there is a backward pass.
-        op_cache: results for other stages.
+        op_cache: results for other stages. Stages of the same shape share a result.
     """
     as_written = strategy.sequence_parallel
 
-    def looked_at() -> _Peaks:
+    def looked_at() -> StagePeaks:
         stage = _Stage(graph, program, keeps, as_written)
+        forward, at = stage.forward_peak()
         backward = stage.backward_peak() if keeps else (0.0, -1, (0.0, 0.0))
-        return stage.saved_bytes, stage.forward_peak(), backward
+        return StagePeaks(program.items, stage.saved_bytes, forward, at, *backward)
 
-    key = (shape, tuple(strategy.mesh.items()), keeps, as_written)
-    saved, forward, backward = op_cache.once(graph, key, looked_at)
-    names = [*(item.op.name for item in program.items), ""]
-    return StagePeaks(
-        saved, forward[0], names[forward[1]], backward[0], names[backward[1]], backward[2]
-    )
+    key = (_shape_of(program), tuple(strategy.mesh.items()), keeps, as_written)
+    return replace(op_cache.once(graph, key, looked_at), items=program.items)

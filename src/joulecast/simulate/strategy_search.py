@@ -25,7 +25,6 @@ from joulecast.simulate.bounds import Least, least_computing, least_time, stage_
 from joulecast.simulate.compiler import Compiler
 from joulecast.simulate.cost_cache import cached
 from joulecast.simulate.memory import (
-    exceeds,
     least_state_bytes,
     memory_verdict,
     share_of_memory,
@@ -131,8 +130,8 @@ def _seconds(step_s: float, computing_s: float) -> float:
 class Ranking:
     """Simulated strategies, the best first, and the strategies that were left out, with reasons.
 
-    The simulations have no timeline. :func:`joulecast.simulate.simulate.simulate` gives a simulation with a
-    timeline.
+    The simulations have no activities. :func:`joulecast.simulate.simulate.simulate` gives a simulation with
+    its activities.
     """
 
     feasible: list[Simulation]
@@ -149,7 +148,6 @@ class Ranking:
 class _Fitting:
     """A strategy that fits in memory."""
 
-    strategy: Strategy
     ready: Prepared
     compiler: Compiler | None = None
     """The compiler, if the lower bound of the step time already contains all messages."""
@@ -212,25 +210,19 @@ class _Search:
     def _bound(self, least: Least) -> float:
         return steady(self.value(least.step_s, least.computing_s))
 
-    def fewest(self, tried: list[Strategy], batch: int) -> _Fitting | None:
+    def fewest(self, tried: list[Strategy], batch: int) -> Prepared | None:
         """The strategy with the fewest micro-batches that fits. More micro-batches never need more memory."""
+
+        def share(ready: Prepared) -> float:
+            return share_of_memory(ready.memory(), self.platform) or 0.0
+
         smallest = self._prepared(tried[-1], batch)
-        memory = smallest.memory(tried[-1])
-        if exceeds(memory, self.platform):
-            share = share_of_memory(memory, self.platform) or 0.0
-            verdict = memory_verdict(memory, self.platform)
-            self.found.too_large[text_of(tried[-1])] = share, verdict
+        if share(smallest) > 1:
+            verdict = memory_verdict(smallest.memory(), self.platform)
+            self.found.too_large[text_of(tried[-1])] = share(smallest), verdict
             return None
-        found, below = _Fitting(tried[-1], smallest), tried[:-1]
-        while below:
-            # The fewest first, as one micro-batch is most often enough; then by halves.
-            place = 0 if len(below) == len(tried) - 1 else (len(below) - 1) // 2
-            ready = self._prepared(below[place], batch)
-            if exceeds(ready.memory(below[place]), self.platform):
-                below = below[place + 1 :]
-            else:
-                found, below = _Fitting(below[place], ready), below[:place]
-        return found
+        fewer = (self._prepared(strategy, batch) for strategy in tried[:-1])
+        return next((ready for ready in fewer if share(ready) <= 1), smallest)
 
     def fitting(self, candidate: StrategyAlternatives) -> Iterator[_Fitting]:
         """The strategy that fits with the fewest micro-batches.
@@ -246,7 +238,7 @@ class _Search:
                 self.found.impossible[text_of(tried[-1])] = str(error)
                 return
             if found is not None:
-                yield found
+                yield _Fitting(found)
                 fewer = [s for s in strategies if s.micro_batches < found.strategy.micro_batches]
                 if not fewer or found.strategy.pipeline > 1:
                     return
@@ -282,7 +274,7 @@ class _Search:
         waiting: list[tuple[float, Place, StrategyAlternatives | _Fitting]] = []
 
         def wait(least: Least, place: Place, each: StrategyAlternatives | _Fitting) -> None:
-            one = each.strategy if isinstance(each, _Fitting) else each.by_micro_batches[0]
+            one = each.ready.strategy if isinstance(each, _Fitting) else each.by_micro_batches[0]
             done.least_s[place] = text_of(one), least.step_s
             heapq.heappush(waiting, (self._bound(least), place, each))
 
@@ -297,21 +289,13 @@ class _Search:
             if isinstance(each, StrategyAlternatives):
                 del done.least_s[at]
                 for one, fits in enumerate(self.fitting(each)):
-                    wait(self._least_of(fits.strategy, each.batch), (at[0], one), fits)
+                    wait(self._least_of(fits.ready.strategy, each.batch), (at[0], one), fits)
             elif each.compiler is None:
-                compiler = compiler_of(each.ready, self.platform, each.strategy, self.assumed)
+                compiler = compiler_of(each.ready, self.assumed)
                 wait(least_time(compiler), at, replace(each, compiler=compiler))
             else:
-                simulation = run_prepared(
-                    each.ready,
-                    self.graph,
-                    self.platform,
-                    each.strategy,
-                    self.assumed,
-                    each.compiler,
-                )
-                each.compiler.forget()
-                done.simulations[at] = simulation.without_timeline()
+                simulation = run_prepared(each.ready, self.assumed, each.compiler)
+                done.simulations[at] = simulation.without_activities()
                 found.add(self.of(simulation))
         return done
 

@@ -8,12 +8,14 @@ through the in ports. Devices are numbered node after node.
 
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise, permutations
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse.csgraph import connected_components
 
 from joulecast.errors import JoulecastError
-from joulecast.runs.platforms import Cluster, Platform
+from joulecast.runs.platforms import Platform
 
 Ints = NDArray[np.int64]
 
@@ -29,19 +31,9 @@ _THROUGH_THE_HOST = 0.5
 
 def _ways(links: Links, places: tuple[int, ...]) -> list[Way]:
     """All rings through the GPUs at these places."""
-    first, found = places[0], []
-
-    def walk(path: tuple[int, ...]) -> None:
-        if len(path) == len(places):
-            if links[path[-1]][first]:
-                found.append(tuple(zip(path, (*path[1:], first), strict=True)))
-            return
-        for place in places:
-            if place not in path and links[path[-1]][place]:
-                walk((*path, place))
-
-    walk((first,))
-    return found
+    first, *others = places
+    ways = (tuple(pairwise((first, *path, first))) for path in permutations(others))
+    return [way for way in ways if all(links[here][there] for here, there in way)]
 
 
 def _most(ways: list[Way], left: dict[tuple[int, int], int], bound: int) -> int:
@@ -63,16 +55,6 @@ def rings(links: Links, places: tuple[int, ...]) -> int:
     return _most(_ways(links, places), left, bound)
 
 
-def _joined(links: Links, places: tuple[int, ...]) -> bool:
-    reached, waiting = {places[0]}, [places[0]]
-    while waiting:
-        here = waiting.pop()
-        new = {there for there in places if links[here][there]} - reached
-        reached |= new
-        waiting += new
-    return len(reached) == len(places)
-
-
 @cache
 def rate_share(links: Links, places: tuple[int, ...]) -> float:
     """Rate of a collective among some GPUs of a node, divided by the rate of all links of a GPU."""
@@ -83,7 +65,8 @@ def rate_share(links: Links, places: tuple[int, ...]) -> float:
     if not count:
         # A tree carries the buffer once each way, a ring all but a part of it twice.
         ranks = len(places)
-        count = 2 * (ranks - 1) / ranks if _joined(links, places) else _THROUGH_THE_HOST
+        parts, _ = connected_components(np.array(links)[np.ix_(places, places)])
+        count = 2 * (ranks - 1) / ranks if parts == 1 else _THROUGH_THE_HOST
     return count / everything
 
 
@@ -120,14 +103,13 @@ class Topology:
     pairs: Links = ()
     """Number of links between each two devices of a node, if no switch joins them."""
 
-    @property
-    def nodes(self) -> int:
-        """Number of nodes of the devices. The last node may be used only in part."""
-        return -(-self.devices // self.devices_per_node)
-
     def node_of(self, devices: Ints) -> Ints:
         """The node of each device."""
         return devices // self.devices_per_node
+
+    def nodes_of(self, devices: Ints) -> int:
+        """Number of nodes on which the devices are."""
+        return len(np.unique(self.node_of(devices)))
 
     def share_of_lines(self, groups: Ints) -> NDArray[np.float64]:
         """Share of a device's lines that each group (a row) can use, if lines join devices directly."""
@@ -233,7 +215,7 @@ def with_links(platform: Platform, rates: dict[str, float]) -> Platform:
     Raises:
         JoulecastError: there is no link of this name, or a rate is not positive.
     """
-    cluster: Cluster = platform.require_cluster()
+    cluster = platform.require_cluster()
     known = {link.name for link in cluster.links}
     for name, rate in rates.items():
         if name not in known:

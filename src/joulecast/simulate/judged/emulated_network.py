@@ -338,8 +338,7 @@ def sum_and_max(simulation: Simulation) -> tuple[float, float]:
     count = simulation.device_mesh.classes.count
     computing, talking = [0.0] * count, [0.0] * count
     capacity = simulation.capacity
-    for timed in simulation.timed_activities():
-        task = timed.activity
+    for task in simulation.activities:
         if task.usage is None:
             computing[task.devices[0]] += task.work
             continue

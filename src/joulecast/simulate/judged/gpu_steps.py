@@ -327,7 +327,7 @@ def simulate_steps(steps: Iterable[GpuStep]) -> pd.DataFrame:
         # A vendor measures the same recipe with every release of its software.
         setting = replace(each, step=each.step.model_copy(update={"step_s": 1.0}))
         if setting not in known:
-            known[setting] = simulated_step(each.step, platform, costs).without_timeline()
+            known[setting] = simulated_step(each.step, platform, costs).without_activities()
         found = known[setting]
         low_s, high_s = found.interval_s or (math.nan, math.nan)
         ops_factor = max(first_factor(found, each.step.step_s), _LEAST_FACTOR)
