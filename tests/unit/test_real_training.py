@@ -90,8 +90,8 @@ def test_no_such_module_is_said(results):
 
 
 def test_a_shape_that_was_not_measured_is_named(results):
-    name = next(c.name for c in results.configurations if c.network == "resnet50")
-    other = results.configuration(name).model_copy(update={"batch": 512})
+    known = next(each for each in results.configurations if each.network == "resnet50")
+    other = known.model_copy(update={"batch": 512})
     with pytest.raises(JoulecastError, match=r"op `conv1`.*was not measured"):
         predict(results, other, calibrations(results), 1.0)
 

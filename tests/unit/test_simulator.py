@@ -13,7 +13,7 @@ from joulecast.graphs.opgraph import DimKind, OpGraph
 from joulecast.runs.platforms import Cluster, Device, Link, Platform, simulated_platform
 from joulecast.simulate.breakdown import Breakdown, breakdowns
 from joulecast.simulate.event_loop import Activity, ActivityGraph, Slowdown, execute
-from joulecast.simulate.judged.emulated_network import GivenCosts, TimedLayer, timed_chain
+from joulecast.simulate.judged.emulated_network import GivenCosts, Layer, timed_chain
 from joulecast.simulate.pipeline_stages import even_cut
 from joulecast.simulate.shared_links import SharedLinks, fair_rates
 from joulecast.simulate.simulate import Assumptions, Simulation, simulate
@@ -53,6 +53,22 @@ def cluster_of(
     )
 
 
+def layer(
+    name: str,
+    forward_s: float,
+    backward_s: float,
+    gradient_bytes: int = 0,
+    activation_bytes: int = 0,
+) -> Layer:
+    return Layer.model_construct(
+        name=name,
+        forward_s=forward_s,
+        backward_s=backward_s,
+        gradient_bytes=gradient_bytes,
+        activation_bytes=activation_bytes,
+    )
+
+
 def chain(
     count: int,
     forward_s: float = 0.01,
@@ -62,7 +78,7 @@ def chain(
     shards: int = 1,
 ) -> OpGraph:
     layers = [
-        TimedLayer(f"layers.{i}", forward_s, backward_s, gradient_bytes, activation_bytes)
+        layer(f"layers.{i}", forward_s, backward_s, gradient_bytes, activation_bytes)
         for i in range(count)
     ]
     return timed_chain("chain", layers, shards)
@@ -110,8 +126,8 @@ def test_interleaving_divides_the_bubble_by_the_chunks(
 @pytest.mark.parametrize(("stages", "micro"), [(2, 4), (4, 4), (4, 13), (8, 16)])
 def test_zero_bubble_leaves_a_third_of_the_bubble(stages: int, micro: int) -> None:
     # Qi et al. 2023, ZB-H1: (p - 1) (F + B - W), where 1F1B has (p - 1) (F + B + W).
-    layers = [TimedLayer(f"layers.{i}", 0.01, 0.02, 0, 0, weights_share=0.5) for i in range(stages)]
-    graph = timed_chain("chain", layers)
+    layers = [layer(f"layers.{i}", 0.01, 0.02) for i in range(stages)]
+    graph = timed_chain("chain", layers, weights_share=0.5)
     steps = [
         run(graph, cluster_of(), f"pp={stages},micro={micro},schedule={schedule}").step_s
         for schedule in ("1f1b", "zb-h1")
@@ -209,9 +225,7 @@ def by_class(simulated: Simulation) -> list[Breakdown]:
 
 def test_gamma_slows_what_overlaps_for_as_long_as_it_does() -> None:
     # Backward of 20 ms meets a transfer of 4 ms: 4 ms of each take 25 % longer, at 1 / 1.25 of the pace.
-    graph = timed_chain(
-        "two", [TimedLayer("a.0", 0.0, 0.02, 0, 0), TimedLayer("a.1", 0.0, 0.01, 100_000, 0)]
-    )
+    graph = timed_chain("two", [layer("a.0", 0.0, 0.02), layer("a.1", 0.0, 0.01, 100_000)])
     step = run(graph, cluster_of(gamma=0.25), "dp=2,bucket=1").step_s
     assert step == pytest.approx(0.01 + 0.02 + 0.25 * 0.004)
 

@@ -39,18 +39,10 @@ def simulate_request(request: SimulateRequest) -> Simulation:
     training, sm_mhz = _training_of(request), None
     if request.power_limit is not None or request.sm_clock is not None:
         costs, sm_mhz = at_clock(costs, request.power_limit, request.sm_clock)
-    simulation = simulate(
-        network_for(request.network, training, request.attention),
-        platform,
-        parse_strategy(request.strategy).check(request.devices),
-        request.batch,
-        costs,
-        Assumptions(
-            mode=request.mode,
-            stragglers=request.stragglers,
-            training=training,
-        ),
-    )
+    graph = network_for(request.network, training, request.attention)
+    strategy = parse_strategy(request.strategy).check(request.devices)
+    assumed = Assumptions(request.mode, request.stragglers, training=training)
+    simulation = simulate(graph, platform, strategy, request.batch, costs, assumed)
     return replace(_with_remark(simulation, costs), sm_mhz=sm_mhz)
 
 
@@ -134,12 +126,11 @@ def platform_and_costs(
     found = with_links(found, dict(links or {}))
     if mode == "proteus":
         return found, proteus_costs(found, precision)
-    costs: Costs
-    if database is None:
-        costs = kernel_costs_of(found, precision) or roofline_of(found, precision)
-    else:
-        fallback = kernel_costs_of(found, precision) or roofline_or_refusal(found, precision)
+    costs: Costs | None = kernel_costs_of(found, precision)
+    if database is not None:
+        fallback = costs or roofline_or_refusal(found, precision)
         costs = MeasuredCosts(read_database(database), fallback, precision)
+    costs = costs or roofline_of(found, precision)
     if measured_steps is None:
         return found, costs
     steps = read_steps(measured_steps)

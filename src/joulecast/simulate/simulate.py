@@ -118,21 +118,17 @@ class Simulation:
     @property
     def interval_s(self) -> tuple[float, float] | None:
         """Ends of the 90 % interval of the step; ``None`` if the error of such steps is not known."""
-        ends = step_interval(self._ends_by_host_s, self.kind, self.cost_sources)
+        ops_s = self.breakdown.computing_s - self.optimizer_s
+        # A fast and a slow host.
+        fast_s, slow_s = (
+            self.step_s + ops_s * (max(1.0, pace * self.host.share) / self.host_stretch - 1)
+            for pace in host_paces()
+        )
+        ends = step_interval((fast_s, slow_s), self.kind, self.cost_sources)
         if ends is None or self.sm_mhz is None:
             return ends
         down, up = (math.hypot(math.log(end / self.step_s), CLOCK_WIDTH) for end in ends)
         return self.step_s * math.exp(-down), self.step_s * math.exp(up)
-
-    @property
-    def _ends_by_host_s(self) -> tuple[float, float]:
-        """Seconds of the step with a fast and with a slow host."""
-        ops_s = self.breakdown.computing_s - self.optimizer_s
-        fast, slow = (
-            self.step_s + ops_s * (max(1.0, pace * self.host.share) / self.host_stretch - 1)
-            for pace in host_paces()
-        )
-        return fast, slow
 
     @property
     def peak_memory_bytes(self) -> float:

@@ -118,29 +118,26 @@ REAL = Experiment(
     typical=mean_of_fastest,
 )
 
+
 Databases = Mapping[tuple[str, int], Database]
 """Databases by network and number of working ranks."""
+
+
+@dataclass(frozen=True)
+class TrainingResults(Measurements[TrainingConfiguration]):
+    """The measurements of real training. ``steps`` also has the number of gradient ``buckets``."""
+
+    parts: pd.DataFrame
+    """``part``, ``network``, ``rank``, ``bytes``, and the same summary as ``collectives``."""
+    databases: Databases
+    """Each from its quietest session."""
+    graphs: dict[str, OpGraph]
+    """Op graphs by network."""
 
 
 def quietest_database(databases: Sequence[Database]) -> Database:
     """The database whose steps took the least time."""
     return min(databases, key=lambda each: sum(step.ops_s for step in each.steps))
-
-
-@dataclass(frozen=True)
-class TrainingResults(Measurements[TrainingConfiguration]):
-    """The measurements of real training. ``steps`` also has the number of gradient ``buckets``.
-
-    Attributes:
-        parts: a table with ``part``, ``network``, ``rank``, ``bytes``, and the same summary as
-            ``collectives``.
-        databases: databases, each from its quietest session.
-        graphs: op graphs by network.
-    """
-
-    parts: pd.DataFrame
-    databases: Databases
-    graphs: dict[str, OpGraph]
 
 
 def _database(folder: Path, network: str, ranks: int, sessions: int) -> Database:
