@@ -46,7 +46,7 @@ def memory(network, strategy, batch=1, precision="bf16", optimizer="adam", atten
     training = training_of(precision, optimizer)
     graph = at_precision(op_graph(network, attention, training.precision.half), training.precision)
     asked = parse_strategy(strategy)
-    return prepare(graph, a_cluster(), asked, batch, Roofline(1e13, 1e12), training).memory()
+    return prepare(graph, a_cluster(), asked, batch, Roofline(1e13, 1e12), training).memory
 
 
 def a_layer(strategy, attention="eager"):
@@ -184,7 +184,7 @@ def test_inference_keeps_nothing() -> None:
     asked = parse_strategy("tp=2")
     training = training_of("fp32", inference=True)
     ready = prepare(graph, a_cluster(), asked, 8, Roofline(1e13, 1e12), training)
-    found = ready.memory()[0]
+    found = ready.memory[0]
     half = sum(t.bytes for t in graph.parameters) / 2
     assert found.weights_bytes == pytest.approx(half, rel=0.02)
     assert found.gradients_bytes == found.optimizer_bytes == 0

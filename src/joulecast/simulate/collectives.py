@@ -123,13 +123,14 @@ def layout_of(
         absent: place along an axis whose dim the tensor does not have: ``copies`` of what is read,
             ``partial`` sums of what is written. A gradient is written, too.
     """
-
-    def place(dim: str | None) -> Place:
+    places: list[tuple[str, Place]] = []
+    for axis in mesh:
+        dim = split.get(axis)
         if dim is None:
-            return "copies"
-        return access.axes.index(dim) if dim in access.axes else absent
-
-    return tuple((axis, place(split.get(axis))) for axis in mesh)
+            places.append((axis, "copies"))
+        else:
+            places.append((axis, access.axes.index(dim) if dim in access.axes else absent))
+    return tuple(places)
 
 
 def whole(layout: Layout) -> Layout:

@@ -197,7 +197,9 @@ class Compiler:
         """Seconds of the optimizer on a device of a class: it updates the shard of the weights whose state
         the device keeps."""
         gradients = [g for plan in self.plans_of(number) for g in plan.program.gradients]
-        kept = sum(g.sharding.bytes / (g.sharding.shards if g.zero else 1) for g in gradients)
+        kept = sum(
+            g.sharding.bytes / (g.sharding.shards if g.sharding.zero else 1) for g in gradients
+        )
         if not (self.training.updates and kept):
             return 0.0
         return self.costs.optimizer(kept, self.training).seconds * self.device_mesh.pace_of(number)
@@ -259,9 +261,11 @@ class _Device:
     def _queue(self, stream: object, activity: int, after: list[int]) -> None:
         """Let a message wait for others, and for the message before it on its stream (first in, first
         out)."""
-        before = self.last_on.get(stream, activity)
-        for earlier in [*after, *([before] if before != activity else [])]:
+        for earlier in after:
             self.activities.wait(activity, earlier)
+        before = self.last_on.get(stream, activity)
+        if before != activity:
+            self.activities.wait(activity, before)
         self.last_on[stream] = activity
 
     def _collective(

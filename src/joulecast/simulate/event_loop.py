@@ -154,22 +154,7 @@ class _Run:
     def _finish(self, activity: int) -> None:
         """End an activity."""
         work = self.activities[activity]
-        self._stop(activity)
         work.end_s = self.now
-        for later in work.successors:
-            if (
-                self.slowdown.whole_activity
-                and work.usage is None
-                and self.activities[later].gradient
-            ):
-                self.queued.setdefault(work.devices[0], set()).add(later)
-            self.waits[later] -= 1
-            if self.waits[later] == 0:
-                self.ready.append(later)
-
-    def _stop(self, activity: int) -> None:
-        """Stop the compute or the flow of an activity."""
-        work = self.activities[activity]
         self.flowing[activity] = False
         self.version[activity] += 1
         if work.usage is None:
@@ -186,6 +171,13 @@ class _Run:
                     # A gather of weights may wait for no compute at all.
                     if device in self.queued:
                         self.queued[device].discard(activity)
+        queues = self.slowdown.whole_activity and work.usage is None
+        for later in work.successors:
+            if queues and self.activities[later].gradient:
+                self.queued.setdefault(work.devices[0], set()).add(later)
+            self.waits[later] -= 1
+            if self.waits[later] == 0:
+                self.ready.append(later)
 
     def _stretch(self, activity: int, slowdown: float) -> None:
         """Make a whole activity longer, once, if it overlaps the other kind at all (the paper's overlap).
@@ -201,22 +193,21 @@ class _Run:
             self.rate[activity] = 0.0
 
     def _set_compute_rate(self, activity: int) -> None:
-        slow = self.overlaps and bool(self.sending.get(self.activities[activity].devices[0]))
-        if not slow:
-            self._set_rate(activity, 1.0)
-        elif self.slowdown.whole_activity:
-            self._stretch(activity, self.slowdown.compute)
-            self._set_rate(activity, 1.0)
-        else:
-            self._set_rate(activity, 1 / (1 + self.slowdown.compute))
+        rate = 1.0
+        if self.overlaps and self.sending.get(self.activities[activity].devices[0]):
+            if self.slowdown.whole_activity:
+                self._stretch(activity, self.slowdown.compute)
+            else:
+                rate /= 1 + self.slowdown.compute
+        self._set_rate(activity, rate)
 
     def _set_flow_rate(self, activity: int) -> None:
         work = self.activities[activity]
+        rate = self.fair[activity]
         slow = self.overlaps and work.gradient and not self.slowdown.whole_activity
         if slow and any(device in self.computing for device in work.devices):
-            self._set_rate(activity, self.fair[activity] / (1 + self.slowdown.transfer))
-        else:
-            self._set_rate(activity, self.fair[activity])
+            rate /= 1 + self.slowdown.transfer
+        self._set_rate(activity, rate)
 
     def _settle(self) -> None:
         """Start activities that are ready, and update all rates that changed."""

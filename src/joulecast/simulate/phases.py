@@ -6,10 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from joulecast.graphs.costs import Direction
-from joulecast.graphs.opgraph import Tensor
 from joulecast.simulate.collectives import Kind, Layout
 from joulecast.simulate.placement import PlacedOp
-from joulecast.simulate.strategy import DDP_BUCKET, DDP_FIRST_BUCKET, shards_state
+from joulecast.simulate.strategy import shards_state
 
 Key = tuple[str, Direction, Layout, int, int]
 """Key of a tensor that is sent between stages: tensor, direction, layout, from stage, to stage."""
@@ -59,36 +58,6 @@ class Phase:
         return len(self.messages) - 1
 
 
-class WeightGradient(NamedTuple):
-    """The gradient of a parameter, and the step of the backward pass that completes it."""
-
-    tensor: Tensor
-    axes: tuple[str, ...]
-    """Mesh axes along which the gradient is a partial sum."""
-    after: int
-    unit: str
-    sharding: "Sharding"
-    """Sharding of the weight."""
-    share: float = 1.0
-    """Bytes of the gradient over the bytes of the weight."""
-
-    @property
-    def bytes(self) -> float:
-        """Bytes of the gradient."""
-        return self.share * self.sharding.bytes
-
-    @property
-    def zero(self) -> int:
-        """The level of ZeRO at which the weight is sharded."""
-        return self.sharding.zero
-
-    @property
-    def gathered_after_update(self) -> bool:
-        """Whether each device updates only a shard of the weight, and the others need this shard right after
-        the update (ZeRO-1)."""
-        return self.zero == 1 and self.sharding.axis in self.axes
-
-
 class Sharding(NamedTuple):
     """How the training state of a weight is divided over replicas."""
 
@@ -98,6 +67,25 @@ class Sharding(NamedTuple):
     axis: str
     """Mesh axis of the shards, or two axes joined by ``+``; empty: there are no shards."""
     shards: int
+
+
+class WeightGradient(NamedTuple):
+    """The gradient of a parameter, and the step of the backward pass that completes it."""
+
+    parameter: str
+    bytes: float
+    axes: tuple[str, ...]
+    """Mesh axes along which the gradient is a partial sum."""
+    after: int
+    unit: str
+    sharding: Sharding
+    """Sharding of the weight."""
+
+    @property
+    def gathered_after_update(self) -> bool:
+        """Whether each device updates only a shard of the weight, and the others need this shard right after
+        the update (ZeRO-1)."""
+        return self.sharding.zero == 1 and self.sharding.axis in self.axes
 
 
 def reduction(zero: int, axis: str) -> Kind:
@@ -155,9 +143,7 @@ class Bucket:
 
 
 def buckets_of(
-    gradients: list[WeightGradient],
-    least: float | None,
-    usual: tuple[float, float] = (DDP_FIRST_BUCKET, DDP_BUCKET),
+    gradients: list[WeightGradient], least: float | None, usual: tuple[float, float]
 ) -> list[Bucket]:
     """Gradients in buckets, in the order in which the backward pass completes them.
 
@@ -170,8 +156,9 @@ def buckets_of(
     for gradient in gradients:
         if not gradient.axes or not gradient.bytes:
             continue
-        by_unit = least is None and gradient.zero >= 2
-        kind = (gradient.axes, gradient.zero, gradient.unit if by_unit else "")
+        zero = gradient.sharding.zero
+        by_unit = least is None and zero >= 2
+        kind = (gradient.axes, zero, gradient.unit if by_unit else "")
         bucket = filling.setdefault(kind, Bucket(0.0, -1, *kind))
         bucket.bytes += gradient.bytes
         bucket.after = max(bucket.after, gradient.after)

@@ -104,7 +104,7 @@ class StageProgram:
         end, they are sent to each of these stages."""
         messages = []
         for gradient in self.gradients:
-            name = gradient.tensor.name
+            name = gradient.parameter
             stages = {item.stage for item, _ in self._builder.readers[name]}
             for other in sorted(stages - {self.stage}):
                 key: Key = (name, "backward", (), self.stage, other)
@@ -349,14 +349,15 @@ class ProgramBuilder:
             )
             # A weight that several ops share is ready after the last of them.
             gradients.pop(access.tensor, None)
+            sharding = self.sharding(access, item)
             gradients[access.tensor] = WeightGradient(
-                self.graph.tensors[access.tensor],
+                access.tensor,
+                self.gradient_share * sharding.bytes,
                 # Shards are scattered first, so that they are all that travels along the other axes.
                 joined(axes),
                 step,
                 item.unit,
-                self.sharding(access, item),
-                self.gradient_share,
+                sharding,
             )
 
     def _send_back(self, phase: Phase, item: PlacedOp, stage: int, done: dict[str, int]) -> None:

@@ -16,6 +16,7 @@ tensor.
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,7 +27,6 @@ from joulecast.runs.platforms import Cluster, Platform, Ring
 from joulecast.simulate.collectives import Kind, hops_of
 from joulecast.simulate.device_mesh import DeviceMesh, Ints
 from joulecast.simulate.event_loop import Activity
-from joulecast.simulate.shared_links import alone
 from joulecast.simulate.topology import Hops, Topology
 from joulecast.simulate.transfers import Flow, Transfers
 
@@ -42,10 +42,6 @@ _SCORE_PASSES = 6.2
 """Passes over the scores of an attention in the forward. The backward has twice as many."""
 
 
-def _written(graph: OpGraph, op: Op, parts: Parts) -> float:
-    return sum(graph.tensors[access.tensor].bytes * part_of(access, parts) for access in op.writes)
-
-
 @dataclass(frozen=True)
 class ProteusRoofline(Roofline):
     """The roofline with the original's conventions."""
@@ -59,7 +55,8 @@ class ProteusRoofline(Roofline):
         return Cost(seconds + self.launch_s, "roofline")
 
     def _seconds(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> float | None:
-        written = _written(graph, op, parts) / self.bytes_per_s
+        written_bytes = sum(graph.tensors[a.tensor].bytes * part_of(a, parts) for a in op.writes)
+        written = written_bytes / self.bytes_per_s
         if op.kind == "cross_entropy":
             logits = graph.tensors[op.reads[0].tensor].bytes * part_of(op.reads[0], parts)
             return _PASSES[op.kind] * logits / self.bytes_per_s
@@ -98,20 +95,13 @@ def proteus_costs(platform: Platform, precision: str = "fp32") -> ProteusRooflin
     return ProteusRoofline(plain.flops_per_s, plain.bytes_per_s)
 
 
-@dataclass(frozen=True)
-class NcclCost:
+class NcclCost(NamedTuple):
     """Cost of a collective in the communication model of the paper, for NCCL's ring algorithm and its
-    protocol Simple. The constants are NCCL's own.
-
-    ``bandwidth_bytes_per_s`` is the bytes of the collective, divided by its seconds without ``latency_s``.
-    """
+    protocol Simple. The constants are NCCL's own."""
 
     bandwidth_bytes_per_s: float
+    """Bytes of the collective, divided by its seconds without ``latency_s``."""
     latency_s: float
-
-    def seconds(self, size: float) -> float:
-        """Time of a collective of ``size`` bytes."""
-        return self.latency_s + size / self.bandwidth_bytes_per_s
 
 
 _LAUNCH_S = 8.4e-6
@@ -185,16 +175,17 @@ class RingTransfers(Transfers):
         return hops
 
     def priced(self) -> list[Flow]:
-        """All flows. Each flow has its own port."""
-        usage = self._ring_usage()
+        """All flows. Each flow has its own port. Groups of a kind that cross a level above the device divide
+        it."""
         flows: list[Flow] = []
         for number, (kind, group, members) in enumerate(self.specs):
-            nodes = self.topology.nodes_of(group)
-            ring, ranks = self._ring(group), len(group)
-            own = usage[number]
-            price = alone(own, self.capacity), ((1.0, 0.0),)
+            ring, ranks, nodes = self._ring(group), len(group), self.topology.nodes_of(group)
+            rate = nccl_cost(kind, ring, ranks, nodes, 0.0).bandwidth_bytes_per_s
+            rate /= self._sharers(number) if self.sharing else 1.0
+            self.capacity.append(rate)
+            price = {number: 1.0}, rate, ((1.0, 0.0),)
             flows.append(
-                RingFlow(number, kind, members, own, *price, ring=ring, ranks=ranks, nodes=nodes)
+                RingFlow(number, kind, members, *price, ring=ring, ranks=ranks, nodes=nodes)
             )
         return flows
 
@@ -210,17 +201,6 @@ class RingTransfers(Transfers):
         slowest = int(self.topology.levels_crossed(hops).max())
         rates = self.topology.bytes_per_s[: slowest + 1]
         return Ring(bytes_per_s=min(rates), nvlink=self.cluster.links[0].name == "nvlink")
-
-    def _ring_usage(self) -> list[dict[int, float]]:
-        """Give each flow its own port. Groups of a kind that cross a level above the device divide it."""
-        usage: list[dict[int, float]] = []
-        for number, (kind, group, _) in enumerate(self.specs):
-            nodes = self.topology.nodes_of(group)
-            cost = nccl_cost(kind, self._ring(group), len(group), nodes, 0.0)
-            sharers = self._sharers(number) if self.sharing else 1.0
-            usage.append({len(self.capacity): 1.0})
-            self.capacity.append(cost.bandwidth_bytes_per_s / sharers)
-        return usage
 
     def _sharers(self, number: int) -> float:
         """Number of groups of the same kind that cross the same port between units of devices."""

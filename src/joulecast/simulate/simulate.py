@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 from joulecast.errors import JoulecastError
@@ -209,15 +210,14 @@ def _kinds(
     kinds: set[tuple[Kind, str]] = set()
     cuts: set[tuple[int, int]] = set()
     for program in programs:
-        sent = (*program.first_forward.messages, *program.forward.messages)
-        for message in (*sent, *program.backward.messages, *program.tied):
+        phases = (program.first_forward, program.forward, program.backward)
+        for message in (*(m for phase in phases for m in phase.messages), *program.tied):
             if message.key is None:
                 kinds.add((message.kind, message.axis))
             else:
                 cuts.add((message.key[3] % places, message.key[4] % places))
         for gradient in program.gradients:
-            for axis in gradient.axes:
-                kinds.add((reduction(gradient.zero, axis), axis))
+            kinds |= {(reduction(gradient.sharding.zero, axis), axis) for axis in gradient.axes}
             if gradient.gathered_after_update:
                 kinds.add(("all_gather", gradient.sharding.axis))
     return kinds, cuts
@@ -258,6 +258,7 @@ class Prepared:
     training: TrainingSetup
     host: HostPace
 
+    @cached_property
     def memory(self) -> list[Memory]:
         """Memory of each stage's devices."""
         places, cluster = self.strategy.pipeline, self.platform.require_cluster()
@@ -401,7 +402,7 @@ def run_prepared(
         batch=ready.graph.batch * ready.strategy.micro_batches,
         step_s=activities.duration_s,
         breakdown=mean_breakdown(by_class, device_mesh.classes.size),
-        memory=ready.memory(),
+        memory=ready.memory,
         cost_sources=compiler.sources,
         device_mesh=device_mesh,
         activities=activities,

@@ -214,11 +214,11 @@ class _Search:
         """The strategy with the fewest micro-batches that fits. More micro-batches never need more memory."""
 
         def share(ready: Prepared) -> float:
-            return share_of_memory(ready.memory(), self.platform) or 0.0
+            return share_of_memory(ready.memory, self.platform) or 0.0
 
         smallest = self._prepared(tried[-1], batch)
         if share(smallest) > 1:
-            verdict = memory_verdict(smallest.memory(), self.platform)
+            verdict = memory_verdict(smallest.memory, self.platform)
             self.found.too_large[text_of(tried[-1])] = share(smallest), verdict
             return None
         fewer = (self._prepared(strategy, batch) for strategy in tried[:-1])

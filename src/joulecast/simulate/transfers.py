@@ -53,8 +53,10 @@ class Flow:
 
     def activity(self, label: str, size: float, gradient: bool) -> Activity:
         """The transfer of a buffer of ``size`` bytes."""
-        group_s = [latency + size * share / self.group_bytes_per_s for share, latency in self.ways]
-        share, latency = self.ways[group_s.index(min(group_s))]
+        share, latency = self.ways[0]
+        if len(self.ways) > 1:
+            rate = self.group_bytes_per_s
+            share, latency = min(self.ways, key=lambda way: way[1] + size * way[0] / rate)
         return Activity(label, self.members, size * share, self.usage, latency, gradient)
 
     def seconds_alone(self, size: float) -> float:
