@@ -48,12 +48,7 @@ def _ops_s(ready: Prepared, program: StageProgram) -> tuple[float, float]:
 
 
 def least_computing(stages: list[tuple[float, float]], strategy: Strategy) -> Least:
-    """The least time of a step, from the time of computing alone.
-
-    Args:
-        stages: the result of :func:`stage_seconds`.
-        strategy: the strategy, with the number of micro-batches and their order.
-    """
+    """The least time of a step, from the time of computing alone (:func:`stage_seconds`)."""
     # With zero-bubble schedules, gradients of weights may come behind what is passed on.
     passes_back = strategy.schedule != "zb-h1"
     ends, passed_s = [], 0.0

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from joulecast.simulate.event_loop import ActivityGraph
 
-Intervals = list[tuple[float, float]]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -26,31 +26,33 @@ class Breakdown:
     """Seconds in which the device communicates, whether it also computes or not."""
 
 
-def _covered(intervals: Intervals) -> float:
-    """Seconds that are in one or more of the intervals."""
-    if not intervals:
-        return 0.0
-    starts, ends = np.array(intervals).T
+def _covered(starts: Floats, ends: Floats) -> float:
+    """Seconds that are in one or more of some intervals."""
     order = np.argsort(starts, kind="stable")
-    starts, latest = starts[order], np.maximum.accumulate(ends[order])
+    latest = np.maximum.accumulate(ends[order])
     # An interval adds the seconds behind the end of all before it.
-    begins = np.maximum(starts, np.concatenate([[-np.inf], latest[:-1]]))
+    begins = np.maximum(starts[order], np.concatenate([[-np.inf], latest[:-1]]))
     return float(np.maximum(latest - begins, 0.0).sum())
 
 
 def breakdowns(graph: ActivityGraph, classes: int) -> list[Breakdown]:
     """The breakdown of each class of devices, over the whole step."""
-    computing: list[Intervals] = [[] for _ in range(classes)]
-    talking: list[Intervals] = [[] for _ in range(classes)]
-    for activity in graph:
+    computing: list[list[int]] = [[] for _ in range(classes)]
+    talking: list[list[int]] = [[] for _ in range(classes)]
+    for number, activity in enumerate(graph):
         of_kind = computing if activity.usage is None else talking
         for device in activity.devices:
-            of_kind[device].append((activity.start_s, activity.end_s))
+            of_kind[device].append(number)
+    starts = np.array([activity.start_s for activity in graph])
+    ends = np.array([activity.end_s for activity in graph])
     step_s, found = graph.duration_s, []
     for compute, communication in zip(computing, talking, strict=True):
-        computing_s, busy_s = _covered(compute), _covered(compute + communication)
+        computing_s, busy_s, communication_s = (
+            _covered(starts[chosen], ends[chosen]) if chosen else 0.0
+            for chosen in (compute, compute + communication, communication)
+        )
         exposed_s, bubble_s = max(0.0, busy_s - computing_s), max(0.0, step_s - busy_s)
-        found.append(Breakdown(computing_s, exposed_s, bubble_s, _covered(communication)))
+        found.append(Breakdown(computing_s, exposed_s, bubble_s, communication_s))
     return found
 
 

@@ -53,10 +53,7 @@ def step_setting(graph: OpGraph, strategy: Strategy, inference: bool) -> Setting
     """Numbers by which steps are compared: the network's size, the work of a micro-batch, and how the network
     is split.
 
-    Args:
-        graph: the network, with the batch of all replicas of one micro-batch.
-        strategy: says how the network is split.
-        inference: whether the step is only a forward pass.
+    The graph has the batch of all replicas of one micro-batch.
     """
     work = sum(t.elements for t in graph.tensors.values() if t.role == "activation")
     sizes = [strategy.mesh.get(axis, 1) for axis in ("tensor", "pipeline")]
@@ -238,10 +235,7 @@ def step_interval(
     """Ends of the 90 % prediction interval of a step, in seconds; ``None`` if the error of such steps is not
     known.
 
-    Args:
-        ends_s: seconds of the step with a fast and with a slow host.
-        kind: of the step.
-        cost_sources: ops by how their cost is known.
+    ``ends_s`` are the seconds of the step with a fast and with a slow host.
     """
     basis = basis_of(cost_sources)
     if basis == "other":

@@ -84,7 +84,7 @@ class _Run:
     """The state of one execution: the running activities, their rates, and when they end."""
 
     def __init__(self, graph: ActivityGraph, links: SharedLinks, slowdown: Slowdown) -> None:
-        self.activities = graph
+        self.activities = list(graph)
         self.links = links
         self.slowdown = slowdown
         self.overlaps = slowdown.compute > 0 or slowdown.transfer > 0

@@ -85,19 +85,11 @@ def _gathered(programs: list[StageProgram]) -> float:
 
     They are the weights of two blocks (one computes, the next is gathered ahead), and shared weights.
     """
-    blocks = Counter(
-        (program.stage, name)
-        for program in programs
-        for weights in program.gathered.values()
-        for name in weights
-    )
-    shared = {
-        name: weight.bytes
-        for program in programs
-        for weights in program.gathered.values()
-        for name, weight in weights.items()
-        if blocks[program.stage, name] > 1
-    }
+    shared: dict[str, float] = {}
+    for program in programs:
+        blocks = Counter(name for weights in program.gathered.values() for name in weights)
+        for weights in program.gathered.values():
+            shared |= {name: w.bytes for name, w in weights.items() if blocks[name] > 1}
     return 2 * _largest_block(programs, shared) + sum(shared.values())
 
 
@@ -138,11 +130,7 @@ def memory_of(
     largest parts.
 
     Args:
-        graph: the network, with the batch of a micro-batch.
-        strategy: the strategy.
         programs: programs of the stages on these devices. There are several if the schedule is interleaved.
-        training: precision and optimizer, and whether there is a backward.
-        op_cache: results for earlier stages. A stage that is like one of them is not computed again.
         communicator_bytes: bytes of the communication library's buffers for each group of devices.
     """
     keeps = not training.inference
@@ -186,18 +174,6 @@ def least_state_bytes(graph: OpGraph, strategy: Strategy, training: TrainingSetu
     return kept[2] + gradients + training.state_bytes(kept[0])
 
 
-def state_verdict(least_bytes: float, platform: Platform) -> str | None:
-    """Reason why a strategy cannot fit in memory, from the bytes of its state alone; ``None`` if it may
-    fit."""
-    device = platform.require_cluster().device
-    if device.memory_bytes is None or least_bytes + device.reserved_bytes <= device.memory_bytes:
-        return None
-    return (
-        f"out of memory: weights, gradients and optimizer state alone take {least_bytes / 1e9:.1f} GB or "
-        f"more, a device of {platform.name} has {device.memory_bytes / 1e9:.1f}"
-    )
-
-
 def share_of_memory(memory: list[Memory], platform: Platform) -> float | None:
     """The share of its memory that the fullest device needs; ``None`` if its memory is not known."""
     device = platform.require_cluster().device
@@ -212,8 +188,6 @@ def memory_verdict(
     """One line: whether the step fits in memory, and if not, what does not.
 
     Args:
-        memory: of each stage's devices.
-        platform: whose devices they are.
         ends: of the 90 % interval of the fullest device's bytes.
     """
     device = platform.require_cluster().device

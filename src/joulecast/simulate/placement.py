@@ -5,6 +5,7 @@ products are split by columns and rows. Along the pipeline axis, the network is 
 other ops are placed like the tensors that they read.
 """
 
+from collections import defaultdict
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, get_args
@@ -78,17 +79,6 @@ class PlacedOp(NamedTuple):
         return self.split.parts
 
 
-def _split_of(op: Op, placement: Placement, mesh: Mapping[str, int], has_backward: bool) -> Split:
-    parts: dict[str, float] = {}
-    uneven = []
-    for axis, name in placement.items():
-        parts[name] = parts.get(name, 1) * mesh[axis]
-        more = remainder(op.dim(name).size, mesh[axis])
-        if more:
-            uneven.append((axis, more))
-    return Split(op, placement, parts, tuple(uneven), has_backward)
-
-
 def _splits_of(
     graph: OpGraph, placements: Placements, mesh: Mapping[str, int], numbers: Mapping[str, int]
 ) -> list[Split]:
@@ -99,27 +89,26 @@ def _splits_of(
         has_backward = any(access.tensor in graph.trained for access in op.reads)
         key = numbers[op.name], has_backward, *placement.items()
         if key not in known:
-            known[key] = _split_of(op, placement, mesh, has_backward)
+            parts: dict[str, float] = defaultdict(lambda: 1)
+            for axis, name in placement.items():
+                parts[name] *= mesh[axis]
+            more = {
+                axis: remainder(op.dim(name).size, mesh[axis]) for axis, name in placement.items()
+            }
+            uneven = tuple((axis, count) for axis, count in more.items() if count)
+            known[key] = Split(op, placement, dict(parts), uneven, has_backward)
         found.append(known[key])
     return found
 
 
 def _named_dims(graph: OpGraph, op: Op, name: str) -> list[Dim]:
-    exact = [dim for dim in op.dims if dim.name == name]
-    if exact:
-        return exact
-    if name == "batch":
-        return [dim for dim in op.dims if dim.kind is DimKind.BATCH]
-    if op.kind in ("linear", "conv2d", "embedding"):
-        if name == "out":
-            return column_dims(graph, op)[:1]
-        if name == "in":
-            return row_dims(graph, op)[:1]
-    return []
-
-
-def _within(module: str, path: str) -> bool:
-    return not path or module == path or module.startswith(f"{path}.")
+    """The dims of an op that a tree means by a name."""
+    found = [dim for dim in op.dims if dim.name == name]
+    if not found and name == "batch":
+        found = [dim for dim in op.dims if dim.kind is DimKind.BATCH]
+    if not found and name in ("out", "in") and op.kind in ("linear", "conv2d", "embedding"):
+        found = (column_dims if name == "out" else row_dims)(graph, op)[:1]
+    return found
 
 
 def _settle_splits(graph: OpGraph, strategy: Strategy) -> tuple[list[dict[str, str]], list[Node]]:
@@ -128,7 +117,11 @@ def _settle_splits(graph: OpGraph, strategy: Strategy) -> tuple[list[dict[str, s
     settings = [strategy.tree for _ in graph.ops]
 
     def apply(node: Node, path: str) -> None:
-        inside = [i for i, op in enumerate(graph.ops) if _within(op.module, path)]
+        inside = [
+            i
+            for i, op in enumerate(graph.ops)
+            if not path or f"{op.module}.".startswith(f"{path}.")
+        ]
         where = f"strategy: node `{path or 'the root'}`"
         if not inside:
             near = sorted({op.module for op in graph.ops if op.module})[:4]
@@ -136,30 +129,25 @@ def _settle_splits(graph: OpGraph, strategy: Strategy) -> tuple[list[dict[str, s
                 f"{where}: {graph.name} has no such module (as {', '.join(near)}, ...)"
             )
         for name, axis in node.split.items():
+            wrong = None
+            dims = [(i, dim) for i in inside for dim in _named_dims(graph, graph.ops[i], name)]
+            opaque = [(i, dim) for i, dim in dims if dim.kind is DimKind.OPAQUE]
             if axis == "pipeline":
-                raise JoulecastError(
-                    f"{where}: split.{name}: no dim is split along `pipeline`; `stage` places a node on it"
+                wrong = "no dim is split along `pipeline`; `stage` places a node on it"
+            elif axis not in strategy.mesh:
+                wrong = f"the mesh has no axis `{axis}` (it has: {', '.join(strategy.mesh)})"
+            elif opaque:
+                i, dim = opaque[0]
+                wrong = (
+                    f"dim `{dim.name}` of op `{graph.ops[i].name}` is opaque and cannot be split"
                 )
-            if axis not in strategy.mesh:
-                raise JoulecastError(
-                    f"{where}: split.{name}: the mesh has no axis `{axis}` (it has: "
-                    f"{', '.join(strategy.mesh)})"
-                )
-            found = False
-            for i in inside:
-                for dim in _named_dims(graph, graph.ops[i], name):
-                    found = True
-                    if dim.kind is DimKind.OPAQUE:
-                        raise JoulecastError(
-                            f"{where}: split.{name}: dim `{dim.name}` of op `{graph.ops[i].name}` is "
-                            "opaque and cannot be split"
-                        )
-                    placements[i][axis] = dim.name
-            if not found:
-                dims = sorted({d.name for i in inside for d in graph.ops[i].dims})
-                raise JoulecastError(
-                    f"{where}: split.{name}: no op in it has that dim (dims: {', '.join(dims)})"
-                )
+            elif not dims:
+                known = sorted({dim.name for i in inside for dim in graph.ops[i].dims})
+                wrong = f"no op in it has that dim (dims: {', '.join(known)})"
+            if wrong:
+                raise JoulecastError(f"{where}: split.{name}: {wrong}")
+            for i, dim in dims:
+                placements[i][axis] = dim.name
         given = node.model_dump(
             include={"stage", "recompute", "zero"}, exclude_none=True, exclude_unset=True
         )
@@ -234,11 +222,7 @@ def place(
 ) -> list[PlacedOp]:
     """Place every op of a graph (at the batch of all replicas of one micro-batch).
 
-    Args:
-        graph: the network.
-        strategy: settings of its modules.
-        costs: seconds of ops, to cut the network into even stages.
-        send_s_per_byte: seconds that a byte takes between stages, for the same purpose.
+    Costs of ops, and the seconds that a byte takes between stages, are for an even cut into stages.
 
     Raises:
         JoulecastError: the tree has an unknown module, dim or axis; a dim is opaque, or has more parts than

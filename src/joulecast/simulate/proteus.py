@@ -119,8 +119,6 @@ def nccl_cost(kind: Kind, ring: Ring, ranks: int, nodes: int, size: float) -> Nc
     Args:
         kind: kind of collective. ``send`` is priced as a broadcast.
         ring: bus bandwidth and kind of the ring that NCCL would build.
-        ranks: number of ranks in the group.
-        nodes: number of nodes on which the ranks are.
         size: bytes of the collective. (Large all-reduces over several nodes have longer steps.)
     """
     # A broadcast's bytes count a step for each rank, its latency for each rank but one.

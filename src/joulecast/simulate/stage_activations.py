@@ -243,15 +243,8 @@ def _shape_of(program: StageProgram) -> Hashable:
 def stage_peaks(
     graph: OpGraph, strategy: Strategy, program: StageProgram, keeps: bool, op_cache: OpCache
 ) -> StagePeaks:
-    """Bytes of the activations of a stage.
-
-    Args:
-        graph: the network, with the batch of a micro-batch.
-        strategy: the strategy.
-        program: program of the stage.
-        keeps: whether there is a backward pass.
-        op_cache: results for other stages. Stages of the same shape share a result.
-    """
+    """Bytes of the activations of a stage, which keeps them for a backward pass or not. Stages of the same
+    shape share a result."""
     as_written = strategy.sequence_parallel
 
     def looked_at() -> StagePeaks:

@@ -28,7 +28,6 @@ from joulecast.simulate.memory import (
     least_state_bytes,
     memory_verdict,
     share_of_memory,
-    state_verdict,
 )
 from joulecast.simulate.simulate import (
     Assumptions,
@@ -52,19 +51,15 @@ R = TypeVar("R")
 
 
 class Found:
-    """The smallest values so far, shared by all processes of a search.
-
-    Args:
-        top: number of values that are wanted. ``None``: all. Then no value is too large.
-    """
+    """The ``top`` smallest values so far, shared by all processes of a search. ``None``: all values are
+    wanted."""
 
     def __init__(self, top: int | None) -> None:
         self._least = None if top is None else FORKING.Array(c_double, [float("inf")] * top)
 
     @property
     def limit(self) -> float:
-        """The largest of the ``top`` smallest values so far. A strategy with a larger value is not among the
-        best."""
+        """The largest of these values. A strategy with a larger value is not among the best."""
         return float("inf") if self._least is None else float(self._least[-1])
 
     def add(self, value: float) -> None:
@@ -90,13 +85,12 @@ def in_processes(
     work: Callable[[int, int, Found], R], processes: int, top: int | None, parts: int | None = None
 ) -> list[R]:
     """Do the parts of some work in several processes. The next part goes to the process that is free. Returns
-    the results.
+    the results, which must be picklable.
 
     Args:
-        work: a function of three arguments: the number of its part, the number of all parts, and the values
-            that all processes have found so far. Its result must be picklable.
+        work: a function of the number of its part, the number of all parts, and the ``top`` least values that
+            all processes have found so far.
         processes: number of processes. If it is 1, this process does the work.
-        top: number of least values that are wanted.
         parts: number of parts; by default one for each process.
 
     Raises:
@@ -188,10 +182,6 @@ class _Search:
     def _recomputations(self) -> list[Recompute]:
         return recomputations(self.graph, self.assumed.training.inference)
 
-    @property
-    def _memory_bytes(self) -> float | None:
-        return self.platform.require_cluster().device.memory_bytes
-
     def _prepared(self, strategy: Strategy, batch: int) -> Prepared:
         training = self.assumed.training
         return prepare(self.graph, self.platform, strategy, batch, self.costs, training)
@@ -206,9 +196,6 @@ class _Search:
         if key not in self._stages:
             self._stages[key] = stage_seconds(self._prepared(plain, batch))
         return least_computing(self._stages[key], strategy)
-
-    def _bound(self, least: Least) -> float:
-        return steady(self.value(least.step_s, least.computing_s))
 
     def fewest(self, tried: list[Strategy], batch: int) -> Prepared | None:
         """The strategy with the fewest micro-batches that fits. More micro-batches never need more memory."""
@@ -248,9 +235,13 @@ class _Search:
         """The lowest bound of all alternatives; ``None`` if none of them can run or fits in memory."""
         last = candidate.by_micro_batches[-1]
         state = least_state_bytes(self.graph, last, self.assumed.training)
-        verdict = state_verdict(state, self.platform)
-        if verdict is not None:
-            self.found.too_large[text_of(last)] = state / (self._memory_bytes or 1.0), verdict
+        device = self.platform.require_cluster().device
+        if device.memory_bytes and state + device.reserved_bytes > device.memory_bytes:
+            verdict = (
+                f"out of memory: weights, gradients and optimizer state alone take {state / 1e9:.1f} GB or "
+                f"more, a device of {self.platform.name} has {device.memory_bytes / 1e9:.1f}"
+            )
+            self.found.too_large[text_of(last)] = state / device.memory_bytes, verdict
             return None
         try:
             each = [self._least_of(one, candidate.batch) for one in candidate.by_micro_batches]
@@ -259,8 +250,7 @@ class _Search:
             return None
         return Least(min(one.step_s for one in each), min(one.computing_s for one in each))
 
-    def of(self, simulation: Simulation) -> float:
-        """The value by which a simulation is ranked."""
+    def value_of(self, simulation: Simulation) -> float:
         return self.value(simulation.step_s, simulation.breakdown.computing_s)
 
     def simulated(self, number: int, processes: int, found: Found) -> _Outcome:
@@ -276,7 +266,8 @@ class _Search:
         def wait(least: Least, place: Place, each: StrategyAlternatives | _Fitting) -> None:
             one = each.ready.strategy if isinstance(each, _Fitting) else each.by_micro_batches[0]
             done.least_s[place] = text_of(one), least.step_s
-            heapq.heappush(waiting, (self._bound(least), place, each))
+            value = steady(self.value(least.step_s, least.computing_s))
+            heapq.heappush(waiting, (value, place, each))
 
         for place in range(number, len(self.candidates), processes):
             least = self.bounded(self.candidates[place])
@@ -296,7 +287,7 @@ class _Search:
             else:
                 simulation = run_prepared(each.ready, self.assumed, each.compiler)
                 done.simulations[at] = simulation.without_activities()
-                found.add(self.of(simulation))
+                found.add(self.value_of(simulation))
         return done
 
     def best(self, processes: int | None) -> Ranking:
@@ -310,7 +301,7 @@ class _Search:
         # Equals stay in the order in which they were tried: the plainer first.
         ranked = sorted(
             (item for one in outcomes for item in one.simulations.items()),
-            key=lambda item: (steady(self.of(item[1])), item[0]),
+            key=lambda item: (steady(self.value_of(item[1])), item[0]),
         )[:top]
         among = {place for place, _ in ranked}
         too_large = sorted(

@@ -153,8 +153,6 @@ def timed_chain(
     and the gradient of the input is summed over the shards.
 
     Args:
-        name: name of the graph.
-        layers: the layers, in order.
         shards: size of the tensor-parallel group.
         weights_share: share of the backward for the gradients of weights, which a zero-bubble schedule does
             later.

@@ -185,13 +185,9 @@ def platform_of(
     """A platform with calibrated links.
 
     Args:
-        name: name of the platform.
-        device: name of its device.
         links: calibrations of the links, the innermost first. A key has the name of a link and the number
             of devices that it joins (``None``: all). Collectives have the launch and the algorithm of the
             outermost link.
-        devices_per_node: number of devices in a node.
-        overlap_slowdown: gamma.
         nodes: number of nodes; ``None``: any number.
     """
     outermost = list(links.values())[-1]
@@ -222,8 +218,6 @@ def judge_steps(
     """Join the predictions of an experiment's steps with the measurements.
 
     Args:
-        results: results of the experiment.
-        experiment: name of the experiment.
         seconds: predicted seconds of each configuration, by model.
         basis: the data that the models saw.
         fitted: configurations that the models also saw. Their ``split`` is ``in-sample``.
