@@ -64,11 +64,10 @@ def _on_gpus(platform: Platform, gpus: int) -> Platform:
     """A platform with some of the GPUs of each node, and their share of the network cards."""
     cluster = platform.require_cluster()
     inner, outer = cluster.links
-    share = gpus / cluster.devices_per_node
-    links = [outer.model_copy(update={"bytes_per_s": (outer.bytes_per_s or 0) * share})]
-    if gpus > 1:
-        links.insert(0, inner.model_copy(update={"joins": gpus}))
-    return _changed(platform, devices_per_node=gpus, links=tuple(links))
+    rate = (outer.bytes_per_s or 0) * gpus / cluster.devices_per_node
+    within = (inner.model_copy(update={"joins": gpus}),) if gpus > 1 else ()
+    links = (*within, outer.model_copy(update={"bytes_per_s": rate}))
+    return _changed(platform, devices_per_node=gpus, links=links)
 
 
 def simulated_seconds(platform: Platform, test: CollectiveTest) -> Floats:
@@ -150,15 +149,6 @@ def _ratios(platform: Platform, tests: Sequence[CollectiveTest]) -> Floats:
     return ratios
 
 
-def _with_facts(platform: Platform, level: int, facts: dict[str, float]) -> Platform:
-    """The platform with facts of a link, or of the cluster."""
-    links = list(platform.require_cluster().links)
-    own = {name: value for name, value in facts.items() if name in Link.model_fields}
-    links[level] = links[level].model_copy(update=own)
-    others = {name: value for name, value in facts.items() if name not in own}
-    return _changed(platform, links=tuple(links), **others)
-
-
 def _fitted(
     platform: Platform, tests: Sequence[CollectiveTest], level: int, names: Sequence[str]
 ) -> Platform:
@@ -166,13 +156,17 @@ def _fitted(
     if not tests:
         return platform
     cluster = platform.require_cluster()
-    known = cluster.model_dump() | cluster.links[level].model_dump()
+    link = cluster.links[level]
+    known = cluster.model_dump() | link.model_dump()
 
     def there(logarithm: float) -> Platform:
-        factor = math.exp(logarithm)
-        return _with_facts(
-            platform, level, {name: factor * (known[name] or _LEAST_S) for name in names}
+        facts = {name: math.exp(logarithm) * (known[name] or _LEAST_S) for name in names}
+        links = list(cluster.links)
+        links[level] = link.model_copy(
+            update={name: value for name, value in facts.items() if name in Link.model_fields}
         )
+        of_cluster = {name: value for name, value in facts.items() if name not in Link.model_fields}
+        return _changed(platform, links=tuple(links), **of_cluster)
 
     def off(logarithm: float) -> Floats:
         return np.log(_ratios(there(logarithm), tests))

@@ -1,24 +1,245 @@
 """Memory that a device needs in a step: activations, weights, gradients and optimizer state.
 
-The backward pass needs activations of the forward pass (:mod:`joulecast.simulate.stage_activations`). They
-are kept for every micro-batch that waits for its backward pass. Weights, gradients and optimizer state are
-added. ZeRO says how these are sharded (Rajbhandari et al. 2020).
+An activation lives from the op that makes it to the last op that reads it, forward or backward. With
+recomputation, only the inputs of a block are kept for the backward pass, and one block at a time is computed
+again. Activations are kept for every micro-batch that waits for its backward pass. Most stages of a pipeline
+are alike. Stages that are alike are looked at only once.
+
+Weights, gradients and optimizer state are added. ZeRO says how these are sharded (Rajbhandari et al. 2020).
 """
 
 import math
-from collections import Counter
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Collection, Hashable
+from dataclasses import dataclass, replace
 
-from joulecast.graphs.opgraph import OpGraph
+from joulecast.graphs.costs import Parts, extra_kept, kept_for_backward, part_of
+from joulecast.graphs.opgraph import Access, OpGraph
 from joulecast.graphs.precision import TrainingSetup
 from joulecast.runs.platforms import Platform
 from joulecast.simulate.cost_cache import OpCache
 from joulecast.simulate.phases import Sharding
+from joulecast.simulate.placement import PlacedOp
 from joulecast.simulate.program import StageProgram
 from joulecast.simulate.schedules import device_order
-from joulecast.simulate.stage_activations import StagePeaks, stage_peaks
 from joulecast.simulate.strategy import Strategy
+
+
+def _parts(item: PlacedOp) -> dict[str, float]:
+    """Number of parts of each split dim, as if all parts had the size of the largest one."""
+    sizes = {name: item.op.dim(name).size for name in item.parts}
+    return {name: sizes[name] / math.ceil(sizes[name] / p) for name, p in item.parts.items()}
+
+
+def _kept_by(op: str, number: int = 0) -> str:
+    """Name of the bytes that an op keeps in addition to tensors of the graph."""
+    return f"kept by {op}, {number}"
+
+
+class _Stage:
+    """Activations of a stage: the bytes that a forward leaves, and the peaks of forward and backward.
+
+    A tensor that is gathered for a product is held whole, or with ``as_written`` as a shard.
+    """
+
+    def __init__(
+        self, graph: OpGraph, items: list[PlacedOp], keeps: bool, as_written: bool
+    ) -> None:
+        self.items = items
+        self.sizes: dict[str, float] = {}
+        """Bytes that a device holds of each activation that its stage reads or writes."""
+        self.gathered: list[float] = []
+        """Bytes that each op gathers from shards, and drops when it is done."""
+        self.weights: list[float] = []
+        """Bytes of the weights whose gradients exist from the backward of each op on."""
+        self.last_read = {
+            a.tensor: place for place, item in enumerate(items) for a in item.op.reads
+        }
+        self.keepers: dict[str, list[int]] = defaultdict(list)
+        """Ops whose backward needs each tensor, in the order of the forward."""
+        self.cached: set[str] = set()
+        """Copies of weights that autocast made. It holds them until the end of the forward."""
+        self.made: set[str] = set()
+        self.makes: list[list[str]] = []
+        """Tensors that each op makes: its output, and whatever else it keeps for the backward."""
+        self.units: dict[str, list[int]] = defaultdict(list)
+        """Ops that are recomputed together."""
+        written = {access.tensor for item in items for access in item.op.writes}
+        every_parts = [_parts(item) for item in items]
+
+        def bytes_of(access: Access, parts: Parts) -> float:
+            return graph.tensors[access.tensor].bytes * part_of(access, parts)
+
+        for item, parts in zip(items, every_parts, strict=True):
+            reads = [a for a in item.op.reads if not (as_written and a.tensor in written)]
+            for access in (*reads, *item.op.writes):
+                if graph.tensors[access.tensor].role in ("input", "activation"):
+                    size = max(self.sizes.get(access.tensor, 0.0), bytes_of(access, parts))
+                    self.sizes[access.tensor] = size
+        for place, (item, parts) in enumerate(zip(items, every_parts, strict=True)):
+            op = item.op
+            gathered = [a for a in op.reads if a.tensor in self.sizes]
+            self.gathered.append(
+                sum(max(0.0, bytes_of(a, parts) - self.sizes[a.tensor]) for a in gathered)
+            )
+            # If there are several readers, the backward of the last one makes the gradient first.
+            begin = [a for a in op.reads if graph.readers[a.tensor][-1] is op]
+            begin = [a for a in begin if graph.tensors[a.tensor].role == "parameter"]
+            self.weights.append(sum(bytes_of(a, parts) for a in begin))
+            makes = [a.tensor for a in op.writes if a.tensor in self.sizes]
+            for access in kept_for_backward(graph, op) if keeps else ():
+                self.keepers[access.tensor].append(place)
+            for number, extra in enumerate(extra_kept(graph, op)):
+                name, tensor = _kept_by(op.name, number), extra.access.tensor
+                if graph.tensors[tensor].role == "parameter":
+                    self.cached.add(name)
+                elif not keeps:
+                    continue
+                share = part_of(extra.access, parts)
+                if as_written and tensor in self.made:
+                    share = min(share, self.sizes[tensor] / graph.tensors[tensor].bytes)
+                self.sizes[name] = extra.bytes * share
+                if keeps:
+                    self.keepers[name] = [place]
+                makes.append(name)
+            self.makes.append(makes)
+            self.made.update(makes)
+            if item.recompute:
+                self.units[item.recompute].append(place)
+        saved = {
+            tensor
+            for tensor, places in self.keepers.items()
+            if any(not items[place].recompute for place in places)
+        }
+        for unit, places in self.units.items() if keeps else ():
+            saved |= {a.tensor for place in places for a in items[place].op.reads} - self._inside(
+                unit
+            )
+        self.saved = {t for t in saved if t in self.sizes}
+        self.saved_bytes = sum(self.sizes[t] for t in self.saved)
+
+    def _inside(self, unit: str) -> set[str]:
+        return {tensor for place in self.units[unit] for tensor in self.makes[place]}
+
+    def forward_peak(self) -> tuple[float, int]:
+        """Most bytes during a forward that starts from nothing, and its op's place; -1: before all ops."""
+        live: set[str] = {t for t in self.sizes if t not in self.made and t in self.last_read}
+        now = sum(self.sizes[t] for t in live)
+        live -= self.saved
+        peak, where = now, -1
+        for place in range(len(self.items)):
+            for tensor in self.makes[place]:
+                # Saved and cached tensors stay. Only the others are looked through below.
+                if tensor not in self.saved and tensor not in self.cached:
+                    live.add(tensor)
+                now += self.sizes[tensor]
+            if now + self.gathered[place] > peak:
+                peak, where = now + self.gathered[place], place
+            done = [t for t in live if self.last_read.get(t, place) <= place]
+            for tensor in done:
+                live.discard(tensor)
+                now -= self.sizes[tensor]
+        return peak, where
+
+    def _freed(self) -> dict[int, list[str]]:
+        """Saved tensors by the op whose backward needs them last. It is the first op that keeps them."""
+        first = {tensor: places[0] for tensor, places in self.keepers.items()}
+        for places in self.units.values():
+            for place in places:
+                for access in self.items[place].op.reads:
+                    first[access.tensor] = min(first.get(access.tensor, place), places[0])
+        freed: dict[int, list[str]] = defaultdict(list)
+        for tensor in self.saved:
+            freed[first[tensor]].append(tensor)
+        return freed
+
+    def backward_peak(self) -> tuple[float, int, tuple[float, float]]:
+        """Most bytes during a backward that starts with the saved tensors, the op, and ``with_gradients``."""
+        now = self.saved_bytes
+        freed = self._freed()
+        gradients = of_weights = 0.0
+        held: dict[str, float] = {}
+        unit, again = "", 0.0
+        peak, where, both = now, -1, (now, 0.0)
+        for place in range(len(self.items) - 1, -1, -1):
+            item = self.items[place]
+            if item.recompute != unit:
+                unit = item.recompute
+                made = self._inside(unit) - self.saved if unit else set()
+                again = sum(self.sizes[t] for t in made if t in self.keepers)
+            for access in item.op.reads:
+                # The gradient of each input. Several readers add to the same gradient.
+                if access.tensor in self.sizes and access.tensor not in held:
+                    held[access.tensor] = self.sizes[access.tensor]
+                    gradients += held[access.tensor]
+            # A gathered tensor is gathered again, and its gradient is whole before it is scattered.
+            total = now + gradients + again + 2 * self.gathered[place]
+            if item.op.kind == "cross_entropy":
+                # The gradient of the shares' logarithms, and that of the logits at their precision.
+                kept, logits = _kept_by(item.op.name), item.op.reads[0].tensor
+                total += self.sizes[kept] + max(0.0, self.sizes[kept] - self.sizes[logits])
+            if total > peak:
+                peak, where = total, place
+            of_weights += self.weights[place]
+            both = max(both, (total, of_weights), key=sum)
+            for access in item.op.writes:
+                gradients -= held.pop(access.tensor, 0.0)
+            now -= sum(self.sizes[t] for t in freed[place])
+        return peak, where, max(both, (0.0, of_weights), key=sum)
+
+
+@dataclass(frozen=True)
+class _StagePeaks:
+    """Bytes of a stage's activations of one micro-batch."""
+
+    items: list[PlacedOp]
+    saved: float
+    """Bytes that a forward leaves for its backward."""
+    forward: float
+    """Most bytes during a forward that starts from nothing."""
+    forward_at: int
+    """Place of the op at the peak of the forward; -1: before all ops."""
+    backward: float
+    """Most bytes during a backward that starts with the saved tensors; 0 without a backward."""
+    backward_at: int
+    with_gradients: tuple[float, float]
+    """Bytes of activations, and of weights whose gradients exist, when both together are largest. They count
+    if each step allocates its gradients again."""
+
+    def op_at(self, place: int) -> str:
+        """Name of the op at a place."""
+        return "" if place < 0 else self.items[place].op.name
+
+
+def _shape_of(program: StageProgram) -> Hashable:
+    """Everything that distinguishes a stage from other stages of a mesh, except names: its ops, their splits,
+    and which op reads which tensor."""
+    places: dict[str, int] = {}
+    found: list[Hashable] = []
+    for item in program.items:
+        tensors = [
+            places.setdefault(a.tensor, len(places)) for a in (*item.op.reads, *item.op.writes)
+        ]
+        again = places.setdefault(f"again {item.recompute}", len(places)) if item.recompute else -1
+        found.append((item.split, again, *tensors))
+    return tuple(found)
+
+
+def _stage_peaks(
+    graph: OpGraph, strategy: Strategy, program: StageProgram, keeps: bool, op_cache: OpCache
+) -> _StagePeaks:
+    """Bytes of the activations of a stage, which keeps them for a backward pass or not. Stages of the same
+    shape share a result."""
+    as_written = strategy.sequence_parallel
+
+    def looked_at() -> _StagePeaks:
+        stage = _Stage(graph, program.items, keeps, as_written)
+        forward, at = stage.forward_peak()
+        backward = stage.backward_peak() if keeps else (0.0, -1, (0.0, 0.0))
+        return _StagePeaks(program.items, stage.saved_bytes, forward, at, *backward)
+
+    key = (_shape_of(program), tuple(strategy.mesh.items()), keeps, as_written)
+    return replace(op_cache.once(graph, key, looked_at), items=program.items)
 
 
 @dataclass(frozen=True)
@@ -48,7 +269,7 @@ class Memory:
 
 
 def _activations(
-    strategy: Strategy, programs: list[StageProgram], chunks: list[StagePeaks], inference: bool
+    strategy: Strategy, programs: list[StageProgram], chunks: list[_StagePeaks], inference: bool
 ) -> tuple[float, str]:
     """The peak of the activations on a device in bytes, and the op at which it occurs. For inference, it is
     the peak of the forward pass."""
@@ -134,7 +355,7 @@ def memory_of(
         communicator_bytes: bytes of the communication library's buffers for each group of devices.
     """
     keeps = not training.inference
-    chunks = [stage_peaks(graph, strategy, program, keeps, op_cache) for program in programs]
+    chunks = [_stage_peaks(graph, strategy, program, keeps, op_cache) for program in programs]
     weights = [weight for program in programs for weight in program.weights.values()]
     gradients = _gradients_bytes(strategy, programs, weights)
     if strategy.devices == 1 and strategy.micro_batches == 1 and not training.precision.half:

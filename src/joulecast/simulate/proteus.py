@@ -15,7 +15,7 @@ tensor.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -161,16 +161,13 @@ class RingTransfers(Transfers):
     ) -> None:
         self.sharing = sharing
         around_rings = cluster.model_copy(update={"collective_algorithm": "ring"})
-        super().__init__(device_mesh, topology, around_rings, kinds, cuts)
+        # The rings in the platform's file already contain the rates of lines between devices.
+        super().__init__(device_mesh, replace(topology, pairs=()), around_rings, kinds, cuts)
 
     @property
     def seen_by(self) -> Ints:
         """All devices count, because groups share ports for which no class stands."""
         return np.arange(self.topology.devices)
-
-    def over_lines(self, hops: Hops, groups: Ints, flows: Ints) -> Hops:
-        """The hops, unchanged: the rings in the platform's file already contain the rates of lines."""
-        return hops
 
     def priced(self) -> list[Flow]:
         """All flows. Each flow has its own port. Groups of a kind that cross a level above the device divide

@@ -12,6 +12,7 @@ placements by mesh axis are those of GSPMD).
 
 import math
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -160,60 +161,52 @@ class Strategy(BaseModel):
             JoulecastError: the product of the sizes is not the number of devices, or the schedule does not
                 fit.
         """
+        wrong = self._wrong(devices)
+        if wrong:
+            raise JoulecastError(f"strategy: {wrong}")
+        return self
+
+    def _wrong(self, devices: int | None) -> str | None:
+        schedule, virtual, pipeline = self.schedule, self.virtual, self.pipeline
         for name, size in self.mesh.items():
             if size < 1:
-                raise JoulecastError(f"strategy: mesh.{name}: {size} is below 1")
+                return f"mesh.{name}: {size} is below 1"
         if self.devices > _MOST_DEVICES:
-            raise JoulecastError(
-                f"strategy: its mesh takes {self.devices} devices, more than the {_MOST_DEVICES} that can be "
-                "simulated"
+            return (
+                f"its mesh takes {self.devices} devices; at most {_MOST_DEVICES} can be simulated"
             )
         if devices is not None and devices != self.devices:
             short = {axis: key for key, axis in _AXES.items()}
             sizes = [f"{short.get(a, a)}={size}" for a, size in self.mesh.items() if size > 1]
             product = " x ".join(sizes) or "one device"
-            raise JoulecastError(
-                f"strategy: {product} takes {self.devices} devices, not the {devices} asked for"
-            )
+            return f"{product} takes {self.devices} devices, not the {devices} asked for"
         if self.sequence_parallel and self.mesh.get("tensor", 1) == 1:
-            raise JoulecastError(
-                "strategy: sp splits the sequence over a tensor-parallel group, and there is none; give tp=2 "
-                "or more with it, or leave sp out"
+            return (
+                "sp splits the sequence over a tensor-parallel group, and there is none; give tp=2 or more "
+                "with it, or leave sp out"
             )
         if self.tensor_overlap and not self.sequence_parallel:
-            raise JoulecastError(
-                "strategy: tp-overlap is for what sequence parallelism gathers and scatters; add sp, or "
-                "leave it out"
+            return "tp-overlap is for what sequence parallelism gathers and scatters; add sp, or leave it out"
+        if (schedule == "interleaved") != (virtual > 1) or (virtual > 1 and pipeline == 1):
+            return (
+                f"schedule {schedule} with virtual={virtual} on {pipeline} pipeline stages: `interleaved` "
+                "takes two stages and virtual=2 at least, the others virtual=1"
             )
-        self._check_schedule()
-        return self
-
-    def _check_schedule(self) -> None:
-        if (self.schedule == "interleaved") != (self.virtual > 1) or (
-            self.virtual > 1 and self.pipeline == 1
-        ):
-            raise JoulecastError(
-                f"strategy: schedule {self.schedule} with virtual={self.virtual} on {self.pipeline} pipeline "
-                "stages: `interleaved` takes two stages and virtual=2 at least, the others virtual=1"
+        if schedule == "interleaved" and self.micro_batches % pipeline:
+            return (
+                f"schedule interleaved: micro={self.micro_batches} is no multiple of the pp={pipeline} "
+                "stages; take the next multiple, or schedule=1f1b"
             )
-        if self.schedule == "interleaved" and self.micro_batches % self.pipeline:
-            raise JoulecastError(
-                f"strategy: schedule interleaved: micro={self.micro_batches} is no multiple of the pp="
-                f"{self.pipeline} stages; take the next multiple, or schedule=1f1b"
-            )
-        if not isinstance(self.schedule, tuple):
-            return
-        if len(self.schedule) != self.pipeline or min(self.schedule) < 1:
-            raise JoulecastError(
-                f"strategy: schedule {list(self.schedule)}: one number above 0 for each of the "
-                f"{self.pipeline} stages"
-            )
-        for stage, (here, later) in enumerate(zip(self.schedule, self.schedule[1:], strict=False)):
-            if here < later:
-                raise JoulecastError(
-                    f"strategy: schedule: stage {stage} may have {here} micro-batches under way "
-                    f"and stage {stage + 1} waits for {later}: it would wait for ever"
-                )
+        if isinstance(schedule, tuple):
+            if len(schedule) != pipeline or min(schedule) < 1:
+                return f"schedule {list(schedule)}: one number above 0 for each of the {pipeline} stages"
+            for stage, (here, later) in enumerate(pairwise(schedule)):
+                if here < later:
+                    return (
+                        f"schedule: stage {stage} may have {here} micro-batches under way and stage "
+                        f"{stage + 1} waits for {later}: it would wait for ever"
+                    )
+        return None
 
 
 def gradient_passes(strategy: Strategy) -> float:

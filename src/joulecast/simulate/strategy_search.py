@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from ctypes import c_double
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs, roofline_of
@@ -47,8 +47,6 @@ from joulecast.simulate.strategy_space import (
     recomputing,
 )
 
-R = TypeVar("R")
-
 
 class Found:
     """The ``top`` smallest values so far, shared by all processes of a search. ``None``: all values are
@@ -73,37 +71,13 @@ class Found:
 
 
 _SHARED: list[Any] = []
-"""State for the next forked processes: the function, its number of parts, and the results so far."""
+"""State for the next forked processes: the search, the number of processes, and the values so far."""
 
 
-def _in_this_process(number: int) -> Any:
-    work, parts, found = _SHARED
-    return work(number, parts, found)
-
-
-def in_processes(
-    work: Callable[[int, int, Found], R], processes: int, top: int | None, parts: int | None = None
-) -> list[R]:
-    """Do the parts of some work in several processes. The next part goes to the process that is free. Returns
-    the results, which must be picklable.
-
-    Args:
-        work: a function of the number of its part, the number of all parts, and the ``top`` least values that
-            all processes have found so far.
-        processes: number of processes. If it is 1, this process does the work.
-        parts: number of parts; by default one for each process.
-
-    Raises:
-        JoulecastError: a process was ended from outside, or could not start.
-    """
-    found, parts = Found(top), parts or processes
-    if processes <= 1:
-        return [work(number, parts, found) for number in range(parts)]
-    _SHARED[:] = work, parts, found
-    try:
-        return mapped(_in_this_process, range(parts), processes)
-    finally:
-        _SHARED.clear()
+def _in_this_process(number: int) -> "_Outcome":
+    search, processes, found = _SHARED
+    outcome: _Outcome = search.simulated(number, processes, found)
+    return outcome
 
 
 Value = Callable[[float, float], float]
@@ -297,7 +271,15 @@ class _Search:
             tried = [candidate.by_micro_batches[0] for candidate in self.candidates]
             work = sum(each.pipeline * each.micro_batches for each in tried)
             processes = usable_cores() if top is not None and work >= _WORTH_PROCESSES else 1
-        outcomes = in_processes(self.simulated, processes, top)
+        _SHARED[:] = self, processes, Found(top)
+        try:
+            outcomes = (
+                mapped(_in_this_process, range(processes), processes)
+                if processes > 1
+                else [_in_this_process(0)]
+            )
+        finally:
+            _SHARED.clear()
         # Equals stay in the order in which they were tried: the plainer first.
         ranked = sorted(
             (item for one in outcomes for item in one.simulations.items()),
@@ -343,7 +325,8 @@ def search(
         processes: number of processes that share the work. By default, a large search uses all cores.
 
     Raises:
-        JoulecastError: no strategy divides this batch over these devices.
+        JoulecastError: no strategy divides this batch over these devices; or a process was ended from
+            outside.
     """
     known, assumed = cached(costs or roofline_of(platform)), assumptions or Assumptions()
     inference = assumed.training.inference

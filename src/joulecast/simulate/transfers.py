@@ -127,8 +127,7 @@ class Transfers:
             hops = hops_of(kind, self.algorithm, groups, flows)
         if kind == "all_to_all":
             hops = self._once_a_node(hops, groups)
-        if self.topology.pairs:
-            hops = self.over_lines(hops, groups, flows)
+        hops = self._over_lines(hops, groups, flows)
         self.loads.append(self.topology.load(hops, self.seen_by))
         for row in rows:
             for number in np.unique(class_of[devices[row]]).tolist():
@@ -144,7 +143,7 @@ class Transfers:
         between = self.topology.levels_crossed(hops) > 0
         return replace(hops, weight=hops.weight * np.where(between, met / chosen, 1.0))
 
-    def over_lines(self, hops: Hops, groups: Ints, flows: Ints) -> Hops:
+    def _over_lines(self, hops: Hops, groups: Ints, flows: Ints) -> Hops:
         """The hops, with changed weights: if a hop within a node can use only few lines of the device, it
         takes more of the port.
 
@@ -152,6 +151,8 @@ class Transfers:
         If the groups of a flow have different shares of lines, the smallest share counts for all, because the
         others wait for the slowest group.
         """
+        if not self.topology.pairs:
+            return hops
         shares = np.ones(int(flows.max()) + 1)
         np.minimum.at(shares, flows, self.topology.share_of_lines(groups))
         within = self.topology.levels_crossed(hops) == 0
@@ -210,9 +211,7 @@ class Transfers:
         """Bytes per second of an all-reduce of one group. (If devices are folded, a flow may be several
         groups that share ports.)"""
         hops = hops_of("all_reduce", self.algorithm, group[None], _ONE_FLOW)
-        if self.topology.pairs:
-            hops = self.over_lines(hops, group[None], _ONE_FLOW)
-        load = self.topology.load(hops, group)
+        load = self.topology.load(self._over_lines(hops, group[None], _ONE_FLOW), group)
         return float((self.topology.capacity()[load.port] / load.times).min())
 
     def _port_usage(self) -> list[dict[int, float]]:

@@ -105,7 +105,6 @@ def _neusight(row: Row) -> MeasuredStep | None:
         optimizer="none",
         inference=row["kind"] == "inference",
         step_s=float(row["step_s"]),
-        source="NeuSight",
     )
 
 
@@ -126,7 +125,6 @@ def _vtrain(row: Row) -> MeasuredStep:
         attention="eager",
         optimizer="adam",
         step_s=float(row["step_s"]),
-        source="vTrain",
     )
 
 
@@ -144,7 +142,6 @@ def _llm_foundry(row: Row) -> MeasuredStep | None:
         attention="fused",
         optimizer="adam",
         step_s=float(row["step_s"]),
-        source="llm-foundry",
     )
 
 
@@ -191,7 +188,6 @@ def _plain_pytorch(row: Row) -> MeasuredStep | None:
         # In one of these times the host waits for the GPU, and in the other it does not.
         step_s=min(float(row["step_s"]), float(row["event_step_s"])),
         memory_bytes=float(row["memory_bytes"]),
-        source="joulecast",
     )
 
 
@@ -243,7 +239,6 @@ def _megatron_bridge(row: Row) -> MeasuredStep | None:
         attention="cudnn",
         optimizer="adam",
         step_s=batch * sequence / gpus / float(first["Tokens / sec / GPU"]),
-        source="Megatron-Bridge",
     )
 
 
@@ -429,7 +424,6 @@ def _sailor(row: Row) -> MeasuredStep:
         optimizer="adam",
         step_s=float(row["step_s"]),
         memory_bytes=float(row["memory_bytes"]),
-        source="Sailor",
     )
 
 
