@@ -16,7 +16,6 @@ from typing import NamedTuple
 from joulecast.simulate.compiler import Compiler, TurnWork
 from joulecast.simulate.device_mesh import uneven
 from joulecast.simulate.phases import Bucket, Message, reduction
-from joulecast.simulate.program import StageProgram
 from joulecast.simulate.simulate import Prepared
 from joulecast.simulate.strategy import Strategy, size_along
 
@@ -35,16 +34,15 @@ def stage_seconds(ready: Prepared) -> list[tuple[float, float]]:
     the devices have parts of different sizes."""
     if uneven(ready.placed):
         return [(0.0, 0.0)] * len(ready.programs)
-    return [_ops_s(ready, program) for program in ready.programs]
-
-
-def _ops_s(ready: Prepared, program: StageProgram) -> tuple[float, float]:
-    graph, forward_s, backward_s = ready.graph, 0.0, 0.0
-    for split, count in Counter(item.split for item in program.items).items():
-        forward_s += count * ready.costs.cost(graph, split.op, split.parts, "forward").seconds
-        if split.has_backward and not ready.training.inference:
-            backward_s += count * ready.costs.cost(graph, split.op, split.parts, "backward").seconds
-    return forward_s, backward_s
+    found = []
+    for program in ready.programs:
+        seconds = {"forward": 0.0, "backward": 0.0}
+        for split, count in Counter(item.split for item in program.items).items():
+            for direction in split.directions(ready.training.inference):
+                cost = ready.costs.cost(ready.graph, split.op, split.parts, direction)
+                seconds[direction] += count * cost.seconds
+        found.append((seconds["forward"], seconds["backward"]))
+    return found
 
 
 def least_computing(stages: list[tuple[float, float]], strategy: Strategy) -> Least:

@@ -128,9 +128,7 @@ class Compiler:
             usual = (math.inf, math.inf)
         costs = {}
         for split, count in Counter(item.split for item in program.items).items():
-            trained = split.has_backward and not self.training.inference
-            directions: tuple[Direction, ...] = ("forward", "backward") if trained else ("forward",)
-            for direction in directions:
+            for direction in split.directions(self.training.inference):
                 cost = self._cost_of(split, direction, places)
                 costs[split, direction] = cost
                 self.sources[cost.source] += count

@@ -203,11 +203,6 @@ def host_paces() -> tuple[float, float]:
 StepKind = Literal["one", "several", "experts"]
 """Steps on one device, on several devices, or of a mixture of experts. Their errors differ."""
 
-_RESTS_ON = {
-    "kernels": "description",
-    "calibrated": "calibrated",
-}
-
 
 @cache
 def _judged() -> dict[str, Any]:
@@ -223,10 +218,10 @@ def memory_width(devices: int) -> float:
 
 def basis_of(cost_sources: Mapping[str, int]) -> str:
     """The basis of a simulation's costs: description, calibrated, or other."""
-    known = {_RESTS_ON.get(source, "other") for source in cost_sources if source != "given"}
-    if not known or "other" in known:
+    sources = cost_sources.keys() - {"given"}
+    if not sources or sources - {"kernels", "calibrated"}:
         return "other"
-    return "calibrated" if "calibrated" in known else "description"
+    return "calibrated" if "calibrated" in sources else "description"
 
 
 def step_interval(

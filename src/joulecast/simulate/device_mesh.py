@@ -43,12 +43,7 @@ def summed_by(group: Ints, values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def signatures(group: Ints, colour: Ints) -> Ints:
     """A number for each device that stands for the colours in its group. Two groups with the same colours
-    have the same number.
-
-    Args:
-        group: number of each device's group, from 0 without gaps.
-        colour: colour of each device.
-    """
+    have the same number. Groups are numbered from 0 without gaps."""
     return summed_by(group, scrambled(colour))[group].astype(np.int64)
 
 

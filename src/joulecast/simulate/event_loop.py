@@ -120,15 +120,6 @@ class _Run:
         ends = self.now + max(0.0, self.left[activity]) / rate
         heapq.heappush(self.events, (ends, self.version[activity], activity))
 
-    def _begin(self, activity: int) -> None:
-        self.since[activity] = self.now
-        work = self.activities[activity]
-        work.start_s = self.now
-        if work.usage is not None and work.latency > 0:
-            heapq.heappush(self.events, (self.now + work.latency, 0, activity))
-        else:
-            self._flow(activity)
-
     def _flow(self, activity: int) -> None:
         """Start compute, or the bytes of a transfer. Rates are set after everything has started."""
         work = self.activities[activity]
@@ -192,42 +183,43 @@ class _Run:
             self.left[activity] += slowdown * self.activities[activity].work
             self.rate[activity] = 0.0
 
-    def _set_compute_rate(self, activity: int) -> None:
-        rate = 1.0
-        if self.overlaps and self.sending.get(self.activities[activity].devices[0]):
-            if self.slowdown.whole_activity:
-                self._stretch(activity, self.slowdown.compute)
-            else:
-                rate /= 1 + self.slowdown.compute
-        self._set_rate(activity, rate)
-
-    def _set_flow_rate(self, activity: int) -> None:
-        work = self.activities[activity]
-        rate = self.fair[activity]
-        slow = self.overlaps and work.gradient and not self.slowdown.whole_activity
-        if slow and any(device in self.computing for device in work.devices):
-            rate /= 1 + self.slowdown.transfer
-        self._set_rate(activity, rate)
-
     def _settle(self) -> None:
         """Start activities that are ready, and update all rates that changed."""
         while self.ready:
-            self._begin(self.ready.pop())
+            number = self.ready.pop()
+            activity = self.activities[number]
+            self.since[number] = activity.start_s = self.now
+            if activity.usage is not None and activity.latency > 0:
+                heapq.heappush(self.events, (self.now + activity.latency, 0, number))
+            else:
+                self._flow(number)
         if self.changed_flows:
-            for activity, rate in self.links.rates_around(self.changed_flows).items():
-                self.fair[activity] = rate
-                self.met.add(activity)
+            for number, rate in self.links.rates_around(self.changed_flows).items():
+                self.fair[number] = rate
+                self.met.add(number)
             self.changed_flows.clear()
-        if self.changed_compute:
-            for activity in self.changed_compute:
-                if self.flowing[activity]:
-                    self._set_compute_rate(activity)
-            self.changed_compute.clear()
-        if self.met:
-            for activity in self.met:
-                if self.flowing[activity]:
-                    self._set_flow_rate(activity)
-            self.met.clear()
+        for number in self.changed_compute:
+            if self.flowing[number]:
+                rate = 1.0
+                if self.overlaps and self.sending.get(self.activities[number].devices[0]):
+                    if self.slowdown.whole_activity:
+                        self._stretch(number, self.slowdown.compute)
+                    else:
+                        rate /= 1 + self.slowdown.compute
+                self._set_rate(number, rate)
+        self.changed_compute.clear()
+        slows = self.overlaps and not self.slowdown.whole_activity
+        for number in self.met:
+            if self.flowing[number]:
+                rate, activity = self.fair[number], self.activities[number]
+                if (
+                    slows
+                    and activity.gradient
+                    and not self.computing.keys().isdisjoint(activity.devices)
+                ):
+                    rate /= 1 + self.slowdown.transfer
+                self._set_rate(number, rate)
+        self.met.clear()
 
     def run(self) -> None:
         self.ready = [activity for activity, waits in enumerate(self.waits) if waits == 0]

@@ -16,7 +16,7 @@ to its tensors.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from statistics import median
@@ -145,21 +145,18 @@ def _step_of(record: Path, info: RunInfo, step_s: float, batch: int) -> Measured
     )
 
 
-def _infos(folder: Path) -> Iterator[tuple[Path, RunInfo]]:
-    if (folder / CAMPAIGN_FILE).is_file():
-        yield from ((folder / info.spec.run, info) for info in recorded_infos(folder))
-    else:
-        yield from ((record, read_info(record)) for record in record_folders(folder))
-
-
 def _recorded_steps(folder: Path) -> list[MeasuredStep]:
     """The steps of run records whose networks were captured, or belong to a campaign.
 
     Raises:
         JoulecastError: there are none. The error says what the records lack, and which file to write.
     """
+    if (folder / CAMPAIGN_FILE).is_file():
+        infos = [(folder / info.spec.run, info) for info in recorded_infos(folder)]
+    else:
+        infos = [(record, read_info(record)) for record in record_folders(folder)]
     lines, found = [], []
-    for record, info in _infos(folder):
+    for record, info in infos:
         outcome, batch = info.outcome, info.global_batch_size
         if not outcome.steps or not batch or outcome.work_unit != "samples" or info.left_out:
             continue

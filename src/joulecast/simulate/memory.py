@@ -314,29 +314,9 @@ def _gathered(programs: list[StageProgram]) -> float:
     return 2 * _largest_block(programs, shared) + sum(shared.values())
 
 
-def _gradients_bytes(
-    strategy: Strategy, programs: list[StageProgram], weights: list[Sharding]
-) -> float:
-    """Bytes of gradients: shards and one whole block. If gradients are added up before they are scattered,
-    all of them are whole."""
-    scattered = strategy.micro_batches == 1 or strategy.scatter == "each"
-    if not scattered:
-        return sum(weight.bytes for weight in weights)
-    return sum(_kept(weight, 2) for weight in weights) + _largest_block(programs)
-
-
 def _kept(weight: Sharding, level: int) -> float:
     """Bytes that a device keeps of a tensor of a weight's size. ZeRO shards it from this level on."""
     return weight.bytes / (weight.shards if weight.zero >= level else 1)
-
-
-def _communicators(strategy: Strategy) -> int:
-    """Number of groups in which a device communicates: one for each axis.
-
-    If not only data are split, Megatron's code has two more: all devices, and the devices of one model.
-    """
-    axes = {axis for axis, size in strategy.mesh.items() if size > 1}
-    return len(axes) + (2 if axes - {"data"} else 0)
 
 
 def memory_of(
@@ -357,7 +337,10 @@ def memory_of(
     keeps = not training.inference
     chunks = [_stage_peaks(graph, strategy, program, keeps, op_cache) for program in programs]
     weights = [weight for program in programs for weight in program.weights.values()]
-    gradients = _gradients_bytes(strategy, programs, weights)
+    # Shards and one whole block. If gradients are added up before they are scattered, all are whole.
+    gradients = sum(weight.bytes for weight in weights)
+    if strategy.micro_batches == 1 or strategy.scatter == "each":
+        gradients = sum(_kept(weight, 2) for weight in weights) + _largest_block(programs)
     if strategy.devices == 1 and strategy.micro_batches == 1 and not training.precision.half:
         # Plain PyTorch on one GPU allocates its gradients in each step: ``zero_grad`` frees them. Wrappers
         # and frameworks keep buffers.
@@ -368,6 +351,10 @@ def memory_of(
             peak, gradients, where = chunk.forward, 0.0, chunk.op_at(chunk.forward_at)
     else:
         peak, where = _activations(strategy, programs, chunks, training.inference)
+    # A group for each axis. If not only data are split, Megatron's code has two more: all devices, and the
+    # devices of one model.
+    axes = {axis for axis, size in strategy.mesh.items() if size > 1}
+    groups = len(axes) + (2 if axes - {"data"} else 0)
     return Memory(
         programs[0].stage,
         sum(_kept(weight, 3) for weight in weights) + _gathered(programs),
@@ -375,7 +362,7 @@ def memory_of(
         sum(training.state_bytes(_kept(weight, 1)) for weight in weights),
         activations_bytes=peak,
         at_op=where,
-        communication_bytes=communicator_bytes * _communicators(strategy),
+        communication_bytes=communicator_bytes * groups,
     )
 
 

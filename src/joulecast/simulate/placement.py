@@ -55,6 +55,10 @@ class Split:
     """Axes along which the first places have one more element, and the number of these places."""
     has_backward: bool
 
+    def directions(self, inference: bool) -> tuple[Direction, ...]:
+        """The directions in which the op runs in a step."""
+        return ("forward", "backward") if self.has_backward and not inference else ("forward",)
+
 
 class PlacedOp(NamedTuple):
     """An op, and the part of it that one device computes."""
@@ -199,18 +203,18 @@ def check_heads(placed: list[PlacedOp], size: int) -> None:
 
 def _check_stages(graph: OpGraph, stages: list[int], count: int) -> None:
     stage_of = {op.name: stage for op, stage in zip(graph.ops, stages, strict=True)}
-    for op, stage in zip(graph.ops, stages, strict=True):
+    for op in graph.ops:
+        stage, where = stage_of[op.name], f"strategy: node `{op.module or 'the root'}`"
         if stage >= count:
             raise JoulecastError(
-                f"strategy: node `{op.module or 'the root'}`: stage {stage}, but the "
-                f"mesh has {count} (axis pipeline)"
+                f"{where}: stage {stage}, but the mesh has {count} (axis pipeline)"
             )
         for access in op.reads:
             producer = graph.producer.get(access.tensor)
             if producer is not None and stage_of[producer.name] > stage:
                 raise JoulecastError(
-                    f"strategy: node `{op.module or 'the root'}` is on stage {stage}, but reads "
-                    f"`{access.tensor}` of stage {stage_of[producer.name]}: stages must follow the data"
+                    f"{where} is on stage {stage}, but reads `{access.tensor}` of stage "
+                    f"{stage_of[producer.name]}: stages must follow the data"
                 )
     empty = set(range(count)) - set(stages)
     if empty:

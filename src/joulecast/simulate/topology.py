@@ -127,41 +127,37 @@ class Topology:
         found: NDArray[np.float64] = np.array(shares)[where.reshape(-1)]
         return found
 
-    def _offset(self, level: int) -> int:
-        return sum(2 * -(-self.devices // width) for width in self.widths[:level])
-
     @property
-    def port_count(self) -> int:
-        """Number of ports of all levels. Each direction counts as a port."""
-        return self._offset(len(self.widths))
+    def _counts(self) -> list[int]:
+        """Number of ports of each level. Each direction counts as a port."""
+        return [2 * -(-self.devices // width) for width in self.widths]
 
     def capacity(self) -> NDArray[np.float64]:
         """Bytes/s of every port."""
-        counts = [2 * -(-self.devices // width) for width in self.widths]
-        return np.repeat(np.array(self.bytes_per_s, float), counts)
+        return np.repeat(np.array(self.bytes_per_s, float), self._counts)
 
     def load(self, hops: Hops, seen_by: Ints) -> PortLoad:
         """The load of flows on the ports that their hops cross, summed over the hops of a flow.
 
         Only the ports of the given devices count, and the ports of the units that contain these devices.
         """
-        flows, ports, times = [], [], []
-        for level, width in enumerate(self.widths):
+        flows, ports, times, base = [], [], [], 0
+        for width, count in zip(self.widths, self._counts, strict=True):
             leaves, enters = hops.source // width, hops.target // width
-            seen = np.zeros(-(-self.devices // width), dtype=bool)
+            seen = np.zeros(count // 2, dtype=bool)
             seen[seen_by // width] = True
             crosses = leaves != enters
-            base = self._offset(level)
             for unit, direction in ((leaves, 0), (enters, 1)):
                 counted = np.flatnonzero(crosses & seen[unit])
                 flows.append(hops.flow[counted])
                 ports.append(base + 2 * unit[counted] + direction)
                 times.append(hops.weight[counted])
+            base += count
         flow, port = np.concatenate(flows), np.concatenate(ports)
-        key, where = np.unique(flow * self.port_count + port, return_inverse=True)
+        key, where = np.unique(flow * base + port, return_inverse=True)
         summed = np.zeros(len(key))
         np.add.at(summed, where, np.concatenate(times))
-        return PortLoad(key // self.port_count, key % self.port_count, summed)
+        return PortLoad(key // base, key % base, summed)
 
     def levels_crossed(self, hops: Hops) -> Ints:
         """Outermost level that each hop crosses; -1 if sender and receiver are the same."""

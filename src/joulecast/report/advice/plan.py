@@ -143,9 +143,7 @@ def find_fastest(machine: Machine, devices: int, batch: int) -> Simulation | str
         return why
     assumed = Assumptions(training=machine.training)
     try:
-        ranking = search(
-            machine.graph, machine.platform, devices, batch, machine.known, assumed, 1, processes=1
-        )
+        ranking = search(machine.graph, machine.platform, devices, batch, machine.known, assumed, 1)
     except JoulecastError as error:
         return str(error)
     if ranking.feasible:
