@@ -40,7 +40,6 @@ PALETTES
 # Benchmarks, which are not looked at.
 judged_widths
 judge_memory
-memory_widths
 as_plain
 
 # Keys of the configuration, read as plain data by the rules.

@@ -34,13 +34,13 @@ from joulecast.simulate import correction as interval
 from joulecast.simulate.correction import MeasuredSteps
 from joulecast.simulate.judged import gpu_steps
 from joulecast.simulate.judged.gpu_steps import (
+    LEVEL,
     GpuStep,
     corrected_s,
     judge,
     judge_all_reduces,
     judge_memory,
     judged_widths,
-    memory_widths,
     read_gpu_steps,
 )
 
@@ -269,7 +269,9 @@ def main() -> None:
     print(all_reduces_table(all_reduces).round(1).to_string())
     widths = judged_widths(frame)
     peaks = judge_memory(recorded_folder(Path("recorded/training-steps")))
-    memory = memory_widths(peaks)
+    kinds = np.where(peaks["devices"] == 1, "one", "several")
+    errors = peaks["off"].abs().groupby(kinds).quantile(LEVEL)
+    memory = {str(kind): round(float(width), 3) for kind, width in errors.items()}
     print(widths, memory, peaks.groupby("data")["off"].apply(lambda off: off.abs().mean()))
     if given.write:
         path = Path(interval.__file__).with_name("judged_errors.yaml")

@@ -407,9 +407,7 @@ def test_experts_are_products_and_can_be_divided() -> None:
         ),
     )
     step = simulate(graph, platform, parse_strategy("dp=4,ep=2"), 2)
-    sent = Counter(
-        h.activity.label.split()[0] for h in step.timed_activities() if 0 in h.activity.devices
-    )
+    sent = Counter(h.label.split()[0] for h in step.activities if 0 in h.devices)
     # To the experts and back, forward and backward; what stands between their products stays there.
     assert sent["all_to_all"] == 4
 

@@ -33,7 +33,7 @@ def mixture(strategy: str, batch: int = 2, per_node: int = 4, folded: bool = Tru
 
 def sent(simulation: Simulation, word: str) -> float:
     """Bytes that the first device sends in transfers whose label begins with a word."""
-    tasks = [timed.activity for timed in simulation.timed_activities()]
+    tasks = simulation.activities
     return sum(t.work for t in tasks if t.usage and 0 in t.devices and t.label.startswith(word))
 
 

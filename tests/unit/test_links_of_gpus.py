@@ -79,7 +79,7 @@ def _memory(platform: str, strategy: str) -> float:
     ready = prepare(
         network_for("gpt2-medium", training), find_platform(platform), asked, 8, training=training
     )
-    return max(m.peak_bytes for m in ready.memory(asked))
+    return max(m.peak_bytes for m in ready.memory)
 
 
 def test_each_group_of_devices_takes_buffers() -> None:

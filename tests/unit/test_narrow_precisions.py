@@ -28,7 +28,7 @@ def simulated(strategy: str, network: str = LLAMA, batch: int = 2, **more: str) 
 
 
 def sent(simulation: Simulation, word: str) -> float:
-    tasks = [timed.activity for timed in simulation.timed_activities()]
+    tasks = simulation.activities
     return sum(t.work for t in tasks if t.usage and 0 in t.devices and t.label.startswith(word))
 
 
@@ -107,8 +107,8 @@ def test_a_token_goes_once_to_each_node() -> None:
     def exchange_s(top_k: int, batch: int) -> float:
         network = MIXTURE.replace("top_k=4", f"top_k={top_k}")
         found = simulated("dp=8,ep=8", network, batch, platform="h100-sxm:gpus=4,nics=1x10")
-        timed = found.timed_activities()
-        return sum(t.end_s - t.start_s for t in timed if t.activity.label.startswith("all_to_all"))
+        timed = found.activities
+        return sum(t.end_s - t.start_s for t in timed if t.label.startswith("all_to_all"))
 
     # As many bytes: of four experts on two nodes a token meets both but in one of eight cases.
     assert exchange_s(4, 2) / exchange_s(1, 8) == pytest.approx(2 * (1 - 1 / 16) / 4, rel=0.05)

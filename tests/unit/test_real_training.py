@@ -65,7 +65,7 @@ def test_replicas_with_overlap_have_the_buckets_that_the_simulator_gives_them(re
     for configuration in results.configurations:
         if configuration.is_pipeline:
             continue
-        tasks = predict(results, configuration, found, 1.0).activities.activities
+        tasks = predict(results, configuration, found, 1.0).activities
         buckets = sum(task.label.startswith("gradients") for task in tasks)
         assert buckets == results.steps.buckets[configuration.name], configuration.name
 
@@ -90,8 +90,8 @@ def test_no_such_module_is_said(results):
 
 
 def test_a_shape_that_was_not_measured_is_named(results):
-    name = next(c.name for c in results.configurations if c.network == "resnet50")
-    other = results.configuration(name).model_copy(update={"batch": 512})
+    known = next(each for each in results.configurations if each.network == "resnet50")
+    other = known.model_copy(update={"batch": 512})
     with pytest.raises(JoulecastError, match=r"op `conv1`.*was not measured"):
         predict(results, other, calibrations(results), 1.0)
 

@@ -30,7 +30,7 @@ PARTS = ("computing_s", "exposed_communication_s", "bubble_s", "communication_s"
 
 def counted(simulation: Simulation, device: int = 0) -> Counter[str]:
     """Transfers of a class by the first word of their label."""
-    tasks = [timed.activity for timed in simulation.timed_activities()]
+    tasks = simulation.activities
     return Counter(
         task.label.split()[0] for task in tasks if task.usage is not None and device in task.devices
     )
@@ -118,7 +118,7 @@ def test_selective_recomputation_repeats_the_cores_of_attention() -> None:
 def test_a_tied_embedding_is_gathered_once_a_pass() -> None:
     graph = load("gpt2")
     simulated = simulate(graph, cluster_of(), parse_strategy("dp=4,zero=3"), 1)
-    tasks = [h.activity for h in simulated.timed_activities()]
+    tasks = simulated.activities
     gathered = sum(t.work for t in tasks if t.label.startswith("gather weights"))
     whole = sum(tensor.bytes for tensor in graph.parameters)
     assert gathered == pytest.approx(2 * whole * 3 / 4)
@@ -126,8 +126,8 @@ def test_a_tied_embedding_is_gathered_once_a_pass() -> None:
 
 def test_full_sharding_gathers_the_next_block_before_it_scatters_gradients() -> None:
     simulated = run(chain(4, gradient_bytes=MB), cluster_of(), "dp=4,zero=3")
-    sent = [h for h in simulated.timed_activities() if h.activity.usage is not None]
-    backward = [h.activity.label.split()[0] for h in sorted(sent, key=lambda h: h.start_s)][4:]
+    sent = [h for h in simulated.activities if h.usage is not None]
+    backward = [h.label.split()[0] for h in sorted(sent, key=lambda h: h.start_s)][4:]
     # Each block's gradients follow the weights of the next, asked for when the block began: they queue.
     assert backward == [*["gather"] * 3, "gradients", "gather", *["gradients"] * 3]
     ends = sorted((h.start_s, h.end_s) for h in sent)
@@ -245,8 +245,8 @@ def test_no_step_takes_less_than_its_least_time(
     platform = cluster_of(per_node, inside=2e10, nic=4e9, gamma=gamma)
     assumed = Assumptions(mode=mode, stragglers={strategy.devices - 1: 1.3} if slow else {})
     ready = prepare(graph, platform, strategy, 16, uneven_heads=True)
-    compiler = compiler_of(ready, platform, strategy, assumed)
-    simulated = run_prepared(ready, graph, platform, strategy, assumed)
+    compiler = compiler_of(ready, assumed)
+    simulated = run_prepared(ready, assumed)
     for least in (least_time(compiler), least_computing(stage_seconds(ready), strategy)):
         assert least.step_s <= simulated.step_s * (1 + 1e-9)
         assert least.computing_s <= simulated.breakdown.computing_s * (1 + 1e-9)
@@ -256,7 +256,7 @@ def test_one_micro_batch_through_a_pipeline_takes_its_least_time() -> None:
     graph, platform = chain(4, gradient_bytes=MB, activation_bytes=1000), cluster_of()
     strategy = parse_strategy("pp=4")
     ready = prepare(graph, platform, strategy, 8)
-    least = least_time(compiler_of(ready, platform, strategy, Assumptions()))
+    least = least_time(compiler_of(ready, Assumptions()))
     simulated = simulate(graph, platform, strategy, 8)
     assert least.step_s == pytest.approx(simulated.step_s)
     assert least.computing_s == pytest.approx(simulated.breakdown.computing_s)

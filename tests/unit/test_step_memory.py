@@ -46,7 +46,7 @@ def memory(network, strategy, batch=1, precision="bf16", optimizer="adam", atten
     training = training_of(precision, optimizer)
     graph = at_precision(op_graph(network, attention, training.precision.half), training.precision)
     asked = parse_strategy(strategy)
-    return prepare(graph, a_cluster(), asked, batch, Roofline(1e13, 1e12), training).memory(asked)
+    return prepare(graph, a_cluster(), asked, batch, Roofline(1e13, 1e12), training).memory
 
 
 def a_layer(strategy, attention="eager"):
@@ -138,7 +138,7 @@ def test_gradients_at_fp32_take_18_bytes_a_parameter_and_twice_the_messages() ->
         step = simulate(graph, a_cluster(), asked, 1, costs, assumed)
         state = step.memory[0].state_bytes / parameters
         assert state == pytest.approx(18 if gradients else 16)
-        tasks = (h.activity for h in step.timed_activities())
+        tasks = step.activities
         sent[gradients] = sum(t.work for t in tasks if t.label.startswith("gradients"))
     assert sent["fp32"] == pytest.approx(2 * sent[None])
     assert training_of("bf16", "adam", gradients="fp32").update_bytes(2) == 14 + 16
@@ -184,7 +184,7 @@ def test_inference_keeps_nothing() -> None:
     asked = parse_strategy("tp=2")
     training = training_of("fp32", inference=True)
     ready = prepare(graph, a_cluster(), asked, 8, Roofline(1e13, 1e12), training)
-    found = ready.memory(asked)[0]
+    found = ready.memory[0]
     half = sum(t.bytes for t in graph.parameters) / 2
     assert found.weights_bytes == pytest.approx(half, rel=0.02)
     assert found.gradients_bytes == found.optimizer_bytes == 0

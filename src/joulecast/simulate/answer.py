@@ -14,6 +14,7 @@ from joulecast.graphs.costs import Costs, roofline_of, roofline_or_refusal
 from joulecast.graphs.database import MeasuredCosts, read_database
 from joulecast.graphs.kernel_costs import kernel_costs_of
 from joulecast.graphs.network_graphs import network_for
+from joulecast.graphs.opgraph import OpGraph
 from joulecast.graphs.precision import TrainingSetup, training_of
 from joulecast.runs.platforms import Platform, gpu_in, simulated_platform
 from joulecast.simulate.correction import Corrected
@@ -35,22 +36,13 @@ from joulecast.simulate.topology import with_links
 
 def simulate_request(request: SimulateRequest) -> Simulation:
     """The step that is asked for."""
-    platform, costs = _platform_and_costs_of(request, request.mode)
-    training, sm_mhz = _training_of(request), None
+    graph, training, platform, costs = _asked(request, request.mode)
+    sm_mhz = None
     if request.power_limit is not None or request.sm_clock is not None:
         costs, sm_mhz = at_clock(costs, request.power_limit, request.sm_clock)
-    simulation = simulate(
-        network_for(request.network, training, request.attention),
-        platform,
-        parse_strategy(request.strategy).check(request.devices),
-        request.batch,
-        costs,
-        Assumptions(
-            mode=request.mode,
-            stragglers=request.stragglers,
-            training=training,
-        ),
-    )
+    strategy = parse_strategy(request.strategy).check(request.devices)
+    assumed = Assumptions(request.mode, request.stragglers, training=training)
+    simulation = simulate(graph, platform, strategy, request.batch, costs, assumed)
     return replace(_with_remark(simulation, costs), sm_mhz=sm_mhz)
 
 
@@ -61,9 +53,7 @@ def search_request(request: SearchRequest, value_on: Callable[[Platform], Value 
         value_on: a function that gives, for a platform, the function of a step by which strategies are
             ranked. If it gives ``None``, all strategies are simulated.
     """
-    platform, costs = _platform_and_costs_of(request)
-    training = _training_of(request)
-    graph = network_for(request.network, training, request.attention)
+    graph, training, platform, costs = _asked(request)
     batch = request.global_batch or BATCH_PER_DEVICE * request.devices
     assumed = Assumptions(training=training)
     value = value_on(platform)
@@ -86,14 +76,11 @@ def _with_remark(simulation: Simulation, costs: Costs) -> Simulation:
     return replace(simulation, calibration_remark=remark)
 
 
-def _training_of(request: OnSimulator) -> TrainingSetup:
-    return training_of(request.precision, request.optimizer, request.inference, request.gradients)
-
-
-def _platform_and_costs_of(
+def _asked(
     request: OnSimulator, mode: Literal["default", "proteus"] = "default"
-) -> tuple[Platform, Costs]:
-    return platform_and_costs(
+) -> tuple[OpGraph, TrainingSetup, Platform, Costs]:
+    """Network, training, platform and costs of a request."""
+    platform, costs = platform_and_costs(
         request.platform,
         request.precision,
         links=request.links,
@@ -102,6 +89,11 @@ def _platform_and_costs_of(
         measured_steps=request.calibrate,
         mode=mode,
     )
+    training = training_of(
+        request.precision, request.optimizer, request.inference, request.gradients
+    )
+    graph = network_for(request.network, training, request.attention)
+    return graph, training, platform, costs
 
 
 def platform_and_costs(
@@ -134,12 +126,11 @@ def platform_and_costs(
     found = with_links(found, dict(links or {}))
     if mode == "proteus":
         return found, proteus_costs(found, precision)
-    costs: Costs
-    if database is None:
-        costs = kernel_costs_of(found, precision) or roofline_of(found, precision)
-    else:
-        fallback = kernel_costs_of(found, precision) or roofline_or_refusal(found, precision)
+    costs: Costs | None = kernel_costs_of(found, precision)
+    if database is not None:
+        fallback = costs or roofline_or_refusal(found, precision)
         costs = MeasuredCosts(read_database(database), fallback, precision)
+    costs = costs or roofline_of(found, precision)
     if measured_steps is None:
         return found, costs
     steps = read_steps(measured_steps)

@@ -16,10 +16,8 @@ from typing import NamedTuple
 from joulecast.simulate.compiler import Compiler, TurnWork
 from joulecast.simulate.device_mesh import uneven
 from joulecast.simulate.phases import Bucket, Message, reduction
-from joulecast.simulate.program import StageProgram
 from joulecast.simulate.simulate import Prepared
 from joulecast.simulate.strategy import Strategy, size_along
-from joulecast.simulate.transfers import Flow
 
 
 @dataclass(frozen=True)
@@ -31,31 +29,24 @@ class Least:
     """Seconds that a device computes (mean over devices)."""
 
 
-def _ops_s(ready: Prepared, program: StageProgram) -> tuple[float, float]:
-    """Seconds of a stage's ops in the forward and in the backward of a micro-batch."""
-    graph, forward_s, backward_s = ready.graph, 0.0, 0.0
-    for split, count in Counter(item.split for item in program.items).items():
-        forward_s += count * ready.costs.cost(graph, split.op, split.parts, "forward").seconds
-        if split.has_backward:
-            backward_s += count * ready.costs.cost(graph, split.op, split.parts, "backward").seconds
-    return forward_s, 0.0 if ready.training.inference else backward_s
-
-
 def stage_seconds(ready: Prepared) -> list[tuple[float, float]]:
     """Seconds of each stage's ops, for the forward pass and the backward pass of a micro-batch. They are 0 if
     the devices have parts of different sizes."""
     if uneven(ready.placed):
         return [(0.0, 0.0)] * len(ready.programs)
-    return [_ops_s(ready, program) for program in ready.programs]
+    found = []
+    for program in ready.programs:
+        seconds = {"forward": 0.0, "backward": 0.0}
+        for split, count in Counter(item.split for item in program.items).items():
+            for direction in split.directions(ready.training.inference):
+                cost = ready.costs.cost(ready.graph, split.op, split.parts, direction)
+                seconds[direction] += count * cost.seconds
+        found.append((seconds["forward"], seconds["backward"]))
+    return found
 
 
 def least_computing(stages: list[tuple[float, float]], strategy: Strategy) -> Least:
-    """The least time of a step, from the time of computing alone.
-
-    Args:
-        stages: the result of :func:`stage_seconds`.
-        strategy: the strategy, with the number of micro-batches and their order.
-    """
+    """The least time of a step, from the time of computing alone (:func:`stage_seconds`)."""
     # With zero-bubble schedules, gradients of weights may come behind what is passed on.
     passes_back = strategy.schedule != "zb-h1"
     ends, passed_s = [], 0.0
@@ -65,12 +56,6 @@ def least_computing(stages: list[tuple[float, float]], strategy: Strategy) -> Le
         passed_s += stages[place][0] + passes_back * stages[place][1]
     computing_s = strategy.micro_batches * sum(map(sum, stages)) / strategy.pipeline
     return Least(max(ends), computing_s)
-
-
-def least_seconds(flow: Flow, size: float) -> float:
-    """Seconds of a transfer that shares its ports with no other transfer."""
-    activity = flow.activity("", size, False)
-    return activity.latency + activity.work / flow.bytes_per_s
 
 
 class _Turn(NamedTuple):
@@ -87,24 +72,22 @@ class _Class:
 
     def __init__(self, compiler: Compiler, number: int) -> None:
         self.compiler, self.number, self.transfers = compiler, number, compiler.transfers
-        plans = compiler.plans_of(number)
-        self.device, self.pace = compiler.device_of(number), compiler.device_mesh.pace_of(number)
-        turns = list(compiler.turns(self.device, plans))
-        works = {id(work): work for _, work in turns}
-        counts = Counter(id(work) for _, work in turns)
+        mesh = compiler.device_mesh
+        self.device, self.pace = mesh.stage_of(number), mesh.pace_of(number)
+        turns = list(compiler.turns(number))
         self.first, self.last = turns[0][1], turns[-1][1]
         self.ends_in_backward = turns[-1][0].phase == "backward"
-        self.turns_s = sum(n * self.turn(works[key]).computed_s for key, n in counts.items())
-        buckets = {key: [*work.buckets, *work.afterwards] for key, work in works.items()}
-        self.sums_s = sum(
-            n * sum(self._sum_s(bucket) for _, bucket in buckets[key]) for key, n in counts.items()
-        )
-        update_s = compiler.update_seconds(plans, self.pace)
-        self.update_s = update_s + sum(map(self._message_s, compiler.gathered_after_update(plans)))
-        computing = {
-            key: sum(segment.seconds for segment in work.segments) for key, work in works.items()
-        }
-        self.computing_s = update_s + self.pace * sum(n * computing[k] for k, n in counts.items())
+        self.turns_s = self.sums_s = 0.0
+        updating_s = self.computing_s = compiler.update_seconds(number)
+        gathers = compiler.gathered_after_update(number)
+        self.update_s = updating_s + sum(map(self._message_s, gathers))
+        works = {id(work): work for _, work in turns}
+        for key, count in Counter(id(work) for _, work in turns).items():
+            work = works[key]
+            self.turns_s += count * self.turn(work).computed_s
+            sent = [each for segment in work.segments for each in segment.buckets]
+            self.sums_s += count * sum(self._sum_s(b) for _, b in [*sent, *work.afterwards])
+            self.computing_s += count * self.pace * sum(s.seconds for s in work.segments)
 
     def turn(self, work: TurnWork, begin_s: float = 0.0) -> _Turn:
         """The least time of a turn.
@@ -135,7 +118,7 @@ class _Class:
             now += segment.seconds * self.pace
             for number in segment.starts:
                 start(number)
-            summed += [now + self._sum_s(bucket) for _, bucket in work.sent_behind(segment)]
+            summed += [now + self._sum_s(bucket) for _, bucket in segment.buckets]
         summed += [now + self._sum_s(bucket) for _, bucket in work.afterwards]
         keys = {number: messages[number].key for number in done}
         sent = [done[number] for number, key in keys.items() if key and abs(key[3] - key[4]) == 1]
@@ -146,14 +129,14 @@ class _Class:
             flow = self.transfers.send(self.number, message.key[3], message.key[4])
         else:
             flow = self.transfers.flow(message.kind, message.axis, self.number)
-        return least_seconds(flow, message.bytes)
+        return flow.seconds_alone(message.bytes)
 
     def _sum_s(self, bucket: Bucket) -> float:
         size, seconds = bucket.bytes, 0.0
         for axis in bucket.axes:
             kind = reduction(bucket.zero, axis)
             flow = self.transfers.flow(kind, axis, self.number)
-            seconds += least_seconds(flow, size)
+            seconds += flow.seconds_alone(size)
             if kind == "reduce_scatter":
                 size /= size_along(self.compiler.device_mesh.mesh, axis)
         return seconds

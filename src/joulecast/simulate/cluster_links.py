@@ -25,7 +25,7 @@ from joulecast.runs.files.writing import written_aside
 from joulecast.runs.platforms import Link, Platform, find_platform, gpu_in, gpu_names
 from joulecast.simulate.collectives import Kind
 from joulecast.simulate.device_mesh import build_device_mesh
-from joulecast.simulate.strategy import parse_strategy
+from joulecast.simulate.strategy import Strategy
 from joulecast.simulate.topology import topology_of
 from joulecast.simulate.transfers import Transfers
 
@@ -47,14 +47,12 @@ def collective_seconds(
     """Seconds of a collective among the first devices of a platform, for each size (bytes). Nothing else runs
     on the platform."""
     topology = topology_of(platform, devices)
-    node_of = topology.node_of(np.arange(devices))
-    strategy = parse_strategy(f"dp={devices}")
-    device_mesh = build_device_mesh(strategy, [], node_of, topology.widths, {}, folded=True)
+    strategy = Strategy(mesh={"data": devices})
+    device_mesh = build_device_mesh(strategy, [], topology, {}, folded=True)
     kinds: set[tuple[Kind, str]] = {(kind, "data")}
     transfers = Transfers(device_mesh, topology, platform.require_cluster(), kinds, set())
     flow = transfers.flow(kind, "data", 0)
-    sent = [flow.activity("collective", size, gradient=False) for size in sizes]
-    return [each.latency + each.work / flow.bytes_per_s for each in sent]
+    return [flow.seconds_alone(size) for size in sizes]
 
 
 def _changed(platform: Platform, **facts: Any) -> Platform:
@@ -66,11 +64,10 @@ def _on_gpus(platform: Platform, gpus: int) -> Platform:
     """A platform with some of the GPUs of each node, and their share of the network cards."""
     cluster = platform.require_cluster()
     inner, outer = cluster.links
-    share = gpus / cluster.devices_per_node
-    links = [outer.model_copy(update={"bytes_per_s": (outer.bytes_per_s or 0) * share})]
-    if gpus > 1:
-        links.insert(0, inner.model_copy(update={"joins": gpus}))
-    return _changed(platform, devices_per_node=gpus, links=tuple(links))
+    rate = (outer.bytes_per_s or 0) * gpus / cluster.devices_per_node
+    within = (inner.model_copy(update={"joins": gpus}),) if gpus > 1 else ()
+    links = (*within, outer.model_copy(update={"bytes_per_s": rate}))
+    return _changed(platform, devices_per_node=gpus, links=links)
 
 
 def simulated_seconds(platform: Platform, test: CollectiveTest) -> Floats:
@@ -152,15 +149,6 @@ def _ratios(platform: Platform, tests: Sequence[CollectiveTest]) -> Floats:
     return ratios
 
 
-def _with_facts(platform: Platform, level: int, facts: dict[str, float]) -> Platform:
-    """The platform with facts of a link, or of the cluster."""
-    links = list(platform.require_cluster().links)
-    own = {name: value for name, value in facts.items() if name in Link.model_fields}
-    links[level] = links[level].model_copy(update=own)
-    others = {name: value for name, value in facts.items() if name not in own}
-    return _changed(platform, links=tuple(links), **others)
-
-
 def _fitted(
     platform: Platform, tests: Sequence[CollectiveTest], level: int, names: Sequence[str]
 ) -> Platform:
@@ -168,13 +156,17 @@ def _fitted(
     if not tests:
         return platform
     cluster = platform.require_cluster()
-    known = cluster.model_dump() | cluster.links[level].model_dump()
+    link = cluster.links[level]
+    known = cluster.model_dump() | link.model_dump()
 
     def there(logarithm: float) -> Platform:
-        factor = math.exp(logarithm)
-        return _with_facts(
-            platform, level, {name: factor * (known[name] or _LEAST_S) for name in names}
+        facts = {name: math.exp(logarithm) * (known[name] or _LEAST_S) for name in names}
+        links = list(cluster.links)
+        links[level] = link.model_copy(
+            update={name: value for name, value in facts.items() if name in Link.model_fields}
         )
+        of_cluster = {name: value for name, value in facts.items() if name not in Link.model_fields}
+        return _changed(platform, links=tuple(links), **of_cluster)
 
     def off(logarithm: float) -> Floats:
         return np.log(_ratios(there(logarithm), tests))

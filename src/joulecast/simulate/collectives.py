@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.graphs.opgraph import Access, Op, Tensor
+from joulecast.graphs.opgraph import Access, Tensor
 from joulecast.simulate.topology import Hops
 
 Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
@@ -38,14 +38,9 @@ def allreduce_share(algorithm: Algorithm, ranks: Count) -> Count:
     return 2 * (ranks - 1) / ranks
 
 
-_TREE_RATE = 0.9
-"""Rate of a tree over the rate of a ring (NCCL's own tuning constant)."""
-
-
-def tree_share() -> float:
-    """Bytes that a rank sends in an all-reduce over NCCL's double tree (up and down), divided by the bytes of
-    the buffer."""
-    return 2 / _TREE_RATE
+TREE_SHARE = 2 / 0.9
+"""Bytes that a rank sends in an all-reduce over NCCL's double tree (up and down), divided by the bytes of the
+buffer. A tree has 0.9 of the rate of a ring (NCCL's own tuning constant)."""
 
 
 def tree_steps(ranks: int, nodes: int) -> tuple[float, float]:
@@ -68,22 +63,19 @@ def sent_share(kind: Kind, algorithm: Algorithm, ranks: int) -> float:
     return 1.0 if kind == "send" else (ranks - 1) / ranks
 
 
-def _exchanges(groups: Ints, flow: Ints, shares: list[tuple[int, float]]) -> Hops:
+def _exchanges(groups: Ints, flow: Ints, shares: list[float]) -> Hops:
     """Hops in which each rank exchanges with ranks whose place differs in one bit, a share with each."""
     ranks = groups.shape[1]
-    places = np.arange(ranks)
-    sources, targets, weights = [], [], []
-    for distance, share in shares:
+    places, targets = np.arange(ranks), []
+    for bit in range(len(shares)):
+        partners = places ^ (1 << bit)
         # Places beyond the last power of two fold into the others, as MPICH does.
-        partners = np.where((places ^ distance) < ranks, places ^ distance, places - distance)
-        sources.append(groups)
-        targets.append(groups[:, partners])
-        weights.append(np.full(groups.shape, share))
+        targets.append(groups[:, np.where(partners < ranks, partners, places - (1 << bit))].ravel())
     return Hops(
         np.tile(np.repeat(flow, ranks), len(shares)),
-        np.concatenate([s.ravel() for s in sources]),
-        np.concatenate([t.ravel() for t in targets]),
-        np.concatenate([w.ravel() for w in weights]),
+        np.tile(groups.ravel(), len(shares)),
+        np.concatenate(targets),
+        np.repeat(shares, groups.size),
     )
 
 
@@ -101,12 +93,10 @@ def hops_of(kind: Kind, algorithm: Algorithm, groups: Ints, flow: Ints) -> Hops:
     ranks = groups.shape[1]
     doublings = int(np.ceil(np.log2(ranks)))
     if kind == "all_reduce" and algorithm == "recursive_doubling":
-        return _exchanges(groups, flow, [(1 << k, 1 / doublings) for k in range(doublings)])
+        return _exchanges(groups, flow, [1 / doublings] * doublings)
     if kind == "all_reduce" and algorithm == "rabenseifner":
-        halves = [0.5 ** (k + 1) for k in range(doublings)]
-        return _exchanges(
-            groups, flow, [(1 << k, half / sum(halves)) for k, half in enumerate(halves)]
-        )
+        halves = [0.5 ** (bit + 1) for bit in range(doublings)]
+        return _exchanges(groups, flow, [half / sum(halves) for half in halves])
     distances = range(1, ranks) if kind == "all_to_all" else range(1, 2)
     targets = [np.roll(groups, -distance, axis=1) for distance in distances]
     count = len(targets)
@@ -124,28 +114,23 @@ Layout = tuple[tuple[str, Place], ...]
 """Place by mesh axis, in the order of the mesh. Every axis is named."""
 
 
-def _place(access: Access, dim: str | None, absent: Place) -> Place:
-    if dim is None:
-        return "copies"
-    return access.axes.index(dim) if dim in access.axes else absent
-
-
-def read_layout(access: Access, split: Mapping[str, str], mesh: Mapping[str, int]) -> Layout:
-    """Layout in which an op that splits these dims reads a tensor."""
-    return tuple((axis, _place(access, split.get(axis), "copies")) for axis in mesh)
-
-
-def written_layout(
-    op: Op, access: Access, split: Mapping[str, str], mesh: Mapping[str, int]
+def layout_of(
+    access: Access, split: Mapping[str, str], mesh: Mapping[str, int], absent: Place
 ) -> Layout:
-    """Layout in which an op that splits these dims writes a tensor. If the tensor does not have a split dim,
-    its parts are partial sums."""
-    return tuple((axis, _place(access, split.get(axis), "partial")) for axis in mesh)
+    """Layout in which an op that splits these dims reads or writes a tensor.
 
-
-def gradient_layout(access: Access, split: Mapping[str, str], mesh: Mapping[str, int]) -> Layout:
-    """Layout of the gradient that the backward op gives for a tensor that the op read."""
-    return tuple((axis, _place(access, split.get(axis), "partial")) for axis in mesh)
+    Args:
+        absent: place along an axis whose dim the tensor does not have: ``copies`` of what is read,
+            ``partial`` sums of what is written. A gradient is written, too.
+    """
+    places: list[tuple[str, Place]] = []
+    for axis in mesh:
+        dim = split.get(axis)
+        if dim is None:
+            places.append((axis, "copies"))
+        else:
+            places.append((axis, access.axes.index(dim) if dim in access.axes else absent))
+    return tuple(places)
 
 
 def whole(layout: Layout) -> Layout:

@@ -1,33 +1,48 @@
-"""Makes one graph of activities from the programs of the stages, for all classes of ranks.
+"""Makes one graph of activities from the programs of the stages, for all classes of devices.
 
 The graph holds the micro-batches, the exchange of gradients, and the optimizer. Consecutive steps become one
 activity if nothing is sent or awaited between them. With ``mode: proteus``, every op is a separate activity,
 because in this mode an overlap slows whole ops.
+
+A device computes one thing at a time. Its messages wait in streams, first in, first out. There is a stream
+for feature messages, one for gathers of weights, one for gradients, and one to each device that it sends to.
+With ZeRO-2 and 3, the gradients of sharded weights are in the stream of the gathers, because both use one
+communicator. The weights of the next block are gathered before the gradients of this block are scattered.
 """
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
-from joulecast.graphs.costs import Cost, Costs, Direction
+from joulecast.graphs.costs import Cost, Direction
 from joulecast.graphs.opgraph import KINDS, Op, OpGraph
-from joulecast.graphs.precision import DEFAULT_TRAINING, TrainingSetup
-from joulecast.simulate.cost_cache import cached
+from joulecast.graphs.precision import TrainingSetup
+from joulecast.simulate.cost_cache import CachedCosts
 from joulecast.simulate.device_mesh import DeviceMesh, uneven
-from joulecast.simulate.device_streams import DeviceStreams
 from joulecast.simulate.event_loop import Activity, ActivityGraph
-from joulecast.simulate.phases import Bucket, Message, Phase, Segment, Step, buckets_of, segments_of
+from joulecast.simulate.phases import (
+    Bucket,
+    Key,
+    Message,
+    Phase,
+    Segment,
+    Step,
+    buckets_of,
+    reduction,
+    segments_of,
+)
 from joulecast.simulate.placement import Split, remainder
 from joulecast.simulate.program import StageProgram
 from joulecast.simulate.proteus import BUCKET_BYTES, FIRST_BUCKET_BYTES
 from joulecast.simulate.schedules import Turn, device_order
-from joulecast.simulate.strategy import DDP_BUCKET, DDP_FIRST_BUCKET, Strategy
+from joulecast.simulate.strategy import DDP_BUCKET, DDP_FIRST_BUCKET, Strategy, size_along
 from joulecast.simulate.transfers import Transfers
 
 OPTIMIZER = "optimizer"
 """Label of the activities of the optimizer."""
-PROTEUS_BUCKETS = (FIRST_BUCKET_BYTES, BUCKET_BYTES)
+_AT_THE_END = -1
+"""Number in place of the micro-batch, for messages that are sent once a step."""
 
 
 @dataclass(frozen=True)
@@ -38,49 +53,20 @@ class TurnWork:
     stage: int
     phase: Phase
     segments: list[Segment]
-    buckets: Sequence[tuple[int, Bucket]] = ()
-    """Buckets that are sent as soon as they are ready, each with its place among all buckets."""
-    afterwards: Sequence[tuple[int, Bucket]] = ()
+    afterwards: Sequence[tuple[int, Bucket]]
     """Buckets that are sent when everything else is done."""
-
-    @cached_property
-    def ready_after(self) -> dict[int, list[tuple[int, Bucket]]]:
-        """The buckets that are ready after each step. A segment ends with such a step."""
-        found: dict[int, list[tuple[int, Bucket]]] = {}
-        for place, bucket in self.buckets:
-            found.setdefault(bucket.after, []).append((place, bucket))
-        return found
-
-    def sent_behind(self, segment: Segment) -> Sequence[tuple[int, Bucket]]:
-        """The buckets that are sent when a segment ends."""
-        return self.ready_after.get(segment.steps[-1], ())
 
 
 @dataclass(frozen=True)
 class StagePlan:
-    """A stage's program, cut into segments. It is for devices with parts of the same size."""
+    """A stage's program, with its costs on devices with parts of the same size."""
 
     program: StageProgram
-    buckets: list[Bucket]
-    each: list[tuple[int, Bucket]]
-    """Buckets that are sent after every micro-batch, each with its place among all buckets."""
-    first_forward: list[Segment]
-    forward: list[Segment]
-    backward: list[Segment]
-    last_backward: list[Segment]
-    weights: list[Segment]
-    """Segments for the gradients of weights, if the schedule leaves them for later."""
-    last_weights: list[Segment]
+    costs: Mapping[tuple[Split, Direction], Cost]
+    buckets: list[tuple[int, Bucket]]
+    """Gradients that are sent together, numbered."""
     works: dict[tuple[str, bool], TurnWork] = field(default_factory=dict)
     """Work of turns, by phase and whether it is the first forward or last backward of the step."""
-
-    @property
-    def all_segments(self) -> Iterator[tuple[Phase, list[Segment]]]:
-        """All lists of segments, each with its phase."""
-        yield self.program.first_forward, self.first_forward
-        yield self.program.forward, self.forward
-        for segments in (self.backward, self.last_backward, self.weights, self.last_weights):
-            yield self.program.backward, segments
 
 
 def _weights_share(graph: OpGraph, op: Op) -> float:
@@ -99,232 +85,283 @@ def _weights_share(graph: OpGraph, op: Op) -> float:
     return 0.5 if KINDS[op.kind] == "matmul" else 0.0
 
 
+@dataclass
 class Compiler:
     """Puts the activities of all classes into one graph."""
 
-    def __init__(
-        self,
-        graph: OpGraph,
-        strategy: Strategy,
-        programs: list[StageProgram],
-        device_mesh: DeviceMesh,
-        transfers: Transfers,
-        costs: Costs,
-        fuse: bool,
-        training: TrainingSetup = DEFAULT_TRAINING,
-        blocking: bool = False,
-    ) -> None:
-        self.graph = graph
-        self.strategy = strategy
-        self.programs = programs
-        self.device_mesh = device_mesh
-        self.transfers = transfers
-        self.costs = cached(costs)
-        self.fuse = fuse
-        self.training = training
-        self.blocking = blocking
-        """Whether compute waits for all messages that were sent before it, as in one queue (an ablation)."""
-        self.split_backward = strategy.schedule == "zb-h1"
-        self.activities = ActivityGraph()
-        self.sources: dict[str, int] = {}
-        """Number of ops by the source of their cost."""
-        self.shared: dict[object, int] = {}
-        """Activities in which several classes take part."""
-        self._plans: dict[tuple[int, tuple[int, ...]], StagePlan] = {}
+    graph: OpGraph
+    strategy: Strategy
+    programs: list[StageProgram]
+    device_mesh: DeviceMesh
+    transfers: Transfers
+    costs: CachedCosts
+    training: TrainingSetup
+    fuse: bool
+    blocking: bool
+    """Whether compute waits for all messages that were sent before it, as in one queue (an ablation)."""
+    sources: Counter[str] = field(default_factory=Counter)
+    """Number of ops by the source of their cost."""
+    _plans: dict[tuple[int, tuple[bool, ...]], StagePlan] = field(default_factory=dict)
 
     def compile(self) -> ActivityGraph:
-        """Build the activities of every class."""
-        self.activities, self.shared = ActivityGraph(), {}
+        """The activities of every class."""
+        activities, shared = ActivityGraph(), dict[object, int]()
         for number in range(self.device_mesh.classes.count):
-            self._compile_class(number)
-        return self.activities
-
-    def forget(self) -> None:
-        """Drop the activities, because they take most of the memory."""
-        self.activities, self.shared = ActivityGraph(), {}
-
-    def _place(self, number: int, axis: str) -> int:
-        device = int(self.device_mesh.classes.first[number])
-        return int(self.device_mesh.place[axis][device]) if axis in self.device_mesh.place else 0
-
-    def _plan_of(self, number: int, stage: int) -> StagePlan:
-        program = self.programs[stage]
-        places = {axis: self._place(number, axis) for axis in self.device_mesh.mesh}
-        more = uneven(program.items)
-        larger = tuple(int(places[axis] < amount) for axis, amount in more)
-        if (stage, larger) not in self._plans:
-            self._plans[stage, larger] = self._plan(program, places)
-        return self._plans[stage, larger]
+            _Device(self, number, activities, shared).add_step()
+        return activities
 
     def plans_of(self, number: int) -> list[StagePlan]:
         """The stage plans of a class: one for each chunk of the network that it has."""
-        device = self.device_of(number)
-        stages = range(device, len(self.programs), self.strategy.pipeline)
-        return [self._plan_of(number, stage) for stage in stages]
-
-    def device_of(self, number: int) -> int:
-        """The place of a class in the pipeline."""
-        return self._place(number, "pipeline")
-
-    def turns(self, device: int, plans: list[StagePlan]) -> Iterator[tuple[Turn, TurnWork]]:
-        """The turns of a device of the pipeline in a step, in their order, each with its work."""
-        order = device_order(self.strategy, device)
-        gradients_in = "weights" if self.split_backward else "backward"
-        # Gradients of all micro-batches are complete with the last one of each chunk.
-        last = {turn.chunk: turn for turn in order if turn.phase == gradients_in}
-        first = {turn.chunk: turn for turn in reversed(order) if turn.phase == "forward"}
-        for turn in order:
-            edge = first if turn.phase == "forward" else last
-            yield turn, self._work_of(plans[turn.chunk], turn, turn is edge[turn.chunk])
-
-    def _work_of(self, plan: StagePlan, turn: Turn, at_edge: bool) -> TurnWork:
-        """The work of a turn. The first forward and the last backward of a chunk are at the edge."""
-        key = (turn.phase, at_edge)
-        if key not in plan.works:
-            if turn.phase == "forward":
-                plan.works[key] = self._forward(plan, at_edge)
-            else:
-                plan.works[key] = self._backward(plan, turn, at_edge)
-        return plan.works[key]
-
-    @staticmethod
-    def _forward(plan: StagePlan, first: bool) -> TurnWork:
-        program = plan.program
-        if first:
-            return TurnWork(program.stage, program.first_forward, plan.first_forward)
-        return TurnWork(program.stage, program.forward, plan.forward)
-
-    def _backward(self, plan: StagePlan, turn: Turn, last: bool) -> TurnWork:
-        """The work of a backward, or of its part for the gradients of weights, with its buckets."""
-        phase, stage = plan.program.backward, plan.program.stage
-        if turn.phase == "weights":
-            phase = Phase(phase.steps)
-            segments = plan.last_weights if last else plan.weights
-        else:
-            segments = plan.last_backward if last else plan.backward
-        if self.split_backward and turn.phase != "weights":
-            return TurnWork(stage, phase, segments)
-        buckets = list(enumerate(plan.buckets)) if last else plan.each
-        if self.strategy.overlap:
-            return TurnWork(stage, phase, segments, buckets)
-        return TurnWork(stage, phase, segments, [], buckets)
-
-    def _compile_class(self, number: int) -> None:
-        plans = self.plans_of(number)
-        streams = DeviceStreams(self, number, self.device_of(number))
-        for turn, work in self.turns(streams.device, plans):
-            streams.run(turn, work)
-            for place, bucket in work.afterwards:
-                streams.send_bucket(bucket, (work.stage, place, turn.micro_batch))
-        for plan in plans:
-            streams.exchange(plan.program.tied)
-        self._update(streams, plans)
+        places, found = self.device_mesh.places_of(number), []
+        for program in self.programs[places.get("pipeline", 0) :: self.strategy.pipeline]:
+            more = uneven(program.items)
+            key = program.stage, tuple(places[axis] < amount for axis, amount in more)
+            if key not in self._plans:
+                self._plans[key] = self._plan(program, places)
+            found.append(self._plans[key])
+        return found
 
     def _plan(self, program: StageProgram, places: Mapping[str, int]) -> StagePlan:
-        """Cut a stage's phases into segments, with their costs on a device at these places."""
-        usual = (DDP_FIRST_BUCKET, DDP_BUCKET) if self.fuse else PROTEUS_BUCKETS
+        usual = (DDP_FIRST_BUCKET, DDP_BUCKET) if self.fuse else (FIRST_BUCKET_BYTES, BUCKET_BYTES)
         if not self.strategy.overlap:
             # After the backward, gradients need no buckets: Megatron and DeepSpeed send them as one.
             usual = (math.inf, math.inf)
+        costs = {}
+        for split, count in Counter(item.split for item in program.items).items():
+            for direction in split.directions(self.training.inference):
+                cost = self._cost_of(split, direction, places)
+                costs[split, direction] = cost
+                self.sources[cost.source] += count
         buckets = buckets_of(program.gradients, self.strategy.bucket_bytes, usual)
-        each = [
-            (place, bucket)
-            for place, bucket in enumerate(buckets)
-            if bucket.zero >= 2 and self.strategy.scatter == "each"
-        ]
-        forward = segments_of(program.forward, [], self.fuse)
-        first = program.first_forward
-        at_last = buckets if self.strategy.overlap else []
-        at_each = [bucket for _, bucket in each] if self.strategy.overlap else []
-        later = Phase([replace(s, needs=[], receives=[]) for s in program.backward.steps])
-        split = self.split_backward
-        plan = StagePlan(
-            program,
-            buckets,
-            each,
-            forward if first is program.forward else segments_of(first, [], self.fuse),
-            forward,
-            segments_of(program.backward, [] if split else at_each, self.fuse),
-            segments_of(program.backward, [] if split else at_last, self.fuse),
-            segments_of(later, at_each, self.fuse) if split else [],
-            segments_of(later, at_last, self.fuse) if split else [],
-        )
-        self._cost(plan, places)
-        return plan
+        return StagePlan(program, costs, list(enumerate(buckets)))
 
-    def _cost(self, plan: StagePlan, places: Mapping[str, int]) -> None:
-        """Fill in the seconds of a plan's segments."""
-        known: dict[tuple[Split, Direction], Cost] = {}
-        counted: set[tuple[str, Direction]] = set()
-        late = {id(segment) for segment in (*plan.weights, *plan.last_weights)}
-        done: set[int] = set()
-        for phase, segments in plan.all_segments:
-            for segment in segments:
-                if id(segment) in done:
-                    continue
-                done.add(id(segment))
-                parts = []
-                for number in segment.steps:
-                    step = phase.steps[number]
-                    key = step.item.split, step.direction
-                    if key not in known:
-                        known[key] = self._cost_of(step, places)
-                    cost, named = known[key], (step.item.op.name, step.direction)
-                    if named not in counted:
-                        counted.add(named)
-                        self.sources[cost.source] = self.sources.get(cost.source, 0) + 1
-                    share = 1.0
-                    if self.split_backward and step.direction == "backward":
-                        share = _weights_share(self.graph, step.item.op)
-                        share = share if id(segment) in late else 1 - share
-                    elif id(segment) in late:
-                        share = 0.0
-                    parts.append((step, cost.seconds * share))
-                segment.parts = tuple(parts)
-                segment.seconds = sum(part for _, part in parts)
-
-    def _cost_of(self, step: Step, places: Mapping[str, int]) -> Cost:
-        parts = dict(step.item.parts)
-        for axis, dim in step.item.placement.items():
+    def _cost_of(self, split: Split, direction: Direction, places: Mapping[str, int]) -> Cost:
+        parts = dict(split.parts)
+        for axis, dim in split.placement.items():
             # Uneven dims give the first places one more.
-            size, count = step.item.op.dim(dim).size, self.device_mesh.mesh[axis]
+            size, count = split.op.dim(dim).size, self.device_mesh.mesh[axis]
             if size % count:
                 more = remainder(size, count)
                 mine = size // count + (places[axis] < more if more else 1)
                 parts[dim] *= size / mine / count
-        return self.costs.cost(self.graph, step.item.op, parts, step.direction)
+        return self.costs.cost(self.graph, split.op, parts, direction)
 
-    def update_seconds(self, plans: list[StagePlan], pace: float) -> float:
-        """Seconds of the optimizer on a device: it updates the shard of the weights whose state the device
-        keeps."""
-        gradients = [gradient for plan in plans for gradient in plan.program.gradients]
-        kept = sum(g.sharding.bytes / (g.sharding.shards if g.zero else 1) for g in gradients)
-        updated = self.training.updates and kept > 0
-        return self.costs.optimizer(kept, self.training).seconds * pace if updated else 0.0
+    def turns(self, number: int) -> Iterator[tuple[Turn, TurnWork]]:
+        """The turns of a class of devices in a step, in their order, each with its work."""
+        plans = self.plans_of(number)
+        order = device_order(self.strategy, self.device_mesh.stage_of(number))
+        # Gradients of all micro-batches are complete with the last one of each chunk.
+        last = {(turn.phase, turn.chunk): turn for turn in order}
+        first = {(turn.phase, turn.chunk): turn for turn in reversed(order)}
+        for turn in order:
+            edge = first if turn.phase == "forward" else last
+            at_edge = turn is edge[turn.phase, turn.chunk]
+            plan = plans[turn.chunk]
+            key = turn.phase, at_edge
+            if key not in plan.works:
+                plan.works[key] = self._work_of(plan, turn, at_edge)
+            yield turn, plan.works[key]
 
-    @staticmethod
-    def gathered_after_update(plans: list[StagePlan]) -> list[Message]:
+    def _work_of(self, plan: StagePlan, turn: Turn, at_edge: bool) -> TurnWork:
+        """The work of a turn. The first forward and the last backward of a chunk are at the edge.
+
+        With a zero-bubble schedule, the gradients of weights are work of their own (``weights``).
+        """
+        program, later = plan.program, turn.phase == "weights"
+        halves = self.strategy.schedule == "zb-h1"
+        buckets: list[tuple[int, Bucket]] = []
+        if turn.phase == "forward":
+            phase = program.first_forward if at_edge else program.forward
+        else:
+            phase = program.backward
+            if later:
+                phase = Phase([replace(step, needs=[], receives=[]) for step in phase.steps])
+            if later == halves:
+                each = self.strategy.scatter == "each"
+                buckets = [b for b in plan.buckets if at_edge or (each and b[1].zero >= 2)]
+
+        def seconds_of(step: Step) -> float:
+            share = float(not later)
+            if halves and step.direction == "backward":
+                of_weights = _weights_share(self.graph, step.item.op)
+                share = of_weights if later else 1 - of_weights
+            return plan.costs[step.item.split, step.direction].seconds * share
+
+        sent = buckets if self.strategy.overlap else []
+        segments = segments_of(phase, sent, self.fuse, seconds_of)
+        return TurnWork(program.stage, phase, segments, [] if sent else buckets)
+
+    def update_seconds(self, number: int) -> float:
+        """Seconds of the optimizer on a device of a class: it updates the shard of the weights whose state
+        the device keeps."""
+        gradients = [g for plan in self.plans_of(number) for g in plan.program.gradients]
+        kept = sum(
+            g.sharding.bytes / (g.sharding.shards if g.sharding.zero else 1) for g in gradients
+        )
+        if not (self.training.updates and kept):
+            return 0.0
+        return self.costs.optimizer(kept, self.training).seconds * self.device_mesh.pace_of(number)
+
+    def gathered_after_update(self, number: int) -> list[Message]:
         """Gathers of weights after the update, because each device has updated only its own shard
         (ZeRO-1)."""
-        sizes: dict[str, float] = {}
-        for gradient in (gradient for plan in plans for gradient in plan.program.gradients):
-            if gradient.gathered_after_update:
-                axis = gradient.sharding.axis
-                sizes[axis] = sizes.get(axis, 0.0) + gradient.sharding.bytes
+        sizes: dict[str, float] = defaultdict(float)
+        for plan in self.plans_of(number):
+            for gradient in plan.program.gradients:
+                if gradient.gathered_after_update:
+                    sizes[gradient.sharding.axis] += gradient.sharding.bytes
         return [
             Message("all_gather", axis, size, "gather updated weights", -1)
             for axis, size in sizes.items()
             if size
         ]
 
-    def _update(self, streams: DeviceStreams, plans: list[StagePlan]) -> None:
-        """Add the optimizer, and the gather of the weights that it has updated."""
-        seconds = self.update_seconds(plans, streams.pace)
+
+class _Device:
+    """The activities of one class of devices. They are added in the order of its work."""
+
+    def __init__(
+        self, compiler: Compiler, number: int, activities: ActivityGraph, shared: dict[object, int]
+    ) -> None:
+        self.compiler, self.number = compiler, number
+        self.activities = activities
+        self.shared = shared
+        """Activities in which several classes take part."""
+        self.transfers = compiler.transfers
+        self.pace = compiler.device_mesh.pace_of(number)
+        self.last_compute: list[int] = []
+        """The activity of computing that was added last, if there is one."""
+        self.last_on: dict[object, int] = {}
+        """The last message on each stream."""
+        self.gradient_messages: list[int] = []
+
+    def add_step(self) -> None:
+        compiler = self.compiler
+        for turn, work in compiler.turns(self.number):
+            self._run(turn, work)
+            for place, bucket in work.afterwards:
+                self._send_bucket(bucket, (work.stage, place, turn.micro_batch))
+        for plan in compiler.plans_of(self.number):
+            self._exchange(plan.program.tied)
+        seconds = compiler.update_seconds(self.number)
         if seconds > 0:
-            streams.compute(
-                Activity(OPTIMIZER, (streams.number,), seconds), streams.gradient_messages
-            )
-        for message in self.gathered_after_update(plans):
-            after = [streams.last_compute] if streams.last_compute is not None else []
-            key = ("update", streams.device, message.axis)
-            streams.collective(key, message, after + streams.gradient_messages[-1:])
+            self._compute(Activity(OPTIMIZER, (self.number,), seconds), self.gradient_messages)
+        for message in compiler.gathered_after_update(self.number):
+            key = ("update", compiler.device_mesh.stage_of(self.number), message.axis)
+            self._collective(key, message, self.last_compute + self.gradient_messages[-1:])
+
+    def _compute(self, activity: Activity, after: list[int]) -> None:
+        """Add an activity of computing. It starts when the computing before it has ended, and when everything
+        that it waits for is done."""
+        queue = list(self.last_on.values()) if self.compiler.blocking else []
+        self.last_compute = [self.activities.add(activity, [*self.last_compute, *queue, *after])]
+
+    def _queue(self, stream: object, activity: int, after: list[int]) -> None:
+        """Let a message wait for others, and for the message before it on its stream (first in, first
+        out)."""
+        for earlier in after:
+            self.activities.wait(activity, earlier)
+        before = self.last_on.get(stream, activity)
+        if before != activity:
+            self.activities.wait(activity, before)
+        self.last_on[stream] = activity
+
+    def _collective(
+        self,
+        key: object,
+        message: Message,
+        after: list[int],
+        stream: str = "feature",
+        gradient: bool = False,
+    ) -> int:
+        """Take part in a collective. Another member may already have made its activity."""
+        flow = self.transfers.flow(message.kind, message.axis, self.number)
+        number = self.shared.get((key, flow.number))
+        if number is None:
+            # Gathers of weights run while others compute, as gradients do.
+            activity = flow.activity(message.label, message.bytes, gradient or message.weights)
+            number = self.shared[key, flow.number] = self.activities.add(activity)
+        self._queue("weights" if message.weights else stream, number, after)
+        return number
+
+    def _send(self, key: Key, message: Message, micro_batch: int, after: list[int]) -> int:
+        number = self._sent(key, micro_batch, self.number)
+        # The receiver may have come first; only the sender knows the size.
+        sized = self.transfers.send(self.number, *key[3:]).activity("", message.bytes, False)
+        activity = self.activities[number]
+        activity.label, activity.work, activity.latency = message.label, sized.work, sized.latency
+        self._queue(("to", key[4] % self.compiler.strategy.pipeline), number, after)
+        return number
+
+    def _sent(self, key: Key, micro_batch: int, source: int) -> int:
+        """The activity of a message between stages that a class sends."""
+        number = self.shared.get((key, micro_batch, source))
+        if number is None:
+            activity = self.transfers.send(source, *key[3:]).activity("", 0.0, False)
+            number = self.shared[key, micro_batch, source] = self.activities.add(activity)
+        return number
+
+    def _received(self, key: Key, micro_batch: int) -> int:
+        return self._sent(key, micro_batch, self.transfers.partner(self.number, key[3]))
+
+    def _exchange(self, tied: list[Message]) -> None:
+        """For weights that other stages have, too: send their gradients, and wait for the gradients of the
+        other stages."""
+        ready = [*self.last_compute, *self.gradient_messages]
+        arrived, places = [], self.compiler.strategy.pipeline
+        for message in tied:
+            assert message.key is not None
+            name, direction, layout, own, other = message.key
+            # If not, both chunks are on this device.
+            if own % places != other % places:
+                self._send(message.key, message, _AT_THE_END, ready)
+                arrived.append(self._received((name, direction, layout, other, own), _AT_THE_END))
+        self.gradient_messages += arrived
+
+    def _send_bucket(self, bucket: Bucket, key: tuple[int, int, int]) -> None:
+        """Sum a bucket over all axes along which it is a partial sum. The update waits for this.
+
+        Args:
+            bucket: the gradients.
+            key: stage of the bucket, its place in the stage, and the micro-batch.
+        """
+        after, size = self.last_compute, bucket.bytes
+        stream = "weights" if bucket.zero >= 2 else "gradient"
+        for axis in bucket.axes:
+            kind = reduction(bucket.zero, axis)
+            message = Message(kind, axis, size, f"gradients {key[1]}", -1)
+            shared = ("gradients", *key, axis)
+            after = [self._collective(shared, message, after, stream, gradient=True)]
+            if kind == "reduce_scatter":
+                size /= size_along(self.compiler.device_mesh.mesh, axis)
+        self.gradient_messages += after
+
+    def _run(self, turn: Turn, work: TurnWork) -> None:
+        """Add the activities of a turn."""
+        stage, phase, micro_batch = work.stage, work.phase, turn.micro_batch
+        sent: dict[int, int] = {}
+
+        def start(number: int) -> None:
+            message = phase.messages[number]
+            after = [sent[earlier] for earlier in message.behind] + self.last_compute
+            if message.received is not None:
+                after.append(self._received(message.received, micro_batch))
+            if message.key is not None:
+                sent[number] = self._send(message.key, message, micro_batch, after)
+            else:
+                key = (stage, turn.phase, micro_batch, number)
+                sent[number] = self._collective(key, message, after)
+
+        for number, message in enumerate(phase.messages):
+            if message.after == -1:
+                start(number)
+        label = f"{turn.phase} {micro_batch}"
+        for segment in work.segments:
+            arriving = [sent[number] for number in segment.needs]
+            arriving += [self._received(key, micro_batch) for key in segment.receives]
+            seconds, parts = segment.seconds * self.pace, segment.parts
+            self._compute(Activity(label, (self.number,), seconds, parts=parts), arriving)
+            for number in segment.starts:
+                start(number)
+            for place, bucket in segment.buckets:
+                self._send_bucket(bucket, (stage, place, micro_batch))

@@ -53,10 +53,7 @@ def step_setting(graph: OpGraph, strategy: Strategy, inference: bool) -> Setting
     """Numbers by which steps are compared: the network's size, the work of a micro-batch, and how the network
     is split.
 
-    Args:
-        graph: the network, with the batch of all replicas of one micro-batch.
-        strategy: says how the network is split.
-        inference: whether the step is only a forward pass.
+    The graph has the batch of all replicas of one micro-batch.
     """
     work = sum(t.elements for t in graph.tensors.values() if t.role == "activation")
     sizes = [strategy.mesh.get(axis, 1) for axis in ("tensor", "pipeline")]
@@ -134,9 +131,9 @@ class Corrected:
     def at(self, setting: Setting, passes: float) -> CachedCosts:
         """The costs in a step of this setting, with this number of passes over the gradients of weights."""
         if (passes, setting) not in self._known:
-            self._known[passes, setting] = self.costs.passing(passes).scaled(
-                self.evidence.factor(setting), "calibrated"
-            )
+            factor = self.evidence.factor(setting)
+            scaled = Scaled(self.costs.passing(passes), factor, "calibrated")
+            self._known[passes, setting] = CachedCosts(scaled, self.costs.op_cache)
         return self._known[passes, setting]
 
     @property
@@ -206,11 +203,6 @@ def host_paces() -> tuple[float, float]:
 StepKind = Literal["one", "several", "experts"]
 """Steps on one device, on several devices, or of a mixture of experts. Their errors differ."""
 
-_RESTS_ON = {
-    "kernels": "description",
-    "calibrated": "calibrated",
-}
-
 
 @cache
 def _judged() -> dict[str, Any]:
@@ -226,10 +218,10 @@ def memory_width(devices: int) -> float:
 
 def basis_of(cost_sources: Mapping[str, int]) -> str:
     """The basis of a simulation's costs: description, calibrated, or other."""
-    known = {_RESTS_ON.get(source, "other") for source in cost_sources if source != "given"}
-    if not known or "other" in known:
+    sources = cost_sources.keys() - {"given"}
+    if not sources or sources - {"kernels", "calibrated"}:
         return "other"
-    return "calibrated" if "calibrated" in known else "description"
+    return "calibrated" if "calibrated" in sources else "description"
 
 
 def step_interval(
@@ -238,10 +230,7 @@ def step_interval(
     """Ends of the 90 % prediction interval of a step, in seconds; ``None`` if the error of such steps is not
     known.
 
-    Args:
-        ends_s: seconds of the step with a fast and with a slow host.
-        kind: of the step.
-        cost_sources: ops by how their cost is known.
+    ``ends_s`` are the seconds of the step with a fast and with a slow host.
     """
     basis = basis_of(cost_sources)
     if basis == "other":

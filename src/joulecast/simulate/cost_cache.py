@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from joulecast.graphs.autocast import cast_reads, casts_first
-from joulecast.graphs.costs import Cost, Costs, Direction, Parts, Scaled, Source
+from joulecast.graphs.costs import Cost, Costs, Direction, Parts
 from joulecast.graphs.kernel_costs import with_gradient_passes
 from joulecast.graphs.opgraph import Access, Op, OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, TrainingSetup
@@ -92,15 +92,6 @@ class CachedCosts:
             priced = with_gradient_passes(self.costs, passes)
             self._passing[passes] = CachedCosts(priced, self.op_cache)
         return self._passing[passes]
-
-    def scaled(self, factor: float, source: Source | None) -> "CachedCosts":
-        """The costs, multiplied by ``factor``. They have a cache, too."""
-        return CachedCosts(Scaled(self, factor, source), self.op_cache)
-
-    def stretched(self, factor: float) -> "CachedCosts":
-        """The costs of ops, multiplied by ``factor``. The cost of the optimizer is not changed. They have a
-        cache, too."""
-        return CachedCosts(Scaled(self, factor, updates=False), self.op_cache)
 
     def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
         key = (self.op_cache.numbers(graph)[op.name], direction, *sorted(parts.items()))

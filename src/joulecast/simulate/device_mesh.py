@@ -9,7 +9,7 @@ its own. It also splits the colours of the devices that wait for it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, product
 from typing import Any
 
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from joulecast.errors import JoulecastError
 from joulecast.simulate.placement import PlacedOp
 from joulecast.simulate.strategy import Strategy, joined, size_along
+from joulecast.simulate.topology import Topology
 
 Ints = NDArray[np.int64]
 
@@ -42,12 +43,7 @@ def summed_by(group: Ints, values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def signatures(group: Ints, colour: Ints) -> Ints:
     """A number for each device that stands for the colours in its group. Two groups with the same colours
-    have the same number.
-
-    Args:
-        group: number of each device's group, from 0 without gaps.
-        colour: colour of each device.
-    """
+    have the same number. Groups are numbered from 0 without gaps."""
     return summed_by(group, scrambled(colour))[group].astype(np.int64)
 
 
@@ -83,13 +79,6 @@ class Classes:
         return len(self.first)
 
 
-def _classes(colour: Ints) -> Classes:
-    _, first, inverse, size = np.unique(
-        colour, return_index=True, return_inverse=True, return_counts=True
-    )
-    return Classes(inverse.reshape(-1), first, size)
-
-
 def fold(own: list[Ints], groupings: list[Ints]) -> Classes:
     """Fold devices into classes.
 
@@ -106,9 +95,11 @@ def fold(own: list[Ints], groupings: list[Ints]) -> Classes:
         colour = finer
 
 
-def unfolded(devices: int) -> Classes:
-    """Classes for all devices without folding: every device is a class."""
-    return _classes(np.arange(devices, dtype=np.int64))
+def _classes(colour: Ints) -> Classes:
+    _, first, inverse, size = np.unique(
+        colour, return_index=True, return_inverse=True, return_counts=True
+    )
+    return Classes(inverse.reshape(-1), first, size)
 
 
 @dataclass(frozen=True)
@@ -126,6 +117,15 @@ class DeviceMesh:
     def grid(self) -> Ints:
         """Devices by their places, axes in the mesh's order."""
         return np.arange(len(self.pace), dtype=np.int64).reshape(tuple(self.mesh.values()))
+
+    def places_of(self, number: int) -> dict[str, int]:
+        """The place of a class of devices along each axis."""
+        first = self.classes.first[number]
+        return {axis: int(places[first]) for axis, places in self.place.items()}
+
+    def stage_of(self, number: int) -> int:
+        """The place of a class of devices in the pipeline."""
+        return self.places_of(number).get("pipeline", 0)
 
     def pace_of(self, number: int) -> float:
         """Factor by which the devices of a class compute longer. It is 1 if they are no stragglers."""
@@ -165,8 +165,7 @@ def _telling(groupings: list[Ints]) -> list[Ints]:
 def build_device_mesh(
     strategy: Strategy,
     items: list[PlacedOp],
-    node_of: Ints,
-    widths: tuple[int, ...],
+    topology: Topology,
     stragglers: Mapping[int, float],
     folded: bool,
     by_place: bool = False,
@@ -184,28 +183,28 @@ def build_device_mesh(
         if not factor > 0:
             raise JoulecastError(f"straggler {device}: a factor of {factor} is not positive")
         pace[device] = factor
-    mesh = dict(strategy.mesh)
-    sizes = tuple(mesh.values())
-    numbers = np.arange(devices, dtype=np.int64)
-    place = dict(zip(mesh, np.unravel_index(numbers, sizes), strict=True)) if mesh else {}
-    device_mesh = DeviceMesh(mesh, place, pace, unfolded(devices))
+    mesh, numbers = dict(strategy.mesh), np.arange(devices, dtype=np.int64)
+    places = np.unravel_index(numbers, tuple(mesh.values())) if mesh else ()
+    place = dict(zip(mesh, places, strict=True))
+    device_mesh = DeviceMesh(mesh, place, pace, _classes(numbers))
     if not folded:
         return device_mesh
-    own = [np.unique(pace, return_inverse=True)[1].reshape(-1)]
+    own = [numbered(pace)]
     if "pipeline" in place:
         own.append(place["pipeline"])
     own += [(place[axis] < more).astype(np.int64) for axis, more in uneven(items)]
     if by_place:
         # Exchanges by halves treat places differently if the number of ranks is no power of two. They also do
         # so if nodes whose size is no power of two cut the halves.
-        cut = any(width & (width - 1) for width in widths if width < devices)
+        cut = any(width & (width - 1) for width in topology.widths if width < devices)
         own += [place[axis] for axis, size in mesh.items() if cut or size & (size - 1)]
     grouped = {axis: None for axis, size in mesh.items() if size > 1}
     grouped |= dict.fromkeys(joined(tuple(grouped)))
     along = _telling([device_mesh.group_of(axis) for axis in grouped])
-    behind = _telling([*(numbers // width for width in widths), node_of])
+    node_of = topology.node_of(numbers)
+    behind = _telling([*(numbers // width for width in topology.widths), node_of])
     # A group across two nodes is unlike one within: what two groups have in common counts too. Of groups
     # along two axes that is one device, or one of the two.
     pairs = [*product(along, behind), *combinations(behind, 2)]
     common = [numbered(one * devices + other) for one, other in pairs]
-    return DeviceMesh(mesh, place, pace, fold(own, _telling([*along, *behind, *common])))
+    return replace(device_mesh, classes=fold(own, _telling([*along, *behind, *common])))

@@ -35,10 +35,13 @@ class Activity:
     """Seconds before a transfer's bytes flow."""
     gradient: bool = False
     """Whether it sends gradients. If compute overlaps such a transfer, both may become slower."""
-    parts: tuple[Any, ...] = ()
+    parts: Sequence[Any] = ()
     """Parts that were fused into the activity, for the explanation of a step."""
     successors: list[int] = field(default_factory=list)
     waits_for: int = 0
+    start_s: float = -1.0
+    """Seconds from the start of the step, when it has run."""
+    end_s: float = -1.0
 
 
 @dataclass(frozen=True)
@@ -51,46 +54,26 @@ class Slowdown:
     whole_activity: bool = False
 
 
-class ActivityGraph:
+class ActivityGraph(list[Activity]):
     """Activities, and for which other activities each one waits."""
-
-    def __init__(self) -> None:
-        self.activities: list[Activity] = []
 
     def add(self, activity: Activity, after: Sequence[int] = ()) -> int:
         """Add an activity that waits for others. Returns its number."""
-        self.activities.append(activity)
-        number = len(self.activities) - 1
+        self.append(activity)
+        number = len(self) - 1
         for earlier in after:
             self.wait(number, earlier)
         return number
 
     def wait(self, activity: int, earlier: int) -> None:
         """Let an activity wait for another one."""
-        self.activities[earlier].successors.append(activity)
-        self.activities[activity].waits_for += 1
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """Start and end of every activity, in seconds from the start of the step."""
-
-    start_s: list[float]
-    end_s: list[float]
+        self[earlier].successors.append(activity)
+        self[activity].waits_for += 1
 
     @property
     def duration_s(self) -> float:
-        """Time from the start to the end of the last activity."""
-        return max(self.end_s, default=0.0)
-
-
-@dataclass(frozen=True)
-class TimedActivity:
-    """An activity, with its start and end in the step."""
-
-    activity: Activity
-    start_s: float
-    end_s: float
+        """Time from the start of the step to the end of the last activity."""
+        return max((activity.end_s for activity in self), default=0.0)
 
 
 _SAME_TIME = 1e-12
@@ -101,14 +84,12 @@ class _Run:
     """The state of one execution: the running activities, their rates, and when they end."""
 
     def __init__(self, graph: ActivityGraph, links: SharedLinks, slowdown: Slowdown) -> None:
-        self.activities = graph.activities
+        self.activities = list(graph)
         self.links = links
         self.slowdown = slowdown
         self.overlaps = slowdown.compute > 0 or slowdown.transfer > 0
         count = len(self.activities)
         self.waits = [activity.waits_for for activity in self.activities]
-        self.start = [-1.0] * count
-        self.end = [-1.0] * count
         self.left = [activity.work for activity in self.activities]
         self.rate = [0.0] * count
         self.fair = [0.0] * count
@@ -139,15 +120,6 @@ class _Run:
         ends = self.now + max(0.0, self.left[activity]) / rate
         heapq.heappush(self.events, (ends, self.version[activity], activity))
 
-    def _begin(self, activity: int) -> None:
-        self.since[activity] = self.now
-        work = self.activities[activity]
-        self.start[activity] = self.now
-        if work.usage is not None and work.latency > 0:
-            heapq.heappush(self.events, (self.now + work.latency, 0, activity))
-        else:
-            self._flow(activity)
-
     def _flow(self, activity: int) -> None:
         """Start compute, or the bytes of a transfer. Rates are set after everything has started."""
         work = self.activities[activity]
@@ -173,22 +145,7 @@ class _Run:
     def _finish(self, activity: int) -> None:
         """End an activity."""
         work = self.activities[activity]
-        self._stop(activity)
-        self.end[activity] = self.now
-        for later in work.successors:
-            if (
-                self.slowdown.whole_activity
-                and work.usage is None
-                and self.activities[later].gradient
-            ):
-                self.queued.setdefault(work.devices[0], set()).add(later)
-            self.waits[later] -= 1
-            if self.waits[later] == 0:
-                self.ready.append(later)
-
-    def _stop(self, activity: int) -> None:
-        """Stop the compute or the flow of an activity."""
-        work = self.activities[activity]
+        work.end_s = self.now
         self.flowing[activity] = False
         self.version[activity] += 1
         if work.usage is None:
@@ -205,6 +162,13 @@ class _Run:
                     # A gather of weights may wait for no compute at all.
                     if device in self.queued:
                         self.queued[device].discard(activity)
+        queues = self.slowdown.whole_activity and work.usage is None
+        for later in work.successors:
+            if queues and self.activities[later].gradient:
+                self.queued.setdefault(work.devices[0], set()).add(later)
+            self.waits[later] -= 1
+            if self.waits[later] == 0:
+                self.ready.append(later)
 
     def _stretch(self, activity: int, slowdown: float) -> None:
         """Make a whole activity longer, once, if it overlaps the other kind at all (the paper's overlap).
@@ -219,45 +183,45 @@ class _Run:
             self.left[activity] += slowdown * self.activities[activity].work
             self.rate[activity] = 0.0
 
-    def _set_compute_rate(self, activity: int) -> None:
-        slow = self.overlaps and bool(self.sending.get(self.activities[activity].devices[0]))
-        if not slow:
-            self._set_rate(activity, 1.0)
-        elif self.slowdown.whole_activity:
-            self._stretch(activity, self.slowdown.compute)
-            self._set_rate(activity, 1.0)
-        else:
-            self._set_rate(activity, 1 / (1 + self.slowdown.compute))
-
-    def _set_flow_rate(self, activity: int) -> None:
-        work = self.activities[activity]
-        slow = self.overlaps and work.gradient and not self.slowdown.whole_activity
-        if slow and any(device in self.computing for device in work.devices):
-            self._set_rate(activity, self.fair[activity] / (1 + self.slowdown.transfer))
-        else:
-            self._set_rate(activity, self.fair[activity])
-
     def _settle(self) -> None:
         """Start activities that are ready, and update all rates that changed."""
         while self.ready:
-            self._begin(self.ready.pop())
+            number = self.ready.pop()
+            activity = self.activities[number]
+            self.since[number] = activity.start_s = self.now
+            if activity.usage is not None and activity.latency > 0:
+                heapq.heappush(self.events, (self.now + activity.latency, 0, number))
+            else:
+                self._flow(number)
         if self.changed_flows:
-            for activity, rate in self.links.rates_around(self.changed_flows).items():
-                self.fair[activity] = rate
-                self.met.add(activity)
+            for number, rate in self.links.rates_around(self.changed_flows).items():
+                self.fair[number] = rate
+                self.met.add(number)
             self.changed_flows.clear()
-        if self.changed_compute:
-            for activity in self.changed_compute:
-                if self.flowing[activity]:
-                    self._set_compute_rate(activity)
-            self.changed_compute.clear()
-        if self.met:
-            for activity in self.met:
-                if self.flowing[activity]:
-                    self._set_flow_rate(activity)
-            self.met.clear()
+        for number in self.changed_compute:
+            if self.flowing[number]:
+                rate = 1.0
+                if self.overlaps and self.sending.get(self.activities[number].devices[0]):
+                    if self.slowdown.whole_activity:
+                        self._stretch(number, self.slowdown.compute)
+                    else:
+                        rate /= 1 + self.slowdown.compute
+                self._set_rate(number, rate)
+        self.changed_compute.clear()
+        slows = self.overlaps and not self.slowdown.whole_activity
+        for number in self.met:
+            if self.flowing[number]:
+                rate, activity = self.fair[number], self.activities[number]
+                if (
+                    slows
+                    and activity.gradient
+                    and not self.computing.keys().isdisjoint(activity.devices)
+                ):
+                    rate /= 1 + self.slowdown.transfer
+                self._set_rate(number, rate)
+        self.met.clear()
 
-    def run(self) -> Timeline:
+    def run(self) -> None:
         self.ready = [activity for activity, waits in enumerate(self.waits) if waits == 0]
         self._settle()
         events = self.events
@@ -272,24 +236,18 @@ class _Run:
                     self._finish(activity)
             if self.ready or self.changed_flows or self.changed_compute or self.met:
                 self._settle()
-        return Timeline(self.start, self.end)
 
 
-def execute(graph: ActivityGraph, links: SharedLinks, slowdown: Slowdown | None = None) -> Timeline:
-    """Run all activities.
+def execute(graph: ActivityGraph, links: SharedLinks, slowdown: Slowdown | None = None) -> None:
+    """Run all activities, and note in each when it started and ended.
 
     Raises:
         JoulecastError: some activities wait for each other. The error names a few of them.
     """
-    timeline = _Run(graph, links, slowdown or Slowdown()).run()
-    stuck = [
-        activity.label
-        for activity, end in zip(graph.activities, timeline.end_s, strict=True)
-        if end < 0
-    ]
+    _Run(graph, links, slowdown or Slowdown()).run()
+    stuck = [activity.label for activity in graph if activity.end_s < 0]
     if stuck:
         raise JoulecastError(
-            f"the schedule never ends: {len(stuck)} of {len(graph.activities)} activities wait for each "
+            f"the schedule never ends: {len(stuck)} of {len(graph)} activities wait for each "
             f"other, as {', '.join(stuck[:3])}"
         )
-    return timeline

@@ -75,12 +75,8 @@ def _feeds_matmul(graph: OpGraph, op: Op) -> bool:
     return False
 
 
-def _followed_dim(op: Op, shards: Mapping[str, int], graph: OpGraph) -> str | None:
-    """The dim that an op must split to keep the shards of its inputs; ``None`` if it cannot."""
-    return _sharded_dim(op, shards, graph, DimKind.OTHER, DimKind.BATCH)
-
-
 def _sharded_dim(op: Op, shards: Mapping[str, int], graph: OpGraph, *kinds: DimKind) -> str | None:
+    """The dim of these kinds that an op must split to keep the shards of its inputs, if it can."""
     for access in op.reads:
         place = shards.get(access.tensor)
         if place is None or graph.tensors[access.tensor].role != "activation":
@@ -127,7 +123,7 @@ def split_products(
             elif usable and _feeds_matmul(graph, op):
                 dim = usable[0]
         else:
-            dim = _followed_dim(op, shards, graph)
+            dim = _sharded_dim(op, shards, graph, DimKind.OTHER, DimKind.BATCH)
         taken = dim != "experts" and dim in placement.values()
         if dim is not None and not taken and op.dim(dim).size >= size:
             placement[axis] = dim
@@ -213,7 +209,7 @@ def follow(graph: OpGraph, placements: Placements, axis: str) -> None:
     shards: dict[str, int] = {}
     for op, placement in zip(graph.ops, placements, strict=True):
         if axis not in placement:
-            dim = _followed_dim(op, shards, graph)
+            dim = _sharded_dim(op, shards, graph, DimKind.OTHER, DimKind.BATCH)
             if dim is not None and dim not in placement.values():
                 placement[axis] = dim
         shards |= _written_shards(op, placement.get(axis))

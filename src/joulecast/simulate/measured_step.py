@@ -16,11 +16,11 @@ to its tensors.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from statistics import median
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from scipy.optimize import root_scalar
@@ -81,12 +81,6 @@ class MeasuredStep(BaseModel):
         return training_of(self.precision, self.optimizer, self.inference)
 
 
-class _Steps(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    steps: list[MeasuredStep] = Field(min_length=1)
-
-
 _SHOWN = 10
 """Largest number of records of a folder that an error shows."""
 
@@ -113,62 +107,42 @@ def precision_of(info: RunInfo) -> str | None:
     return _PRECISIONS.get(str(seen.precision))
 
 
-def _gpu_of(info: RunInfo) -> str | None:
-    return next((str(name) for host in info.hosts for name in host.get("gpus", [])), None)
-
-
-def _captured_step(record: Path, info: RunInfo, step_s: float, batch: int) -> MeasuredStep | None:
-    """The step of a captured training. It is ``None`` if the training was not captured, used no GPU, or has
-    ranks without DistributedDataParallel."""
-    network, seen, ranks = record / NETWORK, info.observed_step, info.spec.ranks
-    precision = precision_of(info)
-    if not network.is_file() or seen is None or precision is None:
-        return None
-    if ranks > 1 and seen.wrapper != _REPLICAS:
-        return None
-    micro = f",micro={seen.micro_batches}" if seen.micro_batches > 1 else ""
-    return MeasuredStep(
-        network=str(network),
-        strategy=f"dp={ranks}{micro}",
-        batch=batch,
-        precision=precision,
-        optimizer="adam" if "adam" in (seen.optimizer or "").lower() else "momentum",
-        step_s=step_s,
-        gpu=_gpu_of(info),
-        source=str(record),
-    )
-
-
 _IMAGES = {"image_size": 224, "patch_size": 16, "classes": 1000}
 """Sizes of the shipped graphs of torchvision's networks. (Inception's images are larger.)"""
 
 
-def _campaign_step(record: Path, info: RunInfo, step_s: float, batch: int) -> MeasuredStep | None:
-    """The step of a campaign's own training on GPUs. It is ``None`` for any other training, or if no graph is
-    shipped for its network and size."""
-    workload, precision = info.spec.workload, precision_of(info)
-    if workload is None or precision is None:
+def _step_of(record: Path, info: RunInfo, step_s: float, batch: int) -> MeasuredStep | None:
+    """The step of a captured training, or of a campaign's own training, on GPUs. It is ``None`` for any other
+    training, if ranks are joined without DistributedDataParallel, or if no graph is shipped for a campaign's
+    network and size."""
+    precision, ranks, seen = precision_of(info), info.spec.ranks, info.observed_step
+    workload, network = info.spec.workload, record / NETWORK
+    if precision is None:
         return None
-    is_shipped = workload.network in names() and workload.network != "inception_v3"
-    if not is_shipped or any(getattr(workload, name) != size for name, size in _IMAGES.items()):
+    if network.is_file() and seen is not None and (ranks == 1 or seen.wrapper == _REPLICAS):
+        micro = f",micro={seen.micro_batches}" if seen.micro_batches > 1 else ""
+        strategy, adam = f"dp={ranks}{micro}", "adam" in (seen.optimizer or "").lower()
+        name, optimizer = str(network), "adam" if adam else "momentum"
+    elif (
+        workload is not None
+        and workload.network in names()
+        and workload.network != "inception_v3"
+        and all(getattr(workload, key) == size for key, size in _IMAGES.items())
+    ):
+        name, strategy, optimizer = workload.network, f"dp={ranks}", "momentum"
+    else:
         return None
+    gpus = (str(gpu) for host in info.hosts for gpu in host.get("gpus", []))
     return MeasuredStep(
-        network=workload.network,
-        strategy=f"dp={info.spec.ranks}",
+        network=name,
+        strategy=strategy,
         batch=batch,
         precision=precision,
-        optimizer="momentum",
+        optimizer=optimizer,
         step_s=step_s,
-        gpu=_gpu_of(info),
+        gpu=next(gpus, None),
         source=str(record),
     )
-
-
-def _infos(folder: Path) -> Iterator[tuple[Path, RunInfo]]:
-    if (folder / CAMPAIGN_FILE).is_file():
-        yield from ((folder / info.spec.run, info) for info in recorded_infos(folder))
-    else:
-        yield from ((record, read_info(record)) for record in record_folders(folder))
 
 
 def _recorded_steps(folder: Path) -> list[MeasuredStep]:
@@ -177,16 +151,19 @@ def _recorded_steps(folder: Path) -> list[MeasuredStep]:
     Raises:
         JoulecastError: there are none. The error says what the records lack, and which file to write.
     """
+    if (folder / CAMPAIGN_FILE).is_file():
+        infos = [(folder / info.spec.run, info) for info in recorded_infos(folder)]
+    else:
+        infos = [(record, read_info(record)) for record in record_folders(folder)]
     lines, found = [], []
-    for record, info in _infos(folder):
+    for record, info in infos:
         outcome, batch = info.outcome, info.global_batch_size
         if not outcome.steps or not batch or outcome.work_unit != "samples" or info.left_out:
             continue
         ranks = info.spec.ranks
         step_s = (outcome.stop_s - outcome.start_s) / outcome.steps
         each = max(1, batch // ranks)
-        step = _captured_step(record, info, step_s, each)
-        step = step or _campaign_step(record, info, step_s, each)
+        step = _step_of(record, info, step_s, each)
         found += [] if step is None else [step]
         said = "; ".join([f"{counted(ranks, 'rank')}, {batch} samples of all", *info.remarks])
         lines.append(
@@ -220,8 +197,9 @@ def read_steps(path: Path) -> list[MeasuredStep]:
     if path.is_dir():
         return _recorded_steps(path)
     content = read_yaml(path, "measured step")
-    if isinstance(content, dict) and "steps" in content:
-        return validated(TypeAdapter(_Steps), content, str(path)).steps
+    if isinstance(content, dict) and content.keys() == {"steps"}:
+        listed = TypeAdapter(Annotated[list[MeasuredStep], Field(min_length=1)])
+        return validated(listed, content["steps"], f"{path}: steps")
     return [validated(TypeAdapter(MeasuredStep), content, str(path))]
 
 
@@ -247,7 +225,9 @@ def first_factor(simulation: Simulation, measured_s: float) -> float:
     return (measured_s - exposed) / (simulation.step_s - exposed)
 
 
-def factor_of(step: MeasuredStep, platform: Platform, costs: Costs) -> float:
+def _factor_of(
+    step: MeasuredStep, simulation: Simulation, platform: Platform, costs: Costs
+) -> float:
     """The factor for the seconds of ops with which the simulated step takes as long as the measured one.
 
     Raises:
@@ -255,19 +235,17 @@ def factor_of(step: MeasuredStep, platform: Platform, costs: Costs) -> float:
     """
 
     def missing(factor: float) -> float:
-        return (
-            step.step_s - simulated_step(step, platform, Scaled(costs, factor, "calibrated")).step_s
-        )
+        slower = simulated_step(step, platform, Scaled(costs, factor, "calibrated"))
+        return step.step_s - slower.step_s
 
-    first = simulated_step(step, platform, costs)
-    guess = first_factor(first, step.step_s)
+    guess = first_factor(simulation, step.step_s)
     if _LEAST_FACTOR <= guess <= _MOST_FACTOR:
         found = root_scalar(missing, x0=1.0, x1=guess * 1.001, rtol=_NEAR, maxiter=_TRIES)
         if found.converged and _LEAST_FACTOR <= found.root <= _MOST_FACTOR:
             return float(found.root)
     raise JoulecastError(
         f"measured step of {step.network} ({step.strategy}, batch {step.batch}): {step.step_s:g} s, where "
-        f"{first.step_s:g} s are simulated on {platform.name}: too far apart to calibrate on; check "
+        f"{simulation.step_s:g} s are simulated on {platform.name}: too far apart to calibrate on; check "
         "platform, batch (of one replica), precision and unit"
     )
 
@@ -309,11 +287,11 @@ def corrected(
     """The platform and its costs, corrected by measured steps.
 
     Raises:
-        JoulecastError: an error of :func:`factor_of`.
+        JoulecastError: a simulated step takes much longer or shorter than the measured one.
     """
     found = [simulated_step(step, platform, costs) for step in steps]
     errors = tuple(
-        error_of(step, simulation, factor_of(step, platform, costs))
+        error_of(step, simulation, _factor_of(step, simulation, platform, costs))
         for step, simulation in zip(steps, found, strict=True)
     )
     extra = [
@@ -321,10 +299,10 @@ def corrected(
         for step, simulation in zip(steps, found, strict=True)
         if step.memory_bytes is not None
     ]
-    cluster = platform.require_cluster()
-    reserved = cluster.device.reserved_bytes
-    known = {"reserved_bytes": max(0.0, reserved + median(extra))} if extra else {}
-    device = cluster.device.model_copy(update=known)
-    described = cluster.model_copy(update={"device": device})
-    there = platform.model_copy(update={"cluster": described})
-    return there, Corrected(cached(costs), MeasuredSteps(errors), odd_remark(steps, found))
+    if extra:
+        cluster = platform.require_cluster()
+        reserved = max(0.0, cluster.device.reserved_bytes + median(extra))
+        device = cluster.device.model_copy(update={"reserved_bytes": reserved})
+        cluster = cluster.model_copy(update={"device": device})
+        platform = platform.model_copy(update={"cluster": cluster})
+    return platform, Corrected(cached(costs), MeasuredSteps(errors), odd_remark(steps, found))

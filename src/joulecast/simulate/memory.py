@@ -1,24 +1,245 @@
 """Memory that a device needs in a step: activations, weights, gradients and optimizer state.
 
-The backward pass needs activations of the forward pass (:mod:`joulecast.simulate.stage_activations`). They
-are kept for every micro-batch that waits for its backward pass. Weights, gradients and optimizer state are
-added. ZeRO says how these are sharded (Rajbhandari et al. 2020).
+An activation lives from the op that makes it to the last op that reads it, forward or backward. With
+recomputation, only the inputs of a block are kept for the backward pass, and one block at a time is computed
+again. Activations are kept for every micro-batch that waits for its backward pass. Most stages of a pipeline
+are alike. Stages that are alike are looked at only once.
+
+Weights, gradients and optimizer state are added. ZeRO says how these are sharded (Rajbhandari et al. 2020).
 """
 
 import math
-from collections import Counter
-from collections.abc import Collection, Hashable, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Collection, Hashable
+from dataclasses import dataclass, replace
 
-from joulecast.graphs.opgraph import OpGraph
+from joulecast.graphs.costs import Parts, extra_kept, kept_for_backward, part_of
+from joulecast.graphs.opgraph import Access, OpGraph
 from joulecast.graphs.precision import TrainingSetup
 from joulecast.runs.platforms import Platform
 from joulecast.simulate.cost_cache import OpCache
 from joulecast.simulate.phases import Sharding
+from joulecast.simulate.placement import PlacedOp
 from joulecast.simulate.program import StageProgram
-from joulecast.simulate.schedules import device_order, most_kept
-from joulecast.simulate.stage_activations import stage_peaks
+from joulecast.simulate.schedules import device_order
 from joulecast.simulate.strategy import Strategy
+
+
+def _parts(item: PlacedOp) -> dict[str, float]:
+    """Number of parts of each split dim, as if all parts had the size of the largest one."""
+    sizes = {name: item.op.dim(name).size for name in item.parts}
+    return {name: sizes[name] / math.ceil(sizes[name] / p) for name, p in item.parts.items()}
+
+
+def _kept_by(op: str, number: int = 0) -> str:
+    """Name of the bytes that an op keeps in addition to tensors of the graph."""
+    return f"kept by {op}, {number}"
+
+
+class _Stage:
+    """Activations of a stage: the bytes that a forward leaves, and the peaks of forward and backward.
+
+    A tensor that is gathered for a product is held whole, or with ``as_written`` as a shard.
+    """
+
+    def __init__(
+        self, graph: OpGraph, items: list[PlacedOp], keeps: bool, as_written: bool
+    ) -> None:
+        self.items = items
+        self.sizes: dict[str, float] = {}
+        """Bytes that a device holds of each activation that its stage reads or writes."""
+        self.gathered: list[float] = []
+        """Bytes that each op gathers from shards, and drops when it is done."""
+        self.weights: list[float] = []
+        """Bytes of the weights whose gradients exist from the backward of each op on."""
+        self.last_read = {
+            a.tensor: place for place, item in enumerate(items) for a in item.op.reads
+        }
+        self.keepers: dict[str, list[int]] = defaultdict(list)
+        """Ops whose backward needs each tensor, in the order of the forward."""
+        self.cached: set[str] = set()
+        """Copies of weights that autocast made. It holds them until the end of the forward."""
+        self.made: set[str] = set()
+        self.makes: list[list[str]] = []
+        """Tensors that each op makes: its output, and whatever else it keeps for the backward."""
+        self.units: dict[str, list[int]] = defaultdict(list)
+        """Ops that are recomputed together."""
+        written = {access.tensor for item in items for access in item.op.writes}
+        every_parts = [_parts(item) for item in items]
+
+        def bytes_of(access: Access, parts: Parts) -> float:
+            return graph.tensors[access.tensor].bytes * part_of(access, parts)
+
+        for item, parts in zip(items, every_parts, strict=True):
+            reads = [a for a in item.op.reads if not (as_written and a.tensor in written)]
+            for access in (*reads, *item.op.writes):
+                if graph.tensors[access.tensor].role in ("input", "activation"):
+                    size = max(self.sizes.get(access.tensor, 0.0), bytes_of(access, parts))
+                    self.sizes[access.tensor] = size
+        for place, (item, parts) in enumerate(zip(items, every_parts, strict=True)):
+            op = item.op
+            gathered = [a for a in op.reads if a.tensor in self.sizes]
+            self.gathered.append(
+                sum(max(0.0, bytes_of(a, parts) - self.sizes[a.tensor]) for a in gathered)
+            )
+            # If there are several readers, the backward of the last one makes the gradient first.
+            begin = [a for a in op.reads if graph.readers[a.tensor][-1] is op]
+            begin = [a for a in begin if graph.tensors[a.tensor].role == "parameter"]
+            self.weights.append(sum(bytes_of(a, parts) for a in begin))
+            makes = [a.tensor for a in op.writes if a.tensor in self.sizes]
+            for access in kept_for_backward(graph, op) if keeps else ():
+                self.keepers[access.tensor].append(place)
+            for number, extra in enumerate(extra_kept(graph, op)):
+                name, tensor = _kept_by(op.name, number), extra.access.tensor
+                if graph.tensors[tensor].role == "parameter":
+                    self.cached.add(name)
+                elif not keeps:
+                    continue
+                share = part_of(extra.access, parts)
+                if as_written and tensor in self.made:
+                    share = min(share, self.sizes[tensor] / graph.tensors[tensor].bytes)
+                self.sizes[name] = extra.bytes * share
+                if keeps:
+                    self.keepers[name] = [place]
+                makes.append(name)
+            self.makes.append(makes)
+            self.made.update(makes)
+            if item.recompute:
+                self.units[item.recompute].append(place)
+        saved = {
+            tensor
+            for tensor, places in self.keepers.items()
+            if any(not items[place].recompute for place in places)
+        }
+        for unit, places in self.units.items() if keeps else ():
+            saved |= {a.tensor for place in places for a in items[place].op.reads} - self._inside(
+                unit
+            )
+        self.saved = {t for t in saved if t in self.sizes}
+        self.saved_bytes = sum(self.sizes[t] for t in self.saved)
+
+    def _inside(self, unit: str) -> set[str]:
+        return {tensor for place in self.units[unit] for tensor in self.makes[place]}
+
+    def forward_peak(self) -> tuple[float, int]:
+        """Most bytes during a forward that starts from nothing, and its op's place; -1: before all ops."""
+        live: set[str] = {t for t in self.sizes if t not in self.made and t in self.last_read}
+        now = sum(self.sizes[t] for t in live)
+        live -= self.saved
+        peak, where = now, -1
+        for place in range(len(self.items)):
+            for tensor in self.makes[place]:
+                # Saved and cached tensors stay. Only the others are looked through below.
+                if tensor not in self.saved and tensor not in self.cached:
+                    live.add(tensor)
+                now += self.sizes[tensor]
+            if now + self.gathered[place] > peak:
+                peak, where = now + self.gathered[place], place
+            done = [t for t in live if self.last_read.get(t, place) <= place]
+            for tensor in done:
+                live.discard(tensor)
+                now -= self.sizes[tensor]
+        return peak, where
+
+    def _freed(self) -> dict[int, list[str]]:
+        """Saved tensors by the op whose backward needs them last. It is the first op that keeps them."""
+        first = {tensor: places[0] for tensor, places in self.keepers.items()}
+        for places in self.units.values():
+            for place in places:
+                for access in self.items[place].op.reads:
+                    first[access.tensor] = min(first.get(access.tensor, place), places[0])
+        freed: dict[int, list[str]] = defaultdict(list)
+        for tensor in self.saved:
+            freed[first[tensor]].append(tensor)
+        return freed
+
+    def backward_peak(self) -> tuple[float, int, tuple[float, float]]:
+        """Most bytes during a backward that starts with the saved tensors, the op, and ``with_gradients``."""
+        now = self.saved_bytes
+        freed = self._freed()
+        gradients = of_weights = 0.0
+        held: dict[str, float] = {}
+        unit, again = "", 0.0
+        peak, where, both = now, -1, (now, 0.0)
+        for place in range(len(self.items) - 1, -1, -1):
+            item = self.items[place]
+            if item.recompute != unit:
+                unit = item.recompute
+                made = self._inside(unit) - self.saved if unit else set()
+                again = sum(self.sizes[t] for t in made if t in self.keepers)
+            for access in item.op.reads:
+                # The gradient of each input. Several readers add to the same gradient.
+                if access.tensor in self.sizes and access.tensor not in held:
+                    held[access.tensor] = self.sizes[access.tensor]
+                    gradients += held[access.tensor]
+            # A gathered tensor is gathered again, and its gradient is whole before it is scattered.
+            total = now + gradients + again + 2 * self.gathered[place]
+            if item.op.kind == "cross_entropy":
+                # The gradient of the shares' logarithms, and that of the logits at their precision.
+                kept, logits = _kept_by(item.op.name), item.op.reads[0].tensor
+                total += self.sizes[kept] + max(0.0, self.sizes[kept] - self.sizes[logits])
+            if total > peak:
+                peak, where = total, place
+            of_weights += self.weights[place]
+            both = max(both, (total, of_weights), key=sum)
+            for access in item.op.writes:
+                gradients -= held.pop(access.tensor, 0.0)
+            now -= sum(self.sizes[t] for t in freed[place])
+        return peak, where, max(both, (0.0, of_weights), key=sum)
+
+
+@dataclass(frozen=True)
+class _StagePeaks:
+    """Bytes of a stage's activations of one micro-batch."""
+
+    items: list[PlacedOp]
+    saved: float
+    """Bytes that a forward leaves for its backward."""
+    forward: float
+    """Most bytes during a forward that starts from nothing."""
+    forward_at: int
+    """Place of the op at the peak of the forward; -1: before all ops."""
+    backward: float
+    """Most bytes during a backward that starts with the saved tensors; 0 without a backward."""
+    backward_at: int
+    with_gradients: tuple[float, float]
+    """Bytes of activations, and of weights whose gradients exist, when both together are largest. They count
+    if each step allocates its gradients again."""
+
+    def op_at(self, place: int) -> str:
+        """Name of the op at a place."""
+        return "" if place < 0 else self.items[place].op.name
+
+
+def _shape_of(program: StageProgram) -> Hashable:
+    """Everything that distinguishes a stage from other stages of a mesh, except names: its ops, their splits,
+    and which op reads which tensor."""
+    places: dict[str, int] = {}
+    found: list[Hashable] = []
+    for item in program.items:
+        tensors = [
+            places.setdefault(a.tensor, len(places)) for a in (*item.op.reads, *item.op.writes)
+        ]
+        again = places.setdefault(f"again {item.recompute}", len(places)) if item.recompute else -1
+        found.append((item.split, again, *tensors))
+    return tuple(found)
+
+
+def _stage_peaks(
+    graph: OpGraph, strategy: Strategy, program: StageProgram, keeps: bool, op_cache: OpCache
+) -> _StagePeaks:
+    """Bytes of the activations of a stage, which keeps them for a backward pass or not. Stages of the same
+    shape share a result."""
+    as_written = strategy.sequence_parallel
+
+    def looked_at() -> _StagePeaks:
+        stage = _Stage(graph, program.items, keeps, as_written)
+        forward, at = stage.forward_peak()
+        backward = stage.backward_peak() if keeps else (0.0, -1, (0.0, 0.0))
+        return _StagePeaks(program.items, stage.saved_bytes, forward, at, *backward)
+
+    key = (_shape_of(program), tuple(strategy.mesh.items()), keeps, as_written)
+    return replace(op_cache.once(graph, key, looked_at), items=program.items)
 
 
 @dataclass(frozen=True)
@@ -48,61 +269,27 @@ class Memory:
 
 
 def _activations(
-    graph: OpGraph,
-    strategy: Strategy,
-    programs: list[StageProgram],
-    shapes: Sequence[Hashable],
-    keeps: bool,
-    op_cache: OpCache,
+    strategy: Strategy, programs: list[StageProgram], chunks: list[_StagePeaks], inference: bool
 ) -> tuple[float, str]:
     """The peak of the activations on a device in bytes, and the op at which it occurs. For inference, it is
     the peak of the forward pass."""
-    chunks = [
-        stage_peaks(graph, strategy, program, shape, keeps, op_cache)
-        for program, shape in zip(programs, shapes, strict=True)
-    ]
-    if not keeps:
-        return max((chunk.forward, chunk.forward_at) for chunk in chunks)
-    if len(chunks) == 1:
-        (chunk,) = chunks
-        forward, backward = most_kept(strategy, programs[0].stage)
-        before = forward * chunk.saved + chunk.forward
-        behind = (backward - 1) * chunk.saved + chunk.backward
-        if behind > before:
-            return behind, chunk.backward_at
-        return before, chunk.forward_at
+    if inference:
+        return max((chunk.forward, chunk.op_at(chunk.forward_at)) for chunk in chunks)
+    # If a backward pass is split in two, its saved tensors are needed until the second half.
+    done = "weights" if strategy.schedule == "zb-h1" else "backward"
     peak, where, saved = 0.0, "", 0.0
     for phase, _, number in device_order(strategy, programs[0].stage):
-        chunk = chunks[number]
+        chunk, now, at = chunks[number], 0.0, -1
         if phase == "forward":
             now, at = saved + chunk.forward, chunk.forward_at
             saved += chunk.saved
-        else:
+        elif phase == "backward":
+            now, at = saved - chunk.saved + chunk.backward, chunk.backward_at
+        if phase == done:
             saved -= chunk.saved
-            now, at = saved + chunk.backward, chunk.backward_at
         if now > peak:
-            peak, where = now, at
+            peak, where = now, chunk.op_at(at)
     return peak, where
-
-
-def _anew(
-    graph: OpGraph,
-    strategy: Strategy,
-    program: StageProgram,
-    shape: Hashable,
-    training: TrainingSetup,
-    op_cache: OpCache,
-) -> tuple[float, float, str]:
-    """Bytes of activations and gradients at the peak, and the op at the peak. Each step allocates its
-    gradients.
-
-    Plain PyTorch on one GPU does so: ``zero_grad`` frees them. Wrappers and frameworks keep buffers.
-    """
-    found = stage_peaks(graph, strategy, program, shape, not training.inference, op_cache)
-    activations, gradients = found.with_gradients
-    if found.forward > activations + gradients:
-        return found.forward, 0.0, found.forward_at
-    return activations, training.gradient_bytes(gradients), found.backward_at
 
 
 def _largest_block(programs: list[StageProgram], without: Collection[str] = ()) -> float:
@@ -119,31 +306,12 @@ def _gathered(programs: list[StageProgram]) -> float:
 
     They are the weights of two blocks (one computes, the next is gathered ahead), and shared weights.
     """
-    blocks = Counter(
-        (program.stage, name)
-        for program in programs
-        for weights in program.gathered.values()
-        for name in weights
-    )
-    shared = {
-        name: weight.bytes
-        for program in programs
-        for weights in program.gathered.values()
-        for name, weight in weights.items()
-        if blocks[program.stage, name] > 1
-    }
+    shared: dict[str, float] = {}
+    for program in programs:
+        blocks = Counter(name for weights in program.gathered.values() for name in weights)
+        for weights in program.gathered.values():
+            shared |= {name: w.bytes for name, w in weights.items() if blocks[name] > 1}
     return 2 * _largest_block(programs, shared) + sum(shared.values())
-
-
-def _gradients_bytes(
-    strategy: Strategy, programs: list[StageProgram], weights: list[Sharding]
-) -> float:
-    """Bytes of gradients: shards and one whole block. If gradients are added up before they are scattered,
-    all of them are whole."""
-    scattered = strategy.micro_batches == 1 or strategy.scatter == "each"
-    if not scattered:
-        return sum(weight.bytes for weight in weights)
-    return sum(_kept(weight, 2) for weight in weights) + _largest_block(programs)
 
 
 def _kept(weight: Sharding, level: int) -> float:
@@ -151,20 +319,10 @@ def _kept(weight: Sharding, level: int) -> float:
     return weight.bytes / (weight.shards if weight.zero >= level else 1)
 
 
-def _communicators(strategy: Strategy) -> int:
-    """Number of groups in which a device communicates: one for each axis.
-
-    If not only data are split, Megatron's code has two more: all devices, and the devices of one model.
-    """
-    axes = {axis for axis, size in strategy.mesh.items() if size > 1}
-    return len(axes) + (2 if axes - {"data"} else 0)
-
-
 def memory_of(
     graph: OpGraph,
     strategy: Strategy,
     programs: list[StageProgram],
-    shapes: Sequence[Hashable],
     training: TrainingSetup,
     op_cache: OpCache,
     communicator_bytes: float,
@@ -173,49 +331,38 @@ def memory_of(
     largest parts.
 
     Args:
-        graph: the network, with the batch of a micro-batch.
-        strategy: the strategy.
         programs: programs of the stages on these devices. There are several if the schedule is interleaved.
-        shapes: shapes of these stages, from :func:`joulecast.simulate.stage_activations.shape_of`.
-        training: precision and optimizer, and whether there is a backward.
-        op_cache: results for earlier stages. A stage that is like one of them is not computed again.
         communicator_bytes: bytes of the communication library's buffers for each group of devices.
     """
-    peak, where = _activations(graph, strategy, programs, shapes, not training.inference, op_cache)
-    blocks = tuple(_blocks(program) for program in programs)
-    once = strategy.micro_batches > 1 and strategy.scatter == "once"
-    key = ("state", tuple(shapes), blocks, tuple(strategy.mesh.items()), once, training)
-    weights, gradients, states = op_cache.once(
-        graph, key, lambda: _state(strategy, programs, training)
-    )
+    keeps = not training.inference
+    chunks = [_stage_peaks(graph, strategy, program, keeps, op_cache) for program in programs]
+    weights = [weight for program in programs for weight in program.weights.values()]
+    # Shards and one whole block. If gradients are added up before they are scattered, all are whole.
+    gradients = sum(weight.bytes for weight in weights)
+    if strategy.micro_batches == 1 or strategy.scatter == "each":
+        gradients = sum(_kept(weight, 2) for weight in weights) + _largest_block(programs)
     if strategy.devices == 1 and strategy.micro_batches == 1 and not training.precision.half:
-        peak, gradients, where = _anew(graph, strategy, programs[0], shapes[0], training, op_cache)
+        # Plain PyTorch on one GPU allocates its gradients in each step: ``zero_grad`` frees them. Wrappers
+        # and frameworks keep buffers.
+        (chunk,) = chunks
+        peak, gradients = chunk.with_gradients
+        where = chunk.op_at(chunk.backward_at)
+        if chunk.forward > peak + gradients:
+            peak, gradients, where = chunk.forward, 0.0, chunk.op_at(chunk.forward_at)
+    else:
+        peak, where = _activations(strategy, programs, chunks, training.inference)
+    # A group for each axis. If not only data are split, Megatron's code has two more: all devices, and the
+    # devices of one model.
+    axes = {axis for axis, size in strategy.mesh.items() if size > 1}
+    groups = len(axes) + (2 if axes - {"data"} else 0)
     return Memory(
         programs[0].stage,
-        weights,
-        gradients,
-        states,
+        sum(_kept(weight, 3) for weight in weights) + _gathered(programs),
+        training.gradient_bytes(gradients),
+        sum(training.state_bytes(_kept(weight, 1)) for weight in weights),
         activations_bytes=peak,
         at_op=where,
-        communication_bytes=communicator_bytes * _communicators(strategy),
-    )
-
-
-def _blocks(program: StageProgram) -> Hashable:
-    """The block of each op of a stage (a block is gathered as a whole), and its level of ZeRO."""
-    numbers: dict[str, int] = {}
-    return tuple((numbers.setdefault(item.unit, len(numbers)), item.zero) for item in program.items)
-
-
-def _state(
-    strategy: Strategy, programs: list[StageProgram], training: TrainingSetup
-) -> tuple[float, float, float]:
-    """Bytes of weights, gradients and optimizer state."""
-    weights = [weight for program in programs for weight in program.weights.values()]
-    return (
-        sum(_kept(weight, 3) for weight in weights) + _gathered(programs),
-        training.gradient_bytes(_gradients_bytes(strategy, programs, weights)),
-        sum(training.state_bytes(_kept(weight, 1)) for weight in weights),
+        communication_bytes=communicator_bytes * groups,
     )
 
 
@@ -235,18 +382,6 @@ def least_state_bytes(graph: OpGraph, strategy: Strategy, training: TrainingSetu
     return kept[2] + gradients + training.state_bytes(kept[0])
 
 
-def state_verdict(least_bytes: float, platform: Platform) -> str | None:
-    """Reason why a strategy cannot fit in memory, from the bytes of its state alone; ``None`` if it may
-    fit."""
-    device = platform.require_cluster().device
-    if device.memory_bytes is None or least_bytes + device.reserved_bytes <= device.memory_bytes:
-        return None
-    return (
-        f"out of memory: weights, gradients and optimizer state alone take {least_bytes / 1e9:.1f} GB or "
-        f"more, a device of {platform.name} has {device.memory_bytes / 1e9:.1f}"
-    )
-
-
 def share_of_memory(memory: list[Memory], platform: Platform) -> float | None:
     """The share of its memory that the fullest device needs; ``None`` if its memory is not known."""
     device = platform.require_cluster().device
@@ -255,20 +390,12 @@ def share_of_memory(memory: list[Memory], platform: Platform) -> float | None:
     return (max(m.peak_bytes for m in memory) + device.reserved_bytes) / device.memory_bytes
 
 
-def exceeds(memory: list[Memory], platform: Platform) -> bool | None:
-    """Whether the devices of some stage have too little memory; ``None`` if their memory is not known."""
-    share = share_of_memory(memory, platform)
-    return None if share is None else share > 1
-
-
 def memory_verdict(
     memory: list[Memory], platform: Platform, ends: tuple[float, float] | None = None
 ) -> str:
     """One line: whether the step fits in memory, and if not, what does not.
 
     Args:
-        memory: of each stage's devices.
-        platform: whose devices they are.
         ends: of the 90 % interval of the fullest device's bytes.
     """
     device = platform.require_cluster().device

@@ -12,7 +12,6 @@ from typing import Annotated, get_args
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter
 from scipy.optimize import nnls
 
@@ -21,9 +20,6 @@ from joulecast.runs.files.reading import read_json_object, validated
 from joulecast.runs.files.writing import written_aside
 from joulecast.runs.platforms import Platform
 from joulecast.simulate.collectives import Algorithm, Kind, sent_share, steps_of
-
-Floats = NDArray[np.float64]
-
 
 _Seconds = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 
@@ -41,12 +37,6 @@ class NetworkCalibration:
     points: Annotated[int, Field(ge=1)]
 
 
-def _terms(kind: str, algorithm: Algorithm, ranks: int, size: float) -> tuple[float, float, float]:
-    collective: Kind = "send" if kind == "send" else "all_reduce"
-    steps = steps_of(collective, algorithm, ranks)
-    return 1.0, steps, sent_share(collective, algorithm, ranks) * size
-
-
 def calibrate_network(points: pd.DataFrame) -> NetworkCalibration:
     """Fit launch, latency and rate. The algorithm whose formula fits best is chosen.
 
@@ -61,23 +51,21 @@ def calibrate_network(points: pd.DataFrame) -> NetworkCalibration:
     seconds = points["seconds"].to_numpy(float)
     best: NetworkCalibration | None = None
     for algorithm in get_args(Algorithm):
-        system: Floats = np.array(
-            [
-                _terms(row.kind, algorithm, int(row.ranks), float(row.bytes))
-                for row in points.itertuples()
-            ]
-        )
+        # Launch, steps and bytes of each measurement.
+        terms = []
+        for row in points.itertuples():
+            kind: Kind = "send" if row.kind == "send" else "all_reduce"
+            ranks = int(row.ranks)
+            share = sent_share(kind, algorithm, ranks)
+            terms.append((1.0, steps_of(kind, algorithm, ranks), share * row.bytes))
         # Relative errors: the small messages tell the latency, and count as much as the large ones.
-        (launch, latency, per_byte), _ = nnls(system / seconds[:, None], np.ones(len(points)))
-        error = np.abs(system @ np.array([launch, latency, per_byte]) / seconds - 1)
-        if per_byte > 0 and (best is None or 100 * error.mean() < best.mape_percent):
+        system = np.array(terms) / seconds[:, None]
+        (launch, latency, per_byte), _ = nnls(system, np.ones(len(points)))
+        error = float(100 * np.abs(system @ (launch, latency, per_byte) - 1).mean())
+        if per_byte > 0 and (best is None or error < best.mape_percent):
+            rate = float(1 / per_byte)
             best = NetworkCalibration(
-                algorithm,
-                float(1 / per_byte),
-                float(latency),
-                float(launch),
-                float(100 * error.mean()),
-                len(points),
+                algorithm, rate, float(latency), float(launch), error, len(points)
             )
     if best is None:
         raise JoulecastError(

@@ -1,15 +1,14 @@
 """Phases of a micro-batch on one device: its steps of computing, and the messages between them."""
 
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from joulecast.graphs.costs import Direction
-from joulecast.graphs.opgraph import Tensor
 from joulecast.simulate.collectives import Kind, Layout
 from joulecast.simulate.placement import PlacedOp
-from joulecast.simulate.strategy import DDP_BUCKET, DDP_FIRST_BUCKET, shards_state
+from joulecast.simulate.strategy import shards_state
 
 Key = tuple[str, Direction, Layout, int, int]
 """Key of a tensor that is sent between stages: tensor, direction, layout, from stage, to stage."""
@@ -59,49 +58,6 @@ class Phase:
         return len(self.messages) - 1
 
 
-class WeightGradient(NamedTuple):
-    """The gradient of a parameter, and the step of the backward pass that completes it."""
-
-    tensor: Tensor
-    axes: tuple[str, ...]
-    """Mesh axes along which the gradient is a partial sum."""
-    after: int
-    unit: str
-    sharding: "Sharding"
-    """Sharding of the weight."""
-    share: float = 1.0
-    """Bytes of the gradient over the bytes of the weight."""
-
-    @property
-    def bytes(self) -> float:
-        """Bytes of the gradient."""
-        return self.share * self.sharding.bytes
-
-    @property
-    def zero(self) -> int:
-        """The level of ZeRO at which the weight is sharded."""
-        return self.sharding.zero
-
-    def at_zero(self, level: int) -> "WeightGradient":
-        """The same gradient at another level of ZeRO."""
-        return self._replace(sharding=self.sharding._replace(zero=level))
-
-    @property
-    def gathered_after_update(self) -> bool:
-        """Whether each device updates only a shard of the weight, and the others need this shard right after
-        the update (ZeRO-1)."""
-        return self.zero == 1 and self.sharding.axis in self.axes
-
-
-@dataclass
-class WrittenPhases:
-    """Phases of all stages, without gathers of weights. Strategies that differ only in sharding share
-    them."""
-
-    forward: dict[int, Phase] = field(default_factory=dict)
-    backward: dict[int, tuple[Phase, list[WeightGradient]]] = field(default_factory=dict)
-
-
 class Sharding(NamedTuple):
     """How the training state of a weight is divided over replicas."""
 
@@ -111,6 +67,25 @@ class Sharding(NamedTuple):
     axis: str
     """Mesh axis of the shards, or two axes joined by ``+``; empty: there are no shards."""
     shards: int
+
+
+class WeightGradient(NamedTuple):
+    """The gradient of a parameter, and the step of the backward pass that completes it."""
+
+    parameter: str
+    bytes: float
+    axes: tuple[str, ...]
+    """Mesh axes along which the gradient is a partial sum."""
+    after: int
+    unit: str
+    sharding: Sharding
+    """Sharding of the weight."""
+
+    @property
+    def gathered_after_update(self) -> bool:
+        """Whether each device updates only a shard of the weight, and the others need this shard right after
+        the update (ZeRO-1)."""
+        return self.sharding.zero == 1 and self.sharding.axis in self.axes
 
 
 def reduction(zero: int, axis: str) -> Kind:
@@ -168,9 +143,7 @@ class Bucket:
 
 
 def buckets_of(
-    gradients: list[WeightGradient],
-    least: float | None,
-    usual: tuple[float, float] = (DDP_FIRST_BUCKET, DDP_BUCKET),
+    gradients: list[WeightGradient], least: float | None, usual: tuple[float, float]
 ) -> list[Bucket]:
     """Gradients in buckets, in the order in which the backward pass completes them.
 
@@ -183,8 +156,9 @@ def buckets_of(
     for gradient in gradients:
         if not gradient.axes or not gradient.bytes:
             continue
-        by_unit = least is None and gradient.zero >= 2
-        kind = (gradient.axes, gradient.zero, gradient.unit if by_unit else "")
+        zero = gradient.sharding.zero
+        by_unit = least is None and zero >= 2
+        kind = (gradient.axes, zero, gradient.unit if by_unit else "")
         bucket = filling.setdefault(kind, Bucket(0.0, -1, *kind))
         bucket.bytes += gradient.bytes
         bucket.after = max(bucket.after, gradient.after)
@@ -198,30 +172,39 @@ def buckets_of(
 class Segment:
     """Steps that run one after the other without a break."""
 
-    steps: list[int]
-    needs: list[int] = field(default_factory=list)
-    receives: list[Key] = field(default_factory=list)
+    needs: list[int]
+    receives: list[Key]
     starts: list[int] = field(default_factory=list)
     """Messages that start when the segment ends."""
-    parts: tuple[tuple[Step, float], ...] = ()
+    buckets: list[tuple[int, Bucket]] = field(default_factory=list)
+    """Buckets that are sent when the segment ends, each with its place among all buckets."""
+    parts: list[tuple[Step, float]] = field(default_factory=list)
     """The steps of the segment, and their seconds."""
     seconds: float = 0.0
 
 
-def segments_of(phase: Phase, buckets: list[Bucket], fuse: bool) -> list[Segment]:
-    """Cut a phase at every step that waits for a message, or for which a message waits."""
-    starts: dict[int, list[int]] = {}
+def segments_of(
+    phase: Phase,
+    buckets: Sequence[tuple[int, Bucket]],
+    fuse: bool,
+    seconds_of: Callable[[Step], float],
+) -> list[Segment]:
+    """Cut a phase at every step that waits for a message, or for which a message or a bucket waits."""
+    starts: dict[int, list[int]] = defaultdict(list)
     for number, message in enumerate(phase.messages):
-        starts.setdefault(message.after, []).append(number)
-    ends = {bucket.after for bucket in buckets} | set(starts)
+        starts[message.after].append(number)
+    ready: dict[int, list[tuple[int, Bucket]]] = defaultdict(list)
+    for each in buckets:
+        ready[each[1].after].append(each)
     segments: list[Segment] = []
-    open_segment = False
+    ended = True
     for number, step in enumerate(phase.steps):
-        if not (open_segment and fuse) or step.needs or step.receives:
-            segments.append(Segment([]))
-        segments[-1].steps.append(number)
-        segments[-1].needs += step.needs
-        segments[-1].receives += step.receives
-        segments[-1].starts += starts.get(number, [])
-        open_segment = number not in ends
+        if ended or step.needs or step.receives:
+            segments.append(Segment(step.needs, step.receives))
+        seconds = seconds_of(step)
+        segments[-1].parts.append((step, seconds))
+        segments[-1].seconds += seconds
+        ended = number in starts or number in ready or not fuse
+        if ended:
+            segments[-1].starts, segments[-1].buckets = starts[number], ready[number]
     return segments

@@ -50,13 +50,11 @@ def even_cut(
             next_best[end] = worst[least]
             choice[part, end] = starts[least]
         best = next_best
-    owner = [0] * count
-    end = count
+    owner, end = np.zeros(count, dtype=int), count
     for part in range(parts - 1, 0, -1):
         start = int(choice[part, end])
-        owner[start:end] = [part] * (end - start)
-        end = start
-    return tuple(owner)
+        owner[start:end], end = part, start
+    return tuple(owner.tolist())
 
 
 def block_count(graph: OpGraph) -> int:
@@ -91,12 +89,6 @@ def blocks_of(graph: OpGraph) -> Blocks:
     return Blocks(of_op, list(accumulate(change[:-1])))
 
 
-def _stages(strategy: Strategy) -> str:
-    if strategy.virtual == 1:
-        return f"{strategy.stages} pipeline stages"
-    return f"{strategy.pipeline} x {strategy.virtual} (pp x virtual) = {strategy.stages} stages"
-
-
 def cut_stages(
     graph: OpGraph,
     blocks: Blocks,
@@ -107,24 +99,22 @@ def cut_stages(
     """Stages of about the same time. If there are enough blocks, the cuts are between blocks.
 
     Args:
-        graph: the network.
-        blocks: blocks of the network.
         seconds: seconds of each op, forward and backward.
-        strategy: says the number of stages.
         send_s_per_byte: seconds that a byte takes between stages.
     """
     # The embedding and the head may be stages of their own.
     has, count = block_count(graph), len(blocks.crossing_bytes)
     most = min(has + 2, count)
     if strategy.stages > most:
+        stages = f"{strategy.stages} pipeline stages"
+        if strategy.virtual > 1:
+            stages = f"{strategy.pipeline} x {strategy.virtual} (pp x virtual) = {strategy.stages} stages"
         raise JoulecastError(
-            f"strategy: {_stages(strategy)}, but {graph.name} has {has} blocks; take {most} stages or fewer"
+            f"strategy: {stages}, but {graph.name} has {has} blocks; take {most} stages or fewer"
         )
     # An activation that crosses a cut is sent forward, and its gradient back.
-    replicas = strategy.replicas
-    sends = tuple(2 * size / replicas * send_s_per_byte for size in blocks.crossing_bytes)
-    weights = [0.0] * count
-    for block, op_s in zip(blocks.of_op, seconds, strict=True):
-        weights[block] += op_s
-    owner = even_cut(tuple(weights), strategy.stages, sends)
+    per_byte = 2 * send_s_per_byte / strategy.replicas
+    weights = np.bincount(blocks.of_op, seconds, count)
+    sends = tuple(size * per_byte for size in blocks.crossing_bytes)
+    owner = even_cut(tuple(weights.tolist()), strategy.stages, sends)
     return [owner[block] for block in blocks.of_op]

@@ -5,14 +5,15 @@ products are split by columns and rows. Along the pipeline axis, the network is 
 other ops are placed like the tensors that they read.
 """
 
+from collections import defaultdict
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, get_args
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.costs import Costs, Direction
+from joulecast.graphs.costs import Direction
 from joulecast.graphs.opgraph import Dim, DimKind, Op, OpGraph
-from joulecast.simulate.cost_cache import cached
+from joulecast.simulate.cost_cache import CachedCosts
 from joulecast.simulate.inferred_splits import (
     Placements,
     column_dims,
@@ -54,6 +55,10 @@ class Split:
     """Axes along which the first places have one more element, and the number of these places."""
     has_backward: bool
 
+    def directions(self, inference: bool) -> tuple[Direction, ...]:
+        """The directions in which the op runs in a step."""
+        return ("forward", "backward") if self.has_backward and not inference else ("forward",)
+
 
 class PlacedOp(NamedTuple):
     """An op, and the part of it that one device computes."""
@@ -78,17 +83,6 @@ class PlacedOp(NamedTuple):
         return self.split.parts
 
 
-def _split_of(op: Op, placement: Placement, mesh: Mapping[str, int], has_backward: bool) -> Split:
-    parts: dict[str, float] = {}
-    uneven = []
-    for axis, name in placement.items():
-        parts[name] = parts.get(name, 1) * mesh[axis]
-        more = remainder(op.dim(name).size, mesh[axis])
-        if more:
-            uneven.append((axis, more))
-    return Split(op, placement, parts, tuple(uneven), has_backward)
-
-
 def _splits_of(
     graph: OpGraph, placements: Placements, mesh: Mapping[str, int], numbers: Mapping[str, int]
 ) -> list[Split]:
@@ -99,27 +93,26 @@ def _splits_of(
         has_backward = any(access.tensor in graph.trained for access in op.reads)
         key = numbers[op.name], has_backward, *placement.items()
         if key not in known:
-            known[key] = _split_of(op, placement, mesh, has_backward)
+            parts: dict[str, float] = defaultdict(lambda: 1)
+            for axis, name in placement.items():
+                parts[name] *= mesh[axis]
+            more = {
+                axis: remainder(op.dim(name).size, mesh[axis]) for axis, name in placement.items()
+            }
+            uneven = tuple((axis, count) for axis, count in more.items() if count)
+            known[key] = Split(op, placement, dict(parts), uneven, has_backward)
         found.append(known[key])
     return found
 
 
 def _named_dims(graph: OpGraph, op: Op, name: str) -> list[Dim]:
-    exact = [dim for dim in op.dims if dim.name == name]
-    if exact:
-        return exact
-    if name == "batch":
-        return [dim for dim in op.dims if dim.kind is DimKind.BATCH]
-    if op.kind in ("linear", "conv2d", "embedding"):
-        if name == "out":
-            return column_dims(graph, op)[:1]
-        if name == "in":
-            return row_dims(graph, op)[:1]
-    return []
-
-
-def _within(module: str, path: str) -> bool:
-    return not path or module == path or module.startswith(f"{path}.")
+    """The dims of an op that a tree means by a name."""
+    found = [dim for dim in op.dims if dim.name == name]
+    if not found and name == "batch":
+        found = [dim for dim in op.dims if dim.kind is DimKind.BATCH]
+    if not found and name in ("out", "in") and op.kind in ("linear", "conv2d", "embedding"):
+        found = (column_dims if name == "out" else row_dims)(graph, op)[:1]
+    return found
 
 
 def _settle_splits(graph: OpGraph, strategy: Strategy) -> tuple[list[dict[str, str]], list[Node]]:
@@ -128,7 +121,11 @@ def _settle_splits(graph: OpGraph, strategy: Strategy) -> tuple[list[dict[str, s
     settings = [strategy.tree for _ in graph.ops]
 
     def apply(node: Node, path: str) -> None:
-        inside = [i for i, op in enumerate(graph.ops) if _within(op.module, path)]
+        inside = [
+            i
+            for i, op in enumerate(graph.ops)
+            if not path or f"{op.module}.".startswith(f"{path}.")
+        ]
         where = f"strategy: node `{path or 'the root'}`"
         if not inside:
             near = sorted({op.module for op in graph.ops if op.module})[:4]
@@ -136,40 +133,30 @@ def _settle_splits(graph: OpGraph, strategy: Strategy) -> tuple[list[dict[str, s
                 f"{where}: {graph.name} has no such module (as {', '.join(near)}, ...)"
             )
         for name, axis in node.split.items():
+            wrong = None
+            dims = [(i, dim) for i in inside for dim in _named_dims(graph, graph.ops[i], name)]
+            opaque = [(i, dim) for i, dim in dims if dim.kind is DimKind.OPAQUE]
             if axis == "pipeline":
-                raise JoulecastError(
-                    f"{where}: split.{name}: no dim is split along `pipeline`; `stage` places a node on it"
+                wrong = "no dim is split along `pipeline`; `stage` places a node on it"
+            elif axis not in strategy.mesh:
+                wrong = f"the mesh has no axis `{axis}` (it has: {', '.join(strategy.mesh)})"
+            elif opaque:
+                i, dim = opaque[0]
+                wrong = (
+                    f"dim `{dim.name}` of op `{graph.ops[i].name}` is opaque and cannot be split"
                 )
-            if axis not in strategy.mesh:
-                raise JoulecastError(
-                    f"{where}: split.{name}: the mesh has no axis `{axis}` (it has: "
-                    f"{', '.join(strategy.mesh)})"
-                )
-            found = False
-            for i in inside:
-                for dim in _named_dims(graph, graph.ops[i], name):
-                    found = True
-                    if dim.kind is DimKind.OPAQUE:
-                        raise JoulecastError(
-                            f"{where}: split.{name}: dim `{dim.name}` of op `{graph.ops[i].name}` is "
-                            "opaque and cannot be split"
-                        )
-                    placements[i][axis] = dim.name
-            if not found:
-                dims = sorted({d.name for i in inside for d in graph.ops[i].dims})
-                raise JoulecastError(
-                    f"{where}: split.{name}: no op in it has that dim (dims: {', '.join(dims)})"
-                )
+            elif not dims:
+                known = sorted({dim.name for i in inside for dim in graph.ops[i].dims})
+                wrong = f"no op in it has that dim (dims: {', '.join(known)})"
+            if wrong:
+                raise JoulecastError(f"{where}: split.{name}: {wrong}")
+            for i, dim in dims:
+                placements[i][axis] = dim.name
         given = node.model_dump(
             include={"stage", "recompute", "zero"}, exclude_none=True, exclude_unset=True
         )
-        # Ops under the same nodes share one object; what it was made of is kept, so that ids stay unique.
-        merged: dict[int, tuple[Node, Node]] = {}
         for i in inside:
-            before = settings[i]
-            if id(before) not in merged:
-                merged[id(before)] = before, before.model_copy(update=given)
-            settings[i] = merged[id(before)][1]
+            settings[i] = settings[i].model_copy(update=given)
         for name, child in node.children.items():
             apply(child, f"{path}.{name}" if path else name)
 
@@ -216,27 +203,48 @@ def check_heads(placed: list[PlacedOp], size: int) -> None:
 
 def _check_stages(graph: OpGraph, stages: list[int], count: int) -> None:
     stage_of = {op.name: stage for op, stage in zip(graph.ops, stages, strict=True)}
-    for op, stage in zip(graph.ops, stages, strict=True):
+    for op in graph.ops:
+        stage, where = stage_of[op.name], f"strategy: node `{op.module or 'the root'}`"
         if stage >= count:
             raise JoulecastError(
-                f"strategy: node `{op.module or 'the root'}`: stage {stage}, but the "
-                f"mesh has {count} (axis pipeline)"
+                f"{where}: stage {stage}, but the mesh has {count} (axis pipeline)"
             )
         for access in op.reads:
             producer = graph.producer.get(access.tensor)
             if producer is not None and stage_of[producer.name] > stage:
                 raise JoulecastError(
-                    f"strategy: node `{op.module or 'the root'}` is on stage {stage}, but reads "
-                    f"`{access.tensor}` of stage {stage_of[producer.name]}: stages must follow the data"
+                    f"{where} is on stage {stage}, but reads `{access.tensor}` of stage "
+                    f"{stage_of[producer.name]}: stages must follow the data"
                 )
     empty = set(range(count)) - set(stages)
     if empty:
         raise JoulecastError(f"strategy: no node is on stage {min(empty)}")
 
 
-def _placed(
-    graph: OpGraph, stages: list[int], splits: list[Split], settings: list[Node]
+def place(
+    graph: OpGraph, strategy: Strategy, costs: CachedCosts, send_s_per_byte: float = 0.0
 ) -> list[PlacedOp]:
+    """Place every op of a graph (at the batch of all replicas of one micro-batch).
+
+    Costs of ops, and the seconds that a byte takes between stages, are for an even cut into stages.
+
+    Raises:
+        JoulecastError: the tree has an unknown module, dim or axis; a dim is opaque, or has more parts than
+            elements; or stages run against the flow of data. The error names the node of the tree.
+    """
+    numbers = costs.op_cache.numbers(graph)
+    if strategy.is_inferred:
+        settings = [strategy.tree] * len(graph.ops)
+        # What a strategy shards and computes again changes nothing here, nor does what ops cost.
+        splits = costs.op_cache.once(
+            graph,
+            ("split", *strategy.mesh.items(), strategy.sequence_parallel),
+            lambda: _split(graph, strategy, [{} for _ in graph.ops], numbers),
+        )
+    else:
+        placements, settings = _settle_splits(graph, strategy)
+        splits = _split(graph, strategy, placements, numbers)
+    stages = _cut(graph, strategy, costs, send_s_per_byte, splits, settings)
     selective = any(setting.recompute == "selective" for setting in settings)
     cores = attention_cores(graph) if selective else {}
     placed = []
@@ -246,51 +254,8 @@ def _placed(
         again = unit if setting.recompute and unit[-1:].isdigit() else ""
         if setting.recompute == "selective":
             again = cores.get(op.name, "")
-        zero = setting.zero or 0
-        placed.append(PlacedOp(op, stage, split, unit or op.name, again, zero))
+        placed.append(PlacedOp(op, stage, split, unit or op.name, again, setting.zero or 0))
     return placed
-
-
-def place(
-    graph: OpGraph, strategy: Strategy, costs: Costs, send_s_per_byte: float = 0.0
-) -> list[PlacedOp]:
-    """Place every op of a graph (at the batch of all replicas of one micro-batch).
-
-    Args:
-        graph: the network.
-        strategy: settings of its modules.
-        costs: seconds of ops, to cut the network into even stages.
-        send_s_per_byte: seconds that a byte takes between stages, for the same purpose.
-
-    Raises:
-        JoulecastError: the tree has an unknown module, dim or axis; a dim is opaque, or has more parts than
-            elements; or stages run against the flow of data. The error names the node of the tree.
-    """
-    tree, known = strategy.tree, cached(costs)
-    once, numbers = known.op_cache.once, known.op_cache.numbers(graph)
-    if tree.children or tree.split or tree.stage is not None:
-        placements, settings = _settle_splits(graph, strategy)
-        splits = _split(graph, strategy, placements, numbers)
-        stages = _cut(graph, strategy, known, send_s_per_byte, splits, settings)
-        return _placed(graph, stages, splits, settings)
-    settings = [tree] * len(graph.ops)
-
-    def split() -> list[Split]:
-        return _split(graph, strategy, [{} for _ in graph.ops], numbers)
-
-    # What a strategy shards and computes again changes nothing here, nor does what ops cost where they split.
-    key = (tuple(strategy.mesh.items()), strategy.sequence_parallel)
-    splits = once(graph, ("split", *key), split)
-
-    def cut() -> list[int]:
-        return _cut(graph, strategy, known, send_s_per_byte, splits, settings)
-
-    stages = once(graph, ("cut", *key, strategy.virtual, send_s_per_byte, known), cut)
-
-    def placed() -> list[PlacedOp]:
-        return _placed(graph, stages, splits, settings)
-
-    return once(graph, ("placed", *key, tuple(stages), tree.recompute, tree.zero), placed)
 
 
 def _split(
@@ -329,7 +294,7 @@ def _split(
 def _cut(
     graph: OpGraph,
     strategy: Strategy,
-    costs: Costs,
+    costs: CachedCosts,
     send_s_per_byte: float,
     splits: list[Split],
     settings: list[Node],
@@ -342,23 +307,18 @@ def _cut(
             raise JoulecastError(
                 f"strategy: node `{missing or 'the root'}` has no stage; give all of them one, or none"
             )
-        blocks = cached(costs).op_cache.once(graph, "blocks", lambda: blocks_of(graph))
-        seconds = _seconds_of(graph, splits, costs)
-        stages = cut_stages(graph, blocks, seconds, strategy, send_s_per_byte)
+        blocks = costs.op_cache.once(graph, "blocks", lambda: blocks_of(graph))
+        seconds = {
+            split: sum(
+                costs.cost(graph, split.op, split.parts, direction).seconds
+                for direction in get_args(Direction)
+            )
+            for split in dict.fromkeys(splits)
+        }
+        op_s = [seconds[split] for split in splits]
+        stages = cut_stages(graph, blocks, op_s, strategy, send_s_per_byte)
     else:
         stages = [stage or 0 for stage in numbers]
         _check_stages(graph, stages, strategy.stages)
     _check_parts(splits)
     return stages
-
-
-def _seconds_of(graph: OpGraph, splits: list[Split], costs: Costs) -> list[float]:
-    """Seconds of each op, forward and backward."""
-    known = {
-        split: sum(
-            costs.cost(graph, split.op, split.parts, direction).seconds
-            for direction in get_args(Direction)
-        )
-        for split in dict.fromkeys(splits)
-    }
-    return [known[split] for split in splits]

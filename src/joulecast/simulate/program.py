@@ -8,20 +8,11 @@ crosses a cut of the pipeline is sent.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
 from functools import cached_property
 
 from joulecast.graphs.costs import part_of
 from joulecast.graphs.opgraph import Access, DimKind, OpGraph
-from joulecast.simulate.collectives import (
-    Layout,
-    conversion,
-    gradient_layout,
-    local_bytes,
-    read_layout,
-    whole,
-    written_layout,
-)
+from joulecast.simulate.collectives import Layout, conversion, layout_of, local_bytes, whole
 from joulecast.simulate.phases import (
     Key,
     Message,
@@ -29,14 +20,11 @@ from joulecast.simulate.phases import (
     Sharding,
     Step,
     WeightGradient,
-    WrittenPhases,
     gather_weights,
 )
 from joulecast.simulate.placement import PlacedOp
 from joulecast.simulate.recomputation import recomputed_ops
-from joulecast.simulate.strategy import joined, shards_state, size_along
-
-Mesh = Mapping[str, int]
+from joulecast.simulate.strategy import Strategy, joined, shards_state, size_along
 
 
 class StageProgram:
@@ -57,30 +45,43 @@ class StageProgram:
         return {
             access.tensor: self._builder.sharding(access, item)
             for item in reversed(self.items)
-            for access in item.op.reads
-            if self._builder.graph.tensors[access.tensor].role == "parameter"
+            for access in self._builder.parameters(item)
         }
+
+    def _sharded(self, zero: int) -> dict[str, dict[str, Sharding]]:
+        """For each block, by name, the weights that are kept in shards at a level of ZeRO."""
+        found: dict[str, dict[str, Sharding]] = {}
+        for item in self.items:
+            for access in self._builder.parameters(item) if item.zero == zero else ():
+                weight = self._builder.sharding(access, item)
+                if weight.axis:
+                    found.setdefault(item.unit, {})[access.tensor] = weight
+        return found
 
     @cached_property
     def gathered(self) -> dict[str, dict[str, Sharding]]:
         """For each block, the weights that are gathered before it and dropped after it (ZeRO-3)."""
-        return self._builder.gathered(self.items, 3)
+        return self._sharded(3)
+
+    @cached_property
+    def _plain_forward(self) -> Phase:
+        return self._builder.forward(self.stage)
 
     @cached_property
     def first_forward(self) -> Phase:
         """Forward pass of the first micro-batch. It gathers weights, which are then kept for the whole step
         (ZeRO-2)."""
-        kept = self._builder.gathered(self.items, 2)
+        kept = self._sharded(2)
         if not kept:
             return self.forward
-        phase = self._builder.forward(self.stage)
         units = dict.fromkeys([*kept, *self.gathered])
-        return gather_weights(phase, {u: kept.get(u, {}) | self.gathered.get(u, {}) for u in units})
+        weights = {u: kept.get(u, {}) | self.gathered.get(u, {}) for u in units}
+        return gather_weights(self._plain_forward, weights)
 
     @cached_property
     def forward(self) -> Phase:
         """Forward of one micro-batch."""
-        return gather_weights(self._builder.forward(self.stage), self.gathered)
+        return gather_weights(self._plain_forward, self.gathered)
 
     @cached_property
     def _backward(self) -> tuple[Phase, list[WeightGradient]]:
@@ -89,7 +90,7 @@ class StageProgram:
 
     @property
     def backward(self) -> Phase:
-        """Backward of one micro-batch."""
+        """Backward of one micro-batch. Inference has none."""
         return self._backward[0]
 
     @property
@@ -99,17 +100,17 @@ class StageProgram:
 
     @cached_property
     def tied(self) -> list[Message]:
-        """Gradients of weights that other stages have, too. At the end, they are sent to each of these
-        stages."""
-        return self._builder.tied(self.stage, self.gradients)
-
-
-class ForwardProgram(StageProgram):
-    """A stage's program of the forward pass alone, for inference."""
-
-    @cached_property
-    def _backward(self) -> tuple[Phase, list[WeightGradient]]:
-        return Phase(), []
+        """Gradients of weights that other stages have, too, such as GPT's embedding and output layer. At the
+        end, they are sent to each of these stages."""
+        messages = []
+        for gradient in self.gradients:
+            name = gradient.parameter
+            stages = {item.stage for item, _ in self._builder.readers[name]}
+            for other in sorted(stages - {self.stage}):
+                key: Key = (name, "backward", (), self.stage, other)
+                label = f"send gradient of tied {name}"
+                messages.append(Message("send", "", gradient.bytes, label, -1, [], key))
+        return messages
 
 
 class ProgramBuilder:
@@ -119,35 +120,33 @@ class ProgramBuilder:
         self,
         graph: OpGraph,
         placed: list[PlacedOp],
-        mesh: Mesh,
-        shards_kept: bool = False,
+        strategy: Strategy,
         gradient_share: float = 1.0,
-        written: WrittenPhases | None = None,
         parts_sent: int = 1,
-        tensor_overlap: bool = False,
+        inference: bool = False,
     ) -> None:
         self.graph = graph
+        self.mesh = strategy.mesh
         # Attention receives keys of other devices while it computes with the keys that have arrived.
-        self.in_parts = ("tensor", "context") if tensor_overlap else ("context",)
+        self.in_parts = ("tensor", "context") if strategy.tensor_overlap else ("context",)
         """Axes along which activations travel in parts, while the op next to them computes."""
-        self._phases = WrittenPhases() if written is None else written
         self.gradient_share = gradient_share
         """Bytes of a gradient over the bytes of its weight."""
-        self.shards_kept = shards_kept
+        self.shards_kept = strategy.sequence_parallel
         """Whether a tensor that a product gathers is kept for the backward only as a shard (Megatron)."""
         self.parts_sent = parts_sent
         """Parts in which tensor ranks send a tensor to another stage if all of them have it (Megatron)."""
-        self.placed = placed
-        # Collectives along the pipeline axis do not exist: stages send to each other.
-        self.mesh = {axis: size for axis, size in mesh.items() if axis != "pipeline"}
+        self.inference = inference
         self.items: dict[int, list[PlacedOp]] = defaultdict(list)
+        """The ops of each stage."""
         for item in placed:
             self.items[item.stage].append(item)
+        self.placed = placed
         self.sharded = [a for a, size in self.mesh.items() if size > 1 and shards_state(a)]
         """Axes along which ZeRO can shard."""
         self._shardings: dict[tuple[str, str], Sharding] = {}
 
-    # Only phases use the following properties. Memory does not.
+    # Only phases use the following two properties. Memory does not.
     @cached_property
     def readers(self) -> dict[str, list[tuple[PlacedOp, Access]]]:
         """The ops that read each tensor."""
@@ -161,10 +160,25 @@ class ProgramBuilder:
     def written(self) -> dict[str, tuple[PlacedOp, Layout]]:
         """For each tensor, the op that writes it, and the layout in which it is written."""
         return {
-            access.tensor: (item, written_layout(item.op, access, item.placement, self.mesh))
+            access.tensor: (item, layout_of(access, item.placement, self.mesh, "partial"))
             for item in self.placed
             for access in item.op.writes
         }
+
+    def parameters(self, item: PlacedOp) -> list[Access]:
+        """The weights that an op reads."""
+        tensors = self.graph.tensors
+        return [access for access in item.op.reads if tensors[access.tensor].role == "parameter"]
+
+    def sharding(self, access: Access, item: PlacedOp) -> Sharding:
+        """How the training state of a weight is divided over the replicas that have copies of the weight."""
+        key = item.op.name, access.tensor
+        if key not in self._shardings:
+            split = {dim for dim in access.axes if dim is not None}
+            axis = "+".join(a for a in self.sharded if item.placement.get(a) not in split)
+            size = self.graph.tensors[access.tensor].bytes * part_of(access, item.parts)
+            self._shardings[key] = Sharding(size, item.zero, axis, size_along(self.mesh, axis))
+        return self._shardings[key]
 
     def _convert(
         self, phase: Phase, tensor: str, have: Layout, want: Layout, after: int, what: str
@@ -187,6 +201,12 @@ class ProgramBuilder:
     def _parts_sent(self, layout: Layout) -> int:
         return self.parts_sent if dict(layout).get("tensor") == "copies" else 1
 
+    def _send(self, phase: Phase, key: Key, after: int, behind: list[int], what: str = "") -> None:
+        """Send a tensor to another stage."""
+        tensor, _, layout, _, _ = key
+        size = local_bytes(self.graph.tensors[tensor], layout, self.mesh) / self._parts_sent(layout)
+        phase.send(Message("send", "", size, f"send {what}{tensor}", after, behind, key))
+
     def _receive(self, phase: Phase, step: Step, key: Key) -> None:
         """Let the next step of a phase wait for another stage, and for its parts to be gathered."""
         if self._parts_sent(key[2]) == 1:
@@ -201,82 +221,82 @@ class ProgramBuilder:
         step.needs += known
 
     def _read(self, access: Access, item: PlacedOp) -> Layout:
-        return read_layout(access, item.placement, self.mesh)
+        return layout_of(access, item.placement, self.mesh, "copies")
 
     def forward(self, stage: int) -> Phase:
         """Forward pass of a stage, without gathers of weights."""
-        if stage not in self._phases.forward:
-            self._phases.forward[stage] = self._forward(stage)
-        return self._phases.forward[stage]
-
-    def _forward(self, stage: int) -> Phase:
         phase = Phase()
-        converted: dict[tuple[str, Layout], list[int]] = {}
-        for item in self.items[stage]:
-            step = Step(item, "forward")
-            for access in item.op.reads:
-                if access.tensor not in self.written:
-                    continue
-                producer, _ = self.written[access.tensor]
-                want = self._read(access, item)
-                if producer.stage != stage:
-                    key: Key = (access.tensor, "forward", want, producer.stage, stage)
-                    self._receive(phase, step, key)
-                else:
-                    step.needs += converted[access.tensor, want]
-            phase.steps.append(step)
-            for access in item.op.writes:
-                self._pass_on(phase, access.tensor, converted)
+        self._add_forward(phase, self.items[stage])
         return phase
 
+    def _add_forward(self, phase: Phase, items: list[PlacedOp], again: bool = False) -> None:
+        """Add the forward of some ops, with the collectives between them.
+
+        Args:
+            again: whether a block is recomputed. Its inputs were kept, and its output is not sent.
+        """
+        inside = {access.tensor for item in items for access in item.op.writes}
+        converted: dict[tuple[str, Layout], list[int]] = {}
+        for item in items:
+            step = Step(item, "forward", again)
+            for access in item.op.reads:
+                want = self._read(access, item)
+                if access.tensor in inside:
+                    step.needs += converted[access.tensor, want]
+                elif access.tensor in self.written and not again:
+                    source = self.written[access.tensor][0].stage
+                    self._receive(phase, step, (access.tensor, "forward", want, source, item.stage))
+            phase.steps.append(step)
+            for access in item.op.writes:
+                self._pass_on(phase, access.tensor, converted, again)
+
     def _pass_on(
-        self, phase: Phase, tensor: str, converted: dict[tuple[str, Layout], list[int]]
+        self,
+        phase: Phase,
+        tensor: str,
+        converted: dict[tuple[str, Layout], list[int]],
+        again: bool,
     ) -> None:
         """Bring a written tensor into the layouts of its readers, and to their stages."""
         producer, have = self.written[tensor]
-        after = len(phase.steps) - 1
+        after, what = len(phase.steps) - 1, "again " if again else ""
         sent = set()
         for reader, access in self.readers[tensor]:
+            if again and reader.recompute != producer.recompute:
+                continue
             want = self._read(access, reader)
             if (tensor, want) not in converted:
-                converted[tensor, want] = self._convert(phase, tensor, have, want, after, "")
+                converted[tensor, want] = self._convert(phase, tensor, have, want, after, what)
             key: Key = (tensor, "forward", want, producer.stage, reader.stage)
-            if reader.stage != producer.stage and key not in sent:
+            if reader.stage != producer.stage and key not in sent and not again:
                 sent.add(key)
-                size = local_bytes(self.graph.tensors[tensor], want, self.mesh)
-                size /= self._parts_sent(want)
-                last = converted[tensor, want]
-                phase.send(Message("send", "", size, f"send {tensor}", after, last, key))
+                self._send(phase, key, after, converted[tensor, want])
 
     def backward(self, stage: int) -> tuple[Phase, list[WeightGradient]]:
         """Backward pass of a stage, without gathers of weights. Also the gradients, in the order in which it
-        makes them."""
-        if stage not in self._phases.backward:
-            self._phases.backward[stage] = self._backward(stage)
-        phase, gradients = self._phases.backward[stage]
-        zero = {item.unit: item.zero for item in self.items[stage]}
-        return phase, [each.at_zero(zero[each.unit]) for each in gradients]
-
-    def _backward(self, stage: int) -> tuple[Phase, list[WeightGradient]]:
+        makes them. Inference has neither."""
         phase = Phase()
         done: dict[str, int] = {}
         gradients: dict[str, WeightGradient] = {}
         again: set[str] = set()
         gathered: list[int] = []
-        mine = self.items[stage]
+        mine = [] if self.inference else self.items[stage]
         for item in reversed(mine):
             if item.recompute and item.recompute not in again:
                 again.add(item.recompute)
-                self._recompute(phase, [i for i in mine if i.recompute == item.recompute])
-            if not any(access.tensor in self.graph.trained for access in item.op.reads):
+                block = [other for other in mine if other.recompute == item.recompute]
+                block = block[: recomputed_ops(self.graph, [other.op for other in block])]
+                self._add_forward(phase, block, again=True)
+            if not item.split.has_backward:
                 continue
             step = Step(item, "backward", needs=gathered)
             gathered = self._gather_again(phase, item)
             for access in item.op.writes:
-                needs, receives = self._gradient_of(phase, access.tensor, stage, done)
-                step.needs += needs
-                for key in receives:
-                    self._receive(phase, step, key)
+                want = whole(self.written[access.tensor][1])
+                step.needs += self._sum_gradients(phase, access.tensor, want, stage, done)
+                later = {reader.stage for reader, _ in self.readers[access.tensor]} - {stage}
+                for other in sorted(later):
+                    self._receive(phase, step, (access.tensor, "backward", want, other, stage))
             phase.steps.append(step)
             done[item.op.name] = len(phase.steps) - 1
             self._collect(item, done[item.op.name], gradients)
@@ -300,88 +320,47 @@ class ProgramBuilder:
                     messages += self._convert(phase, access.tensor, have, want, after, "again ")
         return messages
 
-    def _recompute(self, phase: Phase, unit: list[PlacedOp]) -> None:
-        """Run a block's forward again, with the collectives inside it. The inputs of the block were kept."""
-        unit = unit[: recomputed_ops(self.graph, [item.op for item in unit])]
-        inside = {access.tensor for item in unit for access in item.op.writes}
-        converted: dict[tuple[str, Layout], list[int]] = {}
-        for item in unit:
-            step = Step(item, "forward", again=True)
-            for access in item.op.reads:
-                if access.tensor in inside:
-                    step.needs += converted[access.tensor, self._read(access, item)]
-            phase.steps.append(step)
-            for access in item.op.writes:
-                after = len(phase.steps) - 1
-                _, have = self.written[access.tensor]
-                for reader, read in self.readers[access.tensor]:
-                    want = self._read(read, reader)
-                    if (
-                        reader.recompute == item.recompute
-                        and (access.tensor, want) not in converted
-                    ):
-                        converted[access.tensor, want] = self._convert(
-                            phase, access.tensor, have, want, after, "again "
-                        )
-
-    def _gradient_layouts(self, tensor: str, stage: int, done: dict[str, int]) -> dict[Layout, int]:
-        """Layouts of a tensor's gradients from this stage's readers, and the last step of each."""
+    def _sum_gradients(
+        self, phase: Phase, tensor: str, want: Layout, stage: int, done: dict[str, int]
+    ) -> list[int]:
+        """Bring the gradients of a tensor from this stage's readers into a layout. Returns the messages to
+        wait for."""
         layouts: dict[Layout, int] = {}
         for reader, access in self.readers[tensor]:
             if reader.stage == stage and reader.op.name in done:
-                layout = gradient_layout(access, reader.placement, self.mesh)
+                layout = layout_of(access, reader.placement, self.mesh, "partial")
                 layouts[layout] = max(layouts.get(layout, -1), done[reader.op.name])
-        return layouts
-
-    def _gradient_of(
-        self,
-        phase: Phase,
-        tensor: str,
-        stage: int,
-        done: dict[str, int],
-    ) -> tuple[list[int], list[Key]]:
-        """Messages and keys that a backward step must wait for to have the gradient of the op's output."""
-        _, written = self.written[tensor]
-        want = whole(written)
         needs: list[int] = []
-        for have, after in self._gradient_layouts(tensor, stage, done).items():
+        for have, after in layouts.items():
             needs += self._convert(phase, tensor, have, want, after, "gradient of ")
-        later = {r.stage for r, _ in self.readers[tensor] if r.stage != stage}
-        keys: list[Key] = [(tensor, "backward", want, other, stage) for other in sorted(later)]
-        return needs, keys
+        return needs
 
     def _collect(self, item: PlacedOp, step: int, gradients: dict[str, WeightGradient]) -> None:
-        for access in item.op.reads:
-            tensor = self.graph.tensors[access.tensor]
-            if tensor.role != "parameter":
-                continue
-            layout = gradient_layout(access, item.placement, self.mesh)
+        """Note the gradients of the weights that a step completes."""
+        for access in self.parameters(item):
+            layout = layout_of(access, item.placement, self.mesh, "partial")
             # A parameter that is added to a sum once (a bias) has a whole gradient on every part of the sum.
             axes = tuple(
-                a
-                for a, place in layout
-                if place == "partial" and self.mesh[a] > 1 and not self._sums_over(item, a)
+                axis
+                for axis, place in layout
+                if place == "partial"
+                and self.mesh[axis] > 1
+                and item.op.dim(item.placement[axis]).kind is not DimKind.REDUCE
             )
-            # Shards are scattered first, so that they are all that travels along the other axes.
-            axes = joined(axes)
-            sharding = self.sharding(access, item)
             # A weight that several ops share is ready after the last of them.
-            gradients.pop(tensor.name, None)
-            gradients[tensor.name] = WeightGradient(
-                tensor, axes, step, item.unit, sharding, self.gradient_share
+            gradients.pop(access.tensor, None)
+            sharding = self.sharding(access, item)
+            gradients[access.tensor] = WeightGradient(
+                access.tensor,
+                self.gradient_share * sharding.bytes,
+                # Shards are scattered first, so that they are all that travels along the other axes.
+                joined(axes),
+                step,
+                item.unit,
+                sharding,
             )
 
-    @staticmethod
-    def _sums_over(item: PlacedOp, axis: str) -> bool:
-        return item.op.dim(item.placement[axis]).kind is DimKind.REDUCE
-
-    def _send_back(
-        self,
-        phase: Phase,
-        item: PlacedOp,
-        stage: int,
-        done: dict[str, int],
-    ) -> None:
+    def _send_back(self, phase: Phase, item: PlacedOp, stage: int, done: dict[str, int]) -> None:
         """Send gradients back to earlier stages, after the last reader here has added its own."""
         for access in item.op.reads:
             if access.tensor not in self.written or access.tensor not in self.graph.trained:
@@ -391,49 +370,7 @@ class ProgramBuilder:
             if producer.stage == stage or any(name not in done for name in readers):
                 continue
             want = whole(written)
-            behind: list[int] = []
-            for have, after in self._gradient_layouts(access.tensor, stage, done).items():
-                behind += self._convert(phase, access.tensor, have, want, after, "gradient of ")
+            behind = self._sum_gradients(phase, access.tensor, want, stage, done)
             key: Key = (access.tensor, "backward", want, stage, producer.stage)
-            if any(message.key == key for message in phase.messages):
-                continue
-            size = local_bytes(self.graph.tensors[access.tensor], want, self.mesh)
-            size /= self._parts_sent(want)
-            label = f"send gradient of {access.tensor}"
-            phase.send(Message("send", "", size, label, done[item.op.name], behind, key))
-
-    def tied(self, stage: int, gradients: list[WeightGradient]) -> list[Message]:
-        """Exchanges of gradients for weights with copies in several stages, such as GPT's embedding and
-        output layer."""
-        messages = []
-        for gradient in gradients:
-            name = gradient.tensor.name
-            for other in sorted({item.stage for item, _ in self.readers[name]} - {stage}):
-                key: Key = (name, "backward", (), stage, other)
-                label = f"send gradient of tied {name}"
-                messages.append(Message("send", "", gradient.bytes, label, -1, [], key))
-        return messages
-
-    def sharding(self, access: Access, item: PlacedOp) -> Sharding:
-        """How the training state of a weight is divided over the replicas that have copies of the weight."""
-        key = item.op.name, access.tensor
-        if key not in self._shardings:
-            split = {dim for dim in access.axes if dim is not None}
-            copies = [a for a in self.sharded if item.placement.get(a) not in split]
-            axis = "+".join(copies)
-            shards = size_along(self.mesh, axis)
-            part = part_of(access, item.parts)
-            size = self.graph.tensors[access.tensor].bytes * part
-            self._shardings[key] = Sharding(size, item.zero, axis, shards)
-        return self._shardings[key]
-
-    def gathered(self, items: list[PlacedOp], zero: int) -> dict[str, dict[str, Sharding]]:
-        """For each block, by name, the weights that are kept in shards at a level of ZeRO."""
-        weights: dict[str, dict[str, Sharding]] = {}
-        for item in items:
-            for access in item.op.reads if item.zero == zero else ():
-                if self.graph.tensors[access.tensor].role == "parameter":
-                    weight = self.sharding(access, item)
-                    if weight.axis:
-                        weights.setdefault(item.unit, {})[access.tensor] = weight
-        return weights
+            if all(message.key != key for message in phase.messages):
+                self._send(phase, key, done[item.op.name], behind, "gradient of ")

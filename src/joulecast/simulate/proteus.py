@@ -15,7 +15,8 @@ tensor.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,7 +27,6 @@ from joulecast.runs.platforms import Cluster, Platform, Ring
 from joulecast.simulate.collectives import Kind, hops_of
 from joulecast.simulate.device_mesh import DeviceMesh, Ints
 from joulecast.simulate.event_loop import Activity
-from joulecast.simulate.shared_links import alone
 from joulecast.simulate.topology import Hops, Topology
 from joulecast.simulate.transfers import Flow, Transfers
 
@@ -42,10 +42,6 @@ _SCORE_PASSES = 6.2
 """Passes over the scores of an attention in the forward. The backward has twice as many."""
 
 
-def _written(graph: OpGraph, op: Op, parts: Parts) -> float:
-    return sum(graph.tensors[access.tensor].bytes * part_of(access, parts) for access in op.writes)
-
-
 @dataclass(frozen=True)
 class ProteusRoofline(Roofline):
     """The roofline with the original's conventions."""
@@ -59,7 +55,8 @@ class ProteusRoofline(Roofline):
         return Cost(seconds + self.launch_s, "roofline")
 
     def _seconds(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> float | None:
-        written = _written(graph, op, parts) / self.bytes_per_s
+        written_bytes = sum(graph.tensors[a.tensor].bytes * part_of(a, parts) for a in op.writes)
+        written = written_bytes / self.bytes_per_s
         if op.kind == "cross_entropy":
             logits = graph.tensors[op.reads[0].tensor].bytes * part_of(op.reads[0], parts)
             return _PASSES[op.kind] * logits / self.bytes_per_s
@@ -98,20 +95,13 @@ def proteus_costs(platform: Platform, precision: str = "fp32") -> ProteusRooflin
     return ProteusRoofline(plain.flops_per_s, plain.bytes_per_s)
 
 
-@dataclass(frozen=True)
-class NcclCost:
+class NcclCost(NamedTuple):
     """Cost of a collective in the communication model of the paper, for NCCL's ring algorithm and its
-    protocol Simple. The constants are NCCL's own.
-
-    ``bandwidth_bytes_per_s`` is the bytes of the collective, divided by its seconds without ``latency_s``.
-    """
+    protocol Simple. The constants are NCCL's own."""
 
     bandwidth_bytes_per_s: float
+    """Bytes of the collective, divided by its seconds without ``latency_s``."""
     latency_s: float
-
-    def seconds(self, size: float) -> float:
-        """Time of a collective of ``size`` bytes."""
-        return self.latency_s + size / self.bandwidth_bytes_per_s
 
 
 _LAUNCH_S = 8.4e-6
@@ -129,8 +119,6 @@ def nccl_cost(kind: Kind, ring: Ring, ranks: int, nodes: int, size: float) -> Nc
     Args:
         kind: kind of collective. ``send`` is priced as a broadcast.
         ring: bus bandwidth and kind of the ring that NCCL would build.
-        ranks: number of ranks in the group.
-        nodes: number of nodes on which the ranks are.
         size: bytes of the collective. (Large all-reduces over several nodes have longer steps.)
     """
     # A broadcast's bytes count a step for each rank, its latency for each rank but one.
@@ -173,28 +161,26 @@ class RingTransfers(Transfers):
     ) -> None:
         self.sharing = sharing
         around_rings = cluster.model_copy(update={"collective_algorithm": "ring"})
-        super().__init__(device_mesh, topology, around_rings, kinds, cuts)
+        # The rings in the platform's file already contain the rates of lines between devices.
+        super().__init__(device_mesh, replace(topology, pairs=()), around_rings, kinds, cuts)
 
     @property
     def seen_by(self) -> Ints:
         """All devices count, because groups share ports for which no class stands."""
         return np.arange(self.topology.devices)
 
-    def over_lines(self, hops: Hops, groups: Ints, flows: Ints) -> Hops:
-        """The hops, unchanged: the rings in the platform's file already contain the rates of lines."""
-        return hops
-
     def priced(self) -> list[Flow]:
-        """All flows. Each flow has its own port."""
-        usage = self._ring_usage()
+        """All flows. Each flow has its own port. Groups of a kind that cross a level above the device divide
+        it."""
         flows: list[Flow] = []
         for number, (kind, group, members) in enumerate(self.specs):
-            nodes = len(np.unique(self.topology.node_of(group)))
-            ring, ranks = self._ring(group), len(group)
-            own = usage[number]
-            price = (alone(own, self.capacity), 1.0, 0.0)
+            ring, ranks, nodes = self._ring(group), len(group), self.topology.nodes_of(group)
+            rate = nccl_cost(kind, ring, ranks, nodes, 0.0).bandwidth_bytes_per_s
+            rate /= self._sharers(number) if self.sharing else 1.0
+            self.capacity.append(rate)
+            price = {number: 1.0}, rate, ((1.0, 0.0),)
             flows.append(
-                RingFlow(number, kind, members, own, *price, ring=ring, ranks=ranks, nodes=nodes)
+                RingFlow(number, kind, members, *price, ring=ring, ranks=ranks, nodes=nodes)
             )
         return flows
 
@@ -210,17 +196,6 @@ class RingTransfers(Transfers):
         slowest = int(self.topology.levels_crossed(hops).max())
         rates = self.topology.bytes_per_s[: slowest + 1]
         return Ring(bytes_per_s=min(rates), nvlink=self.cluster.links[0].name == "nvlink")
-
-    def _ring_usage(self) -> list[dict[int, float]]:
-        """Give each flow its own port. Groups of a kind that cross a level above the device divide it."""
-        usage: list[dict[int, float]] = []
-        for number, (kind, group, _) in enumerate(self.specs):
-            nodes = len(np.unique(self.topology.node_of(group)))
-            cost = nccl_cost(kind, self._ring(group), len(group), nodes, 0.0)
-            sharers = self._sharers(number) if self.sharing else 1.0
-            usage.append({len(self.capacity): 1.0})
-            self.capacity.append(cost.bandwidth_bytes_per_s / sharers)
-        return usage
 
     def _sharers(self, number: int) -> float:
         """Number of groups of the same kind that cross the same port between units of devices."""

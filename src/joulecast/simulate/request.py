@@ -2,7 +2,7 @@
 options. Also the configuration's section on the simulator."""
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
@@ -26,7 +26,7 @@ class SimulatorSection(Section):
         "recorded/training-steps",
         description="Folder with steps that were measured on GPUs. null: none.",
     )
-    speed_devices: list[int] = Field(
+    speed_devices: list[Annotated[int, Field(ge=1)]] = Field(
         [8, 32, 64, 128, 1024, 10000],
         min_length=1,
         description="Device counts that the simulator is timed for.",
@@ -36,14 +36,6 @@ class SimulatorSection(Section):
     @classmethod
     def _plain(cls, path: str | None) -> str | None:
         return path if path is None else plain_path(path)
-
-    @field_validator("speed_devices")
-    @classmethod
-    def _counts(cls, counts: list[int]) -> list[int]:
-        for count in counts:
-            if count < 1:
-                raise ValueError(f"{count} is below 1")
-        return sorted(set(counts))
 
 
 PeakPrecision = Literal[

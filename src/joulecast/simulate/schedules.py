@@ -108,25 +108,3 @@ def _zero_bubble(devices: int, device: int, micro_batches: int) -> list[Turn]:
             order.append(Turn("forward", ahead + batch))
     left = range(max(0, micro_batches - device), micro_batches)
     return order + [Turn("weights", batch) for batch in left]
-
-
-def most_kept(strategy: Strategy, device: int) -> tuple[int, int]:
-    """The most micro-batches that a device holds before a forward pass, and before a backward pass.
-
-    If a backward pass is split in two, its saved tensors are needed until the second half.
-    """
-    done = "weights" if strategy.schedule == "zb-h1" else "backward"
-    return _most_kept(device_order(strategy, device), done)
-
-
-@lru_cache(maxsize=1024)
-def _most_kept(order: tuple[Turn, ...], done: str) -> tuple[int, int]:
-    kept = forward = backward = 0
-    for phase, _, _ in order:
-        if phase == "forward":
-            forward = max(forward, kept)
-            kept += 1
-        else:
-            backward = max(backward, kept)
-            kept -= phase == done
-    return forward, backward

@@ -30,9 +30,6 @@ def fair_rates(flows: Mapping[int, Usage], capacity: Sequence[float]) -> dict[in
     Returns:
         The rate of each flow in bytes/s; :data:`UNLIMITED` for a flow that crosses no port.
     """
-    if len(flows) == 1:
-        ((flow, usage),) = flows.items()
-        return {flow: alone(usage, capacity)}
     left: dict[int, float] = {}
     load: dict[int, float] = {}
     for usage in flows.values():
@@ -50,13 +47,8 @@ def fair_rates(flows: Mapping[int, Usage], capacity: Sequence[float]) -> dict[in
             for port, times in growing.pop(flow).items():
                 left[port] = max(0.0, left[port] - share * times)
                 load[port] -= times
-        for port in full:
-            load.pop(port, None)
-        for port in [p for p, total in load.items() if total <= 1e-12]:
-            del load[port]
-    for flow in growing:
-        rates[flow] = UNLIMITED
-    return rates
+        load = {p: total for p, total in load.items() if p not in full and total > 1e-12}
+    return rates | dict.fromkeys(growing, UNLIMITED)
 
 
 class SharedLinks:
@@ -72,8 +64,6 @@ class SharedLinks:
         """Whether flows share the network. If not, every flow has it alone (an ablation)."""
         self._flows: dict[int, Usage] = {}
         self._on_port: dict[int, set[int]] = {}
-        self._alone: dict[int, float] = {}
-        """Rates of usages that meet no other usage. The usages live as long as their activities."""
         self._known: dict[tuple[int, ...], dict[int, float]] = {}
         """Rates that were computed before, by the usages that meet, because a step repeats itself."""
 
@@ -82,12 +72,6 @@ class SharedLinks:
         self._flows[flow] = usage
         for port in usage:
             self._on_port.setdefault(port, set()).add(flow)
-
-    def _rate_alone(self, usage: Usage) -> float:
-        rate = self._alone.get(id(usage))
-        if rate is None:
-            rate = self._alone[id(usage)] = alone(usage, self.capacity)
-        return rate
 
     def remove(self, flow: int) -> set[int]:
         """A flow ends. Returns the flows that shared a port with it."""
@@ -114,8 +98,7 @@ class SharedLinks:
                 if len(others) > 1:
                     waiting += [other for other in others if other not in reached]
         if len(reached) == 1:
-            ((flow, usage),) = reached.items()
-            return {flow: self._rate_alone(usage)}
+            return {flow: alone(usage, self.capacity) for flow, usage in reached.items()}
         # Flows that use the same ports alike have the same rate; usages live as long as their activities.
         met = tuple(sorted(id(usage) for usage in reached.values()))
         if met not in self._known:

@@ -7,17 +7,15 @@ gives the time of the step, its parts, and the memory that each device needs.
 
 import gc
 import math
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
-import numpy as np
-
 from joulecast.errors import JoulecastError
 from joulecast.graphs.clocks import CLOCK_WIDTH
-from joulecast.graphs.costs import Costs, roofline_of
+from joulecast.graphs.costs import Costs, Scaled, roofline_of
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, TrainingSetup
 from joulecast.graphs.transformer import attention_of
@@ -36,28 +34,16 @@ from joulecast.simulate.correction import (
     memory_width,
     step_interval,
 )
-from joulecast.simulate.cost_cache import cached
+from joulecast.simulate.cost_cache import CachedCosts
 from joulecast.simulate.device_mesh import DeviceMesh, build_device_mesh
-from joulecast.simulate.event_loop import (
-    ActivityGraph,
-    Slowdown,
-    TimedActivity,
-    Timeline,
-    execute,
-)
+from joulecast.simulate.event_loop import ActivityGraph, Slowdown, execute
 from joulecast.simulate.inferred_splits import experts_in, experts_of_token, sequence_length
-from joulecast.simulate.memory import (
-    Memory,
-    exceeds,
-    memory_of,
-    memory_verdict,
-)
-from joulecast.simulate.phases import WrittenPhases, reduction
+from joulecast.simulate.memory import Memory, memory_of, memory_verdict, share_of_memory
+from joulecast.simulate.phases import reduction
 from joulecast.simulate.placement import PlacedOp, check_heads, place
-from joulecast.simulate.program import ForwardProgram, ProgramBuilder, StageProgram
+from joulecast.simulate.program import ProgramBuilder, StageProgram
 from joulecast.simulate.proteus import RingTransfers
 from joulecast.simulate.shared_links import SharedLinks
-from joulecast.simulate.stage_activations import shape_of
 from joulecast.simulate.strategy import Strategy, gradient_passes, text_of
 from joulecast.simulate.topology import Topology, topology_of
 from joulecast.simulate.transfers import Transfers
@@ -98,7 +84,6 @@ class Simulation:
     """Number of ops by the source of their cost (measured, interpolated, roofline, ...)."""
     device_mesh: DeviceMesh
     activities: ActivityGraph
-    timeline: Timeline
     training: TrainingSetup
     optimizer_s: float
     """Seconds of the optimizer (mean over devices). They are part of computing."""
@@ -122,16 +107,9 @@ class Simulation:
         """How many times as long devices take as their kernels need. Above 1 the host sets the pace."""
         return max(1.0, self.host.share)
 
-    def timed_activities(self) -> Iterator[TimedActivity]:
-        """All activities of the step at their times."""
-        times = zip(self.timeline.start_s, self.timeline.end_s, strict=True)
-        for activity, (start, end) in zip(self.activities.activities, times, strict=True):
-            yield TimedActivity(activity, start, end)
-
-    def without_timeline(self) -> "Simulation":
-        """The same simulation without its activities. A ranking of many simulations needs only their
-        times."""
-        return replace(self, activities=ActivityGraph(), timeline=Timeline([], []))
+    def without_activities(self) -> "Simulation":
+        """The same simulation without its activities, which take most of the memory."""
+        return replace(self, activities=ActivityGraph())
 
     @property
     def samples_per_s(self) -> float:
@@ -141,21 +119,17 @@ class Simulation:
     @property
     def interval_s(self) -> tuple[float, float] | None:
         """Ends of the 90 % interval of the step; ``None`` if the error of such steps is not known."""
-        ends = step_interval(self._ends_by_host_s, self.kind, self.cost_sources)
+        ops_s = self.breakdown.computing_s - self.optimizer_s
+        # A fast and a slow host.
+        fast_s, slow_s = (
+            self.step_s + ops_s * (max(1.0, pace * self.host.share) / self.host_stretch - 1)
+            for pace in host_paces()
+        )
+        ends = step_interval((fast_s, slow_s), self.kind, self.cost_sources)
         if ends is None or self.sm_mhz is None:
             return ends
         down, up = (math.hypot(math.log(end / self.step_s), CLOCK_WIDTH) for end in ends)
         return self.step_s * math.exp(-down), self.step_s * math.exp(up)
-
-    @property
-    def _ends_by_host_s(self) -> tuple[float, float]:
-        """Seconds of the step with a fast and with a slow host."""
-        ops_s = self.breakdown.computing_s - self.optimizer_s
-        fast, slow = (
-            self.step_s + ops_s * (max(1.0, pace * self.host.share) / self.host_stretch - 1)
-            for pace in host_paces()
-        )
-        return fast, slow
 
     @property
     def peak_memory_bytes(self) -> float:
@@ -173,7 +147,8 @@ class Simulation:
     def out_of_memory(self) -> bool | None:
         """Whether some device has too little memory; ``None`` if the platform does not say how much it
         has."""
-        return exceeds(self.memory, self.platform)
+        share = share_of_memory(self.memory, self.platform)
+        return None if share is None else share > 1
 
     @property
     def near_memory_limit(self) -> bool:
@@ -223,7 +198,7 @@ class Simulation:
             "memory": [asdict(memory) for memory in self.memory],
             "out_of_memory": self.out_of_memory,
             "verdict": self.verdict(),
-            "op_costs": self.cost_sources,
+            "op_costs": dict(self.cost_sources),
             "source": "simulated",
         }
 
@@ -235,15 +210,14 @@ def _kinds(
     kinds: set[tuple[Kind, str]] = set()
     cuts: set[tuple[int, int]] = set()
     for program in programs:
-        sent = (*program.first_forward.messages, *program.forward.messages)
-        for message in (*sent, *program.backward.messages, *program.tied):
+        phases = (program.first_forward, program.forward, program.backward)
+        for message in (*(m for phase in phases for m in phase.messages), *program.tied):
             if message.key is None:
                 kinds.add((message.kind, message.axis))
             else:
                 cuts.add((message.key[3] % places, message.key[4] % places))
         for gradient in program.gradients:
-            for axis in gradient.axes:
-                kinds.add((reduction(gradient.zero, axis), axis))
+            kinds |= {(reduction(gradient.sharding.zero, axis), axis) for axis in gradient.axes}
             if gradient.gathered_after_update:
                 kinds.add(("all_gather", gradient.sharding.axis))
     return kinds, cuts
@@ -264,85 +238,38 @@ def no_cycles() -> Iterator[None]:
 
 def _optimizer_s(graph: ActivityGraph, device_mesh: DeviceMesh) -> float:
     sizes = device_mesh.classes.size
-    updates = [activity for activity in graph.activities if activity.label == OPTIMIZER]
+    updates = [activity for activity in graph if activity.label == OPTIMIZER]
     return float(sum(each.work * sizes[each.devices[0]] for each in updates) / sizes.sum())
-
-
-def _check_batch(strategy: Strategy, batch: int) -> int:
-    """Number of samples of a micro-batch on all replicas, from the samples of a replica's step."""
-    if batch < 1 or batch % strategy.micro_batches:
-        raise JoulecastError(
-            f"batch {batch}: does not divide into {strategy.micro_batches} micro-batches (micro="
-            f"{strategy.micro_batches}); take a number that divides the {batch} samples of a replica"
-        )
-    return batch * strategy.replicas // strategy.micro_batches
-
-
-def placed_programs(
-    graph: OpGraph,
-    strategy: Strategy,
-    costs: Costs,
-    send_s_per_byte: float = 0.0,
-    kind: type[StageProgram] = StageProgram,
-    gradient_share: float = 1.0,
-    parts_sent: int = 1,
-) -> tuple[list[PlacedOp], list[StageProgram]]:
-    """Place a graph (with the batch of one micro-batch), and make the program of every stage."""
-    placed = place(graph, strategy, costs, send_s_per_byte)
-    split, written = strategy.sequence_parallel, None
-    if strategy.is_inferred:
-        # The shards of a strategy change phases only by the gathers of weights.
-        stages = tuple(item.stage for item in placed)
-        mesh = tuple(strategy.mesh.items())
-        overlap = strategy.tensor_overlap
-        settings = (mesh, split, overlap, strategy.tree.recompute, gradient_share, parts_sent)
-        key = ("phases", settings, stages)
-        written = cached(costs).op_cache.once(graph, key, WrittenPhases)
-    builder = ProgramBuilder(
-        graph,
-        placed,
-        strategy.mesh,
-        split,
-        gradient_share,
-        written,
-        parts_sent,
-        strategy.tensor_overlap,
-    )
-    return placed, [kind(builder, stage) for stage in range(strategy.stages)]
 
 
 @dataclass(frozen=True)
 class Prepared:
     """A strategy placed on a platform, before anything is run."""
 
+    network: OpGraph
     graph: OpGraph
-    """The graph for a micro-batch of all replicas together."""
+    """The network, for a micro-batch of all replicas together."""
+    platform: Platform
+    strategy: Strategy
     placed: list[PlacedOp]
     programs: list[StageProgram]
     topology: Topology
-    costs: Costs
-
-    training: TrainingSetup = DEFAULT_TRAINING
-    communicator_bytes: float = 0.0
-    host: HostPace = NO_WAIT
+    costs: CachedCosts
+    training: TrainingSetup
+    host: HostPace
 
     @cached_property
-    def shapes(self) -> list[Hashable]:
-        """The shape of each stage: everything that distinguishes it from other stages, except names."""
-        return [shape_of(program) for program in self.programs]
-
-    def memory(self, strategy: Strategy) -> list[Memory]:
+    def memory(self) -> list[Memory]:
         """Memory of each stage's devices."""
-        places = strategy.pipeline
+        places, cluster = self.strategy.pipeline, self.platform.require_cluster()
         return [
             memory_of(
                 self.graph,
-                strategy,
+                self.strategy,
                 self.programs[place::places],
-                self.shapes[place::places],
                 self.training,
-                cached(self.costs).op_cache,
-                self.communicator_bytes,
+                self.costs.op_cache,
+                cluster.communicator_bytes,
             )
             for place in range(places)
         ]
@@ -359,36 +286,38 @@ def prepare(
 ) -> Prepared:
     """Place a strategy, and make its programs. The memory depends only on these.
 
-    The graph gets the precision of ``training``. For inference, the ops that only a training has are left
-    out.
-
     Raises:
         JoulecastError: an error of :func:`simulate`.
     """
     strategy.check()
-    at_batch = graph.with_batch(_check_batch(strategy, batch))
+    if batch < 1 or batch % strategy.micro_batches:
+        raise JoulecastError(
+            f"batch {batch}: does not divide into {strategy.micro_batches} micro-batches (micro="
+            f"{strategy.micro_batches}); take a number that divides the {batch} samples of a replica"
+        )
+    at_batch = graph.with_batch(batch * strategy.replicas // strategy.micro_batches)
+    passes = gradient_passes(strategy)
     in_step = costs_in_step(
-        costs or roofline_of(platform),
-        gradient_passes(strategy),
-        at_batch,
-        strategy,
-        training.inference,
+        costs or roofline_of(platform), passes, at_batch, strategy, training.inference
     )
     topology = topology_of(platform, strategy.devices)
     slowest = 1 / min(topology.bytes_per_s) if topology.bytes_per_s else 0.0
-    kind = ForwardProgram if training.inference else StageProgram
-    gradients, tensor = training.gradient_share, strategy.mesh.get("tensor", 1)
+    placed, tensor = place(at_batch, strategy, in_step, slowest), strategy.mesh.get("tensor", 1)
     # Megatron sends a part from each tensor rank, and gathers the parts where a node's link is fast.
-    parts_sent = 1 if platform.require_cluster().devices_per_node % tensor else tensor
-    placed, programs = placed_programs(
-        at_batch, strategy, in_step, slowest, kind, gradients, parts_sent
+    parts_sent = 1 if topology.devices_per_node % tensor else tensor
+    builder = ProgramBuilder(
+        at_batch, placed, strategy, training.gradient_share, parts_sent, training.inference
     )
+    programs = [StageProgram(builder, stage) for stage in range(strategy.stages)]
     host = host_pace(in_step, at_batch, placed, training.inference)
-    costs = in_step.stretched(host.share) if host.share > 1 else in_step
+    if host.share > 1:
+        # The optimizer does not wait for the host.
+        in_step = CachedCosts(Scaled(in_step, host.share, updates=False), in_step.op_cache)
     if not uneven_heads and tensor > 1 and not strategy.tree.split:
         check_heads(placed, tensor)
-    buffers = platform.require_cluster().communicator_bytes
-    return Prepared(at_batch, placed, programs, topology, costs, training, buffers, host)
+    return Prepared(
+        graph, at_batch, platform, strategy, placed, programs, topology, in_step, training, host
+    )
 
 
 def simulate(
@@ -417,33 +346,28 @@ def simulate(
     # The paper's own model splits GPT's 12 heads over 8 devices.
     uneven_heads = assumed.mode == "proteus"
     ready = prepare(graph, platform, strategy, batch, costs, assumed.training, uneven_heads)
-    return run_prepared(ready, graph, platform, strategy, assumed)
+    return run_prepared(ready, assumed)
 
 
-def compiler_of(
-    ready: Prepared, platform: Platform, strategy: Strategy, assumed: Assumptions
-) -> Compiler:
+def compiler_of(ready: Prepared, assumed: Assumptions) -> Compiler:
     """The compiler for the activities of a step. It has the folded devices, and the flows between them."""
-    cluster, topology = platform.require_cluster(), ready.topology
-    numbers = np.arange(strategy.devices, dtype=np.int64)
+    cluster, strategy, topology = ready.platform.require_cluster(), ready.strategy, ready.topology
+    proteus = assumed.mode == "proteus"
     device_mesh = build_device_mesh(
         strategy,
         ready.placed,
-        topology.node_of(numbers),
-        topology.widths,
+        topology,
         assumed.stragglers,
         # A folded flow is several that share ports: without sharing each has to be one of its own.
-        assumed.folded and (assumed.sharing or assumed.mode == "proteus"),
+        assumed.folded and (assumed.sharing or proteus),
         by_place=cluster.collective_algorithm not in ("ring", "nccl"),
     )
-    kinds, cuts = _kinds(ready.programs, strategy.pipeline)
-    if assumed.mode == "proteus":
-        transfers: Transfers = RingTransfers(
-            device_mesh, topology, cluster, kinds, cuts, assumed.sharing
-        )
-    else:
-        chosen = experts_of_token(ready.graph)
-        transfers = Transfers(device_mesh, topology, cluster, kinds, cuts, chosen)
+    exchanges = device_mesh, topology, cluster, *_kinds(ready.programs, strategy.pipeline)
+    transfers = (
+        RingTransfers(*exchanges, assumed.sharing)
+        if proteus
+        else Transfers(*exchanges, experts_of_token(ready.graph))
+    )
     return Compiler(
         ready.graph,
         strategy,
@@ -451,45 +375,37 @@ def compiler_of(
         device_mesh,
         transfers,
         ready.costs,
-        fuse=assumed.mode != "proteus",
-        training=ready.training,
+        ready.training,
+        fuse=not proteus,
         blocking=assumed.single_queue,
     )
 
 
 def run_prepared(
-    ready: Prepared,
-    graph: OpGraph,
-    platform: Platform,
-    strategy: Strategy,
-    assumed: Assumptions,
-    compiler: Compiler | None = None,
+    ready: Prepared, assumed: Assumptions, compiler: Compiler | None = None
 ) -> Simulation:
     """Simulate a strategy that :func:`prepare` has prepared. If a compiler from :func:`compiler_of` is given,
     it is used."""
-    compiler = compiler or compiler_of(ready, platform, strategy, assumed)
+    compiler = compiler or compiler_of(ready, assumed)
     device_mesh, capacity = compiler.device_mesh, compiler.transfers.capacity
     proteus = assumed.mode == "proteus"
-    gamma = platform.require_cluster().overlap_slowdown or 0.0
-    slowdown = Slowdown(gamma, gamma, whole_activity=proteus)
-
+    gamma = ready.platform.require_cluster().overlap_slowdown or 0.0
     with no_cycles():
         activities = compiler.compile()
         links = SharedLinks(capacity, assumed.sharing and not proteus)
-        timeline = execute(activities, links, slowdown)
-        by_class = breakdowns(activities, timeline, device_mesh.classes.count)
+        execute(activities, links, Slowdown(gamma, gamma, whole_activity=proteus))
+        by_class = breakdowns(activities, device_mesh.classes.count)
     return Simulation(
-        graph=graph,
-        strategy=strategy,
-        platform=platform,
-        batch=ready.graph.batch * strategy.micro_batches,
-        step_s=timeline.duration_s,
+        graph=ready.network,
+        strategy=ready.strategy,
+        platform=ready.platform,
+        batch=ready.graph.batch * ready.strategy.micro_batches,
+        step_s=activities.duration_s,
         breakdown=mean_breakdown(by_class, device_mesh.classes.size),
-        memory=ready.memory(strategy),
+        memory=ready.memory,
         cost_sources=compiler.sources,
         device_mesh=device_mesh,
         activities=activities,
-        timeline=timeline,
         training=ready.training,
         optimizer_s=_optimizer_s(activities, device_mesh),
         host=ready.host,

@@ -12,6 +12,7 @@ placements by mesh axis are those of GSPMD).
 
 import math
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -46,10 +47,7 @@ def joined(axes: tuple[str, ...]) -> tuple[str, ...]:
 
 def size_along(mesh: Mapping[str, int], axis: str) -> int:
     """Number of devices along an axis, or along two joined axes; 1 if the mesh does not have the axis."""
-    size = 1
-    for part in axis.split("+"):
-        size *= mesh.get(part, 1)
-    return size
+    return math.prod(mesh.get(part, 1) for part in axis.split("+"))
 
 
 class Node(BaseModel):
@@ -119,11 +117,8 @@ class Strategy(BaseModel):
 
     @property
     def devices(self) -> int:
-        """Devices."""
-        count = 1
-        for size in self.mesh.values():
-            count *= size
-        return count
+        """Number of devices."""
+        return math.prod(self.mesh.values())
 
     @property
     def pipeline(self) -> int:
@@ -166,60 +161,52 @@ class Strategy(BaseModel):
             JoulecastError: the product of the sizes is not the number of devices, or the schedule does not
                 fit.
         """
+        wrong = self._wrong(devices)
+        if wrong:
+            raise JoulecastError(f"strategy: {wrong}")
+        return self
+
+    def _wrong(self, devices: int | None) -> str | None:
+        schedule, virtual, pipeline = self.schedule, self.virtual, self.pipeline
         for name, size in self.mesh.items():
             if size < 1:
-                raise JoulecastError(f"strategy: mesh.{name}: {size} is below 1")
+                return f"mesh.{name}: {size} is below 1"
         if self.devices > _MOST_DEVICES:
-            raise JoulecastError(
-                f"strategy: its mesh takes {self.devices} devices, more than the {_MOST_DEVICES} that can be "
-                "simulated"
+            return (
+                f"its mesh takes {self.devices} devices; at most {_MOST_DEVICES} can be simulated"
             )
         if devices is not None and devices != self.devices:
             short = {axis: key for key, axis in _AXES.items()}
             sizes = [f"{short.get(a, a)}={size}" for a, size in self.mesh.items() if size > 1]
             product = " x ".join(sizes) or "one device"
-            raise JoulecastError(
-                f"strategy: {product} takes {self.devices} devices, not the {devices} asked for"
-            )
+            return f"{product} takes {self.devices} devices, not the {devices} asked for"
         if self.sequence_parallel and self.mesh.get("tensor", 1) == 1:
-            raise JoulecastError(
-                "strategy: sp splits the sequence over a tensor-parallel group, and there is none; give tp=2 "
-                "or more with it, or leave sp out"
+            return (
+                "sp splits the sequence over a tensor-parallel group, and there is none; give tp=2 or more "
+                "with it, or leave sp out"
             )
         if self.tensor_overlap and not self.sequence_parallel:
-            raise JoulecastError(
-                "strategy: tp-overlap is for what sequence parallelism gathers and scatters; add sp, or "
-                "leave it out"
+            return "tp-overlap is for what sequence parallelism gathers and scatters; add sp, or leave it out"
+        if (schedule == "interleaved") != (virtual > 1) or (virtual > 1 and pipeline == 1):
+            return (
+                f"schedule {schedule} with virtual={virtual} on {pipeline} pipeline stages: `interleaved` "
+                "takes two stages and virtual=2 at least, the others virtual=1"
             )
-        self._check_schedule()
-        return self
-
-    def _check_schedule(self) -> None:
-        if (self.schedule == "interleaved") != (self.virtual > 1) or (
-            self.virtual > 1 and self.pipeline == 1
-        ):
-            raise JoulecastError(
-                f"strategy: schedule {self.schedule} with virtual={self.virtual} on {self.pipeline} pipeline "
-                "stages: `interleaved` takes two stages and virtual=2 at least, the others virtual=1"
+        if schedule == "interleaved" and self.micro_batches % pipeline:
+            return (
+                f"schedule interleaved: micro={self.micro_batches} is no multiple of the pp={pipeline} "
+                "stages; take the next multiple, or schedule=1f1b"
             )
-        if self.schedule == "interleaved" and self.micro_batches % self.pipeline:
-            raise JoulecastError(
-                f"strategy: schedule interleaved: micro={self.micro_batches} is no multiple of the pp="
-                f"{self.pipeline} stages; take the next multiple, or schedule=1f1b"
-            )
-        if not isinstance(self.schedule, tuple):
-            return
-        if len(self.schedule) != self.pipeline or min(self.schedule) < 1:
-            raise JoulecastError(
-                f"strategy: schedule {list(self.schedule)}: one number above 0 for each of the "
-                f"{self.pipeline} stages"
-            )
-        for stage, (here, later) in enumerate(zip(self.schedule, self.schedule[1:], strict=False)):
-            if here < later:
-                raise JoulecastError(
-                    f"strategy: schedule: stage {stage} may have {here} micro-batches under way "
-                    f"and stage {stage + 1} waits for {later}: it would wait for ever"
-                )
+        if isinstance(schedule, tuple):
+            if len(schedule) != pipeline or min(schedule) < 1:
+                return f"schedule {list(schedule)}: one number above 0 for each of the {pipeline} stages"
+            for stage, (here, later) in enumerate(pairwise(schedule)):
+                if here < later:
+                    return (
+                        f"schedule: stage {stage} may have {here} micro-batches under way and stage "
+                        f"{stage + 1} waits for {later}: it would wait for ever"
+                    )
+        return None
 
 
 def gradient_passes(strategy: Strategy) -> float:
@@ -236,39 +223,46 @@ def gradient_passes(strategy: Strategy) -> float:
     return added + copied
 
 
-def _schedule(text: str, value: str) -> str | list[int]:
-    if value in _SCHEDULES:
-        return value
-    if all(part.isdigit() for part in value.split("/")):
-        return [int(part) for part in value.split("/")]
-    raise JoulecastError(
-        f"strategy `{text}`: schedule={value}: {', '.join(_SCHEDULES)}, or how many micro-batches each stage "
-        "may have under way, as 3/2/1"
-    )
-
-
 _SCHEDULES = ("1f1b", "gpipe", "interleaved", "zb-h1")
 _RECOMPUTE: dict[str, bool | str] = {"": True, "full": True, "selective": "selective"}
 _AXES = {"dp": "data", "cp": "context", "tp": "tensor", "pp": "pipeline"}
 _GROUPS = {"shard": ("replica", "data"), "ep": ("data", "expert")}
 """For each key: the axis of the groups of replicas, and the axis of the replicas in a group."""
+_NUMBERS = {"micro": "micro_batches", "virtual": "virtual"}
+_WORDS = {
+    "sp": {"sequence_parallel": True},
+    "tp-overlap": {"tensor_overlap": True},
+    "no-overlap": {"overlap": False},
+}
 
 
-def _number(text: str, key: str, value: str) -> float:
+def _number(key: str, value: str) -> float:
     try:
         number = float(value)
     except ValueError:
-        raise JoulecastError(f"strategy `{text}`: {key}={value} is no number") from None
+        raise JoulecastError(f"{key}={value} is no number") from None
     if not math.isfinite(number):
-        raise JoulecastError(f"strategy `{text}`: {key}={value} is not finite")
+        raise JoulecastError(f"{key}={value} is not finite")
     return number
 
 
-def _whole(text: str, key: str, value: str) -> int:
-    number = _number(text, key, value)
-    if number != int(number):
-        raise JoulecastError(f"strategy `{text}`: {key}={value}: a whole number is needed")
+def _whole(key: str, value: str, least: float = -math.inf) -> int:
+    number = _number(key, value)
+    if number != int(number) or number < least:
+        above = " above 0" if least > 0 else ""
+        raise JoulecastError(f"{key}={value}: a whole number{above} is needed")
     return int(number)
+
+
+def _schedule(value: str) -> str | list[int]:
+    if value in _SCHEDULES:
+        return value
+    if all(part.isdigit() for part in value.split("/")):
+        return [int(part) for part in value.split("/")]
+    raise JoulecastError(
+        f"schedule={value}: {', '.join(_SCHEDULES)}, or how many micro-batches each stage may have under "
+        "way, as 3/2/1"
+    )
 
 
 def parse_strategy(text: str) -> Strategy:
@@ -284,6 +278,14 @@ def parse_strategy(text: str) -> Strategy:
     """
     if text.endswith((".yaml", ".yml")):
         return read_strategy(Path(text))
+    try:
+        content = _parsed(text)
+    except JoulecastError as error:
+        raise JoulecastError(f"strategy `{text}`: {error}") from None
+    return _validated(content, f"strategy `{text}`")
+
+
+def _parsed(text: str) -> dict[str, object]:
     sizes = {"pp": 1, "dp": 1, "cp": 1, "tp": 1}
     rest: dict[str, object] = {}
     root: dict[str, object] = {}
@@ -291,80 +293,58 @@ def parse_strategy(text: str) -> Strategy:
     for word in filter(None, (part.strip() for part in text.split(","))):
         key, _, value = word.partition("=")
         if key in sizes:
-            sizes[key] = _size(text, key, value)
+            sizes[key] = _whole(key, value, least=1)
         elif key in _GROUPS:
-            groups[key] = _size(text, key, value)
+            groups[key] = _whole(key, value, least=1)
         elif key in _NUMBERS:
-            rest[_NUMBERS[key]] = _whole(text, key, value)
+            rest[_NUMBERS[key]] = _whole(key, value)
         elif key == "interleaved":
-            rest |= {"schedule": "interleaved", "virtual": _whole(text, key, value)}
+            rest |= {"schedule": "interleaved", "virtual": _whole(key, value)}
         elif key == "bucket":
-            rest["bucket_bytes"] = _number(text, key, value)
+            rest["bucket_bytes"] = _number(key, value)
         elif key == "schedule":
-            rest["schedule"] = _schedule(text, value)
+            rest["schedule"] = _schedule(value)
         elif key == "scatter":
             rest["scatter"] = value
         elif key == "zero":
-            root["zero"] = _whole(text, key, value)
+            root["zero"] = _whole(key, value)
         elif key == "recompute" and value in _RECOMPUTE:
             root["recompute"] = _RECOMPUTE[value]
         elif word in _WORDS:
             rest |= _WORDS[word]
         else:
             raise JoulecastError(
-                f"strategy `{text}`: `{word}` is not known (known: dp=, tp=, pp=, cp=, ep=, micro=, "
-                "schedule=, virtual=, zero=, shard=, scatter=each|once, bucket=, recompute, "
-                "recompute=selective, sp, tp-overlap, no-overlap; or the path of a YAML file)"
+                f"`{word}` is not known (known: dp=, tp=, pp=, cp=, ep=, micro=, schedule=, virtual=, zero=, "
+                "shard=, scatter=each|once, bucket=, recompute, recompute=selective, sp, tp-overlap, "
+                "no-overlap; or the path of a YAML file)"
             )
     if rest.get("schedule") == "interleaved":
         rest.setdefault("virtual", 2)
     if groups.get("ep", 1) > 1 and rest.get("sequence_parallel"):
         if groups["ep"] % sizes["tp"]:
             raise JoulecastError(
-                f"strategy `{text}`: ep={groups['ep']}: with sp the tp={sizes['tp']} tensor ranks count too; "
-                "give a multiple of them"
+                f"ep={groups['ep']}: with sp the tp={sizes['tp']} tensor ranks count too; give a multiple of "
+                "them"
             )
         groups["ep"] //= sizes["tp"]
-    mesh = _mesh(text, sizes, groups, root)
-    return _validated({"mesh": mesh, "tree": root, **rest}, f"strategy `{text}`")
+    return {"mesh": _mesh(sizes, groups, root), "tree": root, **rest}
 
 
-_NUMBERS = {"micro": "micro_batches", "virtual": "virtual"}
-_WORDS = {
-    "sp": {"sequence_parallel": True},
-    "tp-overlap": {"tensor_overlap": True},
-    "no-overlap": {"overlap": False},
-}
-
-
-def _size(text: str, key: str, value: str) -> int:
-    size = _whole(text, key, value)
-    if size < 1:
-        raise JoulecastError(f"strategy `{text}`: {key}={value}: a whole number above 0 is needed")
-    return size
-
-
-def _mesh(
-    text: str, sizes: dict[str, int], groups: dict[str, int], root: dict[str, object]
-) -> dict[str, int]:
+def _mesh(sizes: dict[str, int], groups: dict[str, int], root: dict[str, object]) -> dict[str, int]:
     """The mesh. Its replicas are in groups of neighbours that share shards or experts."""
     for key, size in groups.items():
         if sizes["dp"] % size:
-            raise JoulecastError(
-                f"strategy `{text}`: {key}={size} does not divide the dp={sizes['dp']} replicas"
-            )
+            raise JoulecastError(f"{key}={size} does not divide the dp={sizes['dp']} replicas")
     if "shard" in groups and not root.get("zero"):
         raise JoulecastError(
-            f"strategy `{text}`: shard={groups['shard']} is for sharded training state; add zero=1, 2 or 3"
+            f"shard={groups['shard']} is for sharded training state; add zero=1, 2 or 3"
         )
     if len(groups) > 1:
         raise JoulecastError(
-            f"strategy `{text}`: ep={groups['ep']} and shard={groups['shard']} cannot be combined; leave one "
-            "out"
+            f"ep={groups['ep']} and shard={groups['shard']} cannot be combined; leave one out"
         )
-    mesh = {"pipeline": sizes["pp"], "data": sizes["dp"]}
-    mesh |= {"context": sizes["cp"]} if sizes["cp"] > 1 else {}
-    mesh["tensor"] = sizes["tp"]
+    context = {"context": sizes["cp"]} if sizes["cp"] > 1 else {}
+    mesh = {"pipeline": sizes["pp"], "data": sizes["dp"], **context, "tensor": sizes["tp"]}
     for key, size in groups.items():
         mesh = divided_replicas(mesh, key, size)
     return mesh
@@ -414,30 +394,20 @@ def _words_of_mesh(strategy: Strategy) -> list[str]:
 def text_of(strategy: Strategy) -> str:
     """The line for a strategy that :func:`parse_strategy` reads. For a strategy with a tree or with other
     axes, the line only says so."""
-    words = _words_of_mesh(strategy)
-    if strategy.micro_batches > 1:
-        words.append(f"micro={strategy.micro_batches}")
-    if strategy.pipeline > 1:
-        schedule = strategy.schedule
-        text = schedule if isinstance(schedule, str) else "/".join(map(str, schedule))
-        words.append(f"schedule={text}")
-    if strategy.virtual > 1:
-        words.append(f"virtual={strategy.virtual}")
-    if strategy.tree.zero:
-        words.append(f"zero={strategy.tree.zero}")
-    if strategy.scatter == "once":
-        words.append("scatter=once")
-    if strategy.tree.recompute:
-        selective = strategy.tree.recompute == "selective"
-        words.append("recompute=selective" if selective else "recompute")
-    if strategy.sequence_parallel:
-        words.append("sp")
-    if strategy.tensor_overlap:
-        words.append("tp-overlap")
-    if strategy.bucket_bytes:
-        words.append(f"bucket={strategy.bucket_bytes:.15g}")
-    if not strategy.overlap:
-        words.append("no-overlap")
-    if strategy.tree.children or strategy.tree.split:
-        words.append("with a tree")
-    return ",".join(words)
+    schedule, recompute = strategy.schedule, strategy.tree.recompute
+    order = schedule if isinstance(schedule, str) else "/".join(map(str, schedule))
+    words = {
+        f"micro={strategy.micro_batches}": strategy.micro_batches > 1,
+        f"schedule={order}": strategy.pipeline > 1,
+        f"virtual={strategy.virtual}": strategy.virtual > 1,
+        f"zero={strategy.tree.zero}": strategy.tree.zero,
+        "scatter=once": strategy.scatter == "once",
+        "recompute=selective": recompute == "selective",
+        "recompute": recompute and recompute != "selective",
+        "sp": strategy.sequence_parallel,
+        "tp-overlap": strategy.tensor_overlap,
+        f"bucket={strategy.bucket_bytes or 0:.15g}": strategy.bucket_bytes,
+        "no-overlap": not strategy.overlap,
+        "with a tree": strategy.tree.children or strategy.tree.split,
+    }
+    return ",".join([*_words_of_mesh(strategy), *(word for word, said in words.items() if said)])

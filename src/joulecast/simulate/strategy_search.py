@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from ctypes import c_double
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs, roofline_of
@@ -25,11 +25,9 @@ from joulecast.simulate.bounds import Least, least_computing, least_time, stage_
 from joulecast.simulate.compiler import Compiler
 from joulecast.simulate.cost_cache import cached
 from joulecast.simulate.memory import (
-    exceeds,
     least_state_bytes,
     memory_verdict,
     share_of_memory,
-    state_verdict,
 )
 from joulecast.simulate.simulate import (
     Assumptions,
@@ -49,23 +47,17 @@ from joulecast.simulate.strategy_space import (
     recomputing,
 )
 
-R = TypeVar("R")
-
 
 class Found:
-    """The smallest values so far, shared by all processes of a search.
-
-    Args:
-        top: number of values that are wanted. ``None``: all. Then no value is too large.
-    """
+    """The ``top`` smallest values so far, shared by all processes of a search. ``None``: all values are
+    wanted."""
 
     def __init__(self, top: int | None) -> None:
         self._least = None if top is None else FORKING.Array(c_double, [float("inf")] * top)
 
     @property
     def limit(self) -> float:
-        """The largest of the ``top`` smallest values so far. A strategy with a larger value is not among the
-        best."""
+        """The largest of these values. A strategy with a larger value is not among the best."""
         return float("inf") if self._least is None else float(self._least[-1])
 
     def add(self, value: float) -> None:
@@ -79,38 +71,13 @@ class Found:
 
 
 _SHARED: list[Any] = []
-"""State for the next forked processes: the function, its number of parts, and the results so far."""
+"""State for the next forked processes: the search, the number of processes, and the values so far."""
 
 
-def _in_this_process(number: int) -> Any:
-    work, parts, found = _SHARED
-    return work(number, parts, found)
-
-
-def in_processes(
-    work: Callable[[int, int, Found], R], processes: int, top: int | None, parts: int | None = None
-) -> list[R]:
-    """Do the parts of some work in several processes. The next part goes to the process that is free. Returns
-    the results.
-
-    Args:
-        work: a function of three arguments: the number of its part, the number of all parts, and the values
-            that all processes have found so far. Its result must be picklable.
-        processes: number of processes. If it is 1, this process does the work.
-        top: number of least values that are wanted.
-        parts: number of parts; by default one for each process.
-
-    Raises:
-        JoulecastError: a process was ended from outside, or could not start.
-    """
-    found, parts = Found(top), parts or processes
-    if processes <= 1:
-        return [work(number, parts, found) for number in range(parts)]
-    _SHARED[:] = work, parts, found
-    try:
-        return mapped(_in_this_process, range(parts), processes)
-    finally:
-        _SHARED.clear()
+def _in_this_process(number: int) -> "_Outcome":
+    search, processes, found = _SHARED
+    outcome: _Outcome = search.simulated(number, processes, found)
+    return outcome
 
 
 Value = Callable[[float, float], float]
@@ -131,8 +98,8 @@ def _seconds(step_s: float, computing_s: float) -> float:
 class Ranking:
     """Simulated strategies, the best first, and the strategies that were left out, with reasons.
 
-    The simulations have no timeline. :func:`joulecast.simulate.simulate.simulate` gives a simulation with a
-    timeline.
+    The simulations have no activities. :func:`joulecast.simulate.simulate.simulate` gives a simulation with
+    its activities.
     """
 
     feasible: list[Simulation]
@@ -149,7 +116,6 @@ class Ranking:
 class _Fitting:
     """A strategy that fits in memory."""
 
-    strategy: Strategy
     ready: Prepared
     compiler: Compiler | None = None
     """The compiler, if the lower bound of the step time already contains all messages."""
@@ -190,10 +156,6 @@ class _Search:
     def _recomputations(self) -> list[Recompute]:
         return recomputations(self.graph, self.assumed.training.inference)
 
-    @property
-    def _memory_bytes(self) -> float | None:
-        return self.platform.require_cluster().device.memory_bytes
-
     def _prepared(self, strategy: Strategy, batch: int) -> Prepared:
         training = self.assumed.training
         return prepare(self.graph, self.platform, strategy, batch, self.costs, training)
@@ -209,28 +171,19 @@ class _Search:
             self._stages[key] = stage_seconds(self._prepared(plain, batch))
         return least_computing(self._stages[key], strategy)
 
-    def _bound(self, least: Least) -> float:
-        return steady(self.value(least.step_s, least.computing_s))
-
-    def fewest(self, tried: list[Strategy], batch: int) -> _Fitting | None:
+    def fewest(self, tried: list[Strategy], batch: int) -> Prepared | None:
         """The strategy with the fewest micro-batches that fits. More micro-batches never need more memory."""
+
+        def share(ready: Prepared) -> float:
+            return share_of_memory(ready.memory, self.platform) or 0.0
+
         smallest = self._prepared(tried[-1], batch)
-        memory = smallest.memory(tried[-1])
-        if exceeds(memory, self.platform):
-            share = share_of_memory(memory, self.platform) or 0.0
-            verdict = memory_verdict(memory, self.platform)
-            self.found.too_large[text_of(tried[-1])] = share, verdict
+        if share(smallest) > 1:
+            verdict = memory_verdict(smallest.memory, self.platform)
+            self.found.too_large[text_of(tried[-1])] = share(smallest), verdict
             return None
-        found, below = _Fitting(tried[-1], smallest), tried[:-1]
-        while below:
-            # The fewest first, as one micro-batch is most often enough; then by halves.
-            place = 0 if len(below) == len(tried) - 1 else (len(below) - 1) // 2
-            ready = self._prepared(below[place], batch)
-            if exceeds(ready.memory(below[place]), self.platform):
-                below = below[place + 1 :]
-            else:
-                found, below = _Fitting(below[place], ready), below[:place]
-        return found
+        fewer = (self._prepared(strategy, batch) for strategy in tried[:-1])
+        return next((ready for ready in fewer if share(ready) <= 1), smallest)
 
     def fitting(self, candidate: StrategyAlternatives) -> Iterator[_Fitting]:
         """The strategy that fits with the fewest micro-batches.
@@ -246,7 +199,7 @@ class _Search:
                 self.found.impossible[text_of(tried[-1])] = str(error)
                 return
             if found is not None:
-                yield found
+                yield _Fitting(found)
                 fewer = [s for s in strategies if s.micro_batches < found.strategy.micro_batches]
                 if not fewer or found.strategy.pipeline > 1:
                     return
@@ -256,9 +209,13 @@ class _Search:
         """The lowest bound of all alternatives; ``None`` if none of them can run or fits in memory."""
         last = candidate.by_micro_batches[-1]
         state = least_state_bytes(self.graph, last, self.assumed.training)
-        verdict = state_verdict(state, self.platform)
-        if verdict is not None:
-            self.found.too_large[text_of(last)] = state / (self._memory_bytes or 1.0), verdict
+        device = self.platform.require_cluster().device
+        if device.memory_bytes and state + device.reserved_bytes > device.memory_bytes:
+            verdict = (
+                f"out of memory: weights, gradients and optimizer state alone take {state / 1e9:.1f} GB or "
+                f"more, a device of {self.platform.name} has {device.memory_bytes / 1e9:.1f}"
+            )
+            self.found.too_large[text_of(last)] = state / device.memory_bytes, verdict
             return None
         try:
             each = [self._least_of(one, candidate.batch) for one in candidate.by_micro_batches]
@@ -267,8 +224,7 @@ class _Search:
             return None
         return Least(min(one.step_s for one in each), min(one.computing_s for one in each))
 
-    def of(self, simulation: Simulation) -> float:
-        """The value by which a simulation is ranked."""
+    def value_of(self, simulation: Simulation) -> float:
         return self.value(simulation.step_s, simulation.breakdown.computing_s)
 
     def simulated(self, number: int, processes: int, found: Found) -> _Outcome:
@@ -282,9 +238,10 @@ class _Search:
         waiting: list[tuple[float, Place, StrategyAlternatives | _Fitting]] = []
 
         def wait(least: Least, place: Place, each: StrategyAlternatives | _Fitting) -> None:
-            one = each.strategy if isinstance(each, _Fitting) else each.by_micro_batches[0]
+            one = each.ready.strategy if isinstance(each, _Fitting) else each.by_micro_batches[0]
             done.least_s[place] = text_of(one), least.step_s
-            heapq.heappush(waiting, (self._bound(least), place, each))
+            value = steady(self.value(least.step_s, least.computing_s))
+            heapq.heappush(waiting, (value, place, each))
 
         for place in range(number, len(self.candidates), processes):
             least = self.bounded(self.candidates[place])
@@ -297,36 +254,34 @@ class _Search:
             if isinstance(each, StrategyAlternatives):
                 del done.least_s[at]
                 for one, fits in enumerate(self.fitting(each)):
-                    wait(self._least_of(fits.strategy, each.batch), (at[0], one), fits)
+                    wait(self._least_of(fits.ready.strategy, each.batch), (at[0], one), fits)
             elif each.compiler is None:
-                compiler = compiler_of(each.ready, self.platform, each.strategy, self.assumed)
+                compiler = compiler_of(each.ready, self.assumed)
                 wait(least_time(compiler), at, replace(each, compiler=compiler))
             else:
-                simulation = run_prepared(
-                    each.ready,
-                    self.graph,
-                    self.platform,
-                    each.strategy,
-                    self.assumed,
-                    each.compiler,
-                )
-                each.compiler.forget()
-                done.simulations[at] = simulation.without_timeline()
-                found.add(self.of(simulation))
+                simulation = run_prepared(each.ready, self.assumed, each.compiler)
+                done.simulations[at] = simulation.without_activities()
+                found.add(self.value_of(simulation))
         return done
 
-    def best(self, processes: int | None) -> Ranking:
+    def best(self) -> Ranking:
         """The best strategies that fit in memory, and the known facts of all others."""
-        top = self.top
-        if processes is None:
-            tried = [candidate.by_micro_batches[0] for candidate in self.candidates]
-            work = sum(each.pipeline * each.micro_batches for each in tried)
-            processes = usable_cores() if top is not None and work >= _WORTH_PROCESSES else 1
-        outcomes = in_processes(self.simulated, processes, top)
+        top, tried = self.top, [candidate.by_micro_batches[0] for candidate in self.candidates]
+        work = sum(each.pipeline * each.micro_batches for each in tried)
+        processes = usable_cores() if top is not None and work >= _WORTH_PROCESSES else 1
+        _SHARED[:] = self, processes, Found(top)
+        try:
+            outcomes = (
+                mapped(_in_this_process, range(processes), processes)
+                if processes > 1
+                else [_in_this_process(0)]
+            )
+        finally:
+            _SHARED.clear()
         # Equals stay in the order in which they were tried: the plainer first.
         ranked = sorted(
             (item for one in outcomes for item in one.simulations.items()),
-            key=lambda item: (steady(self.of(item[1])), item[0]),
+            key=lambda item: (steady(self.value_of(item[1])), item[0]),
         )[:top]
         among = {place for place, _ in ranked}
         too_large = sorted(
@@ -351,7 +306,6 @@ def search(
     assumptions: Assumptions | None = None,
     top: int | None = None,
     value: Value = _seconds,
-    processes: int | None = None,
 ) -> Ranking:
     """Rank the candidates that fit in memory, by their step time or another value.
 
@@ -365,16 +319,16 @@ def search(
         top: number of strategies that are wanted. A strategy that cannot be among them is not simulated.
             ``None``: all.
         value: function by which strategies are ranked, the least value first.
-        processes: number of processes that share the work. By default, a large search uses all cores.
 
     Raises:
-        JoulecastError: no strategy divides this batch over these devices.
+        JoulecastError: no strategy divides this batch over these devices; or a process was ended from
+            outside.
     """
     known, assumed = cached(costs or roofline_of(platform)), assumptions or Assumptions()
     inference = assumed.training.inference
     tried = list(candidates(graph, platform, devices, global_batch, inference))
     with no_cycles():
-        found = _Search(graph, platform, known, assumed, top, value, tried).best(processes)
+        found = _Search(graph, platform, known, assumed, top, value, tried).best()
     if not (found.feasible or found.out_of_memory):
         why = next(iter(found.impossible.values()), "no data-parallel size divides the batch")
         raise JoulecastError(

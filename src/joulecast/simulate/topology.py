@@ -8,12 +8,14 @@ through the in ports. Devices are numbered node after node.
 
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise, permutations
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse.csgraph import connected_components
 
 from joulecast.errors import JoulecastError
-from joulecast.runs.platforms import Cluster, Platform
+from joulecast.runs.platforms import Platform
 
 Ints = NDArray[np.int64]
 
@@ -29,19 +31,9 @@ _THROUGH_THE_HOST = 0.5
 
 def _ways(links: Links, places: tuple[int, ...]) -> list[Way]:
     """All rings through the GPUs at these places."""
-    first, found = places[0], []
-
-    def walk(path: tuple[int, ...]) -> None:
-        if len(path) == len(places):
-            if links[path[-1]][first]:
-                found.append(tuple(zip(path, (*path[1:], first), strict=True)))
-            return
-        for place in places:
-            if place not in path and links[path[-1]][place]:
-                walk((*path, place))
-
-    walk((first,))
-    return found
+    first, *others = places
+    ways = (tuple(pairwise((first, *path, first))) for path in permutations(others))
+    return [way for way in ways if all(links[here][there] for here, there in way)]
 
 
 def _most(ways: list[Way], left: dict[tuple[int, int], int], bound: int) -> int:
@@ -63,16 +55,6 @@ def rings(links: Links, places: tuple[int, ...]) -> int:
     return _most(_ways(links, places), left, bound)
 
 
-def _joined(links: Links, places: tuple[int, ...]) -> bool:
-    reached, waiting = {places[0]}, [places[0]]
-    while waiting:
-        here = waiting.pop()
-        new = {there for there in places if links[here][there]} - reached
-        reached |= new
-        waiting += new
-    return len(reached) == len(places)
-
-
 @cache
 def rate_share(links: Links, places: tuple[int, ...]) -> float:
     """Rate of a collective among some GPUs of a node, divided by the rate of all links of a GPU."""
@@ -83,7 +65,8 @@ def rate_share(links: Links, places: tuple[int, ...]) -> float:
     if not count:
         # A tree carries the buffer once each way, a ring all but a part of it twice.
         ranks = len(places)
-        count = 2 * (ranks - 1) / ranks if _joined(links, places) else _THROUGH_THE_HOST
+        parts, _ = connected_components(np.array(links)[np.ix_(places, places)])
+        count = 2 * (ranks - 1) / ranks if parts == 1 else _THROUGH_THE_HOST
     return count / everything
 
 
@@ -120,14 +103,13 @@ class Topology:
     pairs: Links = ()
     """Number of links between each two devices of a node, if no switch joins them."""
 
-    @property
-    def nodes(self) -> int:
-        """Number of nodes of the devices. The last node may be used only in part."""
-        return -(-self.devices // self.devices_per_node)
-
     def node_of(self, devices: Ints) -> Ints:
         """The node of each device."""
         return devices // self.devices_per_node
+
+    def nodes_of(self, devices: Ints) -> int:
+        """Number of nodes on which the devices are."""
+        return len(np.unique(self.node_of(devices)))
 
     def share_of_lines(self, groups: Ints) -> NDArray[np.float64]:
         """Share of a device's lines that each group (a row) can use, if lines join devices directly."""
@@ -145,41 +127,37 @@ class Topology:
         found: NDArray[np.float64] = np.array(shares)[where.reshape(-1)]
         return found
 
-    def _offset(self, level: int) -> int:
-        return sum(2 * -(-self.devices // width) for width in self.widths[:level])
-
     @property
-    def port_count(self) -> int:
-        """Number of ports of all levels. Each direction counts as a port."""
-        return self._offset(len(self.widths))
+    def _counts(self) -> list[int]:
+        """Number of ports of each level. Each direction counts as a port."""
+        return [2 * -(-self.devices // width) for width in self.widths]
 
     def capacity(self) -> NDArray[np.float64]:
         """Bytes/s of every port."""
-        counts = [2 * -(-self.devices // width) for width in self.widths]
-        return np.repeat(np.array(self.bytes_per_s, float), counts)
+        return np.repeat(np.array(self.bytes_per_s, float), self._counts)
 
     def load(self, hops: Hops, seen_by: Ints) -> PortLoad:
         """The load of flows on the ports that their hops cross, summed over the hops of a flow.
 
         Only the ports of the given devices count, and the ports of the units that contain these devices.
         """
-        flows, ports, times = [], [], []
-        for level, width in enumerate(self.widths):
+        flows, ports, times, base = [], [], [], 0
+        for width, count in zip(self.widths, self._counts, strict=True):
             leaves, enters = hops.source // width, hops.target // width
-            seen = np.zeros(-(-self.devices // width), dtype=bool)
+            seen = np.zeros(count // 2, dtype=bool)
             seen[seen_by // width] = True
             crosses = leaves != enters
-            base = self._offset(level)
             for unit, direction in ((leaves, 0), (enters, 1)):
                 counted = np.flatnonzero(crosses & seen[unit])
                 flows.append(hops.flow[counted])
                 ports.append(base + 2 * unit[counted] + direction)
                 times.append(hops.weight[counted])
+            base += count
         flow, port = np.concatenate(flows), np.concatenate(ports)
-        key, where = np.unique(flow * self.port_count + port, return_inverse=True)
+        key, where = np.unique(flow * base + port, return_inverse=True)
         summed = np.zeros(len(key))
         np.add.at(summed, where, np.concatenate(times))
-        return PortLoad(key // self.port_count, key % self.port_count, summed)
+        return PortLoad(key // base, key % base, summed)
 
     def levels_crossed(self, hops: Hops) -> Ints:
         """Outermost level that each hop crosses; -1 if sender and receiver are the same."""
@@ -233,7 +211,7 @@ def with_links(platform: Platform, rates: dict[str, float]) -> Platform:
     Raises:
         JoulecastError: there is no link of this name, or a rate is not positive.
     """
-    cluster: Cluster = platform.require_cluster()
+    cluster = platform.require_cluster()
     known = {link.name for link in cluster.links}
     for name, rate in rates.items():
         if name not in known:

@@ -34,15 +34,15 @@ def trace_events(simulation: Simulation) -> list[dict[str, Any]]:
             {"name": "thread_name", "ph": "M", "pid": number, "tid": lane, "args": {"name": text}}
             for lane, text in _LANES.items()
         ]
-    for timed in simulation.timed_activities():
-        activity, start, end = timed.activity, timed.start_s, timed.end_s
+    for activity in simulation.activities:
+        start, end = activity.start_s, activity.end_s
         if activity.usage is not None:
             lane = _GRADIENTS if activity.gradient else _FEATURES
             events += [
                 _event(activity.label, d, lane, start, end - start) for d in activity.devices
             ]
             continue
-        parts = activity.parts or ((None, activity.work),)
+        parts = activity.parts or [(None, activity.work)]
         # A straggler's activity, or one that was slowed by gradients, shows its ops stretched evenly.
         planned = sum(seconds for _, seconds in parts)
         stretch = (end - start) / planned if planned > 0 else 0.0

@@ -5,34 +5,33 @@ ports with the same load. Its load by a flow is the load that all groups of the 
 these ports. So a class sees the network as busy as each of its devices would.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from joulecast.runs.platforms import Cluster
 from joulecast.simulate.collectives import (
+    TREE_SHARE,
     Algorithm,
     Kind,
     hops_of,
     sent_share,
     steps_of,
-    tree_share,
     tree_steps,
 )
-from joulecast.simulate.device_mesh import DeviceMesh, Ints, scrambled, signatures, summed_by
+from joulecast.simulate.device_mesh import (
+    DeviceMesh,
+    Ints,
+    numbered,
+    scrambled,
+    signatures,
+    summed_by,
+)
 from joulecast.simulate.event_loop import Activity
 from joulecast.simulate.shared_links import Usage, alone
 from joulecast.simulate.topology import Hops, PortLoad, Topology
 
-
-@dataclass(frozen=True)
-class Tree:
-    """An all-reduce by trees. It has fewer steps than a ring, and sends more bytes."""
-
-    bytes_per_byte: float
-    launch_s: float
-    bytes_per_s: float
-    """Of one group that has its ports for itself: NCCL does not know of other groups when it chooses."""
+_ONE_FLOW = np.zeros(1, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -45,24 +44,25 @@ class Flow:
     usage: Usage
     bytes_per_s: float
     """Rate of the transfer, if it has its ports alone."""
-    bytes_per_byte: float
-    """Bytes through a device's port for each byte of the buffer."""
-    launch_s: float
-    tree: Tree | None = None
-    """Tree of an all-reduce over several nodes, if the library may use one."""
+    ways: tuple[tuple[float, float], ...]
+    """For each algorithm that the library may take: bytes through a device's port for each byte of the
+    buffer, and seconds of launch and latency. A tree has fewer steps than a ring, and sends more bytes."""
+    group_bytes_per_s: float = 1.0
+    """Rate of one group that has its ports for itself. The library does not know of other groups when it
+    chooses."""
 
     def activity(self, label: str, size: float, gradient: bool) -> Activity:
         """The transfer of a buffer of ``size`` bytes."""
-        latency, sent = self.launch_s, size * self.bytes_per_byte
-        if self.tree is not None:
-            by_tree = size * self.tree.bytes_per_byte
-            if (by_tree - sent) / self.tree.bytes_per_s < latency - self.tree.launch_s:
-                latency, sent = self.tree.launch_s, by_tree
-        return Activity(label, self.members, sent, self.usage, latency, gradient)
+        share, latency = self.ways[0]
+        if len(self.ways) > 1:
+            rate = self.group_bytes_per_s
+            share, latency = min(self.ways, key=lambda way: way[1] + size * way[0] / rate)
+        return Activity(label, self.members, size * share, self.usage, latency, gradient)
 
-
-def _members(groups: Ints, class_of: Ints, rows: Ints) -> list[tuple[int, ...]]:
-    return [tuple(np.unique(class_of[groups[row]]).tolist()) for row in rows]
+    def seconds_alone(self, size: float) -> float:
+        """Seconds of a transfer of ``size`` bytes that shares its ports with no other transfer."""
+        activity = self.activity("", size, False)
+        return activity.latency + activity.work / self.bytes_per_s
 
 
 class Transfers:
@@ -84,15 +84,21 @@ class Transfers:
         chosen = cluster.collective_algorithm
         self.trees = chosen == "nccl"
         self.algorithm: Algorithm = "ring" if chosen == "nccl" else chosen
-        self._flows: dict[tuple[object, ...], Flow] = {}
         self._class_flow: dict[tuple[object, int], int] = {}
         self._partners: dict[tuple[int, int], int] = {}
         self.loads: list[PortLoad] = []
         self.specs: list[tuple[Kind, Ints, tuple[int, ...]]] = []
+        """For each flow, its kind, one of its groups, and the classes of its devices."""
         for kind, axis in sorted(kinds):
-            self._add_axis(kind, axis)
+            groups = device_mesh.groups(axis)
+            self._add(kind, (kind, axis), groups, groups, self._signature(axis, groups))
         for source, target in sorted(cuts):
-            self._add_cut(source, target)
+            pipelines = device_mesh.groups("pipeline")
+            pairs, signature = (
+                pipelines[:, [source, target]],
+                self._signature("pipeline", pipelines),
+            )
+            self._add("send", ("send", source, target), pairs, pairs[:, :1], signature)
         self.capacity: list[float] = []
         self.flows = self.priced()
 
@@ -102,12 +108,17 @@ class Transfers:
         alike."""
         return self.device_mesh.classes.first
 
+    def _signature(self, axis: str, groups: Ints) -> Ints:
+        of_device = self.device_mesh.classes.of_device
+        return signatures(self.device_mesh.group_of(axis), of_device)[groups[:, 0]]
+
     def _add(self, kind: Kind, name: object, groups: Ints, devices: Ints, signature: Ints) -> None:
         """Add the flows of groups, one for each signature. ``devices`` find their flow by class."""
         class_of = self.device_mesh.classes.of_device
         _, rows, flow_of_group = np.unique(signature, return_index=True, return_inverse=True)
         base = len(self.specs)
-        for members, row in zip(_members(groups, class_of, rows), rows, strict=True):
+        for row in rows:
+            members = tuple(np.unique(class_of[groups[row]]).tolist())
             self.specs.append((kind, groups[row], members))
         flows = base + flow_of_group.reshape(-1)
         if kind == "send":
@@ -115,26 +126,24 @@ class Transfers:
         else:
             hops = hops_of(kind, self.algorithm, groups, flows)
         if kind == "all_to_all":
-            hops = self.once_a_node(hops, groups)
-        if self.topology.pairs:
-            hops = self.over_lines(hops, groups, flows)
+            hops = self._once_a_node(hops, groups)
+        hops = self._over_lines(hops, groups, flows)
         self.loads.append(self.topology.load(hops, self.seen_by))
         for row in rows:
             for number in np.unique(class_of[devices[row]]).tolist():
                 self._class_flow[name, number] = int(flows[row])
 
-    def once_a_node(self, hops: Hops, groups: Ints) -> Hops:
+    def _once_a_node(self, hops: Hops, groups: Ints) -> Hops:
         """Hops of tokens to their experts. A node gets each token only once (DeepSeek-AI 2024, 3.2.2).
 
         Of ``k`` experts, evenly spread over ``n`` nodes, ``n (1 - (1 - 1 / n)^k)`` nodes have one or more.
         """
-        nodes, chosen = len(np.unique(self.topology.node_of(groups[0]))), self.experts_of_token
+        nodes, chosen = self.topology.nodes_of(groups[0]), self.experts_of_token
         met = nodes * (1 - (1 - 1 / nodes) ** chosen)
         between = self.topology.levels_crossed(hops) > 0
-        weight = hops.weight * np.where(between, met / chosen, 1.0)
-        return Hops(hops.flow, hops.source, hops.target, weight)
+        return replace(hops, weight=hops.weight * np.where(between, met / chosen, 1.0))
 
-    def over_lines(self, hops: Hops, groups: Ints, flows: Ints) -> Hops:
+    def _over_lines(self, hops: Hops, groups: Ints, flows: Ints) -> Hops:
         """The hops, with changed weights: if a hop within a node can use only few lines of the device, it
         takes more of the port.
 
@@ -142,39 +151,21 @@ class Transfers:
         If the groups of a flow have different shares of lines, the smallest share counts for all, because the
         others wait for the slowest group.
         """
+        if not self.topology.pairs:
+            return hops
         shares = np.ones(int(flows.max()) + 1)
         np.minimum.at(shares, flows, self.topology.share_of_lines(groups))
         within = self.topology.levels_crossed(hops) == 0
-        weight = hops.weight / np.where(within, shares[hops.flow], 1.0)
-        return Hops(hops.flow, hops.source, hops.target, weight)
-
-    def _add_axis(self, kind: Kind, axis: str) -> None:
-        groups = self.device_mesh.groups(axis)
-        signature = signatures(self.device_mesh.group_of(axis), self.device_mesh.classes.of_device)
-        self._add(kind, (kind, axis), groups, groups, signature[groups[:, 0]])
-
-    def _add_cut(self, source: int, target: int) -> None:
-        pipelines = self.device_mesh.groups("pipeline")
-        signature = signatures(
-            self.device_mesh.group_of("pipeline"), self.device_mesh.classes.of_device
-        )
-        pairs = pipelines[:, [source, target]]
-        self._add("send", ("send", source, target), pairs, pairs[:, :1], signature[pipelines[:, 0]])
+        return replace(hops, weight=hops.weight / np.where(within, shares[hops.flow], 1.0))
 
     def partner(self, number: int, stage: int) -> int:
         """The class of the devices at another stage of the same pipeline."""
         place = stage % self.device_mesh.mesh["pipeline"]
         if (number, place) not in self._partners:
-            self._partners[number, place] = self._partner(number, place)
+            places = self.device_mesh.places_of(number) | {"pipeline": place}
+            device = self.device_mesh.grid[tuple(places.values())]
+            self._partners[number, place] = int(self.device_mesh.classes.of_device[device])
         return self._partners[number, place]
-
-    def _partner(self, number: int, place: int) -> int:
-        along = list(self.device_mesh.mesh).index("pipeline")
-        places = [
-            int(p[self.device_mesh.classes.first[number]]) for p in self.device_mesh.place.values()
-        ]
-        places[along] = place
-        return int(self.device_mesh.classes.of_device[self.device_mesh.grid[tuple(places)]])
 
     def flow(self, kind: Kind, axis: str, number: int) -> Flow:
         """The flow of a class for collectives of a kind along an axis."""
@@ -193,77 +184,58 @@ class Transfers:
         """
         if not self.topology.latency_s:
             return 0.0
-        pair = group.reshape(1, -1)
-        flow = np.zeros(1, dtype=np.int64)
-        levels = self.topology.levels_crossed(hops_of("all_gather", "ring", pair, flow))
+        levels = self.topology.levels_crossed(hops_of("all_gather", "ring", group[None], _ONE_FLOW))
         hop_s = np.sort(np.array([*self.topology.latency_s, 0.0])[levels])
         along = hop_s[:-1] if len(hop_s) > 1 else hop_s
-        ranks = len(group)
-        return float(along.mean()) * steps_of(kind, self.algorithm, ranks)
+        return float(along.mean()) * steps_of(kind, self.algorithm, len(group))
 
     def priced(self) -> list[Flow]:
         """All flows: their members, ports and prices."""
-        usage = self._port_usage()
-        launch = self.cluster.collective_launch_s
-        flows = []
-        for number, (kind, group, members) in enumerate(self.specs):
-            ranks = len(group)
-            nodes = len(np.unique(self.topology.node_of(group)))
+        flows, launch = [], self.cluster.collective_launch_s
+        for number, usage in enumerate(self._port_usage()):
+            kind, group, members = self.specs[number]
+            ranks, nodes = len(group), self.topology.nodes_of(group)
             share = sent_share(kind, self.algorithm, ranks)
-            latency = launch + self._latency(kind, group)
-            tree = None
+            ways, group_rate = [(share, launch + self._latency(kind, group))], 1.0
             if self.trees and kind == "all_reduce" and nodes > 1:
-                by_tree = launch + self._tree_latency(ranks, nodes)
-                tree = Tree(tree_share(), by_tree, self._rate(group))
-            rate = alone(usage[number], self.capacity)
-            flows.append(Flow(number, kind, members, usage[number], rate, share, latency, tree))
+                within, between = tree_steps(ranks, nodes)
+                latencies = self.topology.latency_s
+                latency = within * latencies[0] + between * latencies[-1]
+                ways.append((TREE_SHARE, launch + latency))
+                group_rate = self._rate(group)
+            rate = alone(usage, self.capacity)
+            flows.append(Flow(number, kind, members, usage, rate, tuple(ways), group_rate))
         return flows
 
     def _rate(self, group: Ints) -> float:
         """Bytes per second of an all-reduce of one group. (If devices are folded, a flow may be several
         groups that share ports.)"""
-        groups, flow = group.reshape(1, -1), np.zeros(1, dtype=np.int64)
-        hops = hops_of("all_reduce", self.algorithm, groups, flow)
-        if self.topology.pairs:
-            hops = self.over_lines(hops, groups, flow)
-        load = self.topology.load(hops, group)
+        hops = hops_of("all_reduce", self.algorithm, group[None], _ONE_FLOW)
+        load = self.topology.load(self._over_lines(hops, group[None], _ONE_FLOW), group)
         return float((self.topology.capacity()[load.port] / load.times).min())
-
-    def _tree_latency(self, ranks: int, nodes: int) -> float:
-        inner, outer = self.topology.latency_s[0], self.topology.latency_s[-1]
-        within, between = tree_steps(ranks, nodes)
-        return within * inner + between * outer
 
     def _port_usage(self) -> list[dict[int, float]]:
         """The usage of each port by each flow. Ports with the same load are one port."""
         usage: list[dict[int, float]] = [{} for _ in self.specs]
         if not self.loads:
             return usage
-        load = PortLoad(
-            *(
-                np.concatenate([getattr(each, name) for each in self.loads])
-                for name in ("flow", "port", "times")
-            )
+        flows, crossed, times = (
+            np.concatenate([getattr(each, name) for each in self.loads])
+            for name in ("flow", "port", "times")
         )
         capacity = self.topology.capacity()
-        ports, port = np.unique(load.port, return_inverse=True)
-        stands_for = np.arange(len(ports))
+        ports, port = np.unique(crossed, return_inverse=True)
+        stands_for, kept = np.arange(len(ports)), np.ones(len(port), dtype=bool)
         if self.device_mesh.classes.count < len(self.device_mesh.pace):
             # Ports are equal if they have the same rate, and carry the same flows in the same shares.
-            loads = scrambled(load.flow) ^ scrambled(np.round(load.times * 2**20).astype(np.int64))
-            rates = scrambled(np.unique(capacity[ports], return_inverse=True)[1].reshape(-1))
+            loads = scrambled(flows) ^ scrambled(np.round(times * 2**20).astype(np.int64))
+            rates = scrambled(numbered(capacity[ports]))
             _, first, stands_for = np.unique(
                 summed_by(port, loads) + rates, return_index=True, return_inverse=True
             )
             ports, kept = ports[first], np.isin(port, first)
-        else:
-            kept = np.ones(len(port), dtype=bool)
         self.capacity = capacity[ports].tolist()
-        for flow, number, times in zip(
-            load.flow[kept].tolist(),
-            stands_for[port[kept]].tolist(),
-            load.times[kept].tolist(),
-            strict=True,
-        ):
-            usage[flow][number] = times
+        each_use = zip(flows[kept], stands_for[port[kept]], times[kept], strict=True)
+        for flow, number, share in each_use:
+            usage[int(flow)][int(number)] = float(share)
         return usage

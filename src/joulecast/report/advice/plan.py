@@ -23,7 +23,6 @@ from joulecast.report.advice.candidate import Candidate
 from joulecast.report.advice.choice import check_prices_of
 from joulecast.report.advice.request import PlanRequest
 from joulecast.runs.platforms import Platform, simulated_platform
-from joulecast.runs.provenance import usable_cores
 from joulecast.simulate.answer import at_clock, platform_and_costs
 from joulecast.simulate.correction import Corrected
 from joulecast.simulate.cost_cache import CachedCosts, OpCache
@@ -31,7 +30,7 @@ from joulecast.simulate.inferred_splits import sequence_length
 from joulecast.simulate.measured_step import read_steps
 from joulecast.simulate.simulate import Assumptions, Simulation, no_cycles, simulate
 from joulecast.simulate.strategy import text_of
-from joulecast.simulate.strategy_search import Found, in_processes, search
+from joulecast.simulate.strategy_search import search
 
 Refused = dict[str, str]
 
@@ -144,9 +143,7 @@ def find_fastest(machine: Machine, devices: int, batch: int) -> Simulation | str
         return why
     assumed = Assumptions(training=machine.training)
     try:
-        ranking = search(
-            machine.graph, machine.platform, devices, batch, machine.known, assumed, 1, processes=1
-        )
+        ranking = search(machine.graph, machine.platform, devices, batch, machine.known, assumed, 1)
     except JoulecastError as error:
         return str(error)
     if ranking.feasible:
@@ -234,14 +231,9 @@ def _weighed(
     request: PlanRequest, machines: list[Machine], of_platform: Mapping[str, Prices]
 ) -> Weighed:
     """The settings that a plan chooses from, simulated and priced."""
-    # More devices have more strategies: what takes longest comes first.
-    counts = sorted(set(request.devices), reverse=True)
-
-    def work(number: int, parts: int, _: Found) -> _Settings:
-        with no_cycles():
-            return _settings(request, machines, counts[number])
-
-    each = in_processes(work, min(usable_cores(), len(counts)), None, len(counts))
+    with no_cycles():
+        counts = sorted(set(request.devices), reverse=True)
+        each = [_settings(request, machines, count) for count in counts]
     candidates = [candidate for one in each for candidate in one.candidates]
     refused = list({str(row): row for one in each for row in one.refused}.values())
     warnings = ["nothing was run: times are simulated"]

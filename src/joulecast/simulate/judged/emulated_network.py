@@ -21,8 +21,8 @@ the same rules for a step. These are all rules:
 The step lasts until the last rank has computed, all-reduced and sent everything.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Literal
@@ -92,32 +92,29 @@ class EmulatedStep(StepConfiguration):
     @model_validator(mode="after")
     def _fits_together(self) -> "EmulatedStep":
         product = self.data_parallel * self.tensor_parallel * self.pipeline
-        if product != self.ranks:
-            raise ValueError(
-                f"{self.name}: data_parallel {self.data_parallel} x tensor_parallel "
-                f"{self.tensor_parallel} x pipeline {self.pipeline} is {product}, "
-                f"not the {self.ranks} ranks"
-            )
-        if self.ranks % self.ranks_per_node:
-            raise ValueError(
-                f"{self.name}: {self.ranks} ranks do not fill nodes of {self.ranks_per_node}"
-            )
-        if len(self.layers) % self.pipeline:
-            raise ValueError(
-                f"{self.name}: {len(self.layers)} layers cannot be cut into {self.pipeline} "
-                "stages of equal count"
-            )
-        if self.straggler is not None and self.straggler.rank >= self.ranks:
-            raise ValueError(
-                f"{self.name}: straggler.rank {self.straggler.rank} is not one of the ranks "
-                f"0 to {self.ranks - 1}"
-            )
+        slow = self.straggler.rank if self.straggler else 0
+        for wrong, said in (
+            (
+                product != self.ranks,
+                f"data_parallel {self.data_parallel} x tensor_parallel {self.tensor_parallel} x pipeline "
+                f"{self.pipeline} is {product}, not the {self.ranks} ranks",
+            ),
+            (
+                self.ranks % self.ranks_per_node,
+                f"{self.ranks} ranks do not fill nodes of {self.ranks_per_node}",
+            ),
+            (
+                len(self.layers) % self.pipeline,
+                f"{len(self.layers)} layers cannot be cut into {self.pipeline} stages of equal count",
+            ),
+            (
+                slow >= self.ranks,
+                f"straggler.rank {slow} is not one of the ranks 0 to {self.ranks - 1}",
+            ),
+        ):
+            if wrong:
+                raise ValueError(f"{self.name}: {said}")
         return self
-
-    @property
-    def nodes(self) -> int:
-        """Number of nodes. Each node has one link."""
-        return self.ranks // self.ranks_per_node
 
     def stage_layers(self, stage: int) -> tuple[Layer, ...]:
         """The layers of a stage, in the order of the forward."""
@@ -146,46 +143,26 @@ class EmulatedStep(StepConfiguration):
         return [*closed, (last, filled)] if filled else closed
 
 
-@dataclass(frozen=True)
-class TimedLayer:
-    """A layer on one device, for one micro-batch of one sample."""
-
-    name: str
-    forward_s: float
-    backward_s: float
-    gradient_bytes: int
-    """Bytes of the gradients of the weights that a device holds."""
-    activation_bytes: int
-    """Bytes of the layer's input and of its output, for a micro-batch of a replica."""
-    weights_share: float = 0.0
-    """Share of the backward for the gradients of weights, which a zero-bubble schedule does later."""
-
-
-def timed_chain(name: str, layers: Sequence[TimedLayer], shards: int = 1) -> OpGraph:
-    """A chain of layers. Their work is split along the dim ``shard``, and their outputs are summed.
+def timed_chain(
+    name: str, layers: Sequence[Layer], shards: int = 1, weights_share: float = 0.0
+) -> OpGraph:
+    """A chain of layers, for micro-batches of one sample. Their work is split along the dim ``shard``, and
+    their outputs are summed.
 
     Args:
-        name: name of the graph.
-        layers: the layers, in order.
         shards: size of the tensor-parallel group.
+        weights_share: share of the backward for the gradients of weights, which a zero-bubble schedule does
+            later.
     """
     tensors = [Tensor("input", (1, 1), 1, "input")]
     ops = []
 
     def add(
-        module: str,
-        suffix: str,
-        reads: Sequence[Access],
-        size: int,
-        seconds: tuple[float, float] = (0.0, 0.0),
-        shard: Sequence[Dim] = (),
-        weights_share: float = 0.0,
+        module: str, suffix: str, reads: Sequence[Access], size: int, *shard: Dim, **timed: float
     ) -> Access:
         written = Tensor(module + suffix, (1, size), 1, "activation")
         tensors.append(written)
-        attributes = {"forward_s": seconds[0], "backward_s": seconds[1]}
-        if weights_share:
-            attributes["weights_share"] = weights_share
+        attributes = {"forward_s": 0.0, "backward_s": 0.0, **timed}
         dims = (Dim("batch", 1, DimKind.BATCH), *shard)
         access = Access(written.name, ("batch", None))
         ops.append(Op(written.name, "timed", module, dims, tuple(reads), (access,), attributes))
@@ -199,8 +176,8 @@ def timed_chain(name: str, layers: Sequence[TimedLayer], shards: int = 1) -> OpG
         size = layer.activation_bytes
         # An op of its own: so the gradient of the weights is complete only after the layer's backward pass.
         entered = add(layer.name, "/weights", [read, Access(weight.name, (None,))], size)
-        seconds = (layer.forward_s, layer.backward_s)
-        read = add(layer.name, "", [entered], size, seconds, [shard], layer.weights_share)
+        timed = {"forward_s": layer.forward_s, "backward_s": layer.backward_s}
+        read = add(layer.name, "", [entered], size, shard, **timed, weights_share=weights_share)
     add(layers[-1].name, "/loss", [read], 1)
     return checked(OpGraph(name, tuple(ops), {t.name: t for t in tensors}, 1))
 
@@ -269,21 +246,6 @@ def emulated_platform(results: Measurements[EmulatedStep], ranks_per_node: int) 
     return platform_of("emulated-network", "a sleeping rank", links, ranks_per_node, 0.0)
 
 
-def graph_of(configuration: EmulatedStep) -> OpGraph:
-    """The layers of a configuration as an op graph."""
-    layers = [
-        TimedLayer(
-            layer.name,
-            layer.forward_s,
-            layer.backward_s,
-            layer.gradient_bytes,
-            layer.activation_bytes,
-        )
-        for layer in configuration.layers
-    ]
-    return timed_chain(configuration.name, layers, configuration.tensor_parallel)
-
-
 def strategy_of(configuration: EmulatedStep, overlap: bool = True) -> Strategy:
     """The strategy of a configuration, with its layers on its stages."""
     each = len(configuration.layers) // configuration.pipeline
@@ -313,18 +275,12 @@ def predict(
     overlap: bool = True,
 ) -> Simulation:
     """Simulate a configuration."""
-    slow: Mapping[int, float] = {}
-    if configuration.straggler is not None:
-        slow = {configuration.straggler.rank: configuration.straggler.factor}
-    assumed = assumptions or Assumptions()
-    return simulate(
-        graph_of(configuration),
-        platform,
-        strategy_of(configuration, overlap),
-        configuration.micro_batches,
-        GivenCosts(),
-        Assumptions(stragglers=slow, sharing=assumed.sharing, single_queue=assumed.single_queue),
-    )
+    graph = timed_chain(configuration.name, configuration.layers, configuration.tensor_parallel)
+    straggler, assumed = configuration.straggler, assumptions or Assumptions()
+    if straggler is not None:
+        assumed = replace(assumed, stragglers={straggler.rank: straggler.factor})
+    strategy = strategy_of(configuration, overlap)
+    return simulate(graph, platform, strategy, configuration.micro_batches, GivenCosts(), assumed)
 
 
 def sum_and_max(simulation: Simulation) -> tuple[float, float]:
@@ -336,8 +292,7 @@ def sum_and_max(simulation: Simulation) -> tuple[float, float]:
     count = simulation.device_mesh.classes.count
     computing, talking = [0.0] * count, [0.0] * count
     capacity = simulation.capacity
-    for timed in simulation.timed_activities():
-        task = timed.activity
+    for task in simulation.activities:
         if task.usage is None:
             computing[task.devices[0]] += task.work
             continue

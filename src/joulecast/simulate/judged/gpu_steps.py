@@ -11,7 +11,7 @@ are ours. A prediction rests on one of these:
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -80,12 +80,15 @@ class GpuStep:
         return "inference" if self.step.inference else training
 
 
-def _numbers(row: Mapping[str, Any]) -> str:
+Row = Mapping[str, Any]
+
+
+def _numbers(row: Row) -> str:
     names = ("layers", "hidden", "heads", "sequence", "vocabulary")
     return ",".join(f"{name}={row[name]}" for name in names)
 
 
-def _neusight(row: Mapping[str, Any]) -> MeasuredStep | None:
+def _neusight(row: Row) -> MeasuredStep | None:
     family = _FAMILY.get(str(row["model"]))
     if family is None or row["note"]:
         # Mixtures of experts whose sizes are not given, and steps of a compiled network.
@@ -102,18 +105,17 @@ def _neusight(row: Mapping[str, Any]) -> MeasuredStep | None:
         optimizer="none",
         inference=row["kind"] == "inference",
         step_s=float(row["step_s"]),
-        source="NeuSight",
     )
 
 
-def _batches(row: Mapping[str, Any]) -> tuple[int, int, int]:
+def _batches(row: Row) -> tuple[int, int, int]:
     """Replicas, and the samples and micro-batches of each of them."""
     dp = int(row["dp"])
     batch = int(row["global_batch"]) // dp
     return dp, batch, batch // int(row["micro_batch"])
 
 
-def _vtrain(row: Mapping[str, Any]) -> MeasuredStep:
+def _vtrain(row: Row) -> MeasuredStep:
     dp, batch, micro = _batches(row)
     return MeasuredStep(
         network=f"gpt:{_numbers(row)}",
@@ -123,11 +125,10 @@ def _vtrain(row: Mapping[str, Any]) -> MeasuredStep:
         attention="eager",
         optimizer="adam",
         step_s=float(row["step_s"]),
-        source="vTrain",
     )
 
 
-def _llm_foundry(row: Mapping[str, Any]) -> MeasuredStep | None:
+def _llm_foundry(row: Row) -> MeasuredStep | None:
     if "fp8" in row["precision"]:
         return None
     dp, batch, micro = _batches(row)
@@ -141,7 +142,6 @@ def _llm_foundry(row: Mapping[str, Any]) -> MeasuredStep | None:
         attention="fused",
         optimizer="adam",
         step_s=float(row["step_s"]),
-        source="llm-foundry",
     )
 
 
@@ -175,7 +175,7 @@ _LATER = "2"
 """The round with settings that were not used for the constants of plain PyTorch."""
 
 
-def _plain_pytorch(row: Mapping[str, Any]) -> MeasuredStep | None:
+def _plain_pytorch(row: Row) -> MeasuredStep | None:
     if row["network"] in _NOT_SIMULATED or row["precision"] == "compile":
         return None
     network = _PLAIN_NETWORKS.get(str(row["network"]), str(row["network"]))
@@ -190,7 +190,6 @@ def _plain_pytorch(row: Mapping[str, Any]) -> MeasuredStep | None:
         # In one of these times the host waits for the GPU, and in the other it does not.
         step_s=min(float(row["step_s"]), float(row["event_step_s"])),
         memory_bytes=float(row["memory_bytes"]),
-        source="joulecast",
     )
 
 
@@ -217,7 +216,7 @@ _BRIDGE_NETWORKS = {
 }
 
 
-def _megatron_bridge(row: Mapping[str, Any]) -> MeasuredStep | None:
+def _megatron_bridge(row: Row) -> MeasuredStep | None:
     network = _BRIDGE_NETWORKS.get(str(row["Model"]).removesuffix(" (tokendrop)"))
     if network is None or not row["section"].startswith("Pre-Training"):
         return None
@@ -242,45 +241,35 @@ def _megatron_bridge(row: Mapping[str, Any]) -> MeasuredStep | None:
         attention="cudnn",
         optimizer="adam",
         step_s=batch * sequence / gpus / float(first["Tokens / sec / GPU"]),
-        source="Megatron-Bridge",
     )
 
 
-_READERS = {
-    "neusight": _neusight,
-    "vtrain": _vtrain,
-    "llm_foundry": _llm_foundry,
-    "megatron_bridge": _megatron_bridge,
-    "plain_pytorch": _plain_pytorch,
+def _texts(*names: str) -> dict[str, Column]:
+    return {name: Column("text", optional=True) for name in names}
+
+
+_COLUMNS = _texts(
+    *("source", "gpu", "model", "layers", "hidden", "heads", "sequence", "vocabulary"),
+    *("global_batch", "micro_batch", "dp", "tp", "pp", "sharding", "recompute", "precision"),
+    *("kind", "step_s", "note"),
+)
+_PLAIN_COLUMNS = _texts(
+    *("round", "gpu", "network", "batch", "sequence", "precision", "recompute", "optimizer"),
+    *("step_s", "event_step_s", "step_j", "memory_bytes"),
+)
+_BRIDGE_COLUMNS = _texts(
+    *("section", "Model", "System", "#-GPUs", "Precision", "GBS", "MBS", "Sequence Length"),
+    *("TP", "PP", "CP", "VP", "EP", "Tokens / sec / GPU", "FSDP"),
+)
+_READERS: dict[str, tuple[Callable[[Row], MeasuredStep | None], dict[str, Column]]] = {
+    "neusight": (_neusight, _COLUMNS),
+    "vtrain": (_vtrain, _COLUMNS),
+    "llm_foundry": (_llm_foundry, _COLUMNS),
+    "megatron_bridge": (_megatron_bridge, _BRIDGE_COLUMNS),
+    "plain_pytorch": (_plain_pytorch, _PLAIN_COLUMNS),
 }
-
-
-_COLUMNS = {
-    name: Column("text", optional=True)
-    for name in (
-        *("source", "gpu", "model", "layers", "hidden", "heads", "sequence", "vocabulary"),
-        *("global_batch", "micro_batch", "dp", "tp", "pp", "sharding", "recompute", "precision"),
-        *("kind", "step_s", "note"),
-    )
-}
-
-
-_PLAIN_COLUMNS = {
-    name: Column("text", optional=True)
-    for name in (
-        *("round", "gpu", "network", "batch", "sequence", "precision", "recompute", "optimizer"),
-        *("step_s", "event_step_s", "step_j", "memory_bytes"),
-    )
-}
-
-
-_BRIDGE_COLUMNS = {
-    name: Column("text", optional=True)
-    for name in (
-        *("section", "Model", "System", "#-GPUs", "Precision", "GBS", "MBS", "Sequence Length"),
-        *("TP", "PP", "CP", "VP", "EP", "Tokens / sec / GPU", "FSDP"),
-    )
-}
+"""For each file, the function that reads a row (a step that the simulator cannot express is ``None``), and
+the columns."""
 
 
 def read_gpu_steps(folder: Path) -> list[GpuStep]:
@@ -290,11 +279,8 @@ def read_gpu_steps(folder: Path) -> list[GpuStep]:
         JoulecastError: a file is missing, lacks a column, or has a row that is no measured step.
     """
     found = []
-    for name, reader in _READERS.items():
+    for name, (reader, columns) in _READERS.items():
         path = folder / f"{name}.csv"
-        columns = {"megatron_bridge": _BRIDGE_COLUMNS, "plain_pytorch": _PLAIN_COLUMNS}.get(
-            name, _COLUMNS
-        )
         frame = read_csv(path, "measured steps", columns).astype(object).fillna("")
         try:
             for row in frame.to_dict("records"):
@@ -329,7 +315,7 @@ def simulate_steps(steps: Iterable[GpuStep]) -> pd.DataFrame:
         # A vendor measures the same recipe with every release of its software.
         setting = replace(each, step=each.step.model_copy(update={"step_s": 1.0}))
         if setting not in known:
-            known[setting] = simulated_step(each.step, platform, costs).without_timeline()
+            known[setting] = simulated_step(each.step, platform, costs).without_activities()
         found = known[setting]
         low_s, high_s = found.interval_s or (math.nan, math.nan)
         ops_factor = max(first_factor(found, each.step.step_s), _LEAST_FACTOR)
@@ -357,7 +343,7 @@ def simulate_steps(steps: Iterable[GpuStep]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def corrected_s(row: Mapping[str, Any], evidence: MeasuredSteps) -> float:
+def corrected_s(row: Row, evidence: MeasuredSteps) -> float:
     """Seconds of a row of :func:`simulate_steps`, after measured steps have corrected its ops."""
     exposed = row["exposed_s"]
     factor = evidence.factor(row["error"].setting)
@@ -429,7 +415,7 @@ def judged_widths(judged: pd.DataFrame) -> dict[str, dict[str, float]]:
     return found
 
 
-def _sailor(row: Mapping[str, Any]) -> MeasuredStep:
+def _sailor(row: Row) -> MeasuredStep:
     dp, batch, micro = _batches(row)
     return MeasuredStep(
         network="opt-350m",
@@ -440,7 +426,6 @@ def _sailor(row: Mapping[str, Any]) -> MeasuredStep:
         optimizer="adam",
         step_s=float(row["step_s"]),
         memory_bytes=float(row["memory_bytes"]),
-        source="Sailor",
     )
 
 
@@ -471,13 +456,6 @@ def judge_memory(folder: Path) -> pd.DataFrame:
         rows.append((each.source, found.strategy.devices, measured, predicted))
     frame = pd.DataFrame(rows, columns=["data", "devices", "measured_bytes", "predicted_bytes"])
     return frame.assign(off=frame["measured_bytes"] / frame["predicted_bytes"] - 1)
-
-
-def memory_widths(judged: pd.DataFrame) -> dict[str, float]:
-    """Largest error (a share) of 90 % of the peaks of :func:`judge_memory`, on one device and on several."""
-    kinds = np.where(judged["devices"] == 1, "one", "several")
-    widths = judged["off"].abs().groupby(kinds).quantile(LEVEL)
-    return {str(kind): round(float(width), 3) for kind, width in widths.items()}
 
 
 _ALL_REDUCE_PLATFORMS = {"a100": "a100-80gb-sxm", "v100": "v100"}

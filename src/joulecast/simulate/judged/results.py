@@ -74,15 +74,12 @@ C = TypeVar("C", bound=StepConfiguration)
 
 @dataclass(frozen=True)
 class IterationTable:
-    """A table of iterations.
-
-    Attributes:
-        key: columns that say what was measured. Iterations with the same key are numbered.
-        values: columns with the results.
-    """
+    """A table of iterations."""
 
     key: tuple[str, ...]
+    """Columns that say what was measured. Iterations with the same key are numbered."""
     values: tuple[str, ...]
+    """Columns with the results."""
 
     @property
     def is_timed(self) -> bool:
@@ -95,26 +92,20 @@ class IterationTable:
         Raises:
             JoulecastError: the file has no such table.
         """
-        names = [*self.key, "iteration", *self.values]
-        names += ["disturbed"] if self.is_timed else []
-        columns = {name: _COLUMNS[name] for name in names}
-        table = read_csv(path, "table of measurements", columns)
+        names = [*self.key, "iteration", *self.values, *(["disturbed"] if self.is_timed else [])]
+        table = read_csv(path, "table of measurements", {name: _COLUMNS[name] for name in names})
         return table.assign(disturbed=table["disturbed"] == "True") if self.is_timed else table
 
 
 @dataclass(frozen=True)
 class Experiment(Generic[C]):
-    """The format of an experiment's results.
-
-    Attributes:
-        configuration: the class of its configurations.
-        tables: tables by name, without ``.csv``. ``steps`` and ``collectives`` are among them.
-        typical: function that gives the typical seconds of undisturbed iterations.
-    """
+    """The format of an experiment's results."""
 
     configuration: type[C]
     tables: Mapping[str, IterationTable]
+    """Tables by name, without ``.csv``. ``steps`` and ``collectives`` are among them."""
     typical: Callable[[list[float]], float]
+    """The typical seconds of undisturbed iterations."""
 
     def summary(self, rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
         """Typical seconds of undisturbed iterations in groups.
@@ -138,26 +129,18 @@ class Experiment(Generic[C]):
 
 @dataclass(frozen=True)
 class Measurements(Generic[C]):
-    """The measurements of an experiment.
-
-    Attributes:
-        configurations: configurations of all measured steps.
-        steps: a row of :meth:`Experiment.summary` for each configuration (the index), and ``again_s``, the
-            seconds of the A/A repeat or NaN.
-        collectives: the same summary, with the key of the table in columns.
-        rows: the raw tables by name.
-        provenance: where the measurements come from.
-    """
+    """The measurements of an experiment."""
 
     configurations: list[C]
+    """Configurations of all measured steps."""
     steps: pd.DataFrame
+    """A row of :meth:`Experiment.summary` for each configuration (the index), and ``again_s``, the seconds of
+    the A/A repeat or NaN."""
     collectives: pd.DataFrame
+    """The same summary, with the key of the table in columns."""
     rows: dict[str, pd.DataFrame]
+    """The raw tables by name."""
     provenance: dict[str, Any]
-
-    def configuration(self, name: str) -> C:
-        """The configuration with this name."""
-        return next(each for each in self.configurations if each.name == name)
 
 
 def read_folder(folder: Path, experiment: Experiment[C]) -> Measurements[C]:
@@ -202,13 +185,9 @@ def platform_of(
     """A platform with calibrated links.
 
     Args:
-        name: name of the platform.
-        device: name of its device.
         links: calibrations of the links, the innermost first. A key has the name of a link and the number
             of devices that it joins (``None``: all). Collectives have the launch and the algorithm of the
             outermost link.
-        devices_per_node: number of devices in a node.
-        overlap_slowdown: gamma.
         nodes: number of nodes; ``None``: any number.
     """
     outermost = list(links.values())[-1]
@@ -239,8 +218,6 @@ def judge_steps(
     """Join the predictions of an experiment's steps with the measurements.
 
     Args:
-        results: results of the experiment.
-        experiment: name of the experiment.
         seconds: predicted seconds of each configuration, by model.
         basis: the data that the models saw.
         fitted: configurations that the models also saw. Their ``split`` is ``in-sample``.

@@ -38,12 +38,12 @@ from pydantic import Field, model_validator
 from scipy.optimize import minimize_scalar
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.costs import Cost, Direction, part_of
+from joulecast.graphs.costs import Cost, Direction, Refusal, part_of
 from joulecast.graphs.database import (
     Database,
+    MeasuredCosts,
     mean_of_fastest,
     read_database,
-    signature,
 )
 from joulecast.graphs.opgraph import Op, OpGraph, read_graph
 from joulecast.graphs.precision import DEFAULT_TRAINING, TrainingSetup
@@ -117,29 +117,26 @@ REAL = Experiment(
     typical=mean_of_fastest,
 )
 
+
 Databases = Mapping[tuple[str, int], Database]
 """Databases by network and number of working ranks."""
+
+
+@dataclass(frozen=True)
+class TrainingResults(Measurements[TrainingConfiguration]):
+    """The measurements of real training. ``steps`` also has the number of gradient ``buckets``."""
+
+    parts: pd.DataFrame
+    """``part``, ``network``, ``rank``, ``bytes``, and the same summary as ``collectives``."""
+    databases: Databases
+    """Each from its quietest session."""
+    graphs: dict[str, OpGraph]
+    """Op graphs by network."""
 
 
 def quietest_database(databases: Sequence[Database]) -> Database:
     """The database whose steps took the least time."""
     return min(databases, key=lambda each: sum(step.ops_s for step in each.steps))
-
-
-@dataclass(frozen=True)
-class TrainingResults(Measurements[TrainingConfiguration]):
-    """The measurements of real training. ``steps`` also has the number of gradient ``buckets``.
-
-    Attributes:
-        parts: a table with ``part``, ``network``, ``rank``, ``bytes``, and the same summary as
-            ``collectives``.
-        databases: databases, each from its quietest session.
-        graphs: op graphs by network.
-    """
-
-    parts: pd.DataFrame
-    databases: Databases
-    graphs: dict[str, OpGraph]
 
 
 def _database(folder: Path, network: str, ranks: int, sessions: int) -> Database:
@@ -188,21 +185,16 @@ class TrainingCosts:
         self, graph: OpGraph, op: Op, parts: Mapping[str, float], direction: Direction
     ) -> Cost:
         database = self.results.databases[self.network, self.ranks_at_work]
-        found = database.lookup(signature(graph, op, direction, parts))
-        if found is None:
-            sizes = ", ".join(f"{d.name}={d.size / parts.get(d.name, 1):g}" for d in op.dims)
-            raise JoulecastError(
-                f"database of {self.network}: op `{op.name}` ({op.kind}, {direction}) was not measured at "
-                f"{sizes}; measure that batch too"
-            )
-        seconds = found.seconds
-        if direction == "backward":
-            seconds += self.gradient_s_per_byte * sum(
-                graph.tensors[access.tensor].bytes * part_of(access, parts)
-                for access in op.reads
-                if graph.tensors[access.tensor].role == "parameter"
-            )
-        return Cost(seconds, found.source)
+        missing = Refusal(f"{self.network} was not measured at that batch")
+        known = MeasuredCosts(database, missing).cost(graph, op, parts, direction)
+        if direction == "forward":
+            return known
+        gradients = sum(
+            graph.tensors[access.tensor].bytes * part_of(access, parts)
+            for access in op.reads
+            if graph.tensors[access.tensor].role == "parameter"
+        )
+        return replace(known, seconds=known.seconds + self.gradient_s_per_byte * gradients)
 
     def optimizer(self, parameter_bytes: float, training: TrainingSetup = DEFAULT_TRAINING) -> Cost:
         updates = _parts(self.results, "update", self.network)
@@ -217,10 +209,6 @@ class TrainingCosts:
 def _parts(results: TrainingResults, part: str, network: str) -> pd.DataFrame:
     parts = results.parts
     return parts[(parts.part == part) & (parts.network == network)]
-
-
-def _part_s(results: TrainingResults, part: str, network: str) -> float:
-    return float(_parts(results, part, network).seconds.median())
 
 
 def _per_byte(results: TrainingResults, part: str, network: str) -> float:
@@ -317,7 +305,8 @@ def predicted_s(
     simulated = predict(results, configuration, found, gamma).step_s
     if configuration.is_pipeline:
         return simulated
-    return simulated + _part_s(results, "materials", configuration.network)
+    fetching = _parts(results, "materials", configuration.network).seconds
+    return simulated + float(fetching.median())
 
 
 def fitted_gamma(results: TrainingResults) -> float:
