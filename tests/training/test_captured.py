@@ -147,6 +147,8 @@ def test_its_record_calibrates_a_plan_if_it_ran_on_gpus(folder, monkeypatch):
     path.write_text(json.dumps(info))
     plan = json.loads(joulecast("plan", *asked, "--calibrate", record, "--json"))
     assert {row["precision"] for row in plan["candidates"]} == {"bf16-true"}
+    plan = json.loads(joulecast("plan", *asked, "--json"))
+    assert {row["precision"] for row in plan["candidates"]} == {"bf16-true"}
 
 
 def test_a_training_without_joulecast_is_measured_and_says_why_it_was_not_captured(tmp_path):

@@ -39,7 +39,7 @@ def is_graph_file(graph: str) -> bool:
     return is_path(graph, (".json",)) and not graph.startswith("hf:")
 
 
-def _file_of(graph: str) -> Path | None:
+def network_file(graph: str) -> Path | None:
     """The file of a network, if it is given by this file or by the name of a training that `measure`
     captured."""
     if is_graph_file(graph):
@@ -59,7 +59,7 @@ def graph_origin(
     GPT-2's shipped graph has the captured code's kernels. Its graph from numbers has other transformers'
     kernels.
     """
-    if _file_of(graph) is not None:
+    if network_file(graph) is not None:
         return "file"
     name = _plain(graph)
     by_numbers = attention == "eager" and is_by_numbers(name)
@@ -111,7 +111,7 @@ def op_graph(graph: str, attention: Attention | None = None, half: bool = False)
     Raises:
         JoulecastError: an error of :func:`load` or :func:`joulecast.graphs.opgraph.read_graph`.
     """
-    file = _file_of(graph)
+    file = network_file(graph)
     if file is not None:
         return _with_attention(read_graph(file), attention)
     return load(graph, attention, half)

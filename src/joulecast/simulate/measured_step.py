@@ -27,7 +27,7 @@ from scipy.optimize import root_scalar
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs, Scaled
-from joulecast.graphs.network_graphs import names, network_for
+from joulecast.graphs.network_graphs import names, network_file, network_for
 from joulecast.graphs.precision import TrainingSetup, training_of
 from joulecast.quantities import MOST_SAMPLES, counted, digits
 from joulecast.runs.files.reading import read_yaml, validated
@@ -105,6 +105,14 @@ def precision_of(info: RunInfo) -> str | None:
     if seen.weights == "bfloat16":
         return "bf16-true"
     return _PRECISIONS.get(str(seen.precision))
+
+
+def precision_of_training(network: str) -> str | None:
+    """The precision of the training on GPUs whose network was captured; ``None`` for other networks."""
+    file = network_file(network)
+    if file is None or not (file.parent / "run.json").is_file():
+        return None
+    return precision_of(read_info(file.parent))
 
 
 _IMAGES = {"image_size": 224, "patch_size": 16, "classes": 1000}

@@ -132,8 +132,8 @@ class PlanRequest(SimulatedTraining, WithPrices, Limit):
     precision: Annotated[tuple[PeakPrecision, ...], BeforeValidator(split_names)] = Field(
         default=(),
         min_length=1,
-        description="Precisions to choose from, as bf16,fp8. By default bf16, or the precision of the "
-        "measured steps.",
+        description="Precisions to choose from, as bf16,fp8. By default that of the measured steps, or "
+        "of the training that the network was captured from, otherwise bf16.",
     )
     optimizer: Literal["none", "sgd", "momentum", "adam"] = Field(
         default="adam", description="Optimizer."
