@@ -469,6 +469,74 @@ def test_other_decoders_have_all_their_products(module) -> None:
             assert eight.tensors[tensor.name].elements == 8 * tensor.elements
 
 
+class DropsPaths(nn.Module):
+    """Stochastic depth as timm writes it: a mask of the shape of a tensor, without its values."""
+
+    def __init__(self, drops):
+        super().__init__()
+        self.one, self.two, self.drops = nn.Linear(8, 8), nn.Linear(8, 8), drops
+
+    def forward(self, x):
+        y = self.one(x)
+        if self.drops:
+            y = y * y.new_empty((y.shape[0], 1, 1)).bernoulli_(0.9).div_(0.9)
+        return self.two(functional.dropout(y, 0.0, self.training, inplace=True))
+
+
+def test_a_mask_of_a_tensors_shape_reads_none_of_its_values() -> None:
+    with_mask, without = (
+        capture(DropsPaths(drops), [torch.zeros(1, 5, 8)], "drops") for drops in (True, False)
+    )
+    more = Counter(op.kind for op in with_mask.ops) - Counter(op.kind for op in without.ops)
+    assert more == {"multiply": 1}
+    assert len(with_mask.readers["one"]) == 1
+
+
+class Windows(nn.Module):
+    """Attention within windows, as Twins has it, or with one head and no axis for it."""
+
+    def __init__(self, axes):
+        super().__init__()
+        self.qkv, self.axes = nn.Linear(HIDDEN, 3 * HIDDEN), axes
+
+    def forward(self, x):
+        batch, length, _ = x.shape
+        front = {3: (batch,), 5: (batch, HEADS, 2)}[self.axes]
+        q, k, v = (
+            part.reshape(*front, length // math.prod(front[2:]), -1)
+            for part in self.qkv(x).chunk(3, -1)
+        )
+        return functional.scaled_dot_product_attention(q, k, v).reshape(x.shape)
+
+
+class AllExperts(nn.Module):
+    """As Llama 4: each expert takes all tokens of all samples, the samples merged with other axes."""
+
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Parameter(torch.zeros(4, HIDDEN, 2 * HIDDEN))
+        self.down = nn.Parameter(torch.zeros(4, 2 * HIDDEN, HIDDEN))
+
+    def forward(self, x):
+        tokens = x.reshape(-1, HIDDEN).repeat(4, 1).view(4, -1, HIDDEN)
+        done = functional.silu(tokens @ self.up) @ self.down
+        return done.sum(0).view(x.shape)
+
+
+@pytest.mark.parametrize(
+    "module", [lambda: Windows(3), lambda: Windows(5), AllExperts], ids=["3", "5", "experts"]
+)
+def test_products_follow_the_batch_whatever_axes_stand_beside_it(module) -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    network, x = on_meta(module), torch.zeros(1, LENGTH, HIDDEN, device="meta")
+    graph = capture(network, [x], "network")
+    for batch in (1, 3, 8):
+        with FlopCounterMode(display=False) as counter:
+            network(x.expand(batch, -1, -1))
+        assert products(graph.with_batch(batch)) == counter.get_total_flops()
+
+
 def test_no_operator_ends_a_capture() -> None:
     with pytest.warns(UserWarning, match=r"odd: only the memory traffic.*sort.default \(1\)"):
         graph = capture(Odd(), [torch.zeros(1, 3, 8)], "odd")

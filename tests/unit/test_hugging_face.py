@@ -76,6 +76,41 @@ def test_opt_350m_projects_its_embedding_and_has_norms_behind(tmp_path: Path) ->
     assert parameters(name) == parameters("opt-350m")
 
 
+OPT = {
+    "model_type": "opt",
+    "num_key_value_heads": None,
+    "ffn_dim": 512,
+    "intermediate_size": None,
+    "tie_word_embeddings": True,
+}
+GPT2 = {"model_type": "gpt2", "num_key_value_heads": None, "intermediate_size": None}
+
+
+def count(name: str, kind: str) -> int:
+    return sum(op.kind == kind for op in op_graph(name, "eager").ops)
+
+
+def test_dropout_is_that_of_the_file(tmp_path: Path) -> None:
+    """In each layer of GPT-2, attention drops once, and what follows twice. The embedding drops, too."""
+    none = {"resid_pdrop": 0.0, "attn_pdrop": 0.0}
+    for facts, drops in (
+        (GPT2, 2 * 3 + 1),
+        (GPT2 | {"attn_pdrop": 0.0}, 2 * 2 + 1),
+        (GPT2 | none, 0),
+        (OPT, 2 * 2),
+        (OPT | {"attention_dropout": 0.1}, 2 * 3),
+        (OPT | {"dropout": 0.0}, 0),
+        ({}, 0),
+    ):
+        assert count(network(tmp_path, ":sequence=64", **facts), "dropout") == drops, facts
+
+
+def test_gelu_is_that_of_the_file(tmp_path: Path) -> None:
+    for activation, kernels in (("gelu_new", 0), ("gelu", 2)):
+        facts = GPT2 | {"activation_function": activation}
+        assert count(network(tmp_path, ":sequence=64", **facts), "gelu") == kernels
+
+
 def test_a_mixture_with_latent_attention(tmp_path: Path) -> None:
     mixture = {
         "model_type": "deepseek_v3",
@@ -113,6 +148,7 @@ def test_a_mixture_with_latent_attention(tmp_path: Path) -> None:
         ({"hidden_size": "wide"}, "hidden_size"),
         ({"num_hidden_layers": None}, "num_hidden_layers"),
         ({"model_type": "qwen3_moe"}, "num_experts is missing"),
+        ({"hidden_act": "relu"}, "the activation relu is not known for llama"),
         ({"mlp_only_layers": [1], "model_type": "qwen3_moe"}, "mlp_only_layers"),
     ],
 )

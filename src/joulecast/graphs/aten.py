@@ -9,6 +9,7 @@ Torch's schema names the arguments, so this module imports no torch.
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 from joulecast.errors import JoulecastError
@@ -49,7 +50,7 @@ def attention(call: Call) -> Result:
     """
     q, k, v, mask = call["query"], call["key"], call["value"], call["attn_mask"]
     if len(q.axes) != 4:
-        raise JoulecastError("attention without an axis of heads is not known")
+        return _folded_attention(call)
     size = dict(zip(("batch", "heads", "query", "head_dim"), q.shape, strict=True))
     batch, heads, query, head_dim = (
         Dim(name, n, BATCH if name == "batch" else OTHER if name == "heads" else OPAQUE)
@@ -75,6 +76,23 @@ def attention(call: Call) -> Result:
         dropout=float(call["dropout_p"]),
         **facts,
     )
+
+
+def _folded_attention(call: Call) -> Result:
+    """Attention with other axes in front than batch and heads, such as windows: they are taken as heads."""
+    mask = call["attn_mask"]
+    if mask and len(mask.axes) > 2:
+        raise JoulecastError(
+            "a mask of other axes than batch, heads, queries and keys is not known"
+        )
+    folded: dict[str, Any] = {}
+    for name in ("query", "key", "value"):
+        batch, *front = call[name].shape[:-2]
+        shape = (batch, prod(front), *call[name].shape[-2:])
+        folded[name] = views.reshape(call[name], shape)
+    made = attention(replace(call, arguments=call.arguments | folded))
+    assert isinstance(made, View)
+    return views.reshape(made, call.shape)
 
 
 def batch_norm(call: Call) -> Result:
@@ -167,7 +185,8 @@ def converted(call: Call) -> Result:
 def dropout(call: Call) -> Result:
     """Dropout. If nothing is dropped, torch returns its input, so there is no op."""
     if not call["train"] or call["p"] == 0:
-        return call["input"]  # type: ignore[no-any-return]
+        # The operator in place has another name for its input.
+        return call["input"] or call["self"]  # type: ignore[no-any-return]
     return elementwise("dropout", p="p")(call)
 
 
@@ -325,9 +344,11 @@ OPERATORS: dict[str, Callable[[Call], Result]] = {
     "add.Tensor": elementwise("add"),
     "add_.Tensor": elementwise("add"),
     "sub.Tensor": elementwise("add"),
+    "sub_.Tensor": elementwise("add"),
     "mul.Tensor": elementwise("multiply"),
     "mul_.Tensor": elementwise("multiply"),
     "div.Tensor": elementwise("multiply"),
+    "div_.Tensor": elementwise("multiply"),
     "cat.default": concat,
     "clone.default": copy,
     "to.dtype": converted,
@@ -339,6 +360,8 @@ OPERATORS: dict[str, Callable[[Call], Result]] = {
     "embedding.default": embedding,
     "view.default": _reshaped,
     "reshape.default": _reshaped,
+    "reshape_as.default": _reshaped,
+    "view_as.default": _reshaped,
     "flatten.using_ints": _reshaped,
     "unflatten.int": _reshaped,
     "_unsafe_view.default": _reshaped,

@@ -310,7 +310,7 @@ class Capture:
     def _result(self, call: Call, target: str, name: str) -> View | list[View]:
         """Add the ops of a call (a known or unknown operator, or a constant). Returns the views of its
         results."""
-        if is_constant(call):
+        if is_constant(call, target):
             return constants(call, name)
         if target in OPERATORS:
             try:

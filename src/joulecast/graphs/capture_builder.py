@@ -8,6 +8,7 @@ operator are taken whole. Tensors that depend on no input, parameter or activati
 buffers, because frameworks make them only once, or very fast. This module needs no torch.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -244,10 +245,16 @@ def operands_of(call: Call) -> list[View]:
     return found
 
 
-def is_constant(call: Call) -> bool:
-    """Whether no operand depends on data or weights."""
+_LIKE = re.compile(r"new_(empty|full|ones|zeros)\b|(empty|full|ones|rand|randn|zeros)_like\b")
+"""Operators that take the shape of a tensor, and none of its values."""
+
+
+def is_constant(call: Call, target: str) -> bool:
+    """Whether the results of an operator depend on no data and no weight."""
     tensors = call.builder.tensors
-    return all(tensors[view.tensor].role == "buffer" for view in operands_of(call))
+    return bool(_LIKE.match(target)) or all(
+        tensors[view.tensor].role == "buffer" for view in operands_of(call)
+    )
 
 
 def constants(call: Call, name: str) -> list[View]:
@@ -278,21 +285,32 @@ def _batch_merged(operands: Sequence[View], size: int) -> list[int] | None:
     return None
 
 
-def _written(shape: Sequence[int], operands: Sequence[View]) -> Groups:
-    """Dims of a result. The first axis that can be the batch is taken as the batch."""
-    groups: Groups = []
-    left = any(_has_batch(view) for view in operands)
+def _batch_at(shape: Sequence[int], operands: Sequence[View]) -> tuple[int, list[int]] | None:
+    """The axis of a result that has the batch, and the sizes of the batch and of what is merged with it.
+
+    It is the first axis that an operand's merged batch explains, or that has the size of the batch. If there
+    is none, it is the first axis that the batch divides.
+    """
+    if not any(_has_batch(view) for view in operands):
+        return None
     for place, size in enumerate(shape):
-        merged = _batch_merged(operands, size) if left else None
-        if left and size == TRACED_BATCH:
-            groups.append([Dim("batch", size, BATCH)])
-            left = False
-        elif merged:
-            rest = [Dim(f"axis{place}_{i}", n, OPAQUE) for i, n in enumerate(merged[1:], 1)]
-            groups.append([Dim("batch", merged[0], BATCH), *rest])
-            left = False
-        else:
-            groups.append([Dim(f"axis{place}", size, OPAQUE)])
+        merged = [size] if size == TRACED_BATCH else _batch_merged(operands, size)
+        if merged:
+            return place, merged
+    for place, size in enumerate(shape):
+        if size and size % TRACED_BATCH == 0:
+            return place, [TRACED_BATCH, size // TRACED_BATCH]
+    return None
+
+
+def _written(shape: Sequence[int], operands: Sequence[View]) -> Groups:
+    """Dims of a result."""
+    groups: Groups = [[Dim(f"axis{place}", size, OPAQUE)] for place, size in enumerate(shape)]
+    found = _batch_at(shape, operands)
+    if found is not None:
+        place, (batch, *rest) = found
+        inner = [Dim(f"axis{place}_{i}", n, OPAQUE) for i, n in enumerate(rest, 1)]
+        groups[place] = [Dim("batch", batch, BATCH), *inner]
     return groups
 
 

@@ -24,6 +24,7 @@ def _named(*names: str, default: Any = None) -> Any:
 
 _Count = Annotated[int, Field(ge=0)] | None
 _Size = Annotated[int, Field(ge=1)]
+_Share = Annotated[float, Field(ge=0, lt=1)] | None
 
 
 class _Config(BaseModel):
@@ -52,8 +53,20 @@ class _Config(BaseModel):
     tied: bool | None = _named("tie_word_embeddings")
     prenorm: bool | None = _named("do_layer_norm_before")
     qkv_bias: bool | None = _named("attention_bias")
+    dropout: _Share = _named("resid_pdrop", "hidden_dropout_prob", "dropout")
+    attention_dropout: _Share = _named(
+        "attn_pdrop", "attention_probs_dropout_prob", "attention_dropout"
+    )
+    gelu: str | None = _named("activation_function", "hidden_act")
 
 
+_ACTIVATIONS = {
+    "gpt": {"gelu_new": "auto", "gelu": "fused", "gelu_pytorch_tanh": "fused"},
+    "opt": {"relu": "auto"},
+    "bert": {"gelu": "auto"},
+    "llama": {"silu": "auto"},
+}
+"""Activations of each family that have ops here, and the form of GELU that they are."""
 _IN_ALL_LAYERS = {"decoder_sparse_step": 1, "moe_layer_freq": 1, "mlp_only_layers": []}
 """Keys that say which layers are mixtures, and their only allowed values: all blocks must be of one kind."""
 
@@ -76,6 +89,12 @@ def read_hugging_face(path: Path) -> tuple[str, dict[str, Any]]:
     for key, value in _IN_ALL_LAYERS.items():
         if content.get(key, value) != value:
             raise JoulecastError(f"{path}: {key}: {content[key]}: only {value} is known here")
+    forms = _ACTIVATIONS[family]
+    if found.gelu is not None and found.gelu not in forms:
+        raise JoulecastError(
+            f"{path}: the activation {found.gelu} is not known for {found.model_type} (known: "
+            f"{', '.join(forms)}); capture the module itself with `joulecast capture MODULE:FUNCTION`"
+        )
     if found.model_type in _MIXTURES and not found.experts:
         raise JoulecastError(
             f"{path}: {found.model_type} is a mixture of experts, and num_experts is missing"
@@ -84,6 +103,7 @@ def read_hugging_face(path: Path) -> tuple[str, dict[str, Any]]:
     if not found.experts:
         # All layers have the same MLP, and a key behind the path may give it another size.
         sizes.pop("dense_ffn", None)
+    sizes["gelu"] = forms[found.gelu or next(iter(forms))]
     sizes["sequence"] = sizes.get("positions", 0)
     if found.model_type == "qwen2":
         sizes["qkv_bias"] = True
@@ -91,4 +111,5 @@ def read_hugging_face(path: Path) -> tuple[str, dict[str, Any]]:
     if family == "opt":
         # OPT's table of positions has two rows more than tokens.
         sizes["positions"] = sizes["sequence"] + 2
+        sizes.setdefault("attention_dropout", 0.0)
     return family, sizes

@@ -61,6 +61,8 @@ class TransformerSize:
     prenorm: bool = True
     """Whether a norm stands before attention, before the MLP and at the end of the network."""
     dropout: float = 0.1
+    attention_dropout: float | None = None
+    """Probability of dropout of attention's shares; ``None``: the same as ``dropout``."""
     head: Head = "lm"
     gelu: Gelu = "auto"
     """GPT's GELU, in one kernel or in the eight of Hugging Face's code. ``auto``: see ``transformer``."""
@@ -276,7 +278,7 @@ def _value(name: str, size: TransformerSize, key: str, value: str) -> Any:
         return _word(name, key, value, get_args(Gelu if key == "gelu" else Loss))
     if isinstance(default, bool):
         return _flag(name, key, value)
-    if isinstance(default, float):
+    if key.endswith("dropout"):
         return _share(name, key, value)
     return _number(name, key, value)
 
@@ -316,6 +318,9 @@ def _checked(name: str, size: TransformerSize) -> TransformerSize:
     return replace(
         size,
         kv_heads=size.kv_heads or size.heads,
+        attention_dropout=size.dropout
+        if size.attention_dropout is None
+        else size.attention_dropout,
         head_dim=head_dim,
         dense_ffn=size.dense_ffn or size.ffn or 4 * size.hidden,
         ffn=size.ffn or 4 * size.hidden,

@@ -58,10 +58,10 @@ def batched(call: Call, one: View, other: View, bias: View | None = None) -> Vie
     if len(one.axes) != len(other.axes) or len(one.axes) < 2:
         raise JoulecastError("a product of matrices with different axes in front is not known")
     front = rows(one.axes[:-2])
-    row = rows([one.axes[-2]])[0]
-    if len(row) > 1 and front:
-        raise JoulecastError("a product of matrices whose rows merge axes is not known")
-    row = [dim if dim.kind is BATCH else Dim("rows", dim.size, OTHER) for dim in row]
+    row = [
+        dim if dim.kind is BATCH else Dim(f"rows{place or ''}", dim.size, OTHER)
+        for place, dim in enumerate(rows([one.axes[-2]])[0])
+    ]
     column, inner = Dim("columns", other.shape[-1], OTHER), Dim("inner", one.shape[-1], REDUCE)
     reads = [
         (one, [*bindings(View(one.tensor, one.axes[:-1]), [*front, row]), (one.axes[-1], "inner")]),

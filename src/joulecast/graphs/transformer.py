@@ -170,7 +170,7 @@ def _core(net: NetworkBuilder, module: str, qkv: tuple[str, ...], size: Transfor
             )
         ],
         causal=size.family not in ("bert", "vit"),
-        dropout=size.dropout,
+        dropout=size.attention_dropout,
         **facts,
     )
 
