@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from joulecast.simulate.compiler import Compiler, TurnWork
 from joulecast.simulate.device_mesh import uneven
-from joulecast.simulate.phases import Bucket, Message, reduction
+from joulecast.simulate.phases import Bucket, Message
 from joulecast.simulate.simulate import Prepared
-from joulecast.simulate.strategy import Strategy, size_along
+from joulecast.simulate.strategy import Strategy
 
 
 @dataclass(frozen=True)
@@ -132,14 +132,10 @@ class _Class:
         return flow.seconds_alone(message.bytes)
 
     def _sum_s(self, bucket: Bucket) -> float:
-        size, seconds = bucket.bytes, 0.0
-        for axis in bucket.axes:
-            kind = reduction(bucket.zero, axis)
-            flow = self.transfers.flow(kind, axis, self.number)
-            seconds += flow.seconds_alone(size)
-            if kind == "reduce_scatter":
-                size /= size_along(self.compiler.device_mesh.mesh, axis)
-        return seconds
+        return sum(
+            self.transfers.flow(kind, axis, self.number).seconds_alone(size)
+            for kind, axis, size in bucket.sums(self.compiler.device_mesh.mesh)
+        )
 
 
 def least_time(compiler: Compiler) -> Least:

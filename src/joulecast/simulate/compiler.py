@@ -29,14 +29,13 @@ from joulecast.simulate.phases import (
     Segment,
     Step,
     buckets_of,
-    reduction,
     segments_of,
 )
 from joulecast.simulate.placement import Split, remainder
 from joulecast.simulate.program import StageProgram
 from joulecast.simulate.proteus import BUCKET_BYTES, FIRST_BUCKET_BYTES
 from joulecast.simulate.schedules import Turn, device_order
-from joulecast.simulate.strategy import DDP_BUCKET, DDP_FIRST_BUCKET, Strategy, size_along
+from joulecast.simulate.strategy import DDP_BUCKET, DDP_FIRST_BUCKET, Strategy
 from joulecast.simulate.transfers import Transfers
 
 OPTIMIZER = "optimizer"
@@ -325,15 +324,11 @@ class _Device:
             bucket: the gradients.
             key: stage of the bucket, its place in the stage, and the micro-batch.
         """
-        after, size = self.last_compute, bucket.bytes
-        stream = "weights" if bucket.zero >= 2 else "gradient"
-        for axis in bucket.axes:
-            kind = reduction(bucket.zero, axis)
+        after, stream = self.last_compute, "weights" if bucket.zero >= 2 else "gradient"
+        for kind, axis, size in bucket.sums(self.compiler.device_mesh.mesh):
             message = Message(kind, axis, size, f"gradients {key[1]}", -1)
             shared = ("gradients", *key, axis)
             after = [self._collective(shared, message, after, stream, gradient=True)]
-            if kind == "reduce_scatter":
-                size /= size_along(self.compiler.device_mesh.mesh, axis)
         self.gradient_messages += after
 
     def _run(self, turn: Turn, work: TurnWork) -> None:

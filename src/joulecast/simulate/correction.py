@@ -11,7 +11,7 @@ by the first part.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from importlib import resources
 from typing import Any, Literal
 
@@ -174,22 +174,17 @@ NO_WAIT = HostPace()
 
 
 def host_pace(
-    costs: Costs, graph: OpGraph, placed: Sequence[PlacedOp], inference: bool
+    costs: CachedCosts, graph: OpGraph, placed: Sequence[PlacedOp], inference: bool
 ) -> HostPace:
     """How the host keeps pace with a device's parts. Code for half precision is not held up by its host."""
-    known, eager = cached(costs), costs
+    eager: Costs = costs
     while isinstance(eager, (CachedCosts, Corrected, Scaled)):
         eager = eager.costs
     if not isinstance(eager, KernelCosts) or PRECISIONS[eager.precision].half:
         return NO_WAIT
-    numbers = known.op_cache.numbers(graph)
     seconds = np.zeros(3)
     for split, count in Counter(item.split for item in placed).items():
-        pace = eager.clock, eager.gradient_passes
-        key = ("host", *pace, numbers[split.op.name], *sorted(split.parts.items()), inference)
-        seconds += count * known.op_cache.once(
-            graph, key, partial(eager.pace_s, graph, split.op, split.parts, inference)
-        )
+        seconds += count * eager.pace_s(graph, split.op, split.parts, inference)
     busy_s, host_s, loaded_s = seconds.tolist()
     return HostPace(host_s / busy_s, loaded_s / busy_s) if busy_s else NO_WAIT
 

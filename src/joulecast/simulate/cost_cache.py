@@ -17,11 +17,12 @@ Signature = tuple[object, ...]
 T = TypeVar("T")
 
 
-def _accesses(
-    graph: OpGraph, op: Op, accesses: tuple[Access, ...], places: dict[str, int]
-) -> Signature:
-    found, cast = [], cast_reads(graph, op)
-    for access in accesses:
+def signature_of(graph: OpGraph, op: Op) -> Signature:
+    """The signature of an op: everything that decides its cost. Names are not in it."""
+    places: dict[str, int] = {}
+    cast = cast_reads(graph, op)
+
+    def described(access: Access) -> Signature:
         tensor = graph.tensors[access.tensor]
         # A tensor that an op reads twice is not two tensors of one shape.
         place = places.setdefault(access.tensor, len(places))
@@ -30,20 +31,10 @@ def _accesses(
         ends = bool(readers) and (readers[0] is op, readers[-1] is op)
         # If several ops need a weight at another size, one of them makes the cast.
         casts = access in cast and casts_first(graph, op, access)
-        found.append((place, access.axes, tensor.shape, tensor.itemsize, tensor.role, ends, casts))
-    return tuple(found)
+        return place, access.axes, tensor.shape, tensor.itemsize, tensor.role, ends, casts
 
-
-def signature_of(graph: OpGraph, op: Op) -> Signature:
-    """The signature of an op: everything that decides its cost. Names are not in it."""
-    places: dict[str, int] = {}
-    return (
-        op.kind,
-        op.dims,
-        _accesses(graph, op, op.reads, places),
-        _accesses(graph, op, op.writes, places),
-        repr(op.attributes),
-    )
+    reads, writes = (tuple(map(described, accesses)) for accesses in (op.reads, op.writes))
+    return op.kind, op.dims, reads, writes, repr(op.attributes)
 
 
 class OpCache:

@@ -403,11 +403,11 @@ def memory_verdict(
     share = share_of_memory(memory, platform)
     if limit is None or share is None:
         return f"memory of {platform.name}'s devices is not known"
-    needed = f"{share * limit / 1e9:.1f}"
+    needed, near = f"{share * limit / 1e9:.1f}", ""
     if ends is not None:
-        needed += " ({:.1f} to {:.1f})".format(*(end / 1e9 for end in ends))
+        needed += f" ({ends[0] / 1e9:.1f} to {ends[1] / 1e9:.1f})"
+        near = "; it may not fit" if ends[1] > limit else ""
     if share <= 1:
-        near = "; it may not fit" if ends is not None and ends[1] > limit else ""
         return f"fits: {needed} of {limit / 1e9:.1f} GB{near}"
     return (
         f"out of memory: stage {worst.stage} needs {needed} GB, a device of "

@@ -1,14 +1,14 @@
 """Phases of a micro-batch on one device: its steps of computing, and the messages between them."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from joulecast.graphs.costs import Direction
 from joulecast.simulate.collectives import Kind, Layout
 from joulecast.simulate.placement import PlacedOp
-from joulecast.simulate.strategy import shards_state
+from joulecast.simulate.strategy import shards_state, size_along
 
 Key = tuple[str, Direction, Layout, int, int]
 """Key of a tensor that is sent between stages: tensor, direction, layout, from stage, to stage."""
@@ -115,18 +115,18 @@ def gather_weights(phase: Phase, gathered: Mapping[str, Mapping[str, Sharding]])
     held: set[str] = set()
     for place, (unit, first) in enumerate(starts):
         after = starts[place - 1][1] - 1 if place else -1
-        sizes: dict[str, float] = {}
+        sizes: dict[str, float] = defaultdict(float)
         for tensor, weight in gathered[unit].items():
             if tensor not in held:
-                sizes[weight.axis] = sizes.get(weight.axis, 0.0) + weight.bytes
+                sizes[weight.axis] += weight.bytes
         held |= shared & gathered[unit].keys()
+        label = f"gather weights of {unit}"
+        gathers = [
+            phase.send(Message("all_gather", axis, size, label, after, weights=True))
+            for axis, size in sizes.items()
+        ]
         step = phase.steps[first]
-        needs = list(step.needs)
-        for axis, size in sizes.items():
-            label = f"gather weights of {unit}"
-            message = Message("all_gather", axis, size, label, after, weights=True)
-            needs.append(phase.send(message))
-        phase.steps[first] = replace(step, needs=needs)
+        phase.steps[first] = replace(step, needs=[*step.needs, *gathers])
     return phase
 
 
@@ -140,6 +140,15 @@ class Bucket:
     zero: int
     unit: str = ""
     """The block of the gradients, if the gradients of each block are sent alone."""
+
+    def sums(self, mesh: Mapping[str, int]) -> Iterator[tuple[Kind, str, float]]:
+        """The collectives that sum the gradients: kind, axis and bytes of each."""
+        size = self.bytes
+        for axis in self.axes:
+            kind = reduction(self.zero, axis)
+            yield kind, axis, size
+            if kind == "reduce_scatter":
+                size /= size_along(mesh, axis)
 
 
 def buckets_of(

@@ -26,21 +26,26 @@ class Turn(NamedTuple):
 
 def device_order(strategy: Strategy, device: int) -> tuple[Turn, ...]:
     """Order of the work of a pipeline's device in a step."""
-    kind = strategy.schedule if isinstance(strategy.schedule, str) else "1f1b"
-    most = strategy.under_way(device) if kind == "1f1b" else None
-    return _order(kind, strategy.pipeline, device, strategy.micro_batches, strategy.virtual, most)
+    schedule, most = strategy.schedule, strategy.pipeline - device
+    if not isinstance(schedule, str):
+        most, schedule = schedule[device], "1f1b"
+    return _order(
+        schedule, strategy.pipeline, device, strategy.micro_batches, strategy.virtual, most
+    )
 
 
 # Strategies that differ in their sharding have the same order, which memory and time both ask for.
 @lru_cache(maxsize=1024)
 def _order(
-    kind: str, pipeline: int, device: int, micro_batches: int, chunks: int, most: int | None
+    kind: str, pipeline: int, device: int, micro_batches: int, chunks: int, most_in_flight: int
 ) -> tuple[Turn, ...]:
     if kind == "interleaved":
         return tuple(_interleaved(pipeline, device, micro_batches, chunks))
     if kind == "zb-h1":
         return tuple(_zero_bubble(pipeline, device, micro_batches))
-    return tuple(_gpipe(micro_batches) if most is None else _1f1b(micro_batches, most))
+    if kind == "gpipe":
+        return tuple(_gpipe(micro_batches))
+    return tuple(_1f1b(micro_batches, most_in_flight))
 
 
 def _gpipe(micro_batches: int) -> list[Turn]:
@@ -52,9 +57,7 @@ def _gpipe(micro_batches: int) -> list[Turn]:
 def _1f1b(micro_batches: int, most_in_flight: int) -> list[Turn]:
     """Do a forward if one is allowed, and otherwise a backward.
 
-    Args:
-        most_in_flight: most micro-batches that are between forward and backward. The usual number is p - d
-            for device d of p.
+    The most micro-batches that are between forward and backward are usually p - d for device d of p.
     """
     order: list[Turn] = []
     forward = backward = 0

@@ -146,14 +146,6 @@ class Strategy(BaseModel):
         """Whether the tree leaves all splits and stages open."""
         return not (self.tree.children or self.tree.split or self.tree.stage is not None)
 
-    def under_way(self, stage: int) -> int:
-        """Largest number of micro-batches that may wait for their backward pass in a stage."""
-        if self.schedule == "gpipe":
-            return self.micro_batches
-        if isinstance(self.schedule, tuple):
-            return min(self.micro_batches, self.schedule[stage])
-        return min(self.micro_batches, self.pipeline - stage)
-
     def check(self, devices: int | None = None) -> "Strategy":
         """The strategy itself, if it can be run on that many devices.
 

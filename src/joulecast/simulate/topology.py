@@ -8,7 +8,7 @@ through the in ports. Devices are numbered node after node.
 
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise, permutations
+from itertools import groupby, pairwise, permutations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,11 +118,8 @@ class Topology:
         alike, where = np.unique(groups - first, axis=0, return_inverse=True)
         shares = []
         for row in alike:
-            of_node: dict[int, list[int]] = {}
-            for device in sorted(row.tolist()):
-                node, place = divmod(device, self.devices_per_node)
-                of_node.setdefault(node, []).append(place)
-            ways = {tuple(places) for places in of_node.values()}
+            of_nodes = groupby(sorted(row.tolist()), lambda device: device // self.devices_per_node)
+            ways = {tuple(d % self.devices_per_node for d in devices) for _, devices in of_nodes}
             shares.append(min(rate_share(self.pairs, places) for places in ways))
         found: NDArray[np.float64] = np.array(shares)[where.reshape(-1)]
         return found

@@ -21,6 +21,7 @@ the same rules for a step. These are all rules:
 The step lasts until the last rank has computed, all-reduced and sent everything.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -91,29 +92,19 @@ class EmulatedStep(StepConfiguration):
 
     @model_validator(mode="after")
     def _fits_together(self) -> "EmulatedStep":
-        product = self.data_parallel * self.tensor_parallel * self.pipeline
-        slow = self.straggler.rank if self.straggler else 0
-        for wrong, said in (
-            (
-                product != self.ranks,
-                f"data_parallel {self.data_parallel} x tensor_parallel {self.tensor_parallel} x pipeline "
-                f"{self.pipeline} is {product}, not the {self.ranks} ranks",
-            ),
-            (
-                self.ranks % self.ranks_per_node,
-                f"{self.ranks} ranks do not fill nodes of {self.ranks_per_node}",
-            ),
-            (
-                len(self.layers) % self.pipeline,
-                f"{len(self.layers)} layers cannot be cut into {self.pipeline} stages of equal count",
-            ),
-            (
-                slow >= self.ranks,
-                f"straggler.rank {slow} is not one of the ranks 0 to {self.ranks - 1}",
-            ),
-        ):
-            if wrong:
-                raise ValueError(f"{self.name}: {said}")
+        sizes = self.data_parallel, self.tensor_parallel, self.pipeline
+        slow, said = self.straggler.rank if self.straggler else 0, ""
+        if math.prod(sizes) != self.ranks:
+            product = "data_parallel {} x tensor_parallel {} x pipeline {}".format(*sizes)
+            said = f"{product} is {math.prod(sizes)}, not the {self.ranks} ranks"
+        elif self.ranks % self.ranks_per_node:
+            said = f"{self.ranks} ranks do not fill nodes of {self.ranks_per_node}"
+        elif len(self.layers) % self.pipeline:
+            said = f"{len(self.layers)} layers cannot be cut into {self.pipeline} stages of equal count"
+        elif slow >= self.ranks:
+            said = f"straggler.rank {slow} is not one of the ranks 0 to {self.ranks - 1}"
+        if said:
+            raise ValueError(f"{self.name}: {said}")
         return self
 
     def stage_layers(self, stage: int) -> tuple[Layer, ...]:

@@ -154,12 +154,9 @@ def read_results(folder: Path) -> TrainingResults:
     rows, sessions = results.rows["steps"], len(results.provenance["sessions"])
     buckets = rows[rows.repeat == 0].groupby("configuration", sort=False).buckets.first()
     networks = list(dict.fromkeys(each.network for each in results.configurations))
+    known = vars(results) | {"steps": results.steps.assign(buckets=buckets)}
     return TrainingResults(
-        configurations=results.configurations,
-        steps=results.steps.assign(buckets=buckets),
-        collectives=results.collectives,
-        rows=results.rows,
-        provenance=results.provenance,
+        **known,
         parts=REAL.apart_from_steps("parts", results.rows["parts"]),
         databases={
             (network, ranks): _database(folder, network, ranks, sessions)
@@ -321,11 +318,11 @@ def fitted_gamma(results: TrainingResults) -> float:
     found = calibrations(results)
 
     def error(gamma: float) -> float:
-        squares = 0.0
-        for each in chosen:
-            measured = float(results.steps.seconds[each.name])
-            squares += (predicted_s(results, each, found, gamma) / measured - 1) ** 2
-        return squares
+        measured = results.steps.seconds
+        return sum(
+            (predicted_s(results, each, found, gamma) / float(measured[each.name]) - 1) ** 2
+            for each in chosen
+        )
 
     best = minimize_scalar(
         error, bounds=(0.0, LARGEST_GAMMA), method="bounded", options={"xatol": 1e-3}
