@@ -264,11 +264,13 @@ class _Search:
                 found.add(self.value_of(simulation))
         return done
 
-    def best(self) -> Ranking:
+    def best(self, processes: int | None) -> Ranking:
         """The best strategies that fit in memory, and the known facts of all others."""
-        top, tried = self.top, [candidate.by_micro_batches[0] for candidate in self.candidates]
-        work = sum(each.pipeline * each.micro_batches for each in tried)
-        processes = usable_cores() if top is not None and work >= _WORTH_PROCESSES else 1
+        top = self.top
+        if processes is None:
+            tried = [candidate.by_micro_batches[0] for candidate in self.candidates]
+            work = sum(each.pipeline * each.micro_batches for each in tried)
+            processes = usable_cores() if top is not None and work >= _WORTH_PROCESSES else 1
         _SHARED[:] = self, processes, Found(top)
         try:
             outcomes = (
@@ -306,6 +308,7 @@ def search(
     assumptions: Assumptions | None = None,
     top: int | None = None,
     value: Value = _seconds,
+    processes: int | None = None,
 ) -> Ranking:
     """Rank the candidates that fit in memory, by their step time or another value.
 
@@ -319,6 +322,7 @@ def search(
         top: number of strategies that are wanted. A strategy that cannot be among them is not simulated.
             ``None``: all.
         value: function by which strategies are ranked, the least value first.
+        processes: number of processes that share the work. By default, a large search uses all cores.
 
     Raises:
         JoulecastError: no strategy divides this batch over these devices; or a process was ended from
@@ -328,7 +332,7 @@ def search(
     inference = assumed.training.inference
     tried = list(candidates(graph, platform, devices, global_batch, inference))
     with no_cycles():
-        found = _Search(graph, platform, known, assumed, top, value, tried).best()
+        found = _Search(graph, platform, known, assumed, top, value, tried).best(processes)
     if not (found.feasible or found.out_of_memory):
         why = next(iter(found.impossible.values()), "no data-parallel size divides the batch")
         raise JoulecastError(

@@ -23,6 +23,8 @@ from joulecast.report.advice.candidate import Candidate
 from joulecast.report.advice.choice import check_prices_of
 from joulecast.report.advice.request import PlanRequest
 from joulecast.runs.platforms import Platform, simulated_platform
+from joulecast.runs.processes import mapped
+from joulecast.runs.provenance import usable_cores
 from joulecast.simulate.answer import at_clock, platform_and_costs
 from joulecast.simulate.correction import Corrected
 from joulecast.simulate.cost_cache import CachedCosts, OpCache
@@ -143,7 +145,9 @@ def find_fastest(machine: Machine, devices: int, batch: int) -> Simulation | str
         return why
     assumed = Assumptions(training=machine.training)
     try:
-        ranking = search(machine.graph, machine.platform, devices, batch, machine.known, assumed, 1)
+        ranking = search(
+            machine.graph, machine.platform, devices, batch, machine.known, assumed, 1, processes=1
+        )
     except JoulecastError as error:
         return str(error)
     if ranking.feasible:
@@ -227,13 +231,27 @@ def _settings(request: PlanRequest, machines: list[Machine], devices: int) -> _S
     return found
 
 
+_PLANNED: list[Any] = []
+"""The request and the machines, for forked processes."""
+
+
+def _of_devices(devices: int) -> _Settings:
+    request, machines = _PLANNED
+    with no_cycles():
+        return _settings(request, machines, devices)
+
+
 def _weighed(
     request: PlanRequest, machines: list[Machine], of_platform: Mapping[str, Prices]
 ) -> Weighed:
     """The settings that a plan chooses from, simulated and priced."""
-    with no_cycles():
-        counts = sorted(set(request.devices), reverse=True)
-        each = [_settings(request, machines, count) for count in counts]
+    # More devices have more strategies: what takes longest comes first.
+    counts = sorted(set(request.devices), reverse=True)
+    _PLANNED[:] = request, machines
+    try:
+        each = mapped(_of_devices, counts, min(usable_cores(), len(counts)))
+    finally:
+        _PLANNED.clear()
     candidates = [candidate for one in each for candidate in one.candidates]
     refused = list({str(row): row for one in each for row in one.refused}.values())
     warnings = ["nothing was run: times are simulated"]
