@@ -555,8 +555,22 @@ class AllExperts(nn.Module):
         return done.sum(0).view(x.shape)
 
 
+class Pair(nn.Module):
+    """Two views of each sample beside each other, as contrastive and optical-flow networks have them."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(HIDDEN, 32), nn.Linear(32, 8)
+
+    def forward(self, x):
+        first, second = self.one(torch.cat([x, x.flip(1)], 0)).relu().chunk(2, 0)
+        return self.two(first - second)
+
+
 @pytest.mark.parametrize(
-    "module", [lambda: Windows(3), lambda: Windows(5), AllExperts], ids=["3", "5", "experts"]
+    "module",
+    [lambda: Windows(3), lambda: Windows(5), AllExperts, Pair],
+    ids=["3", "5", "experts", "pair"],
 )
 def test_products_follow_the_batch_whatever_axes_stand_beside_it(module) -> None:
     from torch.utils.flop_counter import FlopCounterMode
