@@ -15,7 +15,7 @@ import joulecast
 from joulecast.app.cli.main import app
 from joulecast.errors import JoulecastError
 from joulecast.graphs.capture import capture
-from joulecast.graphs.costs import op_work
+from joulecast.graphs.costs import kept_for_backward, op_work
 from joulecast.graphs.kernels import product_of
 from joulecast.graphs.network_graphs import op_graph
 from joulecast.graphs.opgraph import read_graph
@@ -492,6 +492,36 @@ def test_a_mask_of_a_tensors_shape_reads_none_of_its_values() -> None:
     assert len(with_mask.readers["one"]) == 1
 
 
+class Repeated(nn.Module):
+    """Keys repeated for groups of queries, as Hugging Face's ``repeat_kv``, and a cyclic shift as in Swin."""
+
+    def __init__(self, kv_heads):
+        super().__init__()
+        width = HIDDEN + kv_heads * HIDDEN // HEADS
+        self.qk, self.kv_heads = nn.Linear(HIDDEN, width), kv_heads
+
+    def forward(self, x):
+        batch, length, _ = x.shape
+        q, k = self.qk(x).split([HIDDEN, self.kv_heads * HIDDEN // HEADS], -1)
+        k = k.view(batch, length, self.kv_heads, -1).transpose(1, 2)
+        repeated = k[:, :, None].expand(-1, -1, HEADS // self.kv_heads, -1, -1)
+        k = repeated.reshape(batch, HEADS, length, -1)
+        return (heads(q) @ k.transpose(2, 3)).roll(1, 2)
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2])
+def test_repeated_keys_are_copied_and_a_shift_keeps_nothing(kv_heads) -> None:
+    x = torch.zeros(1, LENGTH, HIDDEN, device="meta")
+    graph = capture(on_meta(Repeated, kv_heads), [x], "repeated")
+    product = next(op for op in graph.ops if op.kind == "matmul")
+    _, keys = kept_for_backward(graph, product)
+    assert graph.tensors[keys.tensor].elements == LENGTH * HIDDEN
+    assert kept_for_backward(graph, graph.producer[keys.tensor]) == []
+    shift = graph.ops[-2]
+    assert shift.reads[0].tensor == product.name
+    assert kept_for_backward(graph, shift) == []
+
+
 class Windows(nn.Module):
     """Attention within windows, as Twins has it, or with one head and no axis for it."""
 
@@ -523,8 +553,22 @@ class AllExperts(nn.Module):
         return done.sum(0).view(x.shape)
 
 
+class Pair(nn.Module):
+    """Two views of each sample beside each other, as contrastive and optical-flow networks have them."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(HIDDEN, 32), nn.Linear(32, 8)
+
+    def forward(self, x):
+        first, second = self.one(torch.cat([x, x.flip(1)], 0)).relu().chunk(2, 0)
+        return self.two(first - second)
+
+
 @pytest.mark.parametrize(
-    "module", [lambda: Windows(3), lambda: Windows(5), AllExperts], ids=["3", "5", "experts"]
+    "module",
+    [lambda: Windows(3), lambda: Windows(5), AllExperts, Pair],
+    ids=["3", "5", "experts", "pair"],
 )
 def test_products_follow_the_batch_whatever_axes_stand_beside_it(module) -> None:
     from torch.utils.flop_counter import FlopCounterMode

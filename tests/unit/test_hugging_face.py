@@ -76,6 +76,18 @@ def test_opt_350m_projects_its_embedding_and_has_norms_behind(tmp_path: Path) ->
     assert parameters(name) == parameters("opt-350m")
 
 
+def test_biases_are_those_of_the_file(tmp_path: Path) -> None:
+    """In each of two layers: queries, keys and values (256 + 2 x 64), behind attention 256, in the MLP
+    2 x 512 + 256."""
+    without = parameters(network(tmp_path, ":sequence=64"))
+    for facts, more in (
+        ({"attention_bias": True}, 256 + 2 * 64 + 256),
+        ({"mlp_bias": True}, 2 * 512 + 256),
+        ({"model_type": "qwen2"}, 256 + 2 * 64),
+    ):
+        assert parameters(network(tmp_path, ":sequence=64", **facts)) - without == 2 * more
+
+
 OPT = {
     "model_type": "opt",
     "num_key_value_heads": None,

@@ -75,7 +75,7 @@ def test_a_plan_says_by_which_prices_and_that_metered_nodes_lack_the_loss_of_the
         assert ("1.05 times" in said) == is_said, said
 
 
-@pytest.mark.parametrize("devices", ["4:4", "16:16"])
+@pytest.mark.parametrize("devices", ["4:4", "64:64"])
 def test_a_choice_that_may_not_fit_says_so(devices):
     planned = plan("a100-80gb-sxm", network="llama-7b", devices=devices, batch=512)
     said = any("may not fit" in warning for warning in planned["warnings"])

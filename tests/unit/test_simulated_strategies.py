@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_simulator import MB, chain, cluster_of, run
 
+import joulecast
 from joulecast.errors import JoulecastError
 from joulecast.graphs.network_graphs import load
 from joulecast.graphs.precision import training_of
@@ -326,3 +327,12 @@ def test_processes_find_what_one_finds(monkeypatch, processes):
     ]
     assert [one.step_s for one in together.feasible] == [one.step_s for one in alone.feasible]
     assert together.beaten.keys() == alone.beaten.keys()
+
+
+def test_no_level_of_zero_beats_the_best_of_a_search() -> None:
+    asked = {"network": "resnet50", "platform": "h100-sxm", "precision": "bf16"}
+    best = joulecast.search(devices=8, global_batch=64, top=1, **asked)["feasible"][0]["step_s"]
+    for zero in range(4):
+        strategy = f"dp=8,zero={zero}"
+        step = joulecast.simulate_step(strategy=strategy, batch=8, devices=8, **asked)
+        assert step["step_s"] >= best * (1 - 1e-9), strategy

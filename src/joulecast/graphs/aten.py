@@ -22,6 +22,7 @@ from joulecast.graphs.capture_builder import (
     Call,
     any_operator,
     bindings,
+    copied,
     map_groups,
     rows,
 )
@@ -137,9 +138,12 @@ def softmax(call: Call) -> Result:
     return call.emit("softmax", [(x, bindings(x, written))], written)
 
 
-def group_wise(**attributes: bool) -> Callable[[Call], Result]:
-    """The same as :func:`.any_operator`, for operators that are known to be bound by memory."""
-    return lambda call: any_operator(call, **attributes)[0]
+def group_wise(kind: str, **attributes: bool) -> Callable[[Call], Result]:
+    """The same as :func:`.any_operator`, for operators that are known to be bound by memory.
+
+    Operators that only move numbers are copies: their backward needs none of them.
+    """
+    return lambda call: any_operator(call, kind, **attributes)[0]
 
 
 def elementwise(kind: str, **fixed: str) -> Callable[[Call], Result]:
@@ -197,15 +201,16 @@ def concat(call: Call) -> Result:
     like = max(operands, key=lambda v: any(u.batch for axis in v.axes for u in units(axis)))
     axis = (call["dim"] or 0) % len(like.axes)
     written = map_groups(like.axes)
+    if any(dim.kind is BATCH for dim in written[axis]):
+        # Samples beside other samples, as the two pictures of a pair.
+        return any_operator(call, "concat")[0]
     written[axis] = [Dim(written[axis][0].name, call.shape[axis], OPAQUE)]
     return call.emit("concat", [(v, bindings(v, written)) for v in operands], written)
 
 
 def copy(call: Call) -> Result:
     """A copy. It has the same dims as an element-wise op."""
-    x = call["self"]
-    written = map_groups(x.axes)
-    return call.emit("copy", [(x, bindings(x, written))], written)
+    return copied(call, call["self"])
 
 
 def embedding(call: Call) -> Result:
@@ -241,7 +246,10 @@ def cross_entropy(call: Call) -> Result:
 
 
 def _reshaped(call: Call) -> Result:
-    return views.reshape(call["self"], call.shape)
+    seen = views.reshape(call["self"], call.shape)
+    if not views.merges_repeats(seen):
+        return seen
+    return views.reshape(copied(call, call["self"]), call.shape)
 
 
 def _split(call: Call) -> Result:
@@ -326,18 +334,18 @@ OPERATORS: dict[str, Callable[[Call], Result]] = {
     "group_norm.default": group_norm,
     "instance_norm.default": group_norm,
     **{
-        f"{name}.default": group_wise()
+        f"{name}.default": group_wise("copy")
         for name in ("stack", "pad", "roll", "flip", "repeat", "constant_pad_nd")
     },
-    "index.Tensor": group_wise(),
+    "index.Tensor": group_wise("copy"),
     **{
-        f"upsample_{name}.vec": group_wise()
+        f"upsample_{name}.vec": group_wise("copy")
         for name in ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "trilinear3d")
     },
-    "mean.dim": group_wise(sums=True),
-    "sum.dim_IntList": group_wise(sums=True),
-    "mean.default": group_wise(sums=True),
-    "sum.default": group_wise(sums=True),
+    "mean.dim": group_wise("other", sums=True),
+    "sum.dim_IntList": group_wise("other", sums=True),
+    "mean.default": group_wise("other", sums=True),
+    "sum.default": group_wise("other", sums=True),
     "gelu.default": elementwise("gelu", approximate="approximate"),
     "dropout.default": dropout,
     "dropout_.default": dropout,

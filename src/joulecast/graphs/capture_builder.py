@@ -225,6 +225,12 @@ class Call:
         return replace(written, wide=wide)
 
 
+def copied(call: Call, view: View) -> View:
+    """Add a copy of what a view shows. It has the dims of an element-wise op."""
+    written = map_groups(view.axes)
+    return call.emit("copy", [(view, bindings(view, written))], written)
+
+
 TRACED_BATCH = 13
 """Number of samples in a trace. It is no usual size, and not 1, because axes of size 1 cannot be followed."""
 
@@ -314,7 +320,7 @@ def _written(shape: Sequence[int], operands: Sequence[View]) -> Groups:
     return groups
 
 
-def any_operator(call: Call, **attributes: Any) -> list[View]:
+def any_operator(call: Call, kind: str = "other", **attributes: Any) -> list[View]:
     """Add an op that reads all operands and writes the first result, and an op for each further result."""
     operands = operands_of(call)
     results: list[View] = []
@@ -336,6 +342,6 @@ def any_operator(call: Call, **attributes: Any) -> list[View]:
             )
             for view in operands
         ]
-        results.append(call.emit("other", reads, written, inner, **attributes))
+        results.append(call.emit(kind, reads, written, inner, **attributes))
         operands = results[:1]
     return results

@@ -53,6 +53,8 @@ class _Config(BaseModel):
     tied: bool | None = _named("tie_word_embeddings")
     prenorm: bool | None = _named("do_layer_norm_before")
     qkv_bias: bool | None = _named("attention_bias")
+    out_bias: bool | None = _named("attention_bias")
+    mlp_bias: bool | None = _named("mlp_bias")
     dropout: _Share = _named("resid_pdrop", "hidden_dropout_prob", "dropout")
     attention_dropout: _Share = _named(
         "attn_pdrop", "attention_probs_dropout_prob", "attention_dropout"

@@ -58,6 +58,10 @@ class TransformerSize:
     """Whether products and norms have biases."""
     qkv_bias: bool = False
     """Whether the products that make queries, keys and values have biases, even if ``bias`` is no (Qwen2)."""
+    out_bias: bool = False
+    """The same for the product behind attention."""
+    mlp_bias: bool = False
+    """The same for the products of an MLP that is no mixture."""
     prenorm: bool = True
     """Whether a norm stands before attention, before the MLP and at the end of the network."""
     dropout: float = 0.1

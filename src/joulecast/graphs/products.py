@@ -13,11 +13,12 @@ from joulecast.graphs.capture_builder import (
     REDUCE,
     Call,
     bindings,
+    copied,
     map_groups,
     rows,
 )
 from joulecast.graphs.opgraph import Dim
-from joulecast.graphs.views import View, units
+from joulecast.graphs.views import View, repeats, units
 
 
 def _layer(call: Call, x: View, weight: View, bias: View | None, names: tuple[str, str]) -> View:
@@ -57,6 +58,9 @@ def batched(call: Call, one: View, other: View, bias: View | None = None) -> Vie
     then ``rows``, ``columns`` and ``inner`` (REDUCE)."""
     if len(one.axes) != len(other.axes) or len(one.axes) < 2:
         raise JoulecastError("a product of matrices with different axes in front is not known")
+    if len(one.axes) > 3:
+        # The axes in front become one, for which torch copies what is repeated.
+        one, other = (copied(call, view) if repeats(view) else view for view in (one, other))
     front = rows(one.axes[:-2])
     row = [
         dim if dim.kind is BATCH else Dim(f"rows{place or ''}", dim.size, OTHER)

@@ -134,7 +134,7 @@ def attention(
         written = how == "eager" or not net.fuses
         q, k = (_rotated(net, module, part, size, written) for part in (q, k))
     context = _core(net, module, (q, k, v), size)
-    return net.linear(f"{module}.out", context, size.hidden, bias=size.bias)
+    return net.linear(f"{module}.out", context, size.hidden, bias=size.bias or size.out_bias)
 
 
 def _core(net: NetworkBuilder, module: str, qkv: tuple[str, ...], size: TransformerSize) -> str:
@@ -224,15 +224,16 @@ class _Network:
         """Add a linear layer, a nonlinearity, and a second linear layer. Megatron splits the first layer by
         columns, and the second one by rows."""
         net, size = self.net, self.size
+        bias = size.bias or size.mlp_bias
         if size.mlp == "swiglu":
-            gate = net.linear(f"{module}.gate", x, ffn, bias=size.bias)
-            up = net.linear(f"{module}.up", x, ffn, bias=size.bias)
+            gate = net.linear(f"{module}.gate", x, ffn, bias=bias)
+            up = net.linear(f"{module}.up", x, ffn, bias=bias)
             gated = net.pointwise("silu", f"{module}.silu", gate, in_next=True)
             inner = net.pointwise("multiply", f"{module}/multiply", gated, up, module=module)
         else:
-            up = net.linear(f"{module}.up", x, ffn, bias=size.bias)
+            up = net.linear(f"{module}.up", x, ffn, bias=bias)
             inner = self.activation(module, up)
-        return net.linear(f"{module}.down", inner, size.hidden, bias=size.bias)
+        return net.linear(f"{module}.down", inner, size.hidden, bias=bias)
 
     def experts(self, module: str, x: str) -> str:
         """Add a mixture of experts. A token goes to ``top_k`` of them, evenly spread (Fedus et al. 2022)."""

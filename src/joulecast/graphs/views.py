@@ -25,6 +25,8 @@ class Atom:
     batch: bool = False
     spatial: bool = False
     """Whether the axis is the rows or columns of an image or feature map."""
+    repeated: bool = False
+    """Whether a view repeats the tensor along this axis (expand)."""
     parts: list[Atom] = field(default_factory=list)
     """The atoms that this one was split into, outermost first. A leaf has none."""
     narrowed: list[Atom] = field(default_factory=list)
@@ -41,8 +43,8 @@ class Atom:
     def split(self, outer: int) -> tuple[Atom, Atom]:
         """Split this atom into an outer atom of size ``outer`` and an inner one."""
         first, second = (
-            Atom(outer, spatial=self.spatial),
-            Atom(self.size // outer, spatial=self.spatial),
+            Atom(outer, spatial=self.spatial, repeated=self.repeated),
+            Atom(self.size // outer, spatial=self.spatial, repeated=self.repeated),
         )
         self.parts = [first, second]
         return first, second
@@ -107,6 +109,16 @@ def reshape(view: View, shape: Sequence[int]) -> View:
     return replace(view, axes=tuple(regroup((a for axis in view.axes for a in axis), shape)))
 
 
+def repeats(view: View) -> bool:
+    """Whether a view repeats its tensor along an axis."""
+    return any(atom.repeated for axis in view.leaves() for atom in axis)
+
+
+def merges_repeats(view: View) -> bool:
+    """Whether one axis of a view has a repeated axis and another one. Torch copies the tensor for this."""
+    return any(len(axis) > 1 and any(atom.repeated for atom in axis) for axis in view.leaves())
+
+
 def permute(view: View, order: Sequence[int]) -> View:
     """The view with its axes in another order."""
     return replace(view, axes=tuple(view.axes[i] for i in order))
@@ -131,7 +143,7 @@ def expand(view: View, shape: Sequence[int]) -> View:
     return replace(
         view,
         axes=tuple(
-            axis if size == prod(a.size for a in axis) else (Atom(size),)
+            axis if size == prod(a.size for a in axis) else (Atom(size, repeated=True),)
             for axis, size in zip(axes, shape, strict=True)
         ),
     )

@@ -17,8 +17,8 @@ from joulecast.simulate.pipeline_stages import block_count
 from joulecast.simulate.recomputation import attention_cores
 from joulecast.simulate.strategy import MOST_MICRO_BATCHES, Node, Strategy, divided_replicas
 
-_ZERO_LEVELS: tuple[Literal[0, 2, 3], ...] = (0, 2, 3)
-"""Levels of ZeRO to try. ZeRO-1 is left out: ZeRO-2 sends the same, and keeps no more."""
+_ZERO_LEVELS: tuple[Literal[0, 1, 2, 3], ...] = (0, 1, 2, 3)
+"""Levels of ZeRO to try."""
 _CHUNKS = 2
 """Number of chunks of a device in an interleaved schedule."""
 Recompute = bool | Literal["selective"] | None
@@ -88,7 +88,7 @@ def _shardings(
     fits = [d for d in _divisors(data) if experts % (d * mesh["tensor"]) == 0] if experts else []
     share = max(fits, default=1)
     # Without gradients and optimizer, there are only weights to shard.
-    levels = tuple(level for level in _ZERO_LEVELS if level != 2 or not inference)
+    levels = tuple(level for level in _ZERO_LEVELS if level in (0, 3) or not inference)
     for zero in levels if data > 1 else levels[:1]:
         yield dict(mesh), Node(zero=zero)
         if share > 1:
