@@ -12,7 +12,7 @@ from functools import cached_property
 
 from joulecast.graphs.costs import part_of
 from joulecast.graphs.opgraph import Access, DimKind, OpGraph
-from joulecast.simulate.collectives import Layout, conversion, layout_of, local_bytes, whole
+from joulecast.simulate.collectives import Layout, Place, conversion, layout_of, local_bytes, whole
 from joulecast.simulate.phases import (
     Key,
     Message,
@@ -145,6 +145,7 @@ class ProgramBuilder:
         self.sharded = [a for a, size in self.mesh.items() if size > 1 and shards_state(a)]
         """Axes along which ZeRO can shard."""
         self._shardings: dict[tuple[str, str], Sharding] = {}
+        self._layouts: dict[object, Layout] = {}
 
     # Only phases use the following two properties. Memory does not.
     @cached_property
@@ -160,10 +161,17 @@ class ProgramBuilder:
     def written(self) -> dict[str, tuple[PlacedOp, Layout]]:
         """For each tensor, the op that writes it, and the layout in which it is written."""
         return {
-            access.tensor: (item, layout_of(access, item.placement, self.mesh, "partial"))
+            access.tensor: (item, self._layout(access, item, "partial"))
             for item in self.placed
             for access in item.op.writes
         }
+
+    def _layout(self, access: Access, item: PlacedOp, absent: Place) -> Layout:
+        """:func:`layout_of` for an op. Equal blocks have the same layouts."""
+        key = item.split, access.axes, absent
+        if key not in self._layouts:
+            self._layouts[key] = layout_of(access, item.placement, self.mesh, absent)
+        return self._layouts[key]
 
     def parameters(self, item: PlacedOp) -> list[Access]:
         """The weights that an op reads."""
@@ -221,7 +229,7 @@ class ProgramBuilder:
         step.needs += known
 
     def _read(self, access: Access, item: PlacedOp) -> Layout:
-        return layout_of(access, item.placement, self.mesh, "copies")
+        return self._layout(access, item, "copies")
 
     def forward(self, stage: int) -> Phase:
         """Forward pass of a stage, without gathers of weights."""
@@ -328,7 +336,7 @@ class ProgramBuilder:
         layouts: dict[Layout, int] = {}
         for reader, access in self.readers[tensor]:
             if reader.stage == stage and reader.op.name in done:
-                layout = layout_of(access, reader.placement, self.mesh, "partial")
+                layout = self._layout(access, reader, "partial")
                 layouts[layout] = max(layouts.get(layout, -1), done[reader.op.name])
         needs: list[int] = []
         for have, after in layouts.items():
@@ -338,7 +346,7 @@ class ProgramBuilder:
     def _collect(self, item: PlacedOp, step: int, gradients: dict[str, WeightGradient]) -> None:
         """Note the gradients of the weights that a step completes."""
         for access in self.parameters(item):
-            layout = layout_of(access, item.placement, self.mesh, "partial")
+            layout = self._layout(access, item, "partial")
             # A parameter that is added to a sum once (a bias) has a whole gradient on every part of the sum.
             axes = tuple(
                 axis
