@@ -110,7 +110,7 @@ def test_simulate_prints_and_traces(tmp_path: Path) -> None:
 
 
 def test_search_ranks_what_fits() -> None:
-    asked = ["--network", "vgg16", "--platform", "hc2", "--devices", "4", "--top", "20"]
+    asked = ["--network", "vgg16", "--platform", "hc2", "--devices", "4", "--top", "50"]
     code, text = _run("search", *asked, "--json")
     told = json.loads(text)
     steps = [row["step_s"] for row in told["feasible"]]
