@@ -383,11 +383,8 @@ def _with_comparable_energies(rows: pd.DataFrame) -> pd.DataFrame:
 def observe_all(folders: Iterable[Path]) -> pd.DataFrame:
     """The rows of many records. Each process has one record in memory at a time."""
     paths = [Path(folder) for folder in folders]
-    processes = min(usable_cores(), len(paths) // RECORDS_A_PROCESS)
-    if processes > 1:
-        rows = pd.DataFrame(mapped(_observe_folder, paths, processes, together=20))
-    else:
-        rows = pd.DataFrame([_observe_folder(path) for path in paths])
+    processes = max(1, min(usable_cores(), len(paths) // RECORDS_A_PROCESS))
+    rows = pd.DataFrame(mapped(_observe_folder, paths, processes, together=20))
     # Runs from outside have no utilisation, measured ones no phases: columns are there for both.
     rows = rows.reindex(columns=[*rows.columns, *(c for c in UTILISATIONS if c not in rows)])
     return _with_comparable_energies(typed(rows))

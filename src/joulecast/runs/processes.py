@@ -21,12 +21,14 @@ def mapped(
     Args:
         work: a function of a module. Its result must be picklable.
         items: arguments of ``work``, one for each call.
-        processes: number of processes. They are forked from this one.
+        processes: number of processes. They are forked from this one; a single one is this one.
         together: number of items that a process gets at once.
 
     Raises:
         JoulecastError: a process was ended from outside, or could not start.
     """
+    if processes == 1:
+        return [work(item) for item in items]
     try:
         with ProcessPoolExecutor(processes, mp_context=FORKING) as pool:
             return list(pool.map(work, items, chunksize=together))

@@ -273,11 +273,7 @@ class _Search:
             processes = usable_cores() if top is not None and work >= _WORTH_PROCESSES else 1
         _SHARED[:] = self, processes, Found(top)
         try:
-            outcomes = (
-                mapped(_in_this_process, range(processes), processes)
-                if processes > 1
-                else [_in_this_process(0)]
-            )
+            outcomes = mapped(_in_this_process, range(processes), processes)
         finally:
             _SHARED.clear()
         # Equals stay in the order in which they were tried: the plainer first.
