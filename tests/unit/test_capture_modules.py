@@ -427,6 +427,17 @@ class Asks(nn.Module):
         return functional.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None)
 
 
+def test_autocast_inside_the_forward_hides_nothing() -> None:
+    """As Hugging Face's Trainer and accelerate put it there."""
+    module, tokens = Gpt(), torch.zeros(2, LENGTH, dtype=torch.int64)
+    plain = capture(module, [tokens], "gpt")
+    module.forward = torch.autocast("cpu", dtype=torch.bfloat16)(module.forward)  # type: ignore[method-assign]
+    assert capture(module, [tokens], "gpt") == plain
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert capture(module, [tokens], "gpt") == plain
+        assert torch.is_autocast_enabled("cpu")
+
+
 def test_a_capture_is_of_a_training_and_not_of_an_export() -> None:
     graph = capture(on_meta(Asks), [torch.zeros(1, LENGTH, HIDDEN, device="meta")], "asks")
     (attention,) = (op for op in graph.ops if op.kind == "attention")

@@ -92,6 +92,21 @@ def _nothing_left_out() -> Iterator[None]:
 
 
 @contextmanager
+def _without_autocast() -> Iterator[None]:
+    """Keep the forward pass at the precision of its inputs, also if it enters ``torch.autocast`` itself.
+
+    Hugging Face's Trainer and accelerate put autocast inside the module's ``forward``. An export would hide
+    everything in it in one operator. :mod:`joulecast.graphs.autocast` has the rules of autocast.
+    """
+    with ExitStack() as patches:
+        for device in ("cpu", "cuda"):
+            patches.enter_context(torch.autocast(device, enabled=False))
+        patches.enter_context(patch.object(torch.autocast, "__enter__", lambda autocast: autocast))
+        patches.enter_context(patch.object(torch.autocast, "__exit__", lambda *_: None))
+        yield
+
+
+@contextmanager
 def _without_cache(module: nn.Module) -> Iterator[None]:
     """Let Hugging Face's models return no keys and values for the next token (``use_cache``).
 
@@ -125,7 +140,7 @@ def exported(
     training, before = module.training, ""
     module.train()
     try:
-        with _nothing_left_out(), _without_cache(module):
+        with _nothing_left_out(), _without_autocast(), _without_cache(module):
             try:
                 with _as_in_training():
                     return export(module, tuple(inputs), dict(named_inputs), strict=False)

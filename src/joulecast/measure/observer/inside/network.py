@@ -74,12 +74,13 @@ class Network:
         self._unwatch()
         self._unwatch, called, self._called = None, self._called, []
         trained = {id(tensor) for tensor in tensors}
-        known = [(module(), args, kwargs) for module, args, kwargs in called]
-        shares = [
-            sum(id(tensor) in trained for tensor in module.parameters()) if module else 0
-            for module, _, _ in known
-        ]
         try:
+            known = [(module(), args, kwargs) for module, args, kwargs in called]
+            shares = [
+                # A compiled module has no truth value if it has no length.
+                0 if module is None else sum(id(tensor) in trained for tensor in module.parameters())
+                for module, _, _ in known
+            ]
             if not any(shares):
                 raise ValueError("no module that was called has the parameters that were updated")
             module, args, kwargs = known[shares.index(max(shares))]
