@@ -169,3 +169,27 @@ def test_a_training_without_joulecast_is_measured_and_says_why_it_was_not_captur
     assert info["outcome"]["steps"] == 4
     assert any("not captured" in remark for remark in info["remarks"])
     assert not (tmp_path / "plain-n1-r1" / "network.json").exists()
+
+
+def test_a_compiled_network_that_needs_its_labels_is_captured(tmp_path):
+    """A compiled module has no length; T5's decoder takes its inputs from the labels."""
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import torch\n"
+        "class Net(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.words, self.out = torch.nn.Embedding(50, 8), torch.nn.Linear(8, 50)\n"
+        "    def forward(self, labels):\n"
+        "        logits = self.out(self.words(labels))\n"
+        "        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())\n"
+        "network = torch.compile(Net(), backend='eager')\n"
+        "optimizer = torch.optim.SGD(network.parameters(), lr=0.1)\n"
+        "for step in range(5):\n"
+        "    network(labels=torch.randint(0, 50, (4, 6))).backward()\n"
+        "    optimizer.step()\n"
+    )
+    out = ["--out", str(tmp_path), "--name", "net", "--samples-per-step", "4"]
+    joulecast("measure", "--capture", *out, "--", sys.executable, str(program))
+    graph = json.loads((tmp_path / "net-n1-r1" / "network.json").read_text())
+    assert [op["kind"] for op in graph["ops"]] == ["embedding", "linear", "cross_entropy"]

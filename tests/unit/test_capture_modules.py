@@ -438,6 +438,24 @@ def test_autocast_inside_the_forward_hides_nothing() -> None:
         assert torch.is_autocast_enabled("cpu")
 
 
+class Labelled(Gpt):
+    """As a network of Hugging Face that is given labels: it computes its loss of all words but the first."""
+
+    def forward(self, tokens, labels):
+        logits = super().forward(tokens)
+        shifted = logits[:, :-1].reshape(-1, WORDS)
+        return functional.cross_entropy(shifted, labels[:, 1:].reshape(-1)), logits
+
+
+def test_a_loss_inside_the_forward_is_the_only_one() -> None:
+    tokens = torch.zeros(2, LENGTH, dtype=torch.int64)
+    plain = Counter(op.kind for op in capture(Gpt(), [tokens], "gpt").ops)
+    labelled = capture(Labelled(), [tokens, tokens], "gpt")
+    assert Counter(op.kind for op in labelled.ops) == plain
+    (loss,) = (op for op in labelled.ops if op.kind == "cross_entropy")
+    assert loss.dim("sequence").size == LENGTH - 1
+
+
 def test_a_capture_is_of_a_training_and_not_of_an_export() -> None:
     graph = capture(on_meta(Asks), [torch.zeros(1, LENGTH, HIDDEN, device="meta")], "asks")
     (attention,) = (op for op in graph.ops if op.kind == "attention")

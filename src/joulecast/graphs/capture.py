@@ -17,7 +17,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -43,6 +43,8 @@ from joulecast.graphs.views import View, units
 from joulecast.measure.workloads.gpt import GPTSize, build_gpt
 from joulecast.measure.workloads.networks import build_empty
 
+_UNKNOWN_USE = (JoulecastError, ValueError, IndexError, AttributeError, TypeError)
+"""What a known operator raises if it is used in an unknown way."""
 _LABEL_BYTES = 8  # torch's class labels and token ids are 64-bit
 
 SHIPPED_IMAGES: dict[str, int] = {
@@ -313,6 +315,12 @@ class Capture:
             wide=results[0].dtype == torch.float32 if self._is_half else None,
         )
         known = len(self.builder.ops)
+        if node.target is torch.ops.aten.cross_entropy_loss.default:
+            # A module that is given labels computes its loss.
+            with suppress(*_UNKNOWN_USE):
+                cross_entropy(call)
+                self._values[node] = None
+                return
         value = self._result(call, target, node.name)
         self._values[node] = value if several or not isinstance(value, list) else value[0]
         view = value[0] if isinstance(value, list) else value
@@ -330,7 +338,7 @@ class Capture:
         if target in OPERATORS:
             try:
                 return OPERATORS[target](call)
-            except (JoulecastError, ValueError, IndexError, AttributeError, TypeError):
+            except _UNKNOWN_USE:
                 # The operator is used in an unknown way.
                 pass
         self.unknown[target] += 1
@@ -338,7 +346,10 @@ class Capture:
 
     def _add_losses(self, outputs: list[View]) -> None:
         target: View | None = None
+        read = {op.reads[0].tensor for op in self.builder.ops if op.kind == "cross_entropy"}
         for logits in outputs:
+            if logits.tensor in read:
+                continue
             if target is None:
                 leading = [unit for axis in logits.axes[:-1] for unit in units(axis)]
                 target = self.builder.add_tensor(

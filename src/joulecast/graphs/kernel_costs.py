@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.autocast import WIDE_BYTES
+from joulecast.graphs.autocast import NARROW_BYTES, WIDE_BYTES
 from joulecast.graphs.costs import Cost, Costs, Direction, Parts, Scaled, part_of
 from joulecast.graphs.kernels import TURN, Attention, Kernel, Pass, Product, kernels_of
 from joulecast.graphs.opgraph import Op, OpGraph
@@ -37,9 +37,11 @@ MATRIX_POWER = 0.7
 assumption. An L20, which holds 0.92 of its peak rate, shows that it is below 0.86."""
 
 _WIDE_HEAD = 128
-_OF_FRAMEWORK = {"narrow_batch_norm": "batch_norm", "max_pool": "elementwise"}
-_WAITING = ("narrow_batch_norm", "max_pool")
-"""Passes whose threads wait for each other more than they work."""
+_OF_FRAMEWORK = {
+    "narrow_batch_norm": "batch_norm",
+    "narrow_batch_norm_backward": "batch_norm",
+    "max_pool": "elementwise",
+}
 
 
 class ProductRates(BaseModel):
@@ -78,6 +80,13 @@ class KernelRates(BaseModel):
     clock_bytes: dict[str, float]
     """Bytes that a multiprocessor reaches in a clock, for kinds of passes that the memory alone does not
     limit. For example, torch does not vectorise passes over numbers of two sizes."""
+    block_bytes: dict[str, tuple[float, float]]
+    """For kinds of passes of blocks that wait for memory: bytes that a block alone on its multiprocessor
+    reaches in a clock, and the most that several blocks on it reach together, over this."""
+    column_bytes: dict[str, float]
+    """Bytes that a column of 16-bit numbers reaches in a clock, for kinds of sums over all rows."""
+    padded_flops: float
+    """Operations at 16 bits that a multiprocessor reaches in a clock, for convolutions of few channels."""
     host_s: float
     """Seconds in which the host starts a kernel of plain PyTorch. The mean of three virtual machines."""
     fast_host_s: float
@@ -231,17 +240,35 @@ class KernelCosts:
                 held *= rates.rows.get(kernel.row_bytes, 1.0)
             if kernel.is_winograd and engine_of(precision) == "vector":
                 held *= self._architecture.winograd
-            return max(product_flops(kernel, engine, self.device.units) / held, moved), 0.0
+            computed_s = product_flops(kernel, engine, self.device.units) / held
+            if (
+                kernel.padded > 1
+                and engine_of(precision) == "matrix"
+                and not PRECISIONS[precision].half
+            ):
+                rate = rates.padded_flops * NARROW_BYTES / kernel.itemsize * self._clocks_per_s
+                computed_s = max(computed_s, kernel.padded * kernel.flops / rate)
+            return max(computed_s, moved), 0.0
         if isinstance(kernel, Attention):
             return max(kernel.flops / self._attention_rate(kernel), moved), 0.0
         loaded_s = moved / rates.passes[self._architecture.vendor].get(kernel.kind, 1.0)
+        if kernel.kind in rates.block_bytes:
+            assert self.device.units is not None
+            alone, together = rates.block_bytes[kernel.kind]
+            # Blocks on one multiprocessor hide each other's waits, but not all of them.
+            most = math.ceil(kernel.blocks / self.device.units)
+            used = kernel.blocks / self.device.units * min(together, math.sqrt(most)) / most
+            return loaded_s, max(kernel.bytes / (used * alone * self._clocks_per_s) - loaded_s, 0.0)
+        if kernel.kind in rates.column_bytes:
+            assert self.device.units is not None
+            used = kernel.blocks / self.device.units
+            rate = used * rates.column_bytes[kernel.kind] * self._clocks_per_s
+            return loaded_s, max(kernel.bytes / rate - loaded_s, 0.0)
         if kernel.kind not in rates.clock_bytes:
             return loaded_s, 0.0
-        assert self.device.units is not None
-        used = min(1.0, kernel.blocks / self.device.units)
-        clocked = used * rates.clock_bytes[kernel.kind] * self._clocks_per_s
-        clocked_s = kernel.bytes / clocked
-        return (loaded_s, clocked_s) if kernel.kind in _WAITING else (loaded_s + clocked_s, 0.0)
+        clocked_s = kernel.bytes / (rates.clock_bytes[kernel.kind] * self._clocks_per_s)
+        # The threads of a pool wait for each other more than they work.
+        return (loaded_s, clocked_s) if kernel.kind == "max_pool" else (loaded_s + clocked_s, 0.0)
 
     def seconds(self, kernel: Kernel) -> float:
         """Seconds of one kernel, alone on the GPU."""

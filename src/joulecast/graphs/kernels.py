@@ -39,6 +39,9 @@ class Product:
     matrices."""
     is_winograd: bool = False
     """Whether Winograd's algorithm computes this convolution with fewer operations."""
+    padded: float = 1.0
+    """Operations over those asked for. cuDNN pads the few channels of an image to 16 bytes. Above 1, the loads
+    of these short rows limit the kernel, and not the matrix units."""
     launches: ClassVar[int] = 1
 
     @property
@@ -89,8 +92,9 @@ class Pass:
 
     kind: str
     """Kind of pass: ``elementwise``, ``mixed`` (numbers of two sizes), ``softmax``, ``norm``, ``batch_norm``,
-    ``narrow_batch_norm``, ``max_pool``, ``dropout``, ``power``, ``copy``, ``turn``, ``strided``, ``reduce``
-    or ``lookup``."""
+    ``narrow_batch_norm`` and ``narrow_batch_norm_backward``, ``max_pool``, ``dropout``, ``power``, ``copy``,
+    ``turn``, ``strided``, ``columns`` and ``norm_columns`` (sums over all rows, for the gradients of a bias,
+    and of a norm's weights), or ``lookup``."""
     bytes: float
     launches: int = 1
     """Number of kernels that the host starts for the pass."""
@@ -124,13 +128,23 @@ _BACKWARD_PASSES: dict[str, float] = {
     # The power with an exponent lower by one, times the exponent, times the gradient of the output.
     "pow": 7,
     "add": 0,
+    # The gradient of the input. The gradients of the weights have a kernel of their own.
+    "layer_norm": 3,
     # The gradient of the input, and then the gradients of the weights.
-    "layer_norm": 5,
     "rms_norm": 5,
     "batch_norm": 5,
 }
-_BACKWARD_LAUNCHES = {"multiply": 2, "pow": 3, "layer_norm": 2}
+_BACKWARD_LAUNCHES = {"multiply": 2, "pow": 3}
 """Number of kernels of a backward op, if there are several."""
+_WEIGHT_PASSES = 2
+"""The gradient of the output and the input are read for the gradients of a layer norm's weights."""
+_MANY_ROWS, _FEW_COLUMNS = 65536, 2048
+"""Torch divides the rows of a layer norm for the gradients of its weights if they are more than 64 Ki, and the
+columns are few (on 132 multiprocessors)."""
+_PIXELS_OF_THREADS = 140
+"""Pixels of a channel below which torch's forward batch norm at 16 bits has idle threads."""
+_ROW_BYTES = 16
+"""Bytes that cuDNN loads together."""
 _OTHER_BACKWARD_PASSES = 3
 """The gradient of the output and the kept tensor are read. The gradient of the input is written."""
 _PACKED = "in_proj_weight"
@@ -175,7 +189,7 @@ def product_of(graph: OpGraph, op: Op, parts: Parts) -> Product:
         }
     itemsize = graph.tensors[op.writes[0].tensor].itemsize
     narrow = op.attributes.get("operand_bytes")
-    rows, moved, is_winograd = 16, None, False
+    rows, moved, is_winograd, padded = 16, None, False, 1.0
     if op.kind == "conv2d":
         elements = (
             graph.tensors[access.tensor].elements * part_of(access, parts)
@@ -184,6 +198,9 @@ def product_of(graph: OpGraph, op: Op, parts: Parts) -> Product:
         moved = itemsize * sum(elements)
         window = op.attributes.get("kernel"), op.attributes.get("stride"), groups
         is_winograd = window == ([3, 3], [1, 1], 1)
+        channels = found["k"] / math.prod(op.attributes.get("kernel", (1,)))
+        if groups == 1 and graph.tensors[first.tensor].role == "input":
+            padded = max(1.0, _ROW_BYTES / itemsize / channels)
     else:
         # The features lie side by side in the rows of activations and weights. Tokens do not.
         sizes = (int(found["n"]) * itemsize, int(found["k"]) * itemsize)
@@ -198,6 +215,7 @@ def product_of(graph: OpGraph, op: Op, parts: Parts) -> Product:
         rows,
         moved,
         is_winograd,
+        padded,
     )
 
 
@@ -264,6 +282,11 @@ def _turned(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[
     return [written, read, read] if back else [written, read]
 
 
+def _columns(number: float, itemsize: int) -> float:
+    """Parts of a sum over all rows. Each column is one, and takes as long at 32 bits as at 16."""
+    return number * itemsize / NARROW_BYTES
+
+
 def _products(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
     product = product_of(graph, op, parts)
     found = _casts(graph, op, parts, direction) + _turned(graph, op, parts, direction)
@@ -282,7 +305,12 @@ def _products(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> lis
         found.append(replace(product, m=k, k=m))
     if len(op.reads) > 2:
         # The gradient of a bias is the sum of the gradient of the output.
-        found.append(Pass("reduce", bytes_of(graph, op.writes, parts)))
+        summed = bytes_of(graph, op.writes, parts)
+        found.append(
+            Pass("elementwise", summed)
+            if op.kind == "conv2d"
+            else Pass("columns", summed, blocks=_columns(product.n, product.itemsize))
+        )
     return found
 
 
@@ -349,14 +377,17 @@ def _passes(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[
         kind, size = STRIDED, NARROW_BYTES / graph.tensors[op.writes[0].tensor].itemsize
     else:
         size = 1.0
-    launches, blocks = 1, math.inf
+    launches, blocks, stretch = 1, math.inf, 1.0
     if op.kind == "batch_norm":
         # One of the kernels counts the batches.
         launches = 2
         if graph.tensors[op.writes[0].tensor].itemsize == NARROW_BYTES:
             # At 32 bits the kernel is cuDNN's. At 16 bits it is torch's own, with one block for each channel.
-            kind, launches = "narrow_batch_norm", 4
+            kind = "narrow_batch_norm" + ("_backward" if direction == "backward" else "")
+            launches = 4
             blocks = graph.tensors[op.reads[1].tensor].elements * part_of(op.reads[1], parts)
+            pixels = math.prod(graph.tensors[op.writes[0].tensor].shape[2:])
+            stretch = max(1.0, _PIXELS_OF_THREADS / pixels)
     reads, writes = bytes_of(graph, op.reads, parts), bytes_of(graph, op.writes, parts)
     if KINDS[op.kind] == "copy":
         # If only a part of an axis is taken, only this part is read.
@@ -364,12 +395,24 @@ def _passes(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[
     elements = writes / graph.tensors[op.writes[0].tensor].itemsize if op.writes else 0.0
     mask = _MASK_BYTES * elements if op.kind == "dropout" else 0.0
     if direction == "forward":
-        return [Pass(kind, size * (reads + writes) + mask, launches, blocks)]
+        return [Pass(kind, stretch * size * (reads + writes) + mask, launches, blocks)]
     if not any(has_gradient(graph, access) for access in op.reads):
         return []
     passes = _BACKWARD_PASSES.get(op.kind, _OTHER_BACKWARD_PASSES)
     launches = _BACKWARD_LAUNCHES.get(op.kind, 1)
-    return [Pass(kind, size * passes * writes + mask, launches, blocks)] if passes else []
+    found: list[Kernel] = (
+        [Pass(kind, size * passes * writes + mask, launches, blocks)] if passes else []
+    )
+    if op.kind == "layer_norm":
+        # The gradients of the weights are sums over all rows.
+        width = graph.tensors[op.reads[1].tensor].elements * part_of(op.reads[1], parts)
+        itemsize = graph.tensors[op.writes[0].tensor].itemsize
+        blocks = _columns(width, itemsize)
+        if writes / itemsize / width > _MANY_ROWS and width < _FEW_COLUMNS:
+            # Torch divides the rows, too.
+            blocks = math.inf
+        found.append(Pass("norm_columns", _WEIGHT_PASSES * writes, blocks=blocks))
+    return found
 
 
 def _loss(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:

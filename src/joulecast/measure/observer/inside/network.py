@@ -78,7 +78,9 @@ class Network:
             known = [(module(), args, kwargs) for module, args, kwargs in called]
             shares = [
                 # A compiled module has no truth value if it has no length.
-                0 if module is None else sum(id(tensor) in trained for tensor in module.parameters())
+                0
+                if module is None
+                else sum(id(tensor) in trained for tensor in module.parameters())
                 for module, _, _ in known
             ]
             if not any(shares):
@@ -88,7 +90,12 @@ class Network:
                 name: value for name, value in kwargs.items() if name not in _NAMES_OF_LABELS
             }
             package, _, function = self._capture.partition(":")
-            graph = getattr(import_module(package), function)(module, args, unlabelled)
+            capture = getattr(import_module(package), function)
+            try:
+                graph = capture(module, args, unlabelled)
+            except Exception:
+                # The decoder of a sequence-to-sequence network may take its inputs from the labels.
+                graph = capture(module, args, kwargs)
             graph.write(Path(path))
         except Exception as error:
             self._marks.note(not_captured=f"{type(error).__name__}: {error}"[:1000])
