@@ -65,7 +65,9 @@ def attention(call: Call) -> Result:
         reads.append(
             (mask, list(zip(mask.axes[::-1], ("key", "query", "heads", "batch"), strict=False)))
         )
-    facts: dict[str, Any] = {"grouped": True} if k.shape[1] < q.shape[1] else {}
+    facts: dict[str, Any] = {}
+    if k.shape[1] < q.shape[1]:
+        facts["grouped" if call["enable_gqa"] else "broadcast"] = True
     if mask:
         facts["masked"] = True
     return call.emit(

@@ -22,10 +22,16 @@ _FLOATS = (NARROW_BYTES, WIDE_BYTES)
 def autocast(graph: OpGraph) -> OpGraph:
     """The graph with each tensor at its size under autocast. Weights stay wide."""
     tensors = dict(graph.tensors)
+    # What torch's unfused attention computes at 32 bits; a copy gives it the size of its queries.
+    math = {a.tensor for op in graph.ops if op.attributes.get("math") for a in op.writes}
     for op in graph.ops:
         if KINDS[op.kind] == "timed":
             continue
-        if KINDS[op.kind] == "matmul":
+        if op.attributes.get("math"):
+            size = WIDE_BYTES
+        elif op.kind == "copy" and op.reads[0].tensor in math:
+            size = NARROW_BYTES
+        elif KINDS[op.kind] == "matmul":
             size = WIDE_BYTES if _of_experts(op) else NARROW_BYTES
         elif op.kind in _WIDE:
             size = WIDE_BYTES

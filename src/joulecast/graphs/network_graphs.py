@@ -16,7 +16,7 @@ from joulecast.graphs.network_names import is_by_numbers, parse_network
 from joulecast.graphs.opgraph import OpGraph, read_graph
 from joulecast.graphs.precision import CAPTURED_BYTES, TrainingSetup, at_precision, for_inference
 from joulecast.graphs.transformer import ATTENTIONS, Attention, attention_of, in_cudnn, transformer
-from joulecast.graphs.written_attention import write_out_attention
+from joulecast.graphs.written_attention import write_out_attention, write_out_unfused
 from joulecast.runs.files.shipped import is_path
 from joulecast.runs.folders import measured_records
 from joulecast.runs.record import NETWORK
@@ -130,7 +130,8 @@ def network_for(name: str, training: TrainingSetup, attention: Attention | None 
     graph = op_graph(name, written, precision.half)
     if attention is None and precision.tensor_bytes >= CAPTURED_BYTES and not precision.autocast:
         # At 4 bytes, torch's fused attention needs the same number of heads for keys and queries.
-        graph = write_out_attention(graph, grouped=True)
+        graph = write_out_attention(graph, only=lambda op: bool(op.attributes.get("grouped")))
+    graph = write_out_unfused(graph)
     graph = at_precision(graph, precision)
     if attention == "cudnn" or of_engine:
         graph = in_cudnn(graph)

@@ -1,5 +1,6 @@
 """Writes out fused attention: one kernel for each operation, as in eager code of Hugging Face and torch."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,21 +12,60 @@ CORE = "core"
 _FRONT = ("batch", "heads", "query")
 
 
-def write_out_attention(graph: OpGraph, fuses: bool = False, grouped: bool = False) -> OpGraph:
+def write_out_attention(
+    graph: OpGraph, fuses: bool = False, only: Callable[[Op], bool] | None = None, **facts: Any
+) -> OpGraph:
     """The graph with one op for each operation of its attention.
 
     Args:
         graph: the graph, for one sample.
         fuses: whether scale and mask run inside the kernel of the softmax.
-        grouped: write out only attention with fewer heads of keys and values than of queries.
+        only: which attention to write out; by default all.
+        facts: attributes of the new ops.
     """
     net = NetworkBuilder(fuses=fuses, tensors=dict(graph.tensors))
     for op in graph.ops:
-        if op.kind == "attention" and (op.attributes.get("grouped") or not grouped):
+        if op.kind == "attention" and (only is None or only(op)):
+            known = len(net.ops)
             _write_out(net, op)
+            net.ops[known:-1] = [
+                replace(new, attributes={**new.attributes, **facts}) for new in net.ops[known:-1]
+            ]
         else:
             net.ops.append(op)
     return replace(graph, ops=tuple(net.ops), tensors=net.tensors)
+
+
+def write_out_unfused(graph: OpGraph) -> OpGraph:
+    """The graph with the attention written out for which torch has no fused kernel.
+
+    This is attention whose mask is learnt, as the biases of positions in T5 and Swin, and attention that
+    repeats its keys and values by broadcasting, as Falcon. Torch computes both at 32 bits
+    (``_scaled_dot_product_attention_math``).
+    """
+
+    def is_unfused(op: Op) -> bool:
+        masked = op.attributes.get("masked")
+        is_learnt = masked and _is_learnt(graph, op.reads[-1].tensor)
+        return bool(op.attributes.get("broadcast") or is_learnt)
+
+    if not any(op.kind == "attention" and is_unfused(op) for op in graph.ops):
+        return graph
+    return write_out_attention(graph, only=is_unfused, wide=True, math=True)
+
+
+def _is_learnt(graph: OpGraph, tensor: str) -> bool:
+    """Whether a tensor follows from weights."""
+    seen, ahead = set(), [tensor]
+    while ahead:
+        name = ahead.pop()
+        if graph.tensors[name].role == "parameter":
+            return True
+        if name in seen or name not in graph.producer:
+            continue
+        seen.add(name)
+        ahead += [access.tensor for access in graph.producer[name].reads]
+    return False
 
 
 def _write_out(net: NetworkBuilder, op: Op) -> None:
