@@ -309,7 +309,7 @@ BRIEFS = [
     Brief(
         "The same, later settings. The simulator was corrected with them. Before, it was 21 % off on 27 of "
         "the steps, and 26 % on six",
-        "another H100 with a slower host (measured by joulecast)",
+        "another H100 and another H200 with slower hosts (measured by joulecast)",
         "simulator_real_gpus",
         {"data": "plain_pytorch_later", "kind": "all"},
         "error_percent",

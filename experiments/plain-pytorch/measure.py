@@ -2,6 +2,7 @@
 
 import csv
 import gc
+import importlib
 import json
 import sys
 import time
@@ -123,6 +124,67 @@ LATER = (
     Setting("resnet50", 128, precision="compile"),
 )
 """What was measured afterwards, to see how the simulator does on settings that it had not seen."""
+OTHERS = (
+    Setting("pythia-410m", 8, 2048),
+    Setting("gemma-2b", 2, 2048),
+    Setting("tinyllama-1.1b", 4, 2048),
+    Setting("smollm-135m", 16, 1024),
+    Setting("efficientnet_v2_s", 64),
+    Setting("regnet_y_8gf", 64),
+    Setting("resnext50_32x4d", 64),
+    Setting("vit_h_14", 16),
+    Setting("t5-base", 16, 512),
+    Setting("roberta-base", 32, 256),
+    Setting("bloom-560m", 4, 1024),
+    Setting("phi-1.5", 2, 2048),
+    Setting("timm:vit_small_patch16_224", 256),
+    Setting("timm:convnextv2_tiny", 64),
+    Setting("llama2-7b", 1, 2048, "bf16-true"),
+    Setting("qwen3-1.7b", 2, 2048),
+    Setting("falcon-1b", 4, 1024),
+    Setting("mistral-4l", 1, 8192),
+    Setting("bart-base", 16, 512),
+    Setting("wide_resnet50_2", 128),
+    Setting("mobilenet_v3_large", 256),
+    Setting("seg:deeplabv3_resnet50", 8),
+    Setting("video:r3d_18", 16),
+    Setting("whisper-small", 8, 224),
+    Setting("gemma2-4l", 2, 2048),
+    Setting("phi3-8l", 2, 2048),
+    Setting("electra-base", 64, 128),
+    Setting("deberta-base", 16, 256),
+    Setting("distilbert", 64, 128),
+    Setting("albert-base", 32, 256),
+    Setting("gemma3-270m", 8, 1024),
+    Setting("maxvit_t", 32),
+    Setting("inception_v3", 64),
+    Setting("convnext_base", 32, precision="tf32"),
+    Setting("densenet161", 32, precision="tf32"),
+    Setting("tinyllama-1.1b", 2, 2048, "tf32"),
+    Setting("pythia-410m", 4, 1024, "tf32"),
+    Setting("roberta-base", 16, 256, "fp32"),
+    Setting("regnet_y_8gf", 32, precision="fp32"),
+    Setting("t5-base", 8, 512, "tf32"),
+    Setting("vit_h_14", 32, precision="bf16-true"),
+    Setting("pythia-410m", 8, 2048, "bf16-true"),
+    Setting("gemma-2b", 4, 2048, "bf16-true"),
+    Setting("efficientnet_v2_s", 64, precision="bf16-true"),
+    Setting("phi-1.5", 8, 2048, recompute=True),
+    Setting("gemma-2b", 8, 2048, recompute=True),
+    Setting("llama2-7b", 4, 2048, "bf16-true", recompute=True),
+    Setting("timm:efficientnet_b3", 64),
+    Setting("timm:mobilevit_s", 64),
+    Setting("timm:swin_base_patch4_window7_224", 32),
+    Setting("timm:resnetv2_50", 64),
+    Setting("tinyllama-1.1b", 4, 2048, "compile"),
+    Setting("pythia-410m", 8, 2048, "compile"),
+    Setting("resnet18", 1024),
+    Setting("timm:mixer_b16_224", 64),
+    Setting("bert-tiny", 64, 128),
+    Setting("alexnet", 512),
+    Setting("lstm", 64, 256),
+)
+"""Other networks, measured on an H200 later still."""
 
 
 def language_model(
@@ -136,25 +198,79 @@ def language_model(
         model = getattr(transformers, architecture)(config)
     if setting.recompute:
         model.gradient_checkpointing_enable({"use_reentrant": False})
-    tokens = torch.randint(0, config.vocab_size, (setting.batch, setting.sequence), device=device)
+    tokens = torch.randint(2, config.vocab_size, (setting.batch, setting.sequence), device=device)
+    if kind == "whisper":
+        dtype = torch.bfloat16 if setting.precision == "bf16-true" else torch.float32
+        speech = torch.randn(setting.batch, 80, 3000, device=device, dtype=dtype)
+        return model, lambda: model(input_features=speech, labels=tokens).loss
     return model, lambda: model(input_ids=tokens, labels=tokens).loss
 
 
-def image_model(setting: Setting, device: torch.device) -> tuple[Any, Callable[[], torch.Tensor]]:
-    """A model of torchvision, and what computes its loss of a batch that is on the device."""
+class Lstm(torch.nn.Module):
+    """A language model as in torch's examples: two layers of 650, and 33,278 words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.out = torch.nn.Embedding(33278, 650), torch.nn.Linear(650, 33278)
+        self.layers = torch.nn.LSTM(650, 650, 2, dropout=0.5, batch_first=True)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The scores of each next word."""
+        scores: torch.Tensor = self.out(self.layers(self.words(tokens))[0])
+        return scores
+
+
+def recurrent_model(
+    setting: Setting, device: torch.device
+) -> tuple[Any, Callable[[], torch.Tensor]]:
+    """The LSTM, and what computes its loss of a batch that is on the device."""
     with device:
-        model = getattr(torchvision.models, setting.network)(weights=None)
+        model = Lstm()
+    tokens = torch.randint(0, 33278, (setting.batch, setting.sequence), device=device)
+    return model, lambda: torch.nn.functional.cross_entropy(
+        model(tokens).flatten(0, 1), tokens.flatten()
+    )
+
+
+def image_model(setting: Setting, device: torch.device) -> tuple[Any, Callable[[], torch.Tensor]]:
+    """A model of torchvision or timm (``timm:NAME``), and what computes its loss of a batch that is on the
+    device. ``seg:`` are torchvision's segmentation models, and ``video:`` its models of films."""
+    library, _, name = setting.network.rpartition(":")
+    sizes, classes, targets = (IMAGE_SIZE, IMAGE_SIZE), CLASSES, ()
+    options: dict[str, Any] = {"weights": None}
+    models: Any = torchvision.models
+    if library == "seg":
+        sizes, classes, targets = (512, 512), 21, (512, 512)
+        options |= {"weights_backbone": None, "num_classes": classes}
+        models = torchvision.models.segmentation
+    elif library == "video":
+        sizes, classes, models = (16, 112, 112), 400, torchvision.models.video
+    elif name == "inception_v3":
+        sizes, options = (299, 299), {"weights": None, "aux_logits": False, "init_weights": False}
+    with device:
+        if library == "timm":
+            model = importlib.import_module("timm").create_model(name, pretrained=False)
+        else:
+            model = getattr(models, name)(**options)
     dtype = torch.bfloat16 if setting.precision == "bf16-true" else torch.float32
-    images = torch.randn(setting.batch, 3, IMAGE_SIZE, IMAGE_SIZE, device=device, dtype=dtype)
-    classes = torch.randint(0, CLASSES, (setting.batch,), device=device)
-    return model, lambda: torch.nn.functional.cross_entropy(model(images), classes)
+    images = torch.randn(setting.batch, 3, *sizes, device=device, dtype=dtype)
+    target = torch.randint(0, classes, (setting.batch, *targets), device=device)
+
+    def loss() -> torch.Tensor:
+        scores = model(images)
+        return torch.nn.functional.cross_entropy(
+            scores["out"] if library == "seg" else scores, target
+        )
+
+    return model, loss
 
 
 def training(setting: Setting, device: torch.device) -> tuple[int, Callable[[], None]]:
     """The parameters of a setting's network, and what makes one step of its training."""
     torch.set_float32_matmul_precision("high" if setting.precision == "tf32" else "highest")
     torch.backends.cudnn.allow_tf32 = setting.precision == "tf32"
-    model, loss_of = (language_model if setting.sequence else image_model)(setting, device)
+    make = language_model if setting.sequence else image_model
+    model, loss_of = (recurrent_model if setting.network == "lstm" else make)(setting, device)
     if setting.precision == "bf16-true":
         model.to(torch.bfloat16)
     if setting.precision == "compile":
@@ -257,7 +373,8 @@ def measure(out: Path) -> None:
     with out.open("w", newline="") as file:
         table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         table.writeheader()
-        for number, setting in [(1, s) for s in SETTINGS] + [(2, s) for s in LATER]:
+        rounds = enumerate((SETTINGS, LATER, OTHERS), start=1)
+        for number, setting in [(number, s) for number, each in rounds for s in each]:
             row = measured(setting, gpu)
             table.writerow({"round": number, **row})
             file.flush()

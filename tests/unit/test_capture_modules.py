@@ -17,8 +17,9 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.capture import capture
 from joulecast.graphs.costs import kept_for_backward, op_work
 from joulecast.graphs.kernels import product_of
-from joulecast.graphs.network_graphs import op_graph
+from joulecast.graphs.network_graphs import network_for, op_graph
 from joulecast.graphs.opgraph import read_graph
+from joulecast.graphs.precision import training_of
 from joulecast.runs.platforms import Cluster, Device, Link, Platform
 from joulecast.simulate.simulate import simulate
 from joulecast.simulate.strategy import parse_strategy
@@ -445,6 +446,45 @@ class Labelled(Gpt):
         logits = super().forward(tokens)
         shifted = logits[:, :-1].reshape(-1, WORDS)
         return functional.cross_entropy(shifted, labels[:, 1:].reshape(-1)), logits
+
+
+class Biased(nn.Module):
+    """Attention as T5's (a learnt bias for each pair of positions) or as Falcon's (one head of keys)."""
+
+    def __init__(self, learnt: bool, kv_heads: int) -> None:
+        super().__init__()
+        self.kv = kv_heads * HIDDEN // HEADS
+        self.qkv = nn.Linear(HIDDEN, HIDDEN + 2 * self.kv)
+        self.bias = nn.Parameter(torch.zeros(HEADS, LENGTH, LENGTH), requires_grad=learnt)
+        self.out, self.learnt, self.kv_heads = nn.Linear(HIDDEN, WORDS), learnt, kv_heads
+
+    def forward(self, x):
+        q, *kv = self.qkv(x).split((HIDDEN, self.kv, self.kv), dim=2)
+        k, v = (y.view(*x.shape[:2], self.kv_heads, -1).transpose(1, 2) for y in kv)
+        mask = self.bias[None] * 2 if self.learnt else None
+        values = functional.scaled_dot_product_attention(heads(q), k, v, attn_mask=mask)
+        return self.out(joined(values))
+
+
+@pytest.mark.parametrize(
+    ("learnt", "kv_heads", "fused"), [(False, HEADS, True), (True, HEADS, False), (False, 1, False)]
+)
+def test_attention_that_torch_does_not_fuse_is_computed_at_32_bits(
+    learnt, kv_heads, fused, tmp_path
+) -> None:
+    graph = capture(Biased(learnt, kv_heads), [torch.zeros(2, LENGTH, HIDDEN)], "biased")
+    graph.write(tmp_path / "biased.json")
+    for precision in ("amp", "bf16-true"):
+        training = training_of(precision)
+        found = network_for(str(tmp_path / "biased.json"), training)
+        kinds = Counter(op.kind for op in found.ops)
+        assert (kinds["attention"], kinds["matmul"]) == ((1, 0) if fused else (0, 2))
+        for op in found.ops:
+            size = found.tensors[op.writes[0].tensor].itemsize
+            if op.kind in ("matmul", "softmax"):
+                assert size == 4
+            elif op.kind == "linear":
+                assert size == 2
 
 
 def test_a_loss_inside_the_forward_is_the_only_one() -> None:

@@ -41,6 +41,8 @@ _OF_FRAMEWORK = {
     "narrow_batch_norm": "batch_norm",
     "narrow_batch_norm_backward": "batch_norm",
     "max_pool": "elementwise",
+    "columns": "elementwise",
+    "norm_columns": "norm",
 }
 
 

@@ -40,8 +40,8 @@ class Product:
     is_winograd: bool = False
     """Whether Winograd's algorithm computes this convolution with fewer operations."""
     padded: float = 1.0
-    """Operations over those asked for. cuDNN pads the few channels of an image to 16 bytes. Above 1, the loads
-    of these short rows limit the kernel, and not the matrix units."""
+    """Operations over those asked for. cuDNN pads the few channels of an image to 16 bytes. Above 1, the
+    loads of these short rows limit the kernel, and not the matrix units."""
     launches: ClassVar[int] = 1
 
     @property
@@ -139,8 +139,8 @@ _BACKWARD_LAUNCHES = {"multiply": 2, "pow": 3}
 _WEIGHT_PASSES = 2
 """The gradient of the output and the input are read for the gradients of a layer norm's weights."""
 _MANY_ROWS, _FEW_COLUMNS = 65536, 2048
-"""Torch divides the rows of a layer norm for the gradients of its weights if they are more than 64 Ki, and the
-columns are few (on 132 multiprocessors)."""
+"""For the gradients of a layer norm's weights, torch divides the rows if there are more than 64 Ki of them
+and few columns (on 132 multiprocessors)."""
 _PIXELS_OF_THREADS = 140
 """Pixels of a channel below which torch's forward batch norm at 16 bits has idle threads."""
 _ROW_BYTES = 16

@@ -235,7 +235,8 @@ WHAT = {
     "megatron_bridge": "a vendor's recipes on 8 to 1,024 H100 and GB200, by release of its software",
     "plain_pytorch": "one H100 or H200, plain PyTorch at fp32, tf32 and amp, measured by joulecast; the "
     "simulator's constants for it were chosen with these steps in sight",
-    "plain_pytorch_later": "one H100, plain PyTorch, other networks, batches and precisions, measured later",
+    "plain_pytorch_later": "one H100 or H200, plain PyTorch, other networks, batches and precisions, "
+    "measured later",
 }
 _GPU_COLUMNS = {
     "settings": "steps",

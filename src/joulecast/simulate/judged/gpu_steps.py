@@ -164,21 +164,24 @@ _PLAIN_NETWORKS = {
     "opt-1.3b": "opt:layers=24,hidden=2048,heads=32,positions=2050",
     "mixtral-8x": "llama:layers=8,hidden=1024,heads=16,kv_heads=4,ffn=3584,experts=8,vocabulary=32000",
     "vit_b_16": "vit_b",
+    "tinyllama-1.1b": "llama:layers=22,hidden=2048,heads=32,kv_heads=4,ffn=5632,vocabulary=32000",
+    "smollm-135m": "llama:layers=30,hidden=576,heads=9,kv_heads=3,ffn=1536,vocabulary=49152",
+    "llama2-7b": "llama:layers=32,hidden=4096,heads=32,kv_heads=32,ffn=11008,vocabulary=32000",
+    "mistral-4l": "llama:layers=4,hidden=4096,heads=32,kv_heads=8,ffn=14336,vocabulary=32000",
+    "qwen3-1.7b": "llama:layers=28,hidden=2048,heads=16,kv_heads=8,head_dim=128,qk_norm=yes,ffn=6144,"
+    "vocabulary=151936",
 }
 """Networks of ``plain_pytorch_networks.json`` by numbers."""
-_NOT_SIMULATED = {
-    *("resnet101", "resnet18", "densenet121", "efficientnet_b0", "convnext_tiny", "swin_t"),
-    "vit_l_16",
-}
-"""Networks whose graphs are not shipped. `joulecast capture` can make them."""
-_LATER = "2"
-"""The round with settings that were not used for the constants of plain PyTorch."""
+_SHIPPED = {"resnet50", "vgg16"}
+"""Networks of ``plain_pytorch.csv`` whose graphs are shipped. `joulecast capture` can make the others."""
+_LATER = ("2", "3")
+"""The rounds that were measured after the constants of plain PyTorch were first chosen."""
 
 
 def _plain_pytorch(row: Row) -> MeasuredStep | None:
-    if row["network"] in _NOT_SIMULATED or row["precision"] == "compile":
+    network = _PLAIN_NETWORKS.get(name := str(row["network"]), name if name in _SHIPPED else None)
+    if network is None or row["precision"] == "compile":
         return None
-    network = _PLAIN_NETWORKS.get(str(row["network"]), str(row["network"]))
     sequence = f",sequence={row['sequence']}" if row["sequence"] else ""
     recompute = ",recompute" if row["recompute"] == "True" else ""
     return MeasuredStep(
@@ -288,7 +291,7 @@ def read_gpu_steps(folder: Path) -> list[GpuStep]:
                 if step is not None:
                     gpu = str(row["System"] if "System" in row else row["gpu"])
                     platform = _CLUSTERS.get((row.get("source"), gpu), gpu)
-                    later = "_later" if row.get("round") == _LATER else ""
+                    later = "_later" if row.get("round") in _LATER else ""
                     found.append(GpuStep(name + later, platform, step))
         except (KeyError, ValueError) as error:
             raise JoulecastError(f"{path}: a row that is no measured step: {error}") from None
