@@ -439,6 +439,26 @@ def test_autocast_inside_the_forward_hides_nothing() -> None:
         assert torch.is_autocast_enabled("cpu")
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "amp", "bf16-true"])
+def test_norms_need_no_weights(precision, tmp_path) -> None:
+    steps = []
+    for affine in (False, True):
+        module = nn.Sequential(
+            nn.Conv2d(3, 8, 3),
+            nn.BatchNorm2d(8, affine=affine),
+            nn.LayerNorm(14, elementwise_affine=affine),
+            nn.Flatten(),
+            nn.Linear(8 * 14 * 14, 10),
+        )
+        path = tmp_path / f"{affine}.json"
+        capture(module, [torch.zeros(2, 3, 16, 16)], "norms").write(path)
+        found = joulecast.simulate_step(
+            network=str(path), platform="h100-sxm", strategy="dp=1", batch=256, precision=precision
+        )
+        steps.append(found["step_s"])
+    assert 0 < steps[0] < 1.1 * steps[1]
+
+
 class Labelled(Gpt):
     """As a network of Hugging Face that is given labels: it computes its loss of all words but the first."""
 

@@ -385,9 +385,10 @@ def _passes(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[
             # At 32 bits the kernel is cuDNN's. At 16 bits it is torch's own, with one block for each channel.
             kind = "narrow_batch_norm" + ("_backward" if direction == "backward" else "")
             launches = 4
-            blocks = graph.tensors[op.reads[1].tensor].elements * part_of(op.reads[1], parts)
-            pixels = math.prod(graph.tensors[op.writes[0].tensor].shape[2:])
-            stretch = max(1.0, _PIXELS_OF_THREADS / pixels)
+            _, channels, *sides = graph.tensors[op.writes[0].tensor].shape
+            blocks = channels * (part_of(op.reads[1], parts) if len(op.reads) > 1 else 1.0)
+            if sides:
+                stretch = max(1.0, _PIXELS_OF_THREADS / math.prod(sides))
     reads, writes = bytes_of(graph, op.reads, parts), bytes_of(graph, op.writes, parts)
     if KINDS[op.kind] == "copy":
         # If only a part of an axis is taken, only this part is read.
@@ -403,7 +404,7 @@ def _passes(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[
     found: list[Kernel] = (
         [Pass(kind, size * passes * writes + mask, launches, blocks)] if passes else []
     )
-    if op.kind == "layer_norm":
+    if op.kind == "layer_norm" and len(op.reads) > 1:
         # The gradients of the weights are sums over all rows.
         width = graph.tensors[op.reads[1].tensor].elements * part_of(op.reads[1], parts)
         itemsize = graph.tensors[op.writes[0].tensor].itemsize
