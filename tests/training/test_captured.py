@@ -94,6 +94,11 @@ def test_its_record_is_forecast_on_a_platform_by_its_own_network(folder, tmp_pat
     found = json.loads(joulecast("forecast", *words, "--json"))
     (forecast,) = found["forecasts"]
     assert forecast["rests_on"].startswith(f"{records}/tagger-n1-r1/network.json at bf16 on 2 x")
+    # Two backward passes a step, as in the record.
+    assert "micro=2" in forecast["rests_on"]
+    words += ["--batch", "17"]
+    (odd,) = json.loads(joulecast("forecast", *words, "--gpus", "1", "--json"))["forecasts"]
+    assert "micro" not in odd["rests_on"]
 
 
 def test_its_record_says_which_gpus_it_ran_on(folder, tmp_path):
