@@ -147,6 +147,12 @@ def test_its_record_calibrates_a_plan_if_it_ran_on_gpus(folder, monkeypatch):
     assert all(row["is_calibrated"] and row["time_low_s"] < row["time_high_s"] for row in rows)
     assert record in plan["rests_on"]
     assert {row["precision"] for row in rows} == {"amp"}
+    # Its precision is the default, with and without its steps.
+    words = ["simulate", "--network", "tagger", "--platform", "h100-sxm", *setting, "--json"]
+    for more in ([], ["--calibrate", record]):
+        assert json.loads(joulecast(*words, *more))["precision"] == "amp"
+    words = ["search", "--network", "tagger", "--platform", "h100-sxm", "--devices", "2", "--json"]
+    assert json.loads(joulecast(*words))["precision"] == "amp"
     # As if its weights were bf16, too.
     info["observed_step"]["weights"] = "bfloat16"
     path.write_text(json.dumps(info))
