@@ -94,6 +94,11 @@ def test_its_record_is_forecast_on_a_platform_by_its_own_network(folder, tmp_pat
     found = json.loads(joulecast("forecast", *words, "--json"))
     (forecast,) = found["forecasts"]
     assert forecast["rests_on"].startswith(f"{records}/tagger-n1-r1/network.json at bf16 on 2 x")
+    # Two backward passes a step, as in the record.
+    assert "micro=2" in forecast["rests_on"]
+    words += ["--batch", "17"]
+    (odd,) = json.loads(joulecast("forecast", *words, "--gpus", "1", "--json"))["forecasts"]
+    assert "micro" not in odd["rests_on"]
 
 
 def test_its_record_says_which_gpus_it_ran_on(folder, tmp_path):
@@ -142,6 +147,12 @@ def test_its_record_calibrates_a_plan_if_it_ran_on_gpus(folder, monkeypatch):
     assert all(row["is_calibrated"] and row["time_low_s"] < row["time_high_s"] for row in rows)
     assert record in plan["rests_on"]
     assert {row["precision"] for row in rows} == {"amp"}
+    # Its precision is the default, with and without its steps.
+    words = ["simulate", "--network", "tagger", "--platform", "h100-sxm", *setting, "--json"]
+    for more in ([], ["--calibrate", record]):
+        assert json.loads(joulecast(*words, *more))["precision"] == "amp"
+    words = ["search", "--network", "tagger", "--platform", "h100-sxm", "--devices", "2", "--json"]
+    assert json.loads(joulecast(*words))["precision"] == "amp"
     # As if its weights were bf16, too.
     info["observed_step"]["weights"] = "bfloat16"
     path.write_text(json.dumps(info))

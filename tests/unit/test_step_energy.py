@@ -98,6 +98,13 @@ def test_where_no_run_was_metered_the_joules_are_of_described_nodes_and_say_why(
     assert result["energy_source"] == "simulated, described powers"
 
 
+def test_gpus_of_a_described_node_that_are_not_in_use_are_said():
+    """One of a node's eight, all eight, and a node with one."""
+    platforms = (("h200-sxm", "dp=1"), ("h200-sxm", "dp=8"), ("h200-sxm:gpus=1", "dp=1"))
+    said = ["not in use" in step(*each)["energy_rests_on"] for each in platforms]
+    assert said == [True, False, False]
+
+
 def test_a_described_node_draws_what_the_known_nodes_of_h100_draw():
     """Of 8 H200, which have the same power limit and which nobody metered."""
     metered, described = step("h100-sxm"), step("h200-sxm")

@@ -291,6 +291,7 @@ def _described_energy(simulation: Simulation, why: str) -> StepEnergy | None:
     each_w = share * busy_w + (1 - share) * power.awake_w
     gpus_w, rest_w, idle_w = devices * each_w, *_rest_of_nodes(platform, devices, power)
     watts = gpus_w + idle_w + rest_w
+    unused = f"; {idle_w:,.0f} W are of GPUs that are not in use" if idle_w else ""
     energy = StepEnergy(
         watts * simulation.step_s,
         "described",
@@ -299,7 +300,7 @@ def _described_energy(simulation: Simulation, why: str) -> StepEnergy | None:
         rests_on=f"watts from the GPU's description: {busy_w:,.0f} W computing at "
         f"{clock * power.boost_mhz:,.0f} MHz, {power.awake_w:,.0f} W awake; the step computes "
         f"{100 * share:.0f} % of its time; the rest of a node is taken as {REST_SHARE:g} of the power limits "
-        f"of its GPUs ({rest_w:,.0f} W of {watts:,.0f}), as two node types of 8 H100 say; {why}",
+        f"of its GPUs ({rest_w:,.0f} W of {watts:,.0f}), as two node types of 8 H100 say{unused}; {why}",
     )
     up = min(POWER_WIDTH, math.log(power.limit_w / each_w))
     less = math.hypot(gpus_w * -math.expm1(-POWER_WIDTH), rest_w * -math.expm1(-REST_WIDTH))

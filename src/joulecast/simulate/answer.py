@@ -19,7 +19,7 @@ from joulecast.graphs.precision import TrainingSetup, training_of
 from joulecast.runs.platforms import Platform, gpu_in, simulated_platform
 from joulecast.simulate.correction import Corrected
 from joulecast.simulate.cost_cache import cached
-from joulecast.simulate.measured_step import corrected, read_steps
+from joulecast.simulate.measured_step import corrected, read_steps, usual_precisions
 from joulecast.simulate.network_calibration import calibrated, read_calibration
 from joulecast.simulate.proteus import proteus_costs
 from joulecast.simulate.request import (
@@ -32,6 +32,11 @@ from joulecast.simulate.simulate import Assumptions, Simulation, simulate
 from joulecast.simulate.strategy import parse_strategy
 from joulecast.simulate.strategy_search import Ranking, Value, search
 from joulecast.simulate.topology import with_links
+
+
+def precision_asked(request: OnSimulator) -> str:
+    """The precision of a request. If it has none: that of what was measured, otherwise fp32."""
+    return request.precision or usual_precisions(request.network, request.calibrate, "fp32")[0]
 
 
 def simulate_request(request: SimulateRequest) -> Simulation:
@@ -80,18 +85,17 @@ def _asked(
     request: OnSimulator, mode: Literal["default", "proteus"] = "default"
 ) -> tuple[OpGraph, TrainingSetup, Platform, Costs]:
     """Network, training, platform and costs of a request."""
+    precision = precision_asked(request)
     platform, costs = platform_and_costs(
         request.platform,
-        request.precision,
+        precision,
         links=request.links,
         calibration=request.calibration,
         database=request.database,
         measured_steps=request.calibrate,
         mode=mode,
     )
-    training = training_of(
-        request.precision, request.optimizer, request.inference, request.gradients
-    )
+    training = training_of(precision, request.optimizer, request.inference, request.gradients)
     graph = network_for(request.network, training, request.attention)
     return graph, training, platform, costs
 

@@ -115,6 +115,14 @@ def precision_of_training(network: str) -> str | None:
     return precision_of(read_info(file.parent))
 
 
+def usual_precisions(network: str, calibrate: Path | None, otherwise: str) -> list[str]:
+    """The precisions to simulate if none is asked for: those of the measured steps, or of the training that
+    the network was captured from, or another one."""
+    if calibrate is not None:
+        return list(dict.fromkeys(step.precision for step in read_steps(calibrate)))
+    return [precision_of_training(network) or otherwise]
+
+
 _IMAGES = {"image_size": 224, "patch_size": 16, "classes": 1000}
 """Sizes of the shipped graphs of torchvision's networks. (Inception's images are larger.)"""
 

@@ -81,10 +81,12 @@ class OnSimulator(SimulatedTraining):
         "hf:config.json (of the Hugging Face hub), or a JSON file of `capture`."
     )
     platform: Name = Field(description="A platform by name, or a FILE.yaml.")
-    precision: PeakPrecision = Field(
-        default="fp32",
+    precision: PeakPrecision | None = Field(
+        default=None,
         description="Precision. Plain PyTorch: fp32, tf32, amp (torch.autocast) or bf16-true (weights at "
-        "bf16, too). Frameworks such as Megatron: bf16, fp16, or fp8, mxfp8, nvfp4 for the matrix products.",
+        "bf16, too). Frameworks such as Megatron: bf16, fp16, or fp8, mxfp8, nvfp4 for the matrix products. "
+        "By default that of the measured steps, or of the training that the network was captured from, "
+        "otherwise fp32.",
     )
     links: Rates = Field(
         default={},

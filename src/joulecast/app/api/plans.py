@@ -70,20 +70,20 @@ def search(request: SearchRequest) -> dict[str, Any]:
     """
     from joulecast.report.advice.choice import check_objective
     from joulecast.report.advice.simulated import ranked, rising_value
-    from joulecast.simulate.answer import search_request
+    from joulecast.simulate.answer import precision_asked, search_request
 
     objective, top, paid = request.objective, request.top, prices_of(request)
     check_objective(objective, paid)
     with naming(*_files(request)):
+        precision = precision_asked(request)
         ranking = search_request(
-            request,
-            lambda on: rising_value(objective, paid, on, request.precision, request.devices),
+            request, lambda on: rising_value(objective, paid, on, precision, request.devices)
         )
         rows = ranked(ranking.feasible, objective, paid)
     beaten = {row["strategy"]: row["step_s"] for row in rows[top:]}
     return {
         "objective": objective,
-        "precision": request.precision,
+        "precision": precision,
         "prices": paid.as_json(),
         "feasible": rows[:top],
         "beaten": ranking.beaten | beaten,

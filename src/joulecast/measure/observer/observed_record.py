@@ -28,6 +28,10 @@ _NO_STAGES = pd.DataFrame(columns=list(STAGE_COLUMNS)).astype({"rank": int, "ste
 _FEWEST_STEPS = 3
 """Steps that a process must make before its first one is left out as a warm-up."""
 
+_WARM_UP, _WARM_UP_S = 5.0, 0.2
+"""A step behind the first is a warm-up, too, if it lasts more than so many times as long as the median, and
+so many seconds longer: torch.compile may compile again in the second step. Less is noise of short steps."""
+
 
 @dataclass(frozen=True)
 class Host:
@@ -88,13 +92,36 @@ def steps_made(ranks: Sequence[Rank], until_s: float) -> int:
     return min(int(ended.sum()) for ended in by_then) or min(len(ended) for ended in by_then)
 
 
+def _warm_up(ranks: Sequence[Rank], made: int) -> int:
+    """Number of steps at the beginning that do not count: the first, and those behind it that last much
+    longer than a usual step. A step ends when the last rank has ended it. At least half of them count."""
+    if made < _FEWEST_STEPS:
+        return 0
+    ends = [rank.host.sampled.clock(rank.steps.ends[:made]) for rank in ranks]
+    lasting = np.diff(np.max(ends, axis=0))
+    usual_s, first = float(np.median(lasting)), 1
+    longest_s = max(_WARM_UP * usual_s, usual_s + _WARM_UP_S)
+    while first < made // 2 and lasting[first - 1] > longest_s:
+        first += 1
+    return first
+
+
 def _window(
-    ranks: Sequence[Rank], asked: ObservedTraining, until_s: float, left_out: list[str]
+    ranks: Sequence[Rank],
+    asked: ObservedTraining,
+    until_s: float,
+    left_out: list[str],
+    remarks: list[str],
 ) -> tuple[int, int]:
     """First and last step that count. If the run does not have the steps that were asked for, fits leave
     it out."""
     made = steps_made(ranks, until_s)
-    usual = (1 if made >= _FEWEST_STEPS else 0), made - 1
+    usual = _warm_up(ranks, made), made - 1
+    if usual[0] > 1 and asked.steps is None:
+        remarks.append(
+            f"the first {usual[0]} steps do not count: those behind the very first last more than "
+            f"{_WARM_UP:g} times as long as usual, as when torch compiles"
+        )
     if asked.steps is None or asked.steps[1] < made:
         return asked.steps or usual
     left_out.append(
@@ -310,7 +337,7 @@ def observed_record(
     steps, start_s, stop_s = 0, *span
     left_out = list(faults)
     if ranks:
-        first, last = _window(ranks, asked, until_s, left_out)
+        first, last = _window(ranks, asked, until_s, left_out, remarks)
         start_s, stop_s = _edges(ranks, first, last)
         stages = _since(start_s, _stages(ranks, first, last))
         steps = last - first + 1

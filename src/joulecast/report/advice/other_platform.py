@@ -47,7 +47,7 @@ from joulecast.runs.scale import gpus_per_node, hosts_and_gpus
 from joulecast.simulate.answer import platform_and_costs
 from joulecast.simulate.cost_cache import CachedCosts, OpCache
 from joulecast.simulate.measured_step import precision_of
-from joulecast.simulate.simulate import Simulation
+from joulecast.simulate.simulate import Assumptions, Simulation, simulate
 from joulecast.simulate.strategy import text_of
 
 _USUAL_PRECISION = "bf16"
@@ -66,19 +66,35 @@ def _machine(platform: str, network: str, precision: str) -> Machine:
 
 
 def simulate_training(
-    network: str, platform: str, precision: str, devices: int, batch: int
+    network: str, platform: str, precision: str, devices: int, batch: int, passes: int = 1
 ) -> Simulation:
     """The step of the fastest strategy that fits in memory.
 
     Args:
         batch: samples in one step, of all devices together.
+        passes: backward passes in a step, each of as many samples: gradients add up. A batch that does not
+            divide into them has one.
 
     Raises:
         JoulecastError: there is no such network or platform, or no strategy fits.
     """
-    step = find_fastest(_machine(platform, network, precision), devices, batch)
+    machine = _machine(platform, network, precision)
+    passes = passes if batch % passes == 0 else 1
+    step = find_fastest(machine, devices, batch // passes)
     if isinstance(step, str):
         raise JoulecastError(f"{network} on {devices} x {platform}, batch {batch:,}: {step}")
+    if passes == 1:
+        return step
+    each = step.strategy
+    strategy = each.model_copy(update={"micro_batches": passes * each.micro_batches})
+    assumed = Assumptions(training=machine.training)
+    replica = batch // each.replicas
+    step = simulate(machine.graph, machine.platform, strategy, replica, machine.known, assumed)
+    if step.out_of_memory:
+        raise JoulecastError(
+            f"{network} on {devices} x {platform}, batch {batch:,} in {passes} backward passes: no strategy "
+            "that was tried fits in memory"
+        )
     return step
 
 
@@ -91,12 +107,14 @@ class _Known:
         network: the network whose op graph is simulated.
         platform: the platform on which the records ran, by its name in the simulator.
         ran_at: the precision of the records.
+        passes: backward passes in a step of the records.
     """
 
     runs: pd.DataFrame
     network: str
     platform: str
     ran_at: str
+    passes: int
 
     def factor(self, devices: int) -> tuple[float, str]:
         """The time of a step, divided by its simulated time, on the nearest recorded scale; and this
@@ -106,7 +124,9 @@ class _Known:
         batch, of = most_frequent(near["batch"]), int(near["devices"].max())
         near = near[(near["batch"] == batch) & (near["devices"] == of)]
         took_s = float((near["total_s"] / near["samples"]).mean()) * batch
-        simulated = simulate_training(self.network, self.platform, self.ran_at, of, int(batch))
+        simulated = simulate_training(
+            self.network, self.platform, self.ran_at, of, int(batch), self.passes
+        )
         factor = took_s / simulated.step_s
         # What an epoch has of samples is in the factor of a log that counts epochs.
         times = f"times {digits(factor)}" if near["work_unit"].iloc[0] == "samples" else "corrected"
@@ -145,7 +165,8 @@ def _known(runs: pd.DataFrame, asked: ForecastRequest) -> _Known:
     gpus = [hosts_and_gpus(row)[1] for row in runs.to_dict("records")]
     else_are = runs["nodes"] * each if first["kind"] == "imported" else runs["ranks"]
     devices = pd.Series(gpus, runs.index, dtype=float).fillna(else_are)
-    return _Known(runs.assign(devices=devices), network, platform, precision)
+    passes = info.observed_step.micro_batches if info.observed_step else 1
+    return _Known(runs.assign(devices=devices), network, platform, precision, passes)
 
 
 def _work(
@@ -172,7 +193,9 @@ def _row(
     work, spread, work_is = _work(everything, runs, asked, batch)
     factor, said = known.factor(devices)
     precision = asked.precision or known.ran_at
-    step = simulate_training(known.network, platform, precision, devices, round(batch))
+    step = simulate_training(
+        known.network, platform, precision, devices, round(batch), known.passes
+    )
     time_s = work / batch * step.step_s * factor
     half = math.hypot(judged_widths().of_platforms, spread)
     energy = simulation_energy(step)

@@ -29,7 +29,7 @@ from joulecast.simulate.answer import at_clock, platform_and_costs
 from joulecast.simulate.correction import Corrected
 from joulecast.simulate.cost_cache import CachedCosts, OpCache
 from joulecast.simulate.inferred_splits import sequence_length
-from joulecast.simulate.measured_step import precision_of_training, read_steps
+from joulecast.simulate.measured_step import usual_precisions
 from joulecast.simulate.simulate import Assumptions, Simulation, no_cycles, simulate
 from joulecast.simulate.strategy import text_of
 from joulecast.simulate.strategy_search import search
@@ -100,9 +100,7 @@ def _precisions(request: PlanRequest) -> list[str]:
     """The precisions to choose from."""
     if request.precision:
         return list(dict.fromkeys(request.precision))
-    if request.calibrate is not None:
-        return list(dict.fromkeys(step.precision for step in read_steps(request.calibrate)))
-    return [precision_of_training(request.network) or "bf16"]
+    return usual_precisions(request.network, request.calibrate, "bf16")
 
 
 def _machines(request: PlanRequest) -> tuple[list[Machine], list[Refused]]:
