@@ -45,6 +45,8 @@ from joulecast.measure.workloads.networks import build_empty
 
 _UNKNOWN_USE = (JoulecastError, ValueError, IndexError, AttributeError, TypeError)
 """What a known operator raises if it is used in an unknown way."""
+_NAMES_OF_LABELS = ("label", "labels")
+"""Arguments by which a network of the Hugging Face hub gets what its loss is taken of."""
 _LABEL_BYTES = 8  # torch's class labels and token ids are 64-bit
 
 SHIPPED_IMAGES: dict[str, int] = {
@@ -412,7 +414,7 @@ def capture(
 def capture_trained(
     module: nn.Module, inputs: Sequence[Any], named_inputs: Mapping[str, Any]
 ) -> OpGraph:
-    """The op graph of a module that is being trained.
+    """The op graph of a module that is being trained, without its labels if it can do without.
 
     Raises:
         JoulecastError: an error of :func:`capture`.
@@ -420,7 +422,13 @@ def capture_trained(
     for within in ("_orig_mod", "module"):
         # Take the module inside the wrappers of torch.compile and DistributedDataParallel.
         module = getattr(module, within, module)
-    return capture(module, inputs, type(module).__name__, named_inputs)
+    name = type(module).__name__
+    unlabelled = {key: each for key, each in named_inputs.items() if key not in _NAMES_OF_LABELS}
+    try:
+        return capture(module, inputs, name, unlabelled)
+    except JoulecastError:
+        # The decoder of a sequence-to-sequence network takes its inputs from the labels.
+        return capture(module, inputs, name, named_inputs)
 
 
 def capture_network(name: str, image_size: int, patch_size: int, classes: int) -> OpGraph:

@@ -230,8 +230,7 @@ class KernelCosts:
         moved = kernel.bytes / self.bytes_per_s
         if isinstance(kernel, Product):
             precision = self.precision
-            is_wide = kernel.itemsize == WIDE_BYTES > PRECISIONS[precision].tensor_bytes
-            if is_wide or (PRECISIONS[precision].autocast and kernel.itemsize == WIDE_BYTES):
+            if PRECISIONS[precision].plain and kernel.itemsize == WIDE_BYTES:
                 precision = "fp32"
                 held = self.clock * plateau(self.device, precision)
             engine = rates.products[engine_of(precision)]

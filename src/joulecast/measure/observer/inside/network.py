@@ -15,8 +15,6 @@ from weakref import ref
 from .marks import Marks
 from .wrapping import named_as
 
-_NAMES_OF_LABELS = ("label", "labels")
-"""Arguments by which a network of the Hugging Face hub gets what its loss is taken of."""
 _MOST_CALLS = 64
 """Calls that are remembered; those of the first step alone can be many."""
 
@@ -86,16 +84,8 @@ class Network:
             if not any(shares):
                 raise ValueError("no module that was called has the parameters that were updated")
             module, args, kwargs = known[shares.index(max(shares))]
-            unlabelled = {
-                name: value for name, value in kwargs.items() if name not in _NAMES_OF_LABELS
-            }
             package, _, function = self._capture.partition(":")
-            capture = getattr(import_module(package), function)
-            try:
-                graph = capture(module, args, unlabelled)
-            except Exception:
-                # The decoder of a sequence-to-sequence network may take its inputs from the labels.
-                graph = capture(module, args, kwargs)
+            graph = getattr(import_module(package), function)(module, args, kwargs)
             graph.write(Path(path))
         except Exception as error:
             self._marks.note(not_captured=f"{type(error).__name__}: {error}"[:1000])
