@@ -228,6 +228,30 @@ def test_columns_of_watts_are_nodes_or_the_supplies_of_one(tmp_path):
         assert found["nodes"] == nodes
 
 
+def test_several_meters_in_one_column_need_the_column_that_tells_them_apart(tmp_path):
+    rows = [
+        f"{ZERO_S + t},{gpu},{w / 2:.1f}"
+        for t, w in zip(SECONDS, load(SECONDS), strict=True)
+        for gpu in "ab"
+    ]
+    log = table(tmp_path / "log.csv", rows, "t,gpu,w")
+    assert "device=gpu" in refused("csv", log, tmp_path / "no", *MAP, *between())
+    imported("csv", log, tmp_path / "out", "--map", "time=t,watts=w,device=gpu", *between())
+    assert row(tmp_path / "out" / "net")["energy_j"] == pytest.approx(expected_j(), rel=0.01)
+
+
+def test_parts_of_a_node_need_not_draw_alike(tmp_path):
+    rows = [
+        f"{ZERO_S + t},{w:.1f},{w / 20:.2f}" for t, w in zip(SECONDS, load(SECONDS), strict=True)
+    ]
+    log = table(tmp_path / "log.csv", rows, "t,socket,memory")
+    mapped = ("--map", "time=t,watts=socket,watts=memory")
+    imported("csv", log, tmp_path / "out", *mapped, *between(), "--node", "n1")
+    found = row(tmp_path / "out" / "net")
+    assert found["energy_j"] == pytest.approx(1.05 * expected_j(), rel=0.01)
+    assert "marked" in refused("csv", log, tmp_path / "no", *mapped, *between())
+
+
 def test_watts_that_rise_in_a_saw_tooth_are_watts(tmp_path):
     rows = [f"{ZERO_S + t:.1f},{100 + 200 * (t % 50) / 49:.1f}" for t in SECONDS]
     log = table(tmp_path / "log.csv", rows)

@@ -78,7 +78,8 @@ def checked_meters(
     readings."""
     for meter in meters:
         _check_watts(meter, accelerators_per_node, run_s, findings)
-    _compare([meter for meter in meters if meter.is_of_node], findings)
+    # Parts of a node differ: a supply in reserve, memory beside processors.
+    _compare([meter for meter in meters if meter.is_of_node and meter.device is None], findings)
     found = [checked(meter, run_s, findings) for meter in meters]
     _mark_shared(meters, [meter.info for meter in found], findings)
     return found
@@ -117,7 +118,9 @@ def _check_watts(
         findings.leave_out("counter for watts", f"{meter.file}: its readings only {way}")
         return
     (least_w, most_w), of = _LOADED_PART_W, f"a {meter.covers}"
-    if meter.covers in (None, "node"):
+    if meter.is_of_node and meter.device is not None:
+        of, most_w = "a part of a node", _MOST_W
+    elif meter.covers in (None, "node"):
         of, least_w, most_w = "a node", _LEAST_NODE_W, _MOST_W
         if accelerators is not None and not meter.by_unit:
             least_w, most_w = (accelerators * watts for watts in _LOADED_ACCELERATOR_W)
@@ -169,7 +172,8 @@ def _compare(meters: Sequence[LoggedMeter], findings: Findings) -> None:
         if ratios.max() < 1 / _UNLIKE or ratios.min() > _UNLIKE:
             findings.leave_out(
                 "unlike the other nodes",
-                f"{file} reads {np.median(ratios):.2g} times what they do all along",
+                f"{file} reads {np.median(ratios):.2g} times what they do all along; if they are parts of "
+                "one node, say --node",
             )
 
 

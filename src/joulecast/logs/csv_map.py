@@ -6,6 +6,7 @@ each column is a node. If a node is named (by ``node=`` or by the user), the col
 such as its power supplies.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +68,7 @@ def read(file: Path, options: LogOptions) -> Log:
             # Of one node its supplies, say; else a node each.
             node, device = node or column, column if node else device
         origin = f"{file}, {column}" if several else str(file)
+        _require_one_meter(table, mapped["time"][0], columns, times.t_s)
         if what == "watts":
             _require_power(origin, values)
         node, covers = node or options.node_of(file), options.covers or "node"
@@ -78,6 +80,22 @@ def read(file: Path, options: LogOptions) -> Log:
     if not log.meters:
         raise JoulecastError(f"{file}: has a header and no reading")
     return log
+
+
+def _require_one_meter(table: LogTable, time: str, mapped: Sequence[str], t_s: Floats) -> None:
+    """Refuse a table with several meters if a column tells them apart that the map does not name: their mean
+    would count as one meter."""
+    _, counts = np.unique(t_s, return_counts=True)
+    each = int(np.median(counts)) if len(counts) else 1
+    for column in table.columns if each > 1 else ():
+        if column == time or column in mapped or table.columns.count(column) > 1:
+            continue
+        rows = table.rows([time, *mapped, column])
+        if rows[column].nunique() == each and not rows.duplicated().any():
+            raise JoulecastError(
+                f"{table.path}: has {each} readings at each time, one for each {column}; add "
+                f"device={column} to --map for parts of a node, or node={column} for nodes"
+            )
 
 
 def _require_power(origin: str, values: Floats) -> None:
