@@ -114,7 +114,9 @@ def catalogue() -> Catalogue:
     content = yaml.safe_load(text)
     gpus = {name: Gpu.model_validate(facts) for name, facts in content["gpus"].items()}
     aliases = {
-        plain_name(alias): name for name, gpu in gpus.items() for alias in (name, *gpu.aliases)
+        plain_name(alias): name
+        for name, gpu in gpus.items()
+        for alias in (name, gpu.title, *gpu.aliases)
     }
     return Catalogue(
         gpus,
@@ -141,6 +143,10 @@ def gpu_named(text: str) -> str | None:
     return catalogue().by_alias.get(plain_name(text))
 
 
+_VARIANTS = frozenset({"d", "laptop", "max", "mig", "mobile", "nvl", "super", "ti"})
+"""Words of a name that make another GPU of it, or a part of one: an RTX 4090 Laptop has other units."""
+
+
 def _words(text: str) -> frozenset[str]:
     """The words of a name; a size is one word (``80 GB`` -> ``80gb``)."""
     joined = re.sub(r"(\d)[\s_-]*gb\b", r"\1gb", plain_name(text))
@@ -151,21 +157,22 @@ def gpu_in(text: str) -> str | None:
     """The catalogue's name of the GPU in a longer name: ``8xSMC-H100-SXM-80GB`` -> ``h100-sxm``.
 
     If the longer name contains words of several GPUs, the GPU with the most words counts. ``None`` if there
-    is no GPU, or if two GPUs have equally many words.
+    is no GPU, if two GPUs have equally many words, or if the longer name says another variant of the GPU.
     """
     known = gpu_named(text)
     if known is not None:
         return known
     found = catalogue()
-    titled = [name for name, gpu in found.gpus.items() if plain_name(gpu.title) == plain_name(text)]
-    if titled:
-        return titled[0]
     words = _words(re.sub(r"^\d+x(?=[A-Za-z])", "", text))
     said = {alias: _words(alias) for alias in found.by_alias}
     met = {alias: len(parts) for alias, parts in said.items() if parts and parts <= words}
     most = max(met.values(), default=0)
     names = {found.by_alias[alias] for alias, count in met.items() if count == most}
-    return names.pop() if len(names) == 1 else None
+    if len(names) != 1:
+        return None
+    name = names.pop()
+    own = frozenset[str]().union(*(said[a] for a, of in found.by_alias.items() if of == name))
+    return None if words & _VARIANTS - own else name
 
 
 def same_hardware(one: str, other: str) -> bool:
