@@ -121,7 +121,7 @@ def test_search_ranks_what_fits() -> None:
 def test_the_work_that_is_simulated_is_said() -> None:
     asked = ["--network", "gpt3-6.7b", "--platform", "a100-80gb-sxm", "--precision", "bf16"]
     code, text = _run("simulate", *asked, "--strategy", "dp=2,tp=4,micro=512", "--batch", "1024")
-    work = "gpt3-6.7b on 8 devices of a100-80gb-sxm, bf16, optimizer momentum, sequences of 2,048"
+    work = "gpt3-6.7b on 8 devices of a100-80gb-sxm, bf16, optimizer adam, sequences of 2,048"
     assert code == 0 and f"{work}, batch 1,024 of a replica, 2,048 of all; dp=2,tp=4" in text
     assert re.search(r"^[\d.]+ s \([\d.]+ to [\d.]+ s\) a step, ", text, re.M)
     code, text = _run("search", *asked, "--devices", "8", "--global-batch", "2048", "--top", "1")

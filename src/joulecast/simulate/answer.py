@@ -19,7 +19,12 @@ from joulecast.graphs.precision import TrainingSetup, training_of
 from joulecast.runs.platforms import Platform, gpu_in, simulated_platform
 from joulecast.simulate.correction import Corrected
 from joulecast.simulate.cost_cache import cached
-from joulecast.simulate.measured_step import corrected, read_steps, usual_precisions
+from joulecast.simulate.measured_step import (
+    corrected,
+    read_steps,
+    usual_optimizer,
+    usual_precisions,
+)
 from joulecast.simulate.network_calibration import calibrated, read_calibration
 from joulecast.simulate.proteus import proteus_costs
 from joulecast.simulate.request import (
@@ -95,7 +100,8 @@ def _asked(
         measured_steps=request.calibrate,
         mode=mode,
     )
-    training = training_of(precision, request.optimizer, request.inference, request.gradients)
+    optimizer = request.optimizer or usual_optimizer(request.network)
+    training = training_of(precision, optimizer, request.inference, request.gradients)
     graph = network_for(request.network, training, request.attention)
     return graph, training, platform, costs
 

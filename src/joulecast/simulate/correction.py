@@ -130,7 +130,7 @@ class Corrected:
     costs: CachedCosts
     evidence: MeasuredSteps
     remark: str | None = None
-    """Remark for the user on the measured steps."""
+    """Names the measured steps, and the odd ones among them."""
     _known: dict[tuple[float, Setting], CachedCosts] = field(default_factory=dict, repr=False)
 
     def at(self, setting: Setting, passes: float) -> CachedCosts:

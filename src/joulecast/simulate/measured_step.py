@@ -29,7 +29,7 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs, Scaled
 from joulecast.graphs.network_graphs import names, network_file, network_for
 from joulecast.graphs.precision import TrainingSetup, training_of
-from joulecast.quantities import MOST_SAMPLES, counted, digits
+from joulecast.quantities import MOST_SAMPLES, counted, digits, listed
 from joulecast.runs.files.reading import read_yaml, validated
 from joulecast.runs.files.shipped import recorded_folder
 from joulecast.runs.folders import record_folders
@@ -107,12 +107,26 @@ def precision_of(info: RunInfo) -> str | None:
     return _PRECISIONS.get(str(seen.precision))
 
 
-def precision_of_training(network: str) -> str | None:
-    """The precision of the training on GPUs whose network was captured; ``None`` for other networks."""
+def _optimizer_of(info: RunInfo) -> str:
+    """The simulator's name of the optimizer of an observed training."""
+    seen = info.observed_step
+    is_sgd = seen is not None and "sgd" in (seen.optimizer or "").lower()
+    return "momentum" if is_sgd else "adam"
+
+
+def _training_of_network(network: str) -> RunInfo | None:
+    """The training that a network was captured from; ``None`` for other networks."""
     file = network_file(network)
     if file is None or not (file.parent / "run.json").is_file():
         return None
-    return precision_of(read_info(file.parent))
+    return read_info(file.parent)
+
+
+def usual_optimizer(network: str) -> str:
+    """The optimizer to simulate if none is asked for: that of the training that the network was captured
+    from, or adam."""
+    info = _training_of_network(network)
+    return "adam" if info is None else _optimizer_of(info)
 
 
 def usual_precisions(network: str, calibrate: Path | None, otherwise: str) -> list[str]:
@@ -120,7 +134,8 @@ def usual_precisions(network: str, calibrate: Path | None, otherwise: str) -> li
     the network was captured from, or another one."""
     if calibrate is not None:
         return list(dict.fromkeys(step.precision for step in read_steps(calibrate)))
-    return [precision_of_training(network) or otherwise]
+    info = _training_of_network(network)
+    return [(info and precision_of(info)) or otherwise]
 
 
 _IMAGES = {"image_size": 224, "patch_size": 16, "classes": 1000}
@@ -137,8 +152,8 @@ def _step_of(record: Path, info: RunInfo, step_s: float, batch: int) -> Measured
         return None
     if network.is_file() and seen is not None and (ranks == 1 or seen.wrapper == _REPLICAS):
         micro = f",micro={seen.micro_batches}" if seen.micro_batches > 1 else ""
-        strategy, adam = f"dp={ranks}{micro}", "adam" in (seen.optimizer or "").lower()
-        name, optimizer = str(network), "adam" if adam else "momentum"
+        name, strategy = str(network), f"dp={ranks}{micro}"
+        optimizer = _optimizer_of(info)
     elif (
         workload is not None
         and workload.network in names()
@@ -297,6 +312,13 @@ def odd_remark(steps: Sequence[MeasuredStep], simulations: Sequence[Simulation])
     return "; ".join(alone) or None
 
 
+def correction_remark(steps: Sequence[MeasuredStep], simulations: Sequence[Simulation]) -> str:
+    """A remark that names the measured steps, for they may be of other networks, and the odd ones."""
+    said = [f"{step.network} ({step.strategy}, batch {step.batch})" for step in steps]
+    which = f"corrected by {counted(len(steps), 'measured step')}: {listed(said, 3)}"
+    return "; ".join(filter(None, (which, odd_remark(steps, simulations))))
+
+
 def corrected(
     platform: Platform, costs: Costs, steps: Sequence[MeasuredStep]
 ) -> tuple[Platform, Corrected]:
@@ -321,4 +343,6 @@ def corrected(
         device = cluster.device.model_copy(update={"reserved_bytes": reserved})
         cluster = cluster.model_copy(update={"device": device})
         platform = platform.model_copy(update={"cluster": cluster})
-    return platform, Corrected(cached(costs), MeasuredSteps(errors), odd_remark(steps, found))
+    return platform, Corrected(
+        cached(costs), MeasuredSteps(errors), correction_remark(steps, found)
+    )

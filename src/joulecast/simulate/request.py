@@ -53,8 +53,10 @@ BATCH_PER_DEVICE = 32
 class SimulatedTraining(Request):
     """How a simulated training computes, and what was measured on its platform."""
 
-    optimizer: Literal["none", "sgd", "momentum", "adam"] = Field(
-        default="momentum", description="Optimizer."
+    optimizer: Literal["none", "sgd", "momentum", "adam"] | None = Field(
+        default=None,
+        description="Optimizer. By default that of the training that the network was captured from, "
+        "otherwise adam.",
     )
     attention: Literal["eager", "fused", "cudnn"] | None = Field(
         default=None,

@@ -47,7 +47,7 @@ def _print_remark(result: dict[str, Any]) -> None:
 
 _BASIS = {
     "description": "the GPU's description and kernels of other GPUs",
-    "calibrated": "a step measured there",
+    "calibrated": "kernels corrected by measured steps",
 }
 
 

@@ -29,7 +29,7 @@ from joulecast.simulate.answer import at_clock, platform_and_costs
 from joulecast.simulate.correction import Corrected
 from joulecast.simulate.cost_cache import CachedCosts, OpCache
 from joulecast.simulate.inferred_splits import sequence_length
-from joulecast.simulate.measured_step import usual_precisions
+from joulecast.simulate.measured_step import usual_optimizer, usual_precisions
 from joulecast.simulate.simulate import Assumptions, Simulation, no_cycles, simulate
 from joulecast.simulate.strategy import text_of
 from joulecast.simulate.strategy_search import search
@@ -107,8 +107,9 @@ def _machines(request: PlanRequest) -> tuple[list[Machine], list[Refused]]:
     """The platforms at the precisions that they have, and the precisions that they lack."""
     found, refused = [], []
     precisions = _precisions(request)
+    optimizer = request.optimizer or usual_optimizer(request.network)
     for precision in precisions:
-        training = training_of(precision, request.optimizer, False, request.gradients)
+        training = training_of(precision, optimizer, False, request.gradients)
         graph = network_for(request.network, training, request.attention)
         op_cache = OpCache()
         for name in dict.fromkeys(request.platform):

@@ -1,7 +1,7 @@
 """Requests for advice: which setting to choose for a training, within limits."""
 
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -134,9 +134,6 @@ class PlanRequest(SimulatedTraining, WithPrices, Limit):
         min_length=1,
         description="Precisions to choose from, as bf16,fp8. By default that of the measured steps, or "
         "of the training that the network was captured from, otherwise bf16.",
-    )
-    optimizer: Literal["none", "sgd", "momentum", "adam"] = Field(
-        default="adam", description="Optimizer."
     )
     power_limits: Percents = Field(
         default=(100, 85, 70),
