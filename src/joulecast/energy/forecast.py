@@ -87,7 +87,7 @@ def texts_of(notes: Iterable[Note]) -> list[str]:
 _AMOUNTS = [name for name in ANSWER if name != "work"]
 _BASIS = [
     *("basis", "runs", "runs_with_energy", "width_is_assumed"),
-    *("fitted_time_s", "fitted_energy_j", "energy_source"),
+    *("fitted_time_s", "fitted_energy_j", "energy_source", "energy_covers"),
 ]
 
 COLUMNS = [*_SETTING, *_AMOUNTS, *_BASIS, "extrapolation", "rests_on"]

@@ -13,7 +13,7 @@ import pandas as pd
 
 from joulecast.energy.intervals import REPEATS, per_work, spreads_on
 from joulecast.energy.prices import at_wall
-from joulecast.quantities import consumptions, counted, digits, listed, percent, times
+from joulecast.quantities import consumptions, counted, digits, is_number, listed, percent, times
 from joulecast.runs.record import read_info
 from joulecast.runs.scale import hosts_and_gpus, is_observed, scale_in_words
 
@@ -80,7 +80,7 @@ def put_in_measured(
         ``predicted`` with additional columns: ``basis`` (``measured`` or ``fitted``), ``runs`` and
         ``runs_with_energy`` (their numbers for exactly this setting), ``width_is_assumed`` (no repeats show
         how runs differ), ``fitted_time_s`` and ``fitted_energy_j`` (the answer of the model), and
-        ``energy_source``.
+        ``energy_source`` and ``energy_covers`` (the parts of nodes that had meters).
     """
     spreads = spreads_on(fitted, of_workload)
     rows = []
@@ -112,18 +112,20 @@ def put_in_measured(
                 "width_is_assumed": any(
                     counts[name] and spread.is_assumed for name, spread in spreads.items()
                 ),
-                "energy_source": None
-                if math.isnan(row["energy_j"])
-                else _sources(own if counts["energy_j"] else fitted),
+                **_origin(
+                    (own if counts["energy_j"] else fitted)
+                    if is_number(row["energy_j"])
+                    else fitted.iloc[:0]
+                ),
             }
         )
     return pd.DataFrame(rows, index=predicted.index)
 
 
-def _sources(runs: pd.DataFrame) -> str | None:
-    """What the energies of some runs are."""
-    known = runs.loc[runs["energy_j"].notna(), "energy_source"]
-    return ", ".join(sorted(known.dropna().unique())) or None
+def _origin(runs: pd.DataFrame) -> dict[str, str | None]:
+    """What the energies of some runs are, and which parts of nodes they cover."""
+    known = runs.loc[runs["energy_j"].notna()].reindex(columns=["energy_source", "energy_covers"])
+    return {name: ", ".join(sorted(known[name].dropna().unique())) or None for name in known}
 
 
 def differences(rows: pd.DataFrame) -> list[str]:

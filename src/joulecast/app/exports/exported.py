@@ -31,7 +31,7 @@ _RUN = {
     "samples": ("samples", "Samples that the run trained on."),
 }
 _FORECAST = {
-    "energy_joules": ("energy", "j", 1.0, "Energy of the training at the nodes."),
+    "energy_joules": ("energy", "j", 1.0, "Energy of the metered parts of the nodes."),
     "energy_kilowatthours": ("energy", "kwh", 1.0, "Energy of the training at the building."),
     "time_seconds": ("time", "s", 1.0, "Time of the training."),
     "cost": ("cost", "", 1.0, "Money, in the currency of the prices."),
@@ -49,6 +49,7 @@ _FORECAST_LABELS = (
     "work",
     "work_unit",
     "basis",
+    "energy_covers",
 )
 
 
@@ -177,6 +178,7 @@ class _Scale(BaseModel):
     work_unit: str | None = None
     basis: str | None = None
     energy_source: str | None
+    energy_covers: str | None = None
 
 
 _FIGURES: dict[str, Any] = {
