@@ -14,7 +14,7 @@ from joulecast.energy.prices import Prices, at_wall
 from joulecast.energy.strategy_energy import energy_of_steps, node_count
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs
-from joulecast.graphs.network_graphs import network_for
+from joulecast.graphs.network_graphs import network_file, network_for
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.graphs.precision import TrainingSetup, training_of
 from joulecast.quantities import counted, steady
@@ -100,7 +100,9 @@ def _precisions(request: PlanRequest) -> list[str]:
     """The precisions to choose from."""
     if request.precision:
         return list(dict.fromkeys(request.precision))
-    return usual_precisions(request.network, request.calibrate, "bf16")
+    # A captured network is somebody's code in plain PyTorch.
+    own_code = network_file(request.network) is not None
+    return usual_precisions(request.network, request.calibrate, "amp" if own_code else "bf16")
 
 
 def _machines(request: PlanRequest) -> tuple[list[Machine], list[Refused]]:

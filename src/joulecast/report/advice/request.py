@@ -133,7 +133,7 @@ class PlanRequest(SimulatedTraining, WithPrices, Limit):
         default=(),
         min_length=1,
         description="Precisions to choose from, as bf16,fp8. By default that of the measured steps, or "
-        "of the training that the network was captured from, otherwise bf16.",
+        "of the training that the network was captured from; otherwise amp for captured networks, and bf16.",
     )
     power_limits: Percents = Field(
         default=(100, 85, 70),
