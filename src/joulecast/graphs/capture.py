@@ -37,7 +37,7 @@ from joulecast.graphs.capture_builder import (
     constants,
     is_constant,
 )
-from joulecast.graphs.opgraph import OpGraph, checked
+from joulecast.graphs.opgraph import OpGraph, Role, checked
 from joulecast.graphs.precision import CAPTURED_BYTES
 from joulecast.graphs.views import View, units
 from joulecast.measure.workloads.gpt import GPTSize, build_gpt
@@ -198,6 +198,12 @@ def _parameter_names(module: nn.Module) -> dict[str, str]:
     return {name: first.setdefault(id(tensor), name) for name, tensor in both}
 
 
+def _role_of(module: nn.Module, parameter: str | None) -> Role:
+    if parameter is None:
+        return "buffer"
+    return "parameter" if module.get_parameter(parameter).requires_grad else "frozen"
+
+
 def _place_tensors(
     program: ExportedProgram, module: nn.Module, builder: Builder
 ) -> dict[torch.fx.Node, View]:
@@ -218,7 +224,7 @@ def _place_tensors(
             name = names.get(found or buffer, found or buffer)
             if name not in declared:
                 declared[name] = builder.add_tensor(
-                    name, value.shape, _itemsize(value), "parameter" if found else "buffer"
+                    name, value.shape, _itemsize(value), _role_of(module, found)
                 )
             views[node] = declared[name]
         elif isinstance(value, torch.Tensor):
@@ -372,7 +378,7 @@ class Capture:
         tensors = {
             name: tensor
             for name, tensor in builder.tensors.items()
-            if name in used or tensor.role == "parameter"
+            if name in used or tensor.is_weight
         }
         graph = OpGraph(self.name, tuple(builder.ops), tensors, TRACED_BATCH)
         return checked(graph.with_batch(1))

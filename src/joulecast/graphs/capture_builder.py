@@ -207,7 +207,7 @@ class Call:
         tensors = self.builder.tensors
         # An op at fp32 has all its operands at fp32. A module at 32 bits does not show it otherwise: there,
         # a conversion to fp32 changes nothing.
-        known = [v.wide for v, _ in reads if tensors[v.tensor].role in ("activation", "parameter")]
+        known = [v.wide for v, _ in reads if tensors[v.tensor].role not in ("input", "buffer")]
         wide = bool(known) and all(known) if self.wide is None else self.wide
         if wide:
             attributes["wide"] = True

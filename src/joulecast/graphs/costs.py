@@ -69,7 +69,7 @@ def _matmul_work(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> 
     if direction == "forward":
         return OpWork(flops, touched)
     # There is one product for each gradient: of the weights, and of each activation. Data have no gradient.
-    roles = [graph.tensors[a.tensor].role for a in op.reads]
+    roles = [graph.tensors[a.tensor].role for a in op.reads if has_gradient(graph, a)]
     products = ("parameter" in roles) + roles.count("activation")
     return OpWork(products * flops, products * touched)
 
@@ -240,12 +240,16 @@ _NOTHING = frozenset(
     ("add", "avg_pool", "timed", "scale", "mask", "rotary", "dropout", "cross_entropy")
 )
 """Kinds whose gradients need no tensor of the forward pass, or only what is kept in addition."""
+_FACTORS = frozenset(("multiply", "linear", "matmul", "conv2d"))
+"""Kinds that multiply their operands. A bias, the third one, is no factor."""
 _OUTPUT = frozenset(("relu", "tanh", "softmax"))
 """Kinds whose gradients follow from their output."""
 
 
 def kept_for_backward(graph: OpGraph, op: Op) -> list[Access]:
     """Activations that the backward op reads."""
+    if not any(has_gradient(graph, access) for access in op.reads):
+        return []
     if op.kind == "cross_entropy" and op.attributes.get("fused"):
         return [op.reads[0]]
     if op.kind in _NOTHING or KINDS[op.kind] in ("copy", "lookup") or op.attributes.get("sums"):
@@ -263,12 +267,18 @@ def kept_for_backward(graph: OpGraph, op: Op) -> list[Access]:
     ]
     if op.kind == "attention":
         return [*reads, *op.writes]
-    if op.kind == "multiply" and len(op.reads) > 1:
-        # A factor is needed for the gradients of the other factors, if they have gradients.
-        factors = [a for a in reads if any(has_gradient(graph, b) for b in op.reads if b is not a)]
+    if op.kind in _FACTORS and len(op.reads) > 1:
         # The output of an op that runs inside this kernel is computed again.
-        return [a for a in factors if not _in_next(graph, a)]
+        return [a for a in reads if _needs(graph, op, a) and not _in_next(graph, a)]
     return reads
+
+
+def _needs(graph: OpGraph, op: Op, access: Access) -> bool:
+    """Whether a gradient of an op needs this operand. Of a product, it is the gradient of another factor."""
+    if op.kind not in _FACTORS:
+        return True
+    factors = op.reads if op.kind == "multiply" else op.reads[:2]
+    return any(has_gradient(graph, other) for other in factors if other is not access)
 
 
 def _in_next(graph: OpGraph, access: Access) -> bool:
@@ -277,8 +287,8 @@ def _in_next(graph: OpGraph, access: Access) -> bool:
 
 
 def has_gradient(graph: OpGraph, access: Access) -> bool:
-    """Whether a tensor that an op reads has a gradient. Inputs of the network and buffers have none."""
-    return graph.tensors[access.tensor].role in ("activation", "parameter")
+    """Whether a tensor that an op reads has a gradient: a trained weight, or what depends on one."""
+    return access.tensor in graph.trained
 
 
 @dataclass(frozen=True)
@@ -300,11 +310,16 @@ def extra_kept(graph: OpGraph, op: Op) -> list[ExtraBytes]:
     wider; a fused kernel keeps one logarithm a row. A product with narrow operands keeps its cast input,
     which counts for the first op that reads it.
     """
+    if not any(has_gradient(graph, access) for access in op.reads):
+        return []
     cast = [
         ExtraBytes(access, copy_bytes(graph, access))
         for access in cast_reads(graph, op)
         # An op whose gradient needs only its output keeps no input.
-        if op.kind not in _OUTPUT and casts_first(graph, op, access)
+        if op.kind not in _OUTPUT
+        and casts_first(graph, op, access)
+        # Autocast keeps its copies of trained weights in any case.
+        and (graph.tensors[access.tensor].role == "parameter" or _needs(graph, op, access))
     ]
     own = _own_extra(graph, op)
     return cast if own is None else [*cast, own]
@@ -316,7 +331,7 @@ def _own_extra(graph: OpGraph, op: Op) -> ExtraBytes | None:
     narrow = op.attributes.get("operand_bytes")
     if narrow is not None:
         read = op.reads[0]
-        first = graph.readers[read.tensor][0] is op
+        first = graph.readers[read.tensor][0] is op and _needs(graph, op, read)
         return ExtraBytes(read, narrow * graph.tensors[read.tensor].elements) if first else None
     if op.kind == "dropout":
         return ExtraBytes(written, elements)

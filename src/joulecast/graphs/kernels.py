@@ -303,7 +303,7 @@ def _products(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> lis
         found.append(replace(product, n=k / window, k=n * window))
     if has_gradient(graph, op.reads[1]):
         found.append(replace(product, m=k, k=m))
-    if len(op.reads) > 2:
+    if len(op.reads) > 2 and has_gradient(graph, op.reads[2]):
         # The gradient of a bias is the sum of the gradient of the output.
         summed = bytes_of(graph, op.writes, parts)
         found.append(
@@ -404,7 +404,7 @@ def _passes(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[
     found: list[Kernel] = (
         [Pass(kind, size * passes * writes + mask, launches, blocks)] if passes else []
     )
-    if op.kind == "layer_norm" and len(op.reads) > 1:
+    if op.kind == "layer_norm" and len(op.reads) > 1 and has_gradient(graph, op.reads[1]):
         # The gradients of the weights are sums over all rows.
         width = graph.tensors[op.reads[1].tensor].elements * part_of(op.reads[1], parts)
         itemsize = graph.tensors[op.writes[0].tensor].itemsize

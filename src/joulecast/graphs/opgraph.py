@@ -49,7 +49,7 @@ _MAX_ELEMENTS = 10**15
 _MAX_POINTS = 10**24
 """Most points of an op's iteration space: some 10^10 times as many as the largest known op has."""
 
-Role = Literal["input", "activation", "parameter", "buffer"]
+Role = Literal["input", "activation", "parameter", "frozen", "buffer"]
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,11 @@ class Tensor:
     def bytes(self) -> int:
         """Size in bytes."""
         return self.elements * self.itemsize
+
+    @property
+    def is_weight(self) -> bool:
+        """Whether it is a weight, trained or frozen."""
+        return self.role in ("parameter", "frozen")
 
 
 @dataclass(frozen=True)
@@ -179,8 +184,13 @@ class OpGraph:
 
     @property
     def parameters(self) -> tuple[Tensor, ...]:
-        """The tensors that are trained."""
+        """The weights that are trained."""
         return tuple(t for t in self.tensors.values() if t.role == "parameter")
+
+    @property
+    def weights(self) -> tuple[Tensor, ...]:
+        """All weights, also those that are frozen, as under LoRA."""
+        return tuple(t for t in self.tensors.values() if t.is_weight)
 
     @cached_property
     def trained(self) -> frozenset[str]:

@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from joulecast.graphs.costs import Cost, Direction
+from joulecast.graphs.costs import Cost, Direction, has_gradient
 from joulecast.graphs.opgraph import KINDS, Op, OpGraph
 from joulecast.graphs.precision import TrainingSetup
 from joulecast.simulate.cost_cache import CachedCosts
@@ -76,7 +76,7 @@ def _weights_share(graph: OpGraph, op: Op) -> float:
     """
     if op.kind == "timed":
         return float(op.attributes.get("weights_share", 0.0))
-    roles = {graph.tensors[access.tensor].role for access in op.reads}
+    roles = {graph.tensors[a.tensor].role for a in op.reads if has_gradient(graph, a)}
     if "parameter" not in roles:
         return 0.0
     if KINDS[op.kind] == "lookup" or "activation" not in roles:

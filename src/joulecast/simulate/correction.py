@@ -57,7 +57,7 @@ def step_setting(graph: OpGraph, strategy: Strategy, inference: bool) -> Setting
     work = sum(t.elements for t in graph.tensors.values() if t.role == "activation")
     sizes = [strategy.mesh.get(axis, 1) for axis in ("tensor", "pipeline")]
     counts = [
-        sum(tensor.elements for tensor in graph.parameters),
+        sum(tensor.elements for tensor in graph.weights),
         work / strategy.replicas,
         strategy.devices**_OF_DEVICES,
         *sizes,
@@ -189,7 +189,9 @@ def host_pace(
         return NO_WAIT
     seconds = np.zeros(3)
     for split, count in Counter(item.split for item in placed).items():
-        seconds += count * eager.pace_s(graph, split.op, split.parts, inference)
+        seconds += count * eager.pace_s(
+            graph, split.op, split.parts, inference or not split.has_backward
+        )
     busy_s, host_s, loaded_s = seconds.tolist()
     return HostPace(host_s / busy_s, loaded_s / busy_s) if busy_s else NO_WAIT
 

@@ -31,7 +31,8 @@ def signature_of(graph: OpGraph, op: Op) -> Signature:
         ends = bool(readers) and (readers[0] is op, readers[-1] is op)
         # If several ops need a weight at another size, one of them makes the cast.
         casts = access in cast and casts_first(graph, op, access)
-        return place, access.axes, tensor.shape, tensor.itemsize, tensor.role, ends, casts
+        kind = tensor.role, access.tensor in graph.trained
+        return place, access.axes, tensor.shape, tensor.itemsize, kind, ends, casts
 
     reads, writes = (tuple(map(described, accesses)) for accesses in (op.reads, op.writes))
     return op.kind, op.dims, reads, writes, repr(op.attributes)

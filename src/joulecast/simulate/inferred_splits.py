@@ -33,7 +33,7 @@ def _weight_axes(graph: OpGraph, op: Op) -> set[str]:
     return {
         axis
         for access in op.reads
-        if graph.tensors[access.tensor].role == "parameter"
+        if graph.tensors[access.tensor].is_weight
         for axis in access.axes
         if axis is not None
     }

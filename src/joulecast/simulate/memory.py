@@ -91,7 +91,7 @@ class _Stage:
                 self.keepers[access.tensor].append(place)
             for number, extra in enumerate(extra_kept(graph, op)):
                 name, tensor = _kept_by(op.name, number), extra.access.tensor
-                if graph.tensors[tensor].role == "parameter":
+                if graph.tensors[tensor].is_weight:
                     self.cached.add(name)
                 elif not keeps:
                     continue
@@ -337,10 +337,17 @@ def memory_of(
     keeps = not training.inference
     chunks = [_stage_peaks(graph, strategy, program, keeps, op_cache) for program in programs]
     weights = [weight for program in programs for weight in program.weights.values()]
+    frozen = {tensor.name for tensor in graph.weights if tensor.role == "frozen"}
+    trained = [
+        weight
+        for program in programs
+        for name, weight in program.weights.items()
+        if name not in frozen
+    ]
     # Shards and one whole block. If gradients are added up before they are scattered, all are whole.
-    gradients = sum(weight.bytes for weight in weights)
+    gradients = sum(weight.bytes for weight in trained)
     if strategy.micro_batches == 1 or strategy.scatter == "each":
-        gradients = sum(_kept(weight, 2) for weight in weights) + _largest_block(programs)
+        gradients = sum(_kept(weight, 2) for weight in trained) + _largest_block(programs, frozen)
     if strategy.devices == 1 and strategy.micro_batches == 1 and not training.precision.half:
         # Plain PyTorch on one GPU allocates its gradients in each step: ``zero_grad`` frees them. Wrappers
         # and frameworks keep buffers.
@@ -359,7 +366,7 @@ def memory_of(
         programs[0].stage,
         sum(_kept(weight, 3) for weight in weights) + _gathered(programs),
         training.gradient_bytes(gradients),
-        sum(training.state_bytes(_kept(weight, 1)) for weight in weights),
+        sum(training.state_bytes(_kept(weight, 1)) for weight in trained),
         activations_bytes=peak,
         at_op=where,
         communication_bytes=communicator_bytes * groups,
@@ -374,12 +381,17 @@ def least_state_bytes(graph: OpGraph, strategy: Strategy, training: TrainingSetu
     """
     mesh = strategy.mesh
     split = math.prod(mesh.get(axis, 1) for axis in ("pipeline", "tensor", "expert"))
-    whole = sum(tensor.bytes for tensor in graph.parameters) / split
+    whole, frozen = (
+        sum(tensor.bytes for tensor in graph.weights if (tensor.role == "frozen") == is_frozen)
+        / split
+        for is_frozen in (False, True)
+    )
     zero, shards = strategy.tree.zero or 0, mesh.get("data", 1)
     scattered = strategy.micro_batches == 1 or strategy.scatter == "each"
     kept = [whole / (shards if zero >= level else 1) for level in (1, 2, 3)]
     gradients = training.gradient_bytes(kept[1] if scattered else whole)
-    return kept[2] + gradients + training.state_bytes(kept[0])
+    held = frozen / (shards if zero >= 3 else 1)
+    return kept[2] + held + gradients + training.state_bytes(kept[0])
 
 
 def share_of_memory(memory: list[Memory], platform: Platform) -> float | None:

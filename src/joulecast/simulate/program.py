@@ -28,7 +28,7 @@ from joulecast.simulate.strategy import Strategy, joined, shards_state, size_alo
 
 
 class StageProgram:
-    """The phases of one stage, and the weights that it trains.
+    """The phases of one stage, and its weights.
 
     Phases are written only when they are asked for. A search looks at many strategies that do not fit in
     memory, and the memory is known without phases.
@@ -45,14 +45,14 @@ class StageProgram:
         return {
             access.tensor: self._builder.sharding(access, item)
             for item in reversed(self.items)
-            for access in self._builder.parameters(item)
+            for access in self._builder.weights_of(item)
         }
 
     def _sharded(self, zero: int) -> dict[str, dict[str, Sharding]]:
         """For each block, by name, the weights that are kept in shards at a level of ZeRO."""
         found: dict[str, dict[str, Sharding]] = {}
         for item in self.items:
-            for access in self._builder.parameters(item) if item.zero == zero else ():
+            for access in self._builder.weights_of(item) if item.zero == zero else ():
                 weight = self._builder.sharding(access, item)
                 if weight.axis:
                     found.setdefault(item.unit, {})[access.tensor] = weight
@@ -173,10 +173,10 @@ class ProgramBuilder:
             self._layouts[key] = layout_of(access, item.placement, self.mesh, absent)
         return self._layouts[key]
 
-    def parameters(self, item: PlacedOp) -> list[Access]:
+    def weights_of(self, item: PlacedOp) -> list[Access]:
         """The weights that an op reads."""
         tensors = self.graph.tensors
-        return [access for access in item.op.reads if tensors[access.tensor].role == "parameter"]
+        return [access for access in item.op.reads if tensors[access.tensor].is_weight]
 
     def sharding(self, access: Access, item: PlacedOp) -> Sharding:
         """How the training state of a weight is divided over the replicas that have copies of the weight."""
@@ -345,7 +345,9 @@ class ProgramBuilder:
 
     def _collect(self, item: PlacedOp, step: int, gradients: dict[str, WeightGradient]) -> None:
         """Note the gradients of the weights that a step completes."""
-        for access in self.parameters(item):
+        for access in self.weights_of(item):
+            if access.tensor not in self.graph.trained:
+                continue
             layout = self._layout(access, item, "partial")
             # A parameter that is added to a sum once (a bias) has a whole gradient on every part of the sum.
             axes = tuple(

@@ -56,7 +56,7 @@ def attention_cores(graph: OpGraph) -> dict[str, str]:
 
 def _belongs(graph: OpGraph, other: Op, op: Op) -> bool:
     """Whether a neighbour of an op in a core is in the core, too. A fused kernel is a core alone."""
-    parameters = {a.tensor for a in other.reads if graph.tensors[a.tensor].role == "parameter"}
+    parameters = {a.tensor for a in other.reads if graph.tensors[a.tensor].is_weight}
     return (
         op.kind != "attention"
         and other.kind in _CORE

@@ -178,7 +178,7 @@ class Simulation:
             "inference": self.training.inference,
             "sm_mhz": self.sm_mhz,
             "attention": attention_of(self.graph),
-            "parameters": sum(tensor.elements for tensor in self.graph.parameters),
+            "parameters": sum(tensor.elements for tensor in self.graph.weights),
             "step_s": self.step_s,
             "step_low_s": interval[0] if interval else None,
             "step_high_s": interval[1] if interval else None,
