@@ -66,6 +66,29 @@ def test_the_backward_has_the_products_and_tensors_of_torch(kind: str) -> None:
     assert sum(graph.tensors[name].bytes for name in ours) == pytest.approx(saved)
 
 
+class Teacher(nn.Module):
+    """A student that learns from a teacher whose code runs under no_grad."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared, self.teacher = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 10)
+        self.student = nn.Linear(WIDTH, 10)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        hidden = torch.relu(self.shared(rows))
+        with torch.no_grad():
+            share = torch.softmax(self.teacher(hidden), -1)
+        return self.student(hidden) * share
+
+
+def test_code_under_no_grad_is_captured_and_has_no_backward() -> None:
+    graph = capture(Teacher(), [torch.randn(2, WIDTH)], "teacher")
+    roles = {tensor.name.partition(".")[0]: tensor.role for tensor in graph.weights}
+    assert roles == {"shared": "parameter", "student": "parameter", "teacher": "frozen"}
+    backward = {op.module: graph.has_backward(op) for op in graph.ops if op.kind == "linear"}
+    assert backward == {"shared": True, "teacher": False, "student": True}
+
+
 @pytest.mark.parametrize("strategy", ["dp=1", "dp=4", "dp=4,zero=3", "dp=2,pp=2,micro=2"])
 def test_frozen_weights_take_memory_and_no_more(tmp_path: Path, strategy: str) -> None:
     found = {}

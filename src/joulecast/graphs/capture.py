@@ -18,9 +18,10 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import torch
@@ -244,7 +245,7 @@ def _arguments(node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> dict[st
     """The arguments of a node by name, with defaults. Tensors are views."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:
-        # The node is a block of code with its own settings, for example under no_grad.
+        # The node is a block of code with its own settings.
         given: dict[str, Any] = {str(place): value for place, value in enumerate(node.args)}
     else:
         given = {a.name: a.default_value for a in schema.arguments}
@@ -300,6 +301,9 @@ class Capture:
             self._values[node] = held[index] if isinstance(held, list) else held
             self.graph_ops[node.name] = self.graph_ops.get(source.name)
             return
+        if node.target is torch.ops.higher_order.wrap_with_set_grad_enabled:
+            self._add_block(node)
+            return
         results = node.meta.get("val")
         results = list(results) if isinstance(results, list | tuple) else [results]
         several = len(results) > 1 or isinstance(node.meta.get("val"), list | tuple)
@@ -338,6 +342,23 @@ class Capture:
             activation = self.builder.tensors[view.tensor].role == "activation"
             self.graph_ops[node.name] = view.tensor if activation else None
 
+    def _add_block(self, node: torch.fx.Node) -> None:
+        """Add the ops of a block of code under ``no_grad`` (or under ``enable_grad``)."""
+        enabled, getter, *operands = node.args
+        assert isinstance(getter, torch.fx.Node) and getter.graph.owning_module is not None
+        block = getter.graph.owning_module.get_submodule(str(getter.target))
+        assert isinstance(block, torch.fx.GraphModule)
+        known, places = len(self.builder.ops), block.graph.find_nodes(op="placeholder")
+        for place, operand in zip(places, operands, strict=True):
+            self._values[place] = self._values.get(cast("torch.fx.Node", operand))
+        for each in block.graph.nodes:
+            if each.op == "call_function":
+                self._add(each)
+        results = cast("Sequence[torch.fx.Node]", block.graph.output_node().args[0])
+        self._values[node] = [self._values.get(each) for each in results]
+        for op in self.builder.ops[known:] if not enabled else ():
+            op.attributes["no_grad"] = True
+
     def _result(self, call: Call, target: str, name: str) -> View | list[View]:
         """Add the ops of a call (a known or unknown operator, or a constant). Returns the views of its
         results."""
@@ -375,8 +396,12 @@ class Capture:
         """Check the graph, and return it for one sample."""
         builder = self.builder
         used = {access.tensor for op in builder.ops for access in (*op.reads, *op.writes)}
+        read = {a.tensor for op in builder.ops for a in op.reads if "no_grad" not in op.attributes}
         tensors = {
-            name: tensor
+            # What only code under no_grad reads is not trained.
+            name: replace(tensor, role="frozen")
+            if tensor.role == "parameter" and name in used - read
+            else tensor
             for name, tensor in builder.tensors.items()
             if name in used or tensor.is_weight
         }

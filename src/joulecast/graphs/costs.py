@@ -248,7 +248,7 @@ _OUTPUT = frozenset(("relu", "tanh", "softmax"))
 
 def kept_for_backward(graph: OpGraph, op: Op) -> list[Access]:
     """Activations that the backward op reads."""
-    if not any(has_gradient(graph, access) for access in op.reads):
+    if not graph.has_backward(op):
         return []
     if op.kind == "cross_entropy" and op.attributes.get("fused"):
         return [op.reads[0]]
@@ -310,7 +310,7 @@ def extra_kept(graph: OpGraph, op: Op) -> list[ExtraBytes]:
     wider; a fused kernel keeps one logarithm a row. A product with narrow operands keeps its cast input,
     which counts for the first op that reads it.
     """
-    if not any(has_gradient(graph, access) for access in op.reads):
+    if not graph.has_backward(op):
         return []
     cast = [
         ExtraBytes(access, copy_bytes(graph, access))

@@ -197,9 +197,13 @@ class OpGraph:
         """Tensors that have a gradient: parameters, and what depends on them."""
         found = {tensor.name for tensor in self.parameters}
         for op in self.ops:
-            if any(access.tensor in found for access in op.reads):
+            if not op.attributes.get("no_grad") and any(a.tensor in found for a in op.reads):
                 found |= {access.tensor for access in op.writes}
         return frozenset(found)
+
+    def has_backward(self, op: Op) -> bool:
+        """Whether an op has a backward: it reads something that has a gradient, outside of ``no_grad``."""
+        return any(a.tensor in self.trained for a in op.reads) and not op.attributes.get("no_grad")
 
     @cached_property
     def _other_batches(self) -> dict[int, "OpGraph"]:

@@ -90,7 +90,7 @@ def _splits_of(
     known: dict[Hashable, Split] = {}
     found = []
     for op, placement in zip(graph.ops, placements, strict=True):
-        has_backward = any(access.tensor in graph.trained for access in op.reads)
+        has_backward = graph.has_backward(op)
         key = numbers[op.name], has_backward, *placement.items()
         if key not in known:
             parts: dict[str, float] = defaultdict(lambda: 1)
