@@ -98,6 +98,19 @@ def _folded_attention(call: Call) -> Result:
     return views.reshape(made, call.shape)
 
 
+def _flash_attention(call: Call) -> Result:
+    """Attention by the package flash-attn, which has the heads behind the sequence."""
+    moved = {
+        name: views.transpose(call[own], 1, 2)
+        for name, own in (("query", "q"), ("key", "k"), ("value", "v"))
+    }
+    how = {"dropout_p": call["dropout_p"], "is_causal": call["causal"], "enable_gqa": True}
+    made = attention(replace(call, arguments=moved | how))
+    assert isinstance(made, View)
+    # The other results are for its own backward.
+    return [views.transpose(made, 1, 2)] * len(call.shapes)
+
+
 def batch_norm(call: Call) -> Result:
     """Batch norm. Its dims are the batch, ``channels`` (OTHER), ``h`` and ``w``. It reads running
     statistics."""
@@ -298,6 +311,7 @@ OPERATORS: dict[str, Callable[[Call], Result]] = {
     "baddbmm.default": baddbmm,
     "einsum.default": einsum,
     "scaled_dot_product_attention.default": attention,
+    "flash_attn._flash_attn_forward.default": _flash_attention,
     "batch_norm.default": batch_norm,
     "layer_norm.default": layer_norm,
     "softmax.int": softmax,

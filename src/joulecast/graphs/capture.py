@@ -112,20 +112,27 @@ def _without_autocast() -> Iterator[None]:
 
 
 @contextmanager
-def _without_cache(module: nn.Module) -> Iterator[None]:
-    """Let Hugging Face's models return no keys and values for the next token (``use_cache``).
+def _with_plain_settings(module: nn.Module) -> Iterator[None]:
+    """Let Hugging Face's models run code that an export can follow.
 
-    A training does not need them, and an export does not know their type.
+    They return no keys and values for the next token (``use_cache``), which a training does not need.
+    Attention of another package becomes torch's, which is the same op of the graph.
     """
-    configs: list[Any] = [getattr(part, "config", None) for part in module.modules()]
-    caching = [config for config in configs if getattr(config, "use_cache", None) is True]
-    for config in caching:
-        config.use_cache = False
+    changed: list[tuple[Any, str, Any]] = []
     try:
+        for part in module.modules():
+            config: Any = getattr(part, "config", None)
+            for name, usual, plain in (
+                ("use_cache", (None, False), False),
+                ("_attn_implementation", (None, "eager", "sdpa"), "sdpa"),
+            ):
+                if (own := getattr(config, name, None)) not in usual:
+                    changed.append((config, name, own))
+                    setattr(config, name, plain)
         yield
     finally:
-        for config in caching:
-            config.use_cache = True
+        for config, name, own in changed:
+            setattr(config, name, own)
 
 
 def _first_line(error: Exception) -> str:
@@ -145,7 +152,7 @@ def exported(
     training, before = module.training, ""
     module.train()
     try:
-        with _nothing_left_out(), _without_autocast(), _without_cache(module):
+        with _nothing_left_out(), _without_autocast(), _with_plain_settings(module):
             try:
                 with _as_in_training():
                     return export(module, tuple(inputs), dict(named_inputs), strict=False)
