@@ -27,6 +27,7 @@ from unittest.mock import patch
 import torch
 from torch import nn
 from torch.export import ExportedProgram, export
+from torch.utils._pytree import tree_map_only
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.aten import OPERATORS, cross_entropy
@@ -40,6 +41,7 @@ from joulecast.graphs.capture_builder import (
 )
 from joulecast.graphs.opgraph import OpGraph, Role, checked
 from joulecast.graphs.precision import CAPTURED_BYTES
+from joulecast.graphs.unsharded import is_sharded, unsharded
 from joulecast.graphs.views import View, units
 from joulecast.measure.workloads.gpt import GPTSize, build_gpt
 from joulecast.measure.workloads.networks import build_empty
@@ -454,12 +456,19 @@ def capture_trained(
 ) -> OpGraph:
     """The op graph of a module that is being trained, without its labels if it can do without.
 
+    Weights that are sharded over ranks are whole in the graph.
+
     Raises:
         JoulecastError: an error of :func:`capture`.
     """
-    for within in ("_orig_mod", "module"):
-        # Take the module inside the wrappers of torch.compile and DistributedDataParallel.
-        module = getattr(module, within, module)
+    # Take the module inside the wrappers of torch.compile and DistributedDataParallel.
+    module = getattr(module, "_orig_mod", module)
+    if is_sharded(module):
+        module = unsharded(module)
+        inputs, named_inputs = tree_map_only(
+            torch.Tensor, lambda each: each.to("meta"), (inputs, dict(named_inputs))
+        )
+    module = getattr(module, "module", module)
     name = type(module).__name__
     unlabelled = {key: each for key, each in named_inputs.items() if key not in _NAMES_OF_LABELS}
     try:
