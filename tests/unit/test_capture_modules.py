@@ -654,10 +654,51 @@ class Pair(nn.Module):
         return self.two(first - second)
 
 
+class Grid(nn.Module):
+    """Windows that are put back and cut again in another place, as MaxViT has them."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(HIDDEN, HIDDEN), nn.Linear(HIDDEN, 8)
+
+    def forward(self, x):
+        windows = self.one(x.view(x.shape[0], 4, 8, HIDDEN)).transpose(1, 2)
+        back = windows.reshape(x.shape[0], LENGTH, HIDDEN)
+        return self.two(back.view(x.shape[0], 4, 8, HIDDEN).transpose(1, 2))
+
+
+class Patches(nn.Module):
+    """Attention between the same pixels of all patches, which stand beside the samples, as in MobileViT."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.one = nn.Linear(HIDDEN, 3 * HIDDEN), nn.Linear(HIDDEN, HIDDEN)
+
+    def forward(self, x):
+        patches = x.reshape(x.shape[0] * 4, LENGTH // 4, HIDDEN)
+        q, k, v = (heads(part) for part in self.qkv(patches).chunk(3, -1))
+        values = functional.scaled_dot_product_attention(q, k, v)
+        patches = patches + self.one(joined(values))
+        return (patches + self.one(patches)).view(x.shape)
+
+
+class Outer(nn.Module):
+    """A weight times the steps of a sequence, and a product of each number with each, as Mamba's code."""
+
+    def __init__(self):
+        super().__init__()
+        self.steps, self.decay = nn.Linear(HIDDEN, 8), nn.Parameter(torch.zeros(24, 16))
+        self.out = nn.Linear(16, 8)
+
+    def forward(self, x):
+        steps = self.decay.T[:8, :8] @ self.steps(x).transpose(1, 2)
+        return self.out(functional.softplus(self.decay[None, :, None] * steps[:, None, 0, :, None]))
+
+
 @pytest.mark.parametrize(
     "module",
-    [lambda: Windows(3), lambda: Windows(5), AllExperts, Pair],
-    ids=["3", "5", "experts", "pair"],
+    [lambda: Windows(3), lambda: Windows(5), AllExperts, Pair, Grid, Patches, Outer],
+    ids=["3", "5", "experts", "pair", "grid", "patches", "outer"],
 )
 def test_products_follow_the_batch_whatever_axes_stand_beside_it(module) -> None:
     from torch.utils.flop_counter import FlopCounterMode
@@ -668,6 +709,13 @@ def test_products_follow_the_batch_whatever_axes_stand_beside_it(module) -> None
         with FlopCounterMode(display=False) as counter:
             network(x.expand(batch, -1, -1))
         assert products(graph.with_batch(batch)) == counter.get_total_flops()
+
+
+@pytest.mark.parametrize("module", [Grid, Patches, Outer])
+@pytest.mark.filterwarnings("error:.*only the memory traffic")
+def test_axes_that_are_merged_cut_and_grown_are_known(module) -> None:
+    x = torch.zeros(1, LENGTH, HIDDEN, device="meta")
+    assert capture(on_meta(module), [x], "network").ops
 
 
 def test_no_operator_ends_a_capture() -> None:
@@ -681,7 +729,7 @@ NET = """
 import torch
 from torch import nn
 def build():
-    return nn.Sequential(nn.Linear(4, 8), nn.Softplus()), [torch.zeros(1, 4)]
+    return nn.Sequential(nn.Linear(4, 8), nn.Softshrink()), [torch.zeros(1, 4)]
 def wrong():
     return 3
 
@@ -704,7 +752,7 @@ def test_the_command_captures_a_function(tmp_path, monkeypatch) -> None:
     done = CliRunner().invoke(app, ["capture", "own_network:build", "--out", "net.json"])
     assert done.exit_code == 0, done.output
     assert "3 ops, 40 parameters" in done.output
-    assert "softplus" in done.output
+    assert "softshrink" in done.output
     assert read_graph(tmp_path / "net.json").name == "build"
     for given, said in (
         ("own_network:wrong", "must give (module, example inputs)"),

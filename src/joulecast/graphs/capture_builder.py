@@ -81,6 +81,17 @@ def bindings(view: View, groups: Groups) -> list[Binding]:
     return found
 
 
+def grown(operands: Sequence[View]) -> list[Axis]:
+    """The axes of a result to which each operand grows along its axes of size 1."""
+    count = max(len(view.axes) for view in operands)
+    axes: list[Axis] = [()] * count
+    for view in operands:
+        for place, axis in enumerate(view.axes, count - len(view.axes)):
+            if not any(leaf.size > 1 for atom in axes[place] for leaf in atom.leaves()):
+                axes[place] = axis
+    return axes
+
+
 class Builder:
     """The graph while it is built."""
 
