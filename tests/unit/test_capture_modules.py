@@ -718,6 +718,49 @@ def test_axes_that_are_merged_cut_and_grown_are_known(module) -> None:
     assert capture(on_meta(module), [x], "network").ops
 
 
+class Recurrent(nn.Module):
+    """A network of two recurrent layers, which gives its last states too."""
+
+    def __init__(self, kind, length, both):
+        super().__init__()
+        self.token = nn.Embedding(WORDS, HIDDEN)
+        facts = {"batch_first": length % 2 == 0, "bidirectional": both, "dropout": 0.1}
+        self.rnn = getattr(nn, kind)(HIDDEN, 2 * HIDDEN, 2, **facts)
+        self.head = nn.Linear((1 + both) * 2 * HIDDEN, WORDS)
+
+    def forward(self, tokens):
+        x = self.token(tokens)
+        done, last = self.rnn(x if self.rnn.batch_first else x.transpose(0, 1))
+        last = last[0] if isinstance(last, tuple) else last
+        return self.head(done), last[-1]
+
+
+@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_recurrent_layers_have_their_products_a_step_after_the_other(kind, both, tmp_path) -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    times = []
+    for length, batch in ((15, 64), (240, 4)):
+        network = on_meta(Recurrent, kind, length, both)
+        tokens = torch.zeros(2, length, dtype=torch.int64, device="meta")
+        graph = capture(network, [tokens], "network")
+        with FlopCounterMode(display=False) as counter:
+            network(tokens)
+        assert products(graph.with_batch(2)) == counter.get_total_flops()
+        graph.write(tmp_path / "network.json")
+        found = joulecast.simulate_step(
+            network=str(tmp_path / "network.json"),
+            platform="h100-sxm",
+            strategy="dp=1",
+            batch=batch,
+            precision="amp",
+        )
+        times.append(found["step_s"])
+    # As many numbers in sixteen times as many steps.
+    assert times[1] > 1.5 * times[0]
+
+
 def test_no_operator_ends_a_capture() -> None:
     with pytest.warns(UserWarning, match=r"odd: only the memory traffic.*sort.default \(1\)"):
         graph = capture(Odd(), [torch.zeros(1, 3, 8)], "odd")

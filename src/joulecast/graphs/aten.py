@@ -38,6 +38,7 @@ from joulecast.graphs.products import (
     matmul,
     pool,
 )
+from joulecast.graphs.recurrent import recurrent
 from joulecast.graphs.views import View, units
 
 Result = View | list[View]
@@ -308,6 +309,7 @@ OPERATORS: dict[str, Callable[[Call], Result]] = {
     "addmm.default": matmul,
     "baddbmm.default": baddbmm,
     "einsum.default": einsum,
+    **{f"{name}.input": recurrent for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
     "scaled_dot_product_attention.default": attention,
     "batch_norm.default": batch_norm,
     "layer_norm.default": layer_norm,

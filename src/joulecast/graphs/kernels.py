@@ -8,7 +8,6 @@ passes add its gradients.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from joulecast.graphs.autocast import (
     NARROW_BYTES,
@@ -42,7 +41,8 @@ class Product:
     padded: float = 1.0
     """Operations over those asked for. cuDNN pads the few channels of an image to 16 bytes. Above 1, the
     loads of these short rows limit the kernel, and not the matrix units."""
-    launches: ClassVar[int] = 1
+    launches: int = 1
+    """Number of kernels that the host starts."""
 
     @property
     def flops(self) -> float:
@@ -287,20 +287,28 @@ def _columns(number: float, itemsize: int) -> float:
     return number * itemsize / NARROW_BYTES
 
 
+def _steps(kernel: Product | Pass, steps: int) -> list[Kernel]:
+    """The same kernel for each time step. The library starts all but the first, which the host does not
+    notice."""
+    return [kernel, *(steps - 1) * [replace(kernel, launches=0)]]
+
+
 def _products(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
     product = product_of(graph, op, parts)
+    # Of a recurrent layer, only the gradient of the weights is one product for all steps.
+    steps = op.attributes.get("steps", 1)
     found = _casts(graph, op, parts, direction) + _turned(graph, op, parts, direction)
     if direction == "forward":
         if op.kind == "conv2d" and len(op.reads) > 2:
             # A kernel of its own adds the bias of each channel.
             written = graph.tensors[op.writes[0].tensor].elements * part_of(op.writes[0], parts)
             found.append(Pass(STRIDED, 2 * NARROW_BYTES * written))
-        return [*found, product]
+        return [*found, *_steps(replace(product, m=product.m / steps), steps)]
     m, n, k = product.m, product.n, product.k
     if has_gradient(graph, op.reads[0]):
         # The gradient of a convolution's input also sums over the window, and has each pixel once.
         window = math.prod(op.attributes.get("kernel", (1,)))
-        found.append(replace(product, n=k / window, k=n * window))
+        found += _steps(replace(product, m=m / steps, n=k / window, k=n * window), steps)
     if has_gradient(graph, op.reads[1]):
         found.append(replace(product, m=k, k=m))
     if len(op.reads) > 2:
@@ -395,6 +403,10 @@ def _passes(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[
         reads = min(reads, writes)
     elements = writes / graph.tensors[op.writes[0].tensor].itemsize if op.writes else 0.0
     mask = _MASK_BYTES * elements if op.kind == "dropout" else 0.0
+    if steps := op.attributes.get("steps"):
+        # The cell of a recurrent layer. The backward reads the states too, and writes gradients.
+        moved = (reads + writes) * (1 if direction == "forward" else 2)
+        return _steps(Pass(kind, moved / steps), steps)
     if direction == "forward":
         return [Pass(kind, stretch * size * (reads + writes) + mask, launches, blocks)]
     if not any(has_gradient(graph, access) for access in op.reads):
