@@ -16,7 +16,7 @@ from joulecast.app.cli.main import app
 from joulecast.errors import JoulecastError
 from joulecast.graphs.capture import capture
 from joulecast.graphs.costs import kept_for_backward, op_work
-from joulecast.graphs.kernels import product_of
+from joulecast.graphs.kernels import TURN, kernels_of, product_of
 from joulecast.graphs.network_graphs import network_for, op_graph
 from joulecast.graphs.opgraph import read_graph
 from joulecast.graphs.precision import training_of
@@ -579,6 +579,22 @@ def test_a_mask_of_a_tensors_shape_reads_none_of_its_values() -> None:
     more = Counter(op.kind for op in with_mask.ops) - Counter(op.kind for op in without.ops)
     assert more == {"multiply": 1}
     assert len(with_mask.readers["one"]) == 1
+
+
+def test_a_random_mask_widens_nothing_under_autocast(tmp_path) -> None:
+    capture(DropsPaths(True), [torch.zeros(1, 5, 8)], "drops").write(tmp_path / "drops.json")
+    graph = network_for(str(tmp_path / "drops.json"), training_of("amp"))
+    (masked,) = (op for op in graph.ops if op.kind == "multiply")
+    assert graph.tensors[masked.writes[0].tensor].itemsize == 2
+
+
+def test_images_of_a_depthwise_convolution_are_not_turned(tmp_path) -> None:
+    for groups in (1, 8):
+        module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3, groups=groups), nn.Flatten())
+        capture(module, [torch.zeros(1, 3, 16, 16)], "images").write(tmp_path / "images.json")
+        graph = network_for(str(tmp_path / "images.json"), training_of("amp"))
+        kernels = kernels_of(graph, graph.ops[1], {}, "backward")
+        assert any(getattr(each, "kind", None) == TURN for each in kernels) == (groups == 1)
 
 
 class Repeated(nn.Module):

@@ -242,6 +242,7 @@ def copied(call: Call, view: View) -> View:
     return call.emit("copy", [(view, bindings(view, written))], written)
 
 
+_ZEROS_BYTES = 1
 TRACED_BATCH = 13
 """Number of samples in a trace. It is no usual size, and not 1, because axes of size 1 cannot be followed."""
 
@@ -275,12 +276,21 @@ def is_constant(call: Call, target: str) -> bool:
 
 
 def constants(call: Call, name: str) -> list[View]:
-    """Add the results of a call as buffers. The call depends on no data."""
+    """Add the results of a call as buffers. The call depends on no data.
+
+    Random zeros and ones have the type of what they are multiplied by, whatever that is. They count as a byte
+    each, so that they widen nothing.
+    """
+    itemsize = call.itemsize
+    if name.startswith("bernoulli"):
+        itemsize = _ZEROS_BYTES
+    elif call.inplace and (held := operands_of(call)):
+        itemsize = call.builder.tensors[held[0].tensor].itemsize
     return [
         call.builder.add_tensor(
             f"constant.{name}.{place}" if place else f"constant.{name}",
             shape,
-            call.itemsize,
+            itemsize,
             "buffer",
             batch=[0] if shape and shape[0] == TRACED_BATCH else (),
         )

@@ -262,13 +262,20 @@ def _added_gradients(graph: OpGraph, op: Op, parts: Parts) -> list[Kernel]:
     return found
 
 
+def _is_depthwise(graph: OpGraph, op: Op) -> bool:
+    """Whether each channel of an image is convolved alone."""
+    channels = graph.tensors[op.reads[0].tensor].shape[1]
+    return len(op.attributes.get("kernel", ())) == 2 and 1 < channels == op.attributes.get("groups")
+
+
 def _turned(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
     """The copies that a convolution makes on matrix units, which want the channels side by side (NHWC).
 
     Forward, it copies its input. Backward, it copies the gradient of its output, and its input again. A copy
-    turns the result back, unless the convolution's kernel has one pixel.
+    turns the result back, unless the convolution's kernel has one pixel. Torch's own kernel for channels
+    that are convolved alone (depthwise) takes images as they are.
     """
-    if op.kind != "conv2d":
+    if op.kind != "conv2d" or _is_depthwise(graph, op):
         return []
     itemsize = graph.tensors[op.writes[0].tensor].itemsize
     read, written = (
