@@ -16,7 +16,7 @@ from joulecast.app.cli.main import app
 from joulecast.errors import JoulecastError
 from joulecast.graphs.capture import capture
 from joulecast.graphs.costs import kept_for_backward, op_work
-from joulecast.graphs.kernels import TURN, kernels_of, product_of
+from joulecast.graphs.kernels import STRIDED, TURN, kernels_of, product_of
 from joulecast.graphs.network_graphs import network_for, op_graph
 from joulecast.graphs.opgraph import read_graph
 from joulecast.graphs.precision import training_of
@@ -595,6 +595,34 @@ def test_images_of_a_depthwise_convolution_are_not_turned(tmp_path) -> None:
         graph = network_for(str(tmp_path / "images.json"), training_of("amp"))
         kernels = kernels_of(graph, graph.ops[1], {}, "backward")
         assert any(getattr(each, "kind", None) == TURN for each in kernels) == (groups == 1)
+
+
+class TakenApart(nn.Module):
+    """Queries, keys and values out of one product: by unbind, as in timm, or by chunk."""
+
+    def __init__(self, unbinds):
+        super().__init__()
+        self.qkv, self.unbinds = nn.Linear(HIDDEN, 3 * HIDDEN), unbinds
+
+    def forward(self, x):
+        if self.unbinds:
+            parts = self.qkv(x).reshape(*x.shape[:2], 3, HEADS, -1).permute(2, 0, 3, 1, 4)
+            q, k, v = parts.unbind(0)
+        else:
+            q, k, v = (heads(part) for part in self.qkv(x).chunk(3, -1))
+        return joined(functional.scaled_dot_product_attention(q, k, v))
+
+
+@pytest.mark.parametrize(("unbinds", "kinds"), [(True, [STRIDED, STRIDED]), (False, ["copy"])])
+def test_gradients_of_parts_are_joined_by_copies(unbinds, kinds, tmp_path) -> None:
+    x = torch.zeros(1, LENGTH, HIDDEN)
+    capture(TakenApart(unbinds), [x], "parts").write(tmp_path / "parts.json")
+    graph = network_for(str(tmp_path / "parts.json"), training_of("bf16-true"))
+    kernels = kernels_of(graph, graph.ops[0], {}, "backward")
+    written = graph.tensors[graph.ops[0].writes[0].tensor].bytes
+    found = [each for each in kernels if getattr(each, "kind", None) in (STRIDED, "copy")]
+    assert [each.kind for each in found] == kinds
+    assert all(each.bytes == 2 * written for each in found)
 
 
 class Repeated(nn.Module):

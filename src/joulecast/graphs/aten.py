@@ -274,6 +274,16 @@ def _split(call: Call) -> Result:
     return pieces
 
 
+def _chunk(call: Call) -> Result:
+    call.builder.note_parts(call["self"])
+    return _split(call)
+
+
+def _unbind(call: Call) -> Result:
+    call.builder.note_parts(call["self"])
+    return [views.select(call["self"], call["dim"]) for _ in call.shapes]
+
+
 def _slice(call: Call) -> Result:
     x, axis = call["self"], call["dim"] or 0
     start = call["start"] or 0
@@ -411,10 +421,10 @@ OPERATORS: dict[str, Callable[[Call], Result]] = {
     "slice.Tensor": _slice,
     "split.Tensor": _split,
     "split_with_sizes.default": _split,
-    "chunk.default": _split,
+    "chunk.default": _chunk,
     "tensor_split.indices": _split,
     "tensor_split.sections": _split,
-    "unbind.int": lambda call: [views.select(call["self"], call["dim"]) for _ in call.shapes],
+    "unbind.int": _unbind,
     "contiguous.default": _unchanged,
     "alias.default": _unchanged,
     "lift_fresh_copy.default": _unchanged,

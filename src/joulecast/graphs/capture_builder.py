@@ -116,6 +116,15 @@ class Builder:
         self._atoms[name] = atoms
         return View(name, tuple((atom,) for atom in atoms))
 
+    def note_parts(self, view: View) -> None:
+        """Note that a view is taken apart, so that the backward joins the gradients of its parts."""
+        stored = [leaf for atom in self._atoms[view.tensor] for leaf in atom.leaves()]
+        seen = [leaf for axis in view.leaves() for leaf in axis]
+        joins = "plain" if seen == [leaf for leaf in stored if leaf in seen] else "turned"
+        for place, op in enumerate(self.ops):
+            if op.name == view.tensor:
+                self.ops[place] = replace(op, attributes={**op.attributes, "joins": joins})
+
     def _unused(self, module: str, kind: str, leaf: bool) -> str:
         name = module if leaf else f"{module}/{kind}" if module else kind
         self._names[name] = count = self._names.get(name, 0) + 1

@@ -219,6 +219,18 @@ def product_of(graph: OpGraph, op: Op, parts: Parts) -> Product:
     )
 
 
+def _joined(graph: OpGraph, op: Op, parts: Parts) -> list[Kernel]:
+    """The copy that joins the gradients of the parts of an output that the network's code takes apart
+    (attribute ``joins``). If the code has exchanged axes before, another copy puts them back."""
+    joins = op.attributes.get("joins")
+    moved = 2 * bytes_of(graph, op.writes, parts)
+    if joins != "turned":
+        return [Pass("copy", moved)] if joins else []
+    narrow = NARROW_BYTES / graph.tensors[op.writes[0].tensor].itemsize
+    turned: list[Kernel] = [Pass(STRIDED, narrow * moved)]
+    return 2 * turned
+
+
 def _casts(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
     """The pass that casts an operand of a product: forward its input, backward the gradient of its output.
 
@@ -480,5 +492,5 @@ def kernels_of(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> li
     if not op.attributes.get("in_next"):
         found += _autocasts(graph, op, parts, direction)
     if direction == "backward" and not op.attributes.get("in_next"):
-        found += _added_gradients(graph, op, parts)
+        found += _added_gradients(graph, op, parts) + _joined(graph, op, parts)
     return found
