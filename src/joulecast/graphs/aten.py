@@ -348,7 +348,7 @@ OPERATORS: dict[str, Callable[[Call], Result]] = {
         for name in (
             *("exp", "sigmoid", "erf", "sqrt", "rsqrt", "sin", "cos", "abs", "log", "relu6"),
             *("hardtanh", "hardswish", "hardsigmoid", "hardtanh_", "hardswish_", "leaky_relu"),
-            *("leaky_relu_", "elu", "softplus", "addcmul", "prelu"),
+            *("leaky_relu_", "elu", "softplus", "addcmul", "prelu", "square"),
         )
     },
     **{
@@ -378,6 +378,8 @@ OPERATORS: dict[str, Callable[[Call], Result]] = {
     "sum.default": group_wise("other", sums=True),
     "linalg_vector_norm.default": group_wise("other", sums=True),
     "cumsum.default": group_wise("other", sums=True),
+    "amax.default": group_wise("other"),
+    "repeat_interleave.self_int": group_wise("copy"),
     "gelu.default": elementwise("gelu", approximate="approximate"),
     "dropout.default": dropout,
     "dropout_.default": dropout,
