@@ -16,7 +16,7 @@ from joulecast.app.cli.main import app
 from joulecast.errors import JoulecastError
 from joulecast.graphs.capture import capture
 from joulecast.graphs.costs import kept_for_backward, op_work
-from joulecast.graphs.kernels import product_of
+from joulecast.graphs.kernels import STRIDED, TURN, kernels_of, product_of
 from joulecast.graphs.network_graphs import network_for, op_graph
 from joulecast.graphs.opgraph import read_graph
 from joulecast.graphs.precision import training_of
@@ -581,6 +581,50 @@ def test_a_mask_of_a_tensors_shape_reads_none_of_its_values() -> None:
     assert len(with_mask.readers["one"]) == 1
 
 
+def test_a_random_mask_widens_nothing_under_autocast(tmp_path) -> None:
+    capture(DropsPaths(True), [torch.zeros(1, 5, 8)], "drops").write(tmp_path / "drops.json")
+    graph = network_for(str(tmp_path / "drops.json"), training_of("amp"))
+    (masked,) = (op for op in graph.ops if op.kind == "multiply")
+    assert graph.tensors[masked.writes[0].tensor].itemsize == 2
+
+
+def test_images_of_a_depthwise_convolution_are_not_turned(tmp_path) -> None:
+    for groups in (1, 8):
+        module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3, groups=groups), nn.Flatten())
+        capture(module, [torch.zeros(1, 3, 16, 16)], "images").write(tmp_path / "images.json")
+        graph = network_for(str(tmp_path / "images.json"), training_of("amp"))
+        kernels = kernels_of(graph, graph.ops[1], {}, "backward")
+        assert any(getattr(each, "kind", None) == TURN for each in kernels) == (groups == 1)
+
+
+class TakenApart(nn.Module):
+    """Queries, keys and values out of one product: by unbind, as in timm, or by chunk."""
+
+    def __init__(self, unbinds):
+        super().__init__()
+        self.qkv, self.unbinds = nn.Linear(HIDDEN, 3 * HIDDEN), unbinds
+
+    def forward(self, x):
+        if self.unbinds:
+            parts = self.qkv(x).reshape(*x.shape[:2], 3, HEADS, -1).permute(2, 0, 3, 1, 4)
+            q, k, v = parts.unbind(0)
+        else:
+            q, k, v = (heads(part) for part in self.qkv(x).chunk(3, -1))
+        return joined(functional.scaled_dot_product_attention(q, k, v))
+
+
+@pytest.mark.parametrize(("unbinds", "kinds"), [(True, [STRIDED, STRIDED]), (False, ["copy"])])
+def test_gradients_of_parts_are_joined_by_copies(unbinds, kinds, tmp_path) -> None:
+    x = torch.zeros(1, LENGTH, HIDDEN)
+    capture(TakenApart(unbinds), [x], "parts").write(tmp_path / "parts.json")
+    graph = network_for(str(tmp_path / "parts.json"), training_of("bf16-true"))
+    kernels = kernels_of(graph, graph.ops[0], {}, "backward")
+    written = graph.tensors[graph.ops[0].writes[0].tensor].bytes
+    found = [each for each in kernels if getattr(each, "kind", None) in (STRIDED, "copy")]
+    assert [each.kind for each in found] == kinds
+    assert all(each.bytes == 2 * written for each in found)
+
+
 class Repeated(nn.Module):
     """Keys repeated for groups of queries, as Hugging Face's ``repeat_kv``, and a cyclic shift as in Swin."""
 
@@ -654,10 +698,51 @@ class Pair(nn.Module):
         return self.two(first - second)
 
 
+class Grid(nn.Module):
+    """Windows that are put back and cut again in another place, as MaxViT has them."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(HIDDEN, HIDDEN), nn.Linear(HIDDEN, 8)
+
+    def forward(self, x):
+        windows = self.one(x.view(x.shape[0], 4, 8, HIDDEN)).transpose(1, 2)
+        back = windows.reshape(x.shape[0], LENGTH, HIDDEN)
+        return self.two(back.view(x.shape[0], 4, 8, HIDDEN).transpose(1, 2))
+
+
+class Patches(nn.Module):
+    """Attention between the same pixels of all patches, which stand beside the samples, as in MobileViT."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.one = nn.Linear(HIDDEN, 3 * HIDDEN), nn.Linear(HIDDEN, HIDDEN)
+
+    def forward(self, x):
+        patches = x.reshape(x.shape[0] * 4, LENGTH // 4, HIDDEN)
+        q, k, v = (heads(part) for part in self.qkv(patches).chunk(3, -1))
+        values = functional.scaled_dot_product_attention(q, k, v)
+        patches = patches + self.one(joined(values))
+        return (patches + self.one(patches)).view(x.shape)
+
+
+class Outer(nn.Module):
+    """A weight times the steps of a sequence, and a product of each number with each, as Mamba's code."""
+
+    def __init__(self):
+        super().__init__()
+        self.steps, self.decay = nn.Linear(HIDDEN, 8), nn.Parameter(torch.zeros(24, 16))
+        self.out = nn.Linear(16, 8)
+
+    def forward(self, x):
+        steps = self.decay.T[:8, :8] @ self.steps(x).transpose(1, 2)
+        return self.out(functional.softplus(self.decay[None, :, None] * steps[:, None, 0, :, None]))
+
+
 @pytest.mark.parametrize(
     "module",
-    [lambda: Windows(3), lambda: Windows(5), AllExperts, Pair],
-    ids=["3", "5", "experts", "pair"],
+    [lambda: Windows(3), lambda: Windows(5), AllExperts, Pair, Grid, Patches, Outer],
+    ids=["3", "5", "experts", "pair", "grid", "patches", "outer"],
 )
 def test_products_follow_the_batch_whatever_axes_stand_beside_it(module) -> None:
     from torch.utils.flop_counter import FlopCounterMode
@@ -668,6 +753,56 @@ def test_products_follow_the_batch_whatever_axes_stand_beside_it(module) -> None
         with FlopCounterMode(display=False) as counter:
             network(x.expand(batch, -1, -1))
         assert products(graph.with_batch(batch)) == counter.get_total_flops()
+
+
+@pytest.mark.parametrize("module", [Grid, Patches, Outer])
+@pytest.mark.filterwarnings("error:.*only the memory traffic")
+def test_axes_that_are_merged_cut_and_grown_are_known(module) -> None:
+    x = torch.zeros(1, LENGTH, HIDDEN, device="meta")
+    assert capture(on_meta(module), [x], "network").ops
+
+
+class Recurrent(nn.Module):
+    """A network of two recurrent layers, which gives its last states too."""
+
+    def __init__(self, kind, length, both):
+        super().__init__()
+        self.token = nn.Embedding(WORDS, HIDDEN)
+        facts = {"batch_first": length % 2 == 0, "bidirectional": both, "dropout": 0.1}
+        self.rnn = getattr(nn, kind)(HIDDEN, 2 * HIDDEN, 2, **facts)
+        self.head = nn.Linear((1 + both) * 2 * HIDDEN, WORDS)
+
+    def forward(self, tokens):
+        x = self.token(tokens)
+        done, last = self.rnn(x if self.rnn.batch_first else x.transpose(0, 1))
+        last = last[0] if isinstance(last, tuple) else last
+        return self.head(done), last[-1]
+
+
+@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_recurrent_layers_have_their_products_a_step_after_the_other(kind, both, tmp_path) -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    times = []
+    for length, batch in ((15, 64), (240, 4)):
+        network = on_meta(Recurrent, kind, length, both)
+        tokens = torch.zeros(2, length, dtype=torch.int64, device="meta")
+        graph = capture(network, [tokens], "network")
+        with FlopCounterMode(display=False) as counter:
+            network(tokens)
+        assert products(graph.with_batch(2)) == counter.get_total_flops()
+        graph.write(tmp_path / "network.json")
+        found = joulecast.simulate_step(
+            network=str(tmp_path / "network.json"),
+            platform="h100-sxm",
+            strategy="dp=1",
+            batch=batch,
+            precision="amp",
+        )
+        times.append(found["step_s"])
+    # As many numbers in sixteen times as many steps.
+    assert times[1] > 1.5 * times[0]
 
 
 def test_no_operator_ends_a_capture() -> None:
@@ -681,7 +816,7 @@ NET = """
 import torch
 from torch import nn
 def build():
-    return nn.Sequential(nn.Linear(4, 8), nn.Softplus()), [torch.zeros(1, 4)]
+    return nn.Sequential(nn.Linear(4, 8), nn.Softshrink()), [torch.zeros(1, 4)]
 def wrong():
     return 3
 
@@ -704,7 +839,7 @@ def test_the_command_captures_a_function(tmp_path, monkeypatch) -> None:
     done = CliRunner().invoke(app, ["capture", "own_network:build", "--out", "net.json"])
     assert done.exit_code == 0, done.output
     assert "3 ops, 40 parameters" in done.output
-    assert "softplus" in done.output
+    assert "softshrink" in done.output
     assert read_graph(tmp_path / "net.json").name == "build"
     for given, said in (
         ("own_network:wrong", "must give (module, example inputs)"),

@@ -269,8 +269,8 @@ class TestCapture:
 
         from joulecast.graphs.capture import capture
 
-        module = nn.Sequential(nn.Linear(4, 4), nn.Softplus())
-        with pytest.warns(UserWarning, match=r"odd: only the memory traffic .* softplus.default"):
+        module = nn.Sequential(nn.Linear(4, 4), nn.Softshrink())
+        with pytest.warns(UserWarning, match=r"odd: only the memory traffic .* softshrink.default"):
             graph = capture(module, [torch.zeros(1, 4)], "odd")
         assert [op.kind for op in graph.ops] == ["linear", "other", "cross_entropy"]
         assert op_work(graph, graph.ops[1], {}, "forward").bytes == 2 * 4 * 4

@@ -23,6 +23,7 @@ from joulecast.graphs.capture_builder import (
     any_operator,
     bindings,
     copied,
+    grown,
     map_groups,
     rows,
 )
@@ -37,6 +38,7 @@ from joulecast.graphs.products import (
     matmul,
     pool,
 )
+from joulecast.graphs.recurrent import recurrent
 from joulecast.graphs.views import View, units
 
 Result = View | list[View]
@@ -50,7 +52,8 @@ def attention(call: Call) -> Result:
     and keys are read from one tensor. A split of the queries would also split the keys, which must be whole.
     """
     q, k, v, mask = call["query"], call["key"], call["value"], call["attn_mask"]
-    if len(q.axes) != 4:
+    first, *merged = units(q.axes[0])
+    if len(q.axes) != 4 or (first.batch and merged):
         return _folded_attention(call)
     size = dict(zip(("batch", "heads", "query", "head_dim"), q.shape, strict=True))
     batch, heads, query, head_dim = (
@@ -82,17 +85,18 @@ def attention(call: Call) -> Result:
 
 
 def _folded_attention(call: Call) -> Result:
-    """Attention with other axes in front than batch and heads, such as windows: they are taken as heads."""
+    """Attention with other axes in front than batch and heads, such as windows: they are taken as heads. A
+    mask is read whole."""
     mask = call["attn_mask"]
-    if mask and len(mask.axes) > 2:
-        raise JoulecastError(
-            "a mask of other axes than batch, heads, queries and keys is not known"
-        )
     folded: dict[str, Any] = {}
+    if mask:
+        folded["attn_mask"] = replace(mask, axes=mask.axes[-2:])
     for name in ("query", "key", "value"):
-        batch, *front = call[name].shape[:-2]
-        shape = (batch, prod(front), *call[name].shape[-2:])
-        folded[name] = views.reshape(call[name], shape)
+        x = call[name]
+        first = units(x.axes[0])[0]
+        batch = first.size if first.batch else x.shape[0]
+        shape = (batch, prod(x.shape[:-2]) // batch, *x.shape[-2:])
+        folded[name] = views.reshape(x, shape)
     made = attention(replace(call, arguments=call.arguments | folded))
     assert isinstance(made, View)
     return views.reshape(made, call.shape)
@@ -177,10 +181,13 @@ def elementwise(kind: str, **fixed: str) -> Callable[[Call], Result]:
             if role == "buffer" and call.inplace:  # batch norm counts its batches
                 return operands[0]
         whole = [v for v in operands if v.shape == call.shape]
-        if not whole:
-            raise JoulecastError("two tensors that both grow to each other's shape are not known")
-        like = max(whole, key=lambda v: any(u.batch for axis in v.axes for u in units(axis)))
-        written = map_groups(like.axes)
+        if whole:
+            like = max(whole, key=lambda v: any(u.batch for axis in v.axes for u in units(axis)))
+            written = map_groups(like.axes)
+        else:
+            written = map_groups(grown(operands))
+        if [prod(dim.size for dim in group) for group in written] != list(call.shape):
+            raise JoulecastError("operands that give another shape are not known")
         reads = [(v, bindings(v, written)) for v in operands]
         attributes = {name: call[a] for name, a in fixed.items()}
         alone = kind in ("add", "multiply") and len(operands) == 1
@@ -261,9 +268,14 @@ def cross_entropy(call: Call) -> Result:
 
 
 def _reshaped(call: Call) -> Result:
-    seen = views.reshape(call["self"], call.shape)
-    if not views.merges_repeats(seen):
-        return seen
+    try:
+        seen = views.reshape(call["self"], call.shape)
+        if not views.merges_repeats(seen):
+            return seen
+    except JoulecastError:
+        # Axes were merged, and are now cut in another place. Torch copied the numbers when it merged them,
+        # unless they stood in this order anyway.
+        views.reshape(views.stored(call["self"]), call.shape)
     return views.reshape(copied(call, call["self"]), call.shape)
 
 
@@ -273,6 +285,16 @@ def _split(call: Call) -> Result:
         pieces.append(views.narrow(call["self"], axis, start, shape[axis]))
         start += shape[axis]
     return pieces
+
+
+def _chunk(call: Call) -> Result:
+    call.builder.note_parts(call["self"])
+    return _split(call)
+
+
+def _unbind(call: Call) -> Result:
+    call.builder.note_parts(call["self"])
+    return [views.select(call["self"], call["dim"]) for _ in call.shapes]
 
 
 def _slice(call: Call) -> Result:
@@ -310,6 +332,7 @@ OPERATORS: dict[str, Callable[[Call], Result]] = {
     "addmm.default": matmul,
     "baddbmm.default": baddbmm,
     "einsum.default": einsum,
+    **{f"{name}.input": recurrent for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
     "scaled_dot_product_attention.default": attention,
     "flash_attn._flash_attn_forward.default": _flash_attention,
     "batch_norm.default": batch_norm,
@@ -339,8 +362,13 @@ OPERATORS: dict[str, Callable[[Call], Result]] = {
         for name in (
             *("exp", "sigmoid", "erf", "sqrt", "rsqrt", "sin", "cos", "abs", "log", "relu6"),
             *("hardtanh", "hardswish", "hardsigmoid", "hardtanh_", "hardswish_", "leaky_relu"),
-            *("leaky_relu_", "elu"),
+            *("leaky_relu_", "elu", "softplus", "addcmul", "prelu", "square"),
         )
+    },
+    **{
+        f"{name}.{form}": elementwise("other")
+        for name in ("eq", "ne", "lt", "le", "gt", "ge")
+        for form in ("Scalar", "Tensor")
     },
     "maximum.default": elementwise("other"),
     "minimum.default": elementwise("other"),
@@ -351,7 +379,7 @@ OPERATORS: dict[str, Callable[[Call], Result]] = {
     "instance_norm.default": group_norm,
     **{
         f"{name}.default": group_wise("copy")
-        for name in ("stack", "pad", "roll", "flip", "repeat", "constant_pad_nd")
+        for name in ("stack", "pad", "roll", "flip", "repeat", "constant_pad_nd", "gather")
     },
     "index.Tensor": group_wise("copy"),
     **{
@@ -362,6 +390,10 @@ OPERATORS: dict[str, Callable[[Call], Result]] = {
     "sum.dim_IntList": group_wise("other", sums=True),
     "mean.default": group_wise("other", sums=True),
     "sum.default": group_wise("other", sums=True),
+    "linalg_vector_norm.default": group_wise("other", sums=True),
+    "cumsum.default": group_wise("other", sums=True),
+    "amax.default": group_wise("other"),
+    "repeat_interleave.self_int": group_wise("copy"),
     "gelu.default": elementwise("gelu", approximate="approximate"),
     "dropout.default": dropout,
     "dropout_.default": dropout,
@@ -405,10 +437,10 @@ OPERATORS: dict[str, Callable[[Call], Result]] = {
     "slice.Tensor": _slice,
     "split.Tensor": _split,
     "split_with_sizes.default": _split,
-    "chunk.default": _split,
+    "chunk.default": _chunk,
     "tensor_split.indices": _split,
     "tensor_split.sections": _split,
-    "unbind.int": lambda call: [views.select(call["self"], call["dim"]) for _ in call.shapes],
+    "unbind.int": _unbind,
     "contiguous.default": _unchanged,
     "alias.default": _unchanged,
     "lift_fresh_copy.default": _unchanged,

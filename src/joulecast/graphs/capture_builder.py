@@ -81,6 +81,17 @@ def bindings(view: View, groups: Groups) -> list[Binding]:
     return found
 
 
+def grown(operands: Sequence[View]) -> list[Axis]:
+    """The axes of a result to which each operand grows along its axes of size 1."""
+    count = max(len(view.axes) for view in operands)
+    axes: list[Axis] = [()] * count
+    for view in operands:
+        for place, axis in enumerate(view.axes, count - len(view.axes)):
+            if not any(leaf.size > 1 for atom in axes[place] for leaf in atom.leaves()):
+                axes[place] = axis
+    return axes
+
+
 class Builder:
     """The graph while it is built."""
 
@@ -104,6 +115,15 @@ class Builder:
         self.tensors[name] = Tensor(name, tuple(shape), itemsize, role)
         self._atoms[name] = atoms
         return View(name, tuple((atom,) for atom in atoms))
+
+    def note_parts(self, view: View) -> None:
+        """Note that a view is taken apart, so that the backward joins the gradients of its parts."""
+        stored = [leaf for atom in self._atoms[view.tensor] for leaf in atom.leaves()]
+        seen = [leaf for axis in view.leaves() for leaf in axis]
+        joins = "plain" if seen == [leaf for leaf in stored if leaf in seen] else "turned"
+        for place, op in enumerate(self.ops):
+            if op.name == view.tensor:
+                self.ops[place] = replace(op, attributes={**op.attributes, "joins": joins})
 
     def _unused(self, module: str, kind: str, leaf: bool) -> str:
         name = module if leaf else f"{module}/{kind}" if module else kind
@@ -231,6 +251,7 @@ def copied(call: Call, view: View) -> View:
     return call.emit("copy", [(view, bindings(view, written))], written)
 
 
+_ZEROS_BYTES = 1
 TRACED_BATCH = 13
 """Number of samples in a trace. It is no usual size, and not 1, because axes of size 1 cannot be followed."""
 
@@ -264,12 +285,21 @@ def is_constant(call: Call, target: str) -> bool:
 
 
 def constants(call: Call, name: str) -> list[View]:
-    """Add the results of a call as buffers. The call depends on no data."""
+    """Add the results of a call as buffers. The call depends on no data.
+
+    Random zeros and ones have the type of what they are multiplied by, whatever that is. They count as a byte
+    each, so that they widen nothing.
+    """
+    itemsize = call.itemsize
+    if name.startswith("bernoulli"):
+        itemsize = _ZEROS_BYTES
+    elif call.inplace and (held := operands_of(call)):
+        itemsize = call.builder.tensors[held[0].tensor].itemsize
     return [
         call.builder.add_tensor(
             f"constant.{name}.{place}" if place else f"constant.{name}",
             shape,
-            call.itemsize,
+            itemsize,
             "buffer",
             batch=[0] if shape and shape[0] == TRACED_BATCH else (),
         )

@@ -257,6 +257,9 @@ def kept_for_backward(graph: OpGraph, op: Op) -> list[Access]:
     if op.attributes.get("operand_bytes"):
         # The cast copy of its input is kept, and not the input.
         return []
+    if op.attributes.get("steps"):
+        # A recurrent layer keeps the gates. The next op keeps the states, which the product reads.
+        return [] if KINDS[op.kind] == "matmul" else list(op.reads[-1:])
     if op.kind in _OUTPUT:
         return list(op.writes)
     cast = cast_reads(graph, op)

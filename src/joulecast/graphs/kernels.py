@@ -8,7 +8,6 @@ passes add its gradients.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from joulecast.graphs.autocast import (
     NARROW_BYTES,
@@ -42,7 +41,8 @@ class Product:
     padded: float = 1.0
     """Operations over those asked for. cuDNN pads the few channels of an image to 16 bytes. Above 1, the
     loads of these short rows limit the kernel, and not the matrix units."""
-    launches: ClassVar[int] = 1
+    launches: int = 1
+    """Number of kernels that the host starts."""
 
     @property
     def flops(self) -> float:
@@ -219,6 +219,18 @@ def product_of(graph: OpGraph, op: Op, parts: Parts) -> Product:
     )
 
 
+def _joined(graph: OpGraph, op: Op, parts: Parts) -> list[Kernel]:
+    """The copy that joins the gradients of the parts of an output that the network's code takes apart
+    (attribute ``joins``). If the code has exchanged axes before, another copy puts them back."""
+    joins = op.attributes.get("joins")
+    moved = 2 * bytes_of(graph, op.writes, parts)
+    if joins != "turned":
+        return [Pass("copy", moved)] if joins else []
+    narrow = NARROW_BYTES / graph.tensors[op.writes[0].tensor].itemsize
+    turned: list[Kernel] = [Pass(STRIDED, narrow * moved)]
+    return 2 * turned
+
+
 def _casts(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
     """The pass that casts an operand of a product: forward its input, backward the gradient of its output.
 
@@ -262,13 +274,20 @@ def _added_gradients(graph: OpGraph, op: Op, parts: Parts) -> list[Kernel]:
     return found
 
 
+def _is_depthwise(graph: OpGraph, op: Op) -> bool:
+    """Whether each channel of an image is convolved alone."""
+    channels = graph.tensors[op.reads[0].tensor].shape[1]
+    return len(op.attributes.get("kernel", ())) == 2 and 1 < channels == op.attributes.get("groups")
+
+
 def _turned(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
     """The copies that a convolution makes on matrix units, which want the channels side by side (NHWC).
 
     Forward, it copies its input. Backward, it copies the gradient of its output, and its input again. A copy
-    turns the result back, unless the convolution's kernel has one pixel.
+    turns the result back, unless the convolution's kernel has one pixel. Torch's own kernel for channels
+    that are convolved alone (depthwise) takes images as they are.
     """
-    if op.kind != "conv2d":
+    if op.kind != "conv2d" or _is_depthwise(graph, op):
         return []
     itemsize = graph.tensors[op.writes[0].tensor].itemsize
     read, written = (
@@ -287,20 +306,28 @@ def _columns(number: float, itemsize: int) -> float:
     return number * itemsize / NARROW_BYTES
 
 
+def _steps(kernel: Product | Pass, steps: int) -> list[Kernel]:
+    """The same kernel for each time step. The library starts all but the first, which the host does not
+    notice."""
+    return [kernel, *(steps - 1) * [replace(kernel, launches=0)]]
+
+
 def _products(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
     product = product_of(graph, op, parts)
+    # Of a recurrent layer, only the gradient of the weights is one product for all steps.
+    steps = op.attributes.get("steps", 1)
     found = _casts(graph, op, parts, direction) + _turned(graph, op, parts, direction)
     if direction == "forward":
         if op.kind == "conv2d" and len(op.reads) > 2:
             # A kernel of its own adds the bias of each channel.
             written = graph.tensors[op.writes[0].tensor].elements * part_of(op.writes[0], parts)
             found.append(Pass(STRIDED, 2 * NARROW_BYTES * written))
-        return [*found, product]
+        return [*found, *_steps(replace(product, m=product.m / steps), steps)]
     m, n, k = product.m, product.n, product.k
     if has_gradient(graph, op.reads[0]):
         # The gradient of a convolution's input also sums over the window, and has each pixel once.
         window = math.prod(op.attributes.get("kernel", (1,)))
-        found.append(replace(product, n=k / window, k=n * window))
+        found += _steps(replace(product, m=m / steps, n=k / window, k=n * window), steps)
     if has_gradient(graph, op.reads[1]):
         found.append(replace(product, m=k, k=m))
     if len(op.reads) > 2 and has_gradient(graph, op.reads[2]):
@@ -395,6 +422,10 @@ def _passes(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[
         reads = min(reads, writes)
     elements = writes / graph.tensors[op.writes[0].tensor].itemsize if op.writes else 0.0
     mask = _MASK_BYTES * elements if op.kind == "dropout" else 0.0
+    if steps := op.attributes.get("steps"):
+        # The cell of a recurrent layer. The backward reads the states too, and writes gradients.
+        moved = (reads + writes) * (1 if direction == "forward" else 2)
+        return _steps(Pass(kind, moved / steps), steps)
     if direction == "forward":
         return [Pass(kind, stretch * size * (reads + writes) + mask, launches, blocks)]
     if not any(has_gradient(graph, access) for access in op.reads):
@@ -461,5 +492,5 @@ def kernels_of(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> li
     if not op.attributes.get("in_next"):
         found += _autocasts(graph, op, parts, direction)
     if direction == "backward" and not op.attributes.get("in_next"):
-        found += _added_gradients(graph, op, parts)
+        found += _added_gradients(graph, op, parts) + _joined(graph, op, parts)
     return found

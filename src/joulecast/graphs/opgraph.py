@@ -269,6 +269,7 @@ class _Attributes(BaseModel):
     """Attributes that the code computes with. All others are kept unchanged."""
 
     groups: Annotated[int, Strict(), Field(ge=1, le=MAX_SIZE)] = 1
+    steps: Annotated[int, Strict(), Field(ge=1, le=1_000_000)] = 1
     kernel: tuple[Annotated[int, Strict(), Field(ge=1, le=MAX_SIZE)], ...] = ()
     roles: dict[str, Literal["count", "m", "n", "k"]] = {}
     forward_s: Annotated[float, Strict(), Field(ge=0, le=1e9, allow_inf_nan=False)] = 0.0

@@ -14,6 +14,7 @@ from joulecast.graphs.capture_builder import (
     Call,
     bindings,
     copied,
+    grown,
     map_groups,
     rows,
 )
@@ -54,14 +55,14 @@ def matmul(call: Call) -> View:
 
 
 def batched(call: Call, one: View, other: View, bias: View | None = None) -> View:
-    """A product of matrices. Its dims are the batch and all other axes in front, which both factors have,
-    then ``rows``, ``columns`` and ``inner`` (REDUCE)."""
-    if len(one.axes) != len(other.axes) or len(one.axes) < 2:
-        raise JoulecastError("a product of matrices with different axes in front is not known")
+    """A product of matrices. Its dims are the batch and all other axes in front, then ``rows``, ``columns``
+    and ``inner`` (REDUCE). Axes in front of one factor alone are more rows, or more columns."""
+    if min(len(one.axes), len(other.axes)) < 2:
+        raise JoulecastError("a product of a matrix and a vector is not known")
     if len(one.axes) > 3:
         # The axes in front become one, for which torch copies what is repeated.
         one, other = (copied(call, view) if repeats(view) else view for view in (one, other))
-    front = rows(one.axes[:-2])
+    front = rows(grown([replace(view, axes=view.axes[:-2]) for view in (one, other)]))
     row = [
         dim if dim.kind is BATCH else Dim(f"rows{place or ''}", dim.size, OTHER)
         for place, dim in enumerate(rows([one.axes[-2]])[0])
@@ -80,7 +81,8 @@ def batched(call: Call, one: View, other: View, bias: View | None = None) -> Vie
     ]
     if bias:
         reads.append((bias, [(bias.axes[-1], "columns")]))
-    roles = {dim.name: "count" for group in front for dim in group}
+    alone = "m" if len(other.axes) == 2 else "n" if len(one.axes) == 2 else "count"
+    roles = {dim.name: alone for group in front for dim in group}
     roles |= {dim.name: "m" for dim in row} | {"columns": "n", "inner": "k"}
     return call.emit("matmul", reads, [*front, row, [column]], (inner,), roles=roles)
 

@@ -119,6 +119,14 @@ def merges_repeats(view: View) -> bool:
     return any(len(axis) > 1 and any(atom.repeated for atom in axis) for axis in view.leaves())
 
 
+def stored(view: View) -> View:
+    """What a view shows as a tensor of its own, which has an axis for each unit."""
+    return replace(
+        view,
+        axes=tuple(tuple(Atom(u.size, u.batch) for u in units(axis)) for axis in view.axes),
+    )
+
+
 def permute(view: View, order: Sequence[int]) -> View:
     """The view with its axes in another order."""
     return replace(view, axes=tuple(view.axes[i] for i in order))
