@@ -40,31 +40,10 @@ def _nodes_by_device(hosts: Sequence[SampledHost]) -> dict[str | None, list[str]
     """The nodes that read each device. There are several if containers of one machine count as hosts."""
     nodes: dict[str | None, list[str]] = {None: []}
     for host in hosts:
-        for meter in host.samples.meters:
-            if meter["identity"] is not None:
-                nodes.setdefault(meter["identity"], []).append(meter["node"])
+        for meter in host.samples.facts.meters:
+            if meter.identity is not None:
+                nodes.setdefault(meter.identity, []).append(meter.node)
     return nodes
-
-
-def meter_info(meter: Mapping[str, Any], died: str | None = None, **read: Any) -> MeterInfo:
-    """A row of :attr:`~joulecast.measure.power.samples.Samples.meters`, in the form that a record has.
-
-    Args:
-        meter: the row of the meter.
-        died: reason why the sampler did not end in order.
-        read: how well the meter was read.
-    """
-    fault = meter["fault"] or died
-    return MeterInfo(
-        node=meter["node"],
-        meter=meter["meter"],
-        available=fault is None,
-        source=meter["source"],
-        counter=meter["counter"],
-        reason=fault,
-        **meter["about"],
-        **read,
-    )
 
 
 def _meter_infos(
@@ -73,37 +52,20 @@ def _meter_infos(
     """The meters of all hosts, and how well each was read over the run."""
     infos = []
     read_by = _nodes_by_device(hosts)
-    for host in hosts:
-        samples = host.samples
-        for absent in samples.absent:
-            reason = f"{absent['reason']}; {absent['remedy']}"
-            infos.append(
-                MeterInfo(node=host.node, meter=absent["meter"], available=False, reason=reason)
-            )
-        for meter in samples.meters:
-            of_meter = power[(power["node"] == meter["node"]) & (power["meter"] == meter["meter"])]
-            coverage, gap = reading_quality(
+    for meter in (meter for host in hosts for meter in host.samples.facts.meters):
+        facts = meter.model_dump(exclude={"identity"})
+        if meter.source is not None:
+            of_meter = power[(power["node"] == meter.node) & (power["meter"] == meter.meter)]
+            facts["coverage"], facts["longest_gap_s"] = reading_quality(
                 of_meter["t_s"].to_numpy(float),
                 outcome.start_s,
                 outcome.stop_s,
-                max(period_s, meter["about"]["renewed_s"] or 0.0),
+                max(period_s, meter.renewed_s or 0.0),
             )
-            infos.append(
-                meter_info(
-                    meter,
-                    samples.died,
-                    readings=len(of_meter),
-                    failed_reads=meter["failed"],
-                    missed_deadlines=samples.missed_deadlines,
-                    longest_gap_s=gap,
-                    coverage=coverage,
-                    shared_with=[
-                        node
-                        for node in dict.fromkeys(read_by[meter["identity"]])
-                        if node != meter["node"]
-                    ],
-                )
-            )
+            shared = dict.fromkeys(read_by[meter.identity])
+            facts["readings"] = len(of_meter)
+            facts["shared_with"] = [node for node in shared if node != meter.node]
+        infos.append(MeterInfo(**facts))
     return infos
 
 
@@ -112,9 +74,9 @@ def _frames(hosts: Sequence[SampledHost]) -> tuple[pd.DataFrame, pd.DataFrame]:
     power, activity = [], []
     for host in hosts:
         for meter, (t_s, watts, joules) in zip(
-            host.samples.meters, host.samples.readings, strict=True
+            host.samples.facts.meters, host.samples.readings, strict=True
         ):
-            values = (meter["node"], meter["meter"], host.clock(t_s), watts, joules)
+            values = (meter.node, meter.meter, host.clock(t_s), watts, joules)
             power.append(pd.DataFrame(dict(zip(POWER_COLUMNS, values, strict=True))))
         for node, (t_s, *shares) in host.samples.activity.items():
             values = (node, host.clock(t_s), *shares)
@@ -158,7 +120,7 @@ def load_during(hosts: Sequence[SampledHost], outcome: Outcome) -> Load | None:
             if place == 0:
                 worked["machine"] = float(machine)
                 span = float(inside[1] - inside[0])
-                programs |= set(host.samples.programs)
+                programs |= set(host.samples.facts.programs)
         if span > _SHORTEST_JUDGED_S:
             others = max(0.0, worked["machine"] - worked["own"]) / span
             loads.append(Load(round(others, 3), tuple(sorted(programs))))

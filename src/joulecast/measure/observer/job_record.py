@@ -57,7 +57,7 @@ def _host(job: JobFiles, rank: int, origin_s: float) -> Host:
         )
     clock = RunClock(origin_s, offsets[0], offsets[-1])
     died = None if end is None else end.died
-    left = Left(job.samples_of(rank), begun.meters, died, is_whole=end is not None)
+    left = Left(job.samples_of(rank), begun.label, begun.meters, died, is_whole=end is not None)
     return Host(
         SampledHost(begun.host, begun.label, clock, left.samples()),
         begun.fingerprint.model_dump(),

@@ -12,7 +12,6 @@ from joulecast.measure.observer.job_messages import Asked
 from joulecast.measure.observer.steps import Steps
 from joulecast.measure.power.meters import READING
 from joulecast.measure.power.samples import SAMPLES, Samples, read_samples
-from joulecast.measure.run_record import meter_info
 from joulecast.runs.integration import EnergyCurve
 from joulecast.runs.meter_choice import EnergySource, metered
 
@@ -50,14 +49,13 @@ class Running:
 
 def _drawn(samples: Samples) -> tuple[float | None, float | None, EnergySource | None, str | None]:
     """Watts now and joules so far of one host, and their source; or why there are none."""
-    infos = [meter_info(meter) for meter in samples.meters]
-    choice = metered(samples.facts.nodes, infos)
+    choice = metered(samples.facts.nodes, samples.facts.meters)
     if choice.source is None:
         return None, None, None, choice.why_not
     chosen = {(meter.node, meter.meter) for meter in choice.meters}
     watts = joules = 0.0
-    for info, readings in zip(infos, samples.readings, strict=True):
-        if (info.node, info.meter) not in chosen:
+    for meter, readings in zip(samples.facts.meters, samples.readings, strict=True):
+        if (meter.node, meter.meter) not in chosen:
             continue
         try:
             curve = EnergyCurve.of(pd.DataFrame(dict(zip(READING, readings, strict=True))))
