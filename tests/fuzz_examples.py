@@ -15,11 +15,9 @@ from nccl_logs import nccl_log
 
 import joulecast
 from joulecast.measure.observer.inside.marks import BACKWARD, EXCHANGE, FETCH, ROW, UPDATE
-from joulecast.measure.observer.job_folder import JobFolder, Place
-from joulecast.measure.observer.job_messages import SamplerBegun
+from joulecast.measure.observer.job_folder import JobFolder, Place, SamplerBegun
 from joulecast.measure.observer.job_record import begin
-from joulecast.measure.observer.observed_training import observed
-from joulecast.measure.observer.request import ObserveRequest
+from joulecast.measure.observer.request import ObserveRequest, observed
 from joulecast.measure.power.meters import SampledMeter
 from joulecast.measure.power.samples import SamplerFacts, SampleWriter
 from joulecast.runs.provenance import host_fingerprint
@@ -256,8 +254,8 @@ def killed_measurement(folder: Path) -> None:
                 )
             ]
             (job.marks / f"{pid}.marks").write_bytes(b"".join(rows))
-            noted = {"pid": pid, "rank": pid - 11, "ranks": 2, "local_rank": pid - 11, "loss": 1.5}
-            noted |= {"noted_s": now_s, "optimizer": "SGD", "parameters_0": 4160, "device": "cpu"}
+            noted = {"rank": pid - 11, "ranks": 2, "loss": 1.5}
+            noted |= {"optimizer": "SGD", "parameters_0": 4160, "device": "cpu"}
             (job.marks / f"{pid}.json").write_text(json.dumps(noted))
         shutil.copytree(scratch, folder / "out")
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from joulecast.measure.observer.job_folder import PREFIX, JobFiles
-from joulecast.measure.observer.job_messages import Asked
+from joulecast.measure.observer.job_folder import PREFIX, Began, JobFiles
 from joulecast.measure.observer.steps import Steps
 from joulecast.measure.power.meters import READING
 from joulecast.measure.power.samples import SAMPLES, Samples, read_samples
@@ -81,10 +80,10 @@ def running_measurements(out: Path, steps_in_all: int | None = None) -> list[Run
     found = []
     for folder in sorted(out.glob(f"{PREFIX}*")):
         job = JobFiles(folder)
-        asked = job.read("asked", Asked)
+        began = job.read("began", Began)
         hosts = [read_samples(file) for file in sorted(folder.glob(f"*{SAMPLES}"))]
         hosts = [host for host in hosts if host.span_s is not None]
-        if asked is None or not hosts or not job.is_held():
+        if began is None or not hosts or not job.is_held():
             continue
         drawn = [_drawn(host) for host in hosts]
         missing = next((row[3] for row in drawn if row[3]), None)
@@ -103,7 +102,7 @@ def running_measurements(out: Path, steps_in_all: int | None = None) -> list[Run
                 whole_j = joules + watts * left_s
         found.append(
             Running(
-                asked.training.name,
+                str(began.training.network),
                 len(hosts),
                 watts,
                 joules,

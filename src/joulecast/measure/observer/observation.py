@@ -12,23 +12,24 @@ from pathlib import Path
 
 from joulecast.errors import JoulecastError
 from joulecast.measure.observer.command import Command, Ending
-from joulecast.measure.observer.job_folder import JobFolder, place
-from joulecast.measure.observer.job_messages import (
+from joulecast.measure.observer.job_folder import (
     Came,
     Clock,
     Fingerprint,
+    JobFolder,
     Offset,
     SamplerBegun,
     SamplerEnded,
+    place,
 )
 from joulecast.measure.observer.job_record import assemble_killed, begin, write_job
-from joulecast.measure.observer.observed_training import ObservedTraining
 from joulecast.measure.power.host_clocks import ClockOffset, ClockServer, offset_from
 from joulecast.measure.power.meters import MeteredNodes
 from joulecast.measure.power.other_load import load_now
 from joulecast.measure.power.sampler import Sampler, SamplerOrder
 from joulecast.runs import provenance
 from joulecast.runs.record import RunRecord
+from joulecast.runs.spec import RunSpec
 
 _SITE = Path(__file__).parent / "site"
 FOLDER = "JOULECAST_OBSERVER"
@@ -57,7 +58,7 @@ class Result:
 class _HostSampler:
     """The sampler of this host, and the offset of its clock from that of the launch's first process."""
 
-    def __init__(self, job: JobFolder, asked: ObservedTraining) -> None:
+    def __init__(self, job: JobFolder, asked: RunSpec) -> None:
         self._job = job
         load = load_now()
         label = job.host.partition(":")[0]
@@ -67,7 +68,9 @@ class _HostSampler:
         nodes = MeteredNodes(
             label, {}, cores, watts.idle_w, watts.full_w, where.sysfs_root, where.command
         )
-        order = SamplerOrder(asked.meters, asked.period_s, nodes, job.pids_of_host(_JOINING_S))
+        order = SamplerOrder(
+            asked.meters, asked.sample_period_s, nodes, job.pids_of_host(_JOINING_S)
+        )
         self._sampler = Sampler(order, job.samples_of(job.place.rank))
         job.write(
             f"begun-{job.place.rank}",
@@ -131,13 +134,21 @@ class Observation:
         asked: the training that is observed.
         out: folder of the records, which all hosts share; for a run of a campaign, the folder of its record.
         environment: environment of the launch.
+        in_campaign: whether ``asked`` is a campaign's run, which the record must match.
     """
 
-    def __init__(self, asked: ObservedTraining, out: Path, environment: Mapping[str, str]) -> None:
-        self._asked, self._out = asked, out
-        meeting = out if asked.spec is None else out.parent
+    def __init__(
+        self,
+        asked: RunSpec,
+        out: Path,
+        environment: Mapping[str, str],
+        *,
+        in_campaign: bool = False,
+    ) -> None:
+        self._out, self._in_campaign = out, in_campaign
+        meeting = out.parent if in_campaign else out
         # Before this launch has a folder of its own. A run of a campaign is measured again.
-        self._of_killed = assemble_killed(out) if asked.spec is None else []
+        self._of_killed = [] if in_campaign else assemble_killed(out)
         self._job = JobFolder(meeting, place(environment))
         self.marks = self._job.marks
         """Folder of this process for the marks of the training."""
@@ -157,7 +168,7 @@ class Observation:
         """
         ended_s = time.monotonic()
         # A run of a campaign is measured again. Of another one nothing is removed before its record stands.
-        self._keep = self._asked.spec is None
+        self._keep = not self._in_campaign
         try:
             return self._ended(code, faults, ended_s)
         except (JoulecastError, OSError) as error:
@@ -177,7 +188,12 @@ class Observation:
             return Result()
         all_faults = [*faults, *_wait_for_all(job)]
         folder, record = write_job(
-            job, self._asked, self._out, ended_s, all_faults, runs_on=code is None
+            job,
+            self._out,
+            ended_s,
+            all_faults,
+            in_campaign=self._in_campaign,
+            runs_on=code is None,
         )
         self._keep = False
         return Result(folder, record, of_killed=self._of_killed)
@@ -222,11 +238,12 @@ def _environment(
 
 
 def measure_command(
-    asked: ObservedTraining,
+    asked: RunSpec,
     out: Path,
     *,
+    in_campaign: bool = False,
+    capture: str | None = None,
     window_s: float | None = None,
-    environment: Mapping[str, str] | None = None,
 ) -> tuple[Ending, Result]:
     """Run a command, and make a run record of it.
 
@@ -234,19 +251,18 @@ def measure_command(
 
     Args:
         asked: the command, and what the user knows about it.
-        out: folder of the records, which all hosts share.
+        out, in_campaign: as of :class:`Observation`.
+        capture: the function that builds the network to capture, written ``package.module:function``.
         window_s: measure only for this time. The command continues after it.
-        environment: environment of the command; by default the environment of this process.
 
     Raises:
         JoulecastError: the command cannot be started.
     """
-    environment = dict(os.environ if environment is None else environment)
-    observation = Observation(asked, out, environment)
+    assert asked.observed is not None
+    observation = Observation(asked, out, os.environ, in_campaign=in_campaign)
     try:
-        command = Command(
-            asked.command, _environment(environment, observation.marks, asked.capture)
-        )
+        own = _environment(os.environ, observation.marks, capture)
+        command = Command(asked.observed.command, own)
         ending = command.wait(window_s)
         faults = [ending.fault] if ending is not None and ending.fault else []
         result = observation.end(None if ending is None else ending.code, faults)

@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 
 from joulecast.errors import JoulecastError
-from joulecast.measure.observer.observed_training import ObservedTraining
 from joulecast.measure.observer.steps import Process, Steps
 from joulecast.measure.power.other_load import Load
 from joulecast.measure.run_record import SampledHost, run_record
@@ -20,7 +19,7 @@ from joulecast.quantities import counted
 from joulecast.runs.frames import STAGE_COLUMNS, STAGES
 from joulecast.runs.observations import most_frequent
 from joulecast.runs.record import Checks, ObservedStep, Outcome, RunRecord
-from joulecast.runs.spec import Observed, RunSpec
+from joulecast.runs.spec import RunSpec, StepsThatCount
 
 _PART_ROWS = 200_000
 _NO_STAGES = pd.DataFrame(columns=list(STAGE_COLUMNS)).astype({"rank": int, "step": int})
@@ -108,7 +107,7 @@ def _warm_up(ranks: Sequence[Rank], made: int) -> int:
 
 def _window(
     ranks: Sequence[Rank],
-    asked: ObservedTraining,
+    asked: StepsThatCount | None,
     until_s: float,
     left_out: list[str],
     remarks: list[str],
@@ -117,15 +116,15 @@ def _window(
     it out."""
     made = steps_made(ranks, until_s)
     usual = _warm_up(ranks, made), made - 1
-    if usual[0] > 1 and asked.steps is None:
+    if usual[0] > 1 and asked is None:
         remarks.append(
             f"the first {usual[0]} steps do not count: those behind the very first last more than "
             f"{_WARM_UP:g} times as long as usual, as when torch compiles"
         )
-    if asked.steps is None or asked.steps[1] < made:
-        return asked.steps or usual
+    if asked is None or asked[1] < made:
+        return asked or usual
     left_out.append(
-        f"other steps: {asked.steps[0]} to {asked.steps[1]} were asked for, the training made {made}, "
+        f"other steps: {asked[0]} to {asked[1]} were asked for, the training made {made}, "
         "numbered from 0"
     )
     return usual
@@ -212,11 +211,11 @@ the short batch at the end of an epoch, and no repeat should have another batch 
 
 
 def _batch(
-    ranks: Sequence[Rank], asked: ObservedTraining, remarks: list[str]
+    ranks: Sequence[Rank], asked: int | None, remarks: list[str]
 ) -> tuple[int, Literal["samples", "steps"]]:
     """What all ranks together train on in a step, and its unit."""
-    if asked.samples_per_step is not None:
-        return asked.samples_per_step, "samples"
+    if asked is not None:
+        return asked, "samples"
     sizes = [rank.steps.samples for rank in ranks]
     if not ranks or not all(map(len, sizes)):
         return 1, "steps"
@@ -231,40 +230,16 @@ def _batch(
     return max(1, round(mean)), "samples"
 
 
-def _spec(
-    asked: ObservedTraining, run: str, repeat: int, hosts: Sequence[Host], ranks: Sequence[Rank]
-) -> RunSpec:
-    if asked.spec is not None:
-        if ranks and len(ranks) != asked.spec.ranks:
-            raise JoulecastError(
-                f"the command trained with {counted(len(ranks), 'rank')}, {asked.spec.ranks} were asked for; "
-                "put {gpus} and {nodes} where its launcher counts"
-            )
-        return asked.spec
+def _spec(asked: RunSpec, hosts: Sequence[Host], ranks: Sequence[Rank]) -> RunSpec:
+    """The specification that the ranks which were found answer."""
     each = Counter(rank.host.sampled.host for rank in ranks)
-    per_host = max(each.values(), default=1)
-    if ranks and len(set(each.values())) > 1:
+    if len(set(each.values())) > 1:
         listed = ", ".join(f"{host.partition(':')[0]} {count}" for host, count in each.items())
         raise JoulecastError(
-            f"{asked.name}: its hosts ran different numbers of ranks ({listed}), which no record describes"
+            f"{asked.network}: its hosts ran different numbers of ranks ({listed}), which no record describes"
         )
-    return RunSpec(
-        run=run,
-        campaign=asked.name,
-        platform=asked.platform.model_copy(update={"hosts": None}),
-        nodes=max(1, len(each) or len(hosts)),
-        ranks_per_node=per_host,
-        repeat=repeat,
-        observed=Observed(
-            name=asked.name,
-            command=asked.command,
-            samples_per_step=asked.samples_per_step,
-            steps=asked.steps,
-        ),
-        meters=asked.meters,
-        sample_period_s=asked.period_s,
-        metering=asked.metering,
-    )
+    nodes, per_node = max(1, len(each) or len(hosts)), max(each.values(), default=1)
+    return asked.model_copy(update={"nodes": nodes, "ranks_per_node": per_node})
 
 
 def _parameters(ranks: Sequence[Rank]) -> int | None:
@@ -305,46 +280,52 @@ def _remarks(ranks: Sequence[Rank]) -> list[str]:
 
 
 def observed_record(
-    asked: ObservedTraining,
-    run: str,
-    repeat: int,
+    asked: RunSpec,
     hosts: Sequence[Host],
     processes: Sequence[tuple[Process, Host]],
     span: tuple[float, float],
     began: datetime,
     faults: Sequence[str] = (),
     until_s: float = math.inf,
+    *,
+    in_campaign: bool = False,
 ) -> RunRecord:
     """The record of an observed run.
 
     Args:
         asked: what the user said about it.
-        run, repeat: name of the run, and its number among the runs with the same name and node count.
         hosts: the hosts. The clock of the first one is the run's clock.
         processes: the processes that left marks, each with its host.
         span: begin and end of the observation on the run's clock, in s.
         began: zero of the run's clock.
         faults: reasons why the run counts as failed.
         until_s: time on the run's clock after which no step counts.
+        in_campaign: whether ``asked`` says how many ranks there are.
 
     Raises:
         JoulecastError: no record can describe the run. The error says why.
     """
+    assert asked.observed is not None
     remarks: list[str] = []
     ranks = _ranks(processes, remarks)
-    spec = _spec(asked, run, repeat, hosts, ranks)
+    if in_campaign and ranks and len(ranks) != asked.ranks:
+        raise JoulecastError(
+            f"the command trained with {counted(len(ranks), 'rank')}, {asked.ranks} were asked for; "
+            "put {gpus} and {nodes} where its launcher counts"
+        )
+    spec = asked if in_campaign else _spec(asked, hosts, ranks)
     stages = _NO_STAGES
     steps, start_s, stop_s = 0, *span
     left_out = list(faults)
     if ranks:
-        first, last = _window(ranks, asked, until_s, left_out, remarks)
+        first, last = _window(ranks, asked.observed.steps, until_s, left_out, remarks)
         start_s, stop_s = _edges(ranks, first, last)
         stages = _since(start_s, _stages(ranks, first, last))
         steps = last - first + 1
         remarks += _remarks(ranks)
     else:
         left_out.append(f"no steps: {_why_no_steps(until_s)}")
-    batch, unit = _batch(ranks, asked, remarks)
+    batch, unit = _batch(ranks, asked.global_batch_size, remarks)
     outcome = Outcome(
         start_s=start_s,
         stop_s=stop_s,

@@ -119,14 +119,11 @@ class _Facts(BaseModel):
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
     __pydantic_extra__: dict[str, Annotated[int, Field(ge=0, le=10**18)]]
 
-    pid: _Number | None = None
     rank: _Number | None = None
     ranks: _Number | None = None
-    local_rank: _Number | None = None
     group_rank: _Number | None = None
     group_ranks: _Number | None = None
     mpi_ranks: _Number = 1
-    noted_s: float | None = None
     device: str = "cpu"
     optimizer: str | None = None
     loss: float | None = None

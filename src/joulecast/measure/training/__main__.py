@@ -50,9 +50,8 @@ def _train(spec: RunSpec, spec_file: Path, out: Path, load: Load | None) -> None
 def _observe(spec: RunSpec, out: Path) -> None:
     """Run the user's command, and leave its record if it is that of the specification."""
     from joulecast.measure.observer.observation import measure_command
-    from joulecast.measure.observer.observed_training import observed_run
 
-    ending, result = measure_command(observed_run(spec), out)
+    ending, result = measure_command(spec, out, in_campaign=True)
     why = ending.fault or result.why_not
     if result.record is not None and not why:
         why = "; ".join(result.record.info.left_out)
