@@ -18,7 +18,9 @@ from joulecast.measure.observer.inside.marks import BACKWARD, EXCHANGE, FETCH, R
 from joulecast.measure.observer.job_folder import JobFolder, Place, SamplerBegun
 from joulecast.measure.observer.job_record import begin
 from joulecast.measure.observer.request import ObserveRequest, observed
+from joulecast.measure.power.host_clocks import ClockOffset
 from joulecast.measure.power.meters import SampledMeter
+from joulecast.measure.power.other_load import Load
 from joulecast.measure.power.samples import SamplerFacts, SampleWriter
 from joulecast.runs.provenance import host_fingerprint
 from joulecast.runs.recorded import pack, unpack_all
@@ -216,8 +218,8 @@ def killed_measurement(folder: Path) -> None:
             host=job.host,
             label="vm",
             meters=("command", "estimated"),
-            load_before=(0.1, ("sh",)),
-            clock=(0.0, 0.0, now_s),
+            load_before=Load(0.1, ("sh",)),
+            clock=ClockOffset(0.0, 0.0, now_s),
             fingerprint=host_fingerprint(),
         )
         job.write("begun-0", begun)

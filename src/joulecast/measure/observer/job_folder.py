@@ -22,6 +22,8 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter
 
 from joulecast.errors import JoulecastError
 from joulecast.measure.observer.steps import Process, read_processes
+from joulecast.measure.power.host_clocks import ClockOffset, Moment
+from joulecast.measure.power.other_load import Load
 from joulecast.measure.power.samples import SAMPLES
 from joulecast.runs.files.reading import read_json_object, validated
 from joulecast.runs.files.writing import written_aside
@@ -36,9 +38,6 @@ PREFIX = ".job-"
 """Begin of the names of the folders of launches."""
 _PROCESS = re.compile(r"process-(\d{1,9})\.json", re.ASCII)
 
-Moment = Annotated[float, Field(ge=-1e10, le=1e10)]
-Offset = tuple[Moment, Annotated[float, Field(ge=0, le=1e10)], Moment]
-"""Fields of a :class:`~joulecast.measure.power.host_clocks.ClockOffset`, in s."""
 Count = Annotated[int, Field(ge=0, le=10**18)]
 
 
@@ -86,14 +85,13 @@ class Fingerprint(Part):
 
 
 class SamplerBegun(Part):
-    """A host whose sampler has begun. ``load_before`` has the cores that other programs kept busy, and
-    their names."""
+    """A host whose sampler has begun."""
 
     host: str
     label: str
     meters: tuple[str, ...]
-    load_before: tuple[Annotated[float, Field(ge=0, le=1e9)], tuple[str, ...]]
-    clock: Offset | None
+    load_before: Load
+    clock: ClockOffset | None
     fingerprint: Fingerprint
 
 
@@ -102,7 +100,7 @@ class SamplerEnded(Part):
 
     host: str
     died: str | None
-    clock: Offset | None
+    clock: ClockOffset | None
 
 
 class Ended(Part):

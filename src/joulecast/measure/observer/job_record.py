@@ -21,8 +21,7 @@ from joulecast.measure.observer.job_folder import (
 )
 from joulecast.measure.observer.observed_record import Host, observed_record
 from joulecast.measure.observer.steps import Process
-from joulecast.measure.power.host_clocks import ClockOffset, RunClock
-from joulecast.measure.power.other_load import Load
+from joulecast.measure.power.host_clocks import RunClock
 from joulecast.measure.power.samples import Left
 from joulecast.measure.run_record import SampledHost
 from joulecast.runs.provenance import physical_host
@@ -50,7 +49,7 @@ def _host(job: JobFiles, rank: int, origin_s: float) -> Host:
     begun = _part(job, f"begun-{rank}", SamplerBegun)
     end = job.read(f"host-{rank}", SamplerEnded)
     clocks = [begun.clock, None if end is None else end.clock]
-    offsets = [ClockOffset(*at) for at in clocks if at is not None]
+    offsets = [offset for offset in clocks if offset is not None]
     if not offsets:
         raise JoulecastError(
             f"{begun.label}: its clock could not be compared with the clock of the first host"
@@ -61,7 +60,7 @@ def _host(job: JobFiles, rank: int, origin_s: float) -> Host:
     return Host(
         SampledHost(begun.host, begun.label, clock, left.samples()),
         begun.fingerprint.model_dump(),
-        Load(*begun.load_before),
+        begun.load_before,
     )
 
 

@@ -17,7 +17,6 @@ from joulecast.measure.observer.job_folder import (
     Clock,
     Fingerprint,
     JobFolder,
-    Offset,
     SamplerBegun,
     SamplerEnded,
     place,
@@ -78,8 +77,8 @@ class _HostSampler:
                 host=job.host,
                 label=label,
                 meters=asked.meters,
-                load_before=(load.busy_cores, load.programs),
-                clock=_plain(self._offset()),
+                load_before=load,
+                clock=self._offset(),
                 fingerprint=Fingerprint(**provenance.host_fingerprint()),
             ),
         )
@@ -93,7 +92,10 @@ class _HostSampler:
         first = self._job.read("clock", Clock)
         if first is None or first.host == self._job.host:
             return None if first is None else here
-        return offset_from(first.addresses, first.port) or _by_wall_clock(first)
+        # NTP keeps wall clocks of hosts that cannot reach each other within about 10 ms.
+        own_s, first_s = time.time() - time.monotonic(), first.wall_s - first.clock_s
+        by_wall = ClockOffset(own_s - first_s, 0.01, time.monotonic())
+        return offset_from(first.addresses, first.port) or by_wall
 
     def stop(self) -> str | None:
         """Stop the sampler. Returns the reason if it died."""
@@ -101,20 +103,8 @@ class _HostSampler:
 
     def leave(self) -> None:
         """Stop the sampler, and tell the first process."""
-        died = self.stop()
-        end = SamplerEnded(host=self._job.host, died=died, clock=_plain(self._offset()))
+        end = SamplerEnded(host=self._job.host, died=self.stop(), clock=self._offset())
         self._job.write(f"host-{self._job.place.rank}", end)
-
-
-def _plain(offset: ClockOffset | None) -> Offset | None:
-    return None if offset is None else (offset.offset_s, offset.uncertainty_s, offset.at_s)
-
-
-def _by_wall_clock(first: Clock) -> ClockOffset:
-    """Offset between the wall clocks of two hosts. NTP keeps these within about 10 ms of each other."""
-    ahead_s = first.wall_s - first.clock_s
-    own_s = time.time() - time.monotonic()
-    return ClockOffset(own_s - ahead_s, 0.01, time.monotonic())
 
 
 def _announce_clock(job: JobFolder) -> ClockServer | None:
@@ -228,15 +218,6 @@ def _wait_for_all(job: JobFolder) -> list[str]:
     return faults
 
 
-def _environment(
-    environment: Mapping[str, str], folder: Path, capture: str | None
-) -> dict[str, str]:
-    """The environment that brings the observer into the Python processes of a command."""
-    own = [str(_SITE), *filter(None, [environment.get("PYTHONPATH")])]
-    asked = {FOLDER: str(folder), **({CAPTURE: capture} if capture else {})}
-    return {**environment, "PYTHONPATH": os.pathsep.join(own), **asked}
-
-
 def measure_command(
     asked: RunSpec,
     out: Path,
@@ -261,8 +242,11 @@ def measure_command(
     assert asked.observed is not None
     observation = Observation(asked, out, os.environ, in_campaign=in_campaign)
     try:
-        own = _environment(os.environ, observation.marks, capture)
-        command = Command(asked.observed.command, own)
+        # This brings the observer into the Python processes of the command.
+        paths = [str(_SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
+        inside = {FOLDER: str(observation.marks), "PYTHONPATH": os.pathsep.join(paths)}
+        inside |= {CAPTURE: capture} if capture else {}
+        command = Command(asked.observed.command, {**os.environ, **inside})
         ending = command.wait(window_s)
         faults = [ending.fault] if ending is not None and ending.fault else []
         result = observation.end(None if ending is None else ending.code, faults)

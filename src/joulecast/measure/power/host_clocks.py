@@ -11,12 +11,14 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 Times = TypeVar("Times", float, NDArray[np.float64])
+Moment = Annotated[float, Field(ge=-1e10, le=1e10)]
 _PINGS = 50
 _PATIENCE_S = 5.0
 
@@ -28,9 +30,9 @@ class ClockOffset:
     ``at_s`` is the time of the measurement on the host's clock.
     """
 
-    offset_s: float
-    uncertainty_s: float
-    at_s: float
+    offset_s: Moment
+    uncertainty_s: Annotated[float, Field(ge=0, le=1e10)]
+    at_s: Moment
 
 
 @dataclass(frozen=True)

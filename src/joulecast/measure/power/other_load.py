@@ -11,8 +11,10 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import psutil
+from pydantic import Field
 
 LOOK_S = 0.3
 """Seconds of the first look, which every measurement pays for."""
@@ -31,7 +33,7 @@ def allowed_cores() -> float:
 class Load:
     """What other programs do: cores that they keep busy, and the names of the busiest programs."""
 
-    busy_cores: float
+    busy_cores: Annotated[float, Field(ge=0, le=1e9)]
     programs: tuple[str, ...] = ()
 
     @property

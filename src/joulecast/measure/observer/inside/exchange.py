@@ -16,7 +16,7 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from .marks import EXCHANGE, HIDDEN, Marks
@@ -175,30 +175,20 @@ class Replicas:
         self._marks.add(HIDDEN, stop - exposed - hidden, stop - exposed, exposed)
 
 
-def _union(spans: Iterable[Span]) -> list[Span]:
-    """The same times as spans in order that do not overlap."""
-    joined: list[Span] = []
+def _length(spans: Iterable[Span]) -> float:
+    """Length of the times that lie in any of the spans."""
+    length, until = 0.0, float("-inf")
     for start, stop in sorted(spans):
-        if joined and start <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
-        else:
-            joined.append((start, stop))
-    return joined
+        length += max(0.0, stop - max(start, until))
+        until = max(until, stop)
+    return length
 
 
-def hidden_and_exposed(exchange: Iterable[Span], computing: Iterable[Span]) -> tuple[float, float]:
+def hidden_and_exposed(exchange: Sequence[Span], computing: Sequence[Span]) -> tuple[float, float]:
     """The time of an exchange that computing hides, and the time that it does not hide, in the unit of
     the spans."""
-    exchanging, busy = _union(exchange), _union(computing)
-    hidden, place = 0.0, 0
-    for start, stop in exchanging:
-        while place < len(busy) and busy[place][1] <= start:
-            place += 1
-        following = place
-        while following < len(busy) and busy[following][0] < stop:
-            hidden += min(stop, busy[following][1]) - max(start, busy[following][0])
-            following += 1
-    return hidden, sum(stop - start for start, stop in exchanging) - hidden
+    exposed = _length([*exchange, *computing]) - _length(computing)
+    return _length(exchange) - exposed, exposed
 
 
 def _spans(events: Iterable[Any], on_device: bool) -> tuple[list[Span], list[Span]]:
