@@ -60,7 +60,7 @@ def test_a_slow_meter_gives_each_answer_once_with_its_time():
             meter.read()
     until(lambda: len(asked) > 5)
     assert meter.read().at_s > first.at_s
-    command_meter.finish_all([meter])
+    meter.finish()
     last = len(asked)
     time.sleep(0.1)
     assert len(asked) == last

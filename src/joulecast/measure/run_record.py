@@ -4,7 +4,7 @@ The same function, :func:`run_record`, makes the record of our own training and 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,22 +28,15 @@ _SHORTEST_JUDGED_S = 0.2
 
 @dataclass(frozen=True)
 class SampledHost:
-    """One host: its identity, its name in the record, its clock, and what its sampler read."""
+    """One host: its identity, its name in the record, its clock, what its sampler read, its facts for the
+    record, and the load by other programs before the run, if it was measured."""
 
     host: str
     node: str
     clock: RunClock
     samples: Samples
-
-
-def _nodes_by_device(hosts: Sequence[SampledHost]) -> dict[str | None, list[str]]:
-    """The nodes that read each device. There are several if containers of one machine count as hosts."""
-    nodes: dict[str | None, list[str]] = {None: []}
-    for host in hosts:
-        for meter in host.samples.facts.meters:
-            if meter.identity is not None:
-                nodes.setdefault(meter.identity, []).append(meter.node)
-    return nodes
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)
+    load_before: Load | None = None
 
 
 def _meter_infos(
@@ -51,8 +44,8 @@ def _meter_infos(
 ) -> list[MeterInfo]:
     """The meters of all hosts, and how well each was read over the run."""
     infos = []
-    read_by = _nodes_by_device(hosts)
-    for meter in (meter for host in hosts for meter in host.samples.facts.meters):
+    meters = [meter for host in hosts for meter in host.samples.facts.meters]
+    for meter in meters:
         facts = meter.model_dump(exclude={"identity"})
         if meter.source is not None:
             of_meter = power[(power["node"] == meter.node) & (power["meter"] == meter.meter)]
@@ -62,9 +55,10 @@ def _meter_infos(
                 outcome.stop_s,
                 max(period_s, meter.renewed_s or 0.0),
             )
-            shared = dict.fromkeys(read_by[meter.identity])
             facts["readings"] = len(of_meter)
-            facts["shared_with"] = [node for node in shared if node != meter.node]
+            # Containers of one machine count as hosts, and read the same devices.
+            shared = [o.node for o in meters if meter.identity and o.identity == meter.identity]
+            facts["shared_with"] = [n for n in dict.fromkeys(shared) if n != meter.node]
         infos.append(MeterInfo(**facts))
     return infos
 
@@ -129,28 +123,26 @@ def load_during(hosts: Sequence[SampledHost], outcome: Outcome) -> Load | None:
 
 def run_record(
     spec: RunSpec,
-    samplers: Sequence[SampledHost],
-    fingerprints: Sequence[Mapping[str, Any]],
+    hosts: Sequence[SampledHost],
     outcome: Outcome,
     stages: pd.DataFrame,
     *,
     init_s: float | None = None,
-    load: Load | None = None,
     **facts: Any,
 ) -> RunRecord:
     """The record of a run.
 
     Args:
-        samplers: the samples of each host.
-        fingerprints: the facts of each host.
+        hosts: the hosts of the run.
         outcome: what the run did, on the run's clock.
         stages: a table with the columns of :data:`~joulecast.runs.frames.STAGE_COLUMNS`.
         init_s: begin of the phase before the first step, in s on the run's clock, if meters were read in it.
-        load: load by other programs before the run.
         facts: other fields of :class:`~joulecast.runs.record.RunInfo`.
     """
-    power, activity = _frames(samplers)
-    during = load_during(samplers, outcome)
+    power, activity = _frames(hosts)
+    loads = [host.load_before for host in hosts if host.load_before is not None]
+    before = max(loads, key=lambda load: load.busy_cores, default=None)
+    during = load_during(hosts, outcome)
     phases = [("run", 0.0, outcome.start_s, outcome.stop_s, float(outcome.samples))]
     if init_s is not None and outcome.steps and outcome.start_s > init_s:
         phases.insert(0, ("init", 0.0, init_s, outcome.start_s, float("nan")))
@@ -159,13 +151,14 @@ def run_record(
         spec_sha256=spec.digest(),
         nodes_are=spec.nodes_are,
         outcome=outcome,
-        meters=_meter_infos(samplers, power, outcome, spec.sample_period_s),
-        clock={host.host: host.clock.facts() for host in samplers},
-        hosts=[dict(fingerprint) for fingerprint in fingerprints],
+        meters=_meter_infos(hosts, power, outcome, spec.sample_period_s),
+        clock={host.host: host.clock.facts() for host in hosts},
+        hosts=[dict(host.fingerprint) for host in hosts],
         versions=provenance.versions(),
         source=provenance.source_state(),
+        load_before={} if before is None else {"busy_cores": before.busy_cores},
         load_during={} if during is None else {"busy_cores": during.busy_cores},
-        disturbed=disturbances(load, during),
+        disturbed=disturbances(before, during),
         **facts,
     )
     frame = pd.DataFrame(phases, columns=list(PHASE_COLUMNS))

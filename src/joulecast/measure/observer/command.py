@@ -61,9 +61,7 @@ class Command:
                 f"{words[0]}: cannot be started ({error.strerror}); give the command behind `--` as your "
                 "shell would find it"
             ) from None
-        self._forward()
 
-    def _forward(self) -> None:
         def forward(number: int, frame: FrameType | None) -> None:
             # A terminal sends Ctrl-C to the command, too; twice would kill what ends in order.
             if number in (signal.SIGINT, signal.SIGQUIT) and _in_front_of_a_terminal():

@@ -244,7 +244,7 @@ class JobFolder(JobFiles):
     """The folder of one launch, seen from one of its processes."""
 
     def __init__(self, out: Path, place: Place) -> None:
-        """Make the folder.
+        """Make the folder, and announce this process: its lock, its host and its number.
 
         Args:
             out: folder of the records.
@@ -259,18 +259,14 @@ class JobFolder(JobFiles):
         self.host = physical_host()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._arrive()
+            self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_SH)
+            self.write(f"process-{self.place.rank}", Came(host=self.host, pid=os.getpid()))
+            self.marks.mkdir(exist_ok=True)
         except OSError as error:
             raise JoulecastError(
                 f"{out}: no record can be written there ({error.strerror}); give another folder by --out"
             ) from None
-
-    def _arrive(self) -> None:
-        """Announce this process: its lock, its host and its number."""
-        self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_SH)
-        self.write(f"process-{self.place.rank}", Came(host=self.host, pid=os.getpid()))
-        self.marks.mkdir(exist_ok=True)
 
     @property
     def marks(self) -> Path:

@@ -19,7 +19,7 @@ from joulecast.measure.observer.job_folder import (
     SamplerBegun,
     SamplerEnded,
 )
-from joulecast.measure.observer.observed_record import Host, observed_record
+from joulecast.measure.observer.observed_record import observed_record
 from joulecast.measure.observer.steps import Process
 from joulecast.measure.power.host_clocks import RunClock
 from joulecast.measure.power.samples import Left
@@ -45,7 +45,7 @@ def _part(job: JobFiles, name: str, kind: type[P]) -> P:
     return part
 
 
-def _host(job: JobFiles, rank: int, origin_s: float) -> Host:
+def _host(job: JobFiles, rank: int, origin_s: float) -> SampledHost:
     begun = _part(job, f"begun-{rank}", SamplerBegun)
     end = job.read(f"host-{rank}", SamplerEnded)
     clocks = [begun.clock, None if end is None else end.clock]
@@ -57,11 +57,8 @@ def _host(job: JobFiles, rank: int, origin_s: float) -> Host:
     clock = RunClock(origin_s, offsets[0], offsets[-1])
     died = None if end is None else end.died
     left = Left(job.samples_of(rank), begun.label, begun.meters, died, is_whole=end is not None)
-    return Host(
-        SampledHost(begun.host, begun.label, clock, left.samples()),
-        begun.fingerprint.model_dump(),
-        begun.load_before,
-    )
+    facts = begun.fingerprint.model_dump()
+    return SampledHost(begun.host, begun.label, clock, left.samples(), facts, begun.load_before)
 
 
 def write_job(
@@ -90,8 +87,8 @@ def write_job(
     began = _part(job, "began", Began)
     asked, origin_s = began.training, began.clock_s
     ranks = [rank for rank in job.ranks() if job.read(f"begun-{rank}", SamplerBegun) is not None]
-    hosts = {host.sampled.host: host for host in (_host(job, r, origin_s) for r in ranks)}
-    processes: list[tuple[Process, Host]] = []
+    hosts = {host.host: host for host in (_host(job, r, origin_s) for r in ranks)}
+    processes: list[tuple[Process, SampledHost]] = []
     faults = list(faults)
     for rank in job.ranks():
         host = hosts.get(_part(job, f"process-{rank}", Came).host)
@@ -102,10 +99,10 @@ def write_job(
             faults.append(f"failed: process {rank} of the launch ended with code {end.code}")
     # The first process is on the host whose clock is the run's.
     first = _part(job, "process-0", Came).host
-    every = sorted(hosts.values(), key=lambda host: host.sampled.host != first)
+    every = sorted(hosts.values(), key=lambda host: host.host != first)
     until_s = ended_s - origin_s if runs_on and ended_s is not None else math.inf
     if ended_s is None:
-        spans = [host.sampled.samples.span_s for host in every[:1]]
+        spans = [host.samples.span_s for host in every[:1]]
         if not spans or spans[0] is None:
             raise JoulecastError(f"{job.path}: its sampler left nothing")
         ended_s = spans[0][1]

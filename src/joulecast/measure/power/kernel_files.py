@@ -27,11 +27,7 @@ from joulecast.runs.meter_covers import Covers
 
 
 def _number_in(file: Path) -> int:
-    """The number with which a file of the kernel begins (``123`` or ``123 J 1700000000 us``).
-
-    Raises:
-        ReadFailed: it cannot be read now, or begins with something else.
-    """
+    """The number with which a file of the kernel begins (``123`` or ``123 J 1700000000 us``)."""
     try:
         return int(file.read_text().split()[0])
     except (OSError, ValueError, IndexError) as error:
@@ -77,12 +73,6 @@ _CRAY_RENEWED_S = 0.1
 _CRAY_PARTS: dict[str, Covers] = {"": "node", "cpu": "cpu", "memory": "memory"}
 
 
-def _cray_covers(part: str) -> Covers | None:
-    if part.startswith("accel") and part[5:].isdigit():
-        return "gpu"
-    return _CRAY_PARTS.get(part)
-
-
 def open_pm_counters(nodes: MeteredNodes) -> list[Meter]:
     """The counters of this node: first the counter of the whole node, then the counters of its parts.
 
@@ -100,7 +90,8 @@ def open_pm_counters(nodes: MeteredNodes) -> list[Meter]:
     try:
         for file in sorted(folder.glob("*energy")):
             part = file.name.removesuffix("energy").rstrip("_")
-            covers = _cray_covers(part)
+            is_gpu = re.fullmatch(r"accel\d+", part)
+            covers = "gpu" if is_gpu else _CRAY_PARTS.get(part)
             if covers is not None:
                 meters.append(
                     _meter(

@@ -300,9 +300,11 @@ class Believed:
             before_s = after_s = reading.at_s
         fault = None
         if self._limits is not None:
-            fault = _fault_of_watts(reading.watts, self._limits)
+            limits, watts = self._limits, reading.watts
+            if watts is not None and not limits.least_w <= watts <= limits.most_w:
+                fault = f"it reads {watts:.6g} W; {_possible(limits)}"
             if reading.joules is not None:
-                fault = fault or self._look(reading.joules, before_s, after_s, self._limits)
+                fault = fault or self._look(reading.joules, before_s, after_s, limits)
         if fault is not None:
             self._renewals.clear()
             raise MeterFailed(fault)
@@ -328,12 +330,6 @@ class Believed:
         self._has_counted = True
         self._last_s = before_s
         return fault
-
-
-def _fault_of_watts(watts: float | None, limits: Limits) -> str | None:
-    if watts is None or limits.least_w <= watts <= limits.most_w:
-        return None
-    return f"it reads {watts:.6g} W; {_possible(limits)}"
 
 
 def _fault_between(old: _Renewal, new: _Renewal, limits: Limits) -> str | None:

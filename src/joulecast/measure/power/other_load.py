@@ -151,15 +151,12 @@ def load_now(seconds: float = LOOK_S, *, named: bool = False) -> Load:
 
 
 def load_before(load: Load | None = None) -> dict[str, float]:
-    """Facts for the record about the machine before a run: the number of busy cores, and the load average.
-
-    The load average still contains the previous run. So it is recorded, and not judged.
+    """The number of busy cores before a run, for the record.
 
     Args:
         load: the load, if it was measured already; ``None``: it is measured now.
     """
-    seen = load or load_now()
-    return {"busy_cores": seen.busy_cores, "load_average_1min": os.getloadavg()[0]}
+    return {"busy_cores": (load or load_now()).busy_cores}
 
 
 class LoadWatch:

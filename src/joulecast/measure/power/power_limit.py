@@ -63,11 +63,7 @@ class Preflight:
 
 
 def _gpu(index: int) -> Any:
-    """Zeus' object for one GPU.
-
-    Raises:
-        JoulecastError: there is none, or its driver refuses.
-    """
+    """Zeus' object for one GPU."""
     try:
         gpus = zeus_devices.all_gpus().gpus
     except ZeusBaseError as error:

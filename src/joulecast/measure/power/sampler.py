@@ -22,7 +22,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from joulecast.errors import JoulecastError
-from joulecast.measure.power.command_meter import finish_all
+from joulecast.measure.power.command_meter import BackgroundMeter
 from joulecast.measure.power.host_activity import CpuWork, HostActivity, Row
 from joulecast.measure.power.meter_registry import METERS
 from joulecast.measure.power.meters import (
@@ -182,8 +182,8 @@ def sample(
         k += 1
         behind = int((time.monotonic() - first) / order.period_s)
         if behind >= k:
-            for meter in readings.described:
-                meter.missed_deadlines += behind - k + 1
+            for about in readings.described:
+                about.missed_deadlines += behind - k + 1
             k = behind + 1
         if stop.wait(max(0.0, first + k * order.period_s - time.monotonic())):
             break
@@ -195,8 +195,10 @@ def sample(
             hand_over()
     read_everything(at_once=True)
     # The fast ones are read by then, so that none of them waits for a controller that takes its time.
-    if finish_all(meters):
-        readings.read()
+    for meter in meters:
+        if isinstance(meter, BackgroundMeter):
+            meter.finish()
+            readings.read()
     facts.programs, facts.ended = list(work.busiest()), True
     hand_over()
 
@@ -265,7 +267,8 @@ class Sampler:
         except subprocess.TimeoutExpired:
             # Not even SIGKILL ends a process at once whose driver hangs: nothing waits for it.
             died, code = f"did not end within {_END_S:g} s", 0
-        self._end_group()
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         if code < 0:
             died = f"was ended by {signal.Signals(-code).name}"
         elif code > 0:
@@ -275,10 +278,6 @@ class Sampler:
         self._process.stdout.close()
         whole = None if died is None else f"the power sampler {died}"
         return Left(self._file, self._order.nodes.host_node, self._order.meters, whole)
-
-    def _end_group(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
 
 
 def main() -> None:

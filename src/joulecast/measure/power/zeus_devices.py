@@ -171,8 +171,9 @@ def open_cpus(nodes: MeteredNodes) -> list[Meter]:
     meters: list[Meter] = []
     try:
         # Zeus also lists the domain of the whole platform, which holds the packages.
-        cpus = [cpu for cpu in get_cpus().cpus if not _is_platform(cpu)]
-        for cpu in cpus:
+        for cpu in get_cpus().cpus:
+            if str(getattr(getattr(cpu, "rapl_file", None), "name", "")).startswith("psys"):
+                continue
             parts: list[tuple[str, Covers]] = [("package", "cpu")]
             if cpu.supports_get_dram_energy_consumption():
                 parts.append(("dram", "memory"))
@@ -206,11 +207,6 @@ def open_cpus(nodes: MeteredNodes) -> list[Meter]:
     if not meters:
         raise MeterUnavailable("cpu: RAPL has no package", "check /sys/class/powercap")
     return meters
-
-
-def _is_platform(cpu: Any) -> bool:
-    file = getattr(cpu, "rapl_file", None)
-    return file is not None and file.name.startswith("psys")
 
 
 def _part_of(device: Any, figure: str) -> Callable[[], float]:

@@ -6,34 +6,23 @@
 """
 
 import time
+from contextlib import nullcontext
 
 import numpy as np
 
 from joulecast.measure.training.allreduce import AllReduce, open_allreduce
 from joulecast.measure.training.mpi import Hosts, arrive
-from joulecast.measure.training.rank_result import StageClock
+from joulecast.measure.training.stage_clock import StageClock
 from joulecast.runs.spec import Calibration, RunSpec
 
-
-def _elements(nbytes: int) -> int:
-    return max(1, nbytes // 4)
-
-
-def load_what_training_loads() -> None:
-    """Load the modules that a training loads, so that the process is as between two training steps."""
-    import torch
-
-    from joulecast.measure.workloads import networks
-
-    torch.set_num_threads(1)
-    networks.build_network("resnet18", 32, 16, 10)
+_FLOAT_BYTES = 4
 
 
 def run_allreduce(reducer: AllReduce, calibration: Calibration, clock: StageClock) -> list[int]:
     """Sum buffers of every size ``repeats`` times. Returns the bytes of each step."""
     step_bytes: list[int] = []
     for size in calibration.sizes_bytes:
-        elements = _elements(size)
+        elements = max(1, size // _FLOAT_BYTES)
         for _ in range(calibration.repeats):
             clock.step = len(step_bytes)
             with clock.stage("communicating_wait"):
@@ -44,21 +33,6 @@ def run_allreduce(reducer: AllReduce, calibration: Calibration, clock: StageCloc
     return step_bytes
 
 
-def run_sleeping_rank(
-    calibration: Calibration, hosts: Hosts, clock: StageClock, yields: bool
-) -> None:
-    """The last rank sleeps. The others wait for it, as in a training."""
-    last = hosts.comm.size - 1
-    arrive(hosts.comm, yields)
-    if hosts.comm.rank == last:
-        with clock.stage("other"):
-            time.sleep(calibration.seconds)
-        arrive(hosts.comm, yields)
-    else:
-        with clock.stage("communicating_wait"):
-            arrive(hosts.comm, yields)
-
-
 def run(
     spec: RunSpec, hosts: Hosts, clock: StageClock, yields: bool
 ) -> tuple[float, float, list[int] | None, str | None]:
@@ -67,9 +41,15 @@ def run(
     assert spec.calibration is not None
     calibration, step_bytes, reducer = spec.calibration, None, None
     if spec.kind == "idle":
-        load_what_training_loads()
+        # The process is then as between two steps of a training.
+        import torch
+
+        from joulecast.measure.workloads import networks
+
+        torch.set_num_threads(1)
+        networks.build_network("resnet18", 32, 16, 10)
     elif spec.kind == "allreduce":
-        elements = _elements(max(calibration.sizes_bytes))
+        elements = max(1, max(calibration.sizes_bytes) // _FLOAT_BYTES)
         reducer = open_allreduce(calibration.algorithm, hosts, elements, np.float32, yields)
         reducer.arrive()
         reducer.sum(0, elements)  # the first use of the memory is slow, and not measured
@@ -81,7 +61,13 @@ def run(
         with clock.stage("other"):
             time.sleep(calibration.seconds)
     else:
-        run_sleeping_rank(calibration, hosts, clock, yields)
+        is_last = hosts.comm.rank == hosts.comm.size - 1
+        arrive(hosts.comm, yields)
+        if is_last:
+            with clock.stage("other"):
+                time.sleep(calibration.seconds)
+        with nullcontext() if is_last else clock.stage("communicating_wait"):
+            arrive(hosts.comm, yields)
     arrive(hosts.comm, yields)
     stop = time.monotonic()
     if reducer is not None:

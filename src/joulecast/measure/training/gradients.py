@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from joulecast.measure.training.allreduce import AllReduce, open_allreduce
 from joulecast.measure.training.mpi import MPI, Hosts
-from joulecast.measure.training.rank_result import StageClock
+from joulecast.measure.training.stage_clock import StageClock
 
 _NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
 
@@ -59,6 +59,7 @@ class GradientBuckets:
         elements = sum(p.numel() for p in self.parameters)
         self._comm = hosts.comm
         self.reducer: AllReduce = open_allreduce(algorithm, hosts, elements, _NUMPY[dtype], yields)
+        self.algorithm = self.reducer.name
         self._flat = torch.from_numpy(self.reducer.buffer)
         self._lay_out(bucket_bytes)
         self._next = 0
@@ -74,11 +75,6 @@ class GradientBuckets:
         if overlap:
             self._thread = threading.Thread(target=self._reduce_as_they_come, daemon=True)
             self._thread.start()
-
-    @property
-    def algorithm(self) -> str:
-        """Name of the reducer in use."""
-        return self.reducer.name
 
     def _lay_out(self, bucket_bytes: float) -> None:
         self._buckets: list[_Bucket] = []

@@ -67,25 +67,23 @@ def ended_by_signals() -> Iterator[None]:
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
+    def end_with(campaign: int) -> None:
+        while not is_over.wait(_LOOK_S):
+            if not psutil.pid_exists(campaign):
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+
     before = signal.signal(signal.SIGTERM, interrupt)
     is_over = threading.Event()
     campaign = os.environ.get(CAMPAIGN)
     # A job of SLURM is its own: it ends its run also where the Snakemake that submitted it is gone.
     if campaign is not None and "SLURM_JOB_ID" not in os.environ:
-        watch = threading.Thread(target=_end_with, args=(int(campaign), is_over), daemon=True)
-        watch.start()
+        threading.Thread(target=end_with, args=(int(campaign),), daemon=True).start()
     try:
         yield
     finally:
         is_over.set()
         signal.signal(signal.SIGTERM, before)
-
-
-def _end_with(campaign: int, is_over: threading.Event) -> None:
-    while not is_over.wait(_LOOK_S):
-        if not psutil.pid_exists(campaign):
-            os.kill(os.getpid(), signal.SIGTERM)
-            return
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

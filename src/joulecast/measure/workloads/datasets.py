@@ -8,6 +8,7 @@ quickly.
 
 import gzip
 from collections.abc import Sequence
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -44,18 +45,13 @@ class Images(Protocol):
 
 
 def _digits_table() -> NDArray[np.float64]:
-    """(1797, 65): 64 pixels and the label. Read from scikit-learn's own file, because importing the
-    package takes every rank two seconds; by its loader where the file has moved."""
+    """(1797, 65): 64 pixels and the label, from scikit-learn's file. To import the package takes every rank
+    two seconds."""
     package = find_spec("sklearn")
-    if package is not None and package.origin is not None:
-        file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
-        if file.is_file():
-            text = gzip.decompress(file.read_bytes()).decode().replace("\n", ",")
-            return np.fromstring(text, sep=",").reshape(-1, 65)
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    return np.column_stack([bunch.data, bunch.target])
+    assert package is not None and package.origin is not None
+    file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    text = gzip.decompress(file.read_bytes()).decode().replace("\n", ",")
+    return np.fromstring(text, sep=",").reshape(-1, 65)
 
 
 class Digits:
@@ -176,10 +172,11 @@ def _from_root(name: str, root: str | None, image_size: int, train: bool) -> Ima
     return FromTorchvision(found, classes)
 
 
+@cache
 def open_dataset(
     name: str, root: str | None, image_size: int, classes: int, train: bool = True
 ) -> Images:
-    """Open the train or test split of a data set.
+    """The train or test split of a data set. Each is opened once.
 
     Raises:
         JoulecastError: the name is not known; the root is missing or has no images (the error says what to

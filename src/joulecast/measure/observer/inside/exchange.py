@@ -191,21 +191,6 @@ def hidden_and_exposed(exchange: Sequence[Span], computing: Sequence[Span]) -> t
     return _length(exchange) - exposed, exposed
 
 
-def _spans(events: Iterable[Any], on_device: bool) -> tuple[list[Span], list[Span]]:
-    """Spans of exchange and of computing among the profiler's events, in s."""
-    exchange, computing = [], []
-    for event in events:
-        if ("CPU" in str(event.device_type())) == on_device:
-            continue
-        name, start = event.name().lower(), event.start_ns() / 1e9
-        span = start, start + event.duration_ns() / 1e9
-        if name.startswith(_EXCHANGES):
-            exchange.append(span)
-        elif on_device or name.startswith(_COMPUTES_ON_CPU):
-            computing.append(span)
-    return exchange, computing
-
-
 class ProfiledSteps:
     """The steps that torch's profiler records. If the program uses the profiler, no step is recorded."""
 
@@ -287,7 +272,16 @@ class ProfiledSteps:
             self._give_up(f"torch's profiler could not be read ({error})")
 
     def _keep(self, events: Iterable[Any]) -> None:
-        exchange, computing = _spans(events, self._on_device)
+        exchange, computing = list[Span](), list[Span]()
+        for event in events:
+            if ("CPU" in str(event.device_type())) == self._on_device:
+                continue
+            name, start = event.name().lower(), event.start_ns() / 1e9
+            span = start, start + event.duration_ns() / 1e9
+            if name.startswith(_EXCHANGES):
+                exchange.append(span)
+            elif self._on_device or name.startswith(_COMPUTES_ON_CPU):
+                computing.append(span)
         if exchange:
             hidden, exposed = hidden_and_exposed(exchange, computing)
             # Lengths alone: the mean is what each step gets.

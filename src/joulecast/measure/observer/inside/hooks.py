@@ -57,18 +57,10 @@ def _trained_by(optimizer: Any) -> list[Any]:
     return [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
 
 
-def _facts_of(optimizer: Any, number: int) -> dict[str, Any]:
-    """Facts of what an optimizer trains."""
-    tensors = _trained_by(optimizer)
-    if not tensors:
-        return {}
-    known = {"optimizer": type(optimizer).__name__}
-    return known | _facts_of_tensors(tensors, number)
-
-
-def _facts_of_tensors(tensors: list[Any], number: int) -> dict[str, Any]:
-    """Facts of the tensors that optimizer ``number`` trains."""
+def _facts_of(optimizer: str, tensors: list[Any], number: int = 0) -> dict[str, Any]:
+    """Facts of the tensors that an optimizer trains."""
     return {
+        "optimizer": optimizer,
         f"parameters_{number}": sum(p.numel() for p in tensors),
         "precision": str(tensors[0].dtype).removeprefix("torch."),
         "device": tensors[0].device.type,
@@ -142,7 +134,9 @@ class Watch:
         is_new = id(optimizer) not in self._optimizers
         number = self._optimizers.setdefault(id(optimizer), len(self._optimizers))
         if is_new:
-            self._note(_facts_of(optimizer, number))
+            tensors = _trained_by(optimizer)
+            name = type(optimizer).__name__
+            self._note(_facts_of(name, tensors, number) if tensors else {})
         if self._network is not None:
             # It takes seconds, which belong to the first step: a warm-up.
             self._network.capture(_trained_by(optimizer), self.marks.path("graph"))
@@ -164,7 +158,7 @@ class Watch:
                 self._ends_are_known = self._ends_are_known or is_step
                 if is_step and self._updates == 0:
                     tensors = args[0] if args else kwargs.get("params", ())
-                    self._note({"optimizer": name, **_facts_of_tensors(list(tensors), 0)})
+                    self._note(_facts_of(name, list(tensors)))
                 self._updated(PART if self._ends_are_known and not is_step else 0)
                 return result
 
@@ -182,7 +176,7 @@ class Watch:
             result = own(optimizer, gradients, variables, *others)
             if self._updates == 0:
                 tensors = [variable.value for variable in variables]
-                self._note({"optimizer": type(optimizer).__name__, **_facts_of_tensors(tensors, 0)})
+                self._note(_facts_of(type(optimizer).__name__, tensors))
             self._updated(0)
             return result
 
