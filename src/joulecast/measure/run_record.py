@@ -94,6 +94,7 @@ def load_during(hosts: Sequence[SampledHost], outcome: Outcome) -> Load | None:
     """
     loads = []
     around_s = max(0.0, (_SEEN_S - (outcome.stop_s - outcome.start_s)) / 2)
+    ends = [outcome.start_s - around_s, outcome.stop_s + around_s]
     machines: dict[str, list[SampledHost]] = {}
     for host in hosts:
         # Containers of one machine see all its work: only together do they know how much of it is theirs.
@@ -102,22 +103,18 @@ def load_during(hosts: Sequence[SampledHost], outcome: Outcome) -> Load | None:
     for of_machine in machines.values():
         if any(host.samples.died or not host.samples.work.size for host in of_machine):
             continue
-        worked = {"machine": 0.0, "own": 0.0}
-        programs: set[str] = set()
-        for place, host in enumerate(of_machine):
+        worked = []
+        for host in of_machine:
             t_s, *worked_s = host.samples.work
             times = host.clock(t_s)
-            ends = [outcome.start_s - around_s, outcome.stop_s + around_s]
             inside = np.clip(ends, times[0], times[-1])
-            machine, own = (np.diff(np.interp(inside, times, of))[0] for of in worked_s)
-            worked["own"] += float(own)
-            if place == 0:
-                worked["machine"] = float(machine)
-                span = float(inside[1] - inside[0])
-                programs |= set(host.samples.facts.programs)
+            seen = [float(np.diff(np.interp(inside, times, of))[0]) for of in worked_s]
+            worked.append((float(inside[1] - inside[0]), *seen))
+        span, machine, _ = worked[0]
         if span > _SHORTEST_JUDGED_S:
-            others = max(0.0, worked["machine"] - worked["own"]) / span
-            loads.append(Load(round(others, 3), tuple(sorted(programs))))
+            others = max(0.0, machine - sum(own for _, _, own in worked)) / span
+            programs = tuple(sorted(of_machine[0].samples.facts.programs))
+            loads.append(Load(round(others, 3), programs))
     return max(loads, key=lambda load: load.busy_cores, default=None)
 
 

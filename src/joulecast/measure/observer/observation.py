@@ -23,7 +23,6 @@ from joulecast.measure.observer.job_folder import (
 )
 from joulecast.measure.observer.job_record import assemble_killed, begin, write_job
 from joulecast.measure.power.host_clocks import ClockOffset, ClockServer, offset_from
-from joulecast.measure.power.meters import MeteredNodes
 from joulecast.measure.power.other_load import load_now
 from joulecast.measure.power.sampler import Sampler, SamplerOrder
 from joulecast.runs import provenance
@@ -61,15 +60,7 @@ class _HostSampler:
         self._job = job
         load = load_now()
         label = job.host.partition(":")[0]
-        watts = asked.platform
-        cores = float(os.cpu_count() or 1)
-        where = asked.metering
-        nodes = MeteredNodes(
-            label, {}, cores, watts.idle_w, watts.full_w, where.sysfs_root, where.command
-        )
-        order = SamplerOrder(
-            asked.meters, asked.sample_period_s, nodes, job.pids_of_host(_JOINING_S)
-        )
+        order = SamplerOrder.of(asked, label, job.pids_of_host(_JOINING_S))
         self._sampler = Sampler(order, job.samples_of(job.place.rank))
         job.write(
             f"begun-{job.place.rank}",

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter
 
@@ -39,6 +40,9 @@ from joulecast.measure.power.meters import (
 )
 from joulecast.measure.power.samples import Left, Rows, SamplerFacts, SampleWriter
 
+if TYPE_CHECKING:
+    from joulecast.runs.spec import RunSpec
+
 _KEPT_EVERY_S = 4.0
 """With the time that writing takes, at most five seconds are lost."""
 _HANGS_S = 20.0
@@ -57,6 +61,27 @@ class SamplerOrder:
     nodes: MeteredNodes
     ranks: tuple[int, ...] = ()
     """Processes of the run on this host: the work of all others is other load."""
+
+    @classmethod
+    def of(
+        cls,
+        spec: "RunSpec",
+        host: str,
+        ranks: tuple[int, ...],
+        pids: dict[str, list[int]] | None = None,
+        core_seconds_per_s: float | None = None,
+    ) -> "SamplerOrder":
+        """The order of a run for the host that its record calls ``host``."""
+        nodes = MeteredNodes(
+            host,
+            pids or {},
+            core_seconds_per_s or float(os.cpu_count() or 1),
+            spec.platform.idle_w,
+            spec.platform.full_w,
+            spec.metering.sysfs_root,
+            spec.metering.command,
+        )
+        return cls(spec.meters, spec.sample_period_s, nodes, ranks)
 
 
 def open_all(order: SamplerOrder) -> tuple[list[Meter], list[SampledMeter]]:

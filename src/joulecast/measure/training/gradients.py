@@ -78,7 +78,7 @@ class GradientBuckets:
 
     def _lay_out(self, bucket_bytes: float) -> None:
         self._buckets: list[_Bucket] = []
-        self._bucket_of: list[_Bucket | None] = [None] * len(self.parameters)
+        self._bucket_of: dict[int, _Bucket] = {}
         self._views: list[Tensor] = [torch.empty(0)] * len(self.parameters)
         start = stop = 0
         members: set[int] = set()
@@ -91,8 +91,7 @@ class GradientBuckets:
             if (stop - start) * parameter.element_size() >= bucket_bytes or index == 0:
                 bucket = _Bucket(start, stop, members)
                 self._buckets.append(bucket)
-                for member in members:
-                    self._bucket_of[member] = bucket
+                self._bucket_of |= dict.fromkeys(members, bucket)
                 start, members = stop, set()
 
     @torch.no_grad()
@@ -110,7 +109,7 @@ class GradientBuckets:
     def _receiver(self, index: int) -> Any:
         def receive(parameter: Tensor) -> None:
             bucket = self._bucket_of[index]
-            assert bucket is not None and parameter.grad is not None
+            assert parameter.grad is not None
             self._views[index].copy_(parameter.grad)
             parameter.grad = None
             bucket.missing.discard(index)
@@ -164,14 +163,14 @@ class GradientBuckets:
                 self._done.acquire()
             if self._failure is not None:
                 raise self._failure
-        for bucket in self._buckets:
-            bucket.missing = set(bucket.members)
-        self._next = 0
-        return self._views
+        return self._begin_again()
 
     def discard(self) -> list[Tensor]:
         """Set the gradients to zero after a backward pass that ran with :attr:`overlap` off."""
         self._flat.zero_()
+        return self._begin_again()
+
+    def _begin_again(self) -> list[Tensor]:
         for bucket in self._buckets:
             bucket.missing = set(bucket.members)
         self._next = 0

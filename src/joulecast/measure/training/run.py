@@ -21,7 +21,6 @@ import numpy as np
 
 from joulecast.errors import JoulecastError
 from joulecast.measure.power.host_clocks import RunClock
-from joulecast.measure.power.meters import MeteredNodes
 from joulecast.measure.power.other_load import Load, load_now
 from joulecast.measure.power.sampler import Sampler, SamplerOrder
 from joulecast.measure.power.samples import SAMPLES, Left
@@ -132,23 +131,17 @@ def _record(
 def _sampler_order(spec: RunSpec, hosts: Hosts, node: str) -> SamplerOrder:
     """The meters and processes that this host's sampler reads; all ranks of the host call it."""
     processes = hosts.local.allgather((node, os.getpid()))
-    pids: dict[str, list[int]] = {}
-    slow_down = spec.emulation.nodes_per_core if spec.emulation else 1
-    if spec.nodes_are != "hosts":
-        for name, pid in processes:
-            pids.setdefault(name, []).append(pid)
-        capacity = spec.threads_per_rank * spec.ranks_per_node / slow_down
-    else:
-        capacity = float(os.cpu_count() or 1)
-    idle_w = full_w = None
-    if "estimated" in spec.meters:
-        idle_w, full_w = spec.platform.require_watts()
-    where = spec.metering
-    metered = MeteredNodes(
-        hosts.label, pids, capacity, idle_w, full_w, where.sysfs_root, where.command
-    )
     pids_here = tuple(pid for _, pid in processes)
-    return SamplerOrder(spec.meters, spec.sample_period_s, metered, pids_here)
+    if "estimated" in spec.meters:
+        spec.platform.require_watts()
+    if spec.nodes_are == "hosts":
+        return SamplerOrder.of(spec, hosts.label, pids_here)
+    pids: dict[str, list[int]] = {}
+    for name, pid in processes:
+        pids.setdefault(name, []).append(pid)
+    slow_down = spec.emulation.nodes_per_core if spec.emulation else 1
+    capacity = spec.threads_per_rank * spec.ranks_per_node / slow_down
+    return SamplerOrder.of(spec, hosts.label, pids_here, pids, capacity)
 
 
 def _verify_ranks(spec: RunSpec, hosts: Hosts) -> None:

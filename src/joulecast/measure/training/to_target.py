@@ -179,13 +179,12 @@ class TrainingToTarget:
                 begun()
                 trained = trainer.train(progress, evaluated)
                 ended()
-        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        except (MemoryError, RuntimeError) as error:
             if not _is_out_of_memory(error):
                 raise
             broke_s = time.monotonic()
             failed = f"out of memory ({str(error).splitlines()[0] if str(error) else type(error)})"
         else:
-            assert trained.accuracy is not None
             return TrainedToTarget(
                 bool(trained.reached_target),
                 stopped,
@@ -230,8 +229,7 @@ class TrainingToTarget:
         part of a measured training."""
         if batch_size in self._warm:
             return
-        steps = _WARM_UP_STEPS
-        with closing(self._trainer(batch_size, seed, steps, steps, None)) as trainer:
+        with closing(self._trainer(batch_size, seed, _WARM_UP_STEPS, 1, None)) as trainer:
             trainer.train(_nothing)
             if not self._warm:
                 trainer.accuracy()
@@ -239,10 +237,7 @@ class TrainingToTarget:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
     # On a CPU, and in libraries of the GPU, torch raises no specific type.
-    said = str(error)
-    return any(
-        part in said for part in ("can't allocate memory", "STATUS_ALLOC_FAILED", "out of memory")
-    )
+    parts = "can't allocate memory", "STATUS_ALLOC_FAILED", "out of memory"
+    is_named = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    return is_named or any(part in str(error) for part in parts)
