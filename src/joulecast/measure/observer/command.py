@@ -2,6 +2,7 @@
 joulecast."""
 
 import os
+import resource
 import signal
 import subprocess
 import time
@@ -99,9 +100,7 @@ def end_as(ending: Ending, leave: Callable[[int], None]) -> None:
         with suppress(OSError, ValueError):
             signal.signal(number, signal.SIG_DFL)
         # A core file is the command's, not ours.
-        with suppress(ImportError, ValueError, OSError):
-            import resource
-
+        with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.kill(os.getpid(), number)
     leave(ending.code if ending.code >= 0 else 128 - ending.code)

@@ -6,7 +6,7 @@ import time
 
 import psutil
 
-from joulecast.measure.power.estimated import HostWork, ProcessWork
+from joulecast.measure.power.estimated import work_by_node
 from joulecast.measure.power.meters import MeteredNodes, ReadFailed
 from joulecast.measure.power.other_load import Programs, machine_work_s, work_of
 from joulecast.measure.power.zeus_devices import gpu_utilisation
@@ -70,9 +70,7 @@ class HostActivity:
     def __init__(self, nodes: MeteredNodes, has_gpu: bool) -> None:
         self._nodes, self._has_gpu = nodes, has_gpu
         self._processes = {n: [psutil.Process(p) for p in pids] for n, pids in nodes.pids.items()}
-        self._worked: dict[str, HostWork | ProcessWork] = {
-            node: ProcessWork(pids) for node, pids in nodes.pids.items()
-        } or {nodes.host_node: HostWork()}
+        self._worked = work_by_node(nodes)
         self._pace = _Pace(0.0)
         self._last_s = time.monotonic()
         self._last_work = self._work()

@@ -196,15 +196,6 @@ def _of_processors(folders: list[Path], node: str) -> list[DeviceMeter]:
     return found
 
 
-def _of_intel_gpus(folders: list[Path], node: str) -> list[DeviceMeter]:
-    files = [folder / "energy1_input" for folder in folders]
-    return [
-        _joules(f"gpu-{number}", node, "gpu", file)
-        for number, file in enumerate(files)
-        if file.is_file()
-    ]
-
-
 def open_hwmon(nodes: MeteredNodes) -> list[Meter]:
     """The power sensors of this host that are known to be meters.
 
@@ -221,7 +212,13 @@ def open_hwmon(nodes: MeteredNodes) -> list[Meter]:
         found = _of_board(of_driver.get("power_meter", []), node)
         has_node = any(meter.covers == "node" for meter in found)
         found += _of_processors(of_driver.get("amd_energy", []), node)
-        found += _of_intel_gpus([*of_driver.get("xe", []), *of_driver.get("i915", [])], node)
+        of_intel = [*of_driver.get("xe", []), *of_driver.get("i915", [])]
+        counters = [folder / "energy1_input" for folder in of_intel]
+        found += [
+            _joules(f"gpu-{number}", node, "gpu", file)
+            for number, file in enumerate(counters)
+            if file.is_file()
+        ]
         found += [] if has_node else _of_supplies(of_driver.get("supply", []), node)
     except ReadFailed as error:
         raise MeterUnavailable(

@@ -111,7 +111,7 @@ class Programs:
 
     def __init__(self) -> None:
         self._since_s = time.monotonic()
-        self._worked = {process: used for process, used in self._all()}
+        self._worked = dict(self._all())
 
     @staticmethod
     def _all() -> list[tuple[psutil.Process, float]]:

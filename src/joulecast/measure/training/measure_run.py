@@ -119,15 +119,15 @@ class RunLaunch:
         own_mpi = self.launcher is None
         environment = rank_environment(self.spec.threads_per_rank, own_mpi=own_mpi)
         try:
-            end = run_ranks(command, environment, spec_file, log, lock, self.timeout_s)
+            code, reason = run_ranks(command, environment, spec_file, log, lock, self.timeout_s)
         except NotFinished as error:
             raise JoulecastError(
                 f"{name}: {error}; give it longer with the configuration key `run_timeout_s`"
             ) from None
-        if end.code != 0:
-            killed = f" (killed by signal {-end.code})" if end.code < 0 else ""
-            code = f"ended with exit code {end.code}{killed}"
-            raise JoulecastError(f"{end.reason} ({code})" if end.reason else f"{name}: {code}")
+        if code != 0:
+            killed = f" (killed by signal {-code})" if code < 0 else ""
+            end = f"ended with exit code {code}{killed}"
+            raise JoulecastError(f"{reason} ({end})" if reason else f"{name}: {end}")
         # Only run.json is read: rank 0 has validated the record before it gave the folder its name.
         info = read_info(folder)
         if info.spec_sha256 != self.spec.digest():
