@@ -222,10 +222,6 @@ class JobFiles:
         """The file with the samples of a process's sampler."""
         return self.path / f"host-{rank}{SAMPLES}"
 
-    def has_samples(self) -> bool:
-        """Whether a sampler has written anything."""
-        return any(self.path.glob(f"host-*{SAMPLES}"))
-
     def ended(self, rank: int) -> bool:
         """Whether the command of a process has ended."""
         return (self.path / f"ended-{rank}.json").is_file()
@@ -305,10 +301,6 @@ class JobFolder(JobFiles):
         )
         parts = (self.read(f"process-{rank}", Came) for rank in self.ranks_of_host())
         return tuple(part.pid for part in parts if part)
-
-    def leave_end(self, code: int | None) -> None:
-        """Announce that the command of this process has ended, or is no longer measured."""
-        self.write(f"ended-{self.place.rank}", Ended(code=code))
 
     def hosts_that_ended(self) -> set[str]:
         """The hosts whose samplers have ended."""

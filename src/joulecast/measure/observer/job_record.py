@@ -22,7 +22,7 @@ from joulecast.measure.observer.job_folder import (
 from joulecast.measure.observer.observed_record import observed_record
 from joulecast.measure.observer.steps import Process
 from joulecast.measure.power.host_clocks import RunClock
-from joulecast.measure.power.samples import Left
+from joulecast.measure.power.samples import SAMPLES, Left
 from joulecast.measure.run_record import SampledHost
 from joulecast.runs.provenance import physical_host
 from joulecast.runs.record import RunRecord, write_record
@@ -155,7 +155,7 @@ def assemble_killed(out: Path) -> list[str]:
         try:
             if not job.was_killed(physical_host()):
                 continue
-            if job.has_samples():
+            if any(folder.glob(f"*{SAMPLES}")):
                 record, _ = write_job(job, out, None, [INCOMPLETE])
                 lines.append(f"{record}: made of what a killed measurement had written; incomplete")
         except (JoulecastError, OSError) as error:

@@ -15,6 +15,7 @@ from joulecast.measure.observer.command import Command, Ending
 from joulecast.measure.observer.job_folder import (
     Came,
     Clock,
+    Ended,
     Fingerprint,
     JobFolder,
     SamplerBegun,
@@ -98,16 +99,6 @@ class _HostSampler:
         self._job.write(f"host-{self._job.place.rank}", end)
 
 
-def _announce_clock(job: JobFolder) -> ClockServer | None:
-    """Announce the clock of the first process, if there are several. The others ask for it."""
-    if job.place.rank != 0 or job.place.size == 1:
-        return None
-    server = ClockServer()
-    now = {"clock_s": time.monotonic(), "wall_s": time.time()}
-    job.write("clock", Clock(host=job.host, addresses=server.addresses, port=server.port, **now))
-    return server
-
-
 class Observation:
     """The observation of one training. Each of the processes that were launched together has this object.
 
@@ -134,10 +125,17 @@ class Observation:
         self.marks = self._job.marks
         """Folder of this process for the marks of the training."""
         self._keep = False
-        self._server = _announce_clock(self._job)
+        self._server: ClockServer | None = None
+        rank, size = self._job.place.rank, self._job.place.size
+        if rank == 0 and size > 1:
+            # The others ask for the clock of the first process.
+            self._server = ClockServer()
+            now = {"clock_s": time.monotonic(), "wall_s": time.time()}
+            where = {"addresses": self._server.addresses, "port": self._server.port}
+            self._job.write("clock", Clock(host=self._job.host, **where, **now))
         first = self._job.is_first_of_host()
         self._sampler = _HostSampler(self._job, asked) if first else None
-        if self._job.place.rank == 0:
+        if rank == 0:
             begin(self._job, asked)
 
     def end(self, code: int | None, faults: Sequence[str] = ()) -> Result:
@@ -158,7 +156,7 @@ class Observation:
 
     def _ended(self, code: int | None, faults: Sequence[str], ended_s: float) -> Result:
         job = self._job
-        job.leave_end(code)
+        job.write(f"ended-{job.place.rank}", Ended(code=code))
         if self._sampler is not None:
             # Processes of one host share a sampler, which reads until the last of them has ended.
             job.wait(lambda: all(job.ended(rank) for rank in job.ranks_of_host()), _PATIENCE_S)

@@ -10,27 +10,12 @@ from contextlib import nullcontext
 
 import numpy as np
 
-from joulecast.measure.training.allreduce import AllReduce, open_allreduce
+from joulecast.measure.training.allreduce import open_allreduce
 from joulecast.measure.training.mpi import Hosts, arrive
 from joulecast.measure.training.stage_clock import StageClock
-from joulecast.runs.spec import Calibration, RunSpec
+from joulecast.runs.spec import RunSpec
 
 _FLOAT_BYTES = 4
-
-
-def run_allreduce(reducer: AllReduce, calibration: Calibration, clock: StageClock) -> list[int]:
-    """Sum buffers of every size ``repeats`` times. Returns the bytes of each step."""
-    step_bytes: list[int] = []
-    for size in calibration.sizes_bytes:
-        elements = max(1, size // _FLOAT_BYTES)
-        for _ in range(calibration.repeats):
-            clock.step = len(step_bytes)
-            with clock.stage("communicating_wait"):
-                reducer.arrive()
-            with clock.stage("communicating_copy"):
-                reducer.sum(0, elements)
-            step_bytes.append(size)
-    return step_bytes
 
 
 def run(
@@ -56,7 +41,13 @@ def run(
     arrive(hosts.comm, yields)
     start = time.monotonic()
     if reducer is not None:
-        step_bytes = run_allreduce(reducer, calibration, clock)
+        step_bytes = [s for s in calibration.sizes_bytes for _ in range(calibration.repeats)]
+        for step, size in enumerate(step_bytes):
+            clock.step = step
+            with clock.stage("communicating_wait"):
+                reducer.arrive()
+            with clock.stage("communicating_copy"):
+                reducer.sum(0, max(1, size // _FLOAT_BYTES))
     elif spec.kind == "idle":
         with clock.stage("other"):
             time.sleep(calibration.seconds)
