@@ -189,8 +189,8 @@ class SiteCommand:
 
     def __init__(self, words: tuple[str, ...]) -> None:
         self._words = words
-        self._counts: bool | None = None
-        self._first_j: float | None = None
+        self._first: tuple[bool, float] | None = None
+        """Whether the first reading was an energy, and its joules or watts."""
 
     def ask(self) -> Reading:
         """Run the command once.
@@ -205,19 +205,13 @@ class SiteCommand:
                 f"the command printed {_shown(printed)!r}, expected a number with its unit, as 231.5 W or "
                 "12345 J"
             )
-        value, unit = float(match[1]), match[2]
-        counts = unit in _JOULES
-        if self._counts is None:
-            self._counts = counts
-        if counts != self._counts:
+        counts, amount = match[2] in _JOULES, float(match[1]) * (_WATTS | _JOULES)[match[2]]
+        self._first = self._first or (counts, amount)
+        if counts != self._first[0]:
             raise ReadFailed(
                 f"the command printed {_shown(printed)!r}, another quantity than before"
             )
-        if not counts:
-            return Reading(value * _WATTS[unit], None)
-        joules = value * _JOULES[unit]
-        self._first_j = joules if self._first_j is None else self._first_j
-        return Reading(None, joules - self._first_j)
+        return Reading(None, amount - self._first[1]) if counts else Reading(amount, None)
 
 
 def open_command(nodes: MeteredNodes) -> list[Meter]:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from joulecast.errors import JoulecastError
 from joulecast.runs.files.reading import opened
@@ -44,16 +43,6 @@ class Images(Protocol):
         ...
 
 
-def _digits_table() -> NDArray[np.float64]:
-    """(1797, 65): 64 pixels and the label, from scikit-learn's file. To import the package takes every rank
-    two seconds."""
-    package = find_spec("sklearn")
-    assert package is not None and package.origin is not None
-    file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
-    text = gzip.decompress(file.read_bytes()).decode().replace("\n", ",")
-    return np.fromstring(text, sep=",").reshape(-1, 65)
-
-
 class Digits:
     """scikit-learn's digits, bilinearly enlarged. The last fifth is the test split."""
 
@@ -62,7 +51,12 @@ class Digits:
     def __init__(self, image_size: int, train: bool) -> None:
         import torch
 
-        table = _digits_table()
+        # To import the package takes every rank two seconds.
+        package = find_spec("sklearn")
+        assert package is not None and package.origin is not None
+        file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
+        text = gzip.decompress(file.read_bytes()).decode().replace("\n", ",")
+        table = np.fromstring(text, sep=",").reshape(-1, 65)
         split = len(table) * 4 // 5
         part = table[:split] if train else table[split:]
         pixels = part[:, :-1].reshape(-1, 8, 8) / 16 - 0.5
