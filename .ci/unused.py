@@ -33,6 +33,9 @@ how_to_read
 shows
 spoken
 BufferedReader
+daemon_threads
+disable_nagle_algorithm
+timeout
 
 # The colours that tests judge by their contrast.
 PALETTES

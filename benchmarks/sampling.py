@@ -20,9 +20,10 @@ import numpy as np
 import psutil
 from _output import parser, show
 
-from joulecast.measure.power.meters import MeteredNodes
+from joulecast.measure.power.host_activity import Row
+from joulecast.measure.power.meters import MeteredNodes, SampledMeter
 from joulecast.measure.power.sampler import SamplerOrder
-from joulecast.measure.power.samples import Left, SampleWriter
+from joulecast.measure.power.samples import Left, SamplerFacts, SampleWriter
 from joulecast.runs.integration import EnergyCurve
 
 GPUS = 8
@@ -87,11 +88,12 @@ def _sampler(seconds: float) -> dict[str, float]:
         process.stdin.close()
         process.wait()
         stop.set()
-        samples = Left(file, METERS_READ).samples()
+        samples = Left(file, "h", METERS_READ).samples()
         readings = sum(reading.shape[1] for reading in samples.readings)
-        faults = [meter["fault"] for meter in samples.meters if meter["fault"]]
-        if len(samples.meters) != GPUS or faults:
-            raise SystemExit(f"{len(samples.meters)} of {GPUS} counters were read; {faults}")
+        meters = samples.facts.meters
+        faults = [meter.reason for meter in meters if not meter.available]
+        if len(meters) != GPUS or faults:
+            raise SystemExit(f"{len(meters)} of {GPUS} counters were read; {faults}")
         return {
             "percent_of_a_core": 100 * share,
             "memory_MiB": memory / 2**20,
@@ -104,39 +106,31 @@ def _day(hours: float, path: Path) -> dict[str, float]:
     chance = random.Random(1)
     writer = SampleWriter(path)
     meters = [
-        {"node": "n", "meter": f"gpu:{gpu}", "source": "measured", "counter": True}
-        | {"identity": None, "about": {}}
+        SampledMeter(node="n", meter=f"gpu:{gpu}", available=True, source="measured", counter=True)
         for gpu in range(GPUS)
     ]
-    series = [*(f"power.{gpu}" for gpu in range(GPUS)), "activity.0", "work"]
-    fixed = {"meters": meters, "failed": [0] * GPUS, "faults": [None] * GPUS, "nodes": ["n"]}
-    fixed |= {"series": series}
-    joules, now_s, spent_s = [0.0] * GPUS, 1e6, 0.0
+    facts = SamplerFacts(meters=meters, nodes=["n"])
+    joules, now_s = [0.0] * GPUS, 1e6
+    # The writer has a thread: its time is that of the process without this thread's.
+    spent_s = time.thread_time() - time.process_time()
     for _ in range(int(hours * 3600 / BLOCK_S)):
-        tables: dict[str, dict[str, list[float | int | None]]] = {}
+        rows: list[tuple[int, Row]] = []
         for gpu in range(GPUS):
-            table: dict[str, list[float | int | None]] = {"t_s": [], "watts": [], "joules": []}
             for k in range(BLOCK_S * HERTZ):
                 joules[gpu] += chance.gauss(600, 60) / HERTZ
-                table["t_s"].append(now_s + k / HERTZ + chance.gauss(0, 2e-4))
-                table["watts"].append(None)
-                table["joules"].append(round(joules[gpu], 3))
-            tables[f"power.{gpu}"] = table
-        tables["activity.0"] = {
-            "t_s": [now_s, now_s + 2],
-            "cpu_utilisation": [chance.random(), chance.random()],
-            "gpu_utilisation": [0.98, 0.97],
-            "memory_bytes": [chance.randrange(10**11) for _ in range(2)],
-            "network_bytes_per_s": [chance.randrange(10**9) for _ in range(2)],
-        }
-        begin_s = time.process_time()
-        writer.append(fixed, tables)
-        spent_s += time.process_time() - begin_s
+                at_s = now_s + k / HERTZ + chance.gauss(0, 2e-4)
+                rows.append((gpu, (at_s, None, round(joules[gpu], 3))))
+        for at_s, share in ((now_s, 0.98), (now_s + 2, 0.97)):
+            memory, network = chance.randrange(10**11), chance.randrange(10**9)
+            rows.append((GPUS, (at_s, chance.random(), share, memory, network)))
+        writer.append(facts, rows)
         now_s += BLOCK_S
-    writer.append(fixed | {"ended": True}, {})
+    facts.ended = True
+    writer.append(facts, [])
     writer.close()
+    spent_s += time.process_time() - time.thread_time()
     begin_s = time.perf_counter()
-    samples = Left(path, ()).samples()
+    samples = Left(path, "n").samples()
     totals = [
         float(EnergyCurve(t_s, counted, None).between(np.array(1e6), np.array(now_s)))
         for t_s, _, counted in samples.readings

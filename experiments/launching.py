@@ -13,8 +13,6 @@ from pydantic import BaseModel
 from joulecast.errors import JoulecastError
 from joulecast.measure.training.ranks import NotFinished, rank_environment, run_ranks
 
-_FAILED_LINES = 8
-
 
 def find_launcher() -> str:
     """The ``mpiexec`` that belongs to this Python, or that of the PATH.
@@ -92,10 +90,10 @@ def launch_ranks(
         command = program_command(program, ranks, job_file, answer, inside)
         environment = {**rank_environment(threads=1), **(settings or {})}
         try:
-            end = run_ranks(command, environment, job_file, log, lock, timeout_s)
+            code, reason = run_ranks(command, environment, job_file, log, lock, timeout_s)
         except NotFinished as error:
             raise JoulecastError(f"{name}: {error}") from None
-        if end.code != 0 or not answer.is_file():
-            reason = end.reason or "; ".join(end.printed.splitlines()[-_FAILED_LINES:])
-            raise JoulecastError(f"{name}: failed (exit code {end.code}): {reason}")
+        if code != 0 or not answer.is_file():
+            why = reason or "see the log"
+            raise JoulecastError(f"{name}: failed (exit code {code}): {why}")
         return json.loads(answer.read_text())

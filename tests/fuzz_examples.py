@@ -15,12 +15,13 @@ from nccl_logs import nccl_log
 
 import joulecast
 from joulecast.measure.observer.inside.marks import BACKWARD, EXCHANGE, FETCH, ROW, UPDATE
-from joulecast.measure.observer.job_folder import JobFolder, Place
-from joulecast.measure.observer.job_messages import SamplerBegun
+from joulecast.measure.observer.job_folder import JobFolder, Place, SamplerBegun
 from joulecast.measure.observer.job_record import begin
-from joulecast.measure.observer.observed_training import observed
-from joulecast.measure.observer.request import ObserveRequest
-from joulecast.measure.power.samples import SampleWriter
+from joulecast.measure.observer.request import ObserveRequest, observed
+from joulecast.measure.power.host_clocks import ClockOffset
+from joulecast.measure.power.meters import SampledMeter
+from joulecast.measure.power.other_load import Load
+from joulecast.measure.power.samples import SamplerFacts, SampleWriter
 from joulecast.runs.provenance import host_fingerprint
 from joulecast.runs.recorded import pack, unpack_all
 from joulecast.tune.history import add_to_history_file, begin_history_file
@@ -217,24 +218,31 @@ def killed_measurement(folder: Path) -> None:
             host=job.host,
             label="vm",
             meters=("command", "estimated"),
-            load_before=(0.1, ("sh",)),
-            clock=(0.0, 0.0, now_s),
+            load_before=Load(0.1, ("sh",)),
+            clock=ClockOffset(0.0, 0.0, now_s),
             fingerprint=host_fingerprint(),
         )
         job.write("begun-0", begun)
         writer = SampleWriter(job.samples_of(0))
-        about = {"covers": "node", "remark": None, "renewed_s": 1.0}
-        meter = {"node": "vm", "meter": "command", "source": "measured", "counter": True}
-        facts = {"meters": [meter | {"identity": "a:command", "about": about}], "nodes": ["vm"]}
-        facts |= {"absent": [{"meter": "gpu", "reason": "gpu: none", "remedy": "plug one in"}]}
-        facts |= {"series": ["power.0", "activity.0", "work"], "failed": [0], "faults": [None]}
-        t_s = [now_s + k / 10 for k in range(41)]
-        power = {"t_s": t_s, "watts": [None] * 41, "joules": [10.0 * k for k in range(41)]}
-        half, none = [0.5] * 41, [None] * 41
-        activity = {"t_s": t_s, "cpu": half, "gpu": none, "memory": [1e9] * 41, "net": half}
-        work = {"t_s": t_s, "machine_s": [k / 10 for k in range(41)], "own_s": half}
-        tables = {"power.0": power, "activity.0": activity, "work": work}
-        writer.append(facts | {"missed_deadlines": 1}, tables)
+        about = {"node": "vm", "covers": "node", "renewed_s": 1.0, "missed_deadlines": 1}
+        meters = [
+            SampledMeter(
+                meter="command",
+                available=True,
+                source="measured",
+                counter=True,
+                identity="a:command",
+                **about,
+            ),
+            SampledMeter(node="vm", meter="gpu", available=False, reason="gpu: none; plug one in"),
+        ]
+        rows = []
+        for k in range(41):
+            at_s = now_s + k / 10
+            rows.append((0, (at_s, None, 10.0 * k)))
+            rows.append((2, (at_s, 0.5, None, 1e9, 0.5)))
+            rows.append((3, (at_s, k / 10, 0.5)))
+        writer.append(SamplerFacts(meters=meters, nodes=["vm"]), rows)
         writer.close()
         for pid in (11, 12):
             rows = [
@@ -248,8 +256,8 @@ def killed_measurement(folder: Path) -> None:
                 )
             ]
             (job.marks / f"{pid}.marks").write_bytes(b"".join(rows))
-            noted = {"pid": pid, "rank": pid - 11, "ranks": 2, "local_rank": pid - 11, "loss": 1.5}
-            noted |= {"noted_s": now_s, "optimizer": "SGD", "parameters_0": 4160, "device": "cpu"}
+            noted = {"rank": pid - 11, "ranks": 2, "loss": 1.5}
+            noted |= {"optimizer": "SGD", "parameters_0": 4160, "device": "cpu"}
             (job.marks / f"{pid}.json").write_text(json.dumps(noted))
         shutil.copytree(scratch, folder / "out")
 

@@ -22,7 +22,7 @@ def sampled(order, stop):
 
 def column(samples, meter, name):
     """A column of the readings of a meter."""
-    names = [row["meter"] for row in samples.meters]
+    names = [row.meter for row in samples.facts.meters]
     return samples.readings[names.index(meter)][READING.index(name)].tolist()
 
 

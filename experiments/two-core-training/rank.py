@@ -24,7 +24,7 @@ from torch import Tensor, distributed, fx, nn
 from joulecast.measure.training.gradients import GradientBuckets
 from joulecast.measure.training.loop import Trainer, broadcast_replica
 from joulecast.measure.training.mpi import MPI, Hosts, arrive_slowly
-from joulecast.measure.training.rank_result import StageClock
+from joulecast.measure.training.stage_clock import StageClock
 from joulecast.measure.workloads.datasets import open_dataset
 from joulecast.partition.tasks import capture_tasks
 from joulecast.partition.torch_stages import cut_into_stages, pipeline_of

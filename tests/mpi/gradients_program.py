@@ -12,7 +12,7 @@ from joulecast.measure.training.gradients import GradientBuckets
 from joulecast.measure.training.loader import batch_indices
 from joulecast.measure.training.loop import loss_sum
 from joulecast.measure.training.mpi import Hosts
-from joulecast.measure.training.rank_result import StageClock
+from joulecast.measure.training.stage_clock import StageClock
 from joulecast.measure.workloads.datasets import open_dataset
 from joulecast.measure.workloads.networks import build_network
 

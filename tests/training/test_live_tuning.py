@@ -105,10 +105,11 @@ def test_an_unreachable_target_ends_at_max_epochs():
 
 
 def test_accuracy_is_of_the_images_that_there_are():
+    from joulecast.measure.training.loop import open_images
     from joulecast.measure.training.to_target import TrainingToTarget
 
     training = TrainingToTarget(DIGITS, target_accuracy=1.0, max_epochs=1)
-    assert len(training._splits.test) == 360
+    assert len(open_images(DIGITS, train=False)) == 360
     for batch_size in (7, 512, 2000):
         accuracy = training.train(batch_size, 1).accuracy
         assert accuracy * 360 == pytest.approx(round(accuracy * 360)), "a share of 360"

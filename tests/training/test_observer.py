@@ -491,10 +491,10 @@ def test_a_broken_leftover_of_a_killed_measurement_stops_no_training(tmp_path):
 
 def test_no_name_of_a_leftover_leads_out_of_its_folder(tmp_path):
     killed_measurement(tmp_path)
-    (asked,) = tmp_path.glob("out/.job-*/asked.json")
+    (asked,) = tmp_path.glob("out/.job-*/began.json")
     asked.write_text(asked.read_text().replace('"mine"', '"../ESC"'))
     (said,) = assemble_killed(tmp_path / "out")
-    assert "asked.json: training.name" in said and asked.exists()
+    assert "began.json: training.observed.name" in said and asked.exists()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 

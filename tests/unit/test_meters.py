@@ -26,17 +26,18 @@ from joulecast.measure.power.energy_counter import open_energy_counter
 from joulecast.measure.power.estimated import EstimatedMeter
 from joulecast.measure.power.meter_registry import METERS
 from joulecast.measure.power.meters import (
-    About,
     Believed,
     MeteredNodes,
     MeterFailed,
     MeterUnavailable,
     ReadFailed,
     Reading,
+    SampledMeter,
+    described,
     limits_of,
 )
 from joulecast.measure.power.sampler import Sampler, SamplerOrder, open_all
-from joulecast.measure.power.samples import Left, read_samples
+from joulecast.measure.power.samples import Left, SamplerFacts, SampleWriter, read_samples
 from joulecast.runs.frames import POWER_COLUMNS
 from joulecast.runs.meter_choice import MeterInfo
 from joulecast.runs.observations import observe
@@ -65,7 +66,7 @@ def test_a_gpu_counts_joules_where_it_can_and_gives_watts_otherwise(monkeypatch,
     meters = METERS["gpu"](HERE)
     assert [meter.name for meter in meters] == ["gpu:0", "gpu:1", "gpu:2:average"]
     assert [meter.counter for meter in meters] == [True, False, False]
-    assert {About.of(meter).covers for meter in meters} == {"gpu"}
+    assert {described(meter).covers for meter in meters} == {"gpu"}
     clock[0] += 10
     gpus[0].energy_mj += 2_500_000
     assert meters[0].read() == Reading(None, 2500)
@@ -74,7 +75,7 @@ def test_a_gpu_counts_joules_where_it_can_and_gives_watts_otherwise(monkeypatch,
 
 def test_a_superchip_says_what_its_driver_counts(monkeypatch):
     show_gpus(monkeypatch, FakeGpu("NVIDIA GH200 480GB"), FakeGpu())
-    remarks = [About.of(meter).remark for meter in METERS["gpu"](HERE)]
+    remarks = [described(meter).remark for meter in METERS["gpu"](HERE)]
     assert "module" in remarks[0] and remarks[1] is None
 
 
@@ -116,7 +117,7 @@ def test_processors_count_packages_and_memory_and_nothing_twice(monkeypatch, clo
     fake = FakeCpus()
     monkeypatch.setattr("zeus.device.cpu._cpus", fake)
     meters = METERS["cpu"](HERE)
-    assert [(meter.name, About.of(meter).covers) for meter in meters] == [
+    assert [(meter.name, described(meter).covers) for meter in meters] == [
         ("cpu:package-0", "cpu"),
         ("cpu:dram-0", "memory"),
         ("cpu:package-1", "cpu"),
@@ -441,7 +442,7 @@ def test_a_cray_node_counts_as_a_whole_and_in_parts(tmp_path, clock):
     meters = METERS["pm_counters"](here(tmp_path))
     names = [meter.name.partition(":")[2] for meter in meters]
     assert names == ["node", "accel0", "accel1", "cpu", "memory"]
-    assert [About.of(m).covers for m in meters] == ["node", "gpu", "gpu", "cpu", "memory"]
+    assert [described(m).covers for m in meters] == ["node", "gpu", "gpu", "cpu", "memory"]
     clock[0] += 2
     cray(tmp_path, 2)
     assert meters[0].read() == Reading(None, 2000) and meters[-1].read() == Reading(None, 80)
@@ -466,19 +467,19 @@ def test_grace_hopper_has_modules_with_their_sockets_inside(tmp_path):
         for k, (name, watts) in enumerate(parts):
             acpi(tmp_path, 4 * socket + k, f"{name} Power Socket {socket}", watts * 10**6)
     meters = {m.name: m for m in METERS["hwmon"](here(tmp_path))}
-    assert {name: About.of(m).covers for name, m in meters.items()} == {
+    assert {name: described(m).covers for name, m in meters.items()} == {
         f"hwmon:{covers}-{socket}": covers
         for socket in (0, 1)
         for covers in ("module", "socket", "cpu")
     }
     assert meters["hwmon:module-1"].read() == Reading(600, None)
-    assert About.of(meters["hwmon:module-1"]).renewed_s == 0.05
+    assert described(meters["hwmon:module-1"]).renewed_s == 0.05
 
 
 def test_a_board_without_a_label_is_the_node_and_two_of_them_are_nothing(tmp_path):
     board = acpi(tmp_path, 3, None, 231_500_000)
     (meter,) = METERS["hwmon"](here(tmp_path))
-    assert (meter.name, About.of(meter).covers) == ("hwmon:board", "node")
+    assert (meter.name, described(meter).covers) == ("hwmon:board", "node")
     assert meter.read() == Reading(231.5, None)
     for wrong in ("nonsense", -1, 10**14):
         put(board, power1_average=wrong)
@@ -496,7 +497,7 @@ def test_supplies_are_the_node_unless_its_board_is_and_unknown_drivers_are_nothi
     put(tmp_path / "class/hwmon/hwmon7", name="ir35221", **supply)
     meters = METERS["hwmon"](here(tmp_path))
     assert [m.read().watts for m in meters] == [400, 400]
-    assert {About.of(m).covers for m in meters} == {"node"}
+    assert {described(m).covers for m in meters} == {"node"}
     acpi(tmp_path, 2, None, 800 * 10**6)
     assert [m.name for m in METERS["hwmon"](here(tmp_path))] == ["hwmon:board"]
 
@@ -527,9 +528,9 @@ def test_the_command_shows_what_each_meter_reads_and_what_they_add_up_to(tmp_pat
 
 def test_a_run_is_silent_about_meters_that_this_machine_is_not_made_for(tmp_path):
     order = SamplerOrder(("pm_counters", "command", "estimated"), 0.1, here(tmp_path))
-    assert [row["meter"] for row in open_all(order)[1]] == ["estimated"]
+    assert [meter.meter for meter in open_all(order)[1]] == ["estimated"]
     alone = SamplerOrder(("pm_counters",), 0.1, here(tmp_path))
-    assert [row["meter"] for row in open_all(alone)[1]] == ["pm_counters"]
+    assert [meter.meter for meter in open_all(alone)[1]] == ["pm_counters"]
 
 
 # ---- the sampler
@@ -563,14 +564,14 @@ def run_sampler(monkeypatch, meter, period, reads):
 
 def test_failed_reads_are_missing_and_never_zero(monkeypatch):
     samples = run_sampler(monkeypatch, FlakyMeter(), 0.02, 15)
-    assert samples.meters[0]["failed"] >= 5
+    assert samples.facts.meters[0].failed_reads >= 5
     assert set(column(samples, "flaky", "watts")) == {42.0}
 
 
 def test_deadlines_are_absolute_and_missed_ones_are_not_made_up_for(monkeypatch):
     samples = run_sampler(monkeypatch, FlakyMeter(slow_s=0.05), 0.04, 16)
     times = column(samples, "flaky", "t_s")
-    assert samples.missed_deadlines >= 5
+    assert samples.facts.meters[0].missed_deadlines >= 5
     # Never two reads in one period: the sleep is towards a deadline, not a period after the last.
     assert np.diff(times[:-1]).min() >= 0.04
 
@@ -609,34 +610,19 @@ def test_a_killed_sampler_leaves_what_it_read_and_the_reason(tmp_path):
     sampler._process.send_signal(signal.SIGKILL)
     samples = sampler.stop().samples()
     assert samples.died == "the power sampler was ended by SIGKILL"
-    assert [meter["meter"] for meter in samples.meters] == ["estimated"]
+    assert [meter.meter for meter in samples.facts.meters] == ["estimated"]
     assert samples.readings[0].size and samples.activity["host"].size and samples.span_s
 
 
 @given(cut=st.floats(0, 1))
 def test_a_file_that_is_cut_anywhere_is_read_up_to_the_last_whole_block(cut, tmp_path_factory):
-    from joulecast.measure.power.samples import SampleWriter
-
     file = tmp_path_factory.mktemp("cut") / "samples"
     writer = SampleWriter(file)
-    facts = {
-        "series": ["power.0", "work"],
-        "meters": [
-            {
-                "node": "host",
-                "meter": "m",
-                "source": "measured",
-                "counter": True,
-                "identity": None,
-                "about": asdict(About()),
-            }
-        ],
-        "failed": [0],
-        "faults": [None],
-    }
+    meter = SampledMeter(node="host", meter="m", available=True, source="measured", counter=True)
+    facts = SamplerFacts(meters=[meter])
     for k in range(20):
-        power = {"t_s": [k, k + 0.5], "watts": [None, None], "joules": [10.0 * k, 10.0 * k + 5]}
-        writer.append(facts, {"power.0": power, "work": {"t_s": [k], "m": [k], "o": [0]}})
+        power = [(0, (k, None, 10.0 * k)), (0, (k + 0.5, None, 10.0 * k + 5))]
+        writer.append(facts, [*power, (1, (k, k, 0))])
     writer.close()
     whole = file.read_bytes()
     file.write_bytes(whole[: int(cut * len(whole))])
@@ -652,8 +638,12 @@ def test_a_sampler_that_never_read_gives_reasons_for_all_its_meters(tmp_path):
     sampler = Sampler(SamplerOrder(("cpu", "estimated"), 0.05, HERE), tmp_path / "samples")
     sampler._process.kill()
     samples = sampler.stop().samples()
-    assert [row["meter"] for row in samples.absent] == ["cpu", "estimated"]
-    assert {row["reason"] for row in samples.absent} == {samples.died}
+    meters = samples.facts.meters
+    assert [(meter.meter, meter.available) for meter in meters] == [
+        ("cpu", False),
+        ("estimated", False),
+    ]
+    assert all(meter.reason.startswith(samples.died) for meter in meters)
 
 
 def test_a_sampler_needs_a_place_for_its_file(tmp_path):
@@ -673,7 +663,7 @@ def test_sampler_ends_with_its_rank(tmp_path):
     process.stdin.write(json.dumps(order) + "\n")
     process.stdin.close()
     assert process.wait(300) == 0
-    assert Left(tmp_path / "samples", ()).samples().died is None
+    assert Left(tmp_path / "samples", "host").samples().died is None
 
 
 class Broken:
@@ -695,10 +685,10 @@ def test_any_fault_of_a_meter_is_that_meters(monkeypatch):
     kinds = {"flaky": lambda nodes: [Broken(), good], "cpu": raises}
     monkeypatch.setattr(sampler, "METERS", kinds)
     samples = sampled(SamplerOrder(("flaky", "cpu"), 0.02, HERE), good.stop)
-    broken, flaky = samples.meters
-    assert broken["fault"] == "its reading failed (ZeroDivisionError: in the driver)"
-    assert flaky["fault"] is None and len(column(samples, "flaky", "t_s")) >= 3
-    assert "no bus" in samples.absent[0]["reason"]
+    broken, flaky, absent = samples.facts.meters
+    assert broken.reason == "its reading failed (ZeroDivisionError: in the driver)"
+    assert flaky.available and len(column(samples, "flaky", "t_s")) >= 3
+    assert "no bus" in absent.reason
 
 
 def test_a_failed_counter_of_a_run_gives_no_energy_but_its_reason_and_the_times():

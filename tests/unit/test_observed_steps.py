@@ -472,10 +472,8 @@ def test_items_of_a_loader_are_its_samples(tmp_path, monkeypatch, rows, options,
 @pytest.mark.parametrize(("until_s", "made"), [(3.5, 3), (99.0, 4), (0.5, 4)])
 def test_steps_after_a_killed_measurement_do_not_count(until_s, made):
     def rank(ends):
-        sampled = SimpleNamespace(clock=lambda host_s: host_s - 10)
-        return SimpleNamespace(
-            steps=SimpleNamespace(ends=ends), host=SimpleNamespace(sampled=sampled)
-        )
+        host = SimpleNamespace(clock=lambda host_s: host_s - 10)
+        return SimpleNamespace(steps=SimpleNamespace(ends=ends), host=host)
 
     ranks = [rank(np.arange(11.0, 16.0)), rank(np.arange(11.2, 15.2))]
     assert steps_made(ranks, until_s) == made

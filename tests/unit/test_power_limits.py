@@ -7,7 +7,7 @@ import pytest
 from sampling import FakeGpu, show_gpus
 
 from joulecast.errors import JoulecastError
-from joulecast.measure.power.power_limit import PowerLimit, preflight
+from joulecast.measure.power.power_limit import power_limit, preflight
 
 
 def test_preflight_says_what_can_be_set_and_sets_nothing(monkeypatch):
@@ -32,27 +32,30 @@ def test_preflight_names_what_is_missing(monkeypatch):
 
 def test_the_limit_is_put_back_after_an_error_and_after_a_signal(monkeypatch):
     gpu = show_gpus(monkeypatch, FakeGpu())
-    with pytest.raises(ZeroDivisionError), PowerLimit(0) as limit:
-        limit.set(200)
+    with pytest.raises(ZeroDivisionError), power_limit(0) as set_limit:
+        set_limit(200)
         assert gpu.limit_mw == 200_000
         raise ZeroDivisionError
     assert gpu.set_to == [200_000, 300_000]
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(KeyboardInterrupt), PowerLimit(0) as limit:
-        limit.set(150)
+    with pytest.raises(KeyboardInterrupt), power_limit(0) as set_limit:
+        set_limit(150)
         os.kill(os.getpid(), signal.SIGTERM)
     assert gpu.limit_mw == 300_000 and signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_limit_that_is_refused_is_an_error_that_names_the_way_out(monkeypatch):
     gpu = show_gpus(monkeypatch, FakeGpu())
-    with pytest.raises(JoulecastError, match="nvidia-smi -i 0 -pl 300"), PowerLimit(0) as limit:
-        limit.set(200)
+    with (
+        pytest.raises(JoulecastError, match="nvidia-smi -i 0 -pl 300"),
+        power_limit(0) as set_limit,
+    ):
+        set_limit(200)
         gpu.refuses = True
     gpu.limit_mw = 300_000
-    with PowerLimit(0):
+    with power_limit(0):
         pass
     assert gpu.set_to == [200_000], "a limit that was left alone is not set"
     with pytest.raises(JoulecastError, match="200 W is refused"):
         gpu.refuses = True
-        limit.set(200)
+        set_limit(200)

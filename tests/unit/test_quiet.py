@@ -22,7 +22,7 @@ from joulecast.measure.power.other_load import Load, Programs, work_of
 from joulecast.measure.power.samples import SamplerFacts, Samples
 from joulecast.measure.run_record import SampledHost, load_during
 from joulecast.measure.training import machine
-from joulecast.measure.training.measure_run import Quiet, RunLaunch, measure_run
+from joulecast.measure.training.measure_run import RunLaunch, measure_run
 from joulecast.report.tables.errors import write_tables
 from joulecast.report.tables.published import read_published
 from joulecast.runs.left_out import runs_to_fit, used
@@ -117,8 +117,7 @@ def measured(monkeypatch, tmp_path):
             return read_info(folder)
 
         monkeypatch.setattr(RunLaunch, "record", record)
-        quiet = Quiet(wait_s=0, repeats=repeats)
-        measure_run(spec, tmp_path / "r/run0", tmp_path / "log", launcher=None, quiet=quiet)
+        measure_run(spec, tmp_path / "r/run0", tmp_path / "log", launcher=None, repeats=repeats)
         return len(started), read_info(tmp_path / "r/run0")
 
     return run

@@ -12,12 +12,12 @@ from sampling import column, sampled
 from joulecast.measure.power import command_meter, sampler
 from joulecast.measure.power.command_meter import BackgroundMeter, output_of
 from joulecast.measure.power.meters import (
-    About,
     MeteredNodes,
     MeterUnavailable,
     NothingNew,
     ReadFailed,
     Reading,
+    described,
 )
 from joulecast.measure.power.sampler import Sampler, SamplerOrder
 
@@ -60,7 +60,7 @@ def test_a_slow_meter_gives_each_answer_once_with_its_time():
             meter.read()
     until(lambda: len(asked) > 5)
     assert meter.read().at_s > first.at_s
-    command_meter.finish_all([meter])
+    meter.finish()
     last = len(asked)
     time.sleep(0.1)
     assert len(asked) == last
@@ -95,8 +95,8 @@ def test_a_meter_that_hangs_holds_up_neither_sampler_nor_the_others(monkeypatch)
     hang.set()
     assert column(samples, "slow", "watts") == [50.0]
     assert len(column(samples, "fast", "watts")) >= 15
-    assert [m["failed"] for m in samples.meters] == [0, 0], "it is slow, and not at fault"
-    assert samples.meters[0]["about"]["covers"] == "node"
+    assert [m.failed_reads for m in samples.facts.meters] == [0, 0], "it is slow, and not at fault"
+    assert samples.facts.meters[0].covers == "node"
 
 
 def test_answers_that_failed_are_counted_and_faults_end_it(monkeypatch):
@@ -114,9 +114,9 @@ def test_answers_that_failed_are_counted_and_faults_end_it(monkeypatch):
     kinds = {"slow": lambda nodes: [slow(ask)]}
     monkeypatch.setattr(sampler, "METERS", kinds)
     samples = sampled(SamplerOrder(("slow",), 0.01, MeteredNodes("host")), stop)
-    (meter,) = samples.meters
+    (meter,) = samples.facts.meters
     assert column(samples, "slow", "watts") == [5, 6]
-    assert meter["failed"] == 1 and meter["fault"] == "KeyError: 'x'"
+    assert meter.failed_reads == 1 and meter.reason == "KeyError: 'x'"
 
 
 def commanded(*words) -> MeteredNodes:
@@ -137,7 +137,7 @@ def test_a_command_of_the_site_prints_watts_or_joules(printed, reading):
     (meter,) = command_meter.open_command(commanded("echo", printed))
     said = meter.read()
     assert (said.watts, said.joules) == reading and meter.counter == (reading[0] is None)
-    assert About.of(meter).covers == "node" and About.of(meter).renewed_s >= 1
+    assert described(meter).covers == "node" and described(meter).renewed_s >= 1
 
 
 @pytest.mark.parametrize(
@@ -222,8 +222,8 @@ def test_a_meter_that_hangs_from_the_start_is_named_and_the_others_are_read(tmp_
     sampler.wait_until_begun()
     samples = sampler.stop().samples()
     assert samples.died is None and len(column(samples, "estimated", "t_s")) > 1
-    (absent,) = samples.absent
-    assert absent["meter"] == "pm_counters" and "does not answer" in absent["reason"]
+    _, absent = samples.facts.meters
+    assert absent.meter == "pm_counters" and "does not answer" in absent.reason
 
 
 def test_a_meter_that_hangs_later_is_named_at_the_end(tmp_path):

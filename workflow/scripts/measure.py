@@ -9,7 +9,7 @@ from joulecast.app.campaign.config import Config
 from joulecast.app.campaign.scripts import call_main
 from joulecast.errors import JoulecastError
 from joulecast.runs.spec import RunSpec
-from joulecast.measure.training.measure_run import Quiet, measure_run
+from joulecast.measure.training.measure_run import measure_run
 
 
 def main(spec: str, config: Config, resources: Any, record: Path, log: Path) -> None:
@@ -22,7 +22,8 @@ def main(spec: str, config: Config, resources: Any, record: Path, log: Path) -> 
             nodes=resources.get("nodes"),
             python=resources.get("rank_python"),
             timeout_s=config.run_timeout_s,
-            quiet=Quiet(**config.quiet.model_dump()),
+            quiet_wait_s=config.quiet.wait_s,
+            repeats=config.quiet.repeats,
         )
     except JoulecastError as error:
         logging.error("%s; its log is %s", error, log)

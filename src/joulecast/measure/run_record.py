@@ -4,7 +4,7 @@ The same function, :func:`run_record`, makes the record of our own training and 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,43 +28,15 @@ _SHORTEST_JUDGED_S = 0.2
 
 @dataclass(frozen=True)
 class SampledHost:
-    """One host: its identity, its name in the record, its clock, and what its sampler read."""
+    """One host: its identity, its name in the record, its clock, what its sampler read, its facts for the
+    record, and the load by other programs before the run, if it was measured."""
 
     host: str
     node: str
     clock: RunClock
     samples: Samples
-
-
-def _nodes_by_device(hosts: Sequence[SampledHost]) -> dict[str | None, list[str]]:
-    """The nodes that read each device. There are several if containers of one machine count as hosts."""
-    nodes: dict[str | None, list[str]] = {None: []}
-    for host in hosts:
-        for meter in host.samples.meters:
-            if meter["identity"] is not None:
-                nodes.setdefault(meter["identity"], []).append(meter["node"])
-    return nodes
-
-
-def meter_info(meter: Mapping[str, Any], died: str | None = None, **read: Any) -> MeterInfo:
-    """A row of :attr:`~joulecast.measure.power.samples.Samples.meters`, in the form that a record has.
-
-    Args:
-        meter: the row of the meter.
-        died: reason why the sampler did not end in order.
-        read: how well the meter was read.
-    """
-    fault = meter["fault"] or died
-    return MeterInfo(
-        node=meter["node"],
-        meter=meter["meter"],
-        available=fault is None,
-        source=meter["source"],
-        counter=meter["counter"],
-        reason=fault,
-        **meter["about"],
-        **read,
-    )
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)
+    load_before: Load | None = None
 
 
 def _meter_infos(
@@ -72,38 +44,22 @@ def _meter_infos(
 ) -> list[MeterInfo]:
     """The meters of all hosts, and how well each was read over the run."""
     infos = []
-    read_by = _nodes_by_device(hosts)
-    for host in hosts:
-        samples = host.samples
-        for absent in samples.absent:
-            reason = f"{absent['reason']}; {absent['remedy']}"
-            infos.append(
-                MeterInfo(node=host.node, meter=absent["meter"], available=False, reason=reason)
-            )
-        for meter in samples.meters:
-            of_meter = power[(power["node"] == meter["node"]) & (power["meter"] == meter["meter"])]
-            coverage, gap = reading_quality(
+    meters = [meter for host in hosts for meter in host.samples.facts.meters]
+    for meter in meters:
+        facts = meter.model_dump(exclude={"identity"})
+        if meter.source is not None:
+            of_meter = power[(power["node"] == meter.node) & (power["meter"] == meter.meter)]
+            facts["coverage"], facts["longest_gap_s"] = reading_quality(
                 of_meter["t_s"].to_numpy(float),
                 outcome.start_s,
                 outcome.stop_s,
-                max(period_s, meter["about"]["renewed_s"] or 0.0),
+                max(period_s, meter.renewed_s or 0.0),
             )
-            infos.append(
-                meter_info(
-                    meter,
-                    samples.died,
-                    readings=len(of_meter),
-                    failed_reads=meter["failed"],
-                    missed_deadlines=samples.missed_deadlines,
-                    longest_gap_s=gap,
-                    coverage=coverage,
-                    shared_with=[
-                        node
-                        for node in dict.fromkeys(read_by[meter["identity"]])
-                        if node != meter["node"]
-                    ],
-                )
-            )
+            facts["readings"] = len(of_meter)
+            # Containers of one machine count as hosts, and read the same devices.
+            shared = [o.node for o in meters if meter.identity and o.identity == meter.identity]
+            facts["shared_with"] = [n for n in dict.fromkeys(shared) if n != meter.node]
+        infos.append(MeterInfo(**facts))
     return infos
 
 
@@ -112,9 +68,9 @@ def _frames(hosts: Sequence[SampledHost]) -> tuple[pd.DataFrame, pd.DataFrame]:
     power, activity = [], []
     for host in hosts:
         for meter, (t_s, watts, joules) in zip(
-            host.samples.meters, host.samples.readings, strict=True
+            host.samples.facts.meters, host.samples.readings, strict=True
         ):
-            values = (meter["node"], meter["meter"], host.clock(t_s), watts, joules)
+            values = (meter.node, meter.meter, host.clock(t_s), watts, joules)
             power.append(pd.DataFrame(dict(zip(POWER_COLUMNS, values, strict=True))))
         for node, (t_s, *shares) in host.samples.activity.items():
             values = (node, host.clock(t_s), *shares)
@@ -138,6 +94,7 @@ def load_during(hosts: Sequence[SampledHost], outcome: Outcome) -> Load | None:
     """
     loads = []
     around_s = max(0.0, (_SEEN_S - (outcome.stop_s - outcome.start_s)) / 2)
+    ends = [outcome.start_s - around_s, outcome.stop_s + around_s]
     machines: dict[str, list[SampledHost]] = {}
     for host in hosts:
         # Containers of one machine see all its work: only together do they know how much of it is theirs.
@@ -146,49 +103,43 @@ def load_during(hosts: Sequence[SampledHost], outcome: Outcome) -> Load | None:
     for of_machine in machines.values():
         if any(host.samples.died or not host.samples.work.size for host in of_machine):
             continue
-        worked = {"machine": 0.0, "own": 0.0}
-        programs: set[str] = set()
-        for place, host in enumerate(of_machine):
+        worked = []
+        for host in of_machine:
             t_s, *worked_s = host.samples.work
             times = host.clock(t_s)
-            ends = [outcome.start_s - around_s, outcome.stop_s + around_s]
             inside = np.clip(ends, times[0], times[-1])
-            machine, own = (np.diff(np.interp(inside, times, of))[0] for of in worked_s)
-            worked["own"] += float(own)
-            if place == 0:
-                worked["machine"] = float(machine)
-                span = float(inside[1] - inside[0])
-                programs |= set(host.samples.programs)
+            seen = [float(np.diff(np.interp(inside, times, of))[0]) for of in worked_s]
+            worked.append((float(inside[1] - inside[0]), *seen))
+        span, machine, _ = worked[0]
         if span > _SHORTEST_JUDGED_S:
-            others = max(0.0, worked["machine"] - worked["own"]) / span
-            loads.append(Load(round(others, 3), tuple(sorted(programs))))
+            others = max(0.0, machine - sum(own for _, _, own in worked)) / span
+            programs = tuple(sorted(of_machine[0].samples.facts.programs))
+            loads.append(Load(round(others, 3), programs))
     return max(loads, key=lambda load: load.busy_cores, default=None)
 
 
 def run_record(
     spec: RunSpec,
-    samplers: Sequence[SampledHost],
-    fingerprints: Sequence[Mapping[str, Any]],
+    hosts: Sequence[SampledHost],
     outcome: Outcome,
     stages: pd.DataFrame,
     *,
     init_s: float | None = None,
-    load: Load | None = None,
     **facts: Any,
 ) -> RunRecord:
     """The record of a run.
 
     Args:
-        samplers: the samples of each host.
-        fingerprints: the facts of each host.
+        hosts: the hosts of the run.
         outcome: what the run did, on the run's clock.
         stages: a table with the columns of :data:`~joulecast.runs.frames.STAGE_COLUMNS`.
         init_s: begin of the phase before the first step, in s on the run's clock, if meters were read in it.
-        load: load by other programs before the run.
         facts: other fields of :class:`~joulecast.runs.record.RunInfo`.
     """
-    power, activity = _frames(samplers)
-    during = load_during(samplers, outcome)
+    power, activity = _frames(hosts)
+    loads = [host.load_before for host in hosts if host.load_before is not None]
+    before = max(loads, key=lambda load: load.busy_cores, default=None)
+    during = load_during(hosts, outcome)
     phases = [("run", 0.0, outcome.start_s, outcome.stop_s, float(outcome.samples))]
     if init_s is not None and outcome.steps and outcome.start_s > init_s:
         phases.insert(0, ("init", 0.0, init_s, outcome.start_s, float("nan")))
@@ -197,13 +148,14 @@ def run_record(
         spec_sha256=spec.digest(),
         nodes_are=spec.nodes_are,
         outcome=outcome,
-        meters=_meter_infos(samplers, power, outcome, spec.sample_period_s),
-        clock={host.host: host.clock.facts() for host in samplers},
-        hosts=[dict(fingerprint) for fingerprint in fingerprints],
+        meters=_meter_infos(hosts, power, outcome, spec.sample_period_s),
+        clock={host.host: host.clock.facts() for host in hosts},
+        hosts=[dict(host.fingerprint) for host in hosts],
         versions=provenance.versions(),
         source=provenance.source_state(),
+        load_before={} if before is None else {"busy_cores": before.busy_cores},
         load_during={} if during is None else {"busy_cores": during.busy_cores},
-        disturbed=disturbances(load, during),
+        disturbed=disturbances(before, during),
         **facts,
     )
     frame = pd.DataFrame(phases, columns=list(PHASE_COLUMNS))

@@ -6,10 +6,11 @@ its digest shows whether a record on disk belongs to a specification.
 
 import hashlib
 import json
+import re
 from dataclasses import field
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from joulecast.errors import JoulecastError
@@ -130,16 +131,32 @@ class Imported(_Frozen):
     """What ``samples`` counts in its phases and its outcome."""
 
 
+def _names_a_folder(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
+        raise ValueError("use letters, digits, '.', '_' and '-', with a letter or digit first")
+    return name
+
+
+def _in_order(steps: tuple[int, int]) -> tuple[int, int]:
+    if not 0 <= steps[0] <= steps[1]:
+        raise ValueError("give the first and the last one, in this order")
+    return steps
+
+
+TrainingName = Annotated[str, AfterValidator(_names_a_folder)]
+StepsThatCount = Annotated[tuple[int, int], AfterValidator(_in_order)]
+
+
 class Observed(_Frozen):
     """A training that users start with their own command. joulecast observes it from outside."""
 
-    name: str
+    name: TrainingName
     """Name of the training."""
     command: tuple[str, ...]
     """Its command, as a list of words."""
     samples_per_step: int | None = Field(None, ge=1, le=10**18)
     """Samples in one step of all ranks together, if the user gave it."""
-    steps: tuple[int, int] | None = None
+    steps: StepsThatCount | None = None
     """First and last step that count, from 0, if the user gave them."""
 
 

@@ -27,7 +27,7 @@ from joulecast.measure.power.energy_counter import (
     open_energy_counter,
 )
 from joulecast.measure.power.other_load import LoadWatch, disturbances
-from joulecast.measure.power.power_limit import PowerLimit, Preflight, preflight
+from joulecast.measure.power.power_limit import Preflight, power_limit, preflight
 from joulecast.measure.power.zeus_devices import gpu_identity
 from joulecast.measure.training.machine import held_machine, machine_lock
 from joulecast.measure.training.ranks import leave_mpi_job
@@ -192,7 +192,7 @@ class LiveTraining:
 
         Raises:
             JoulecastError: a proposed power limit cannot be set here; or an error of
-                :class:`~joulecast.measure.power.power_limit.PowerLimit`.
+                :func:`~joulecast.measure.power.power_limit.power_limit`.
         """
         absent = set(proposal.power_limits_w) - set(self.space.limits(proposal.batch_size))
         if absent:
@@ -203,11 +203,11 @@ class LiveTraining:
         if self._epoch_cost.get(proposal.batch_size, 0.0) > proposal.cost_bound:
             trial = self._not_started(proposal, recurrence)
         else:
-            held: AbstractContextManager[PowerLimit | None] = (
-                PowerLimit(self._gpu) if proposal.power_limits_w else nullcontext()
+            held: AbstractContextManager[Callable[[int], None] | None] = (
+                power_limit(self._gpu) if proposal.power_limits_w else nullcontext()
             )
-            with held as limits:
-                trial = self._train(proposal, recurrence, limits)
+            with held as set_limit:
+                trial = self._train(proposal, recurrence, set_limit)
         self._learn(trial)
         return trial
 
@@ -218,13 +218,15 @@ class LiveTraining:
             recurrence, proposal, False, "not_started", 0, 0.0, None, None, 0.0, why_no_energy=why
         )
 
-    def _train(self, proposal: Proposal, recurrence: int, limits: PowerLimit | None) -> Trial:
+    def _train(
+        self, proposal: Proposal, recurrence: int, set_limit: Callable[[int], None] | None
+    ) -> Trial:
         training = self._opened()
         size = proposal.batch_size
         steps = training.steps_per_epoch(size)
         profile_of = partial(self._profile, proposal, steps)
         watch = TrainingWatch(
-            proposal, self.space.cost, self._counter, self._seconds, steps, limits, profile_of
+            proposal, self.space.cost, self._counter, self._seconds, steps, set_limit, profile_of
         )
         trained = training.train(
             size,

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from math import inf
 
 from joulecast.measure.power.energy_counter import EnergyCounter
-from joulecast.measure.power.power_limit import PowerLimit
 from joulecast.tune.limit_measurement import LimitProfile
 from joulecast.tune.trial import CostModel, Proposal
 
@@ -14,8 +13,7 @@ class TrainingWatch:
 
     Args:
         counter, seconds: an energy counter and a clock.
-        limits: the device's :class:`~joulecast.measure.power.power_limit.PowerLimit`, already entered;
-            ``None``: the power limit is not changed.
+        set_limit: sets the device's power limit in watts; ``None``: the power limit is not changed.
         profile_of: function that gives the profile of the proposal's batch size, new or continued. Its
             argument is the function that sets limits.
 
@@ -30,13 +28,13 @@ class TrainingWatch:
         counter: EnergyCounter,
         seconds: Callable[[], float],
         steps_per_epoch: int,
-        limits: PowerLimit | None,
+        set_limit: Callable[[int], None] | None,
         profile_of: Callable[[Callable[[int], None]], LimitProfile],
     ) -> None:
         self._proposal, self._cost = proposal, cost
         self._counter, self._seconds = counter, seconds
         self._steps_per_epoch = steps_per_epoch
-        self._limits, self._profile_of = limits, profile_of
+        self._set_limit, self._profile_of = set_limit, profile_of
         self.profile: LimitProfile | None = None
         self._limit_w: int | None = None
         self._first: tuple[float, float | None] | None = None
@@ -50,12 +48,12 @@ class TrainingWatch:
     def begun(self) -> None:
         """Everything is prepared. The clock and the meter start."""
         limits_w = self._proposal.power_limits_w
-        if self._limits is not None:
+        if self._set_limit is not None:
             self._limit_w = max(limits_w)
             if len(limits_w) == 1:
-                self._limits.set(self._limit_w)
+                self._set_limit(self._limit_w)
             else:
-                self.profile = self._profile_of(self._limits.set)
+                self.profile = self._profile_of(self._set_limit)
         self._first = self._seconds(), self._counter.begin()
 
     def ended(self) -> None:

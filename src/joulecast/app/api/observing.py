@@ -11,17 +11,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from joulecast.app.api.arguments import parameters_of
-from joulecast.measure.observer.request import ObserveRequest
+from joulecast.measure.observer.request import ObserveRequest, observed
 
 if TYPE_CHECKING:
     from joulecast.measure.observer.observation import Observation
-    from joulecast.measure.observer.observed_training import ObservedTraining
+    from joulecast.runs.spec import RunSpec
 
 
 class Observing(ContextDecorator):
     """The observation of the training in a block or a function. :func:`observe` makes it."""
 
-    def __init__(self, asked: ObservedTraining, out: Path) -> None:
+    def __init__(self, asked: RunSpec, out: Path) -> None:
         self._asked, self._out = asked, out
         self._observation: Observation | None = None
         self.folder: Path | None = None
@@ -81,6 +81,4 @@ def observe(request: ObserveRequest) -> Observing:
     Raises:
         JoulecastError: no folder can have this name, or a platform or meter is unknown.
     """
-    from joulecast.measure.observer.observed_training import observed
-
     return Observing(observed(request, sys.argv), request.out)

@@ -1,7 +1,6 @@
 """The command that measures any training: it runs the user's command and leaves a run record."""
 
 import sys
-from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -9,7 +8,7 @@ import typer
 from joulecast.app.cli.meters import power_section
 from joulecast.app.cli.options import asks
 from joulecast.errors import JoulecastError
-from joulecast.measure.observer.request import MeasureRequest
+from joulecast.measure.observer.request import MeasureRequest, observed
 
 _CAPTURE = "joulecast.graphs.capture:capture_trained"
 """Runs in the training, which may lack what the observer itself does without."""
@@ -26,7 +25,6 @@ def measure(
     """Run a training and measure its power, its time, and the stages of its steps."""
     from joulecast.measure.observer.command import end_as
     from joulecast.measure.observer.observation import measure_command
-    from joulecast.measure.observer.observed_training import observed
     from joulecast.report.measured_training import result_lines
     from joulecast.runs.spec import MeterSettings
 
@@ -34,9 +32,10 @@ def measure(
         raise JoulecastError("give the training as a COMMAND behind `--`")
     power = power_section(request.config)
     training = observed(request, command, MeterSettings(power.sysfs_root, tuple(power.command)))
-    if request.capture:
-        training = replace(training, capture=_CAPTURE)
-    ending, result = measure_command(training, request.out, window_s=request.window_s)
+    capture = _CAPTURE if request.capture else None
+    ending, result = measure_command(
+        training, request.out, capture=capture, window_s=request.window_s
+    )
     # Standard output belongs to the command.
     if lines := result_lines(result):
         typer.echo("\n".join(lines), err=True)

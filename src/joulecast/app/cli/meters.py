@@ -4,24 +4,23 @@ import time
 from pathlib import Path
 
 import typer
-from pydantic import TypeAdapter
 
 from joulecast.app.campaign.config import PowerSection, read_config
 from joulecast.app.cli.options import MeteredPlatform, PowerConfig
 from joulecast.errors import JoulecastError
 from joulecast.measure.power.meter_registry import METERS
 from joulecast.measure.power.meters import (
-    About,
     Believed,
     Meter,
     MeteredNodes,
     MeterUnavailable,
     ReadFailed,
+    described,
     opened_in_time,
 )
 from joulecast.quantities import digits
 from joulecast.runs.files.shipped import PLATFORMS
-from joulecast.runs.meter_choice import EnergySource, MeterInfo, metered
+from joulecast.runs.meter_choice import metered
 from joulecast.runs.platforms import Platform, find_platform
 from joulecast.runs.provenance import physical_host, usable_cores
 from joulecast.runs.spec import THIS_MACHINE
@@ -66,7 +65,7 @@ def _watts_now(found: list[Meter]) -> dict[str, float | str]:
 
 
 def _line(meter: Meter, now: float | str, watts_source: str | None) -> str:
-    about = About.of(meter)
+    about = described(meter)
     covers = "" if about.covers is None else f" of the {about.covers}"
     notes = ["energy counter" if meter.counter else "power"]
     notes += [f"watts: {watts_source}"] if meter.source == "estimated" else []
@@ -80,18 +79,7 @@ def _line(meter: Meter, now: float | str, watts_source: str | None) -> str:
 
 def _total(host: str, found: list[Meter], watts: dict[str, float | str]) -> str:
     """Which of the meters a run's energy is made of, and what they add up to now."""
-    infos = [
-        MeterInfo(
-            node=host,
-            meter=meter.name,
-            available=True,
-            source=TypeAdapter(EnergySource).validate_python(meter.source),
-            counter=meter.counter,
-            covers=About.of(meter).covers,
-        )
-        for meter in found
-    ]
-    chosen = metered([host], infos)
+    chosen = metered([host], [described(meter) for meter in found])
     if chosen.source is None:
         return "a run's energy here: none"
     names = " + ".join(meter.meter for meter in chosen.meters)

@@ -2,6 +2,7 @@
 joulecast."""
 
 import os
+import resource
 import signal
 import subprocess
 import time
@@ -61,9 +62,7 @@ class Command:
                 f"{words[0]}: cannot be started ({error.strerror}); give the command behind `--` as your "
                 "shell would find it"
             ) from None
-        self._forward()
 
-    def _forward(self) -> None:
         def forward(number: int, frame: FrameType | None) -> None:
             # A terminal sends Ctrl-C to the command, too; twice would kill what ends in order.
             if number in (signal.SIGINT, signal.SIGQUIT) and _in_front_of_a_terminal():
@@ -101,9 +100,7 @@ def end_as(ending: Ending, leave: Callable[[int], None]) -> None:
         with suppress(OSError, ValueError):
             signal.signal(number, signal.SIG_DFL)
         # A core file is the command's, not ours.
-        with suppress(ImportError, ValueError, OSError):
-            import resource
-
+        with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.kill(os.getpid(), number)
     leave(ending.code if ending.code >= 0 else 128 - ending.code)

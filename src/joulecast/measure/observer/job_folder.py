@@ -1,7 +1,8 @@
 """The folder in which the processes of one launch meet. `srun -N2 joulecast measure`, for example,
 starts one process on each host.
 
-Each process has its own files, and writes each of them whole or not at all. The first process of a host
+Each process has its own files of plain data, and writes each of them whole or not at all. If a measurement is
+killed, the next one reads its files, so each file is checked when it is read. The first process of a host
 samples the host's meters. The first process of all hosts makes the record after the others have ended.
 """
 
@@ -15,17 +16,19 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
-from pydantic import TypeAdapter
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter
 
 from joulecast.errors import JoulecastError
-from joulecast.measure.observer.job_messages import Came, Ended, Part, SamplerEnded
 from joulecast.measure.observer.steps import Process, read_processes
+from joulecast.measure.power.host_clocks import ClockOffset, Moment
+from joulecast.measure.power.other_load import Load
 from joulecast.measure.power.samples import SAMPLES
 from joulecast.runs.files.reading import read_json_object, validated
 from joulecast.runs.files.writing import written_aside
 from joulecast.runs.provenance import boot_id, physical_host
+from joulecast.runs.spec import RunSpec
 
 _LOOK_S = 0.1
 _SILENT_S = 120.0
@@ -34,6 +37,77 @@ _LOCK = "lock"
 PREFIX = ".job-"
 """Begin of the names of the folders of launches."""
 _PROCESS = re.compile(r"process-(\d{1,9})\.json", re.ASCII)
+
+Count = Annotated[int, Field(ge=0, le=10**18)]
+
+
+class Part(BaseModel):
+    """One file of a launch."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Began(Part):
+    """What was asked, and the begin of the run: zero of its clock, and the same moment on the first host's
+    clock, in s."""
+
+    training: RunSpec
+    utc: AwareDatetime
+    clock_s: Moment
+
+
+class Came(Part):
+    """A process of the launch that has arrived."""
+
+    host: str
+    pid: Count
+
+
+class Clock(Part):
+    """The first host's clock, and the address at which other hosts can ask for its time."""
+
+    host: str
+    addresses: tuple[str, ...]
+    port: Annotated[int, Field(ge=0, le=65535)]
+    clock_s: Moment
+    wall_s: Moment
+
+
+class Fingerprint(Part):
+    """Facts of a host that decide how fast a run is."""
+
+    host: str
+    cpu: str
+    cores: Count
+    memory_bytes: Count
+    gpus: list[str] = []
+    system: str
+
+
+class SamplerBegun(Part):
+    """A host whose sampler has begun."""
+
+    host: str
+    label: str
+    meters: tuple[str, ...]
+    load_before: Load
+    clock: ClockOffset | None
+    fingerprint: Fingerprint
+
+
+class SamplerEnded(Part):
+    """A host whose sampler has ended. If it did not end in order, ``died`` is the reason."""
+
+    host: str
+    died: str | None
+    clock: ClockOffset | None
+
+
+class Ended(Part):
+    """The return code of the command of a process; ``None`` if the command still runs."""
+
+    code: Annotated[int, Field(ge=-1000, le=1000)] | None
+
 
 P = TypeVar("P", bound=Part)
 
@@ -148,10 +222,6 @@ class JobFiles:
         """The file with the samples of a process's sampler."""
         return self.path / f"host-{rank}{SAMPLES}"
 
-    def has_samples(self) -> bool:
-        """Whether a sampler has written anything."""
-        return any(self.path.glob(f"host-*{SAMPLES}"))
-
     def ended(self, rank: int) -> bool:
         """Whether the command of a process has ended."""
         return (self.path / f"ended-{rank}.json").is_file()
@@ -170,7 +240,7 @@ class JobFolder(JobFiles):
     """The folder of one launch, seen from one of its processes."""
 
     def __init__(self, out: Path, place: Place) -> None:
-        """Make the folder.
+        """Make the folder, and announce this process: its lock, its host and its number.
 
         Args:
             out: folder of the records.
@@ -185,18 +255,14 @@ class JobFolder(JobFiles):
         self.host = physical_host()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._arrive()
+            self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_SH)
+            self.write(f"process-{self.place.rank}", Came(host=self.host, pid=os.getpid()))
+            self.marks.mkdir(exist_ok=True)
         except OSError as error:
             raise JoulecastError(
                 f"{out}: no record can be written there ({error.strerror}); give another folder by --out"
             ) from None
-
-    def _arrive(self) -> None:
-        """Announce this process: its lock, its host and its number."""
-        self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_SH)
-        self.write(f"process-{self.place.rank}", Came(host=self.host, pid=os.getpid()))
-        self.marks.mkdir(exist_ok=True)
 
     @property
     def marks(self) -> Path:
@@ -235,10 +301,6 @@ class JobFolder(JobFiles):
         )
         parts = (self.read(f"process-{rank}", Came) for rank in self.ranks_of_host())
         return tuple(part.pid for part in parts if part)
-
-    def leave_end(self, code: int | None) -> None:
-        """Announce that the command of this process has ended, or is no longer measured."""
-        self.write(f"ended-{self.place.rank}", Ended(host=self.host, code=code))
 
     def hosts_that_ended(self) -> set[str]:
         """The hosts whose samplers have ended."""

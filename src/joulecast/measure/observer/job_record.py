@@ -3,40 +3,39 @@
 import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 
 from joulecast.errors import JoulecastError
-from joulecast.measure.observer.job_folder import PREFIX, JobFiles, P
-from joulecast.measure.observer.job_messages import (
-    Asked,
+from joulecast.measure.observer.job_folder import (
+    PREFIX,
     Began,
     Came,
     Ended,
+    JobFiles,
+    P,
     SamplerBegun,
     SamplerEnded,
 )
-from joulecast.measure.observer.observed_record import Host, observed_record
-from joulecast.measure.observer.observed_training import ObservedTraining
+from joulecast.measure.observer.observed_record import observed_record
 from joulecast.measure.observer.steps import Process
-from joulecast.measure.power.host_clocks import ClockOffset, RunClock
-from joulecast.measure.power.other_load import Load
-from joulecast.measure.power.samples import Left
+from joulecast.measure.power.host_clocks import RunClock
+from joulecast.measure.power.samples import SAMPLES, Left
 from joulecast.measure.run_record import SampledHost
 from joulecast.runs.provenance import physical_host
 from joulecast.runs.record import RunRecord, write_record
+from joulecast.runs.spec import RunSpec
 
 _LOST_S = 5.0
 """What a killed sampler may have kept to itself."""
 INCOMPLETE = "incomplete: the measurement was killed; made of what its processes had written"
 
 
-def begin(job: JobFiles, asked: ObservedTraining) -> None:
-    """Write the question into the folder, and the time at which the run's clock begins: now."""
-    job.write("asked", Asked(training=asked))
-    job.write("began", Began(utc=datetime.now(UTC), clock_s=time.monotonic()))
+def begin(job: JobFiles, asked: RunSpec) -> None:
+    """Write what was asked, and the time at which the run's clock begins: now."""
+    job.write("began", Began(training=asked, utc=datetime.now(UTC), clock_s=time.monotonic()))
 
 
 def _part(job: JobFiles, name: str, kind: type[P]) -> P:
@@ -46,42 +45,39 @@ def _part(job: JobFiles, name: str, kind: type[P]) -> P:
     return part
 
 
-def _host(job: JobFiles, rank: int, origin_s: float) -> Host:
+def _host(job: JobFiles, rank: int, origin_s: float) -> SampledHost:
     begun = _part(job, f"begun-{rank}", SamplerBegun)
     end = job.read(f"host-{rank}", SamplerEnded)
     clocks = [begun.clock, None if end is None else end.clock]
-    offsets = [ClockOffset(*at) for at in clocks if at is not None]
+    offsets = [offset for offset in clocks if offset is not None]
     if not offsets:
         raise JoulecastError(
             f"{begun.label}: its clock could not be compared with the clock of the first host"
         )
     clock = RunClock(origin_s, offsets[0], offsets[-1])
     died = None if end is None else end.died
-    left = Left(job.samples_of(rank), begun.meters, died, is_whole=end is not None)
-    return Host(
-        SampledHost(begun.host, begun.label, clock, left.samples()),
-        begun.fingerprint.model_dump(),
-        Load(*begun.load_before),
-    )
+    left = Left(job.samples_of(rank), begun.label, begun.meters, died, is_whole=end is not None)
+    facts = begun.fingerprint.model_dump()
+    return SampledHost(begun.host, begun.label, clock, left.samples(), facts, begun.load_before)
 
 
 def write_job(
     job: JobFiles,
-    asked: ObservedTraining,
     out: Path,
     ended_s: float | None,
     faults: Sequence[str] = (),
     *,
+    in_campaign: bool = False,
     runs_on: bool = False,
 ) -> tuple[Path, RunRecord]:
     """Write the record of a launch. Returns its folder and the record.
 
     Args:
         job: the files of the launch.
-        asked: the measurement that the user asked for.
         out: folder of the records; for a run of a campaign, the folder of its record.
         ended_s: end of the observation on the first process's clock; ``None``: when its sampler ended.
         faults: reasons why the run counts as failed.
+        in_campaign: whether the record must match its specification.
         runs_on: whether the training continues. Its steps after the end do not count, because their power
             was not measured.
 
@@ -89,10 +85,10 @@ def write_job(
         JoulecastError: no record can describe the launch. The error says why.
     """
     began = _part(job, "began", Began)
-    origin_s = began.clock_s
+    asked, origin_s = began.training, began.clock_s
     ranks = [rank for rank in job.ranks() if job.read(f"begun-{rank}", SamplerBegun) is not None]
-    hosts = {host.sampled.host: host for host in (_host(job, r, origin_s) for r in ranks)}
-    processes: list[tuple[Process, Host]] = []
+    hosts = {host.host: host for host in (_host(job, r, origin_s) for r in ranks)}
+    processes: list[tuple[Process, SampledHost]] = []
     faults = list(faults)
     for rank in job.ranks():
         host = hosts.get(_part(job, f"process-{rank}", Came).host)
@@ -103,10 +99,10 @@ def write_job(
             faults.append(f"failed: process {rank} of the launch ended with code {end.code}")
     # The first process is on the host whose clock is the run's.
     first = _part(job, "process-0", Came).host
-    every = sorted(hosts.values(), key=lambda host: host.sampled.host != first)
+    every = sorted(hosts.values(), key=lambda host: host.host != first)
     until_s = ended_s - origin_s if runs_on and ended_s is not None else math.inf
     if ended_s is None:
-        spans = [host.sampled.samples.span_s for host in every[:1]]
+        spans = [host.samples.span_s for host in every[:1]]
         if not spans or spans[0] is None:
             raise JoulecastError(f"{job.path}: its sampler left nothing")
         ended_s = spans[0][1]
@@ -114,25 +110,23 @@ def write_job(
         until_s = ended_s - origin_s + _LOST_S
     whole = (0.0, ended_s - origin_s)
 
-    def written(folder: Path, repeat: int) -> tuple[Path, RunRecord]:
+    place = nullcontext((out, 1)) if in_campaign else _next_folder(out, asked, len(hosts))
+    with place as (folder, repeat):
+        if not in_campaign:
+            asked = asked.model_copy(update={"run": folder.name, "repeat": repeat})
         record = observed_record(
-            asked, folder.name, repeat, every, processes, whole, began.utc, faults, until_s
+            asked, every, processes, whole, began.utc, faults, until_s, in_campaign=in_campaign
         )
         write_record(folder, record)
         return folder, record
 
-    if asked.spec:
-        return written(out, 1)
-    with _next_folder(out, asked.name, len(hosts)) as (folder, repeat):
-        return written(folder, repeat)
-
 
 @contextmanager
-def _next_folder(out: Path, name: str, hosts: int) -> Iterator[tuple[Path, int]]:
+def _next_folder(out: Path, asked: RunSpec, hosts: int) -> Iterator[tuple[Path, int]]:
     """Folder for the next record of a training on some hosts, and the number of the record. No other
     process takes it."""
     for number in count(1):
-        folder = out / f"{name}-n{hosts}-r{number}"
+        folder = out / f"{asked.network}-n{hosts}-r{number}"
         if folder.exists():
             continue
         taken = out / f".taken-{folder.name}"
@@ -161,9 +155,8 @@ def assemble_killed(out: Path) -> list[str]:
         try:
             if not job.was_killed(physical_host()):
                 continue
-            if job.has_samples():
-                asked = _part(job, "asked", Asked).training
-                record, _ = write_job(job, asked, out, None, [INCOMPLETE])
+            if any(folder.glob(f"*{SAMPLES}")):
+                record, _ = write_job(job, out, None, [INCOMPLETE])
                 lines.append(f"{record}: made of what a killed measurement had written; incomplete")
         except (JoulecastError, OSError) as error:
             lines.append(

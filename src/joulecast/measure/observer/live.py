@@ -7,12 +7,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from joulecast.measure.observer.job_folder import PREFIX, JobFiles
-from joulecast.measure.observer.job_messages import Asked
+from joulecast.measure.observer.job_folder import PREFIX, Began, JobFiles
 from joulecast.measure.observer.steps import Steps
 from joulecast.measure.power.meters import READING
 from joulecast.measure.power.samples import SAMPLES, Samples, read_samples
-from joulecast.measure.run_record import meter_info
 from joulecast.runs.integration import EnergyCurve
 from joulecast.runs.meter_choice import EnergySource, metered
 
@@ -50,14 +48,13 @@ class Running:
 
 def _drawn(samples: Samples) -> tuple[float | None, float | None, EnergySource | None, str | None]:
     """Watts now and joules so far of one host, and their source; or why there are none."""
-    infos = [meter_info(meter) for meter in samples.meters]
-    choice = metered(samples.facts.nodes, infos)
+    choice = metered(samples.facts.nodes, samples.facts.meters)
     if choice.source is None:
         return None, None, None, choice.why_not
     chosen = {(meter.node, meter.meter) for meter in choice.meters}
     watts = joules = 0.0
-    for info, readings in zip(infos, samples.readings, strict=True):
-        if (info.node, info.meter) not in chosen:
+    for meter, readings in zip(samples.facts.meters, samples.readings, strict=True):
+        if (meter.node, meter.meter) not in chosen:
             continue
         try:
             curve = EnergyCurve.of(pd.DataFrame(dict(zip(READING, readings, strict=True))))
@@ -83,10 +80,10 @@ def running_measurements(out: Path, steps_in_all: int | None = None) -> list[Run
     found = []
     for folder in sorted(out.glob(f"{PREFIX}*")):
         job = JobFiles(folder)
-        asked = job.read("asked", Asked)
+        began = job.read("began", Began)
         hosts = [read_samples(file) for file in sorted(folder.glob(f"*{SAMPLES}"))]
         hosts = [host for host in hosts if host.span_s is not None]
-        if asked is None or not hosts or not job.is_held():
+        if began is None or not hosts or not job.is_held():
             continue
         drawn = [_drawn(host) for host in hosts]
         missing = next((row[3] for row in drawn if row[3]), None)
@@ -105,7 +102,7 @@ def running_measurements(out: Path, steps_in_all: int | None = None) -> list[Run
                 whole_j = joules + watts * left_s
         found.append(
             Running(
-                asked.training.name,
+                str(began.training.network),
                 len(hosts),
                 watts,
                 joules,

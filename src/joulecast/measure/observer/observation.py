@@ -12,23 +12,23 @@ from pathlib import Path
 
 from joulecast.errors import JoulecastError
 from joulecast.measure.observer.command import Command, Ending
-from joulecast.measure.observer.job_folder import JobFolder, place
-from joulecast.measure.observer.job_messages import (
+from joulecast.measure.observer.job_folder import (
     Came,
     Clock,
+    Ended,
     Fingerprint,
-    Offset,
+    JobFolder,
     SamplerBegun,
     SamplerEnded,
+    place,
 )
 from joulecast.measure.observer.job_record import assemble_killed, begin, write_job
-from joulecast.measure.observer.observed_training import ObservedTraining
 from joulecast.measure.power.host_clocks import ClockOffset, ClockServer, offset_from
-from joulecast.measure.power.meters import MeteredNodes
 from joulecast.measure.power.other_load import load_now
 from joulecast.measure.power.sampler import Sampler, SamplerOrder
 from joulecast.runs import provenance
 from joulecast.runs.record import RunRecord
+from joulecast.runs.spec import RunSpec
 
 _SITE = Path(__file__).parent / "site"
 FOLDER = "JOULECAST_OBSERVER"
@@ -57,17 +57,11 @@ class Result:
 class _HostSampler:
     """The sampler of this host, and the offset of its clock from that of the launch's first process."""
 
-    def __init__(self, job: JobFolder, asked: ObservedTraining) -> None:
+    def __init__(self, job: JobFolder, asked: RunSpec) -> None:
         self._job = job
         load = load_now()
         label = job.host.partition(":")[0]
-        watts = asked.platform
-        cores = float(os.cpu_count() or 1)
-        where = asked.metering
-        nodes = MeteredNodes(
-            label, {}, cores, watts.idle_w, watts.full_w, where.sysfs_root, where.command
-        )
-        order = SamplerOrder(asked.meters, asked.period_s, nodes, job.pids_of_host(_JOINING_S))
+        order = SamplerOrder.of(asked, label, job.pids_of_host(_JOINING_S))
         self._sampler = Sampler(order, job.samples_of(job.place.rank))
         job.write(
             f"begun-{job.place.rank}",
@@ -75,8 +69,8 @@ class _HostSampler:
                 host=job.host,
                 label=label,
                 meters=asked.meters,
-                load_before=(load.busy_cores, load.programs),
-                clock=_plain(self._offset()),
+                load_before=load,
+                clock=self._offset(),
                 fingerprint=Fingerprint(**provenance.host_fingerprint()),
             ),
         )
@@ -90,7 +84,10 @@ class _HostSampler:
         first = self._job.read("clock", Clock)
         if first is None or first.host == self._job.host:
             return None if first is None else here
-        return offset_from(first.addresses, first.port) or _by_wall_clock(first)
+        # NTP keeps wall clocks of hosts that cannot reach each other within about 10 ms.
+        own_s, first_s = time.time() - time.monotonic(), first.wall_s - first.clock_s
+        by_wall = ClockOffset(own_s - first_s, 0.01, time.monotonic())
+        return offset_from(first.addresses, first.port) or by_wall
 
     def stop(self) -> str | None:
         """Stop the sampler. Returns the reason if it died."""
@@ -98,30 +95,8 @@ class _HostSampler:
 
     def leave(self) -> None:
         """Stop the sampler, and tell the first process."""
-        died = self.stop()
-        end = SamplerEnded(host=self._job.host, died=died, clock=_plain(self._offset()))
+        end = SamplerEnded(host=self._job.host, died=self.stop(), clock=self._offset())
         self._job.write(f"host-{self._job.place.rank}", end)
-
-
-def _plain(offset: ClockOffset | None) -> Offset | None:
-    return None if offset is None else (offset.offset_s, offset.uncertainty_s, offset.at_s)
-
-
-def _by_wall_clock(first: Clock) -> ClockOffset:
-    """Offset between the wall clocks of two hosts. NTP keeps these within about 10 ms of each other."""
-    ahead_s = first.wall_s - first.clock_s
-    own_s = time.time() - time.monotonic()
-    return ClockOffset(own_s - ahead_s, 0.01, time.monotonic())
-
-
-def _announce_clock(job: JobFolder) -> ClockServer | None:
-    """Announce the clock of the first process, if there are several. The others ask for it."""
-    if job.place.rank != 0 or job.place.size == 1:
-        return None
-    server = ClockServer()
-    now = {"clock_s": time.monotonic(), "wall_s": time.time()}
-    job.write("clock", Clock(host=job.host, addresses=server.addresses, port=server.port, **now))
-    return server
 
 
 class Observation:
@@ -131,21 +106,36 @@ class Observation:
         asked: the training that is observed.
         out: folder of the records, which all hosts share; for a run of a campaign, the folder of its record.
         environment: environment of the launch.
+        in_campaign: whether ``asked`` is a campaign's run, which the record must match.
     """
 
-    def __init__(self, asked: ObservedTraining, out: Path, environment: Mapping[str, str]) -> None:
-        self._asked, self._out = asked, out
-        meeting = out if asked.spec is None else out.parent
+    def __init__(
+        self,
+        asked: RunSpec,
+        out: Path,
+        environment: Mapping[str, str],
+        *,
+        in_campaign: bool = False,
+    ) -> None:
+        self._out, self._in_campaign = out, in_campaign
+        meeting = out.parent if in_campaign else out
         # Before this launch has a folder of its own. A run of a campaign is measured again.
-        self._of_killed = assemble_killed(out) if asked.spec is None else []
+        self._of_killed = [] if in_campaign else assemble_killed(out)
         self._job = JobFolder(meeting, place(environment))
         self.marks = self._job.marks
         """Folder of this process for the marks of the training."""
         self._keep = False
-        self._server = _announce_clock(self._job)
+        self._server: ClockServer | None = None
+        rank, size = self._job.place.rank, self._job.place.size
+        if rank == 0 and size > 1:
+            # The others ask for the clock of the first process.
+            self._server = ClockServer()
+            now = {"clock_s": time.monotonic(), "wall_s": time.time()}
+            where = {"addresses": self._server.addresses, "port": self._server.port}
+            self._job.write("clock", Clock(host=self._job.host, **where, **now))
         first = self._job.is_first_of_host()
         self._sampler = _HostSampler(self._job, asked) if first else None
-        if self._job.place.rank == 0:
+        if rank == 0:
             begin(self._job, asked)
 
     def end(self, code: int | None, faults: Sequence[str] = ()) -> Result:
@@ -157,7 +147,7 @@ class Observation:
         """
         ended_s = time.monotonic()
         # A run of a campaign is measured again. Of another one nothing is removed before its record stands.
-        self._keep = self._asked.spec is None
+        self._keep = not self._in_campaign
         try:
             return self._ended(code, faults, ended_s)
         except (JoulecastError, OSError) as error:
@@ -166,7 +156,7 @@ class Observation:
 
     def _ended(self, code: int | None, faults: Sequence[str], ended_s: float) -> Result:
         job = self._job
-        job.leave_end(code)
+        job.write(f"ended-{job.place.rank}", Ended(code=code))
         if self._sampler is not None:
             # Processes of one host share a sampler, which reads until the last of them has ended.
             job.wait(lambda: all(job.ended(rank) for rank in job.ranks_of_host()), _PATIENCE_S)
@@ -177,7 +167,12 @@ class Observation:
             return Result()
         all_faults = [*faults, *_wait_for_all(job)]
         folder, record = write_job(
-            job, self._asked, self._out, ended_s, all_faults, runs_on=code is None
+            job,
+            self._out,
+            ended_s,
+            all_faults,
+            in_campaign=self._in_campaign,
+            runs_on=code is None,
         )
         self._keep = False
         return Result(folder, record, of_killed=self._of_killed)
@@ -212,21 +207,13 @@ def _wait_for_all(job: JobFolder) -> list[str]:
     return faults
 
 
-def _environment(
-    environment: Mapping[str, str], folder: Path, capture: str | None
-) -> dict[str, str]:
-    """The environment that brings the observer into the Python processes of a command."""
-    own = [str(_SITE), *filter(None, [environment.get("PYTHONPATH")])]
-    asked = {FOLDER: str(folder), **({CAPTURE: capture} if capture else {})}
-    return {**environment, "PYTHONPATH": os.pathsep.join(own), **asked}
-
-
 def measure_command(
-    asked: ObservedTraining,
+    asked: RunSpec,
     out: Path,
     *,
+    in_campaign: bool = False,
+    capture: str | None = None,
     window_s: float | None = None,
-    environment: Mapping[str, str] | None = None,
 ) -> tuple[Ending, Result]:
     """Run a command, and make a run record of it.
 
@@ -234,19 +221,21 @@ def measure_command(
 
     Args:
         asked: the command, and what the user knows about it.
-        out: folder of the records, which all hosts share.
+        out, in_campaign: as of :class:`Observation`.
+        capture: the function that builds the network to capture, written ``package.module:function``.
         window_s: measure only for this time. The command continues after it.
-        environment: environment of the command; by default the environment of this process.
 
     Raises:
         JoulecastError: the command cannot be started.
     """
-    environment = dict(os.environ if environment is None else environment)
-    observation = Observation(asked, out, environment)
+    assert asked.observed is not None
+    observation = Observation(asked, out, os.environ, in_campaign=in_campaign)
     try:
-        command = Command(
-            asked.command, _environment(environment, observation.marks, asked.capture)
-        )
+        # This brings the observer into the Python processes of the command.
+        paths = [str(_SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
+        inside = {FOLDER: str(observation.marks), "PYTHONPATH": os.pathsep.join(paths)}
+        inside |= {CAPTURE: capture} if capture else {}
+        command = Command(asked.observed.command, {**os.environ, **inside})
         ending = command.wait(window_s)
         faults = [ending.fault] if ending is not None and ending.fault else []
         result = observation.end(None if ending is None else ending.code, faults)

@@ -2,25 +2,23 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 
 from joulecast.errors import JoulecastError
-from joulecast.measure.observer.observed_training import ObservedTraining
-from joulecast.measure.observer.steps import Process, Steps
-from joulecast.measure.power.other_load import Load
+from joulecast.measure.observer.steps import Facts, Process, Steps
 from joulecast.measure.run_record import SampledHost, run_record
 from joulecast.quantities import counted
 from joulecast.runs.frames import STAGE_COLUMNS, STAGES
 from joulecast.runs.observations import most_frequent
 from joulecast.runs.record import Checks, ObservedStep, Outcome, RunRecord
-from joulecast.runs.spec import Observed, RunSpec
+from joulecast.runs.spec import RunSpec, StepsThatCount
 
 _PART_ROWS = 200_000
 _NO_STAGES = pd.DataFrame(columns=list(STAGE_COLUMNS)).astype({"rank": int, "step": int})
@@ -34,32 +32,23 @@ so many seconds longer: torch.compile may compile again in the second step. Less
 
 
 @dataclass(frozen=True)
-class Host:
-    """One host of the run. The clock of the first host is the clock of the run."""
-
-    sampled: SampledHost
-    fingerprint: Mapping[str, Any]
-    load_before: Load
-
-
-@dataclass(frozen=True)
 class Rank:
     """One process that trained, the host on which it ran, and its steps."""
 
     process: Process
-    host: Host
+    host: SampledHost
     steps: Steps
 
     @property
-    def facts(self) -> Mapping[str, Any]:
+    def facts(self) -> Facts:
         """Facts that the process noted about itself."""
         return self.process.facts
 
 
-def _ranks(processes: Sequence[tuple[Process, Host]], remarks: list[str]) -> list[Rank]:
+def _ranks(processes: Sequence[tuple[Process, SampledHost]], remarks: list[str]) -> list[Rank]:
     """The processes that trained, one for each rank. If a rank has several, the one with the most
     updates counts."""
-    chosen: dict[int, tuple[Process, Host]] = {}
+    chosen: dict[int, tuple[Process, SampledHost]] = {}
     for process, host in processes:
         if process.updates == 0:
             continue
@@ -72,23 +61,18 @@ def _ranks(processes: Sequence[tuple[Process, Host]], remarks: list[str]) -> lis
             f"{counted(others, 'other process', 'other processes')} of the command trained too, with no more "
             "updates; their steps are not counted"
         )
-    several = len(chosen) > 1
-    return [
-        Rank(process, host, Steps.of(process.marks, several and _exchanges_by_mpi(process)))
-        for _, (process, host) in sorted(chosen.items())
-    ]
-
-
-def _exchanges_by_mpi(process: Process) -> bool:
-    """Whether a rank seems to exchange gradients between backward pass and update in a way that torch
-    does not see."""
-    return int(process.facts.get("mpi_ranks", 1)) > 1 and not process.facts.get("wrapper")
+    ranks = []
+    for _, (process, host) in sorted(chosen.items()):
+        # MPI then exchanges gradients between backward pass and update, which torch does not see.
+        by_mpi = len(chosen) > 1 and process.facts.mpi_ranks > 1 and not process.facts.wrapper
+        ranks.append(Rank(process, host, Steps.of(process.marks, by_mpi)))
+    return ranks
 
 
 def steps_made(ranks: Sequence[Rank], until_s: float) -> int:
     """Number of steps that all ranks have ended before a moment on the run's clock. If no rank has ended a
     step by then, the number of all steps."""
-    by_then = [rank.host.sampled.clock(rank.steps.ends) <= until_s for rank in ranks]
+    by_then = [rank.host.clock(rank.steps.ends) <= until_s for rank in ranks]
     return min(int(ended.sum()) for ended in by_then) or min(len(ended) for ended in by_then)
 
 
@@ -97,7 +81,7 @@ def _warm_up(ranks: Sequence[Rank], made: int) -> int:
     longer than a usual step. A step ends when the last rank has ended it. At least half of them count."""
     if made < _FEWEST_STEPS:
         return 0
-    ends = [rank.host.sampled.clock(rank.steps.ends[:made]) for rank in ranks]
+    ends = [rank.host.clock(rank.steps.ends[:made]) for rank in ranks]
     lasting = np.diff(np.max(ends, axis=0))
     usual_s, first = float(np.median(lasting)), 1
     longest_s = max(_WARM_UP * usual_s, usual_s + _WARM_UP_S)
@@ -108,7 +92,7 @@ def _warm_up(ranks: Sequence[Rank], made: int) -> int:
 
 def _window(
     ranks: Sequence[Rank],
-    asked: ObservedTraining,
+    asked: StepsThatCount | None,
     until_s: float,
     left_out: list[str],
     remarks: list[str],
@@ -117,15 +101,15 @@ def _window(
     it out."""
     made = steps_made(ranks, until_s)
     usual = _warm_up(ranks, made), made - 1
-    if usual[0] > 1 and asked.steps is None:
+    if usual[0] > 1 and asked is None:
         remarks.append(
             f"the first {usual[0]} steps do not count: those behind the very first last more than "
             f"{_WARM_UP:g} times as long as usual, as when torch compiles"
         )
-    if asked.steps is None or asked.steps[1] < made:
-        return asked.steps or usual
+    if asked is None or asked[1] < made:
+        return asked or usual
     left_out.append(
-        f"other steps: {asked.steps[0]} to {asked.steps[1]} were asked for, the training made {made}, "
+        f"other steps: {asked[0]} to {asked[1]} were asked for, the training made {made}, "
         "numbered from 0"
     )
     return usual
@@ -137,7 +121,7 @@ def _stages(ranks: Sequence[Rank], first: int, last: int) -> pd.DataFrame:
     names = list(STAGES)
     tables = []
     for number, rank in enumerate(ranks):
-        at, seen = rank.host.sampled.clock, rank.steps.of_window(first, last)
+        at, seen = rank.host.clock, rank.steps.of_window(first, last)
         while rows := list(islice(seen, _PART_ROWS)):
             steps, stages, starts, stops = zip(*rows, strict=True)
             codes = [names.index(stage) for stage in stages]
@@ -151,12 +135,6 @@ def _stages(ranks: Sequence[Rank], first: int, last: int) -> pd.DataFrame:
             tables.append(pd.DataFrame(dict(zip(STAGE_COLUMNS, values, strict=True))))
     stages = pd.concat(tables, ignore_index=True) if tables else _NO_STAGES
     return _with_wait(stages.astype({"stage": str}))
-
-
-def _since(start_s: float, stages: pd.DataFrame) -> pd.DataFrame:
-    """Stages from a moment on."""
-    stages = stages[stages["stop_s"] > start_s]
-    return stages.assign(start_s=stages["start_s"].clip(lower=start_s)).reset_index(drop=True)
 
 
 def _with_wait(stages: pd.DataFrame) -> pd.DataFrame:
@@ -184,39 +162,36 @@ def _unseen(ranks: Sequence[Rank]) -> dict[str, str]:
             "no torch DataLoader was iterated in the thread that trains; waiting for data is part of "
             "computing"
         )
-    exchanged = any(rank.steps.shows_exchange for rank in ranks)
-    if len(ranks) > 1 and not exchanged:
-        reasons["communicating_copy"] = _why_no_exchange(ranks)
+    if len(ranks) > 1 and not any(rank.steps.shows_exchange for rank in ranks):
+        why = [rank.facts.not_profiled for rank in ranks if rank.facts.not_profiled]
+        profiler = (
+            why[0] if why else "no step that torch's profiler recorded has a collective in it"
+        )
+        reasons["communicating_copy"] = (
+            "the ranks exchange gradients neither by DistributedDataParallel nor by synchronous "
+            f"collectives, and {profiler}; the exchange is part of computing"
+        )
     return reasons
 
 
-def _why_no_steps(until_s: float) -> str:
-    if until_s < math.inf:
-        return "the measurement ended before the first update of an optimizer; measure for longer"
-    return (
-        "no optimizer of torch made an update where the observer was let in (a PYTHONPATH set anew, "
-        "`python -I` and `python -E` keep it out)"
-    )
-
-
-def _why_no_exchange(ranks: Sequence[Rank]) -> str:
-    why = [str(rank.facts["not_profiled"]) for rank in ranks if "not_profiled" in rank.facts]
-    hooks = "the ranks exchange gradients neither by DistributedDataParallel nor by synchronous collectives"
-    profiler = why[0] if why else "no step that torch's profiler recorded has a collective in it"
-    return f"{hooks}, and {profiler}; the exchange is part of computing"
-
-
+_EARLY_END = (
+    "no steps: the measurement ended before the first update of an optimizer; measure for longer"
+)
+_NO_UPDATES = (
+    "no steps: no optimizer of torch made an update where the observer was let in (a PYTHONPATH set anew, "
+    "`python -I` and `python -E` keep it out)"
+)
 _BATCHES_VARY = 0.02
 """Relative difference of the mean batch and the commonest one, from which the mean counts: below it, it is
 the short batch at the end of an epoch, and no repeat should have another batch for it."""
 
 
 def _batch(
-    ranks: Sequence[Rank], asked: ObservedTraining, remarks: list[str]
+    ranks: Sequence[Rank], asked: int | None, remarks: list[str]
 ) -> tuple[int, Literal["samples", "steps"]]:
     """What all ranks together train on in a step, and its unit."""
-    if asked.samples_per_step is not None:
-        return asked.samples_per_step, "samples"
+    if asked is not None:
+        return asked, "samples"
     sizes = [rank.steps.samples for rank in ranks]
     if not ranks or not all(map(len, sizes)):
         return 1, "steps"
@@ -231,60 +206,25 @@ def _batch(
     return max(1, round(mean)), "samples"
 
 
-def _spec(
-    asked: ObservedTraining, run: str, repeat: int, hosts: Sequence[Host], ranks: Sequence[Rank]
-) -> RunSpec:
-    if asked.spec is not None:
-        if ranks and len(ranks) != asked.spec.ranks:
-            raise JoulecastError(
-                f"the command trained with {counted(len(ranks), 'rank')}, {asked.spec.ranks} were asked for; "
-                "put {gpus} and {nodes} where its launcher counts"
-            )
-        return asked.spec
-    each = Counter(rank.host.sampled.host for rank in ranks)
-    per_host = max(each.values(), default=1)
-    if ranks and len(set(each.values())) > 1:
+def _spec(asked: RunSpec, hosts: Sequence[SampledHost], ranks: Sequence[Rank]) -> RunSpec:
+    """The specification that the ranks which were found answer."""
+    each = Counter(rank.host.host for rank in ranks)
+    if len(set(each.values())) > 1:
         listed = ", ".join(f"{host.partition(':')[0]} {count}" for host, count in each.items())
         raise JoulecastError(
-            f"{asked.name}: its hosts ran different numbers of ranks ({listed}), which no record describes"
+            f"{asked.network}: its hosts ran different numbers of ranks ({listed}), which no record describes"
         )
-    return RunSpec(
-        run=run,
-        campaign=asked.name,
-        platform=asked.platform.model_copy(update={"hosts": None}),
-        nodes=max(1, len(each) or len(hosts)),
-        ranks_per_node=per_host,
-        repeat=repeat,
-        observed=Observed(
-            name=asked.name,
-            command=asked.command,
-            samples_per_step=asked.samples_per_step,
-            steps=asked.steps,
-        ),
-        meters=asked.meters,
-        sample_period_s=asked.period_s,
-        metering=asked.metering,
-    )
-
-
-def _parameters(ranks: Sequence[Rank]) -> int | None:
-    """Number of parameters that rank 0 trains, with all of its optimizers."""
-    known = [value for name, value in ranks[0].facts.items() if name.startswith("parameters_")]
-    return sum(known) if known else None
-
-
-def _loss(ranks: Sequence[Rank]) -> float | None:
-    """Last loss that rank 0 logged; ``None`` if it logged none, or if the last one is not a finite number."""
-    return ranks[0].facts.get("loss") if ranks else None
+    nodes, per_node = max(1, len(each) or len(hosts)), max(each.values(), default=1)
+    return asked.model_copy(update={"nodes": nodes, "ranks_per_node": per_node})
 
 
 def _observed_step(ranks: Sequence[Rank]) -> ObservedStep:
     facts = ranks[0].facts
     return ObservedStep(
-        optimizer=facts.get("optimizer"),
-        precision=facts.get("autocast") or facts.get("precision"),
-        weights=facts.get("precision"),
-        wrapper=facts.get("wrapper"),
+        optimizer=facts.optimizer,
+        precision=facts.autocast or facts.precision,
+        weights=facts.precision,
+        wrapper=facts.wrapper,
         micro_batches=max(1, ranks[0].steps.micro_batches),
     )
 
@@ -296,77 +236,82 @@ def _remarks(ranks: Sequence[Rank]) -> list[str]:
         said.append(f"{step.micro_batches} backward passes a step")
     if step.wrapper:
         said.append(step.wrapper)
-    if facts.get("exchange_by"):
+    if facts.exchange_by:
         said.append("exchange as in the steps that torch's profiler recorded")
     remarks = [", ".join(said)]
-    if "not_captured" in facts:
-        remarks.append(f"the network was not captured: {facts['not_captured']}")
+    if facts.not_captured:
+        remarks.append(f"the network was not captured: {facts.not_captured}")
     return remarks
 
 
 def observed_record(
-    asked: ObservedTraining,
-    run: str,
-    repeat: int,
-    hosts: Sequence[Host],
-    processes: Sequence[tuple[Process, Host]],
+    asked: RunSpec,
+    hosts: Sequence[SampledHost],
+    processes: Sequence[tuple[Process, SampledHost]],
     span: tuple[float, float],
     began: datetime,
     faults: Sequence[str] = (),
     until_s: float = math.inf,
+    *,
+    in_campaign: bool = False,
 ) -> RunRecord:
     """The record of an observed run.
 
     Args:
         asked: what the user said about it.
-        run, repeat: name of the run, and its number among the runs with the same name and node count.
         hosts: the hosts. The clock of the first one is the run's clock.
         processes: the processes that left marks, each with its host.
         span: begin and end of the observation on the run's clock, in s.
         began: zero of the run's clock.
         faults: reasons why the run counts as failed.
         until_s: time on the run's clock after which no step counts.
+        in_campaign: whether ``asked`` says how many ranks there are.
 
     Raises:
         JoulecastError: no record can describe the run. The error says why.
     """
+    assert asked.observed is not None
     remarks: list[str] = []
     ranks = _ranks(processes, remarks)
-    spec = _spec(asked, run, repeat, hosts, ranks)
+    if in_campaign and ranks and len(ranks) != asked.ranks:
+        raise JoulecastError(
+            f"the command trained with {counted(len(ranks), 'rank')}, {asked.ranks} were asked for; "
+            "put {gpus} and {nodes} where its launcher counts"
+        )
+    spec = asked if in_campaign else _spec(asked, hosts, ranks)
     stages = _NO_STAGES
     steps, start_s, stop_s = 0, *span
     left_out = list(faults)
     if ranks:
-        first, last = _window(ranks, asked, until_s, left_out, remarks)
+        first, last = _window(ranks, asked.observed.steps, until_s, left_out, remarks)
         start_s, stop_s = _edges(ranks, first, last)
-        stages = _since(start_s, _stages(ranks, first, last))
+        stages = _stages(ranks, first, last)
+        stages = stages[stages["stop_s"] > start_s].reset_index(drop=True)
+        stages["start_s"] = stages["start_s"].clip(lower=start_s)
         steps = last - first + 1
         remarks += _remarks(ranks)
     else:
-        left_out.append(f"no steps: {_why_no_steps(until_s)}")
-    batch, unit = _batch(ranks, asked, remarks)
+        left_out.append(_EARLY_END if until_s < math.inf else _NO_UPDATES)
+    batch, unit = _batch(ranks, asked.global_batch_size, remarks)
     outcome = Outcome(
         start_s=start_s,
         stop_s=stop_s,
         steps=steps,
         samples=steps * batch,
         work_unit=unit,
-        device=str(ranks[0].facts.get("device", "cpu")) if ranks else None,
-        final_loss=_loss(ranks),
+        device=ranks[0].facts.device if ranks else None,
+        final_loss=ranks[0].facts.loss if ranks else None,
     )
     record = run_record(
         spec,
-        [host.sampled for host in hosts],
-        [host.fingerprint for host in hosts],
+        hosts,
         outcome,
         stages,
         init_s=span[0],
-        load=max((host.load_before for host in hosts), key=lambda load: load.busy_cores),
         started_utc=began.isoformat(timespec="seconds"),
-        nodes=[host.sampled.node for host in hosts],
-        node_of_rank=[rank.host.sampled.node for rank in ranks]
-        or [hosts[0].sampled.node] * spec.ranks,
-        parameters=_parameters(ranks) if ranks else None,
+        nodes=[host.node for host in hosts],
+        node_of_rank=[rank.host.node for rank in ranks] or [hosts[0].node] * spec.ranks,
+        parameters=ranks[0].facts.parameters if ranks else None,
         # A command that failed before its first step is no proof against what was asked.
         checks=Checks(ranks=len(ranks) or spec.ranks, distinct_hosts=len(hosts)),
         oversubscribed=_shares_cores(ranks),
@@ -380,8 +325,8 @@ def observed_record(
 
 def _shares_cores(ranks: Sequence[Rank]) -> bool:
     """Whether a host has fewer cores than ranks that train on its CPU."""
-    each = Counter(rank.host.sampled.host for rank in ranks if rank.facts.get("device") == "cpu")
-    cores = {rank.host.sampled.host: int(rank.host.fingerprint["cores"]) for rank in ranks}
+    each = Counter(rank.host.host for rank in ranks if rank.facts.device == "cpu")
+    cores = {rank.host.host: int(rank.host.fingerprint["cores"]) for rank in ranks}
     return any(count > cores[host] for host, count in each.items())
 
 
@@ -392,7 +337,7 @@ def _edges(ranks: Sequence[Rank], first: int, last: int) -> tuple[float, float]:
     """
     begins, ends = [], []
     for rank in ranks:
-        at, own = rank.host.sampled.clock, rank.steps
+        at, own = rank.host.clock, rank.steps
         begin = own.ends[first - 1] if first else own.begin
         begins.append(at(float(begin)))
         ends.append(at(float(own.ends[last])))

@@ -1,44 +1,35 @@
 """Requests for a measurement: of a command, or of a block of the user's program."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from joulecast.measure.power.meter_registry import METERS
+from joulecast.measure.power.meter_registry import ALL_METERS, METERS
 from joulecast.quantities import duration_s
-from joulecast.runs.files.shipped import MEASURED
+from joulecast.runs.files.shipped import MEASURED, PLATFORMS
+from joulecast.runs.platforms import find_platform
 from joulecast.runs.request import Name, Request, Shell, from_text
-from joulecast.runs.spec import THIS_MACHINE
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-_STEPS = re.compile(r"(\d+):(\d+)")
-
-
-def _names_a_folder(name: str) -> str:
-    if not _NAME.fullmatch(name):
-        raise ValueError("use letters, digits, '.', '_' and '-', with a letter or digit first")
-    return name
+from joulecast.runs.spec import (
+    AS_USUAL,
+    THIS_MACHINE,
+    MeterSettings,
+    Observed,
+    RunSpec,
+    StepsThatCount,
+    TrainingName,
+)
 
 
 def _steps(given: Any) -> Any:
     if not isinstance(given, str):
         return given
-    found = _STEPS.fullmatch(given)
+    found = re.fullmatch(r"(\d+):(\d+)", given)
     if found is None:
         raise ValueError("give the first and the last one, as 10:200")
     return int(found[1]), int(found[2])
-
-
-def _in_order(steps: tuple[int, int]) -> tuple[int, int]:
-    if not 0 <= steps[0] <= steps[1]:
-        raise ValueError("give the first and the last one, in this order")
-    return steps
-
-
-TrainingName = Annotated[str, AfterValidator(_names_a_folder)]
-StepsThatCount = Annotated[tuple[int, int], AfterValidator(_in_order)]
 
 
 def _words(given: Any) -> Any:
@@ -67,6 +58,7 @@ class ObserveRequest(Request):
     samples_per_step: int | None = Field(
         default=None,
         ge=1,
+        le=10**18,
         description="Samples in one step, of all ranks together. By default the batches of the data "
         "loaders.",
     )
@@ -104,4 +96,33 @@ class MeasureRequest(ObserveRequest):
     config: Path | None = Field(
         default=None,
         description="Configuration file. Only its keys power.sysfs_root and power.command are used.",
+    )
+
+
+def observed(
+    request: ObserveRequest, words: Sequence[str], metering: MeterSettings = AS_USUAL
+) -> RunSpec:
+    """What a user asks to observe, with the words of its command. Its ranks are not known yet.
+
+    Raises:
+        JoulecastError: an unknown platform.
+    """
+    scripts = [Path(word).stem for word in words if word.endswith(".py")]
+    script = scripts[0] if scripts else Path(words[0]).name
+    by_script = re.sub(r"[^A-Za-z0-9_.-]+", "-", script).lstrip("._-")
+    name = request.name or by_script or "training"
+    return RunSpec(
+        run=name,
+        campaign=name,
+        platform=find_platform(request.platform, PLATFORMS).model_copy(update={"hosts": None}),
+        nodes=1,
+        observed=Observed(
+            name=name,
+            command=tuple(words),
+            samples_per_step=request.samples_per_step,
+            steps=request.steps,
+        ),
+        meters=request.meters or ALL_METERS,
+        sample_period_s=request.period_s,
+        metering=metering,
     )

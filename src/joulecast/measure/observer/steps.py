@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,44 +89,17 @@ def _main_optimizer(marked: Marked) -> int:
     return int(as_many[lasts == lasts.max()][-1])
 
 
-@dataclass(frozen=True)
-class Process:
-    """One process that trained: its facts, and its marks (marks,) of type :data:`MARK`."""
-
-    facts: dict[str, Any]
-    marks: Marked
-    graph: Path | None = None
-    """The op graph of the network that it trains, if that was captured."""
-
-    @property
-    def rank(self) -> int:
-        """Rank of the process, from its launcher. If torch knows more ranks than the launcher, the rank comes
-        from torch. It is 0 if neither says it."""
-        by_torch = int(self.facts.get("group_ranks") or 1)
-        if by_torch > int(self.facts.get("ranks") or 1) or self.facts.get("rank") is None:
-            return int(self.facts.get("group_rank") or 0)
-        return int(self.facts["rank"])
-
-    @property
-    def updates(self) -> int:
-        """Number of updates that the process's main optimizer made."""
-        return int(_updates(self.marks).max(initial=0))
-
-
-class _Facts(BaseModel):
+class Facts(BaseModel):
     """What a process notes about itself. ``parameters_0`` and so on belong to its optimizers."""
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
     __pydantic_extra__: dict[str, Annotated[int, Field(ge=0, le=10**18)]]
 
-    pid: _Number | None = None
     rank: _Number | None = None
     ranks: _Number | None = None
-    local_rank: _Number | None = None
     group_rank: _Number | None = None
     group_ranks: _Number | None = None
     mpi_ranks: _Number = 1
-    noted_s: float | None = None
     device: str = "cpu"
     optimizer: str | None = None
     loss: float | None = None
@@ -137,8 +110,34 @@ class _Facts(BaseModel):
     not_profiled: str | None = None
     not_captured: str | None = None
 
+    @property
+    def parameters(self) -> int | None:
+        """Number of parameters that all optimizers train together; ``None`` if it is not known."""
+        return sum((self.__pydantic_extra__ or {}).values()) or None
 
-_FACTS = TypeAdapter(_Facts)
+
+@dataclass(frozen=True)
+class Process:
+    """One process that trained: its facts, and its marks (marks,) of type :data:`MARK`."""
+
+    facts: Facts
+    marks: Marked
+    graph: Path | None = None
+    """The op graph of the network that it trains, if that was captured."""
+
+    @property
+    def rank(self) -> int:
+        """Rank of the process, from its launcher. If torch knows more ranks than the launcher, the rank comes
+        from torch. It is 0 if neither says it."""
+        facts = self.facts
+        if facts.rank is None or (facts.group_ranks or 1) > (facts.ranks or 1):
+            return facts.group_rank or 0
+        return facts.rank
+
+    @property
+    def updates(self) -> int:
+        """Number of updates that the process's main optimizer made."""
+        return int(_updates(self.marks).max(initial=0))
 
 
 def _are_possible(marked: Marked) -> NDArray[np.bool_]:
@@ -165,18 +164,18 @@ def read_processes(folder: Path) -> list[Process]:
         content = path.read_bytes()
         whole = len(content) // MARK.itemsize * MARK.itemsize
         marked = np.frombuffer(content[:whole], MARK)
-        facts = path.with_suffix(".json")
-        known = {}
-        if facts.is_file():
-            noted = read_json_object(facts, "facts of a process")
-            known = validated(_FACTS, noted, str(facts)).model_dump(exclude_unset=True)
-        if not _are_possible(marked).all():
-            number = int(np.argmin(_are_possible(marked)))
+        noted, facts = path.with_suffix(".json"), Facts()
+        if noted.is_file():
+            known = read_json_object(noted, "facts of a process")
+            facts = validated(TypeAdapter(Facts), known, str(noted))
+        possible = _are_possible(marked)
+        if not possible.all():
             raise JoulecastError(
-                f"{path}: mark {number + 1} is none of a training; without the file, its rank has no steps"
+                f"{path}: mark {np.argmin(possible) + 1} is none of a training; without the file, its rank "
+                "has no steps"
             )
         graph = path.with_suffix(".graph")
-        found.append(Process(known, marked, graph if graph.is_file() else None))
+        found.append(Process(facts, marked, graph if graph.is_file() else None))
     return sorted(found, key=lambda process: (process.rank, -process.updates))
 
 
@@ -267,7 +266,9 @@ class Steps:
         the process's first mark."""
         edges = np.concatenate([[self.begin], self.ends])[first : last + 2]
         places = np.searchsorted(self.marks["start"], edges, side="left")
-        mean_exposed = self._mean_exposed()
+        # DDP may have measured in only some of the steps what nothing hid.
+        exposed = self._kind(marks.HIDDEN)["amount"]
+        mean_exposed = float(exposed.mean()) if len(exposed) else None
         # Plain numbers, of some thousand steps at a time: there may be a million steps.
         for begin in range(0, len(edges) - 1, _PART_STEPS):
             own = edges[begin : begin + _PART_STEPS + 1]
@@ -291,11 +292,6 @@ class Steps:
                 for stage, spans in self._stages(by_kind, start, stop, mean_exposed).items():
                     for a, b in spans:
                         yield number, stage, a, b
-
-    def _mean_exposed(self) -> float | None:
-        """Mean exchange that nothing hid, in s, if DDP measured it in only some of the steps."""
-        measured = self._kind(marks.HIDDEN)["amount"]
-        return float(measured.mean()) if len(measured) else None
 
     def _stages(
         self,

@@ -15,7 +15,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from statistics import median
 from tempfile import TemporaryFile
 
 from joulecast.measure.power.meters import (
@@ -35,8 +34,7 @@ Ask = Callable[[], Reading]
 """Asks a slow meter once, with a bound on how long that takes; raises ``ReadFailed``."""
 
 _FINISH_S = 6.0
-"""Seconds that the end of a run waits for the last answers of all slow meters together."""
-_MEDIAN_OF = 15
+"""Seconds that the end of a run waits for the last answer of a slow meter."""
 _MOST_KEPT = 1000
 _MOST_BYTES = 100_000
 _SHOWN = 120
@@ -71,7 +69,6 @@ class BackgroundMeter:
 
     source = "measured"
     covers: Covers | None = "node"
-    remark: str | None = None
     # The counter of a wattmeter may be renewed by the minute.
     limits = limits_of("node", renewed_s=60.0, moves_within_s=300.0)
 
@@ -81,24 +78,18 @@ class BackgroundMeter:
         self.name, self.node, self.identity = name, node, identity
         self._ask, self._every_s = ask, every_s
         self._answers: deque[Reading | ReadFailed] = deque(maxlen=_MOST_KEPT)
-        self._took_s: deque[float] = deque(maxlen=_MEDIAN_OF)
-        self._wake, self._is_over = threading.Event(), threading.Event()
+        self._wake = threading.Event()
+        asked_s = time.monotonic()
         first = self._once()
+        self.renewed_s = max(every_s, time.monotonic() - asked_s)
         self._answers.append(first)
         self.counter = first.joules is not None
         self._thread: threading.Thread | None = None
 
-    @property
-    def renewed_s(self) -> float:
-        """The usual time in seconds from one reading to the next."""
-        return max(self._every_s, median(self._took_s) if self._took_s else 0.0)
-
     def _once(self) -> Reading:
         before_s = time.monotonic()
         reading = self._ask()
-        after_s = time.monotonic()
-        self._took_s.append(after_s - before_s)
-        return reading._replace(at_s=(before_s + after_s) / 2)
+        return reading._replace(at_s=(before_s + time.monotonic()) / 2)
 
     def _keep_asking(self) -> None:
         next_s = time.monotonic() + self._every_s
@@ -116,7 +107,6 @@ class BackgroundMeter:
                 break
             if is_last:
                 break
-        self._is_over.set()
 
     def read(self) -> Reading:
         """The oldest reading that was not returned before.
@@ -136,26 +126,11 @@ class BackgroundMeter:
             raise answer
         return answer
 
-    def request_last_reading(self) -> None:
-        """Ask for one last answer. The thread then stops."""
+    def finish(self) -> None:
+        """Ask for one last answer, and wait for it a while. The thread then stops."""
         self._wake.set()
-
-    def wait(self, until_s: float) -> None:
-        """Wait for the last answer, at most until the monotonic clock shows ``until_s``."""
         if self._thread is not None:
-            self._is_over.wait(max(0.0, until_s - time.monotonic()))
-
-
-def finish_all(meters: Sequence[Meter]) -> bool:
-    """Get the last answers of all slow meters, as far as they come in time. Returns whether there are slow
-    meters."""
-    slow = [meter for meter in meters if isinstance(meter, BackgroundMeter)]
-    for meter in slow:
-        meter.request_last_reading()
-    until_s = time.monotonic() + _FINISH_S
-    for meter in slow:
-        meter.wait(until_s)
-    return bool(slow)
+            self._thread.join(_FINISH_S)
 
 
 def _shown(text: str) -> str:
@@ -214,8 +189,8 @@ class SiteCommand:
 
     def __init__(self, words: tuple[str, ...]) -> None:
         self._words = words
-        self._counts: bool | None = None
-        self._first_j: float | None = None
+        self._first: tuple[bool, float] | None = None
+        """Whether the first reading was an energy, and its joules or watts."""
 
     def ask(self) -> Reading:
         """Run the command once.
@@ -230,19 +205,13 @@ class SiteCommand:
                 f"the command printed {_shown(printed)!r}, expected a number with its unit, as 231.5 W or "
                 "12345 J"
             )
-        value, unit = float(match[1]), match[2]
-        counts = unit in _JOULES
-        if self._counts is None:
-            self._counts = counts
-        if counts != self._counts:
+        counts, amount = match[2] in _JOULES, float(match[1]) * (_WATTS | _JOULES)[match[2]]
+        self._first = self._first or (counts, amount)
+        if counts != self._first[0]:
             raise ReadFailed(
                 f"the command printed {_shown(printed)!r}, another quantity than before"
             )
-        if not counts:
-            return Reading(value * _WATTS[unit], None)
-        joules = value * _JOULES[unit]
-        self._first_j = joules if self._first_j is None else self._first_j
-        return Reading(None, joules - self._first_j)
+        return Reading(None, amount - self._first[1]) if counts else Reading(amount, None)
 
 
 def open_command(nodes: MeteredNodes) -> list[Meter]:

@@ -10,7 +10,6 @@ from math import inf
 from typing import Literal
 
 from joulecast.errors import JoulecastError
-from joulecast.measure.power.meter_registry import METERS
 from joulecast.measure.power.meters import (
     Believed,
     Meter,
@@ -19,14 +18,12 @@ from joulecast.measure.power.meters import (
     MeterUnavailable,
     ReadFailed,
 )
-from joulecast.measure.power.zeus_devices import CPU_RENEWED_S, GPU_RENEWED_S
+from joulecast.measure.power.zeus_devices import CPU_RENEWED_S, GPU_RENEWED_S, open_cpus, open_gpus
 
 # Both ends of a run may miss as much as lies between two renewals of the counter. A run has to last as long
 # as keeps that within some percent: 20 times for NVML's. RAPL's is read from a file,
 # which takes its time too.
-RENEWED_EVERY_S = {"cuda": GPU_RENEWED_S, "cpu": CPU_RENEWED_S}
-_METER = {"cuda": "gpu", "cpu": "cpu"}
-LEAST_S = {"cuda": 20 * GPU_RENEWED_S, "cpu": 100 * CPU_RENEWED_S}
+_RENEWALS_OF_GPU, _RENEWALS_OF_CPU = 20, 100
 
 
 class EnergyCounter:
@@ -71,20 +68,15 @@ class EnergyCounter:
             return None
         total = 0.0
         for believed in self._meters:
-            meter = believed.meter
+            name = believed.meter.name
             try:
-                joules = believed.read().joules
+                total += believed.read().joules or 0.0
             except MeterFailed as error:
-                self._last_failure = f"{meter.name} failed: {error}"
-                self._has_failed = True
+                self._last_failure, self._has_failed = f"{name} failed: {error}", True
                 return None
             except ReadFailed as error:
-                self._last_failure = f"{meter.name} could not be read ({error})"
+                self._last_failure = f"{name} could not be read ({error})"
                 return None
-            if joules is None:
-                self._last_failure = f"{meter.name} gave no joules"
-                return None
-            total += joules
         return total
 
     def between(
@@ -111,18 +103,22 @@ class EnergyCounter:
 
 def open_energy_counter(device: Literal["cpu", "cuda"], gpu: int = 0) -> EnergyCounter:
     """The counter of the device that trains: RAPL for a CPU, NVML's counter for a GPU."""
+    on_gpu = device == "cuda"
     try:
-        meters = METERS[_METER[device]](MeteredNodes("here"))
+        meters = (open_gpus if on_gpu else open_cpus)(MeteredNodes("here"))
     except MeterUnavailable as error:
         return EnergyCounter([], str(error))
-    if device == "cuda":
+    if not on_gpu:
+        least_s = _RENEWALS_OF_CPU * CPU_RENEWED_S
+        return EnergyCounter(meters, None, least_s=least_s, renewed_s=CPU_RENEWED_S)
+    own = [meter for meter in meters if meter.name.split(":")[1] == str(gpu)]
+    if not own:
         there = ", ".join(meter.name for meter in meters)
-        meters = [meter for meter in meters if meter.name.split(":")[1] == str(gpu)]
-        if not meters:
-            return EnergyCounter([], f"there is no GPU {gpu} on this host; it has {there}")
-    if not all(meter.counter for meter in meters):
+        return EnergyCounter([], f"there is no GPU {gpu} on this host; it has {there}")
+    if not own[0].counter:
         return EnergyCounter([], f"GPU {gpu} has no energy counter (NVML, Volta and later)")
-    return EnergyCounter(meters, None, least_s=LEAST_S[device], renewed_s=RENEWED_EVERY_S[device])
+    least_s = _RENEWALS_OF_GPU * GPU_RENEWED_S
+    return EnergyCounter(own, None, least_s=least_s, renewed_s=GPU_RENEWED_S)
 
 
 def first_visible_gpu() -> int:

@@ -18,27 +18,30 @@ from joulecast.measure.power.meters import (
 from joulecast.runs.meter_covers import Covers
 
 
-class HostWork:
-    """CPU seconds of all processes of the host so far."""
-
-    def __call__(self) -> float:
-        times = psutil.cpu_times()
-        idle = times.idle + getattr(times, "iowait", 0.0)
-        return float(sum(times[:8]) - idle)
+def _host_work() -> float:
+    times = psutil.cpu_times()
+    idle = times.idle + getattr(times, "iowait", 0.0)
+    return float(sum(times[:8]) - idle)
 
 
-class ProcessWork:
-    """CPU seconds of some processes so far."""
+def _process_work(pids: list[int]) -> Callable[[], float]:
+    processes = [psutil.Process(pid) for pid in pids]
 
-    def __init__(self, pids: list[int]) -> None:
-        self._processes = [psutil.Process(pid) for pid in pids]
-
-    def __call__(self) -> float:
+    def work() -> float:
         try:
-            used = [process.cpu_times() for process in self._processes]
+            used = [process.cpu_times() for process in processes]
         except psutil.Error as error:
             raise ReadFailed(str(error)) from error
         return float(sum(times.user + times.system for times in used))
+
+    return work
+
+
+def work_by_node(nodes: MeteredNodes) -> dict[str, Callable[[], float]]:
+    """For each node, a function that says its CPU seconds so far. It raises :class:`ReadFailed`."""
+    if not nodes.pids:
+        return {nodes.host_node: _host_work}
+    return {node: _process_work(pids) for node, pids in nodes.pids.items()}
 
 
 class EstimatedMeter:
@@ -83,6 +86,4 @@ class EstimatedMeter:
 
 def open_estimates(nodes: MeteredNodes) -> list[Meter]:
     """One estimate for each node of this host."""
-    if not nodes.pids:
-        return [EstimatedMeter(nodes.host_node, HostWork(), nodes)]
-    return [EstimatedMeter(node, ProcessWork(pids), nodes) for node, pids in nodes.pids.items()]
+    return [EstimatedMeter(node, work, nodes) for node, work in work_by_node(nodes).items()]

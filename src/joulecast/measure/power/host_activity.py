@@ -6,7 +6,7 @@ import time
 
 import psutil
 
-from joulecast.measure.power.estimated import HostWork, ProcessWork
+from joulecast.measure.power.estimated import work_by_node
 from joulecast.measure.power.meters import MeteredNodes, ReadFailed
 from joulecast.measure.power.other_load import Programs, machine_work_s, work_of
 from joulecast.measure.power.zeus_devices import gpu_utilisation
@@ -21,7 +21,7 @@ ACTIVITY = ("t_s", "cpu_utilisation", "gpu_utilisation", "memory_bytes", "networ
 WORK = ("t_s", "machine_s", "own_s")
 """Columns of the work: CPU seconds of the machine and of the run's own processes since some moment."""
 
-Columns = dict[str, list[float | int | None]]
+Row = tuple[float | None, ...]
 
 
 class _Pace:
@@ -50,18 +50,14 @@ class CpuWork:
         self._programs = Programs()
         self._pace = _Pace(_WORK_PERIOD_S)
         self._worked_s = 0.0
-        self.columns: Columns = {name: [] for name in WORK}
-        self.look()
 
-    def look(self, *, at_once: bool = True) -> None:
-        """Add a row to ``columns``, if a row is due or if ``at_once`` is true."""
+    def look(self, *, at_once: bool = False) -> list[Row]:
+        """A row, if one is due or if ``at_once`` is true."""
         if not self._pace.is_due() and not at_once:
-            return
+            return []
         # A process that has ended leaves nothing to read, unless its parent is ours too.
         self._worked_s = max(self._worked_s, work_of(self._ours))
-        row = (time.monotonic(), machine_work_s(), self._worked_s)
-        for column, value in zip(self.columns.values(), row, strict=True):
-            column.append(value)
+        return [(time.monotonic(), machine_work_s(), self._worked_s)]
 
     def busiest(self) -> tuple[str, ...]:
         """Names of the busiest other programs."""
@@ -74,17 +70,12 @@ class HostActivity:
     def __init__(self, nodes: MeteredNodes, has_gpu: bool) -> None:
         self._nodes, self._has_gpu = nodes, has_gpu
         self._processes = {n: [psutil.Process(p) for p in pids] for n, pids in nodes.pids.items()}
-        self._worked: dict[str, HostWork | ProcessWork] = {
-            node: ProcessWork(pids) for node, pids in nodes.pids.items()
-        } or {nodes.host_node: HostWork()}
+        self._worked = work_by_node(nodes)
         self._pace = _Pace(0.0)
         self._last_s = time.monotonic()
         self._last_work = self._work()
         self._last_network = self._network_bytes()
         self.names = list(self._worked)
-        self.columns: list[Columns] = [{name: [] for name in ACTIVITY} for _ in self.names]
-        """Of each node, in the order of ``names``. Utilisations are shares of 1; ``None`` for the GPU where
-        there is none."""
 
     def _work(self) -> dict[str, float]:
         return {node: worked() for node, worked in self._worked.items()}
@@ -99,24 +90,21 @@ class HostActivity:
         counters = psutil.net_io_counters()
         return 0 if counters is None else counters.bytes_sent + counters.bytes_recv
 
-    def look(self, *, at_once: bool = False) -> None:
-        """Add a row to the columns of each node, if a row is due or if ``at_once`` is true. The row says what
-        the node did since the last row."""
+    def look(self, *, at_once: bool = False) -> list[Row]:
+        """What each node did since the last row, in the order of ``names``, if a row is due or if
+        ``at_once`` is true. Utilisations are shares of 1; ``None`` for the GPU if there is none."""
         if not self._pace.is_due() and not at_once:
-            return
+            return []
         try:
             now_s, work, memory = time.monotonic(), self._work(), self._memory()
         except (psutil.Error, ReadFailed, OSError):
-            return
+            return []
         elapsed = max(now_s - self._last_s, 1e-9)
         network = self._network_bytes()
         # Counters of an interface that went away go with it.
         rate = round(max(0.0, (network - self._last_network) / elapsed))
         capacity = self._nodes.core_seconds_per_s
         gpu = gpu_utilisation() if self._has_gpu else None
-        for node, columns in zip(self.names, self.columns, strict=True):
-            busy = max(0.0, work[node] - self._last_work[node]) / elapsed / capacity
-            row = (now_s, busy, gpu, memory[node], rate)
-            for column, value in zip(columns.values(), row, strict=True):
-                column.append(value)
+        busy = {n: max(0.0, work[n] - self._last_work[n]) / elapsed / capacity for n in self.names}
         self._last_s, self._last_work, self._last_network = now_s, work, network
+        return [(now_s, busy[node], gpu, memory[node], rate) for node in self.names]

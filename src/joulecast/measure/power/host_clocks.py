@@ -11,12 +11,15 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeVar
+from socketserver import StreamRequestHandler, ThreadingTCPServer
+from typing import Annotated, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 Times = TypeVar("Times", float, NDArray[np.float64])
+Moment = Annotated[float, Field(ge=-1e10, le=1e10)]
 _PINGS = 50
 _PATIENCE_S = 5.0
 
@@ -28,9 +31,9 @@ class ClockOffset:
     ``at_s`` is the time of the measurement on the host's clock.
     """
 
-    offset_s: float
-    uncertainty_s: float
-    at_s: float
+    offset_s: Moment
+    uncertainty_s: Annotated[float, Field(ge=0, le=1e10)]
+    at_s: Moment
 
 
 @dataclass(frozen=True)
@@ -71,31 +74,29 @@ class RunClock:
         }
 
 
-class ClockServer:
+class _Answering(StreamRequestHandler):
+    timeout, disable_nagle_algorithm = _PATIENCE_S, True
+
+    def handle(self) -> None:
+        with suppress(OSError):
+            while self.rfile.read(1):
+                self.wfile.write(json.dumps(time.monotonic()).encode() + b"\n")
+
+
+class ClockServer(ThreadingTCPServer):
     """Answers other hosts that ask for the time of this host's clock, until it is closed."""
 
+    daemon_threads = True
+
     def __init__(self) -> None:
-        self._socket = socket.create_server(("", 0))
-        self.addresses, self.port = _addresses(), int(self._socket.getsockname()[1])
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                asking, _ = self._socket.accept()
-                threading.Thread(target=self._answer, args=(asking,), daemon=True).start()
-
-    @staticmethod
-    def _answer(asking: socket.socket) -> None:
-        with suppress(OSError), asking:
-            asking.settimeout(_PATIENCE_S)
-            asking.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            while asking.recv(1):
-                asking.sendall(json.dumps(time.monotonic()).encode() + b"\n")
+        super().__init__(("", 0), _Answering)
+        self.addresses, self.port = _addresses(), int(self.server_address[1])
+        threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def close(self) -> None:
         """Stop answering."""
-        self._socket.close()
+        self.shutdown()
+        self.server_close()
 
 
 def _addresses() -> list[str]:

@@ -14,12 +14,12 @@ import re
 from pathlib import Path
 
 from joulecast.measure.power.meters import (
+    DeviceMeter,
     Limits,
     Meter,
     MeteredNodes,
     MeterUnavailable,
     ReadFailed,
-    Reading,
     identity_of,
     limits_of,
 )
@@ -27,11 +27,7 @@ from joulecast.runs.meter_covers import Covers
 
 
 def _number_in(file: Path) -> int:
-    """The number with which a file of the kernel begins (``123`` or ``123 J 1700000000 us``).
-
-    Raises:
-        ReadFailed: it cannot be read now, or begins with something else.
-    """
+    """The number with which a file of the kernel begins (``123`` or ``123 J 1700000000 us``)."""
     try:
         return int(file.read_text().split()[0])
     except (OSError, ValueError, IndexError) as error:
@@ -46,56 +42,35 @@ def _text_in(file: Path) -> str | None:
         return None
 
 
-class FileMeter:
-    """One device. It reads the file of the device's energy, if there is one, else the file of its power.
-
-    Args:
-        unit: joules (for an energy) or watts (for a power) of one count in the file.
-        limits: what power is possible for the device.
-
-    Raises:
-        ReadFailed: the file cannot be read.
-    """
-
-    source = "measured"
-
-    def __init__(
-        self,
-        name: str,
-        node: str,
-        file: Path,
-        *,
-        counter: bool,
-        unit: float,
-        covers: Covers,
-        limits: Limits,
-        renewed_s: float | None = None,
-    ) -> None:
-        self.name, self.node, self.covers = name, node, covers
-        self.identity = identity_of(name)
-        self.counter, self.renewed_s = counter, renewed_s
-        self.limits = limits
-        self._file, self._unit = file, unit
-        self._first = _number_in(file)
-
-    def read(self) -> Reading:
-        """Joules since the meter was opened, or watts."""
-        number = _number_in(self._file)
-        if self.counter:
-            return Reading(None, (number - self._first) * self._unit)
-        return Reading(number * self._unit, None)
+def _meter(
+    name: str,
+    node: str,
+    covers: Covers,
+    file: Path,
+    limits: Limits,
+    *,
+    counter: bool = True,
+    unit: float = 1e-6,
+    renewed_s: float | None = None,
+) -> DeviceMeter:
+    """The meter of a device whose energy or power is in a file."""
+    return DeviceMeter(
+        name,
+        node,
+        covers,
+        lambda: _number_in(file),
+        limits,
+        counter=counter,
+        unit=unit,
+        identity=identity_of(name),
+        renewed_s=renewed_s,
+    )
 
 
 _CRAY = Path("cray/pm_counters")
 _CRAY_RENEWED_S = 0.1
 """The node's controller renews all files ten times a second."""
 _CRAY_PARTS: dict[str, Covers] = {"": "node", "cpu": "cpu", "memory": "memory"}
-
-
-def _cray_covers(part: str) -> Covers | None:
-    if part.startswith("accel") and part[5:].isdigit():
-        return "gpu"
-    return _CRAY_PARTS.get(part)
 
 
 def open_pm_counters(nodes: MeteredNodes) -> list[Meter]:
@@ -115,20 +90,18 @@ def open_pm_counters(nodes: MeteredNodes) -> list[Meter]:
     try:
         for file in sorted(folder.glob("*energy")):
             part = file.name.removesuffix("energy").rstrip("_")
-            covers = _cray_covers(part)
+            is_gpu = re.fullmatch(r"accel\d+", part)
+            covers = "gpu" if is_gpu else _CRAY_PARTS.get(part)
             if covers is not None:
                 meters.append(
-                    FileMeter(
+                    _meter(
                         f"pm_counters:{part or 'node'}",
                         nodes.host_node,
+                        covers,
                         file,
-                        counter=True,
-                        unit=1.0,
-                        covers=covers,
                         # One counter counts all processors of a node, and one all of its memory.
-                        limits=limits_of(
-                            covers if covers in ("node", "gpu") else "module", renewed_s=0.3
-                        ),
+                        limits_of(covers if covers in ("node", "gpu") else "module", renewed_s=0.3),
+                        unit=1.0,
                         renewed_s=_CRAY_RENEWED_S,
                     )
                 )
@@ -158,28 +131,24 @@ _SUPPLIES = re.compile(
 
 def _watts(
     folder: Path, name: str, node: str, covers: Covers, file: Path, least_w: float | None = None
-) -> FileMeter:
+) -> DeviceMeter:
     interval_ms = _text_in(folder / "power1_average_interval") or ""
-    return FileMeter(
+    return _meter(
         f"hwmon:{name}",
         node,
+        covers,
         file,
+        limits_of(covers, least_w=least_w),
         counter=False,
-        unit=1e-6,
-        covers=covers,
-        limits=limits_of(covers, least_w=least_w),
         renewed_s=int(interval_ms) / 1e3 if interval_ms.isdigit() and int(interval_ms) else None,
     )
 
 
-def _joules(name: str, node: str, covers: Covers, file: Path) -> FileMeter:
-    limits = limits_of(covers, renewed_s=0.2)
-    return FileMeter(
-        f"hwmon:{name}", node, file, counter=True, unit=1e-6, covers=covers, limits=limits
-    )
+def _joules(name: str, node: str, covers: Covers, file: Path) -> DeviceMeter:
+    return _meter(f"hwmon:{name}", node, covers, file, limits_of(covers, renewed_s=0.2))
 
 
-def _of_board(folders: list[Path], node: str) -> list[FileMeter]:
+def _of_board(folders: list[Path], node: str) -> list[DeviceMeter]:
     """Meters of ACPI, by their labels. A meter without a label is that of the board."""
     found, of_board = [], []
     for folder in folders:
@@ -203,7 +172,7 @@ def _of_board(folders: list[Path], node: str) -> list[FileMeter]:
     return found
 
 
-def _of_supplies(folders: list[Path], node: str) -> list[FileMeter]:
+def _of_supplies(folders: list[Path], node: str) -> list[DeviceMeter]:
     """What the power supplies take from the wall. Together they are the node."""
     found = []
     for number, folder in enumerate(folders):
@@ -216,7 +185,7 @@ def _of_supplies(folders: list[Path], node: str) -> list[FileMeter]:
     return found
 
 
-def _of_processors(folders: list[Path], node: str) -> list[FileMeter]:
+def _of_processors(folders: list[Path], node: str) -> list[DeviceMeter]:
     """Sockets, from AMD's driver amd_energy. Its counters of single cores lie inside of these."""
     found = []
     for folder in folders:
@@ -225,15 +194,6 @@ def _of_processors(folders: list[Path], node: str) -> list[FileMeter]:
                 energy = label.with_name(label.name.replace("_label", "_input"))
                 found.append(_joules(f"cpu-{match[1]}", node, "cpu", energy))
     return found
-
-
-def _of_intel_gpus(folders: list[Path], node: str) -> list[FileMeter]:
-    files = [folder / "energy1_input" for folder in folders]
-    return [
-        _joules(f"gpu-{number}", node, "gpu", file)
-        for number, file in enumerate(files)
-        if file.is_file()
-    ]
 
 
 def open_hwmon(nodes: MeteredNodes) -> list[Meter]:
@@ -252,7 +212,13 @@ def open_hwmon(nodes: MeteredNodes) -> list[Meter]:
         found = _of_board(of_driver.get("power_meter", []), node)
         has_node = any(meter.covers == "node" for meter in found)
         found += _of_processors(of_driver.get("amd_energy", []), node)
-        found += _of_intel_gpus([*of_driver.get("xe", []), *of_driver.get("i915", [])], node)
+        of_intel = [*of_driver.get("xe", []), *of_driver.get("i915", [])]
+        counters = [folder / "energy1_input" for folder in of_intel]
+        found += [
+            _joules(f"gpu-{number}", node, "gpu", file)
+            for number, file in enumerate(counters)
+            if file.is_file()
+        ]
         found += [] if has_node else _of_supplies(of_driver.get("supply", []), node)
     except ReadFailed as error:
         raise MeterUnavailable(

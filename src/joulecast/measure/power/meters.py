@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from joulecast.runs.meter_choice import MeterInfo
 from joulecast.runs.meter_covers import Covers
 from joulecast.runs.provenance import boot_id
 
@@ -79,8 +80,8 @@ class Meter(Protocol):
     """One meter of one node.
 
     ``identity`` names the device that is read. It is the same for all containers of a machine that read
-    the device, and ``None`` for what is no device. A meter may also have the attributes of
-    :class:`About`.
+    the device, and ``None`` for what is no device. A meter may also have ``covers``, ``remark`` and
+    ``renewed_s``, as in :class:`~joulecast.runs.meter_choice.MeterInfo`, and ``limits``.
     """
 
     node: str
@@ -99,22 +100,17 @@ class Meter(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class About:
-    """What a meter says about its figures, if it has attributes with these names.
+class SampledMeter(MeterInfo):
+    """A meter of this host, as a record describes it, and the ``identity`` of its device."""
 
-    ``covers`` is what draws the power. ``remark`` is what a reader of the figures should know.
-    ``renewed_s`` is the time in seconds between two new values of the meter.
-    """
+    identity: str | None = None
 
-    covers: Covers | None = None
-    remark: str | None = None
-    renewed_s: float | None = None
 
-    @classmethod
-    def of(cls, meter: Meter) -> "About":
-        """The statements of ``meter`` about its figures."""
-        return cls(*(getattr(meter, name, None) for name in ("covers", "remark", "renewed_s")))
+def described(meter: Meter) -> SampledMeter:
+    """The description of a meter that can be read."""
+    names = ("node", "source", "counter", "identity", "covers", "remark", "renewed_s")
+    facts = {name: getattr(meter, name) for name in names if hasattr(meter, name)}
+    return SampledMeter.model_validate({"meter": meter.name, "available": True, **facts})
 
 
 @dataclass(frozen=True)
@@ -219,6 +215,47 @@ def limits_of(
     )
 
 
+class DeviceMeter:
+    """A device that says a number: how much energy it has drawn (a counter), or what it draws.
+
+    Args:
+        ask: asks the device for the number. Raises :class:`ReadFailed`.
+        limits: what power is possible for the device.
+        unit: joules of a counter, or watts, for one count of the number.
+
+    Raises:
+        ReadFailed: the device does not answer.
+    """
+
+    source = "measured"
+
+    def __init__(
+        self,
+        name: str,
+        node: str,
+        covers: Covers,
+        ask: Callable[[], float],
+        limits: Limits,
+        *,
+        counter: bool = True,
+        unit: float,
+        identity: str | None,
+        remark: str | None = None,
+        renewed_s: float | None = None,
+    ) -> None:
+        self.name, self.node, self.covers, self.limits = name, node, covers, limits
+        self.counter, self.remark, self.renewed_s = counter, remark, renewed_s
+        self.identity, self._ask, self._unit = identity, ask, unit
+        self._first = ask()
+
+    def read(self) -> Reading:
+        """Joules since the meter was opened, or watts now."""
+        number = self._ask()
+        if self.counter:
+            return Reading(None, (number - self._first) * self._unit)
+        return Reading(number * self._unit, None)
+
+
 class _Renewal(NamedTuple):
     """A count, and the interval of time in which the counter was renewed to it."""
 
@@ -243,7 +280,7 @@ class Believed:
 
     def __init__(self, meter: Meter) -> None:
         self.meter = meter
-        limits = getattr(meter, "limits", None) or limits_of(About.of(meter).covers)
+        limits = getattr(meter, "limits", None) or limits_of(getattr(meter, "covers", None))
         self._limits: Limits | None = None if meter.source == "estimated" else limits
         self._renewals: deque[_Renewal] = deque(maxlen=_MEAN_OF)
         self._last_s = 0.0
@@ -263,9 +300,11 @@ class Believed:
             before_s = after_s = reading.at_s
         fault = None
         if self._limits is not None:
-            fault = _fault_of_watts(reading.watts, self._limits)
+            limits, watts = self._limits, reading.watts
+            if watts is not None and not limits.least_w <= watts <= limits.most_w:
+                fault = f"it reads {watts:.6g} W; {_possible(limits)}"
             if reading.joules is not None:
-                fault = fault or self._look(reading.joules, before_s, after_s, self._limits)
+                fault = fault or self._look(reading.joules, before_s, after_s, limits)
         if fault is not None:
             self._renewals.clear()
             raise MeterFailed(fault)
@@ -291,12 +330,6 @@ class Believed:
         self._has_counted = True
         self._last_s = before_s
         return fault
-
-
-def _fault_of_watts(watts: float | None, limits: Limits) -> str | None:
-    if watts is None or limits.least_w <= watts <= limits.most_w:
-        return None
-    return f"it reads {watts:.6g} W; {_possible(limits)}"
 
 
 def _fault_between(old: _Renewal, new: _Renewal, limits: Limits) -> str | None:

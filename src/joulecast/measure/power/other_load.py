@@ -11,8 +11,10 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import psutil
+from pydantic import Field
 
 LOOK_S = 0.3
 """Seconds of the first look, which every measurement pays for."""
@@ -31,7 +33,7 @@ def allowed_cores() -> float:
 class Load:
     """What other programs do: cores that they keep busy, and the names of the busiest programs."""
 
-    busy_cores: float
+    busy_cores: Annotated[float, Field(ge=0, le=1e9)]
     programs: tuple[str, ...] = ()
 
     @property
@@ -109,7 +111,7 @@ class Programs:
 
     def __init__(self) -> None:
         self._since_s = time.monotonic()
-        self._worked = {process: used for process, used in self._all()}
+        self._worked = dict(self._all())
 
     @staticmethod
     def _all() -> list[tuple[psutil.Process, float]]:
@@ -149,15 +151,12 @@ def load_now(seconds: float = LOOK_S, *, named: bool = False) -> Load:
 
 
 def load_before(load: Load | None = None) -> dict[str, float]:
-    """Facts for the record about the machine before a run: the number of busy cores, and the load average.
-
-    The load average still contains the previous run. So it is recorded, and not judged.
+    """The number of busy cores before a run, for the record.
 
     Args:
         load: the load, if it was measured already; ``None``: it is measured now.
     """
-    seen = load or load_now()
-    return {"busy_cores": seen.busy_cores, "load_average_1min": os.getloadavg()[0]}
+    return {"busy_cores": (load or load_now()).busy_cores}
 
 
 class LoadWatch:

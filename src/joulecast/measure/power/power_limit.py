@@ -2,8 +2,8 @@
 
     found = preflight(0)
     if found.why_not is None:
-        with PowerLimit(0) as limit:
-            limit.set(200)
+        with power_limit(0) as set_limit:
+            set_limit(200)
 
 When the block ends, or when the process is asked to end, the GPU gets back the limit that it had before (and
 not its highest one). A process that is killed outright (SIGKILL) leaves its limit behind. ``nvidia-smi -pl``
@@ -11,14 +11,17 @@ restores it. GPUs have the numbers that nvidia-smi gives them.
 """
 
 import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
+
+from zeus.exception import ZeusBaseError
 
 from joulecast.errors import JoulecastError
 from joulecast.measure.power import zeus_devices
 
-_STEP_W = 25
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 _MISSING_RIGHT = (
     "only root or a process with CAP_SYS_ADMIN may set it: run as root (in a container: with --cap-add "
@@ -44,7 +47,7 @@ class Preflight:
     highest_w: float | None = None
     why_not: str | None = None
 
-    def watts(self, step_w: int = _STEP_W) -> tuple[int, ...]:
+    def watts(self, step_w: int = 25) -> tuple[int, ...]:
         """Limits that can be set, from the highest down in steps. The lowest is always among them.
 
         The limit that was in force before is the highest of them, because an administrator may have set it.
@@ -60,13 +63,7 @@ class Preflight:
 
 
 def _gpu(index: int) -> Any:
-    """Zeus' object for one GPU.
-
-    Raises:
-        JoulecastError: there is none, or its driver refuses.
-    """
-    from zeus.exception import ZeusBaseError
-
+    """Zeus' object for one GPU."""
     try:
         gpus = zeus_devices.all_gpus().gpus
     except ZeusBaseError as error:
@@ -76,13 +73,6 @@ def _gpu(index: int) -> Any:
     return gpus[index]
 
 
-def _may_set(gpu: Any) -> bool:
-    from zeus.device.common import has_sys_admin
-
-    # Through its daemon, Zeus sets limits without blocking, and needs no right of ours.
-    return bool(gpu.supports_nonblocking_setters) or has_sys_admin()
-
-
 def preflight(index: int = 0, *, may_set: bool = True) -> Preflight:
     """Find out what can be done about the power limit of a GPU. Changes nothing.
 
@@ -90,7 +80,7 @@ def preflight(index: int = 0, *, may_set: bool = True) -> Preflight:
         index: of the GPU, as nvidia-smi numbers it.
         may_set: whether the user allows it.
     """
-    from zeus.exception import ZeusBaseError
+    from zeus.device.common import has_sys_admin
 
     why_not = None if may_set else "setting it was not allowed: `allow_power_limit` is false"
     try:
@@ -102,13 +92,16 @@ def preflight(index: int = 0, *, may_set: bool = True) -> Preflight:
         return Preflight(why_not=str(error))
     except ZeusBaseError as error:
         return Preflight(name, why_not=f"GPU {index} ({name}): {error}")
-    if may_set and not _may_set(gpu):
+    # Through its daemon, Zeus sets limits without blocking, and needs no right of ours.
+    if may_set and not gpu.supports_nonblocking_setters and not has_sys_admin():
         why_not = f"GPU {index} ({name}): {_MISSING_RIGHT}"
     return Preflight(name, found / 1e3, lowest / 1e3, highest / 1e3, why_not)
 
 
-class PowerLimit:
-    """The power limit of a GPU during a ``with`` block. The block must run in the main thread.
+@contextmanager
+def power_limit(index: int = 0) -> Iterator[Callable[[int], None]]:
+    """Gives a function that sets the power limit of a GPU in watts. It may be called in the ``with`` block,
+    in the main thread.
 
     SIGTERM and SIGHUP end the block as Ctrl-C does, so that the limit is restored.
 
@@ -116,67 +109,44 @@ class PowerLimit:
         index: of the GPU, as nvidia-smi numbers it.
 
     Raises:
-        JoulecastError: on entering, the GPU does not exist, or does not say its limit; on leaving, the
-            limit could not be restored. The error then has the command to do this by hand.
+        JoulecastError: on entering, the GPU does not exist, or does not say its limit; in the block, the
+            driver refuses a limit; on leaving, the limit could not be restored. The error then has the
+            command to do this by hand.
     """
+    gpu = _gpu(index)
+    try:
+        found_mw = int(gpu.get_power_management_limit())
+    except ZeusBaseError as error:
+        raise JoulecastError(f"GPU {index}: its power limit cannot be read ({error})") from None
+    is_changed = False
 
-    def __init__(self, index: int = 0) -> None:
-        self._index = index
-        self._gpu: Any = None
-        self._found_mw: int | None = None
-        self._is_changed = False
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> "PowerLimit":
-        from zeus.exception import ZeusBaseError
-
-        self._gpu = _gpu(self._index)
-        try:
-            self._found_mw = int(self._gpu.get_power_management_limit())
-        except ZeusBaseError as error:
-            raise JoulecastError(
-                f"GPU {self._index}: its power limit cannot be read ({error})"
-            ) from None
-        self._before = {number: signal.signal(number, _interrupt) for number in _ENDING}
-        return self
-
-    def set(self, watts: int) -> None:
-        """Set the limit.
-
-        Raises:
-            JoulecastError: the driver refuses the limit.
-        """
-        from zeus.exception import ZeusBaseError
-
+    def set_limit(watts: int) -> None:
+        nonlocal is_changed
         # Noted first: a signal may come between the two.
-        self._is_changed = True
+        is_changed = True
         try:
-            self._gpu.set_power_management_limit(watts * 1000)
+            gpu.set_power_management_limit(watts * 1000)
         except ZeusBaseError as error:
             raise JoulecastError(
-                f"GPU {self._index}: a power limit of {watts} W is refused ({error}); {_MISSING_RIGHT}"
+                f"GPU {index}: a power limit of {watts} W is refused ({error}); {_MISSING_RIGHT}"
             ) from None
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        from zeus.exception import ZeusBaseError
-
+    before = {number: signal.signal(number, _interrupt) for number in _ENDING}
+    try:
+        yield set_limit
+    finally:
         try:
-            if self._is_changed:
-                self._gpu.set_power_management_limit(self._found_mw)
+            if is_changed:
+                gpu.set_power_management_limit(found_mw)
         except ZeusBaseError as refused:
-            watts = f"{(self._found_mw or 0) / 1e3:g}"
+            watts = f"{found_mw / 1e3:g}"
             raise JoulecastError(
-                f"GPU {self._index}: its power limit could not be put back to {watts} W ({refused}); do it "
-                f"by hand: nvidia-smi -i {self._index} -pl {watts}"
+                f"GPU {index}: its power limit could not be put back to {watts} W ({refused}); do it "
+                f"by hand: nvidia-smi -i {index} -pl {watts}"
             ) from None
         finally:
-            for number, before in self._before.items():
-                signal.signal(number, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

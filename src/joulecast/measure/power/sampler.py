@@ -7,28 +7,26 @@ are lost if the machine fails. :mod:`joulecast.measure.power.samples` reads the 
 monotonic clock.
 """
 
-import copy
 import json
 import os
-import queue
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+from pydantic import TypeAdapter
 
 from joulecast.errors import JoulecastError
-from joulecast.measure.power.command_meter import finish_all
-from joulecast.measure.power.host_activity import Columns, CpuWork, HostActivity
+from joulecast.measure.power.command_meter import BackgroundMeter
+from joulecast.measure.power.host_activity import CpuWork, HostActivity, Row
 from joulecast.measure.power.meter_registry import METERS
 from joulecast.measure.power.meters import (
-    READING,
-    About,
     Believed,
     Meter,
     MeteredNodes,
@@ -36,9 +34,14 @@ from joulecast.measure.power.meters import (
     MeterUnavailable,
     NothingNew,
     ReadFailed,
+    SampledMeter,
+    described,
     opened_in_time,
 )
-from joulecast.measure.power.samples import Left, SampleWriter
+from joulecast.measure.power.samples import Left, Rows, SamplerFacts, SampleWriter
+
+if TYPE_CHECKING:
+    from joulecast.runs.spec import RunSpec
 
 _KEPT_EVERY_S = 4.0
 """With the time that writing takes, at most five seconds are lost."""
@@ -47,8 +50,6 @@ _HANGS_S = 20.0
 _END_S = 30.0
 """Seconds that a sampler may take to end: a meter may hang."""
 _BEGUN = "begun"
-
-Keep = Callable[[dict[str, Any], Mapping[str, Columns]], None]
 
 
 @dataclass(frozen=True)
@@ -61,25 +62,49 @@ class SamplerOrder:
     ranks: tuple[int, ...] = ()
     """Processes of the run on this host: the work of all others is other load."""
 
+    @classmethod
+    def of(
+        cls,
+        spec: "RunSpec",
+        host: str,
+        ranks: tuple[int, ...],
+        pids: dict[str, list[int]] | None = None,
+        core_seconds_per_s: float | None = None,
+    ) -> "SamplerOrder":
+        """The order of a run for the host that its record calls ``host``."""
+        nodes = MeteredNodes(
+            host,
+            pids or {},
+            core_seconds_per_s or float(os.cpu_count() or 1),
+            spec.platform.idle_w,
+            spec.platform.full_w,
+            spec.metering.sysfs_root,
+            spec.metering.command,
+        )
+        return cls(spec.meters, spec.sample_period_s, nodes, ranks)
 
-def open_all(order: SamplerOrder) -> tuple[list[Meter], list[dict[str, str]]]:
-    """Open the meters of an order. Meters that do not exist come back with reason and remedy.
 
-    Some kinds of meters cannot exist on this machine. They are reported only if there is nothing else to
-    report.
+def open_all(order: SamplerOrder) -> tuple[list[Meter], list[SampledMeter]]:
+    """Open the meters of an order. Kinds of meters that do not exist come back with the reason.
+
+    Some kinds cannot exist on this machine. They are reported only if there is nothing else to report.
     """
     opened: list[Meter] = []
-    absent: list[dict[str, str]] = []
-    not_applicable: list[dict[str, str]] = []
+    absent: list[SampledMeter] = []
+    not_applicable: list[SampledMeter] = []
     for name in order.meters:
+        rows = absent
         try:
             opened += opened_in_time(name, METERS[name], order.nodes)
+            continue
         except MeterUnavailable as missing:
-            row = {"meter": name, "reason": missing.reason, "remedy": missing.remedy}
-            (not_applicable if missing.not_applicable else absent).append(row)
+            reason = str(missing)
+            rows = not_applicable if missing.not_applicable else absent
         except Exception as error:
-            reason = f"{name}: cannot be opened ({_said(error)})"
-            absent.append({"meter": name, "reason": reason, "remedy": "leave it out of `meters`"})
+            reason = f"{name}: cannot be opened ({_said(error)}); leave it out of `meters`"
+        rows.append(
+            SampledMeter(node=order.nodes.host_node, meter=name, available=False, reason=reason)
+        )
     return opened, absent if opened or absent else not_applicable
 
 
@@ -110,68 +135,41 @@ class _Readings:
     def __init__(self, meters: list[Meter], asked: _Asked) -> None:
         self._asked = asked
         self._meters = [Believed(meter) for meter in meters]
-        self.failed = [0] * len(meters)
-        self.faults: list[str | None] = [None] * len(meters)
-        self.columns: list[Columns] = [{name: [] for name in READING} for _ in meters]
+        self.described = [described(meter) for meter in meters]
+        self.rows: list[tuple[int, Row]] = []
 
     def read(self) -> None:
         """Read all meters that have not failed. If one fails, the others are still read."""
         for index, meter in enumerate(self._meters):
             self._asked.set(meter.meter.name)
-            while self.faults[index] is None and self._read_one(index, meter):
+            while self.described[index].available and self._read_one(index, meter):
                 pass
         self._asked.set("")
 
     def _read_one(self, index: int, meter: Believed) -> bool:
         """Read a meter. Returns whether it may have more readings."""
-        before = time.monotonic()
+        before, about = time.monotonic(), self.described[index]
         try:
             reading = meter.read()
         except NothingNew:
             return False
         except MeterFailed as fault:
-            self.faults[index] = str(fault)
+            about.available, about.reason = False, str(fault)
         except ReadFailed:
-            self.failed[index] += 1
+            about.failed_reads += 1
         except Exception as error:
-            self.faults[index] = f"its reading failed ({_said(error)})"
+            about.available, about.reason = False, f"its reading failed ({_said(error)})"
         else:
             read_s = reading.at_s or (before + time.monotonic()) / 2
-            row = (read_s, reading.watts, reading.joules)
-            for column, value in zip(self.columns[index].values(), row, strict=True):
-                column.append(value)
+            self.rows.append((index, (read_s, reading.watts, reading.joules)))
             return reading.at_s is not None
         return False
-
-    def about(self) -> list[dict[str, Any]]:
-        """A row for each meter that describes it."""
-        return [
-            {
-                "node": m.node,
-                "meter": m.name,
-                "source": m.source,
-                "counter": m.counter,
-                "identity": m.identity,
-                "about": asdict(About.of(m)),
-            }
-            for m in (believed.meter for believed in self._meters)
-        ]
-
-
-def _taken(tables: Mapping[str, Columns]) -> dict[str, Columns]:
-    """The content of the tables. The tables are empty afterwards."""
-    taken: dict[str, Columns] = {}
-    for name, table in tables.items():
-        taken[name] = {column: list(values) for column, values in table.items()}
-        for values in table.values():
-            values.clear()
-    return taken
 
 
 def sample(
     order: SamplerOrder,
     stop: threading.Event,
-    keep: Keep,
+    keep: Callable[[SamplerFacts, Rows], None],
     begun: Callable[[], None] = lambda: None,
     asked: _Asked | None = None,
 ) -> None:
@@ -182,55 +180,52 @@ def sample(
     Args:
         order: what to sample.
         stop: ends the sampling.
-        keep: a function that gets the facts, and for each series the columns of the last few seconds.
+        keep: a function that gets the facts, and the rows of the last few seconds.
         begun: a function that is called after the first readings.
         asked: a function that is told which meter is being read.
     """
     meters, absent = open_all(order)
     activity = HostActivity(order.nodes, any(meter.name.startswith("gpu") for meter in meters))
     readings, work = _Readings(meters, asked or _Asked()), CpuWork(order.ranks)
-    tables = {f"power.{index}": columns for index, columns in enumerate(readings.columns)}
-    tables |= {f"activity.{index}": columns for index, columns in enumerate(activity.columns)}
-    tables["work"] = work.columns
-    missed, has_begun, kept_s = 0, False, -_KEPT_EVERY_S
-    fixed = {
-        "meters": readings.about(),
-        "absent": absent,
-        "nodes": activity.names,
-        "series": list(tables),
-    }
-
-    def hand_over(**last: Any) -> None:
-        seen = {"failed": readings.failed, "faults": readings.faults, "missed_deadlines": missed}
-        keep({**copy.deepcopy({**fixed, **seen}), **last}, _taken(tables))
+    facts = SamplerFacts(meters=[*readings.described, *absent], nodes=activity.names)
+    rows, work_series = readings.rows, len(facts.meters) + len(facts.nodes)
+    rows += [(work_series, row) for row in work.look(at_once=True)]
 
     def read_everything(*, at_once: bool = False) -> None:
         readings.read()
-        activity.look(at_once=at_once)
-        work.look(at_once=at_once)
+        rows.extend(enumerate(activity.look(at_once=at_once), len(facts.meters)))
+        rows.extend((work_series, row) for row in work.look(at_once=at_once))
 
+    def hand_over() -> None:
+        keep(facts, rows.copy())
+        rows.clear()
+
+    kept_s: float | None = None
     first = time.monotonic()
     k = 0
     while True:
         k += 1
         behind = int((time.monotonic() - first) / order.period_s)
         if behind >= k:
-            missed += behind - k + 1
+            for about in readings.described:
+                about.missed_deadlines += behind - k + 1
             k = behind + 1
         if stop.wait(max(0.0, first + k * order.period_s - time.monotonic())):
             break
         read_everything()
-        if not has_begun:
-            has_begun = True
+        if kept_s is None:
             begun()
-        if time.monotonic() - kept_s >= _KEPT_EVERY_S:
+        if kept_s is None or time.monotonic() - kept_s >= _KEPT_EVERY_S:
             kept_s = time.monotonic()
             hand_over()
     read_everything(at_once=True)
     # The fast ones are read by then, so that none of them waits for a controller that takes its time.
-    if finish_all(meters):
-        readings.read()
-    hand_over(programs=work.busiest(), ended=True)
+    for meter in meters:
+        if isinstance(meter, BackgroundMeter):
+            meter.finish()
+            readings.read()
+    facts.programs, facts.ended = list(work.busiest()), True
+    hand_over()
 
 
 def outside_mpi() -> dict[str, str]:
@@ -297,7 +292,8 @@ class Sampler:
         except subprocess.TimeoutExpired:
             # Not even SIGKILL ends a process at once whose driver hangs: nothing waits for it.
             died, code = f"did not end within {_END_S:g} s", 0
-        self._end_group()
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         if code < 0:
             died = f"was ended by {signal.Signals(-code).name}"
         elif code > 0:
@@ -306,49 +302,7 @@ class Sampler:
             died = f"ended: {reasons[-1] if reasons else f'code {code}'}"
         self._process.stdout.close()
         whole = None if died is None else f"the power sampler {died}"
-        return Left(self._file, self._order.meters, whole)
-
-    def _end_group(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-
-
-class _Writer:
-    """Writes blocks in a separate thread, because a file system that stands still must not delay a
-    reading."""
-
-    def __init__(self, file: Path) -> None:
-        self._blocks: queue.SimpleQueue[tuple[dict[str, Any], Mapping[str, Columns]] | None]
-        self._blocks = queue.SimpleQueue()
-        self._file = SampleWriter(file)
-        self._fault: OSError | None = None
-        self._thread = threading.Thread(target=self._write_all, daemon=True)
-        self._thread.start()
-
-    def keep(self, facts: dict[str, Any], tables: Mapping[str, Columns]) -> None:
-        """Hand a block over."""
-        self._blocks.put((facts, tables))
-
-    def _write_all(self) -> None:
-        while (block := self._blocks.get()) is not None:
-            try:
-                # What follows a block that was cut short could not be read.
-                if self._fault is None:
-                    self._file.append(*block)
-            except OSError as error:
-                self._fault = error
-
-    def close(self) -> None:
-        """Write the rest.
-
-        Raises:
-            OSError: it could not be written.
-        """
-        self._blocks.put(None)
-        self._thread.join()
-        if self._fault is not None:
-            raise self._fault
-        self._file.close()
+        return Left(self._file, self._order.nodes.host_node, self._order.meters, whole)
 
 
 def main() -> None:
@@ -360,7 +314,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: None)
-    order = json.loads(sys.stdin.readline())
+    order = TypeAdapter(SamplerOrder).validate_json(sys.stdin.readline())
     stop = threading.Event()
 
     def wait_for_the_end() -> None:
@@ -375,15 +329,8 @@ def main() -> None:
     asked = _Asked()
     for task in (wait_for_the_end, asked.end_if_it_hangs):
         threading.Thread(target=task, daemon=True).start()
-    nodes = MeteredNodes(**order["nodes"])
-    sampled = SamplerOrder(
-        tuple(order["meters"]),
-        order["period_s"],
-        nodes,
-        tuple(order.get("ranks", ())),
-    )
-    writer = _Writer(Path(sys.argv[1]))
-    sample(sampled, stop, writer.keep, say_begun, asked)
+    writer = SampleWriter(Path(sys.argv[1]))
+    sample(order, stop, writer.append, say_begun, asked)
     try:
         writer.close()
     except OSError as error:

@@ -8,23 +8,23 @@ memory of a sampler's process.
 """
 
 import gzip
-import json
 import os
+import queue
+import threading
 import time
 from array import array
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, TypeAdapter, model_validator
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from joulecast.errors import JoulecastError
-from joulecast.measure.power.host_activity import ACTIVITY, WORK, Columns
-from joulecast.measure.power.meters import READING
+from joulecast.measure.power.host_activity import ACTIVITY, WORK, Row
+from joulecast.measure.power.meters import READING, SampledMeter
 from joulecast.runs.files.reading import read_json_object, validated
-from joulecast.runs.meter_choice import EnergySource
-from joulecast.runs.meter_covers import Covers
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,64 +32,29 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-Count = Annotated[int, Field(ge=0, le=10**18)]
 
+class SamplerFacts(BaseModel):
+    """The facts that a sampler writes next to its file.
 
-class _Facts(BaseModel):
+    Meters that could not be opened are in ``meters``, too. The series of the file are the meters, then the
+    ``nodes`` (their activity), then the work of the host.
+    """
+
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-
-class AboutMeter(_Facts):
-    """What a meter says about its figures, as :class:`~joulecast.measure.power.meters.About`."""
-
-    covers: Covers | None
-    remark: str | None
-    renewed_s: NonNegativeFloat | None
-
-
-class SampledMeter(_Facts):
-    """A description of a meter."""
-
-    node: str
-    meter: str
-    source: EnergySource
-    counter: bool
-    identity: str | None
-    about: AboutMeter
-
-
-class AbsentMeter(_Facts):
-    """A meter that could not be opened, with reason and remedy."""
-
-    meter: str
-    reason: str
-    remedy: str
-
-
-class SamplerFacts(_Facts):
-    """The facts that a sampler writes next to its file: its meters, their faults, and what the series are."""
-
     meters: list[SampledMeter] = []
-    absent: list[AbsentMeter] = []
     nodes: list[str] = []
-    series: list[str] = []
-    failed: list[Count] = []
-    faults: list[str | None] = []
-    missed_deadlines: Count = 0
     programs: list[str] = []
+    """The busiest other programs."""
     ended: bool = False
 
-    @model_validator(mode="after")
-    def _of_each_meter(self) -> "SamplerFacts":
-        if not len(self.meters) == len(self.failed) == len(self.faults):
-            raise ValueError("meters, failed and faults differ in length")
-        return self
 
-
+Rows = Sequence[tuple[int, Row]]
+"""Rows of several series, each with the number of its series. A row begins with its time."""
 SAMPLES = ".samples"
 """End of the names of files of samples."""
 _VALUES = ("t_s", "a", "b", "c", "d")
-"""Columns of a row; a series has names of its own for them."""
+"""Columns of a row behind the number of its series; a series has names of its own for them."""
 _LATEST_S, _LARGEST = 1e10, 1e18
 """Beyond, a value is no time and no figure."""
 _NAN = float("nan")
@@ -102,7 +67,8 @@ def _facts_of(file: Path) -> Path:
 
 
 class SampleWriter:
-    """Appends blocks to a sampler's file.
+    """Appends blocks to a sampler's file, in a thread: a file system that stands still must not delay a
+    reading.
 
     Args:
         file: the file to write. If it exists, it is replaced.
@@ -114,47 +80,59 @@ class SampleWriter:
 
         self._arrow = nanoarrow
         self._facts_file = _facts_of(file)
-        self._known = ""
         self._file = open(file, "wb")  # noqa: SIM115 (closed by close)
         self._gzip = gzip.GzipFile(fileobj=self._file, mode="wb", compresslevel=1)
         self._stream = StreamWriter.from_writable(self._gzip)
         kinds = {name: nanoarrow.float64() for name in _VALUES}
         self._schema = nanoarrow.struct({"series": nanoarrow.uint16(), **kinds})
+        self._blocks: queue.SimpleQueue[tuple[str, Rows] | None] = queue.SimpleQueue()
+        self._fault: OSError | None = None
+        self._thread = threading.Thread(target=self._write_all, daemon=True)
+        self._thread.start()
 
-    def append(self, facts: Mapping[str, Any], tables: Mapping[str, Columns]) -> None:
-        """Append the rows of some series, and write the facts.
+    def append(self, facts: SamplerFacts, rows: Rows) -> None:
+        """Hand over rows, and the facts so far."""
+        self._blocks.put((facts.model_dump_json(), rows))
 
-        Args:
-            facts: all facts, as plain data. The key ``series`` has the list of the series' names.
-            tables: the new rows of each series, as columns of equal lengths. The time is the first column.
-        """
-        text = json.dumps(facts)
-        if text != self._known:
-            aside = self._facts_file.with_name(f".{self._facts_file.name}")
-            aside.write_text(text)
-            os.replace(aside, self._facts_file)
-            self._known = text
-        series, columns = array("H"), [array("d") for _ in _VALUES]
-        for number, name in enumerate(facts["series"]):
-            values = list(tables.get(name, {}).values())
-            rows = len(values[0]) if values else 0
-            series.extend([number] * rows)
-            for place, column in enumerate(columns):
-                known = values[place] if place < len(values) else [None] * rows
-                column.extend(_NAN if value is None else value for value in known)
-        if not series:
+    def _write_all(self) -> None:
+        while (block := self._blocks.get()) is not None:
+            try:
+                # What follows a block that was cut short could not be read.
+                if self._fault is None:
+                    self._write(*block)
+            except OSError as error:
+                self._fault = error
+
+    def _write(self, facts: str, rows: Rows) -> None:
+        aside = self._facts_file.with_name(f".{self._facts_file.name}")
+        aside.write_text(facts)
+        os.replace(aside, self._facts_file)
+        if not rows:
             return
-        children = [self._arrow.c_array(column) for column in (series, *columns)]
+        numbers = array("H", [series for series, _ in rows])
+        columns = [array("d") for _ in _VALUES]
+        for _, row in rows:
+            for column, value in zip_longest(columns, row):
+                column.append(_NAN if value is None else value)
+        children = [self._arrow.c_array(column) for column in (numbers, *columns)]
         self._stream.write_array(
             self._arrow.c_array_from_buffers(
-                self._schema, length=len(series), buffers=[None], children=children
+                self._schema, length=len(rows), buffers=[None], children=children
             )
         )
         self._gzip.flush()
         self._file.flush()
 
     def close(self) -> None:
-        """End the stream."""
+        """Write the rest, and end the stream.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        self._blocks.put(None)
+        self._thread.join()
+        if self._fault is not None:
+            raise self._fault
         self._stream.close()
         self._gzip.close()
         self._file.close()
@@ -167,7 +145,7 @@ class Samples:
     Attributes:
         facts: the last facts about the meters and the sampler.
         readings: readings of each meter, :data:`~joulecast.measure.power.meters.READING` by (readings,). NaN
-            stands for no figure.
+            stands for no figure. A meter that could not be opened has none.
         activity: activity of each node, :data:`~joulecast.measure.power.host_activity.ACTIVITY` by (rows,).
         work: :data:`~joulecast.measure.power.host_activity.WORK` by (rows,).
         died: reason why the sampler did not end in order.
@@ -178,31 +156,6 @@ class Samples:
     activity: "dict[str, Floats]"
     work: "Floats"
     died: str | None = None
-
-    @property
-    def meters(self) -> list[dict[str, Any]]:
-        """A row for each meter: what it is, how many reads ``failed``, and ``fault``, the reason if it
-        failed for good."""
-        facts = self.facts
-        rows = zip(facts.meters, facts.failed, facts.faults, strict=True)
-        return [
-            meter.model_dump() | {"failed": failed, "fault": fault} for meter, failed, fault in rows
-        ]
-
-    @property
-    def absent(self) -> list[dict[str, str]]:
-        """Meters that could not be opened, with reason and remedy."""
-        return [meter.model_dump() for meter in self.facts.absent]
-
-    @property
-    def missed_deadlines(self) -> int:
-        """Number of readings that were skipped, because an earlier reading took too long."""
-        return self.facts.missed_deadlines
-
-    @property
-    def programs(self) -> list[str]:
-        """Names of the busiest other programs."""
-        return self.facts.programs
 
     @property
     def span_s(self) -> tuple[float, float] | None:
@@ -219,12 +172,13 @@ def read_samples(file: Path, died: str | None = None) -> Samples:
     import numpy as np
     import pyarrow as pa
 
-    facts = SamplerFacts()
-    blocks: list[Any] = []
     facts_file = _facts_of(file)
-    if facts_file.is_file():
-        content = read_json_object(facts_file, "facts of a sampler")
-        facts = validated(TypeAdapter(SamplerFacts), content, str(facts_file))
+    if not facts_file.is_file():
+        return Samples(SamplerFacts(), [], {}, np.empty((len(WORK), 0)), died)
+    content = read_json_object(facts_file, "facts of a sampler")
+    facts = validated(TypeAdapter(SamplerFacts), content, str(facts_file))
+    count, all_series = len(facts.meters), len(facts.meters) + len(facts.nodes) + 1
+    blocks: list[Any] = []
     kinds = pa.schema([("series", pa.uint16()), *((name, pa.float64()) for name in _VALUES)])
     try:
         with pa.CompressedInputStream(pa.OSFile(str(file)), "gzip") as plain:
@@ -240,34 +194,35 @@ def read_samples(file: Path, died: str | None = None) -> Samples:
     except OSError:
         pass  # The last block is cut short, or nothing was written yet.
     rows = np.concatenate(blocks, axis=1) if blocks else np.empty((1 + len(_VALUES), 0))
-    if not (np.abs(rows[1]) <= _LATEST_S).all() or (np.abs(rows[2:]) > _LARGEST).any():
+    is_time = (np.abs(rows[1]) <= _LATEST_S) & (rows[0] < all_series)
+    if not is_time.all() or (np.abs(rows[2:]) > _LARGEST).any():
         raise JoulecastError(f"{file}: holds a time or a figure that no sampler reads")
 
-    def table(name: str, columns: tuple[str, ...]) -> "Floats":
-        own = rows[0] == (facts.series.index(name) if name in facts.series else -1)
-        found: Floats = rows[1 : 1 + len(columns), own]
+    def table(series: int, columns: tuple[str, ...]) -> "Floats":
+        found: Floats = rows[1 : 1 + len(columns), rows[0] == series]
         return found
 
     return Samples(
         facts,
-        [table(f"power.{index}", READING) for index in range(len(facts.meters))],
-        {node: table(f"activity.{index}", ACTIVITY) for index, node in enumerate(facts.nodes)},
-        table("work", WORK),
+        [table(index, READING) for index in range(count)],
+        {node: table(index, ACTIVITY) for index, node in enumerate(facts.nodes, count)},
+        table(all_series - 1, WORK),
         died,
     )
 
 
 @dataclass(frozen=True)
 class Left:
-    """What is left of a sampler: its file, the kinds of meters that it had to read, and the reason if it
-    died.
+    """What is left of a sampler: its file, its host, the kinds of meters that it had to read, and the reason
+    if it died.
 
     ``is_whole`` means that the sampler has been stopped. If it was killed with the run, its file is read
     as it is.
     """
 
     path: Path
-    meters: tuple[str, ...] = field(default=())
+    node: str
+    meters: tuple[str, ...] = ()
     died: str | None = None
     is_whole: bool = True
 
@@ -280,9 +235,17 @@ class Left:
             found = read_samples(self.path, self.died)
         if self.is_whole and found.died is None and not found.facts.ended:
             found.died = f"the power sampler's file {self.path} has no end"
-        if found.died is not None and not found.meters:
-            remedy = "see what it printed in the log of the run"
-            found.facts.absent = [
-                AbsentMeter(meter=name, reason=found.died, remedy=remedy) for name in self.meters
+        if found.died is not None:
+            found.facts.meters = [
+                meter.model_copy(update={"available": False, "reason": meter.reason or found.died})
+                for meter in found.facts.meters
+            ] or [
+                SampledMeter(
+                    node=self.node,
+                    meter=name,
+                    available=False,
+                    reason=f"{found.died}; see what it printed in the log of the run",
+                )
+                for name in self.meters
             ]
         return found

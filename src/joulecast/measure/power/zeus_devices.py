@@ -11,13 +11,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from zeus.exception import ZeusBaseError
+
 from joulecast.measure.power.meters import (
+    DeviceMeter,
     Limits,
     Meter,
     MeteredNodes,
     MeterUnavailable,
     ReadFailed,
-    Reading,
     identity_of,
     limits_of,
 )
@@ -30,9 +32,6 @@ _PEAK = 2.0
 _SOC_LEAST_W = 1e-3
 """Parts of a chip for phones sleep by themselves."""
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-
-Count = Callable[[], float]
-"""Asks a device for its count of millijoules."""
 
 
 @contextmanager
@@ -57,78 +56,16 @@ def all_gpus() -> Any:
         return get_gpus()
 
 
-class ZeusMeter:
-    """One device that counts joules.
+def _asking(name: str, ask: Callable[[], float]) -> Callable[[], float]:
+    """A question to a device, with Zeus' errors as ours."""
 
-    Args:
-        count: a function that returns the millijoules of the device.
-        limits: the power that is possible for the device.
-
-    Raises:
-        ReadFailed: the device does not answer.
-    """
-
-    source = "measured"
-    counter = True
-
-    def __init__(
-        self,
-        name: str,
-        node: str,
-        covers: Covers,
-        count: Count,
-        limits: Limits,
-        *,
-        identity: str | None,
-        remark: str | None = None,
-    ) -> None:
-        self.name, self.node, self.covers = name, node, covers
-        self.identity, self.remark = identity, remark
-        self.limits = limits
-        self._count = count
-        self._first = self._asked()
-
-    def _asked(self) -> int:
-        from zeus.exception import ZeusBaseError
-
+    def asked() -> float:
         try:
-            return int(self._count())
+            return float(ask())
         except (ZeusBaseError, OSError, ValueError) as error:
-            raise ReadFailed(f"{self.name}: {error}") from error
+            raise ReadFailed(f"{name}: {error}") from error
 
-    def read(self) -> Reading:
-        """Joules since it was opened."""
-        return Reading(None, (self._asked() - self._first) / 1e3)
-
-
-class ZeusWatts:
-    """Watts of one GPU that has no counter of joules."""
-
-    source = "measured"
-    counter = False
-    covers: Covers = "gpu"
-
-    def __init__(self, gpu: Any, index: int, node: str, *, remark: str | None) -> None:
-        from zeus.exception import ZeusBaseError
-
-        self.node, self.remark, self.identity = node, remark, _gpu_identity(gpu, index)
-        self.limits = _gpu_limits(gpu)
-        try:
-            gpu.get_instant_power_usage()
-            self._milliwatts, self.name = gpu.get_instant_power_usage, f"gpu:{index}"
-        except ZeusBaseError:
-            # A mean over the last second on most GPUs, so that the name says it.
-            self._milliwatts, self.name = gpu.get_average_power_usage, f"gpu:{index}:average"
-        self.read()
-
-    def read(self) -> Reading:
-        """Watts now."""
-        from zeus.exception import ZeusBaseError
-
-        try:
-            return Reading(float(self._milliwatts()) / 1e3, None)
-        except (ZeusBaseError, OSError) as error:
-            raise ReadFailed(f"{self.name}: {error}") from error
+    return asked
 
 
 def _gpu_identity(gpu: Any, index: int) -> str | None:
@@ -146,8 +83,6 @@ def _gpu_identity(gpu: Any, index: int) -> str | None:
 
 def gpu_identity(index: int) -> str | None:
     """The identity of a GPU, by its number in nvidia-smi; ``None`` if its driver gives none."""
-    from zeus.exception import ZeusBaseError
-
     try:
         return _gpu_identity(all_gpus().gpus[index], index)
     except (ZeusBaseError, IndexError):
@@ -155,8 +90,6 @@ def gpu_identity(index: int) -> str | None:
 
 
 def _gpu_limits(gpu: Any) -> Limits:
-    from zeus.exception import ZeusBaseError
-
     most_w = None
     with suppress(ZeusBaseError):
         most_w = _PEAK * gpu.get_power_management_limit_constraints()[1] / 1e3 or None
@@ -177,21 +110,26 @@ def _cpu_limits(cpu: Any, covers: Covers) -> Limits:
 
 
 def _gpu_meter(gpu: Any, index: int, node: str) -> Meter:
-    name = str(gpu.get_name())
-    is_superchip = "GH200" in name or "GB200" in name or "GB300" in name
-    remark = (
-        f"{name}: its driver may count the whole module, of CPU, memory and GPU"
-        if is_superchip
-        else None
-    )
-    if not gpu.supports_get_total_energy_consumption():
-        return ZeusWatts(gpu, index, node, remark=remark)
-    return ZeusMeter(
-        f"gpu:{index}",
+    name, remark = str(gpu.get_name()), None
+    if any(superchip in name for superchip in ("GH200", "GB200", "GB300")):
+        remark = f"{name}: its driver may count the whole module, of CPU, memory and GPU"
+    label, counter = f"gpu:{index}", bool(gpu.supports_get_total_energy_consumption())
+    ask = gpu.get_total_energy_consumption
+    if not counter:
+        ask = gpu.get_instant_power_usage
+        try:
+            ask()
+        except ZeusBaseError:
+            # A mean over the last second on most GPUs, so that the name says it.
+            label, ask = f"{label}:average", gpu.get_average_power_usage
+    return DeviceMeter(
+        label,
         node,
         "gpu",
-        gpu.get_total_energy_consumption,
+        _asking(label, ask),
         _gpu_limits(gpu),
+        counter=counter,
+        unit=1e-3,
         identity=_gpu_identity(gpu, index),
         remark=remark,
     )
@@ -204,7 +142,6 @@ def open_gpus(nodes: MeteredNodes) -> list[Meter]:
         MeterUnavailable: there is no GPU, or no GPU can be read.
     """
     from zeus.device.gpu import ZeusGPUNotSupportedError
-    from zeus.exception import ZeusBaseError
 
     meters: list[Meter] = []
     try:
@@ -230,24 +167,28 @@ def open_cpus(nodes: MeteredNodes) -> list[Meter]:
     """
     from zeus.device import get_cpus
     from zeus.device.cpu.common import ZeusCPUInitError, ZeusCPUNoPermissionError
-    from zeus.exception import ZeusBaseError
 
     meters: list[Meter] = []
     try:
         # Zeus also lists the domain of the whole platform, which holds the packages.
-        cpus = [cpu for cpu in get_cpus().cpus if not _is_platform(cpu)]
-        for cpu in cpus:
-            index = cpu.cpu_index
+        for cpu in get_cpus().cpus:
+            if str(getattr(getattr(cpu, "rapl_file", None), "name", "")).startswith("psys"):
+                continue
             parts: list[tuple[str, Covers]] = [("package", "cpu")]
             if cpu.supports_get_dram_energy_consumption():
                 parts.append(("dram", "memory"))
             for part, covers in parts:
-                name = f"cpu:{part}-{index}"
-                count = _cpu_count(cpu, "cpu_mj" if part == "package" else "dram_mj")
-                limits = _cpu_limits(cpu, covers)
+                name = f"cpu:{part}-{cpu.cpu_index}"
+                count = _part_of(cpu, "cpu_mj" if covers == "cpu" else "dram_mj")
                 meters.append(
-                    ZeusMeter(
-                        name, nodes.host_node, covers, count, limits, identity=identity_of(name)
+                    DeviceMeter(
+                        name,
+                        nodes.host_node,
+                        covers,
+                        _asking(name, count),
+                        _cpu_limits(cpu, covers),
+                        unit=1e-3,
+                        identity=identity_of(name),
                     )
                 )
     except ZeusCPUNoPermissionError:
@@ -268,13 +209,9 @@ def open_cpus(nodes: MeteredNodes) -> list[Meter]:
     return meters
 
 
-def _is_platform(cpu: Any) -> bool:
-    file = getattr(cpu, "rapl_file", None)
-    return file is not None and file.name.startswith("psys")
-
-
-def _cpu_count(cpu: Any, part: str) -> Count:
-    return lambda: float(getattr(cpu.get_total_energy_consumption(), part))
+def _part_of(device: Any, figure: str) -> Callable[[], float]:
+    """Asks a device for one of its counts of millijoules."""
+    return lambda: float(getattr(device.get_total_energy_consumption(), figure))
 
 
 _SOC_PARTS: tuple[tuple[str, str, Covers], ...] = (
@@ -292,18 +229,18 @@ def open_soc(nodes: MeteredNodes) -> list[Meter]:
         MeterUnavailable: this machine is none.
     """
     from zeus.device import get_soc
-    from zeus.exception import ZeusBaseError
 
     try:
         soc = get_soc()
         known = soc.get_available_metrics()
         return [
-            ZeusMeter(
+            DeviceMeter(
                 f"soc:{part}",
                 nodes.host_node,
                 covers,
-                _soc_count(soc, metric),
+                _asking(f"soc:{part}", _part_of(soc, metric)),
                 limits_of(covers, renewed_s=0.5, least_w=_SOC_LEAST_W),
+                unit=1e-3,
                 identity=identity_of(f"soc:{part}"),
             )
             for metric, part, covers in _SOC_PARTS
@@ -313,10 +250,6 @@ def open_soc(nodes: MeteredNodes) -> list[Meter]:
         raise MeterUnavailable(
             f"soc: {_line(error)}", "only Jetson has it", not_applicable=True
         ) from None
-
-
-def _soc_count(soc: Any, metric: str) -> Count:
-    return lambda: float(getattr(soc.get_total_energy_consumption(), metric))
 
 
 def _line(error: Exception) -> str:

@@ -4,7 +4,6 @@ It is a rank of our own training. If the run is a command of the user, it is the
 """
 
 import argparse
-import json
 import sys
 import time
 import traceback
@@ -19,11 +18,6 @@ from joulecast.runs.files.reading import read_json, validated
 from joulecast.runs.spec import RunSpec
 
 _LET_RANK_0_SPEAK_S = 0.5
-
-
-def _load(text: str) -> Load:
-    load = json.loads(text)
-    return Load(float(load["busy_cores"]), tuple(map(str, load["programs"])))
 
 
 def _train(spec: RunSpec, spec_file: Path, out: Path, load: Load | None) -> None:
@@ -50,9 +44,8 @@ def _train(spec: RunSpec, spec_file: Path, out: Path, load: Load | None) -> None
 def _observe(spec: RunSpec, out: Path) -> None:
     """Run the user's command, and leave its record if it is that of the specification."""
     from joulecast.measure.observer.observation import measure_command
-    from joulecast.measure.observer.observed_training import observed_run
 
-    ending, result = measure_command(observed_run(spec), out)
+    ending, result = measure_command(spec, out, in_campaign=True)
     why = ending.fault or result.why_not
     if result.record is not None and not why:
         why = "; ".join(result.record.info.left_out)
@@ -67,7 +60,11 @@ def main() -> None:
     )
     parser.add_argument("--spec", type=Path, required=True, help="RunSpec as JSON")
     parser.add_argument("--out", type=Path, required=True, help="folder of the run record")
-    parser.add_argument("--load", type=_load, help="load before the run as JSON, if it is known")
+    parser.add_argument(
+        "--load",
+        type=TypeAdapter(Load).validate_json,
+        help="load before the run as JSON, if it is known",
+    )
     arguments = parser.parse_args()
     try:
         content = read_json(arguments.spec, "specification of a run")

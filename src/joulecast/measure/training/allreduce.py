@@ -117,17 +117,14 @@ class SharedAllReduce:
             last = min(first + share, stop)
             if across.size > 1:
                 self._add(first, last, everywhere=False)
-                self._sum_across(first, last)
+                if last > first:
+                    across.Allreduce(MPI.IN_PLACE, self.buffer[first:last])
                 self._spread(first, last)
             else:
                 self._add(first, last, everywhere=True)
         self._window.Sync()
         arrive(local, self._yields)
         self._window.Sync()
-
-    def _sum_across(self, first: int, last: int) -> None:
-        if last > first:
-            self._hosts.across.Allreduce(MPI.IN_PLACE, self.buffer[first:last])
 
     def _add(self, first: int, last: int, everywhere: bool) -> None:
         targets = self._of_rank if everywhere else [self.buffer]

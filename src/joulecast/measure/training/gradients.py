@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from joulecast.measure.training.allreduce import AllReduce, open_allreduce
 from joulecast.measure.training.mpi import MPI, Hosts
-from joulecast.measure.training.rank_result import StageClock
+from joulecast.measure.training.stage_clock import StageClock
 
 _NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
 
@@ -59,6 +59,7 @@ class GradientBuckets:
         elements = sum(p.numel() for p in self.parameters)
         self._comm = hosts.comm
         self.reducer: AllReduce = open_allreduce(algorithm, hosts, elements, _NUMPY[dtype], yields)
+        self.algorithm = self.reducer.name
         self._flat = torch.from_numpy(self.reducer.buffer)
         self._lay_out(bucket_bytes)
         self._next = 0
@@ -75,14 +76,9 @@ class GradientBuckets:
             self._thread = threading.Thread(target=self._reduce_as_they_come, daemon=True)
             self._thread.start()
 
-    @property
-    def algorithm(self) -> str:
-        """Name of the reducer in use."""
-        return self.reducer.name
-
     def _lay_out(self, bucket_bytes: float) -> None:
         self._buckets: list[_Bucket] = []
-        self._bucket_of: list[_Bucket | None] = [None] * len(self.parameters)
+        self._bucket_of: dict[int, _Bucket] = {}
         self._views: list[Tensor] = [torch.empty(0)] * len(self.parameters)
         start = stop = 0
         members: set[int] = set()
@@ -95,8 +91,7 @@ class GradientBuckets:
             if (stop - start) * parameter.element_size() >= bucket_bytes or index == 0:
                 bucket = _Bucket(start, stop, members)
                 self._buckets.append(bucket)
-                for member in members:
-                    self._bucket_of[member] = bucket
+                self._bucket_of |= dict.fromkeys(members, bucket)
                 start, members = stop, set()
 
     @torch.no_grad()
@@ -114,7 +109,7 @@ class GradientBuckets:
     def _receiver(self, index: int) -> Any:
         def receive(parameter: Tensor) -> None:
             bucket = self._bucket_of[index]
-            assert bucket is not None and parameter.grad is not None
+            assert parameter.grad is not None
             self._views[index].copy_(parameter.grad)
             parameter.grad = None
             bucket.missing.discard(index)
@@ -168,14 +163,14 @@ class GradientBuckets:
                 self._done.acquire()
             if self._failure is not None:
                 raise self._failure
-        for bucket in self._buckets:
-            bucket.missing = set(bucket.members)
-        self._next = 0
-        return self._views
+        return self._begin_again()
 
     def discard(self) -> list[Tensor]:
         """Set the gradients to zero after a backward pass that ran with :attr:`overlap` off."""
         self._flat.zero_()
+        return self._begin_again()
+
+    def _begin_again(self) -> list[Tensor]:
         for bucket in self._buckets:
             bucket.missing = set(bucket.members)
         self._next = 0

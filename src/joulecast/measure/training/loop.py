@@ -17,8 +17,8 @@ from joulecast.errors import JoulecastError
 from joulecast.measure.training.gradients import GpuGradients, GradientBuckets
 from joulecast.measure.training.loader import Batch, Loader, batch_indices, rank_share
 from joulecast.measure.training.mpi import MPI, Hosts, arrive, arrive_slowly
-from joulecast.measure.training.rank_result import StageClock
 from joulecast.measure.training.ranks import keep_freed_memory
+from joulecast.measure.training.stage_clock import StageClock
 from joulecast.measure.workloads.datasets import Images, open_dataset
 from joulecast.measure.workloads.networks import build_network
 from joulecast.runs.spec import RunSpec, Workload
@@ -158,39 +158,16 @@ class LoopResult:
     reached_target: bool | None
 
 
-@dataclass(frozen=True)
-class Splits:
-    """Both splits of an open data set, for repeated trainings."""
-
-    train: Images
-    test: Images
-
-    @classmethod
-    def of(cls, workload: Workload) -> "Splits":
-        """Both splits of a workload's data set, opened."""
-        w = workload
-        train, test = (
-            open_dataset(w.dataset, w.data_root, w.image_size, w.classes, train=train)
-            for train in (True, False)
-        )
-        return cls(train, test)
+def open_images(workload: Workload, *, train: bool = True) -> Images:
+    """The train or test split of a workload's data set."""
+    w = workload
+    return open_dataset(w.dataset, w.data_root, w.image_size, w.classes, train)
 
 
 class Trainer:
-    """One rank's replica, optimiser state, loader and gradient buckets.
+    """One rank's replica, optimiser state, loader and gradient buckets."""
 
-    Args:
-        splits: the workload's data set. ``None``: it is opened here.
-    """
-
-    def __init__(
-        self,
-        spec: RunSpec,
-        hosts: Hosts,
-        clock: StageClock,
-        yields: bool,
-        splits: Splits | None = None,
-    ) -> None:
+    def __init__(self, spec: RunSpec, hosts: Hosts, clock: StageClock, yields: bool) -> None:
         assert spec.training is not None and spec.workload is not None
         self.spec, self.training, self.workload = spec, spec.training, spec.workload
         self.hosts, self.clock, self.yields = hosts, clock, yields
@@ -198,12 +175,7 @@ class Trainer:
         torch.set_num_threads(spec.threads_per_rank)
         keep_freed_memory()
         self.device = device_of(spec, hosts)
-        w = self.workload
-        if splits is None:
-            images = open_dataset(w.dataset, w.data_root, w.image_size, w.classes)
-        else:
-            images = splits.train
-        self._test = None if splits is None else splits.test
+        images = open_images(self.workload)
         torch.manual_seed(spec.seed)
         self.network = self._build().to(self.device)
         torch.manual_seed(spec.seed * 100_003 + comm.rank)  # dropout differs between ranks
@@ -335,10 +307,7 @@ class Trainer:
     @torch.no_grad()
     def accuracy(self) -> float:
         """Share of the test split that is classified correctly. Each rank classifies a part of the split."""
-        w, comm = self.workload, self.hosts.comm
-        if self._test is None:
-            self._test = open_dataset(w.dataset, w.data_root, w.image_size, w.classes, train=False)
-        images = self._test
+        comm, images = self.hosts.comm, open_images(self.workload, train=False)
         self.network.eval()
         right = np.zeros(1)
         mine = range(comm.rank, len(images), comm.size)

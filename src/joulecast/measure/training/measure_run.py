@@ -36,15 +36,6 @@ _SRUN = ("--cpu-bind=none", "--kill-on-bad-exit=1")
 
 
 @dataclass(frozen=True)
-class Quiet:
-    """The configuration's section ``quiet``: the longest wait for other programs, and how often a disturbed
-    run is repeated."""
-
-    wait_s: float
-    repeats: int
-
-
-@dataclass(frozen=True)
 class RunLaunch:
     """A launch of a run's ranks, with its launcher and time limit.
 
@@ -128,15 +119,15 @@ class RunLaunch:
         own_mpi = self.launcher is None
         environment = rank_environment(self.spec.threads_per_rank, own_mpi=own_mpi)
         try:
-            end = run_ranks(command, environment, spec_file, log, lock, self.timeout_s)
+            code, reason = run_ranks(command, environment, spec_file, log, lock, self.timeout_s)
         except NotFinished as error:
             raise JoulecastError(
                 f"{name}: {error}; give it longer with the configuration key `run_timeout_s`"
             ) from None
-        if end.code != 0:
-            killed = f" (killed by signal {-end.code})" if end.code < 0 else ""
-            code = f"ended with exit code {end.code}{killed}"
-            raise JoulecastError(f"{end.reason} ({code})" if end.reason else f"{name}: {code}")
+        if code != 0:
+            killed = f" (killed by signal {-code})" if code < 0 else ""
+            end = f"ended with exit code {code}{killed}"
+            raise JoulecastError(f"{reason} ({end})" if reason else f"{name}: {end}")
         # Only run.json is read: rank 0 has validated the record before it gave the folder its name.
         info = read_info(folder)
         if info.spec_sha256 != self.spec.digest():
@@ -153,7 +144,8 @@ def measure_run(
     nodes: int | None = None,
     python: str | None = None,
     timeout_s: float = 3600.0,
-    quiet: Quiet | None = None,
+    quiet_wait_s: float = 0.0,
+    repeats: int = 0,
 ) -> None:
     """Run ``spec``, and write a validated record to ``out``. If this record exists already, do nothing.
 
@@ -161,19 +153,19 @@ def measure_run(
         out: folder of the record, which all hosts of the run must see.
         log_file: gets everything that the ranks print, and why the run failed.
         launcher, nodes, python, timeout_s: see :class:`RunLaunch`.
-        quiet: waits and repeats. ``None``: there are none.
+        quiet_wait_s: longest wait for other programs to end.
+        repeats: how often a disturbed run is repeated.
 
     Raises:
         JoulecastError: the run failed; the message says how, the log says why.
     """
-    quiet = quiet or Quiet(wait_s=0.0, repeats=0)
     # A measurement of the same campaign takes no longer than this one may.
-    longest_s = max(LONGEST_WAIT_S, (1 + quiet.repeats) * (timeout_s + quiet.wait_s))
+    longest_s = max(LONGEST_WAIT_S, (1 + repeats) * (timeout_s + quiet_wait_s))
     with (
         opened_log(log_file) as log,
         ended_by_signals(),
         _reason_logged(log, spec.run),
-        held_machine(log, quiet.wait_s, longest_s) as machine,
+        held_machine(log, quiet_wait_s, longest_s) as machine,
     ):
         if answers(out, spec):
             print(f"{out} already answers this specification", file=log)
@@ -181,7 +173,7 @@ def measure_run(
         launch = RunLaunch(spec, launcher, nodes, python, timeout_s)
         with _scratch(out) as scratch:
             begin = time.monotonic()
-            record = _least_disturbed(launch, scratch, machine, quiet, log)
+            record = _least_disturbed(launch, scratch, machine, repeats, log)
             with directory_written_aside(out) as partial:
                 for file in record.iterdir():
                     if not file.name.startswith("."):
@@ -221,18 +213,14 @@ def _scratch(out: Path) -> Iterator[Path]:
 
 
 def _least_disturbed(
-    launch: RunLaunch, scratch: Path, machine: Machine, quiet: Quiet, log: TextIO
+    launch: RunLaunch, scratch: Path, machine: Machine, repeats: int, log: TextIO
 ) -> Path:
-    """Folder of the record with the least load by other programs. A disturbed run is repeated as long as
-    the machine is quiet.
-
-    Raises:
-        JoulecastError: no run gave a record.
-    """
+    """Folder of the record with the least load by other programs, of runs that are repeated while they are
+    disturbed."""
     spec_file = scratch / "spec.json"
     spec_file.write_text(launch.spec.model_dump_json())
     best: tuple[float, Path] | None = None
-    for again in range(quiet.repeats + 1):
+    for again in range(repeats + 1):
         load = machine.wait_for_quiet()
         if best is not None and not load.is_quiet:
             break

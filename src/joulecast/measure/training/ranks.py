@@ -13,7 +13,6 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
@@ -67,25 +66,23 @@ def ended_by_signals() -> Iterator[None]:
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
+    def end_with(campaign: int) -> None:
+        while not is_over.wait(_LOOK_S):
+            if not psutil.pid_exists(campaign):
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+
     before = signal.signal(signal.SIGTERM, interrupt)
     is_over = threading.Event()
     campaign = os.environ.get(CAMPAIGN)
     # A job of SLURM is its own: it ends its run also where the Snakemake that submitted it is gone.
     if campaign is not None and "SLURM_JOB_ID" not in os.environ:
-        watch = threading.Thread(target=_end_with, args=(int(campaign), is_over), daemon=True)
-        watch.start()
+        threading.Thread(target=end_with, args=(int(campaign),), daemon=True).start()
     try:
         yield
     finally:
         is_over.set()
         signal.signal(signal.SIGTERM, before)
-
-
-def _end_with(campaign: int, is_over: threading.Event) -> None:
-    while not is_over.wait(_LOOK_S):
-        if not psutil.pid_exists(campaign):
-            os.kill(os.getpid(), signal.SIGTERM)
-            return
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
@@ -153,36 +150,14 @@ def say_reason(error: JoulecastError, job: Path) -> None:
         _reason_file(job).write_text(str(error), encoding="utf-8")
 
 
-def said_reason(job: Path, log: str) -> str | None:
-    """Reason why the last failed rank, or the launcher, failed; ``None`` if none gave a reason.
-
-    Args:
-        job: file of the ranks' job.
-        log: output of ranks and launcher.
-    """
-    with suppress(OSError):
-        return _reason_file(job).read_text(encoding="utf-8")
-    said = [line.removeprefix("error: ") for line in log.splitlines() if line.startswith("error: ")]
-    return said[-1] if said else None
-
-
 @contextmanager
 def opened_log(file: Path) -> Iterator[TextIO]:
     """The log to which ranks append, open. If its folder is missing, it is made."""
     with explained_disk_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)
-        log = open(file, "a+", encoding="utf-8")  # noqa: SIM115 (closed by the block below)
+        log = open(file, "a", encoding="utf-8")  # noqa: SIM115 (closed by the block below)
     with log:
         yield log
-
-
-@dataclass(frozen=True)
-class LauncherEnd:
-    """End of a launcher: its exit code, the reason (if the launcher or a rank gave one), and the output."""
-
-    code: int
-    reason: str | None
-    printed: str
 
 
 def run_ranks(
@@ -192,13 +167,13 @@ def run_ranks(
     log: TextIO,
     lock: int,
     timeout_s: float,
-) -> LauncherEnd:
-    """Run a launcher until all its ranks have ended. Returns how it ended.
+) -> tuple[int, str | None]:
+    """Run a launcher until all its ranks have ended. Returns its exit code, and the reason that a rank gave.
 
     Args:
         command: the launcher with its ranks, or a single rank.
         job_file: file of the ranks' job, in a folder that all hosts see.
-        log: gets the output. It must be open for reading, too.
+        log: gets the output.
         lock: descriptor of the machine's lock. The processes inherit it, so it is held until the last of them
             has ended.
         timeout_s: longest time. After it, the processes are ended.
@@ -206,7 +181,7 @@ def run_ranks(
     Raises:
         NotFinished: the ranks had not finished in time.
     """
-    begin_of_this_try = log.seek(0, os.SEEK_END)
+    log.flush()
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -224,7 +199,7 @@ def run_ranks(
     finally:
         if process.poll() is None:
             _end(process)
-    # Read by descriptor: a restart of this run may have removed the file by its name.
-    size = os.fstat(log.fileno()).st_size - begin_of_this_try
-    printed = os.pread(log.fileno(), size, begin_of_this_try).decode(errors="replace")
-    return LauncherEnd(code, said_reason(job_file, printed), printed)
+    reason = None
+    with suppress(FileNotFoundError):
+        reason = _reason_file(job_file).read_text(encoding="utf-8")
+    return code, reason

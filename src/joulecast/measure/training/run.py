@@ -5,56 +5,143 @@ Ranks do not load pandas, and calibrations do not load torch, because loading ta
 of every run. Rank 0 writes the record at the end.
 """
 
+import math
 import os
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from joulecast.errors import JoulecastError
 from joulecast.measure.power.host_clocks import RunClock
-from joulecast.measure.power.meters import MeteredNodes
-from joulecast.measure.power.other_load import Load, load_before, load_now
+from joulecast.measure.power.other_load import Load, load_now
 from joulecast.measure.power.sampler import Sampler, SamplerOrder
-from joulecast.measure.power.samples import SAMPLES
+from joulecast.measure.power.samples import SAMPLES, Left
 from joulecast.measure.training import calibration_runs
 from joulecast.measure.training.mpi import MPI, Hosts, arrive_slowly, clock_offsets
-from joulecast.measure.training.rank_result import FromRank, Measured, StageClock, assemble
+from joulecast.measure.training.stage_clock import Intervals, StageClock
 from joulecast.runs import provenance
+from joulecast.runs.frames import STAGE_COLUMNS, STAGES
 from joulecast.runs.spec import RunSpec, check_cores
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from joulecast.runs.record import RunRecord
 
 _LINE_EVERY_S = 5.0
 
 
-def _node_name(spec: RunSpec, hosts: Hosts) -> str:
-    if spec.nodes_are == "hosts":
-        return hosts.label
-    return f"{hosts.label}/{hosts.comm.rank // spec.ranks_per_node}"
+@dataclass
+class Measured:
+    """Start and stop of a run on this host's clock, and the fields of the record that follow from the run."""
+
+    start: float
+    stop: float
+    outcome: dict[str, Any]
+    checks: dict[str, Any]
+    info: dict[str, Any]
+
+
+@dataclass
+class FromRank:
+    """Measurements that one rank sends to rank 0. Only one rank of each host sends ``sampled``.
+
+    Times of ``intervals`` are on the host's clock. ``start_s`` and ``stop_s`` are on the run's clock.
+    """
+
+    node: str
+    host: str
+    clock: RunClock
+    start_s: float
+    stop_s: float
+    intervals: Intervals
+    peak_rss_bytes: int
+    oversubscribed: bool
+    sampled: Left | None
+    fingerprint: dict[str, Any]
+    scheduler_node: str | None
+
+
+def _stages(ranks: Sequence[FromRank]) -> "pd.DataFrame":
+    """The stages of all ranks on the run's clock."""
+    import pandas as pd
+
+    names = np.array(STAGES, dtype=object)
+    tables = []
+    for number, rank in enumerate(ranks):
+        own = rank.intervals
+        times = rank.clock(own["start_s"]), rank.clock(own["stop_s"])
+        columns = (np.full(len(own["step"]), number), own["step"], names[own["stage"]], *times)
+        tables.append(pd.DataFrame(dict(zip(STAGE_COLUMNS, columns, strict=True))))
+    return pd.concat(tables, ignore_index=True)
+
+
+def _record(
+    spec: RunSpec, measured: Measured, ranks: Sequence[FromRank], load_before: Load | None
+) -> "RunRecord":
+    """The record of a run, from the measurements of all ranks in the order of the ranks."""
+    from joulecast.measure.run_record import SampledHost, run_record
+    from joulecast.runs.record import Checks, Outcome
+
+    hosts: list[SampledHost] = []
+    for rank in ranks:
+        if (left := rank.sampled) is not None:
+            # Rank 0 measured the load, on its host.
+            load = None if hosts else load_before
+            hosts.append(
+                SampledHost(
+                    rank.host, left.node, rank.clock, left.samples(), rank.fingerprint, load
+                )
+            )
+    did = {
+        name: value
+        for name, value in measured.outcome.items()
+        if value is not None and math.isfinite(value)
+    }
+    outcome = Outcome(
+        # Ranks leave the barrier one after the other; the run lasts from the first start to the last stop.
+        start_s=min(rank.start_s for rank in ranks),
+        stop_s=max(rank.stop_s for rank in ranks),
+        peak_rss_bytes=max(rank.peak_rss_bytes for rank in ranks),
+        **did,
+    )
+    return run_record(
+        spec,
+        hosts,
+        outcome,
+        _stages(ranks),
+        nodes=list(dict.fromkeys(rank.node for rank in ranks)),
+        node_of_rank=[rank.node for rank in ranks],
+        scheduler_job=os.environ.get("SLURM_JOB_ID"),
+        scheduler_node_of_rank=[r.scheduler_node for r in ranks if r.scheduler_node is not None],
+        checks=Checks(ranks=len(ranks), distinct_hosts=len(hosts), **measured.checks),
+        oversubscribed=any(rank.oversubscribed for rank in ranks),
+        **measured.info,
+    )
 
 
 def _sampler_order(spec: RunSpec, hosts: Hosts, node: str) -> SamplerOrder:
     """The meters and processes that this host's sampler reads; all ranks of the host call it."""
     processes = hosts.local.allgather((node, os.getpid()))
-    pids: dict[str, list[int]] = {}
-    slow_down = spec.emulation.nodes_per_core if spec.emulation else 1
-    if spec.nodes_are != "hosts":
-        for name, pid in processes:
-            pids.setdefault(name, []).append(pid)
-        capacity = spec.threads_per_rank * spec.ranks_per_node / slow_down
-    else:
-        capacity = float(os.cpu_count() or 1)
-    idle_w = full_w = None
-    if "estimated" in spec.meters:
-        idle_w, full_w = spec.platform.require_watts()
-    where = spec.metering
-    metered = MeteredNodes(
-        hosts.label, pids, capacity, idle_w, full_w, where.sysfs_root, where.command
-    )
     pids_here = tuple(pid for _, pid in processes)
-    return SamplerOrder(spec.meters, spec.sample_period_s, metered, pids_here)
+    if "estimated" in spec.meters:
+        spec.platform.require_watts()
+    if spec.nodes_are == "hosts":
+        return SamplerOrder.of(spec, hosts.label, pids_here)
+    pids: dict[str, list[int]] = {}
+    for name, pid in processes:
+        pids.setdefault(name, []).append(pid)
+    slow_down = spec.emulation.nodes_per_core if spec.emulation else 1
+    capacity = spec.threads_per_rank * spec.ranks_per_node / slow_down
+    return SamplerOrder.of(spec, hosts.label, pids_here, pids, capacity)
 
 
 def _verify_ranks(spec: RunSpec, hosts: Hosts) -> None:
@@ -96,7 +183,9 @@ def measure_this_run(
     started_utc = datetime.now(UTC).isoformat(timespec="seconds")
     origin: float = comm.bcast(time.monotonic())
     before = clock_offsets(hosts)
-    node = _node_name(spec, hosts)
+    node = hosts.label
+    if spec.nodes_are != "hosts":
+        node += f"/{comm.rank // spec.ranks_per_node}"
     order = _sampler_order(spec, hosts, node)
     samples = out.with_name(f"{out.name}-rank{comm.rank}{SAMPLES}")
     sampler = Sampler(order, samples) if hosts.is_leader else None
@@ -118,7 +207,6 @@ def measure_this_run(
     mine = FromRank(
         node=node,
         host=hosts.own,
-        host_node=hosts.label,
         clock=run_clock,
         start_s=run_clock(measured.start),
         stop_s=run_clock(measured.stop),
@@ -137,10 +225,9 @@ def measure_this_run(
     library = MPI.Get_library_version().splitlines()[0].strip("\x00 ")
     measured.info |= {
         "started_utc": started_utc,
-        "load_before": load_before(load),
         "mpi_library": library,
     }
-    write_record(out, assemble(spec, measured, ranks, load))
+    write_record(out, _record(spec, measured, ranks, load))
 
 
 def _progress_of(spec: RunSpec) -> Callable[[int, float], None]:

@@ -17,9 +17,9 @@ from typing import Any, Literal
 import torch
 
 from joulecast.errors import JoulecastError
-from joulecast.measure.training.loop import Splits, Trainer
+from joulecast.measure.training.loop import Trainer, open_images
 from joulecast.measure.training.mpi import MPI, Hosts
-from joulecast.measure.training.rank_result import StageClock
+from joulecast.measure.training.stage_clock import StageClock
 from joulecast.runs.platforms import Platform
 from joulecast.runs.spec import RunSpec, Training, Workload
 
@@ -110,7 +110,7 @@ class TrainingToTarget:
         self._max_learning_rate, self._momentum = max_learning_rate, momentum
         self._device, self._threads, self._prefetch = device, threads, prefetch_batches
         self._hosts = Hosts.of(MPI.COMM_WORLD)
-        self._splits = Splits.of(workload)
+        self._images, _ = open_images(workload), open_images(workload, train=False)
         self._warm = set[int]()
 
     def steps_per_epoch(self, batch_size: int) -> int:
@@ -118,7 +118,7 @@ class TrainingToTarget:
 
         A batch may span two epochs. So no image is lost by rounding.
         """
-        return max(1, round(len(self._splits.train) / batch_size))
+        return max(1, round(len(self._images) / batch_size))
 
     def learning_rate(self, batch_size: int) -> float:
         """The learning rate, proportional to the batch size up to its limit."""
@@ -179,13 +179,12 @@ class TrainingToTarget:
                 begun()
                 trained = trainer.train(progress, evaluated)
                 ended()
-        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        except (MemoryError, RuntimeError) as error:
             if not _is_out_of_memory(error):
                 raise
             broke_s = time.monotonic()
             failed = f"out of memory ({str(error).splitlines()[0] if str(error) else type(error)})"
         else:
-            assert trained.accuracy is not None
             return TrainedToTarget(
                 bool(trained.reached_target),
                 stopped,
@@ -223,15 +222,14 @@ class TrainingToTarget:
             workload=self._workload,
             training=training,
         )
-        return Trainer(spec, self._hosts, _Unbooked(), yields=False, splits=self._splits)
+        return Trainer(spec, self._hosts, _Unbooked(), yields=False)
 
     def _warm_up(self, batch_size: int, seed: int) -> None:
         """Train a replica that is discarded, so that torch's set-up, once for each shape of batch, is not
         part of a measured training."""
         if batch_size in self._warm:
             return
-        steps = _WARM_UP_STEPS
-        with closing(self._trainer(batch_size, seed, steps, steps, None)) as trainer:
+        with closing(self._trainer(batch_size, seed, _WARM_UP_STEPS, 1, None)) as trainer:
             trainer.train(_nothing)
             if not self._warm:
                 trainer.accuracy()
@@ -239,10 +237,7 @@ class TrainingToTarget:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
     # On a CPU, and in libraries of the GPU, torch raises no specific type.
-    said = str(error)
-    return any(
-        part in said for part in ("can't allocate memory", "STATUS_ALLOC_FAILED", "out of memory")
-    )
+    parts = "can't allocate memory", "STATUS_ALLOC_FAILED", "out of memory"
+    is_named = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    return is_named or any(part in str(error) for part in parts)

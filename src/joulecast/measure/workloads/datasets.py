@@ -8,12 +8,12 @@ quickly.
 
 import gzip
 from collections.abc import Sequence
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from joulecast.errors import JoulecastError
 from joulecast.runs.files.reading import opened
@@ -43,21 +43,6 @@ class Images(Protocol):
         ...
 
 
-def _digits_table() -> NDArray[np.float64]:
-    """(1797, 65): 64 pixels and the label. Read from scikit-learn's own file, because importing the
-    package takes every rank two seconds; by its loader where the file has moved."""
-    package = find_spec("sklearn")
-    if package is not None and package.origin is not None:
-        file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
-        if file.is_file():
-            text = gzip.decompress(file.read_bytes()).decode().replace("\n", ",")
-            return np.fromstring(text, sep=",").reshape(-1, 65)
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    return np.column_stack([bunch.data, bunch.target])
-
-
 class Digits:
     """scikit-learn's digits, bilinearly enlarged. The last fifth is the test split."""
 
@@ -66,7 +51,12 @@ class Digits:
     def __init__(self, image_size: int, train: bool) -> None:
         import torch
 
-        table = _digits_table()
+        # To import the package takes every rank two seconds.
+        package = find_spec("sklearn")
+        assert package is not None and package.origin is not None
+        file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
+        text = gzip.decompress(file.read_bytes()).decode().replace("\n", ",")
+        table = np.fromstring(text, sep=",").reshape(-1, 65)
         split = len(table) * 4 // 5
         part = table[:split] if train else table[split:]
         pixels = part[:, :-1].reshape(-1, 8, 8) / 16 - 0.5
@@ -176,10 +166,11 @@ def _from_root(name: str, root: str | None, image_size: int, train: bool) -> Ima
     return FromTorchvision(found, classes)
 
 
+@cache
 def open_dataset(
     name: str, root: str | None, image_size: int, classes: int, train: bool = True
 ) -> Images:
-    """Open the train or test split of a data set.
+    """The train or test split of a data set. Each is opened once.
 
     Raises:
         JoulecastError: the name is not known; the root is missing or has no images (the error says what to

@@ -16,11 +16,11 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from .marks import EXCHANGE, HIDDEN, Marks
-from .wrapping import named_as
+from .wrapping import wrap
 
 _COLLECTIVES = ("all_", "barrier", "broadcast", "gather", "reduce", "scatter")
 """Beginnings of the names of torch's collectives, which differ between its versions."""
@@ -56,47 +56,41 @@ class Collectives:
 
     def watch(self, module: Any) -> None:
         """Wrap the collectives of ``torch.distributed.distributed_c10d``."""
-        # Its names are copied into the package, which may have happened already.
-        package = sys.modules.get("torch.distributed")
-        for name, own in list(vars(module).items()):
-            if name.startswith(_COLLECTIVES) and callable(own) and not isinstance(own, type):
-                timed = self._timed(own)
-                setattr(module, name, timed)
-                if getattr(package, name, None) is own:
-                    setattr(package, name, timed)
-        begin = module.init_process_group
-        module.init_process_group = self._noting_rank(module, begin)
-        if getattr(package, "init_process_group", None) is begin:
-            setattr(package, "init_process_group", module.init_process_group)  # noqa: B010
+        self._module, package = module, sys.modules.get("torch.distributed")
+        names = [
+            name
+            for name, own in vars(module).items()
+            if name.startswith(_COLLECTIVES) and callable(own) and not isinstance(own, type)
+        ]
+        for name in (*names, "init_process_group"):
+            own = getattr(module, name)
+            wrap(module, name, self._timed if name in names else self._noting_rank)
+            # Its names are copied into the package, which may have happened already.
+            if getattr(package, name, None) is own:
+                setattr(package, name, getattr(module, name))
         # What was started without waiting is waited for here.
-        module.Work.wait = self._timed(module.Work.wait)
+        wrap(module.Work, "wait", self._timed)
 
-    def _noting_rank(self, module: Any, own: Callable[..., Any]) -> Callable[..., Any]:
+    def _noting_rank(self, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Note the rank. A program that starts its ranks itself may not name them in the environment."""
+        result = own(*args, **kwargs)
+        rank, ranks = self._module.get_rank(), self._module.get_world_size()
+        self._marks.note(group_rank=rank, group_ranks=ranks)
+        return result
 
-        def noted_begin(*args: Any, **kwargs: Any) -> Any:
-            result = own(*args, **kwargs)
-            self._marks.note(group_rank=module.get_rank(), group_ranks=module.get_world_size())
-            return result
-
-        return named_as(noted_begin, own)
-
-    def _timed(self, own: Callable[..., Any]) -> Callable[..., Any]:
-        def timed_collective(*args: Any, **kwargs: Any) -> Any:
-            if self._inside:
-                return own(*args, **kwargs)
-            start = time.monotonic()
-            self._inside = True
-            try:
-                return own(*args, **kwargs)
-            finally:
-                self._inside = False
-                stop = time.monotonic()
-                if stop - start > _SHORTEST_S and self._is_timed():
-                    self.are_timed = True
-                    self._marks.add(EXCHANGE, start, stop)
-
-        return named_as(timed_collective, own)
+    def _timed(self, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self._inside:
+            return own(*args, **kwargs)
+        start = time.monotonic()
+        self._inside = True
+        try:
+            return own(*args, **kwargs)
+        finally:
+            self._inside = False
+            stop = time.monotonic()
+            if stop - start > _SHORTEST_S and self._is_timed():
+                self.are_timed = True
+                self._marks.add(EXCHANGE, start, stop)
 
 
 class Replicas:
@@ -120,13 +114,12 @@ class Replicas:
     def watch(self, module: Any) -> None:
         """Note every replica: the ones that exist already, and the ones that the program makes later."""
         kind = module.DistributedDataParallel
-        own = kind.__init__
 
-        def noted_init(replica: Any, *args: Any, **kwargs: Any) -> None:
+        def noted_init(own: Any, replica: Any, *args: Any, **kwargs: Any) -> None:
             own(replica, *args, **kwargs)
             self._note(replica)
 
-        kind.__init__ = named_as(noted_init, own)
+        wrap(kind, "__init__", noted_init)
         if "torch.nn.parallel" in sys.modules:
             for thing in gc.get_objects():
                 if type(thing) is kind:
@@ -175,45 +168,20 @@ class Replicas:
         self._marks.add(HIDDEN, stop - exposed - hidden, stop - exposed, exposed)
 
 
-def _union(spans: Iterable[Span]) -> list[Span]:
-    """The same times as spans in order that do not overlap."""
-    joined: list[Span] = []
+def _length(spans: Iterable[Span]) -> float:
+    """Length of the times that lie in any of the spans."""
+    length, until = 0.0, float("-inf")
     for start, stop in sorted(spans):
-        if joined and start <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
-        else:
-            joined.append((start, stop))
-    return joined
+        length += max(0.0, stop - max(start, until))
+        until = max(until, stop)
+    return length
 
 
-def hidden_and_exposed(exchange: Iterable[Span], computing: Iterable[Span]) -> tuple[float, float]:
+def hidden_and_exposed(exchange: Sequence[Span], computing: Sequence[Span]) -> tuple[float, float]:
     """The time of an exchange that computing hides, and the time that it does not hide, in the unit of
     the spans."""
-    exchanging, busy = _union(exchange), _union(computing)
-    hidden, place = 0.0, 0
-    for start, stop in exchanging:
-        while place < len(busy) and busy[place][1] <= start:
-            place += 1
-        following = place
-        while following < len(busy) and busy[following][0] < stop:
-            hidden += min(stop, busy[following][1]) - max(start, busy[following][0])
-            following += 1
-    return hidden, sum(stop - start for start, stop in exchanging) - hidden
-
-
-def _spans(events: Iterable[Any], on_device: bool) -> tuple[list[Span], list[Span]]:
-    """Spans of exchange and of computing among the profiler's events, in s."""
-    exchange, computing = [], []
-    for event in events:
-        if ("CPU" in str(event.device_type())) == on_device:
-            continue
-        name, start = event.name().lower(), event.start_ns() / 1e9
-        span = start, start + event.duration_ns() / 1e9
-        if name.startswith(_EXCHANGES):
-            exchange.append(span)
-        elif on_device or name.startswith(_COMPUTES_ON_CPU):
-            computing.append(span)
-    return exchange, computing
+    exposed = _length([*exchange, *computing]) - _length(computing)
+    return _length(exchange) - exposed, exposed
 
 
 class ProfiledSteps:
@@ -227,15 +195,13 @@ class ProfiledSteps:
 
     def watch(self, module: Any) -> None:
         """Notice profilers that the program makes, because there can be only one at a time."""
-        kind = module.profile
-        own = kind.__init__
 
-        def noted_init(profiler: Any, *args: Any, **kwargs: Any) -> None:
+        def noted_init(own: Any, profiler: Any, *args: Any, **kwargs: Any) -> None:
             if not self._is_ours:
                 self._give_up("the program uses torch's profiler itself")
             own(profiler, *args, **kwargs)
 
-        kind.__init__ = named_as(noted_init, own)
+        wrap(module.profile, "__init__", noted_init)
 
     def warm_up(self, device: str) -> None:
         """Load the driver's tools by one empty recording, if steps will be recorded."""
@@ -297,7 +263,16 @@ class ProfiledSteps:
             self._give_up(f"torch's profiler could not be read ({error})")
 
     def _keep(self, events: Iterable[Any]) -> None:
-        exchange, computing = _spans(events, self._on_device)
+        exchange, computing = list[Span](), list[Span]()
+        for event in events:
+            if ("CPU" in str(event.device_type())) == self._on_device:
+                continue
+            name, start = event.name().lower(), event.start_ns() / 1e9
+            span = start, start + event.duration_ns() / 1e9
+            if name.startswith(_EXCHANGES):
+                exchange.append(span)
+            elif self._on_device or name.startswith(_COMPUTES_ON_CPU):
+                computing.append(span)
         if exchange:
             hidden, exposed = hidden_and_exposed(exchange, computing)
             # Lengths alone: the mean is what each step gets.

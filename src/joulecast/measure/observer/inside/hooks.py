@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -24,7 +24,7 @@ from .marks import (
     clock_of,
 )
 from .network import Network
-from .wrapping import Hook, named_as
+from .wrapping import Hook, wrap
 
 _FUNCTIONAL = (
     *("sgd", "adam", "adamw", "adagrad", "adadelta", "adamax", "nadam", "radam", "rmsprop"),
@@ -57,18 +57,10 @@ def _trained_by(optimizer: Any) -> list[Any]:
     return [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
 
 
-def _facts_of(optimizer: Any, number: int) -> dict[str, Any]:
-    """Facts of what an optimizer trains."""
-    tensors = _trained_by(optimizer)
-    if not tensors:
-        return {}
-    known = {"optimizer": type(optimizer).__name__}
-    return known | _facts_of_tensors(tensors, number)
-
-
-def _facts_of_tensors(tensors: list[Any], number: int) -> dict[str, Any]:
-    """Facts of the tensors that optimizer ``number`` trains."""
+def _facts_of(optimizer: str, tensors: list[Any], number: int = 0) -> dict[str, Any]:
+    """Facts of the tensors that an optimizer trains."""
     return {
+        "optimizer": optimizer,
         f"parameters_{number}": sum(p.numel() for p in tensors),
         "precision": str(tensors[0].dtype).removeprefix("torch."),
         "device": tensors[0].device.type,
@@ -142,7 +134,9 @@ class Watch:
         is_new = id(optimizer) not in self._optimizers
         number = self._optimizers.setdefault(id(optimizer), len(self._optimizers))
         if is_new:
-            self._note(_facts_of(optimizer, number))
+            tensors = _trained_by(optimizer)
+            name = type(optimizer).__name__
+            self._note(_facts_of(name, tensors, number) if tensors else {})
         if self._network is not None:
             # It takes seconds, which belong to the first step: a warm-up.
             self._network.capture(_trained_by(optimizer), self.marks.path("graph"))
@@ -151,42 +145,37 @@ class Watch:
     def _watch_functional(self, name: str) -> Hook:
         """Watch updates that a function of torch makes, without an optimizer object."""
 
-        def hook(module: Any) -> None:
-            own = getattr(module, name)
+        def timed_update(own: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._in_update:
+                return own(*args, **kwargs)
+            self._begun = self._clock.now()
+            result = own(*args, **kwargs)
+            # Some call it once for each tensor: the first call after a backward pass is a step.
+            is_step = self._has_gradients
+            self._ends_are_known = self._ends_are_known or is_step
+            if is_step and self._updates == 0:
+                tensors = args[0] if args else kwargs.get("params", ())
+                self._note(_facts_of(name, list(tensors)))
+            self._updated(PART if self._ends_are_known and not is_step else 0)
+            return result
 
-            def timed_update(*args: Any, **kwargs: Any) -> Any:
-                if self._in_update:
-                    return own(*args, **kwargs)
-                self._begun = self._clock.now()
-                result = own(*args, **kwargs)
-                # Some call it once for each tensor: the first call after a backward pass is a step.
-                is_step = self._has_gradients
-                self._ends_are_known = self._ends_are_known or is_step
-                if is_step and self._updates == 0:
-                    tensors = args[0] if args else kwargs.get("params", ())
-                    self._note({"optimizer": name, **_facts_of_tensors(list(tensors), 0)})
-                self._updated(PART if self._ends_are_known and not is_step else 0)
-                return result
-
-            setattr(module, name, named_as(timed_update, own))
-
-        return hook
+        return lambda module: wrap(module, name, timed_update)
 
     def _watch_keras(self, module: Any) -> None:
         """Watch updates of Keras, which has its own optimizers."""
-        kind = module.TorchParallelOptimizer
-        own = kind._backend_update_step
 
-        def timed_update(optimizer: Any, gradients: Any, variables: Any, *others: Any) -> Any:
+        def timed_update(
+            own: Any, optimizer: Any, gradients: Any, variables: Any, *others: Any
+        ) -> Any:
             self._begun = self._clock.now()
             result = own(optimizer, gradients, variables, *others)
             if self._updates == 0:
                 tensors = [variable.value for variable in variables]
-                self._note({"optimizer": type(optimizer).__name__, **_facts_of_tensors(tensors, 0)})
+                self._note(_facts_of(type(optimizer).__name__, tensors))
             self._updated(0)
             return result
 
-        kind._backend_update_step = named_as(timed_update, own)
+        wrap(module.TorchParallelOptimizer, "_backend_update_step", timed_update)
 
     def _note(self, facts: dict[str, Any]) -> None:
         """Note what is trained, and from now on take times on the device where it is trained."""
@@ -214,9 +203,7 @@ class Watch:
         self.marks.write()
 
     def _watch_backward(self, module: Any) -> None:
-        own: Callable[..., Any] = module.backward
-
-        def timed_backward(*args: Any, **kwargs: Any) -> Any:
+        def timed_backward(own: Any, *args: Any, **kwargs: Any) -> Any:
             start = self._clock.now()
             self._backward_depth += 1
             try:
@@ -227,41 +214,34 @@ class Watch:
                     self._has_gradients = True
                     self._add(BACKWARD, start)
 
-        module.backward = named_as(timed_backward, own)
-        own_grad = module.grad
-
-        def noted_grad(*args: Any, **kwargs: Any) -> Any:
+        def noted_grad(own: Any, *args: Any, **kwargs: Any) -> Any:
             # It may be a part of the forward pass, and is no backward pass of its own.
             self._has_gradients = True
-            return own_grad(*args, **kwargs)
+            return own(*args, **kwargs)
 
-        module.grad = named_as(noted_grad, own_grad)
+        wrap(module, "backward", timed_backward)
+        wrap(module, "grad", noted_grad)
 
     def _watch_autocast(self, module: Any) -> None:
-        enter = module.autocast.__enter__
-        marks = self.marks
-
-        def noted_enter(autocast: Any) -> Any:
+        def noted_enter(enter: Any, autocast: Any) -> Any:
             if getattr(autocast, "_enabled", True):
-                marks.note(autocast=str(autocast.fast_dtype).removeprefix("torch."))
+                self.marks.note(autocast=str(autocast.fast_dtype).removeprefix("torch."))
             return enter(autocast)
 
-        module.autocast.__enter__ = named_as(noted_enter, enter)
+        wrap(module.autocast, "__enter__", noted_enter)
 
     def _watch_loaders(self, module: Any) -> None:
-        kind = module._BaseDataLoaderIter
-        following, next_index = kind.__next__, kind._next_index
         # Samples of the batches that an iterator has asked for and not given yet.
         asked: WeakKeyDictionary[Any, deque[int]] = WeakKeyDictionary()
 
-        def noted_index(iterator: Any) -> Any:
+        def noted_index(next_index: Any, iterator: Any) -> Any:
             index = next_index(iterator)
             # An item of a data set is a sample, unless the data set itself makes batches.
             if getattr(iterator, "_auto_collation", False) and hasattr(index, "__len__"):
                 asked.setdefault(iterator, deque()).append(len(index))
             return index
 
-        def timed_next(iterator: Any) -> Any:
+        def timed_next(following: Any, iterator: Any) -> Any:
             start = self._clock.now()
             batch = following(iterator)
             waiting = asked.get(iterator)
@@ -271,5 +251,5 @@ class Watch:
             self._add(FETCH if own else PREFETCH, start, samples or 0)
             return batch
 
-        kind._next_index = named_as(noted_index, next_index)
-        kind.__next__ = named_as(timed_next, following)
+        wrap(module._BaseDataLoaderIter, "_next_index", noted_index)
+        wrap(module._BaseDataLoaderIter, "__next__", timed_next)

@@ -107,11 +107,8 @@ class Marks:
 
     def _save(self) -> None:
         known = {
-            "pid": os.getpid(),
             "rank": _first_number(_RANKS),
             "ranks": _first_number(_SIZES),
-            "local_rank": _first_number(("LOCAL_RANK", "SLURM_LOCALID")),
-            "noted_s": time.monotonic(),
             **self._facts,
         }
         partial = self.path("partial")

@@ -82,3 +82,14 @@ def named_as(wrapper: Wrapped, own: Any) -> Wrapped:
         if hasattr(own, name):
             setattr(wrapper, name, getattr(own, name))
     return wrapper
+
+
+def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
+    """Replace a function of a module or class. ``around`` is called in its place, with the function and its
+    arguments."""
+    own = getattr(owner, name)
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return around(own, *args, **kwargs)
+
+    setattr(owner, name, named_as(wrapped, own))
