@@ -204,3 +204,58 @@ def test_a_compiled_network_that_needs_its_labels_is_captured(tmp_path):
     joulecast("measure", "--capture", *out, "--", sys.executable, str(program))
     graph = json.loads((tmp_path / "net-n1-r1" / "network.json").read_text())
     assert [op["kind"] for op in graph["ops"]] == ["embedding", "linear", "cross_entropy"]
+
+
+SHARDED = """
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.utils.checkpoint import checkpoint
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(16, 16) for _ in range(2))
+        self.out = torch.nn.Linear(16, 3)
+
+    def forward(self, rows):
+        for layer in self.layers:
+            rows = checkpoint(layer, rows, use_reentrant=False)
+        return self.out(rows)
+
+dist.init_process_group("gloo")
+network = Net()
+SHARD
+optimizer = torch.optim.AdamW(network.parameters())
+for step in range(4):
+    target = torch.zeros(8, dtype=torch.long)
+    torch.nn.functional.cross_entropy(network(torch.randn(8, 16)), target).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+dist.destroy_process_group()
+"""
+FSDP_2 = """
+mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
+for part in (*network.layers, network):
+    fully_shard(part, mesh=mesh)
+"""
+FSDP_1 = """
+cpu = {"device_id": torch.device("cpu")}
+network.layers[0] = FullyShardedDataParallel(network.layers[0], use_orig_params=True, **cpu)
+network = FullyShardedDataParallel(network, use_orig_params=True, **cpu)
+"""
+
+
+@pytest.mark.parametrize("shard", [FSDP_2, FSDP_1, FSDP_1.replace("use_orig_params=True, ", "")])
+def test_sharded_weights_are_captured_whole_and_recomputed_activations_are_noted(tmp_path, shard):
+    program = tmp_path / "train.py"
+    program.write_text(SHARDED.replace("SHARD\n", shard))
+    ranks = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    out = ["--out", str(tmp_path), "--name", "net", "--samples-per-step", "16"]
+    joulecast("measure", "--capture", *out, "--", *ranks, str(program))
+    folder = tmp_path / "net-n1-r1"
+    graph = json.loads((folder / "network.json").read_text())
+    shapes = [each["shape"] for each in graph["tensors"] if each["role"] == "parameter"]
+    assert shapes == [[16, 16], [16], [16, 16], [16], [3, 16], [3]]
+    info = json.loads((folder / "run.json").read_text())
+    assert info["observed_step"]["recomputes"]

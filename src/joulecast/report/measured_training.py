@@ -64,6 +64,8 @@ def _summary(record: RunRecord, folder: Path) -> list[str]:
         is_own = graph_origin(str(info.spec.network)) == "file"
         name = "the training's name" if is_own else folder / NETWORK
         lines.append(f"  network captured: plan, simulate and search know it by {name}")
+        if info.observed_step is not None and info.observed_step.recomputes:
+            lines.append("  its activations are recomputed: simulate it with `recompute`")
     lines += [f"  {stage} not seen: {why}" for stage, why in info.unseen.items()]
     lines += [f"  {remark}" for remark in info.remarks if not remark.startswith("observed")]
     lines += [f"  left out of forecasts: {why}" for why in info.left_out]

@@ -101,6 +101,8 @@ class ObservedStep(_Part):
     """What exchanges gradients, as ``DistributedDataParallel``; ``None``: it was not seen."""
     micro_batches: int = Field(1, ge=1)
     """Backward passes of a rank."""
+    recomputes: bool = False
+    """Whether ``torch.utils.checkpoint`` recomputes activations."""
 
 
 class RunInfo(_Part):

@@ -152,7 +152,8 @@ def _step_of(record: Path, info: RunInfo, step_s: float, batch: int) -> Measured
         return None
     if network.is_file() and seen is not None and (ranks == 1 or seen.wrapper == _REPLICAS):
         micro = f",micro={seen.micro_batches}" if seen.micro_batches > 1 else ""
-        name, strategy = str(network), f"dp={ranks}{micro}"
+        again = ",recompute" if seen.recomputes else ""
+        name, strategy = str(network), f"dp={ranks}{micro}{again}"
         optimizer = _optimizer_of(info)
     elif (
         workload is not None

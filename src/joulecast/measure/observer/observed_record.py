@@ -226,6 +226,7 @@ def _observed_step(ranks: Sequence[Rank]) -> ObservedStep:
         weights=facts.precision,
         wrapper=facts.wrapper,
         micro_batches=max(1, ranks[0].steps.micro_batches),
+        recomputes=facts.recomputes,
     )
 
 
@@ -234,6 +235,8 @@ def _remarks(ranks: Sequence[Rank]) -> list[str]:
     said = [f"observed: {step.optimizer or 'an optimizer'}, {step.precision or 'unknown'}"]
     if step.micro_batches > 1:
         said.append(f"{step.micro_batches} backward passes a step")
+    if step.recomputes:
+        said.append("activations are recomputed")
     if step.wrapper:
         said.append(step.wrapper)
     if facts.exchange_by:

@@ -105,6 +105,7 @@ class Facts(BaseModel):
     loss: float | None = None
     wrapper: str | None = None
     autocast: str | None = None
+    recomputes: bool = False
     precision: str | None = None
     exchange_by: str | None = None
     not_profiled: str | None = None

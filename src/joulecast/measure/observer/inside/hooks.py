@@ -100,6 +100,7 @@ class Watch:
             "torch.nn.parallel.distributed": self._replicas.watch,
             "torch.distributed.distributed_c10d": self._collectives.watch,
             "torch.amp.autocast_mode": self._watch_autocast,
+            "torch.utils.checkpoint": self._watch_checkpoints,
             **{f"torch.optim.{name}": self._watch_functional(name) for name in _FUNCTIONAL},
             "keras.src.backend.torch.optimizers.torch_parallel_optimizer": self._watch_keras,
             "mpi4py.MPI": self._note_mpi,
@@ -229,6 +230,13 @@ class Watch:
             return enter(autocast)
 
         wrap(module.autocast, "__enter__", noted_enter)
+
+    def _watch_checkpoints(self, module: Any) -> None:
+        def noted_checkpoint(own: Any, *args: Any, **kwargs: Any) -> Any:
+            self.marks.note(recomputes=True)
+            return own(*args, **kwargs)
+
+        wrap(module, "checkpoint", noted_checkpoint)
 
     def _watch_loaders(self, module: Any) -> None:
         # Samples of the batches that an iterator has asked for and not given yet.
