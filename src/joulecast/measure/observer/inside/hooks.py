@@ -232,11 +232,13 @@ class Watch:
         wrap(module.autocast, "__enter__", noted_enter)
 
     def _watch_checkpoints(self, module: Any) -> None:
-        def noted_checkpoint(own: Any, *args: Any, **kwargs: Any) -> Any:
+        def noted(own: Any, *args: Any, **kwargs: Any) -> Any:
             self.marks.note(recomputes=True)
             return own(*args, **kwargs)
 
-        wrap(module, "checkpoint", noted_checkpoint)
+        # Both ways of torch's `checkpoint` pass here. A compiler knows the function itself, which stays.
+        wrap(module._CheckpointFrame, "__init__", noted)
+        wrap(module, "check_backward_validity", noted)
 
     def _watch_loaders(self, module: Any) -> None:
         # Samples of the batches that an iterator has asked for and not given yet.
