@@ -131,17 +131,8 @@ def test_its_record_calibrates_a_plan_if_it_ran_on_gpus(folder, monkeypatch):
     again = simulated(*setting, "--calibrate", record)
     assert again["step_s"] == pytest.approx(1.3 * plain["step_s"], rel=0.01)
     assert again["basis"] == "calibrated"
-    asked = [
-        "--network",
-        "tagger",
-        "--platform",
-        "h100-sxm",
-        "--devices",
-        "2:64",
-        "--samples",
-        "1e4",
-    ]
-    plan = json.loads(joulecast("plan", *asked, "--calibrate", record, "--json"))
+    asked = ["--network", "tagger", "--platform", "h100-sxm", "--samples", "1e4", "--devices"]
+    plan = json.loads(joulecast("plan", *asked, "2:64", "--calibrate", record, "--json"))
     rows = plan["candidates"]
     assert {row["gpus"] for row in rows} == {2, 4, 8, 16, 32, 64}
     assert all(row["is_calibrated"] and row["time_low_s"] < row["time_high_s"] for row in rows)
@@ -156,9 +147,9 @@ def test_its_record_calibrates_a_plan_if_it_ran_on_gpus(folder, monkeypatch):
     # As if its weights were bf16, too.
     info["observed_step"]["weights"] = "bfloat16"
     path.write_text(json.dumps(info))
-    plan = json.loads(joulecast("plan", *asked, "--calibrate", record, "--json"))
+    plan = json.loads(joulecast("plan", *asked, "2", "--calibrate", record, "--json"))
     assert {row["precision"] for row in plan["candidates"]} == {"bf16-true"}
-    plan = json.loads(joulecast("plan", *asked, "--json"))
+    plan = json.loads(joulecast("plan", *asked, "2", "--json"))
     assert {row["precision"] for row in plan["candidates"]} == {"bf16-true"}
 
 
