@@ -218,6 +218,14 @@ def _spec(asked: RunSpec, hosts: Sequence[SampledHost], ranks: Sequence[Rank]) -
     return asked.model_copy(update={"nodes": nodes, "ranks_per_node": per_node})
 
 
+def _parameters(ranks: Sequence[Rank]) -> int | None:
+    """Number of parameters of the network, of which each rank may have a part."""
+    known = [rank.facts.parameters for rank in ranks]
+    if not ranks[0].facts.has_parts or None in known:
+        return known[0]
+    return sum(filter(None, known))
+
+
 def _observed_step(ranks: Sequence[Rank]) -> ObservedStep:
     facts = ranks[0].facts
     return ObservedStep(
@@ -314,7 +322,7 @@ def observed_record(
         started_utc=began.isoformat(timespec="seconds"),
         nodes=[host.node for host in hosts],
         node_of_rank=[rank.host.node for rank in ranks] or [hosts[0].node] * spec.ranks,
-        parameters=ranks[0].facts.parameters if ranks else None,
+        parameters=_parameters(ranks) if ranks else None,
         # A command that failed before its first step is no proof against what was asked.
         checks=Checks(ranks=len(ranks) or spec.ranks, distinct_hosts=len(hosts)),
         oversubscribed=_shares_cores(ranks),

@@ -106,6 +106,7 @@ class Facts(BaseModel):
     wrapper: str | None = None
     autocast: str | None = None
     recomputes: bool = False
+    has_parts: bool = False
     precision: str | None = None
     exchange_by: str | None = None
     not_profiled: str | None = None

@@ -62,6 +62,10 @@ def _facts_of(optimizer: str, tensors: list[Any], number: int = 0) -> dict[str, 
     return {
         "optimizer": optimizer,
         f"parameters_{number}": sum(p.numel() for p in tensors),
+        # FSDP 1 trains the rank's part of each tensor; FSDP 2 and all others name the whole.
+        "has_parts": any(
+            type(p).__name__ == "FlatParameter" or hasattr(p, "_fsdp_flattened") for p in tensors
+        ),
         "precision": str(tensors[0].dtype).removeprefix("torch."),
         "device": tensors[0].device.type,
     }
