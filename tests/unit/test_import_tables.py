@@ -414,6 +414,23 @@ def test_nvidia_smi_in_any_order_with_and_without_units_and_header(tmp_path):
     assert row(tmp_path / "bare" / "net")["energy_j"] == pytest.approx(expected_j(), rel=0.01)
 
 
+def test_the_table_of_dmon_is_read_too(tmp_path):
+    head = "#Date       Time        gpu    pwr  gtemp\n#YYYYMMDD   HH:MM:SS    Idx      W      C\n"
+    log = tmp_path / "dmon.log"
+    text = ""
+    for t, w in zip(SECONDS, load(SECONDS), strict=True):
+        text += head if t % 20 == 0 else ""
+        text += "".join(
+            f" {iso(t, form='%Y%m%d   %H:%M:%S')}      {g}   {w / 2:.0f}     -\n" for g in (0, 1)
+        )
+    log.write_text(text + " 2026")
+    imported("nvidia-smi", log, tmp_path / "out", *between(), "--timezone", "UTC")
+    found = row(tmp_path / "out" / "net")
+    assert found["energy_j"] == pytest.approx(expected_j(), rel=0.02)
+    log.write_text("# gpu    pwr\n# Idx      W\n    0     99\n")
+    assert "-o DT" in refused("nvidia-smi", log, tmp_path / "no", *between())
+
+
 def test_nvidia_smi_says_what_is_missing_or_has_no_figure(tmp_path):
     no_id = nvidia(
         tmp_path / "n1.csv", "timestamp, power.draw [W]", lambda t, gpu, w: f"{t}, {w:.2f} W"

@@ -1,4 +1,5 @@
-"""CSV of ``nvidia-smi --query-gpu=... --format=csv``, with any columns in any order.
+"""CSV of ``nvidia-smi --query-gpu=... --format=csv``, with any columns in any order; or the table of
+``nvidia-smi dmon -o DT``.
 
 The times come from the node's clock, and name no zone. With MIG, nvidia-smi reads the whole GPU, and not a
 slice.
@@ -8,10 +9,12 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from joulecast.errors import JoulecastError
 from joulecast.logs.log import Log, LoggedMeter, LogOptions
-from joulecast.logs.log_table import LogTable
+from joulecast.logs.log_table import MAX_LOG_BYTES, LogTable
+from joulecast.runs.files.reading import read_text
 
 _WHAT = "CSV of nvidia-smi"
 _POWER = ("power.draw", "power.draw.instant", "power.draw.average")
@@ -20,6 +23,7 @@ _DEVICE = ("index", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id", "serial", "g
 _MIG = "mig.mode.current"
 _TIME = re.compile(r"\d{4}[/-]\d\d[/-]\d\d[ T]\d\d:\d\d:\d\d")
 _QUERY = "timestamp,index,power.draw"
+_DMON = ("date", "time", "gpu", "pwr")
 _BURST, _MOST_BURSTS = 0.2, 0.3
 
 
@@ -30,6 +34,8 @@ def read(file: Path, options: LogOptions) -> Log:
         JoulecastError: a column is missing, or a cell is no reading. The error names line and column.
     """
     table = LogTable(file, _WHAT, options, options.columns)
+    if table.first[0].startswith("#"):
+        return _read_dmon(file, options)
     if not options.columns and any(_TIME.match(cell) for cell in table.first):
         raise JoulecastError(
             f"{file}, line 1: has no header (noheader); give the columns as --columns {_QUERY}, in "
@@ -80,4 +86,33 @@ def read(file: Path, options: LogOptions) -> Log:
         log.meters.append(meter)
     if skipped := table.left_out + table.cut_short:
         log.remarks.append(f"lines without a reading: {skipped} in {file.name}")
+    return log
+
+
+def _read_dmon(file: Path, options: LogOptions) -> Log:
+    """The table of ``nvidia-smi dmon``. Its columns have spaces between them, and its head is repeated."""
+    lines = enumerate(read_text(file, _WHAT, MAX_LOG_BYTES).splitlines(), start=1)
+    cells = [(number, line.split()) for number, line in lines if line.strip()]
+    head = [name.lstrip("#").lower() for name in cells[0][1] if name != "#"]
+    if missing := [name for name in _DMON if name not in head]:
+        raise JoulecastError(
+            f"{file}: the table of dmon has no column {', '.join(missing)}; ask for "
+            "nvidia-smi dmon -s p -o DT"
+        )
+    # A last line that was cut short lacks columns.
+    whole = [(n, row) for n, row in cells if not row[0].startswith("#") and len(row) == len(head)]
+    rows = pd.DataFrame(dict(whole).values(), index=[n for n, _ in whole], columns=head, dtype=str)
+    if rows.empty:
+        raise JoulecastError(f"{file}: holds no reading; expected: {_WHAT}")
+    log = Log()
+    day = rows["date"].str.replace(r"^(\d{4})(\d\d)(\d\d)$", r"\1-\2-\3", regex=True)
+    where = f"{file}, columns Date and Time"
+    times = options.clock.place(options.clock.seconds(day + " " + rows["time"], where), where)
+    watts = pd.to_numeric(rows["pwr"].replace("-", "nan"), errors="coerce").to_numpy(float)
+    for gpu in rows["gpu"].unique():
+        own = (rows["gpu"] == gpu).to_numpy()
+        log.meters.append(
+            LoggedMeter(options.node_of(file), gpu, "gpu", str(file), times.t_s[own], watts[own])
+        )
+    log.form = times.form
     return log
