@@ -35,6 +35,8 @@ spoken
 BufferedReader
 daemon_threads
 disable_nagle_algorithm
+energy_covers
+request_queue_size
 timeout
 
 # The colours that tests judge by their contrast.
@@ -99,16 +101,6 @@ url
 time_high_s
 energy_low_j
 energy_high_j
-
-# Facts that the observer notes of a process; they are read by name.
-local_rank
-group_rank
-group_ranks
-mpi_ranks
-noted_s
-exchange_by
-not_profiled
-not_captured
 
 # `joulecast measure --capture` names it to the training that it observes.
 capture_trained

@@ -62,3 +62,28 @@ def test_a_model_of_the_hub_keeps_its_attention(attention: str) -> None:
     model.config._attn_implementation = attention
     assert capture(model, [tokens], "llama") == plain
     assert model.config._attn_implementation == attention
+
+
+class _Config:
+    """As the hub's configs do: what is set for a model is set for its parts."""
+
+    def __init__(self, attention: str, *parts: "_Config") -> None:
+        self.attention, self.parts = attention, parts
+
+    @property
+    def _attn_implementation(self) -> str:
+        return self.attention
+
+    @_attn_implementation.setter
+    def _attn_implementation(self, attention: str) -> None:
+        for config in (self, *self.parts):
+            config.attention = attention
+
+
+def test_the_parts_of_a_model_keep_their_own_attention() -> None:
+    seen = _Config("eager")
+    model, part = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH)), torch.nn.Identity()
+    model.append(part)
+    model.config, part.config = _Config("flash_attention_2", seen), seen
+    capture(model, [torch.zeros(2, WIDTH)], "model")
+    assert model.config.attention == "flash_attention_2" and seen.attention == "eager"

@@ -120,21 +120,20 @@ def _with_plain_settings(module: nn.Module) -> Iterator[None]:
     They return no keys and values for the next token (``use_cache``), which a training does not need.
     Attention of another package becomes torch's, which is the same op of the graph.
     """
-    changed: list[tuple[Any, str, Any]] = []
+    plain = {"use_cache": False, "_attn_implementation": "sdpa"}
+    usual = (None, False, "eager", "sdpa")
+    configs: list[Any] = [getattr(part, "config", None) for part in module.modules()]
+    # All of them are noted first: a model's config passes its attention on to those of its parts.
+    held = [(c, name, getattr(c, name, None)) for c in configs for name in plain]
     try:
-        for part in module.modules():
-            config: Any = getattr(part, "config", None)
-            for name, usual, plain in (
-                ("use_cache", (None, False), False),
-                ("_attn_implementation", (None, "eager", "sdpa"), "sdpa"),
-            ):
-                if (own := getattr(config, name, None)) not in usual:
-                    changed.append((config, name, own))
-                    setattr(config, name, plain)
+        for config, name, own in held:
+            if own not in usual:
+                setattr(config, name, plain[name])
         yield
     finally:
-        for config, name, own in changed:
-            setattr(config, name, own)
+        for config, name, own in held:
+            if getattr(config, name, None) != own:
+                setattr(config, name, own)
 
 
 def _first_line(error: Exception) -> str:

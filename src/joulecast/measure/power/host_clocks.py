@@ -87,6 +87,8 @@ class ClockServer(ThreadingTCPServer):
     """Answers other hosts that ask for the time of this host's clock, until it is closed."""
 
     daemon_threads = True
+    # All hosts ask at the same moment.
+    request_queue_size = 128
 
     def __init__(self) -> None:
         super().__init__(("", 0), _Answering)

@@ -200,6 +200,6 @@ def run_ranks(
         if process.poll() is None:
             _end(process)
     reason = None
-    with suppress(FileNotFoundError):
+    with suppress(OSError):
         reason = _reason_file(job_file).read_text(encoding="utf-8")
     return code, reason
