@@ -270,3 +270,27 @@ def test_a_capture_changes_nothing_of_a_network_that_remembers_its_calls(tmp_pat
     info = json.loads((tmp_path / "net-n1-r1" / "run.json").read_text())
     trained = 2 * 16 + 16 * 32 + 32 + 32 * 5 + 5
     assert any(f"{trained} of the {trained + 6} trained" in remark for remark in info["remarks"])
+
+
+def test_a_network_inside_of_a_module_that_cannot_be_captured_is_captured(tmp_path):
+    """As in Lightning, whose module gets the batch and gives the loss."""
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import torch\n"
+        "class Training(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.network = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 4))\n"
+        "    def forward(self, batch):\n"
+        "        loss = self.network(batch).square().mean()\n"
+        "        return loss * 2 if loss.item() > 9 else loss\n"
+        "training = Training()\n"
+        "optimizer = torch.optim.SGD(training.parameters(), lr=0.1)\n"
+        "for step in range(5):\n"
+        "    training(torch.randn(4, 8)).backward()\n"
+        "    optimizer.step()\n"
+    )
+    out = ["--out", str(tmp_path), "--name", "net", "--samples-per-step", "4"]
+    joulecast("measure", "--capture", *out, "--", sys.executable, str(program))
+    graph = json.loads((tmp_path / "net-n1-r1" / "network.json").read_text())
+    assert [op["kind"] for op in graph["ops"]] == ["linear", "linear", "cross_entropy"]

@@ -18,7 +18,11 @@ from .marks import Marks
 from .wrapping import named_as
 
 _MOST_CALLS = 64
-"""Calls that are remembered; those of the first step alone can be many."""
+"""Calls of a depth that are remembered; those of the first step alone can be many."""
+_DEEPEST = 3
+"""Calls inside of so many others are remembered. Lightning's module gets a batch, and calls the network."""
+_WHOLE = 0.9
+"""A module with this share of the parameters can stand for the one that called it."""
 
 
 def _without_memory(value: Any) -> Any:
@@ -46,8 +50,8 @@ class Network:
         self._marks = marks
         self._capture = capture
         self._depth = 0
-        self._called: list[tuple[ref[Any], bool, tuple[Any, ...], dict[str, Any]]] = []
-        """Modules, whether gradients were recorded, and the inputs."""
+        self._called: list[list[tuple[Any, ...]]] = [[] for _ in range(_DEEPEST)]
+        """By depth: modules, whether gradients were recorded, and the inputs."""
         self._unwatch: Callable[[], None] | None = None
 
     def watch(self, module: Any) -> None:
@@ -60,13 +64,14 @@ class Network:
             # A compiler would look at all that a call does here, and compile again when that ends.
             if module.torch.compiler.is_compiling() or self._unwatch is None:
                 return own(called, *args, **kwargs)
-            if self._depth == 0:
+            if self._depth < _DEEPEST:
                 # Some kinds of tensors (nested ones) have no single shape.
                 with suppress(Exception):
                     records = module.torch.is_grad_enabled()
                     given, named = _without_memory(args), _without_memory(kwargs)
-                    self._called.append((ref(called), records, given, named))
-                    del self._called[:-_MOST_CALLS]
+                    notes = self._called[self._depth]
+                    notes.append((ref(called), records, given, named))
+                    del notes[:-_MOST_CALLS]
             self._depth += 1
             try:
                 return own(called, *args, **kwargs)
@@ -81,7 +86,8 @@ class Network:
         if self._unwatch is None:
             return
         self._unwatch()
-        self._unwatch, called, self._called = None, self._called, []
+        self._unwatch, called = None, [each for notes in self._called for each in notes]
+        self._called = []
         trained = {id(tensor): tensor.numel() for tensor in tensors}
         try:
             known = [(own, *given) for module, *given in called if (own := module()) is not None]
@@ -95,11 +101,31 @@ class Network:
                     "function are not seen"
                 )
             # A training may try its network before, such as a policy in its environment.
-            most = max(range(len(known)), key=lambda place: (shares[place], known[place][1]))
-            module, _, args, kwargs = known[most]
+            order = sorted(
+                range(len(known)), key=lambda place: (shares[place], known[place][1]), reverse=True
+            )
             package, _, function = self._capture.partition(":")
-            graph = getattr(import_module(package), function)(module, args, kwargs)
-            graph.write(Path(path))
-            self._marks.note(captured_parameters=shares[most])
+            make = getattr(import_module(package), function)
+            # One call of each module, the outermost first.
+            first = dict[int, int]()
+            for place in order:
+                first.setdefault(id(known[place][0]), place)
+            tried = [(*known[place], shares[place]) for place in first.values()]
+            self._write(make, tried, Path(path))
         except Exception as error:
             self._marks.note(not_captured=f"{type(error).__name__}: {error}"[:1000])
+
+    def _write(self, make: Callable[..., Any], tried: list[tuple[Any, ...]], path: Path) -> None:
+        """Write the op graph of the first call that has one. Raises the error of the first call of all."""
+        faults: list[Exception] = []
+        for module, _, args, kwargs, share in tried[:_DEEPEST]:
+            if share < _WHOLE * tried[0][-1]:
+                break
+            try:
+                make(module, args, kwargs).write(path)
+            except Exception as error:
+                faults.append(error)
+            else:
+                self._marks.note(captured_parameters=share)
+                return
+        raise faults[0]
