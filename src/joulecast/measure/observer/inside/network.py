@@ -21,8 +21,6 @@ _MOST_CALLS = 64
 """Calls of a depth that are remembered; those of the first step alone can be many."""
 _DEEPEST = 3
 """Calls inside of so many others are remembered. Lightning's module gets a batch, and calls the network."""
-_WHOLE = 0.9
-"""A module with this share of the parameters can stand for the one that called it."""
 
 
 def _without_memory(value: Any) -> Any:
@@ -34,6 +32,11 @@ def _without_memory(value: Any) -> Any:
     if type(value) in (list, tuple):
         return type(value)(map(_without_memory, value))
     return value
+
+
+def _names(module: Any) -> int:
+    """Number of places in a module where a parameter stands."""
+    return len(list(module.named_parameters(remove_duplicate=False)))
 
 
 class Network:
@@ -119,7 +122,8 @@ class Network:
         """Write the op graph of the first call that has one. Raises the error of the first call of all."""
         faults: list[Exception] = []
         for module, _, args, kwargs, share in tried[:_DEEPEST]:
-            if share < _WHOLE * tried[0][-1]:
+            # A head without weights of its own (tied) has a second name for those of a layer.
+            if share < tried[0][-1] or _names(module) < _names(tried[0][0]):
                 break
             try:
                 make(module, args, kwargs).write(path)
