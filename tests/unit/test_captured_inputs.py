@@ -60,3 +60,11 @@ def test_a_capture_compiles_nothing():
     graph = capture_trained(network, [torch.zeros(SAMPLES, 8)], {})
     assert [op.kind for op in graph.ops] == ["linear", "cross_entropy"]
     assert len(network.times) == 1
+
+
+def test_a_list_of_hooks_is_no_dict_of_hooks():
+    """Hugging Face's models keep such a list when they train with gradient checkpointing."""
+    network = nn.Sequential(nn.Linear(8, 4))
+    network._own_hooks = [network.register_forward_hook(lambda *_: None)]
+    graph = capture_trained(network, [torch.zeros(SAMPLES, 8)], {})
+    assert [op.kind for op in graph.ops] == ["linear", "cross_entropy"]

@@ -132,9 +132,9 @@ class _Copies:
             self._keep(buffer, buffer)
         package = kind.__module__.partition(".")[0]
         for name, value in vars(module).items():
-            if name.endswith("_hooks"):
+            if name.endswith("_hooks") and isinstance(value, dict):
                 vars(plain)[name] = OrderedDict(
-                    (key, hook) for key, hook in (value or {}).items() if _makes_weights(hook)
+                    (key, hook) for key, hook in value.items() if _makes_weights(hook)
                 )
             elif name == "_compiled_call_impl":
                 vars(plain)[name] = None
