@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -252,3 +253,92 @@ def test_sharded_weights_are_captured_whole_and_recomputed_activations_are_noted
     assert info["observed_step"]["recomputes"]
     # FSDP 1 rounds each part up.
     assert 595 <= info["parameters"] <= 600
+
+
+REMEMBERS = """
+import random
+import torch
+
+random.seed(0)
+torch.manual_seed(0)
+shown = []
+
+class Remembers(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.frozen, self.inside = torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 32)
+        self.outside = torch.nn.utils.spectral_norm(torch.nn.Linear(32, 5))
+        self.register_buffer("queue", torch.zeros(4, 32))
+        self.mean, self.calls, self.sizes, self.last = torch.zeros(32), 0, [], {"hidden": None}
+
+    def forward(self, batch):
+        self.calls += 1
+        self.sizes.append(len(batch["x"]))
+        hidden = torch.nn.functional.dropout(self.inside(self.frozen(batch["x"])).relu(), 0.1)
+        with torch.no_grad():
+            self.queue[self.calls % 4] = hidden.mean(0) * random.randint(1, 3)
+            self.mean += hidden.mean(0)
+        self.last["hidden"] = hidden.detach()
+        return self.outside(hidden) + self.queue.mean() + self.mean.mean()
+
+network = Remembers()
+network.frozen.eval()
+network.outside.register_forward_hook(lambda module, given, result: shown.append(result))
+critic = torch.nn.Linear(5, 1)
+both = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (network, critic)]
+with torch.no_grad():
+    network({"x": torch.randn(16).expand(1, 16)})
+    shown.clear()
+for step in range(6):
+    x = torch.randn(8, 16)
+    loss = critic(network({"x": x})).mean() + sum(each.square().mean() for each in shown)
+    shown.clear()
+    loss.backward()
+    for optimizer in both:
+        optimizer.step()
+        optimizer.zero_grad()
+said = [loss.item(), network.calls, network.sizes, network.mean.tolist(), network.queue.tolist()]
+said += [network.frozen.training, network.frozen.running_mean.tolist()]
+print(said, network.last["hidden"].sum().item(), torch.rand(1).item(), random.random())
+"""
+
+
+def test_a_capture_changes_nothing_of_a_network_that_remembers_its_calls(tmp_path, capfd):
+    program = tmp_path / "train.py"
+    program.write_text(REMEMBERS)
+    plain = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, check=True
+    )
+    out = ["--out", str(tmp_path), "--name", "net", "--samples-per-step", "8"]
+    joulecast("measure", "--capture", *out, "--", sys.executable, str(program))
+    assert plain.stdout in capfd.readouterr().out
+    graph = json.loads((tmp_path / "net-n1-r1" / "network.json").read_text())
+    assert "linear" in {op["kind"] for op in graph["ops"]}
+    # The graph has no critic, which has six parameters.
+    info = json.loads((tmp_path / "net-n1-r1" / "run.json").read_text())
+    trained = 2 * 16 + 16 * 32 + 32 + 32 * 5 + 5
+    assert any(f"{trained} of the {trained + 6} trained" in remark for remark in info["remarks"])
+
+
+def test_a_network_inside_of_a_module_that_cannot_be_captured_is_captured(tmp_path):
+    """As in Lightning, whose module gets the batch and gives the loss."""
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import torch\n"
+        "class Training(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.network = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 4))\n"
+        "    def forward(self, batch):\n"
+        "        loss = self.network(batch).square().mean()\n"
+        "        return loss * 2 if loss.item() > 9 else loss\n"
+        "training = Training()\n"
+        "optimizer = torch.optim.SGD(training.parameters(), lr=0.1)\n"
+        "for step in range(5):\n"
+        "    training(torch.randn(4, 8)).backward()\n"
+        "    optimizer.step()\n"
+    )
+    out = ["--out", str(tmp_path), "--name", "net", "--samples-per-step", "4"]
+    joulecast("measure", "--capture", *out, "--", sys.executable, str(program))
+    graph = json.loads((tmp_path / "net-n1-r1" / "network.json").read_text())
+    assert [op["kind"] for op in graph["ops"]] == ["linear", "linear", "cross_entropy"]

@@ -844,8 +844,7 @@ def test_the_command_captures_a_function(tmp_path, monkeypatch) -> None:
     for given, said in (
         ("own_network:wrong", "must give (module, example inputs)"),
         ("own_network:failing", "own_network.py, line 11: KeyError: 'hidden'"),
-        ("own_network:by_value", "cannot follow its forward: as in training "),
-        ("own_network:by_value", "; and as in an export: "),
+        ("own_network:by_value", "cannot follow its forward: "),
         ("own_network:none", "has no function none"),
         ("no_such_network:build", "No module named"),
         ("own_network", "give it as MODULE:FUNCTION"),

@@ -27,7 +27,7 @@ from unittest.mock import patch
 import torch
 from torch import nn
 from torch.export import ExportedProgram, export
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.aten import OPERATORS, cross_entropy
@@ -39,9 +39,9 @@ from joulecast.graphs.capture_builder import (
     constants,
     is_constant,
 )
+from joulecast.graphs.module_copies import is_sharded, separate
 from joulecast.graphs.opgraph import OpGraph, Role, checked
 from joulecast.graphs.precision import CAPTURED_BYTES
-from joulecast.graphs.unsharded import is_sharded, unsharded
 from joulecast.graphs.views import View, units
 from joulecast.measure.workloads.gpt import GPTSize, build_gpt
 from joulecast.measure.workloads.networks import build_empty
@@ -99,6 +99,29 @@ def _nothing_left_out() -> Iterator[None]:
 
 
 @contextmanager
+def _apart_from_the_training() -> Iterator[None]:
+    """Keep an export from what the program of a training has set up: its random numbers, its hooks of all
+    modules, and code that it compiles."""
+    numbers = sys.modules.get("numpy.random")
+    drawn, numpys = random.getstate(), numbers and numbers.get_state()
+    modules: Any = torch.nn.modules.module
+    names = [name for name in vars(modules) if name.startswith("_global_forward")]
+    try:
+        with ExitStack() as patches:
+            patches.enter_context(torch.random.fork_rng(devices=[]))
+            patches.enter_context(torch.enable_grad())
+            for name in names:
+                patches.enter_context(patch.dict(getattr(modules, name), clear=True))
+            if hasattr(torch.compiler, "set_stance"):
+                patches.enter_context(torch.compiler.set_stance("force_eager"))
+            yield
+    finally:
+        random.setstate(drawn)
+        if numbers is not None:
+            numbers.set_state(numpys)
+
+
+@contextmanager
 def _without_autocast() -> Iterator[None]:
     """Keep the forward pass at the precision of its inputs, also if it enters ``torch.autocast`` itself.
 
@@ -150,24 +173,29 @@ def exported(
     Raises:
         JoulecastError: torch cannot export the module (for example, its forward pass depends on values).
     """
-    training, before = module.training, ""
-    module.train()
-    try:
-        with _nothing_left_out(), _without_autocast(), _with_plain_settings(module):
-            try:
-                with _as_in_training():
-                    return export(module, tuple(inputs), dict(named_inputs), strict=False)
-            except Exception as error:
-                # As in training, the code may look at values. An export has no values.
-                before = f"{_first_line(error)}; and as in an export"
-                return export(module, tuple(inputs), dict(named_inputs), strict=False)
-    except Exception as error:
-        raise JoulecastError(
-            f"{type(module).__name__}: torch.export cannot follow its forward: as in training {before}: "
-            f"{_first_line(error)}"
-        ) from error
-    finally:
-        module.train(training)
+    apart = separate(module)
+    apart.train()
+    before = ""
+    with _apart_from_the_training(), _nothing_left_out(), _without_autocast():
+        try:
+            with _as_in_training(), _with_plain_settings(apart):
+                return export(apart, tuple(inputs), dict(named_inputs), strict=False)
+        except Exception as error:
+            before = _first_line(error)
+        try:
+            # As in training, the code may look at values. An export has no values.
+            apart = separate(module)
+            apart.train()
+            with _with_plain_settings(apart):
+                return export(apart, tuple(inputs), dict(named_inputs), strict=False)
+        except Exception as error:
+            after = _first_line(error)
+            reasons = (
+                before if before == after else f"as in training {before}; as in an export {after}"
+            )
+            raise JoulecastError(
+                f"{type(module).__name__}: torch.export cannot follow its forward: {reasons}"
+            ) from error
 
 
 class NodeNamer:
@@ -243,7 +271,7 @@ def _place_tensors(
                 value.shape,
                 _itemsize(value),
                 "input",
-                batch=[0],
+                batch=[0] if value.dim() and value.shape[0] == TRACED_BATCH else (),
                 spatial=range(2, value.dim()) if value.dim() > 3 else (),
             )
     return views
@@ -417,11 +445,20 @@ class Capture:
         return checked(graph.with_batch(1))
 
 
-def _traced(value: Any) -> Any:
-    """The same input with several samples. A value that is no tensor stays unchanged."""
-    if isinstance(value, torch.Tensor) and value.dim():
-        return value.new_zeros((TRACED_BATCH, *value.shape[1:]))
-    return value
+def _traced(values: Any, samples: int | None = None) -> Any:
+    """The same inputs with the batch of a trace. A value that is no tensor stays unchanged.
+
+    Args:
+        samples: the batch that the inputs have. Tensors without it stay unchanged. ``None`` if every tensor
+            has a batch, of any size.
+    """
+
+    def traced(each: torch.Tensor) -> torch.Tensor:
+        if not each.dim() or samples not in (None, each.shape[0]):
+            return each
+        return each.new_zeros((TRACED_BATCH, *each.shape[1:]))
+
+    return tree_map_only(torch.Tensor, traced, values)
 
 
 def capture(
@@ -439,9 +476,14 @@ def capture(
     Raises:
         JoulecastError: torch cannot export the module.
     """
-    inputs = [_traced(value) for value in example_inputs]
-    named = {each: _traced(value) for each, value in named_inputs.items()}
-    captured = Capture(module, exported(module, inputs, named), name)
+    return _captured(module, _traced(list(example_inputs)), name, _traced(dict(named_inputs)))
+
+
+def _captured(
+    module: nn.Module, inputs: Sequence[Any], name: str, named_inputs: Mapping[str, Any]
+) -> OpGraph:
+    """The op graph of a module, of inputs with the batch of a trace."""
+    captured = Capture(module, exported(module, inputs, named_inputs), name)
     if captured.unknown:
         found = ", ".join(f"{target} ({count})" for target, count in captured.unknown.items())
         warnings.warn(
@@ -462,19 +504,26 @@ def capture_trained(
     """
     # Take the module inside the wrappers of torch.compile and DistributedDataParallel.
     module = getattr(module, "_orig_mod", module)
+    given: Any = (list(inputs), dict(named_inputs))
     if is_sharded(module):
-        module = unsharded(module)
-        inputs, named_inputs = tree_map_only(
-            torch.Tensor, lambda each: each.to("meta"), (inputs, dict(named_inputs))
-        )
+        module = separate(module)
+        given = tree_map_only(torch.Tensor, lambda each: each.to("meta"), given)
     module = getattr(module, "module", module)
     name = type(module).__name__
-    unlabelled = {key: each for key, each in named_inputs.items() if key not in _NAMES_OF_LABELS}
+    batches = Counter(
+        each.shape[0]
+        for each in tree_leaves(given)
+        if isinstance(each, torch.Tensor) and each.dim()
+    )
+    inputs, named = _traced(given, batches.most_common(1)[0][0] if batches else None)
+    unlabelled = {key: each for key, each in named.items() if key not in _NAMES_OF_LABELS}
     try:
-        return capture(module, inputs, name, unlabelled)
+        return _captured(module, inputs, name, unlabelled)
     except JoulecastError:
-        # The decoder of a sequence-to-sequence network takes its inputs from the labels.
-        return capture(module, inputs, name, named_inputs)
+        if unlabelled.keys() == named.keys():
+            raise
+    # The decoder of a sequence-to-sequence network takes its inputs from the labels.
+    return _captured(module, inputs, name, named)
 
 
 def capture_network(name: str, image_size: int, patch_size: int, classes: int) -> OpGraph:

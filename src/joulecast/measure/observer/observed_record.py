@@ -252,6 +252,13 @@ def _remarks(ranks: Sequence[Rank]) -> list[str]:
     remarks = [", ".join(said)]
     if facts.not_captured:
         remarks.append(f"the network was not captured: {facts.not_captured}")
+    captured, trained = facts.captured_parameters, facts.parameters
+    if captured and trained and captured < trained:
+        remarks.append(
+            f"the captured network has {captured:,} of the {trained:,} trained parameters: the training "
+            "calls several modules, or has several optimizers. `joulecast capture` takes a function that "
+            "builds all of them as one module"
+        )
     return remarks
 
 

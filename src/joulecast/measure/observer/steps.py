@@ -111,6 +111,7 @@ class Facts(BaseModel):
     exchange_by: str | None = None
     not_profiled: str | None = None
     not_captured: str | None = None
+    captured_parameters: _Number | None = None
 
     @property
     def parameters(self) -> int | None:

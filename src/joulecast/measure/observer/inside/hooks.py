@@ -97,6 +97,8 @@ class Watch:
         network = self._network
         return {
             **({"torch.nn.modules.module": network.watch} if network else {}),
+            # A compiled function of the program may call hooks, which need no compiling.
+            "torch._dynamo.trace_rules": lambda module: module.add(__package__),
             "torch.optim.optimizer": self._watch_optimizers,
             "torch.autograd": self._watch_backward,
             "torch.autograd.profiler": self._profiled.watch,

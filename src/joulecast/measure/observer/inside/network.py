@@ -6,7 +6,9 @@ export of the module.
 
 from __future__ import annotations
 
+from collections import UserDict
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,18 +18,30 @@ from .marks import Marks
 from .wrapping import named_as
 
 _MOST_CALLS = 64
-"""Calls that are remembered; those of the first step alone can be many."""
+"""Calls of a depth that are remembered; those of the first step alone can be many."""
+_DEEPEST = 3
+"""Calls inside of so many others are remembered. Lightning's module gets a batch, and calls the network."""
 
 
-def _without_samples(value: Any) -> Any:
-    """A tensor without samples in place of one with samples. Only its shape and type are needed."""
-    new_empty = getattr(value, "new_empty", None)
-    return value if new_empty is None or not value.shape else new_empty((0, *value.shape[1:]))
+def _without_memory(value: Any) -> Any:
+    """The same with one number in place of each tensor's numbers. Only shapes and types are needed."""
+    if hasattr(value, "new_empty"):
+        return value.new_empty(()).expand(value.shape)
+    if type(value) is dict or isinstance(value, UserDict):
+        return {name: _without_memory(each) for name, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_without_memory, value))
+    return value
+
+
+def _names(module: Any) -> int:
+    """Number of places in a module where a parameter stands."""
+    return len(list(module.named_parameters(remove_duplicate=False)))
 
 
 class Network:
-    """Notes the modules that are called before the first update, and captures the module that this update
-    trains.
+    """Notes the modules that are called before the first update, and captures the one of them that has most
+    of the parameters that this update trains.
 
     Args:
         capture: name of the function that makes the op graph, as ``package.module:function``. It takes a
@@ -39,7 +53,8 @@ class Network:
         self._marks = marks
         self._capture = capture
         self._depth = 0
-        self._called: list[tuple[ref[Any], tuple[Any, ...], dict[str, Any]]] = []
+        self._called: list[list[tuple[Any, ...]]] = [[] for _ in range(_DEEPEST)]
+        """By depth: modules, whether gradients were recorded, and the inputs."""
         self._unwatch: Callable[[], None] | None = None
 
     def watch(self, module: Any) -> None:
@@ -49,13 +64,17 @@ class Network:
 
         def noted_call(called: Any, *args: Any, **kwargs: Any) -> Any:
             # torch.fx keeps the call that it finds when it is imported, and traces with it.
-            if self._unwatch is None:
+            # A compiler would look at all that a call does here, and compile again when that ends.
+            if module.torch.compiler.is_compiling() or self._unwatch is None:
                 return own(called, *args, **kwargs)
-            if self._depth == 0:
-                shapes = tuple(map(_without_samples, args))
-                named = {name: _without_samples(value) for name, value in kwargs.items()}
-                self._called.append((ref(called), shapes, named))
-                del self._called[:-_MOST_CALLS]
+            if self._depth < _DEEPEST:
+                # Some kinds of tensors (nested ones) have no single shape.
+                with suppress(Exception):
+                    records = module.torch.is_grad_enabled()
+                    given, named = _without_memory(args), _without_memory(kwargs)
+                    notes = self._called[self._depth]
+                    notes.append((ref(called), records, given, named))
+                    del notes[:-_MOST_CALLS]
             self._depth += 1
             try:
                 return own(called, *args, **kwargs)
@@ -70,22 +89,47 @@ class Network:
         if self._unwatch is None:
             return
         self._unwatch()
-        self._unwatch, called, self._called = None, self._called, []
-        trained = {id(tensor) for tensor in tensors}
+        self._unwatch, called = None, [each for notes in self._called for each in notes]
+        self._called = []
+        trained = {id(tensor): tensor.numel() for tensor in tensors}
         try:
-            known = [(module(), args, kwargs) for module, args, kwargs in called]
+            known = [(own, *given) for module, *given in called if (own := module()) is not None]
             shares = [
-                # A compiled module has no truth value if it has no length.
-                0
-                if module is None
-                else sum(id(tensor) in trained for tensor in module.parameters())
-                for module, _, _ in known
+                sum(trained.get(id(tensor), 0) for tensor in module.parameters())
+                for module, *_ in known
             ]
             if not any(shares):
-                raise ValueError("no module that was called has the parameters that were updated")
-            module, args, kwargs = known[shares.index(max(shares))]
+                raise ValueError(
+                    "no module that was called has the parameters that were updated. Calls in a compiled "
+                    "function are not seen"
+                )
+            # A training may try its network before, such as a policy in its environment.
+            order = sorted(
+                range(len(known)), key=lambda place: (shares[place], known[place][1]), reverse=True
+            )
             package, _, function = self._capture.partition(":")
-            graph = getattr(import_module(package), function)(module, args, kwargs)
-            graph.write(Path(path))
+            make = getattr(import_module(package), function)
+            # One call of each module, the outermost first.
+            first = dict[int, int]()
+            for place in order:
+                first.setdefault(id(known[place][0]), place)
+            tried = [(*known[place], shares[place]) for place in first.values()]
+            self._write(make, tried, Path(path))
         except Exception as error:
             self._marks.note(not_captured=f"{type(error).__name__}: {error}"[:1000])
+
+    def _write(self, make: Callable[..., Any], tried: list[tuple[Any, ...]], path: Path) -> None:
+        """Write the op graph of the first call that has one. Raises the error of the first call of all."""
+        faults: list[Exception] = []
+        for module, _, args, kwargs, share in tried[:_DEEPEST]:
+            # A head without weights of its own (tied) has a second name for those of a layer.
+            if share < tried[0][-1] or _names(module) < _names(tried[0][0]):
+                break
+            try:
+                make(module, args, kwargs).write(path)
+            except Exception as error:
+                faults.append(error)
+            else:
+                self._marks.note(captured_parameters=share)
+                return
+        raise faults[0]

@@ -1,0 +1,70 @@
+"""What a training gives to its network: only tensors with the samples of the others have a batch."""
+
+import pytest
+import torch
+from torch import nn
+
+from joulecast.graphs.capture import capture_trained
+
+SAMPLES = 3
+
+
+class Adds(nn.Module):
+    """A layer of the first input of whatever it is given, with the second added."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+
+    def forward(self, given, places=None):
+        first, second = given.values() if isinstance(given, dict) else given
+        return self.layer(first + second[0] if isinstance(second, list) else first + second)
+
+
+WORDS = torch.zeros(SAMPLES, 5, 8)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"words": WORDS, "places": torch.zeros(5, 8)},
+        [WORDS, [torch.zeros(SAMPLES, 5, 8)]],
+        (WORDS, torch.zeros(())),
+    ],
+)
+def test_all_samples_of_nested_inputs_are_in_the_graph(given):
+    graph = capture_trained(Adds(), [given], {"places": None}).with_batch(2)
+    (layer,) = (op for op in graph.ops if op.kind == "linear")
+    assert graph.tensors[layer.writes[0].tensor].shape == (2, 5, 4)
+
+
+class Compiled(nn.Module):
+    """A network with a compiled layer, which counts how often it is compiled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.times = []
+        self.layer = torch.compile(nn.Linear(8, 4), backend=self._compiled)
+
+    def _compiled(self, graph, _):
+        self.times.append(1)
+        return graph.forward
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+def test_a_capture_compiles_nothing():
+    network = Compiled()
+    network(torch.zeros(SAMPLES, 8))
+    graph = capture_trained(network, [torch.zeros(SAMPLES, 8)], {})
+    assert [op.kind for op in graph.ops] == ["linear", "cross_entropy"]
+    assert len(network.times) == 1
+
+
+def test_a_list_of_hooks_is_no_dict_of_hooks():
+    """Hugging Face's models keep such a list when they train with gradient checkpointing."""
+    network = nn.Sequential(nn.Linear(8, 4))
+    network._own_hooks = [network.register_forward_hook(lambda *_: None)]
+    graph = capture_trained(network, [torch.zeros(SAMPLES, 8)], {})
+    assert [op.kind for op in graph.ops] == ["linear", "cross_entropy"]
