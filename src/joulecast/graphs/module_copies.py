@@ -71,8 +71,11 @@ class _Copies:
             inside = vars(value)["_modules"].get("_orig_mod")
             return self._module(value) if inside is None else self.of(inside)
         if isinstance(value, torch.Tensor):
-            is_large = value.numel() > _LARGE or isinstance(value, nn.Parameter)
-            return value if is_large else self._keep(value, value.detach().clone())
+            # FSDP has freed the memory of some of its tensors.
+            is_shared = (
+                value.numel() > _LARGE or isinstance(value, nn.Parameter) or self._is_sharded
+            )
+            return value if is_shared else self._keep(value, value.detach().clone())
         if isinstance(value, MethodType):
             own = self.of(value.__self__, package)
             return MethodType(self.of(value.__func__, package), own)
