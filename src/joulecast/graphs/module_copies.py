@@ -7,6 +7,7 @@ whole weights: an export of the module itself would gather them.
 """
 
 from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Sized
 from contextlib import suppress
 from copy import copy
 from functools import partial
@@ -22,6 +23,8 @@ _FLAT = "_flat_param"
 """Name under which FSDP registers the weights that it has put into one."""
 _LARGE = 2**24
 """Numbers of a tensor that is shared, and not copied. It might be a data set."""
+_MANY = 10_000
+"""Items of a collection that is shared, and not copied, for the same reason."""
 _Shapes = dict[tuple[int, str], torch.Size]
 """Whole shapes of weights, by the id of their module and their names there."""
 
@@ -71,11 +74,9 @@ class _Copies:
             inside = vars(value)["_modules"].get("_orig_mod")
             return self._module(value) if inside is None else self.of(inside)
         if isinstance(value, torch.Tensor):
-            # FSDP has freed the memory of some of its tensors.
-            is_shared = (
-                value.numel() > _LARGE or isinstance(value, nn.Parameter) or self._is_sharded
-            )
-            return value if is_shared else self._keep(value, value.detach().clone())
+            return self._keep(value, value.detach().clone()) if _can_be_copied(value) else value
+        if isinstance(value, Sized) and len(value) > _MANY:
+            return value
         if isinstance(value, MethodType):
             own = self.of(value.__self__, package)
             return MethodType(self.of(value.__func__, package), own)
@@ -134,6 +135,8 @@ class _Copies:
             # An export changes no buffers.
             self._keep(buffer, buffer)
         package = kind.__module__.partition(".")[0]
+        # The state of torch's own objects, such as FSDP's, is not the network's.
+        package = "" if package == "torch" else package
         for name, value in vars(module).items():
             if name.endswith("_hooks") and isinstance(value, dict):
                 vars(plain)[name] = OrderedDict(
@@ -173,6 +176,16 @@ class _Copies:
             self._keep(weight, nn.Parameter(empty, requires_grad=weight.requires_grad))
         whole: nn.Parameter = self._known[id(weight)]
         return whole
+
+
+def _can_be_copied(tensor: torch.Tensor) -> bool:
+    """Whether a tensor that is no weight may be copied. FSDP has freed the memory of some of its tensors."""
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.layout == torch.strided
+        and tensor.numel() <= _LARGE
+        and tensor.untyped_storage().nbytes() >= tensor.numel() * tensor.element_size()
+    )
 
 
 def _makes_weights(hook: Any) -> bool:
