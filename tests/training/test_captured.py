@@ -199,10 +199,14 @@ def test_a_compiled_network_that_needs_its_labels_is_captured(tmp_path):
 
 
 SHARDED = """
+from pathlib import Path
+
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.utils.checkpoint import checkpoint
+
+from joulecast.graphs.capture import capture_trained
 
 class Net(torch.nn.Module):
     def __init__(self):
@@ -215,40 +219,48 @@ class Net(torch.nn.Module):
             rows = checkpoint(layer, rows, use_reentrant=False)
         return self.out(rows)
 
+def first_generation(network, **how):
+    how["device_id"] = torch.device("cpu")
+    network.layers[0] = FullyShardedDataParallel(network.layers[0], **how)
+    return FullyShardedDataParallel(network, **how)
+
+def second_generation(network):
+    mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
+    for part in (*network.layers, network):
+        fully_shard(part, mesh=mesh)
+    return network
+
 dist.init_process_group("gloo")
-network = Net()
-SHARD
+network = first_generation(Net(), use_orig_params=True)
 optimizer = torch.optim.AdamW(network.parameters())
 for step in range(4):
     target = torch.zeros(8, dtype=torch.long)
     torch.nn.functional.cross_entropy(network(torch.randn(8, 16)), target).backward()
     optimizer.step()
     optimizer.zero_grad()
+for name, shard in (("flat", first_generation), ("second", second_generation)):
+    sharded = shard(Net())
+    sharded(torch.randn(8, 16)).sum().backward()
+    graph = capture_trained(sharded, [torch.randn(8, 16)], {})
+    graph.write(Path(f"{name}{dist.get_rank()}.json"))
+    assert sharded(torch.randn(8, 16)).isfinite().all()
 dist.destroy_process_group()
 """
-FSDP_2 = """
-mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
-for part in (*network.layers, network):
-    fully_shard(part, mesh=mesh)
-"""
-FSDP_1 = """
-cpu = {"device_id": torch.device("cpu")}
-network.layers[0] = FullyShardedDataParallel(network.layers[0], use_orig_params=True, **cpu)
-network = FullyShardedDataParallel(network, use_orig_params=True, **cpu)
-"""
 
 
-@pytest.mark.parametrize("shard", [FSDP_2, FSDP_1, FSDP_1.replace("use_orig_params=True, ", "")])
-def test_sharded_weights_are_captured_whole_and_recomputed_activations_are_noted(tmp_path, shard):
-    program = tmp_path / "train.py"
-    program.write_text(SHARDED.replace("SHARD\n", shard))
+def test_sharded_weights_are_captured_whole_and_recomputed_activations_are_noted(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SHARDED)
     ranks = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    out = ["--out", str(tmp_path), "--name", "net", "--samples-per-step", "16"]
-    joulecast("measure", "--capture", *out, "--", *ranks, str(program))
-    folder = tmp_path / "net-n1-r1"
-    graph = json.loads((folder / "network.json").read_text())
-    shapes = [each["shape"] for each in graph["tensors"] if each["role"] == "parameter"]
-    assert shapes == [[16, 16], [16], [16, 16], [16], [3, 16], [3]]
+    options = ["--capture", "--name", "net", "--samples-per-step", "16"]
+    joulecast("measure", *options, "--", *ranks, "train.py")
+    folder = tmp_path / "results/measured/net-n1-r1"
+    for file in (folder / "network.json", *(tmp_path / f"{n}1.json" for n in ("flat", "second"))):
+        tensors = json.loads(file.read_text())["tensors"]
+        shapes = [each["shape"] for each in tensors if each["role"] == "parameter"]
+        assert shapes == [[16, 16], [16], [16, 16], [16], [3, 16], [3]]
     info = json.loads((folder / "run.json").read_text())
     assert info["observed_step"]["recomputes"]
     # FSDP 1 rounds each part up.
