@@ -358,8 +358,8 @@ print(drawn + jump * os.path.exists("jumps"), "J")
     ("words", "said"),
     [
         ([sys.executable, "counter.py", "2e6"], "it restarted or is broken"),
-        (["cat", "board"], "it reads 0 W"),
-        ([sys.executable, "counter.py", "0"], None),
+        pytest.param(["cat", "board"], "it reads 0 W", marks=pytest.mark.long),
+        pytest.param([sys.executable, "counter.py", "0"], None, marks=pytest.mark.long),
     ],
 )
 def test_no_impossible_power_is_measured(tmp_path, words, said):
@@ -394,6 +394,7 @@ with open("fill", "wb", buffering=0) as file:
 """
 
 
+@pytest.mark.long
 def test_a_disk_that_is_full_at_the_end_costs_neither_the_measurement_nor_the_exit_code(tmp_path):
     in_namespace = ["unshare", "--map-root-user", "--mount"]
     if subprocess.run([*in_namespace, "true"], capture_output=True).returncode:

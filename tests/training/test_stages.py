@@ -164,6 +164,7 @@ def assert_same_step(network, stages, *inputs):
     return modules
 
 
+@pytest.mark.long
 def test_torch_trains_the_stages_as_the_module_by_every_schedule():
     torchrun(3, PROGRAM)
 

@@ -226,6 +226,7 @@ def test_a_meter_that_hangs_from_the_start_is_named_and_the_others_are_read(tmp_
     assert absent.meter == "pm_counters" and "does not answer" in absent.reason
 
 
+@pytest.mark.long
 def test_a_meter_that_hangs_later_is_named_at_the_end(tmp_path):
     pipe = pipe_of_a_node(tmp_path / "sys")
 
