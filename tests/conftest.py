@@ -230,7 +230,7 @@ def make_imported(
 @pytest.fixture
 def slow_meters_end(monkeypatch):
     """Ends the threads of all slow meters that a test has made."""
-    from joulecast.measure.power.command_meter import BackgroundMeter
+    from joulecast.measure.power.command_meter import BackgroundMeter, finish_all
 
     made, begin = [], BackgroundMeter.__init__
 
@@ -240,9 +240,7 @@ def slow_meters_end(monkeypatch):
 
     monkeypatch.setattr(BackgroundMeter, "__init__", begin_and_note)
     yield
-    for meter in made:
-        if hasattr(meter, "_thread"):
-            meter.finish()
+    finish_all([meter for meter in made if hasattr(meter, "_thread")])
 
 
 @pytest.fixture(scope="module")

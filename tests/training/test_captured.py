@@ -48,6 +48,16 @@ PARAMETERS = (
 )
 
 
+def captured(folder: Path, program: str, *launcher: str, samples: int = 4):
+    """The op graph and the record of a training that was measured with its network captured."""
+    (folder / "train.py").write_text(program)
+    options = ["--out", str(folder), "--name", "net", "--samples-per-step", str(samples)]
+    command = [sys.executable, *launcher, str(folder / "train.py")]
+    joulecast("measure", "--capture", *options, "--", *command)
+    files = (folder / "net-n1-r1" / name for name in ("network.json", "run.json"))
+    return tuple(json.loads(file.read_text()) for file in files)
+
+
 def joulecast(*words: str) -> str:
     result = CliRunner().invoke(app, [*words])
     assert result.exit_code == 0, result.output
@@ -176,8 +186,8 @@ def test_a_training_without_joulecast_is_measured_and_says_why_it_was_not_captur
 
 def test_a_compiled_network_that_needs_its_labels_is_captured(tmp_path):
     """A compiled module has no length; T5's decoder takes its inputs from the labels."""
-    program = tmp_path / "train.py"
-    program.write_text(
+    graph, _ = captured(
+        tmp_path,
         "import torch\n"
         "class Net(torch.nn.Module):\n"
         "    def __init__(self):\n"
@@ -190,11 +200,8 @@ def test_a_compiled_network_that_needs_its_labels_is_captured(tmp_path):
         "optimizer = torch.optim.SGD(network.parameters(), lr=0.1)\n"
         "for step in range(5):\n"
         "    network(labels=torch.randint(0, 50, (4, 6))).backward()\n"
-        "    optimizer.step()\n"
+        "    optimizer.step()\n",
     )
-    out = ["--out", str(tmp_path), "--name", "net", "--samples-per-step", "4"]
-    joulecast("measure", "--capture", *out, "--", sys.executable, str(program))
-    graph = json.loads((tmp_path / "net-n1-r1" / "network.json").read_text())
     assert [op["kind"] for op in graph["ops"]] == ["embedding", "linear", "cross_entropy"]
 
 
@@ -252,16 +259,12 @@ def test_sharded_weights_are_captured_whole_and_recomputed_activations_are_noted
     tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text(SHARDED)
-    ranks = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    options = ["--capture", "--name", "net", "--samples-per-step", "16"]
-    joulecast("measure", *options, "--", *ranks, "train.py")
-    folder = tmp_path / "results/measured/net-n1-r1"
-    for file in (folder / "network.json", *(tmp_path / f"{n}1.json" for n in ("flat", "second"))):
-        tensors = json.loads(file.read_text())["tensors"]
-        shapes = [each["shape"] for each in tensors if each["role"] == "parameter"]
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    own, info = captured(tmp_path, SHARDED, *torchrun, samples=16)
+    others = [json.loads((tmp_path / f"{name}1.json").read_text()) for name in ("flat", "second")]
+    for graph in (own, *others):
+        shapes = [each["shape"] for each in graph["tensors"] if each["role"] == "parameter"]
         assert shapes == [[16, 16], [16], [16, 16], [16], [3, 16], [3]]
-    info = json.loads((folder / "run.json").read_text())
     assert info["observed_step"]["recomputes"]
     # FSDP 1 rounds each part up.
     assert 595 <= info["parameters"] <= 600
@@ -316,26 +319,21 @@ print(said, network.last["hidden"].sum().item(), torch.rand(1).item(), random.ra
 
 
 def test_a_capture_changes_nothing_of_a_network_that_remembers_its_calls(tmp_path, capfd):
-    program = tmp_path / "train.py"
-    program.write_text(REMEMBERS)
     plain = subprocess.run(
-        [sys.executable, str(program)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", REMEMBERS], capture_output=True, text=True, check=True
     )
-    out = ["--out", str(tmp_path), "--name", "net", "--samples-per-step", "8"]
-    joulecast("measure", "--capture", *out, "--", sys.executable, str(program))
+    graph, info = captured(tmp_path, REMEMBERS, samples=8)
     assert plain.stdout in capfd.readouterr().out
-    graph = json.loads((tmp_path / "net-n1-r1" / "network.json").read_text())
     assert "linear" in {op["kind"] for op in graph["ops"]}
     # The graph has no critic, which has six parameters.
-    info = json.loads((tmp_path / "net-n1-r1" / "run.json").read_text())
     trained = 2 * 16 + 16 * 32 + 32 + 32 * 5 + 5
     assert any(f"{trained} of the {trained + 6} trained" in remark for remark in info["remarks"])
 
 
 def test_a_network_inside_of_a_module_that_cannot_be_captured_is_captured(tmp_path):
     """As in Lightning, whose module gets the batch and gives the loss."""
-    program = tmp_path / "train.py"
-    program.write_text(
+    graph, _ = captured(
+        tmp_path,
         "import torch\n"
         "class Training(torch.nn.Module):\n"
         "    def __init__(self):\n"
@@ -348,9 +346,6 @@ def test_a_network_inside_of_a_module_that_cannot_be_captured_is_captured(tmp_pa
         "optimizer = torch.optim.SGD(training.parameters(), lr=0.1)\n"
         "for step in range(5):\n"
         "    training(torch.randn(4, 8)).backward()\n"
-        "    optimizer.step()\n"
+        "    optimizer.step()\n",
     )
-    out = ["--out", str(tmp_path), "--name", "net", "--samples-per-step", "4"]
-    joulecast("measure", "--capture", *out, "--", sys.executable, str(program))
-    graph = json.loads((tmp_path / "net-n1-r1" / "network.json").read_text())
     assert [op["kind"] for op in graph["ops"]] == ["linear", "linear", "cross_entropy"]

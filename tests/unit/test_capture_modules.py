@@ -712,7 +712,7 @@ class Grid(nn.Module):
 
 
 class Patches(nn.Module):
-    """Attention between the same pixels of all patches, which stand beside the samples, as in MobileViT."""
+    """Attention between the same pixels of all patches: samples and pixels are one axis, as in MobileViT."""
 
     def __init__(self):
         super().__init__()

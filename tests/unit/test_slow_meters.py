@@ -10,7 +10,7 @@ import pytest
 from sampling import column, sampled
 
 from joulecast.measure.power import command_meter, sampler
-from joulecast.measure.power.command_meter import BackgroundMeter, output_of
+from joulecast.measure.power.command_meter import BackgroundMeter, finish_all, output_of
 from joulecast.measure.power.meters import (
     MeteredNodes,
     MeterUnavailable,
@@ -60,7 +60,7 @@ def test_a_slow_meter_gives_each_answer_once_with_its_time():
             meter.read()
     until(lambda: len(asked) > 5)
     assert meter.read().at_s > first.at_s
-    meter.finish()
+    finish_all([meter])
     last = len(asked)
     time.sleep(0.1)
     assert len(asked) == last
@@ -97,6 +97,28 @@ def test_a_meter_that_hangs_holds_up_neither_sampler_nor_the_others(monkeypatch)
     assert len(column(samples, "fast", "watts")) >= 15
     assert [m.failed_reads for m in samples.facts.meters] == [0, 0], "it is slow, and not at fault"
     assert samples.facts.meters[0].covers == "node"
+
+
+def test_several_meters_that_hang_hold_up_the_end_together(monkeypatch):
+    monkeypatch.setattr(command_meter, "_FINISH_S", 1.0)
+    over, asked = threading.Event(), []
+
+    def hang():
+        asked.append(1)
+        if len(asked) > 4:
+            over.wait(30)
+        return Reading(100.0, None)
+
+    meters = [slow(hang) for _ in range(4)]
+    for meter in meters:
+        meter.read()
+    until(lambda: len(asked) == 8)
+    began_s = time.monotonic()
+    assert finish_all(meters)
+    waited_s = time.monotonic() - began_s
+    over.set()
+    # One after the other they would take four times as long.
+    assert 0.9 < waited_s < 3.5
 
 
 def test_answers_that_failed_are_counted_and_faults_end_it(monkeypatch):

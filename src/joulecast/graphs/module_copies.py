@@ -16,9 +16,12 @@ from typing import Any, cast
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.distributed import fsdp
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 
+_FSDP_2: Any = getattr(fsdp, "FSDPModule", ())
+"""Class of FSDP 2's modules. Torch 2.5 has it elsewhere, and its modules are not captured there."""
 _FLAT = "_flat_param"
 """Name under which FSDP registers the weights that it has put into one."""
 _LARGE = 2**24
@@ -129,7 +132,7 @@ class _Copies:
         return copied
 
     def _module(self, module: nn.Module) -> nn.Module:
-        kind = next(each for each in type(module).__mro__ if not issubclass(each, FSDPModule))
+        kind = next(each for each in type(module).__mro__ if not issubclass(each, _FSDP_2))
         plain = cast(nn.Module, self._keep(module, object.__new__(kind)))
         for buffer in module._buffers.values():
             # An export changes no buffers.

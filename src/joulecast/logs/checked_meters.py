@@ -78,7 +78,7 @@ def checked_meters(
     readings."""
     for meter in meters:
         _check_watts(meter, accelerators_per_node, run_s, findings)
-    # Parts of a node differ: a supply in reserve, memory beside processors.
+    # Parts of a node may differ: memory draws less than processors, a supply in reserve draws little.
     _compare([meter for meter in meters if meter.is_of_node and meter.device is None], findings)
     found = [checked(meter, run_s, findings) for meter in meters]
     _mark_shared(meters, [meter.info for meter in found], findings)

@@ -34,7 +34,7 @@ Ask = Callable[[], Reading]
 """Asks a slow meter once, with a bound on how long that takes; raises ``ReadFailed``."""
 
 _FINISH_S = 6.0
-"""Seconds that the end of a run waits for the last answer of a slow meter."""
+"""Seconds that the end of a run waits for the last answers of all slow meters together."""
 _MOST_KEPT = 1000
 _MOST_BYTES = 100_000
 _SHOWN = 120
@@ -126,11 +126,26 @@ class BackgroundMeter:
             raise answer
         return answer
 
-    def finish(self) -> None:
-        """Ask for one last answer, and wait for it a while. The thread then stops."""
+    def request_last_reading(self) -> None:
+        """Ask for one last answer. The thread then stops."""
         self._wake.set()
+
+    def wait(self, until_s: float) -> None:
+        """Wait for the last answer, at most until the monotonic clock shows ``until_s``."""
         if self._thread is not None:
-            self._thread.join(_FINISH_S)
+            self._thread.join(max(0.0, until_s - time.monotonic()))
+
+
+def finish_all(meters: Sequence[Meter]) -> bool:
+    """Get the last answers of all slow meters, as far as they come in time. Returns whether there are slow
+    meters."""
+    slow = [meter for meter in meters if isinstance(meter, BackgroundMeter)]
+    for meter in slow:
+        meter.request_last_reading()
+    until_s = time.monotonic() + _FINISH_S
+    for meter in slow:
+        meter.wait(until_s)
+    return bool(slow)
 
 
 def _shown(text: str) -> str:

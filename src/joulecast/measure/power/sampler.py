@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from pydantic import TypeAdapter
 
 from joulecast.errors import JoulecastError
-from joulecast.measure.power.command_meter import BackgroundMeter
+from joulecast.measure.power.command_meter import finish_all
 from joulecast.measure.power.host_activity import CpuWork, HostActivity, Row
 from joulecast.measure.power.meter_registry import METERS
 from joulecast.measure.power.meters import (
@@ -220,10 +220,8 @@ def sample(
             hand_over()
     read_everything(at_once=True)
     # The fast ones are read by then, so that none of them waits for a controller that takes its time.
-    for meter in meters:
-        if isinstance(meter, BackgroundMeter):
-            meter.finish()
-            readings.read()
+    if finish_all(meters):
+        readings.read()
     facts.programs, facts.ended = list(work.busiest()), True
     hand_over()
 
