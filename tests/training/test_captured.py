@@ -143,9 +143,9 @@ def test_its_record_calibrates_a_plan_if_it_ran_on_gpus(folder, monkeypatch):
     assert again["step_s"] == pytest.approx(1.3 * plain["step_s"], rel=0.01)
     assert again["basis"] == "calibrated"
     asked = ["--network", "tagger", "--platform", "h100-sxm", "--samples", "1e4", "--devices"]
-    plan = json.loads(joulecast("plan", *asked, "2:64", "--calibrate", record, "--json"))
+    plan = json.loads(joulecast("plan", *asked, "2:8", "--calibrate", record, "--json"))
     rows = plan["candidates"]
-    assert {row["gpus"] for row in rows} == {2, 4, 8, 16, 32, 64}
+    assert {row["gpus"] for row in rows} == {2, 4, 8}
     assert all(row["is_calibrated"] and row["time_low_s"] < row["time_high_s"] for row in rows)
     assert record in plan["rests_on"]
     assert {row["precision"] for row in rows} == {"amp"}

@@ -779,7 +779,7 @@ class Recurrent(nn.Module):
         return self.head(done), last[-1]
 
 
-@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize("both", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 def test_recurrent_layers_have_their_products_a_step_after_the_other(kind, both, tmp_path) -> None:
     from torch.utils.flop_counter import FlopCounterMode

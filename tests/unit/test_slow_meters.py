@@ -237,6 +237,7 @@ def pipe_of_a_node(folder: Path) -> Path:
     return counters / "energy"
 
 
+@pytest.mark.long
 def test_a_meter_that_hangs_from_the_start_is_named_and_the_others_are_read(tmp_path):
     pipe_of_a_node(tmp_path / "sys")
     nodes = MeteredNodes("host", idle_w=10.0, full_w=30.0, sysfs_root=str(tmp_path / "sys"))
