@@ -40,7 +40,7 @@ def test_a_pipeline_takes_as_long_as_the_schedule_of_the_simulator(times, schedu
     forward, backward = zip(*times, strict=True)
     stages = range(len(times))
     strategy = parse_strategy(f"pp={len(times)},micro={micro_batches},schedule={schedule}")
-    waiting = [list(device_order(strategy, stage)) for stage in stages]
+    waiting = [list(device_order(strategy, stage).turns) for stage in stages]
     free, done = [0] * len(times), {}
     while any(waiting):
         for stage in stages:
@@ -64,7 +64,7 @@ def test_a_stage_does_everything_once_and_holds_no_more_than_it_may(
 ):
     strategy = parse_strategy(f"pp={pipeline},micro={micro_batches},schedule={schedule}")
     for stage in range(pipeline):
-        order = device_order(strategy, stage)
+        order = device_order(strategy, stage).turns
         assert len(order) == len(set(order)) == 2 * micro_batches
         in_flight = list(accumulate(1 if turn.phase == "forward" else -1 for turn in order))
         most = micro_batches if schedule == "gpipe" else min(pipeline - stage, micro_batches)
@@ -74,7 +74,7 @@ def test_a_stage_does_everything_once_and_holds_no_more_than_it_may(
 
 
 def test_gpipe_goes_back_in_reverse():
-    order = device_order(parse_strategy("pp=2,micro=3,schedule=gpipe"), 0)
+    order = device_order(parse_strategy("pp=2,micro=3,schedule=gpipe"), 0).turns
     assert [turn.micro_batch for turn in order] == [0, 1, 2, 2, 1, 0]
 
 
@@ -82,7 +82,9 @@ def test_1f1b_by_hand():
     # Stage 0: f0 f1 . b0 f2 b1 . b2; stage 1: . f0 b0 f1 b1 f2 b2, all of one second.
     strategy = parse_strategy("pp=2,micro=3")
     words = [
-        " ".join(f"{turn.phase[0]}{turn.micro_batch}" for turn in device_order(strategy, stage))
+        " ".join(
+            f"{turn.phase[0]}{turn.micro_batch}" for turn in device_order(strategy, stage).turns
+        )
         for stage in (0, 1)
     ]
     assert words == ["f0 f1 b0 f2 b1 b2", "f0 b0 f1 b1 f2 b2"]

@@ -187,7 +187,7 @@ class OpGraph:
         """The weights that are trained."""
         return tuple(t for t in self.tensors.values() if t.role == "parameter")
 
-    @property
+    @cached_property
     def weights(self) -> tuple[Tensor, ...]:
         """All weights, also those that are frozen, as under LoRA."""
         return tuple(t for t in self.tensors.values() if t.is_weight)

@@ -9,7 +9,8 @@ micro-batches there are.
 """
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -74,20 +75,47 @@ class _Class:
         self.compiler, self.number, self.transfers = compiler, number, compiler.transfers
         mesh = compiler.device_mesh
         self.device, self.pace = mesh.stage_of(number), mesh.pace_of(number)
-        turns = list(compiler.turns(number))
-        self.first, self.last = turns[0][1], turns[-1][1]
-        self.ends_in_backward = turns[-1][0].phase == "backward"
+        works, order = compiler.works(number), compiler.order_of(number)
+        self.first, self.last = works[order.works[0]], works[order.works[-1]]
+        self.ends_in_backward = order.works[-1].phase == "backward"
         self.turns_s = self.sums_s = 0.0
         updating_s = self.computing_s = compiler.update_seconds(number)
         gathers = compiler.gathered_after_update(number)
         self.update_s = updating_s + sum(map(self._message_s, gathers))
-        works = {id(work): work for _, work in turns}
-        for key, count in Counter(id(work) for _, work in turns).items():
-            work = works[key]
+        flowing_s: dict[str, float] = defaultdict(float)
+        for name, count in order.counts.items():
+            work = works[name]
             self.turns_s += count * self.turn(work).computed_s
             sent = [each for segment in work.segments for each in segment.buckets]
             self.sums_s += count * sum(self._sum_s(b) for _, b in [*sent, *work.afterwards])
             self.computing_s += count * self.pace * sum(s.seconds for s in work.segments)
+            for stream, seconds in self._flowing(work, [*sent, *work.afterwards]):
+                flowing_s[stream] += count * seconds
+        self.flowing_s = max(flowing_s.values(), default=0.0)
+
+    def slowed(self, least_s: float) -> float:
+        """The least time, with the slowdown by overlap.
+
+        If ``z`` seconds of computing hide ``z`` seconds of exchange, both take ``1 + gamma`` times as long.
+        So a step takes at least ``least_s + gamma z``, and at least ``computing + exchange - (1 - gamma) z``.
+        Up to a gamma of 1, the larger of both is least where they are equal.
+        """
+        gamma = min(self.compiler.slowdown.compute, 1.0)
+        return least_s + gamma * max(0.0, self.computing_s + self.flowing_s - least_s)
+
+    def _flowing(
+        self, work: TurnWork, buckets: list[tuple[int, Bucket]]
+    ) -> Iterator[tuple[str, float]]:
+        """Streams of exchange that slows computing, and seconds that bytes flow, without latencies."""
+        flow = self.transfers.flow
+        for message in work.phase.messages:
+            if message.weights:
+                carried = flow(message.kind, message.axis, self.number)
+                yield "weights", carried.seconds_alone(message.bytes, latency=False)
+        for _, bucket in buckets:
+            for kind, axis, size in bucket.sums(self.compiler.device_mesh.mesh):
+                carried = flow(kind, axis, self.number)
+                yield bucket.stream, carried.seconds_alone(size, latency=False)
 
     def turn(self, work: TurnWork, begin_s: float = 0.0) -> _Turn:
         """The least time of a turn.
@@ -165,6 +193,6 @@ def least_time(compiler: Compiler) -> Least:
         if each.device and each.ends_in_backward:
             back_s = sum(tails[place] for place in range(each.device))
             behind_s = max(behind_s, last.sent_s - last.computed_s + back_s)
-        ends.append(max(computed_s + behind_s, each.sums_s + each.update_s))
+        ends.append(each.slowed(max(computed_s + behind_s, each.sums_s + each.update_s)))
     computing = sum(c.computing_s * n for c, n in zip(classes, mesh.size.tolist(), strict=True))
     return Least(max(ends), computing / int(mesh.size.sum()))

@@ -12,7 +12,7 @@ communicator. The weights of the next block are gathered before the gradients of
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from joulecast.graphs.costs import Cost, Direction, has_gradient
@@ -20,7 +20,7 @@ from joulecast.graphs.opgraph import KINDS, Op, OpGraph
 from joulecast.graphs.precision import TrainingSetup
 from joulecast.simulate.cost_cache import CachedCosts
 from joulecast.simulate.device_mesh import DeviceMesh, uneven
-from joulecast.simulate.event_loop import Activity, ActivityGraph
+from joulecast.simulate.event_loop import Activity, ActivityGraph, Slowdown
 from joulecast.simulate.phases import (
     Bucket,
     Key,
@@ -34,7 +34,7 @@ from joulecast.simulate.phases import (
 from joulecast.simulate.placement import Split, remainder
 from joulecast.simulate.program import StageProgram
 from joulecast.simulate.proteus import BUCKET_BYTES, FIRST_BUCKET_BYTES
-from joulecast.simulate.schedules import Turn, device_order
+from joulecast.simulate.schedules import DeviceOrder, Turn, Work, device_order
 from joulecast.simulate.strategy import DDP_BUCKET, DDP_FIRST_BUCKET, Strategy
 from joulecast.simulate.transfers import Transfers
 
@@ -102,6 +102,12 @@ class Compiler:
     """Number of ops by the source of their cost."""
     _plans: dict[tuple[int, tuple[bool, ...]], StagePlan] = field(default_factory=dict)
 
+    @property
+    def slowdown(self) -> Slowdown:
+        """How much computing and the exchange of gradients slow each other down."""
+        gamma = self.transfers.cluster.overlap_slowdown or 0.0
+        return Slowdown(gamma, gamma, whole_activity=not self.fuse)
+
     def compile(self) -> ActivityGraph:
         """The activities of every class."""
         activities, shared = ActivityGraph(), dict[object, int]()
@@ -145,31 +151,31 @@ class Compiler:
                 parts[dim] *= size / mine / count
         return self.costs.cost(self.graph, split.op, parts, direction)
 
-    def turns(self, number: int) -> Iterator[tuple[Turn, TurnWork]]:
-        """The turns of a class of devices in a step, in their order, each with its work."""
-        plans = self.plans_of(number)
-        order = device_order(self.strategy, self.device_mesh.stage_of(number))
-        # Gradients of all micro-batches are complete with the last one of each chunk.
-        last = {(turn.phase, turn.chunk): turn for turn in order}
-        first = {(turn.phase, turn.chunk): turn for turn in reversed(order)}
-        for turn in order:
-            edge = first if turn.phase == "forward" else last
-            at_edge = turn is edge[turn.phase, turn.chunk]
-            plan = plans[turn.chunk]
-            key = turn.phase, at_edge
-            if key not in plan.works:
-                plan.works[key] = self._work_of(plan, turn, at_edge)
-            yield turn, plan.works[key]
+    def order_of(self, number: int) -> DeviceOrder:
+        """The order of the work of a class of devices in a step."""
+        return device_order(self.strategy, self.device_mesh.stage_of(number))
 
-    def _work_of(self, plan: StagePlan, turn: Turn, at_edge: bool) -> TurnWork:
-        """The work of a turn. The first forward and the last backward of a chunk are at the edge.
+    def works(self, number: int) -> dict[Work, TurnWork]:
+        """Everything that a class of devices does in a step. It does most of it many times."""
+        plans, order = self.plans_of(number), self.order_of(number)
+        return {work: self._work_of(plans[work.chunk], work) for work in order.counts}
 
-        With a zero-bubble schedule, the gradients of weights are work of their own (``weights``).
+    def _work_of(self, plan: StagePlan, work: Work) -> TurnWork:
+        key = work.phase, work.at_edge
+        if key not in plan.works:
+            plan.works[key] = self._new_work(plan, *key)
+        return plan.works[key]
+
+    def _new_work(self, plan: StagePlan, name: str, at_edge: bool) -> TurnWork:
+        """The work of a turn.
+
+        Gradients of all micro-batches are complete with the last one of each chunk. With a zero-bubble
+        schedule, the gradients of weights are work of their own (``weights``).
         """
-        program, later = plan.program, turn.phase == "weights"
+        program, later = plan.program, name == "weights"
         halves = self.strategy.schedule == "zb-h1"
         buckets: list[tuple[int, Bucket]] = []
-        if turn.phase == "forward":
+        if name == "forward":
             phase = program.first_forward if at_edge else program.forward
         else:
             phase = program.backward
@@ -236,7 +242,9 @@ class _Device:
 
     def add_step(self) -> None:
         compiler = self.compiler
-        for turn, work in compiler.turns(self.number):
+        works, order = compiler.works(self.number), compiler.order_of(self.number)
+        for turn, name in zip(order.turns, order.works, strict=True):
+            work = works[name]
             self._run(turn, work)
             for place, bucket in work.afterwards:
                 self._send_bucket(bucket, (work.stage, place, turn.micro_batch))
@@ -324,11 +332,11 @@ class _Device:
             bucket: the gradients.
             key: stage of the bucket, its place in the stage, and the micro-batch.
         """
-        after, stream = self.last_compute, "weights" if bucket.zero >= 2 else "gradient"
+        after = self.last_compute
         for kind, axis, size in bucket.sums(self.compiler.device_mesh.mesh):
             message = Message(kind, axis, size, f"gradients {key[1]}", -1)
             shared = ("gradients", *key, axis)
-            after = [self._collective(shared, message, after, stream, gradient=True)]
+            after = [self._collective(shared, message, after, bucket.stream, gradient=True)]
         self.gradient_messages += after
 
     def _run(self, turn: Turn, work: TurnWork) -> None:

@@ -275,18 +275,14 @@ def _activations(
     the peak of the forward pass."""
     if inference:
         return max((chunk.forward, chunk.op_at(chunk.forward_at)) for chunk in chunks)
-    # If a backward pass is split in two, its saved tensors are needed until the second half.
-    done = "weights" if strategy.schedule == "zb-h1" else "backward"
-    peak, where, saved = 0.0, "", 0.0
-    for phase, _, number in device_order(strategy, programs[0].stage):
+    peak, where = 0.0, ""
+    for (phase, number, _), held in device_order(strategy, programs[0].stage).in_flight:
         chunk, now, at = chunks[number], 0.0, -1
+        saved = sum(count * each.saved for count, each in zip(held, chunks, strict=True))
         if phase == "forward":
             now, at = saved + chunk.forward, chunk.forward_at
-            saved += chunk.saved
         elif phase == "backward":
             now, at = saved - chunk.saved + chunk.backward, chunk.backward_at
-        if phase == done:
-            saved -= chunk.saved
         if now > peak:
             peak, where = now, chunk.op_at(at)
     return peak, where

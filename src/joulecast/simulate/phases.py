@@ -141,6 +141,11 @@ class Bucket:
     unit: str = ""
     """The block of the gradients, if the gradients of each block are sent alone."""
 
+    @property
+    def stream(self) -> str:
+        """The stream of its collectives. Gathers of weights share it from ZeRO-2 on."""
+        return "weights" if self.zero >= 2 else "gradient"
+
     def sums(self, mesh: Mapping[str, int]) -> Iterator[tuple[Kind, str, float]]:
         """The collectives that sum the gradients: kind, axis and bytes of each."""
         size = self.bytes

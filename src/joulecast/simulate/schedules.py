@@ -6,7 +6,8 @@ GPipe: Huang et al. 2019. 1F1B: Narayanan et al. 2019 (PipeDream), here with a f
 Interleaved 1F1B: Narayanan et al. 2021 (Megatron-LM), section 2.2. ZB-H1: Qi et al. 2023, section 2.
 """
 
-from functools import lru_cache
+from collections import Counter
+from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple
 
 from joulecast.simulate.strategy import Strategy
@@ -24,7 +25,44 @@ class Turn(NamedTuple):
     """Number of the device's part of the network, if it holds several parts."""
 
 
-def device_order(strategy: Strategy, device: int) -> tuple[Turn, ...]:
+class Work(NamedTuple):
+    """The work of a turn. Most turns of a step have the same few works."""
+
+    phase: Phase
+    chunk: int
+    at_edge: bool
+    """Whether it is the first forward of a chunk, or the last backward or gradients of weights."""
+
+
+class DeviceOrder:
+    """Order of the work of a pipeline's device in a step."""
+
+    def __init__(self, turns: list[Turn]) -> None:
+        self.turns = turns
+        last = {turn[::2]: turn for turn in turns}
+        first = {turn[::2]: turn for turn in reversed(turns)}
+        edges = {(first if phase == "forward" else last)[phase, chunk] for phase, chunk in first}
+        self.works = [Work(turn.phase, turn.chunk, turn in edges) for turn in turns]
+        self.counts = Counter(self.works)
+        """Number of turns with each work."""
+
+    @cached_property
+    def in_flight(self) -> dict[tuple[Work, tuple[int, ...]], None]:
+        """Works, each with the micro-batches of each chunk whose saved tensors the device holds before it."""
+        held = [0] * (1 + max(work.chunk for work in self.works))
+        # If a backward pass is split in two, its saved tensors are needed until the second half.
+        halves = any(work.phase == "weights" for work in self.works)
+        found: dict[tuple[Work, tuple[int, ...]], None] = {}
+        for work in self.works:
+            found[work, tuple(held)] = None
+            if work.phase == "forward":
+                held[work.chunk] += 1
+            elif work.phase == "weights" or not halves:
+                held[work.chunk] -= 1
+        return found
+
+
+def device_order(strategy: Strategy, device: int) -> DeviceOrder:
     """Order of the work of a pipeline's device in a step."""
     schedule, most = strategy.schedule, strategy.pipeline - device
     if not isinstance(schedule, str):
@@ -38,14 +76,14 @@ def device_order(strategy: Strategy, device: int) -> tuple[Turn, ...]:
 @lru_cache(maxsize=1024)
 def _order(
     kind: str, pipeline: int, device: int, micro_batches: int, chunks: int, most_in_flight: int
-) -> tuple[Turn, ...]:
+) -> DeviceOrder:
     if kind == "interleaved":
-        return tuple(_interleaved(pipeline, device, micro_batches, chunks))
+        return DeviceOrder(_interleaved(pipeline, device, micro_batches, chunks))
     if kind == "zb-h1":
-        return tuple(_zero_bubble(pipeline, device, micro_batches))
+        return DeviceOrder(_zero_bubble(pipeline, device, micro_batches))
     if kind == "gpipe":
-        return tuple(_gpipe(micro_batches))
-    return tuple(_1f1b(micro_batches, most_in_flight))
+        return DeviceOrder(_gpipe(micro_batches))
+    return DeviceOrder(_1f1b(micro_batches, most_in_flight))
 
 
 def _gpipe(micro_batches: int) -> list[Turn]:

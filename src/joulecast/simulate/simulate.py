@@ -9,9 +9,11 @@ import gc
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
+
+import numpy as np
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.clocks import CLOCK_WIDTH
@@ -36,7 +38,7 @@ from joulecast.simulate.correction import (
 )
 from joulecast.simulate.cost_cache import CachedCosts
 from joulecast.simulate.device_mesh import DeviceMesh, build_device_mesh
-from joulecast.simulate.event_loop import ActivityGraph, Slowdown, execute
+from joulecast.simulate.event_loop import ActivityGraph, execute
 from joulecast.simulate.inferred_splits import experts_in, experts_of_token, sequence_length
 from joulecast.simulate.memory import Memory, memory_of, memory_verdict, share_of_memory
 from joulecast.simulate.phases import reduction
@@ -65,6 +67,8 @@ class Assumptions:
     """Precision, optimizer, and whether a step is only a forward pass."""
     single_queue: bool = False
     """Whether compute waits for every message that it has sent (an ablation)."""
+    every_micro_batch: bool = False
+    """Whether all micro-batches are simulated, also where a step has many (:func:`run_prepared`)."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,7 @@ class Simulation:
     """Number of ops by the source of their cost (measured, interpolated, roofline, ...)."""
     device_mesh: DeviceMesh
     activities: ActivityGraph
+    """Of the micro-batches that were simulated."""
     training: TrainingSetup
     optimizer_s: float
     """Seconds of the optimizer (mean over devices). They are part of computing."""
@@ -385,23 +390,38 @@ def run_prepared(
     ready: Prepared, assumed: Assumptions, compiler: Compiler | None = None
 ) -> Simulation:
     """Simulate a strategy that :func:`prepare` has prepared. If a compiler from :func:`compiler_of` is given,
-    it is used."""
+    it is used.
+
+    Between the first and the last micro-batches, which fill and empty the pipeline, all take the same time.
+    So if a step has more than five times as many as stages, steps with two and with three times as many are
+    simulated, and each further micro-batch adds what the last ones added.
+    """
     compiler = compiler or compiler_of(ready, assumed)
-    device_mesh, capacity = compiler.device_mesh, compiler.transfers.capacity
-    proteus = assumed.mode == "proteus"
-    gamma = ready.platform.require_cluster().overlap_slowdown or 0.0
-    with no_cycles():
-        activities = compiler.compile()
-        links = SharedLinks(capacity, assumed.sharing and not proteus)
-        execute(activities, links, Slowdown(gamma, gamma, whole_activity=proteus))
-        by_class = breakdowns(activities, device_mesh.classes.count)
+    sharing = assumed.sharing and assumed.mode != "proteus"
+    strategy, device_mesh = ready.strategy, compiler.device_mesh
+    few = [2 * strategy.pipeline, 3 * strategy.pipeline]
+    if assumed.every_micro_batch or strategy.micro_batches <= sum(few):
+        few = [strategy.micro_batches]
+    found = []
+    for count in few:
+        shorter = strategy.model_copy(update={"micro_batches": count})
+        with no_cycles():
+            activities = replace(compiler, strategy=shorter).compile()
+            execute(
+                activities, SharedLinks(compiler.transfers.capacity, sharing), compiler.slowdown
+            )
+            by_class = breakdowns(activities, device_mesh.classes.count)
+        mean = mean_breakdown(by_class, device_mesh.classes.size)
+        found.append(np.array([activities.duration_s, *astuple(mean)]))
+    more = (strategy.micro_batches - few[-1]) / strategy.pipeline
+    step_s, *parts = (found[-1] + more * (found[-1] - found[0])).tolist()
     return Simulation(
         graph=ready.network,
-        strategy=ready.strategy,
+        strategy=strategy,
         platform=ready.platform,
-        batch=ready.graph.batch * ready.strategy.micro_batches,
-        step_s=activities.duration_s,
-        breakdown=mean_breakdown(by_class, device_mesh.classes.size),
+        batch=ready.graph.batch * strategy.micro_batches,
+        step_s=step_s,
+        breakdown=Breakdown(*parts),
         memory=ready.memory,
         cost_sources=compiler.sources,
         device_mesh=device_mesh,
@@ -409,5 +429,5 @@ def run_prepared(
         training=ready.training,
         optimizer_s=_optimizer_s(activities, device_mesh),
         host=ready.host,
-        capacity=capacity,
+        capacity=compiler.transfers.capacity,
     )

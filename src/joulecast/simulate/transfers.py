@@ -59,10 +59,11 @@ class Flow:
             share, latency = min(self.ways, key=lambda way: way[1] + size * way[0] / rate)
         return Activity(label, self.members, size * share, self.usage, latency, gradient)
 
-    def seconds_alone(self, size: float) -> float:
-        """Seconds of a transfer of ``size`` bytes that shares its ports with no other transfer."""
+    def seconds_alone(self, size: float, latency: bool = True) -> float:
+        """Seconds of a transfer of ``size`` bytes that shares its ports with no other transfer, with or
+        without its latency."""
         activity = self.activity("", size, False)
-        return activity.latency + activity.work / self.bytes_per_s
+        return latency * activity.latency + activity.work / self.bytes_per_s
 
 
 class Transfers:
