@@ -253,6 +253,31 @@ def test_no_step_takes_less_than_its_least_time(
         assert least.computing_s <= simulated.breakdown.computing_s * (1 + 1e-9)
 
 
+@settings(max_examples=15)
+@given(
+    network=st.sampled_from(["gpt2", "vgg16"]),
+    text=st.sampled_from(["pp=4", "pp=2,dp=2,zero=2", "pp=2,tp=2", "dp=4,zero=3"]),
+    schedule=st.sampled_from(["1f1b", "zb-h1", "interleaved", "gpipe"]),
+    micro=st.sampled_from([44, 60]),
+    gamma=st.sampled_from([0.0, 0.6]),
+)
+def test_very_many_micro_batches_take_the_time_of_all_of_them(
+    network: str, text: str, schedule: str, micro: int, gamma: float
+) -> None:
+    if "pp" not in text:
+        schedule = "1f1b"
+    strategy = parse_strategy(f"{text},micro={micro},schedule={schedule}")
+    graph, platform = load(network), cluster_of(4, inside=2e11, nic=2e10, gamma=gamma)
+    some, every = (
+        simulate(graph, platform, strategy, micro, assumptions=Assumptions(every_micro_batch=every))
+        for every in (False, True)
+    )
+    assert some.step_s == pytest.approx(every.step_s, rel=5e-3)
+    for name in PARTS:
+        ours, theirs = getattr(some.breakdown, name), getattr(every.breakdown, name)
+        assert ours == pytest.approx(theirs, abs=1e-2 * every.step_s)
+
+
 def test_one_micro_batch_through_a_pipeline_takes_its_least_time() -> None:
     graph, platform = chain(4, gradient_bytes=MB, activation_bytes=1000), cluster_of()
     strategy = parse_strategy("pp=4")

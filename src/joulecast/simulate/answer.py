@@ -51,7 +51,13 @@ def simulate_request(request: SimulateRequest) -> Simulation:
     if request.power_limit is not None or request.sm_clock is not None:
         costs, sm_mhz = at_clock(costs, request.power_limit, request.sm_clock)
     strategy = parse_strategy(request.strategy).check(request.devices)
-    assumed = Assumptions(request.mode, request.stragglers, training=training)
+    assumed = Assumptions(
+        request.mode,
+        request.stragglers,
+        training=training,
+        # A trace shows them all.
+        every_micro_batch=request.trace is not None,
+    )
     simulation = simulate(graph, platform, strategy, request.batch, costs, assumed)
     return replace(_with_remark(simulation, costs), sm_mhz=sm_mhz)
 

@@ -386,24 +386,35 @@ def compiler_of(ready: Prepared, assumed: Assumptions) -> Compiler:
     )
 
 
+_SAME_PACE = 1e-4
+"""Largest relative difference of times for which micro-batches count as equal."""
+
+
+def _counts(strategy: Strategy, every: bool) -> list[int]:
+    """Numbers of micro-batches to simulate one after the other, until these have the same pace. The last is
+    the number of the strategy."""
+    few = [times * strategy.pipeline for times in (2, 3, 5, 8, 13, 21)]
+    if every or strategy.micro_batches <= sum(few[:3]):
+        few = []
+    return [*(count for count in few if 2 * count < strategy.micro_batches), strategy.micro_batches]
+
+
 def run_prepared(
     ready: Prepared, assumed: Assumptions, compiler: Compiler | None = None
 ) -> Simulation:
     """Simulate a strategy that :func:`prepare` has prepared. If a compiler from :func:`compiler_of` is given,
     it is used.
 
-    Between the first and the last micro-batches, which fill and empty the pipeline, all take the same time.
-    So if a step has more than five times as many as stages, steps with two and with three times as many are
-    simulated, and each further micro-batch adds what the last ones added.
+    Between the first micro-batches of a step and its last ones, which fill and empty the pipeline, all take
+    the same time. So of a step with very many, shorter and then longer beginnings are simulated. As soon as
+    the last micro-batches have added the same time each as those before, all further ones do.
     """
     compiler = compiler or compiler_of(ready, assumed)
     sharing = assumed.sharing and assumed.mode != "proteus"
     strategy, device_mesh = ready.strategy, compiler.device_mesh
-    few = [2 * strategy.pipeline, 3 * strategy.pipeline]
-    if assumed.every_micro_batch or strategy.micro_batches <= sum(few):
-        few = [strategy.micro_batches]
-    found = []
-    for count in few:
+    counts, rows = [0], [np.zeros(5)]
+    each = [rows[0]]
+    for count in _counts(strategy, assumed.every_micro_batch):
         shorter = strategy.model_copy(update={"micro_batches": count})
         with no_cycles():
             activities = replace(compiler, strategy=shorter).compile()
@@ -411,17 +422,20 @@ def run_prepared(
                 activities, SharedLinks(compiler.transfers.capacity, sharing), compiler.slowdown
             )
             by_class = breakdowns(activities, device_mesh.classes.count)
-        mean = mean_breakdown(by_class, device_mesh.classes.size)
-        found.append(np.array([activities.duration_s, *astuple(mean)]))
-    more = (strategy.micro_batches - few[-1]) / strategy.pipeline
-    step_s, *parts = (found[-1] + more * (found[-1] - found[0])).tolist()
+        parts = mean_breakdown(by_class, device_mesh.classes.size)
+        rows.append(np.array([activities.duration_s, *astuple(parts)]))
+        counts.append(count)
+        each.append((rows[-1] - rows[-2]) / (counts[-1] - counts[-2]))
+        if len(counts) > 3 and abs(each[-1][0] / each[-2][0] - 1) < _SAME_PACE:
+            break
+    step_s, *shares = (rows[-1] + (strategy.micro_batches - counts[-1]) * each[-1]).tolist()
     return Simulation(
         graph=ready.network,
         strategy=strategy,
         platform=ready.platform,
         batch=ready.graph.batch * strategy.micro_batches,
         step_s=step_s,
-        breakdown=Breakdown(*parts),
+        breakdown=Breakdown(*shares),
         memory=ready.memory,
         cost_sources=compiler.sources,
         device_mesh=device_mesh,
