@@ -386,14 +386,14 @@ def compiler_of(ready: Prepared, assumed: Assumptions) -> Compiler:
     )
 
 
-_SAME_PACE = 1e-4
+_SAME_PACE = 3e-4
 """Largest relative difference of times for which micro-batches count as equal."""
 
 
 def _counts(strategy: Strategy, every: bool) -> list[int]:
     """Numbers of micro-batches to simulate one after the other, until these have the same pace. The last is
     the number of the strategy."""
-    few = [times * strategy.pipeline for times in (2, 3, 5, 8, 13, 21)]
+    few = [times * strategy.pipeline for times in (1, 2, 3, 5, 8, 13)]
     if every or strategy.micro_batches <= sum(few[:3]):
         few = []
     return [*(count for count in few if 2 * count < strategy.micro_batches), strategy.micro_batches]
