@@ -68,7 +68,7 @@ class Assumptions:
     single_queue: bool = False
     """Whether compute waits for every message that it has sent (an ablation)."""
     every_micro_batch: bool = False
-    """Whether all micro-batches are simulated, also where a step has many (:func:`run_prepared`)."""
+    """Whether all micro-batches are simulated, also if there are very many."""
 
 
 @dataclass(frozen=True)
@@ -390,52 +390,51 @@ _SAME_PACE = 3e-4
 """Largest relative difference of times for which micro-batches count as equal."""
 
 
-def _counts(strategy: Strategy, every: bool) -> list[int]:
-    """Numbers of micro-batches to simulate one after the other, until these have the same pace. The last is
-    the number of the strategy."""
+def _timed(compiler: Compiler, assumed: Assumptions) -> tuple[ActivityGraph, list[float]]:
+    """Activities of a step, its seconds, and the seconds of its parts (:class:`Breakdown`).
+
+    Between the first micro-batches of a step and its last ones, which fill and empty the pipeline, all take
+    the same time. So if there are very many, steps with fewer are simulated first. As soon as the last
+    micro-batches have added the same time each as those before, all further ones do.
+    """
+    strategy, classes = compiler.strategy, compiler.device_mesh.classes
+    wanted = strategy.micro_batches
     few = [times * strategy.pipeline for times in (1, 2, 3, 5, 8, 13)]
-    if every or strategy.micro_batches <= sum(few[:3]):
+    if assumed.every_micro_batch or wanted <= sum(few[:3]):
         few = []
-    return [*(count for count in few if 2 * count < strategy.micro_batches), strategy.micro_batches]
+    done, row, pace = 0, np.zeros(5), np.zeros(5)
+    for count in [*(count for count in few if 2 * count < wanted), wanted]:
+        shorter = strategy.model_copy(update={"micro_batches": count})
+        sharing = assumed.sharing and assumed.mode != "proteus"
+        with no_cycles():
+            activities = replace(compiler, strategy=shorter).compile()
+            links = SharedLinks(compiler.transfers.capacity, sharing)
+            execute(activities, links, compiler.slowdown)
+            parts = mean_breakdown(breakdowns(activities, classes.count), classes.size)
+        before, pace_before = row, pace
+        row = np.array([activities.duration_s, *astuple(parts)])
+        pace = (row - before) / (count - done)
+        done = count
+        if abs(pace[0] - pace_before[0]) < _SAME_PACE * pace[0]:
+            break
+    return activities, (row + (wanted - done) * pace).tolist()
 
 
 def run_prepared(
     ready: Prepared, assumed: Assumptions, compiler: Compiler | None = None
 ) -> Simulation:
     """Simulate a strategy that :func:`prepare` has prepared. If a compiler from :func:`compiler_of` is given,
-    it is used.
-
-    Between the first micro-batches of a step and its last ones, which fill and empty the pipeline, all take
-    the same time. So of a step with very many, shorter and then longer beginnings are simulated. As soon as
-    the last micro-batches have added the same time each as those before, all further ones do.
-    """
+    it is used."""
     compiler = compiler or compiler_of(ready, assumed)
-    sharing = assumed.sharing and assumed.mode != "proteus"
-    strategy, device_mesh = ready.strategy, compiler.device_mesh
-    counts, rows = [0], [np.zeros(5)]
-    each = [rows[0]]
-    for count in _counts(strategy, assumed.every_micro_batch):
-        shorter = strategy.model_copy(update={"micro_batches": count})
-        with no_cycles():
-            activities = replace(compiler, strategy=shorter).compile()
-            execute(
-                activities, SharedLinks(compiler.transfers.capacity, sharing), compiler.slowdown
-            )
-            by_class = breakdowns(activities, device_mesh.classes.count)
-        parts = mean_breakdown(by_class, device_mesh.classes.size)
-        rows.append(np.array([activities.duration_s, *astuple(parts)]))
-        counts.append(count)
-        each.append((rows[-1] - rows[-2]) / (counts[-1] - counts[-2]))
-        if len(counts) > 3 and abs(each[-1][0] / each[-2][0] - 1) < _SAME_PACE:
-            break
-    step_s, *shares = (rows[-1] + (strategy.micro_batches - counts[-1]) * each[-1]).tolist()
+    device_mesh = compiler.device_mesh
+    activities, (step_s, *parts) = _timed(compiler, assumed)
     return Simulation(
         graph=ready.network,
-        strategy=strategy,
+        strategy=ready.strategy,
         platform=ready.platform,
-        batch=ready.graph.batch * strategy.micro_batches,
+        batch=ready.graph.batch * ready.strategy.micro_batches,
         step_s=step_s,
-        breakdown=Breakdown(*shares),
+        breakdown=Breakdown(*parts),
         memory=ready.memory,
         cost_sources=compiler.sources,
         device_mesh=device_mesh,
