@@ -70,6 +70,7 @@ def test_a_gpu_is_found_by_the_names_that_drivers_and_people_use(said: str, name
     "said",
     [
         "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "GRID A100-10C",
         "NVIDIA GeForce RTX 3090 Ti",
         "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
     ],

@@ -145,6 +145,8 @@ def gpu_named(text: str) -> str | None:
 
 _VARIANTS = frozenset({"d", "laptop", "max", "mig", "mobile", "nvl", "super", "ti"})
 """Words of a name that make another GPU of it, or a part of one: an RTX 4090 Laptop has other units."""
+_SLICE = re.compile(r"\d{1,2}[abcq]")
+"""Word for the part of a GPU that a virtual machine has: the last of ``GRID A100-10C``."""
 
 
 def _words(text: str) -> frozenset[str]:
@@ -172,7 +174,8 @@ def gpu_in(text: str) -> str | None:
         return None
     name = names.pop()
     own = frozenset[str]().union(*(said[a] for a, of in found.by_alias.items() if of == name))
-    return None if words & _VARIANTS - own else name
+    other = {word for word in words - own if word in _VARIANTS or _SLICE.fullmatch(word)}
+    return None if other else name
 
 
 def same_hardware(one: str, other: str) -> bool:
