@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from joulecast.graphs.capture import capture_trained
 
@@ -67,4 +68,35 @@ def test_a_list_of_hooks_is_no_dict_of_hooks():
     network = nn.Sequential(nn.Linear(8, 4))
     network._own_hooks = [network.register_forward_hook(lambda *_: None)]
     graph = capture_trained(network, [torch.zeros(SAMPLES, 8)], {})
+    assert [op.kind for op in graph.ops] == ["linear", "cross_entropy"]
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_layers_that_are_computed_again_are_trained(use_reentrant):
+    class Again(nn.Sequential):
+        def forward(self, x):
+            return checkpoint(super().forward, x, use_reentrant=use_reentrant)
+
+    network = Again(nn.Linear(8, 8), nn.Linear(8, 4))
+    graph = capture_trained(network, [torch.zeros(SAMPLES, 8)], {})
+    assert {tensor.name for tensor in graph.parameters} == dict(network.named_parameters()).keys()
+    assert all(graph.has_backward(op) for op in graph.ops)
+
+
+class Fused(nn.Module):
+    """A network that computes its loss itself, as networks that TRL trains."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+
+    def forward(self, x, labels=None, fused_lm_head=False):
+        scores = self.layer(x)
+        return scores.logsumexp(-1) - scores.gather(-1, labels) if fused_lm_head else scores
+
+
+def test_a_network_that_can_return_logits_has_no_loss_of_its_own_in_the_graph():
+    labels = torch.zeros(SAMPLES, 1, dtype=torch.int64)
+    named = {"labels": labels, "fused_lm_head": True}
+    graph = capture_trained(Fused(), [torch.zeros(SAMPLES, 8)], named)
     assert [op.kind for op in graph.ops] == ["linear", "cross_entropy"]

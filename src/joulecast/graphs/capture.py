@@ -28,6 +28,7 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram, export
 from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.checkpoint import CheckpointFunction
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.aten import OPERATORS, cross_entropy
@@ -48,8 +49,9 @@ from joulecast.measure.workloads.networks import build_empty
 
 _UNKNOWN_USE = (JoulecastError, ValueError, IndexError, AttributeError, TypeError)
 """What a known operator raises if it is used in an unknown way."""
-_NAMES_OF_LABELS = ("label", "labels")
-"""Arguments by which a network of the Hugging Face hub gets what its loss is taken of."""
+_NAMES_OF_LABELS = ("label", "labels", "shift_labels", "fused_lm_head")
+"""Arguments by which a network of the Hugging Face hub gets what its loss is taken of. With the last one,
+TRL's trainers let a network return its loss in place of logits."""
 _LABEL_BYTES = 8  # torch's class labels and token ids are 64-bit
 
 SHIPPED_IMAGES: dict[str, int] = {
@@ -101,7 +103,8 @@ def _nothing_left_out() -> Iterator[None]:
 @contextmanager
 def _apart_from_the_training() -> Iterator[None]:
     """Keep an export from what the program of a training has set up: its random numbers, its hooks of all
-    modules, and code that it compiles."""
+    modules, code that it compiles, and layers that it computes again (a form of them runs without
+    gradients)."""
     numbers = sys.modules.get("numpy.random")
     drawn, numpys = random.getstate(), numbers and numbers.get_state()
     modules: Any = torch.nn.modules.module
@@ -112,6 +115,9 @@ def _apart_from_the_training() -> Iterator[None]:
             patches.enter_context(torch.enable_grad())
             for name in names:
                 patches.enter_context(patch.dict(getattr(modules, name), clear=True))
+            patches.enter_context(
+                patch.object(CheckpointFunction, "apply", lambda run, _, *args: run(*args))
+            )
             if hasattr(torch.compiler, "set_stance"):
                 patches.enter_context(torch.compiler.set_stance("force_eager"))
             yield
