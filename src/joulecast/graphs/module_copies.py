@@ -2,7 +2,7 @@
 
 An export runs the forward pass, which may count its calls, keep tensors in lists or call hooks of the
 training. It does so in a copy, which has the weights of the module and nothing else that a forward pass
-changes. The copy of a module whose weights are sharded over ranks (FSDP, DTensor) is on the meta device, with
+changes. The copy of a module whose weights are sharded over ranks (FSDP, DTensor, ZeRO 3) is on the meta device, with
 whole weights: an export of the module itself would gather them.
 """
 
@@ -24,6 +24,8 @@ _FSDP_2: Any = getattr(fsdp, "FSDPModule", ())
 """Class of FSDP 2's modules. Torch 2.5 has it elsewhere, and its modules are not captured there."""
 _FLAT = "_flat_param"
 """Name under which FSDP registers the weights that it has put into one."""
+_ZERO_SHAPE = "ds_shape"
+"""Attribute of weights that ZeRO 3 of DeepSpeed has sharded."""
 _LARGE = 2**24
 """Numbers of a tensor that is shared, and not copied. It might be a data set."""
 _MANY = 10_000
@@ -35,7 +37,8 @@ _Shapes = dict[tuple[int, str], torch.Size]
 def is_sharded(module: nn.Module) -> bool:
     """Whether the weights of a module are sharded over ranks."""
     return any(isinstance(part, FullyShardedDataParallel) for part in module.modules()) or any(
-        isinstance(weight, DTensor) for weight in module.parameters()
+        isinstance(weight, DTensor) or hasattr(weight, _ZERO_SHAPE)
+        for weight in module.parameters()
     )
 
 
@@ -169,7 +172,9 @@ class _Copies:
         for name in own:
             vars(plain).pop(name, None)
         plain._parameters = {
-            name: value if value is None else self._whole(value, own.get(name, value.shape))
+            name: value
+            if value is None
+            else self._whole(value, own.get(name, getattr(value, _ZERO_SHAPE, value.shape)))
             for name, value in weights.items()
         }
 
