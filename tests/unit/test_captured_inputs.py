@@ -6,6 +6,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from joulecast.graphs.capture import capture_trained
+from joulecast.graphs.precision import PRECISIONS, at_precision
 
 SAMPLES = 3
 
@@ -100,3 +101,29 @@ def test_a_network_that_can_return_logits_has_no_loss_of_its_own_in_the_graph():
     named = {"labels": labels, "fused_lm_head": True}
     graph = capture_trained(Fused(), [torch.zeros(SAMPLES, 8)], named)
     assert [op.kind for op in graph.ops] == ["linear", "cross_entropy"]
+
+
+class Packed(nn.Module):
+    """A frozen layer with two weights in a byte, as of bitsandbytes: only its own kernel can read them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_features, self.out_features, self.bias = 8, 6, None
+        packed = torch.zeros(8 * 6 // 2, 1, dtype=torch.uint8)
+        self.weight = nn.Parameter(packed, requires_grad=False)
+
+    def forward(self, x):
+        whole = torch.from_numpy(self.weight.numpy().repeat(2)).view(6, 8).to(x.dtype)
+        return nn.functional.linear(x, whole)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp"])
+def test_quantised_weights_are_layers_of_their_own_size(precision):
+    network = nn.Sequential(Packed(), nn.Linear(6, 4))
+    with pytest.warns(UserWarning, match="1 layer"):
+        graph = capture_trained(network, [torch.zeros(SAMPLES, 8)], {})
+    first, second = (op for op in graph.ops if op.kind == "linear")
+    assert {dim.name: dim.size for dim in first.dims} == {"batch": 1, "out": 6, "in": 8}
+    assert not graph.has_backward(first) and graph.has_backward(second)
+    sized = at_precision(graph, PRECISIONS[precision])
+    assert [weight.bytes for weight in sized.weights if weight.role == "frozen"] == [24]

@@ -40,12 +40,13 @@ from joulecast.graphs.capture_builder import (
     constants,
     is_constant,
 )
-from joulecast.graphs.module_copies import is_sharded, separate
+from joulecast.graphs.module_copies import Unpacked, is_sharded, separate
 from joulecast.graphs.opgraph import OpGraph, Role, checked
 from joulecast.graphs.precision import CAPTURED_BYTES
 from joulecast.graphs.views import View, units
 from joulecast.measure.workloads.gpt import GPTSize, build_gpt
 from joulecast.measure.workloads.networks import build_empty
+from joulecast.quantities import counted
 
 _UNKNOWN_USE = (JoulecastError, ValueError, IndexError, AttributeError, TypeError)
 """What a known operator raises if it is used in an unknown way."""
@@ -266,9 +267,13 @@ def _place_tensors(
         if found or buffer:
             name = names.get(found or buffer, found or buffer)
             if name not in declared:
+                weight = module.get_parameter(found) if found else None
+                packed = getattr(weight, "packed_bytes", None)
+                size = _itemsize(value) if packed is None else 1
                 declared[name] = builder.add_tensor(
-                    name, value.shape, _itemsize(value), _role_of(module, found)
+                    name, value.shape, size, _role_of(module, found)
                 )
+                builder.tensors[name] = replace(builder.tensors[name], packed_bytes=packed)
             views[node] = declared[name]
         elif isinstance(value, torch.Tensor):
             name = "input" if len(inputs) == 1 else f"input{inputs.index(node.name) + 1}"
@@ -489,6 +494,14 @@ def _captured(
     module: nn.Module, inputs: Sequence[Any], name: str, named_inputs: Mapping[str, Any]
 ) -> OpGraph:
     """The op graph of a module, of inputs with the batch of a trace."""
+    module = separate(module)
+    unpacked = sum(isinstance(part, Unpacked) for part in module.modules())
+    if unpacked:
+        warnings.warn(
+            f"{name}: {counted(unpacked, 'layer')} with quantised weights: the time to unpack them is not "
+            "counted",
+            stacklevel=2,
+        )
     captured = Capture(module, exported(module, inputs, named_inputs), name)
     if captured.unknown:
         found = ", ".join(f"{target} ({count})" for target, count in captured.unknown.items())

@@ -245,8 +245,8 @@ def _differ(ranks: Sequence[Rank]) -> str:
     if len(sizes) <= 1 or facts[0].has_parts:
         return ""
     return (
-        f"the ranks train different networks, of {sizes[0]:,} to {sizes[-1]:,} parameters, such as the stages "
-        "of a pipeline. `joulecast capture` takes a function that builds the whole network"
+        f"the ranks train different networks, of {sizes[0]:,} to {sizes[-1]:,} parameters, such as "
+        "the stages of a pipeline. `joulecast capture` takes a function that builds the whole network"
     )
 
 
