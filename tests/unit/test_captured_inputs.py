@@ -127,3 +127,20 @@ def test_quantised_weights_are_layers_of_their_own_size(precision):
     assert not graph.has_backward(first) and graph.has_backward(second)
     sized = at_precision(graph, PRECISIONS[precision])
     assert [weight.bytes for weight in sized.weights if weight.role == "frozen"] == [24]
+
+
+def test_a_network_reads_what_hooks_of_its_library_collect():
+    class Reads(nn.Sequential):
+        def forward(self, x):
+            seen.clear()
+            return super().forward(x) + seen[0]
+
+    def hook(layer, given, output):
+        seen.append(output)
+
+    seen = []
+    hook.__module__ = "transformers.utils.output_capturing"
+    network = Reads(nn.Linear(8, 4), nn.Linear(4, 4))
+    network[0].register_forward_hook(hook)
+    graph = capture_trained(network, [torch.zeros(SAMPLES, 8)], {})
+    assert [op.kind for op in graph.ops] == ["linear", "linear", "add", "cross_entropy"]

@@ -193,7 +193,7 @@ class _Copies:
         for name, value in vars(module).items():
             if name.endswith("_hooks") and isinstance(value, dict):
                 vars(plain)[name] = OrderedDict(
-                    (key, hook) for key, hook in value.items() if _makes_weights(hook)
+                    (key, hook) for key, hook in value.items() if _is_of_the_network(hook)
                 )
             elif name == "_compiled_call_impl":
                 vars(plain)[name] = None
@@ -243,6 +243,8 @@ def _can_be_copied(tensor: torch.Tensor) -> bool:
     )
 
 
-def _makes_weights(hook: Any) -> bool:
-    """Whether a hook makes the weights of its layer from others, as those of weight norm do."""
-    return type(hook).__module__.startswith("torch.nn.utils.")
+def _is_of_the_network(hook: Any) -> bool:
+    """Whether a forward pass needs a hook: those of weight norm make the weights of their layer, and those of
+    transformers collect the hidden states that a model reads."""
+    own = ("torch.nn.utils.", "transformers.utils.")
+    return (getattr(hook, "__module__", None) or "").startswith(own)
