@@ -144,3 +144,22 @@ def test_a_network_reads_what_hooks_of_its_library_collect():
     network[0].register_forward_hook(hook)
     graph = capture_trained(network, [torch.zeros(SAMPLES, 8)], {})
     assert [op.kind for op in graph.ops] == ["linear", "linear", "add", "cross_entropy"]
+
+
+class Teaches(nn.Module):
+    """A network of which one part learns to give what the other part gives, which gets no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pupil, self.teacher = nn.Linear(8, 4), nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4))
+
+    def forward(self, x):
+        given = self.pupil(x)
+        return given + (self.teacher(x) - given).detach()
+
+
+def test_what_is_detached_has_no_backward():
+    graph = capture_trained(Teaches(), [torch.zeros(SAMPLES, 8)], {})
+    first, *others = (op for op in graph.ops if op.kind == "linear")
+    assert graph.has_backward(first) and not any(map(graph.has_backward, others))
+    assert {tensor.name for tensor in graph.parameters} == {"pupil.weight", "pupil.bias"}

@@ -307,6 +307,17 @@ def _arguments(node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> dict[st
     return {name: viewed(value) for name, value in given.items()}
 
 
+def _without_gradient(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """Nodes whose results are only used behind a ``detach``, as those of a teacher or of a frozen part."""
+    found: set[torch.fx.Node] = set()
+    for node in reversed(graph.nodes):
+        if node.users and all(
+            user in found or user.target is torch.ops.aten.detach.default for user in node.users
+        ):
+            found.add(node)
+    return found
+
+
 class Capture:
     """Walks through an export, and makes the graph.
 
@@ -322,9 +333,13 @@ class Capture:
         self.unknown: Counter[str] = Counter()
         """Operators of which only the memory traffic is known, and how often they occur."""
         self._values: dict[torch.fx.Node, Any] = dict(_place_tensors(program, module, self.builder))
+        without_gradient = _without_gradient(program.graph)
         for node in program.graph.nodes:
+            known = len(self.builder.ops)
             if node.op == "call_function":
                 self._add(node)
+            for op in self.builder.ops[known:] if node in without_gradient else ():
+                op.attributes["no_grad"] = True
         outputs = program.graph.find_nodes(op="output")[0].args[0]
         mutated = len(program.graph_signature.buffers_to_mutate)
         views = [self._values.get(node) for node in outputs[mutated:] if node is not None]
