@@ -163,3 +163,20 @@ def test_what_is_detached_has_no_backward():
     first, *others = (op for op in graph.ops if op.kind == "linear")
     assert graph.has_backward(first) and not any(map(graph.has_backward, others))
     assert {tensor.name for tensor in graph.parameters} == {"pupil.weight", "pupil.bias"}
+
+
+class Norm(nn.BatchNorm2d):
+    """Batch norm by the operator that an export by torch 2.5 has."""
+
+    def forward(self, x):
+        norm = torch.ops.aten._native_batch_norm_legit_functional
+        statistics = (self.running_mean, self.running_var)
+        return norm(x, self.weight, self.bias, *statistics, True, 0.1, 1e-5)[0]
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm2d, Norm])
+def test_batch_norm_is_known_in_all_versions_of_torch(norm, recwarn):
+    network = nn.Sequential(nn.Conv2d(3, 8, 3), norm(8), nn.ReLU())
+    graph = capture_trained(network, [torch.zeros(SAMPLES, 3, 8, 8)], {})
+    assert [op.kind for op in graph.ops] == ["conv2d", "batch_norm", "relu", "cross_entropy"]
+    assert not [each for each in recwarn if "memory traffic" in str(each.message)]
