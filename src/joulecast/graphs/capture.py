@@ -347,8 +347,11 @@ class Capture:
 
     def _logits(self, outputs: list[View]) -> list[View]:
         """Outputs that have a loss: the first one, and others with the same classes (Inception's second)."""
-        tensors = self.builder.tensors
+        tensors, ops = self.builder.tensors, tuple(self.builder.ops)
         found = [v for v in outputs if tensors[v.tensor].role == "activation" and len(v.axes) > 1]
+        # A teacher's output has no gradient.
+        trained = OpGraph(self.name, ops, tensors, TRACED_BATCH).trained
+        found = [view for view in found if view.tensor in trained] or found
         return [
             v
             for v in found
