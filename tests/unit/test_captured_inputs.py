@@ -181,3 +181,20 @@ def test_batch_norm_is_known_in_all_versions_of_torch(norm, recwarn):
     graph = capture_trained(network, [torch.zeros(SAMPLES, 3, 8, 8)], {})
     assert [op.kind for op in graph.ops] == ["conv2d", "batch_norm", "relu", "cross_entropy"]
     assert not [each for each in recwarn if "memory traffic" in str(each.message)]
+
+
+class Turns(nn.Module):
+    """A network that puts small squares together, as diffusion transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 4 * 3)
+
+    def forward(self, x):
+        squares = self.layer(x).unflatten(1, (5, 5)).unflatten(-1, (2, 2, 3))
+        return torch.einsum("nhwpqc->nchpwq", squares).reshape(len(x), 3, 10, 10)
+
+
+def test_a_sum_over_no_axis_is_no_product():
+    graph = capture_trained(Turns(), [torch.zeros(SAMPLES, 25, 8)], {})
+    assert [op.kind for op in graph.ops] == ["linear", "cross_entropy"]
