@@ -270,6 +270,59 @@ def test_sharded_weights_are_captured_whole_and_recomputed_activations_are_noted
     assert 595 <= info["parameters"] <= 600
 
 
+COPIES = """
+import torch
+
+network = torch.nn.Linear(16, 5, dtype=torch.bfloat16)
+# As DeepSpeed does: one tensor at 32 bits has copies of all weights.
+weights = torch.nn.utils.parameters_to_vector(network.parameters()).detach().float()
+weights.requires_grad_()
+optimizer = torch.optim.AdamW([weights])
+for step in range(4):
+    network(torch.randn(4, 16, dtype=torch.bfloat16)).float().square().sum().backward()
+    weights.grad = torch.cat([each.grad.flatten() for each in network.parameters()]).float()
+    optimizer.step()
+    torch.nn.utils.vector_to_parameters(weights.detach().bfloat16(), network.parameters())
+"""
+
+
+def test_a_network_of_which_the_optimizer_updates_copies_is_captured(tmp_path):
+    graph, info = captured(tmp_path, COPIES)
+    assert [op["kind"] for op in graph["ops"]] == ["linear", "cross_entropy"]
+    # The copies are at 32 bits, and the network is not.
+    assert info["observed_step"]["precision"] == "bfloat16"
+
+
+STAGES = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+is_first = dist.get_rank() == 0
+stage = torch.nn.Linear(16, 32) if is_first else torch.nn.Linear(32, 5)
+optimizer = torch.optim.AdamW(stage.parameters())
+for step in range(4):
+    hidden = stage(torch.randn(8, 16)) if is_first else torch.zeros(8, 32)
+    dist.broadcast(hidden.detach(), src=0)
+    (hidden if is_first else stage(hidden)).square().sum().backward()
+    optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+def test_a_stage_of_a_pipeline_is_not_taken_for_the_network(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(STAGES)
+    ranks = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"]
+    joulecast("measure", "--capture", "--name", "net", "--samples-per-step", "8", "--", *ranks)
+    folder = tmp_path / "results/measured/net-n1-r1"
+    (remark,) = (
+        r for r in json.loads((folder / "run.json").read_text())["remarks"] if "captur" in r
+    )
+    assert "165 to 544 parameters" in remark
+    assert not (folder / "network.json").exists()
+
+
 REMEMBERS = """
 import random
 import torch

@@ -3,8 +3,10 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from joulecast.graphs.capture import capture_trained
+from joulecast.graphs.precision import PRECISIONS, at_precision
 
 SAMPLES = 3
 
@@ -67,4 +69,132 @@ def test_a_list_of_hooks_is_no_dict_of_hooks():
     network = nn.Sequential(nn.Linear(8, 4))
     network._own_hooks = [network.register_forward_hook(lambda *_: None)]
     graph = capture_trained(network, [torch.zeros(SAMPLES, 8)], {})
+    assert [op.kind for op in graph.ops] == ["linear", "cross_entropy"]
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_layers_that_are_computed_again_are_trained(use_reentrant):
+    class Again(nn.Sequential):
+        def forward(self, x):
+            return checkpoint(super().forward, x, use_reentrant=use_reentrant)
+
+    network = Again(nn.Linear(8, 8), nn.Linear(8, 4))
+    graph = capture_trained(network, [torch.zeros(SAMPLES, 8)], {})
+    assert {tensor.name for tensor in graph.parameters} == dict(network.named_parameters()).keys()
+    assert all(graph.has_backward(op) for op in graph.ops)
+
+
+class Fused(nn.Module):
+    """A network that computes its loss itself, as networks that TRL trains."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+
+    def forward(self, x, labels=None, fused_lm_head=False):
+        scores = self.layer(x)
+        return scores.logsumexp(-1) - scores.gather(-1, labels) if fused_lm_head else scores
+
+
+def test_a_network_that_can_return_logits_has_no_loss_of_its_own_in_the_graph():
+    labels = torch.zeros(SAMPLES, 1, dtype=torch.int64)
+    named = {"labels": labels, "fused_lm_head": True}
+    graph = capture_trained(Fused(), [torch.zeros(SAMPLES, 8)], named)
+    assert [op.kind for op in graph.ops] == ["linear", "cross_entropy"]
+
+
+class Packed(nn.Module):
+    """A frozen layer with two weights in a byte, as of bitsandbytes: only its own kernel can read them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_features, self.out_features, self.bias = 8, 6, None
+        packed = torch.zeros(8 * 6 // 2, 1, dtype=torch.uint8)
+        self.weight = nn.Parameter(packed, requires_grad=False)
+
+    def forward(self, x):
+        whole = torch.from_numpy(self.weight.numpy().repeat(2)).view(6, 8).to(x.dtype)
+        return nn.functional.linear(x, whole)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp"])
+def test_quantised_weights_are_layers_of_their_own_size(precision):
+    network = nn.Sequential(Packed(), nn.Linear(6, 4))
+    with pytest.warns(UserWarning, match="1 layer"):
+        graph = capture_trained(network, [torch.zeros(SAMPLES, 8)], {})
+    first, second = (op for op in graph.ops if op.kind == "linear")
+    assert {dim.name: dim.size for dim in first.dims} == {"batch": 1, "out": 6, "in": 8}
+    assert not graph.has_backward(first) and graph.has_backward(second)
+    sized = at_precision(graph, PRECISIONS[precision])
+    assert [weight.bytes for weight in sized.weights if weight.role == "frozen"] == [24]
+
+
+def test_a_network_reads_what_hooks_of_its_library_collect():
+    class Reads(nn.Sequential):
+        def forward(self, x):
+            seen.clear()
+            return super().forward(x) + seen[0]
+
+    def hook(layer, given, output):
+        seen.append(output)
+
+    seen = []
+    hook.__module__ = "transformers.utils.output_capturing"
+    network = Reads(nn.Linear(8, 4), nn.Linear(4, 4))
+    network[0].register_forward_hook(hook)
+    graph = capture_trained(network, [torch.zeros(SAMPLES, 8)], {})
+    assert [op.kind for op in graph.ops] == ["linear", "linear", "add", "cross_entropy"]
+
+
+class Teaches(nn.Module):
+    """A network of which one part learns to give what the other part gives, which gets no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pupil, self.teacher = nn.Linear(8, 4), nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4))
+
+    def forward(self, x):
+        given, right = self.pupil(x), self.teacher(x)
+        return given + (right - given).detach(), right.detach()
+
+
+def test_what_is_detached_has_neither_loss_nor_backward():
+    graph = capture_trained(Teaches(), [torch.zeros(SAMPLES, 8)], {})
+    assert [op.kind for op in graph.ops].count("cross_entropy") == 1
+    first, *others = (op for op in graph.ops if op.kind == "linear")
+    assert graph.has_backward(first) and not any(map(graph.has_backward, others))
+    assert {tensor.name for tensor in graph.parameters} == {"pupil.weight", "pupil.bias"}
+
+
+class Norm(nn.BatchNorm2d):
+    """Batch norm by the operator that an export by torch 2.5 has."""
+
+    def forward(self, x):
+        norm = torch.ops.aten._native_batch_norm_legit_functional
+        statistics = (self.running_mean, self.running_var)
+        return norm(x, self.weight, self.bias, *statistics, True, 0.1, 1e-5)[0]
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm2d, Norm])
+def test_batch_norm_is_known_in_all_versions_of_torch(norm, recwarn):
+    network = nn.Sequential(nn.Conv2d(3, 8, 3), norm(8), nn.ReLU())
+    graph = capture_trained(network, [torch.zeros(SAMPLES, 3, 8, 8)], {})
+    assert [op.kind for op in graph.ops] == ["conv2d", "batch_norm", "relu", "cross_entropy"]
+    assert not [each for each in recwarn if "memory traffic" in str(each.message)]
+
+
+class Turns(nn.Module):
+    """A network that puts small squares together, as diffusion transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 4 * 3)
+
+    def forward(self, x):
+        squares = self.layer(x).unflatten(1, (5, 5)).unflatten(-1, (2, 2, 3))
+        return torch.einsum("nhwpqc->nchpwq", squares).reshape(len(x), 3, 10, 10)
+
+
+def test_a_sum_over_no_axis_is_no_product():
+    graph = capture_trained(Turns(), [torch.zeros(SAMPLES, 25, 8)], {})
     assert [op.kind for op in graph.ops] == ["linear", "cross_entropy"]

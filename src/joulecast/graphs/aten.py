@@ -126,6 +126,13 @@ def batch_norm(call: Call) -> Result:
     return call.emit("batch_norm", reads, written)
 
 
+def _batch_norm_of_torch_2_5(call: Call) -> Result:
+    """Batch norm, which an export by torch 2.5 gives together with statistics."""
+    made = batch_norm(call)
+    assert isinstance(made, View)
+    return [made] * len(call.shapes)
+
+
 def layer_norm(call: Call) -> Result:
     """Layer norm. Its dims are the batch, ``sequence`` (OTHER) and ``features`` (OPAQUE)."""
     x, count = call["input"], len(call["normalized_shape"])
@@ -336,6 +343,7 @@ OPERATORS: dict[str, Callable[[Call], Result]] = {
     "scaled_dot_product_attention.default": attention,
     "flash_attn._flash_attn_forward.default": _flash_attention,
     "batch_norm.default": batch_norm,
+    "_native_batch_norm_legit_functional.default": _batch_norm_of_torch_2_5,
     "layer_norm.default": layer_norm,
     "softmax.int": softmax,
     **{

@@ -28,6 +28,7 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram, export
 from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.checkpoint import CheckpointFunction
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.aten import OPERATORS, cross_entropy
@@ -39,17 +40,19 @@ from joulecast.graphs.capture_builder import (
     constants,
     is_constant,
 )
-from joulecast.graphs.module_copies import is_sharded, separate
+from joulecast.graphs.module_copies import Unpacked, is_sharded, separate
 from joulecast.graphs.opgraph import OpGraph, Role, checked
 from joulecast.graphs.precision import CAPTURED_BYTES
 from joulecast.graphs.views import View, units
 from joulecast.measure.workloads.gpt import GPTSize, build_gpt
 from joulecast.measure.workloads.networks import build_empty
+from joulecast.quantities import counted
 
 _UNKNOWN_USE = (JoulecastError, ValueError, IndexError, AttributeError, TypeError)
 """What a known operator raises if it is used in an unknown way."""
-_NAMES_OF_LABELS = ("label", "labels")
-"""Arguments by which a network of the Hugging Face hub gets what its loss is taken of."""
+_NAMES_OF_LABELS = ("label", "labels", "shift_labels", "fused_lm_head")
+"""Arguments by which a network of the Hugging Face hub gets what its loss is taken of. With the last one,
+TRL's trainers let a network return its loss in place of logits."""
 _LABEL_BYTES = 8  # torch's class labels and token ids are 64-bit
 
 SHIPPED_IMAGES: dict[str, int] = {
@@ -101,7 +104,8 @@ def _nothing_left_out() -> Iterator[None]:
 @contextmanager
 def _apart_from_the_training() -> Iterator[None]:
     """Keep an export from what the program of a training has set up: its random numbers, its hooks of all
-    modules, and code that it compiles."""
+    modules, code that it compiles, and layers that it computes again (a form of them runs without
+    gradients)."""
     numbers = sys.modules.get("numpy.random")
     drawn, numpys = random.getstate(), numbers and numbers.get_state()
     modules: Any = torch.nn.modules.module
@@ -112,6 +116,9 @@ def _apart_from_the_training() -> Iterator[None]:
             patches.enter_context(torch.enable_grad())
             for name in names:
                 patches.enter_context(patch.dict(getattr(modules, name), clear=True))
+            patches.enter_context(
+                patch.object(CheckpointFunction, "apply", lambda run, _, *args: run(*args))
+            )
             if hasattr(torch.compiler, "set_stance"):
                 patches.enter_context(torch.compiler.set_stance("force_eager"))
             yield
@@ -260,9 +267,13 @@ def _place_tensors(
         if found or buffer:
             name = names.get(found or buffer, found or buffer)
             if name not in declared:
+                weight = module.get_parameter(found) if found else None
+                packed = getattr(weight, "packed_bytes", None)
+                size = _itemsize(value) if packed is None else 1
                 declared[name] = builder.add_tensor(
-                    name, value.shape, _itemsize(value), _role_of(module, found)
+                    name, value.shape, size, _role_of(module, found)
                 )
+                builder.tensors[name] = replace(builder.tensors[name], packed_bytes=packed)
             views[node] = declared[name]
         elif isinstance(value, torch.Tensor):
             name = "input" if len(inputs) == 1 else f"input{inputs.index(node.name) + 1}"
@@ -296,6 +307,17 @@ def _arguments(node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> dict[st
     return {name: viewed(value) for name, value in given.items()}
 
 
+def _without_gradient(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """Nodes whose results are only used behind a ``detach``, as those of a teacher or of a frozen part."""
+    found: set[torch.fx.Node] = set()
+    for node in reversed(graph.nodes):
+        if node.users and all(
+            user in found or user.target is torch.ops.aten.detach.default for user in node.users
+        ):
+            found.add(node)
+    return found
+
+
 class Capture:
     """Walks through an export, and makes the graph.
 
@@ -311,9 +333,13 @@ class Capture:
         self.unknown: Counter[str] = Counter()
         """Operators of which only the memory traffic is known, and how often they occur."""
         self._values: dict[torch.fx.Node, Any] = dict(_place_tensors(program, module, self.builder))
+        without_gradient = _without_gradient(program.graph)
         for node in program.graph.nodes:
+            known = len(self.builder.ops)
             if node.op == "call_function":
                 self._add(node)
+            for op in self.builder.ops[known:] if node in without_gradient else ():
+                op.attributes["no_grad"] = True
         outputs = program.graph.find_nodes(op="output")[0].args[0]
         mutated = len(program.graph_signature.buffers_to_mutate)
         views = [self._values.get(node) for node in outputs[mutated:] if node is not None]
@@ -321,8 +347,11 @@ class Capture:
 
     def _logits(self, outputs: list[View]) -> list[View]:
         """Outputs that have a loss: the first one, and others with the same classes (Inception's second)."""
-        tensors = self.builder.tensors
+        tensors, ops = self.builder.tensors, tuple(self.builder.ops)
         found = [v for v in outputs if tensors[v.tensor].role == "activation" and len(v.axes) > 1]
+        # A teacher's output has no gradient.
+        trained = OpGraph(self.name, ops, tensors, TRACED_BATCH).trained
+        found = [view for view in found if view.tensor in trained] or found
         return [
             v
             for v in found
@@ -483,6 +512,14 @@ def _captured(
     module: nn.Module, inputs: Sequence[Any], name: str, named_inputs: Mapping[str, Any]
 ) -> OpGraph:
     """The op graph of a module, of inputs with the batch of a trace."""
+    module = separate(module)
+    unpacked = sum(isinstance(part, Unpacked) for part in module.modules())
+    if unpacked:
+        warnings.warn(
+            f"{name}: {counted(unpacked, 'layer')} with quantised weights: the time to unpack them is not "
+            "counted",
+            stacklevel=2,
+        )
     captured = Capture(module, exported(module, inputs, named_inputs), name)
     if captured.unknown:
         found = ", ".join(f"{target} ({count})" for target, count in captured.unknown.items())

@@ -2,8 +2,9 @@
 
 An export runs the forward pass, which may count its calls, keep tensors in lists or call hooks of the
 training. It does so in a copy, which has the weights of the module and nothing else that a forward pass
-changes. The copy of a module whose weights are sharded over ranks (FSDP, DTensor) is on the meta device, with
-whole weights: an export of the module itself would gather them.
+changes. The copy of a module whose weights are sharded over ranks (FSDP, DTensor, ZeRO 3) is on the meta
+device, with whole weights: an export of the module itself would gather them. The copy of a layer with
+quantised weights is a plain layer: an export cannot follow the kernels of bitsandbytes.
 """
 
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -24,6 +25,8 @@ _FSDP_2: Any = getattr(fsdp, "FSDPModule", ())
 """Class of FSDP 2's modules. Torch 2.5 has it elsewhere, and its modules are not captured there."""
 _FLAT = "_flat_param"
 """Name under which FSDP registers the weights that it has put into one."""
+_ZERO_SHAPE = "ds_shape"
+"""Attribute of weights that ZeRO 3 of DeepSpeed has sharded."""
 _LARGE = 2**24
 """Numbers of a tensor that is shared, and not copied. It might be a data set."""
 _MANY = 10_000
@@ -35,7 +38,8 @@ _Shapes = dict[tuple[int, str], torch.Size]
 def is_sharded(module: nn.Module) -> bool:
     """Whether the weights of a module are sharded over ranks."""
     return any(isinstance(part, FullyShardedDataParallel) for part in module.modules()) or any(
-        isinstance(weight, DTensor) for weight in module.parameters()
+        isinstance(weight, DTensor) or hasattr(weight, _ZERO_SHAPE)
+        for weight in module.parameters()
     )
 
 
@@ -49,6 +53,47 @@ def separate(module: nn.Module) -> nn.Module:
             shapes |= {(id(info.module), info.param_name): shape for info, shape in infos}
     copied: nn.Module = _Copies(is_sharded(module), shapes).of(module)
     return copied
+
+
+class Unpacked(nn.Module):
+    """A frozen linear layer in place of one with quantised weights (bitsandbytes, HQQ, torchao)."""
+
+    def __init__(self, layer: Any, weight: torch.Tensor, packed_bytes: int) -> None:
+        super().__init__()
+        own = weight.dtype if weight.dtype.is_floating_point else torch.float16
+        dtype = getattr(layer, "compute_dtype", None) or own
+        number = torch.empty((), dtype=dtype, device=weight.device)
+        shape = (layer.out_features, layer.in_features)
+        self.weight = nn.Parameter(number.expand(shape), requires_grad=False)
+        vars(self.weight)["packed_bytes"] = packed_bytes
+        self.bias = getattr(layer, "bias", None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        bias = None if self.bias is None else self.bias.to(self.weight.dtype)
+        return nn.functional.linear(x.to(self.weight.dtype), self.weight, bias).to(x.dtype)
+
+
+def _bytes(tensor: Any) -> int:
+    """Bytes of a tensor, also of one that is made of others, and of its scales in bitsandbytes."""
+    parts = tensor.__tensor_flatten__()[0] if hasattr(tensor, "__tensor_flatten__") else ()
+    inside = [getattr(tensor, name) for name in parts]
+    scales = getattr(getattr(tensor, "quant_state", None), "absmax", None)
+    own = sum(map(_bytes, inside)) or tensor.numel() * tensor.element_size()
+    return own + (0 if scales is None else _bytes(scales))
+
+
+def _unpacked(layer: nn.Module) -> Unpacked | None:
+    """The plain layer in place of one with quantised weights, which are frozen; ``None`` for other layers."""
+    if not isinstance(getattr(layer, "in_features", None), int) or any(layer.children()):
+        return None
+    weights = list(layer.parameters(recurse=False))
+    own = [*weights, *layer.buffers(recurse=False)]
+    usual = (nn.Parameter, torch.Tensor, DTensor)
+    packed = [each for each in own if type(each) not in usual or not each.is_floating_point()]
+    others = [each for each in weights if all(each is not one for one in packed)]
+    if not packed or any(each.requires_grad or each.dim() > 1 for each in others):
+        return None
+    return Unpacked(layer, packed[0], sum(map(_bytes, packed)))
 
 
 class _Copies:
@@ -132,6 +177,11 @@ class _Copies:
         return copied
 
     def _module(self, module: nn.Module) -> nn.Module:
+        unpacked = _unpacked(module)
+        if unpacked is not None:
+            return cast(
+                nn.Module, self._keep(module, unpacked.to("meta") if self._is_sharded else unpacked)
+            )
         kind = next(each for each in type(module).__mro__ if not issubclass(each, _FSDP_2))
         plain = cast(nn.Module, self._keep(module, object.__new__(kind)))
         for buffer in module._buffers.values():
@@ -143,7 +193,7 @@ class _Copies:
         for name, value in vars(module).items():
             if name.endswith("_hooks") and isinstance(value, dict):
                 vars(plain)[name] = OrderedDict(
-                    (key, hook) for key, hook in value.items() if _makes_weights(hook)
+                    (key, hook) for key, hook in value.items() if _is_of_the_network(hook)
                 )
             elif name == "_compiled_call_impl":
                 vars(plain)[name] = None
@@ -169,7 +219,9 @@ class _Copies:
         for name in own:
             vars(plain).pop(name, None)
         plain._parameters = {
-            name: value if value is None else self._whole(value, own.get(name, value.shape))
+            name: value
+            if value is None
+            else self._whole(value, own.get(name, getattr(value, _ZERO_SHAPE, value.shape)))
             for name, value in weights.items()
         }
 
@@ -191,6 +243,8 @@ def _can_be_copied(tensor: torch.Tensor) -> bool:
     )
 
 
-def _makes_weights(hook: Any) -> bool:
-    """Whether a hook makes the weights of its layer from others, as those of weight norm do."""
-    return type(hook).__module__.startswith("torch.nn.utils.")
+def _is_of_the_network(hook: Any) -> bool:
+    """Whether a forward pass needs a hook: those of weight norm make the weights of their layer, and those of
+    transformers collect the hidden states that a model reads."""
+    own = ("torch.nn.utils.", "transformers.utils.")
+    return (getattr(hook, "__module__", None) or "").startswith(own)

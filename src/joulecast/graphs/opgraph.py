@@ -69,6 +69,8 @@ class Tensor:
     shape: tuple[Annotated[int, Field(ge=0, le=MAX_SIZE)], ...]
     itemsize: Annotated[int, Field(ge=1, le=1024)]
     role: Role
+    packed_bytes: Annotated[int, Field(ge=0)] | None = None
+    """Size of a quantised weight with its scales."""
 
     @property
     def elements(self) -> int:
@@ -81,7 +83,8 @@ class Tensor:
     @property
     def bytes(self) -> int:
         """Size in bytes."""
-        return self.elements * self.itemsize
+        whole = self.elements * self.itemsize
+        return whole if self.packed_bytes is None else self.packed_bytes
 
     @property
     def is_weight(self) -> bool:
@@ -244,7 +247,10 @@ class OpGraph:
         """Write the graph as JSON, one op and one tensor a line."""
         head = {"name": self.name, "batch": self.batch}
         lines = [json.dumps(head)[:-1] + ', "tensors": [']
-        lines.append(",\n".join(json.dumps(asdict(t)) for t in self.tensors.values()))
+        tensors = (
+            {k: v for k, v in asdict(t).items() if v is not None} for t in self.tensors.values()
+        )
+        lines.append(",\n".join(map(json.dumps, tensors)))
         lines.append('], "ops": [')
         lines.append(",\n".join(json.dumps(asdict(op)) for op in self.ops))
         lines.append("]}\n")

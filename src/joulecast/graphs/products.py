@@ -19,7 +19,7 @@ from joulecast.graphs.capture_builder import (
     rows,
 )
 from joulecast.graphs.opgraph import Dim
-from joulecast.graphs.views import View, repeats, units
+from joulecast.graphs.views import View, permute, repeats, units
 
 
 def _layer(call: Call, x: View, weight: View, bias: View | None, names: tuple[str, str]) -> View:
@@ -96,12 +96,19 @@ def baddbmm(call: Call) -> View:
 
 
 def einsum(call: Call) -> View:
-    """An einsum of one or two tensors. Each letter is a dim. It is REDUCE if the result lacks the letter."""
+    """An einsum of two tensors. Each letter is a dim. It is REDUCE if the result lacks the letter.
+
+    An einsum of one tensor that sums nothing only turns its axes.
+    """
     equation, operands = call["equation"].replace(" ", ""), call["tensors"]
     given, _, result = equation.partition("->")
     terms = given.split(",")
     if "..." in equation or not result or len(operands) > 2:
         raise JoulecastError(f"a sum over `{equation}` is not known")
+    if len(operands) == 1:
+        if sorted(given) != sorted(result):
+            raise JoulecastError(f"a sum of one tensor over `{equation}` is not known")
+        return permute(operands[0], [given.index(letter) for letter in result])
     dims: dict[str, Dim] = {}
     for term, view in zip(terms, operands, strict=True):
         for letter, axis, size in zip(term, view.axes, view.shape, strict=True):
@@ -128,7 +135,7 @@ def _role(letter: str, terms: list[str], result: str) -> str:
         return "k"
     if letter not in terms[0]:
         return "n"
-    return "count" if letter in terms[-1] and len(terms) > 1 else "m"
+    return "count" if letter in terms[-1] else "m"
 
 
 def grouped(call: Call) -> View:

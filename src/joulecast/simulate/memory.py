@@ -174,7 +174,7 @@ class _Stage:
                     gradients += held[access.tensor]
             # A gathered tensor is gathered again, and its gradient is whole before it is scattered.
             total = now + gradients + again + 2 * self.gathered[place]
-            if item.op.kind == "cross_entropy":
+            if item.op.kind == "cross_entropy" and _kept_by(item.op.name) in self.sizes:
                 # The gradient of the shares' logarithms, and that of the logits at their precision.
                 kept, logits = _kept_by(item.op.name), item.op.reads[0].tensor
                 total += self.sizes[kept] + max(0.0, self.sizes[kept] - self.sizes[logits])

@@ -230,11 +230,23 @@ def _observed_step(ranks: Sequence[Rank]) -> ObservedStep:
     facts = ranks[0].facts
     return ObservedStep(
         optimizer=facts.optimizer,
-        precision=facts.autocast or facts.precision,
-        weights=facts.precision,
+        precision=facts.autocast or facts.copies_of or facts.precision,
+        weights=None if facts.copies_of else facts.precision,
         wrapper=facts.wrapper,
         micro_batches=max(1, ranks[0].steps.micro_batches),
         recomputes=facts.recomputes,
+    )
+
+
+def _differ(ranks: Sequence[Rank]) -> str:
+    """Why no rank's network is the one that is trained; empty if it is."""
+    facts = [rank.facts for rank in ranks]
+    sizes = sorted({each.captured_parameters for each in facts if each.captured_parameters})
+    if len(sizes) <= 1 or facts[0].has_parts:
+        return ""
+    return (
+        f"the ranks train different networks, of {sizes[0]:,} to {sizes[-1]:,} parameters, such as "
+        "the stages of a pipeline. `joulecast capture` takes a function that builds the whole network"
     )
 
 
@@ -250,8 +262,9 @@ def _remarks(ranks: Sequence[Rank]) -> list[str]:
     if facts.exchange_by:
         said.append("exchange as in the steps that torch's profiler recorded")
     remarks = [", ".join(said)]
-    if facts.not_captured:
-        remarks.append(f"the network was not captured: {facts.not_captured}")
+    why_not = facts.not_captured or _differ(ranks)
+    if why_not:
+        remarks.append(f"the network was not captured: {why_not}")
     captured, trained = facts.captured_parameters, facts.parameters
     if captured and trained and captured < trained:
         remarks.append(
@@ -338,7 +351,8 @@ def observed_record(
         unseen=_unseen(ranks) if ranks else {},
         observed_step=_observed_step(ranks) if ranks else None,
     )
-    return replace(record, network=ranks[0].process.graph) if ranks else record
+    whole = bool(ranks) and not _differ(ranks)
+    return replace(record, network=ranks[0].process.graph) if whole else record
 
 
 def _shares_cores(ranks: Sequence[Rank]) -> bool:

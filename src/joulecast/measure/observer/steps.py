@@ -108,6 +108,8 @@ class Facts(BaseModel):
     recomputes: bool = False
     has_parts: bool = False
     precision: str | None = None
+    copies_of: str | None = None
+    """Type of the weights, if the optimizer updates copies of them."""
     exchange_by: str | None = None
     not_profiled: str | None = None
     not_captured: str | None = None

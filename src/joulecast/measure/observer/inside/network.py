@@ -39,6 +39,12 @@ def _names(module: Any) -> int:
     return len(list(module.named_parameters(remove_duplicate=False)))
 
 
+def _trainable(module: Any) -> int:
+    """Number of parameters of a module that have a gradient. ZeRO 3 of DeepSpeed keeps their number."""
+    weights = [weight for weight in module.parameters() if weight.requires_grad]
+    return sum(getattr(weight, "ds_numel", weight.numel()) for weight in weights)
+
+
 class Network:
     """Notes the modules that are called before the first update, and captures the one of them that has most
     of the parameters that this update trains.
@@ -98,6 +104,14 @@ class Network:
                 sum(trained.get(id(tensor), 0) for tensor in module.parameters())
                 for module, *_ in known
             ]
+            if not any(shares):
+                # DeepSpeed and Megatron update copies of the weights, each rank a part of them.
+                updated = sum(trained.values())
+                sizes = [_trainable(module) if records else 0 for module, records, *_ in known]
+                shares = [size if size >= updated else 0 for size in sizes]
+                network = known[shares.index(max(shares))][0] if any(shares) else None
+                kinds = [weight.dtype for weight in network.parameters()] if network else []
+                self._marks.note(copies_of=str(kinds[0]).removeprefix("torch.") if kinds else None)
             if not any(shares):
                 raise ValueError(
                     "no module that was called has the parameters that were updated. Calls in a compiled "
