@@ -10,7 +10,7 @@ from joulecast.report.tables.simulator import (
     write_all_reduces_table,
     write_gpu_steps_tables,
 )
-from joulecast.report.tables.simulator import read_published_simulators, write_simulator_tables
+from joulecast.report.tables.simulator import PublishedSimulators, write_simulator_tables
 
 
 def main(
@@ -23,7 +23,7 @@ def main(
     collectives: Path | None = None,
 ) -> None:
     steps = pd.read_parquet(judged)
-    hc2, numbers = read_platform(platform), read_published_simulators(published)
+    hc2, numbers = read_platform(platform), PublishedSimulators.read(published)
     write_simulator_tables(tables, steps, hc2, numbers, speed_devices)
     if on_gpus is not None:
         write_gpu_steps_tables(tables, pd.read_parquet(on_gpus), numbers.on_gpus_percent)

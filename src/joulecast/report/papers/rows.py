@@ -30,7 +30,6 @@ class Verdict(StrEnum):
     BETTER_THAN_CODE = "better than the code"
     WORSE_THAN_CODE = "worse than the code"
     NOT_COMPARABLE = "not comparable"
-    MISSING = "missing"
 
 
 @dataclass(frozen=True)
@@ -40,14 +39,11 @@ class Row:
     Attributes:
         published: the number as printed. It is a text if the paper prints no exact number (``>60``). It is
             ``None`` if the paper prints nothing. Then ``reference`` is used.
-        ours: our number. It is ``None`` if there is none. ``why_not_comparable`` or ``missing`` has the
-            reason.
+        ours: our number. It is ``None`` if there is none; ``why_not_comparable`` has the reason.
         source: source of our number: measured, recorded, imported, simulated, replayed or estimated.
         improves: the direction in which a number is better (``neither`` for a fact that can only be
             reproduced or not).
         why_not_comparable: empty if the setting is the same.
-        missing: the data that our number needs and that are missing, and how to get them; empty if nothing is
-            missing.
         reference: a number to compare with, if no paper prints one. ``reference_is`` says what it is.
         ours_from: the file from which our number was read, if possible a page.
     """
@@ -63,7 +59,6 @@ class Row:
     tolerance: Tolerance
     improves: Literal["down", "up", "neither"] = "neither"
     why_not_comparable: str = ""
-    missing: str = ""
     reference: float | None = None
     reference_is: str = ""
     ours_from: Path | None = None
@@ -84,8 +79,6 @@ class Row:
     def verdict(self) -> Verdict:
         """The verdict, which follows from the tolerance. Only a number that a paper prints can be
         *reproduced*."""
-        if self.missing:
-            return Verdict.MISSING
         theirs, printed = self.theirs, self.published is not None
         if (
             self.why_not_comparable
@@ -113,7 +106,6 @@ def paper_table(rows: Sequence[Row], folder: Path | None = None) -> pd.DataFrame
         {
             **{name: getattr(row, name) for name in COLUMNS if hasattr(row, name)},
             "comparable": "no" if row.why_not_comparable else "yes",
-            "why_not_comparable": row.missing or row.why_not_comparable,
             "ours_from": _relative(row.ours_from, folder),
             "tolerance": str(row.tolerance),
             "verdict": row.verdict.value,

@@ -1,5 +1,4 @@
-"""Summaries of the papers' table: a row for each claim, and a line for each paper. They are computed from the
-rows of the numbers."""
+"""Summaries of the papers' table, from its rows: a row for each claim, and a line for each paper."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,40 +34,34 @@ class Paper:
     rivals: str = ""
 
 
-@dataclass(frozen=True)
-class Summary:
-    """The line of one paper.
-
-    Attributes:
-        paper: the paper.
-        in_short: how many of the printed numbers are reproduced, and separately how many numbers of the
-            paper's code.
-        regenerated: how many numbers were regenerated, and on which data.
-        near: sentences that say how near our numbers are.
-        why_not: reasons why the other numbers cannot be compared, the most frequent first.
-    """
-
-    paper: Paper
-    in_short: str
-    regenerated: str
-    near: list[str]
-    why_not: list[str]
-
-    @property
-    def why_not_what(self) -> str:
-        """The numbers to which the reasons in ``why_not`` apply."""
-        none = self.in_short == Verdict.NOT_COMPARABLE.value
-        return "Why it is not comparable" if none else "Why not the rest"
-
-
-def summaries(table: pd.DataFrame, papers: Sequence[Paper]) -> list[Summary]:
-    """A line for each paper, in the order of the papers.
+def in_short(table: pd.DataFrame, paper: Paper) -> str:
+    """The line of one paper in Markdown: how many of the printed numbers are reproduced, and separately how
+    many numbers of the paper's code; the claims; where ours come from; and why the others cannot be compared,
+    the most frequent reason first.
 
     Args:
         table: of :func:`joulecast.report.papers.rows.paper_table`.
-        papers: those that have rows in it.
     """
-    return [_summary(paper, table[table["paper"] == paper.name]) for paper in papers]
+    rows = table[table["paper"] == paper.name]
+    came_out = _came_out(rows)
+    regenerated = rows["ours"].notna()
+    sources = " and ".join(sorted(rows.loc[regenerated, "source"].unique())) or "none"
+    parts = [
+        f"Claims: {paper.published.claim}",
+        f"Computed here: {int(regenerated.sum())} of {len(rows)} rows ({sources}), on "
+        f"{paper.regenerated_on}.",
+    ]
+    missed = rows[rows["verdict"].isin([Verdict.WORSE, Verdict.WORSE_THAN_CODE])]
+    if len(missed):
+        names = [f"{row.quantity} ({row.setting})" for row in missed.head(_SHOWN).itertuples()]
+        more = f" and {len(missed) - _SHOWN} more" if len(missed) > _SHOWN else ""
+        parts.append(f"Not reproduced: {'; '.join(names)}{more}.")
+    parts += [paper.rivals] if paper.rivals else []
+    if why_not := _reasons(rows):
+        none = came_out == Verdict.NOT_COMPARABLE
+        what = "Why it is not comparable" if none else "Why not the rest"
+        parts.append(f"{what}: {'; '.join(why_not)}.")
+    return f"* **{paper.name}: {came_out}.** {' '.join(parts)}"
 
 
 def in_all(table: pd.DataFrame) -> str:
@@ -88,21 +81,6 @@ def _counts(rows: pd.DataFrame) -> str:
     return ", ".join(there) or "none"
 
 
-def _summary(paper: Paper, rows: pd.DataFrame) -> Summary:
-    regenerated = rows["ours"].notna()
-    sources = " and ".join(sorted(rows.loc[regenerated, "source"].unique())) or "none"
-    return Summary(
-        paper,
-        _came_out(rows),
-        f"{int(regenerated.sum())} of {len(rows)} rows ({sources}), on {paper.regenerated_on}.",
-        [
-            *_judged(rows),
-            *([paper.rivals] if paper.rivals else []),
-        ],
-        _reasons(rows),
-    )
-
-
 def _came_out(rows: pd.DataFrame) -> str:
     printed = rows["published"].notna()
     parts = []
@@ -119,25 +97,6 @@ def _came_out(rows: pd.DataFrame) -> str:
     return "; ".join(parts) or Verdict.NOT_COMPARABLE.value
 
 
-def _judged(rows: pd.DataFrame) -> list[str]:
-    """What came out if the setting is the same: for printed numbers, and for each reference."""
-    judged = rows[rows["comparable"] == "yes"]
-    judged = judged[judged["verdict"] != Verdict.NOT_COMPARABLE]
-    if judged.empty:
-        return ["The paper's settings cannot be repeated here."]
-    found = []
-    kinds = judged["reference_is"].where(judged["published"].isna(), "").fillna("")
-    for kind, of_kind in judged.groupby(kinds, sort=False):
-        verdicts = of_kind["verdict"].value_counts()
-        what = "that it prints" if not kind else f"that it does not print ({kind})"
-        came_out = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
-        found.append(f"Of {counted(len(of_kind), 'number')} {what}: {came_out}.")
-    missed = judged[judged["verdict"].isin([Verdict.WORSE, Verdict.WORSE_THAN_CODE])]
-    names = [f"{row.quantity} ({row.setting})" for row in missed.head(_SHOWN).itertuples()]
-    more = f" and {len(missed) - _SHOWN} more" if len(missed) > _SHOWN else ""
-    return [*found, f"Not reproduced: {'; '.join(names)}{more}."] if names else found
-
-
 def claims_table(table: pd.DataFrame, papers: Sequence[Paper]) -> pd.DataFrame:
     """A row for each claim: the printed numbers, our numbers, the data behind ours, and the verdict.
 
@@ -152,8 +111,7 @@ def claims_table(table: pd.DataFrame, papers: Sequence[Paper]) -> pd.DataFrame:
         for rows in [table[(table["paper"] == paper.name) & table["quantity"].isin(quantities)]]
         if len(rows)
     ]
-    columns = ["paper", "claim", "printed", "here", "on", "verdict"]
-    return pd.DataFrame(found, columns=columns)
+    return pd.DataFrame(found, columns=["paper", "claim", "printed", "here", "on", "verdict"])
 
 
 def _of_claim(rows: pd.DataFrame) -> dict[str, str]:
@@ -189,7 +147,7 @@ def _range(numbers: pd.Series) -> str:
 
 
 def _reasons(rows: pd.DataFrame) -> list[str]:
-    left = rows[rows["verdict"].isin([Verdict.NOT_COMPARABLE, Verdict.MISSING])]
+    left = rows[rows["verdict"] == Verdict.NOT_COMPARABLE]
     counts = left["why_not_comparable"].fillna("").value_counts()
     found = [
         f"{counted(int(count), 'row')}: {why or 'no number on one side'}"

@@ -10,12 +10,12 @@ from joulecast.report.papers.antichain import antichain_rows, of_antichain
 from joulecast.report.papers.mc2 import mc2_rows, of_mc2
 from joulecast.report.papers.proteus import of_proteus, proteus_rows
 from joulecast.report.papers.rows import paper_table, verdict_counts
-from joulecast.report.papers.summary import Paper, Summary, claims_table, in_all, summaries
+from joulecast.report.papers.summary import Paper, claims_table, in_all, in_short
 from joulecast.report.papers.zeus import of_zeus, zeus_rows
 from joulecast.report.tables.output import markdown, write_numbers, write_text
-from joulecast.report.tables.partition import read_published_partitioning
-from joulecast.report.tables.published import read_published, read_published_tuning
-from joulecast.report.tables.simulator import read_published_simulators
+from joulecast.report.tables.partition import PublishedPartitioning
+from joulecast.report.tables.published import PublishedErrors, PublishedTuning
+from joulecast.report.tables.simulator import PublishedSimulators
 from joulecast.runs.provenance import source_state
 
 _TITLE = "The papers' numbers, and ours"
@@ -24,11 +24,10 @@ _VERDICTS_EXPLAINED = """\
 setting is the same, and the difference is larger. `same as the code`, `better than the code`, `worse than
 the code`: the same of a number that no paper prints, and that its authors' public code gives. `not
 comparable`: the setting is another one, or there is no number on one side; the row has the reason, and no
-better or worse is claimed. `missing`: what ours is made of is not here; the row has the reason. `replayed`:
-computed from what the papers' authors measured. `reference`: a number to compare with that no paper prints,
-as of the authors' public code. Mean error: in percent, without sign (MAPE). Held out, so not seen by the
-fit: a node count (`leave-one-node-count-out`), a network (`leave-one-workload-out`), all larger scales
-(`extrapolation`)."""
+better or worse is claimed. `replayed`: computed from what the papers' authors measured. `reference`: a
+number to compare with that no paper prints, as of the authors' public code. Mean error: in percent, without
+sign (MAPE). Held out, so not seen by the fit: a node count (`leave-one-node-count-out`), a network
+(`leave-one-workload-out`), all larger scales (`extrapolation`)."""
 _SPELLED_OUT = ("reference_is", "why_not_comparable", "tolerance")
 
 
@@ -58,23 +57,18 @@ def papers(
     Raises:
         JoulecastError: a file of published numbers is missing or has wrong keys.
     """
-    zeus = read_published_tuning(published / "zeus.yaml")
-    mc2 = read_published(published / "mc2.yaml")
-    proteus = read_published_simulators(published / "proteus.yaml")
-    antichain = read_published_partitioning(published / "antichain.yaml")
+    zeus = PublishedTuning.read(published / "zeus.yaml")
+    mc2 = PublishedErrors.read(published / "mc2.yaml")
+    proteus = PublishedSimulators.read(published / "proteus.yaml")
+    antichain = PublishedPartitioning.read(published / "antichain.yaml")
     rows = [
         *zeus_rows(tuning, zeus),
         *mc2_rows(metered, mc2),
         *proteus_rows(simulator, proteus),
         *antichain_rows(profile_experiments, own_experiments, antichain, partition),
     ]
-    order = (
-        of_zeus(zeus),
-        of_mc2(mc2, metered),
-        of_proteus(proteus),
-        of_antichain(antichain),
-    )
-    return paper_table(rows, folder), list(order)
+    order = [of_zeus(zeus), of_mc2(mc2, metered), of_proteus(proteus), of_antichain(antichain)]
+    return paper_table(rows, folder), order
 
 
 def _commit_in_words() -> str:
@@ -95,47 +89,21 @@ def write_papers(stem: Path, table: pd.DataFrame, papers: Sequence[Paper]) -> No
         table: of :func:`joulecast.report.papers.rows.paper_table`.
         papers: the papers of the table, in its order.
     """
-    lines = summaries(table, papers)
     # Some are printed as bounds (``>60``): the column is text.
-    as_printed = table["published"].map(_as_printed, na_action="ignore")
+    as_printed = table["published"].map(
+        lambda number: number if isinstance(number, str) else f"{number:.12g}", na_action="ignore"
+    )
     rounded = write_numbers(stem, table.assign(published=as_printed))
-    write_text(stem, _TITLE, _as_markdown(rounded, claims_table(table, papers), lines))
-
-
-def _as_printed(number: float | str) -> str:
-    return number if isinstance(number, str) else f"{number:.12g}"
-
-
-def _in_short(line: Summary) -> str:
-    parts = [f"Claims: {line.paper.published.claim}", f"Computed here: {line.regenerated}"]
-    parts += line.near
-    if line.why_not:
-        parts.append(f"{line.why_not_what}: {'; '.join(line.why_not)}.")
-    return f"* **{line.paper.name}: {line.in_short}.** {' '.join(parts)}"
-
-
-def _as_markdown(table: pd.DataFrame, claims: pd.DataFrame, lines: Sequence[Summary]) -> str:
-    cited = {line.paper.name: line.paper.published.citation for line in lines}
     text = [
-        f"# {_TITLE}",
-        "",
-        in_all(table),
-        "",
-        " ".join(f"{line.paper.name}: {line.in_short}." for line in lines),
-        "",
-        markdown(claims),
-        "",
-        *map(_in_short, lines),
-        "",
-        _VERDICTS_EXPLAINED,
-        "",
-        _commit_in_words(),
-        "",
-        markdown(verdict_counts(table).reset_index()),
-        "",
+        *(f"# {_TITLE}", "", in_all(table), ""),
+        *(markdown(claims_table(table, papers)), ""),
+        *(in_short(table, paper) for paper in papers),
+        *("", _VERDICTS_EXPLAINED, "", _commit_in_words(), ""),
+        *(markdown(verdict_counts(table).reset_index()), ""),
     ]
-    for paper, of_paper in table.groupby("paper", sort=False):
+    for paper in papers:
         notes: dict[str, str] = {}
+        of_paper = rounded[rounded["paper"] == paper.name]
         shown = of_paper.drop(columns=["paper", "comparable", "ours_from", *_SPELLED_OUT])
         # A verdict leads to the table that ours is from.
         shown["verdict"] = [
@@ -145,9 +113,9 @@ def _as_markdown(table: pd.DataFrame, claims: pd.DataFrame, lines: Sequence[Summ
         for column in _SPELLED_OUT:
             numbers = [_number(reason, notes) for reason in of_paper[column]]
             shown.insert(len(shown.columns) - 1, column.replace("_", " "), numbers)
-        text += [f"## {paper}", "", f"{cited[str(paper)].text}.", "", markdown(shown), ""]
+        text += [f"## {paper.name}", "", f"{paper.published.paper}.", "", markdown(shown), ""]
         text += [f"{number} {reason}  " for reason, number in notes.items()] + [""]
-    return "\n".join(text)
+    write_text(stem, _TITLE, "\n".join(text))
 
 
 def _number(reason: str | None, notes: dict[str, str]) -> str | None:

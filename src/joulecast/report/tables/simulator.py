@@ -12,7 +12,7 @@ import pandas as pd
 from joulecast.graphs.network_graphs import load
 from joulecast.quantities import steady
 from joulecast.report.tables.output import write_table
-from joulecast.report.tables.published import FromPaper, read_published_file
+from joulecast.report.tables.published import FromPaper
 from joulecast.runs.judging import by_setting, rank, summarise
 from joulecast.runs.platforms import Platform
 from joulecast.simulate.simulate import Assumptions, simulate
@@ -39,15 +39,6 @@ class PublishedSimulators(FromPaper):
     on_gpus_percent: dict[str, float]
     """What other simulators publish on data of their own, by the data's name here."""
     speed_s: dict[int, float]
-
-
-def read_published_simulators(path: Path) -> PublishedSimulators:
-    """Read ``config/published/proteus.yaml``.
-
-    Raises:
-        JoulecastError: the file is missing, or has wrong keys.
-    """
-    return read_published_file(PublishedSimulators, path)
 
 
 def _cells(judged: pd.DataFrame) -> pd.DataFrame:
