@@ -117,13 +117,7 @@ def plan(request: PlanRequest) -> dict[str, Any]:
     from joulecast.report.advice.plan import plan as planned
 
     with naming(request.network, *request.platform, request.calibrate):
-        found = planned(request, prices_of(request))
-    if request.html is not None:
-        # Charts load slowly.
-        from joulecast.report.pages.plan import write_plan_page
-
-        write_plan_page(found, request.html)
-    return found
+        return planned(request, prices_of(request))
 
 
 @takes_request(StartRequest)
