@@ -30,7 +30,6 @@ is_compile_supported
 device_type
 aligned
 how_to_read
-shows
 spoken
 BufferedReader
 daemon_threads

@@ -253,9 +253,6 @@ def costs(results: Results) -> pd.DataFrame:
             ranks_per_host=("ranks_per_host", "first"),
             accelerators_per_node=("accelerators_per_node", "first"),
             runs=("run", "count"),
-            samples=("samples", "mean"),
-            run_s=("total_s", "mean"),
-            run_j=("energy_j", "mean"),
             time_s=("time_s", "mean"),
             has_steps=("has_steps", "all"),
             energy_j=("work_j", "mean"),
@@ -263,7 +260,7 @@ def costs(results: Results) -> pd.DataFrame:
         )
         .reset_index()
     )
-    table = table.astype({"run_j": float, "energy_j": float})
+    table = table.astype({"energy_j": float})
     return table.join(cost_columns(table, results.prices)).assign(**_errors(results, table))
 
 

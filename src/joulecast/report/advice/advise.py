@@ -18,7 +18,6 @@ from joulecast.quantities import counted, digits, steady
 from joulecast.report.advice import from_records
 from joulecast.report.advice.candidate import Candidate, dominates
 from joulecast.report.advice.choice import (
-    Choice,
     check_prices_of,
     choose,
     nearest,
@@ -30,11 +29,6 @@ from joulecast.runs.scale import BEYOND, scale_in_words, unit_of
 
 _MOST = 3
 """Settings that an error names with their reasons."""
-
-_BATCHES = (
-    "the settings differ in batch size. A larger batch may need more samples to reach the same accuracy, and "
-    "these runs do not show how many. `--batch` keeps the batch the same"
-)
 
 
 @dataclass(frozen=True)
@@ -103,10 +97,64 @@ def answer(found: Weighed, limit: AdviceRequest | PlanRequest, prices: Prices) -
         raise JoulecastError(
             f"nothing can be advised: {'; '.join([*whys][:_MOST]) or 'no setting is known'}"
         )
-    choice = choose(found.candidates, limit, prices.currency)
-    return _as_json(limit, found, choice) | {
+    candidates = found.candidates
+    choice = choose(candidates, limit, prices.currency)
+    best = None if choice.best is None else candidates[choice.best]
+    warnings = [*found.warnings]
+    if len({candidate.batch_size for candidate in candidates}) > 1:
+        warnings.append(
+            "the settings differ in batch size. A larger batch may need more samples to reach the same "
+            "accuracy, and these runs do not show how many. `--batch` keeps the batch the same"
+        )
+    beyond = max(candidate.times_beyond for candidate in candidates)
+    if beyond > BEYOND:
+        warnings.append(
+            f"some settings are up to {digits(beyond)} times larger than the largest run, as asked. No error "
+            "of forecasts so far beyond the runs is known"
+        )
+    if best is not None and best.near_memory_limit:
+        warnings.append(
+            "the choice comes near a device's memory, and may not fit; `joulecast search` with these devices "
+            "and this batch lists slower strategies that leave more room"
+        )
+    why_counts = "as asked"
+    if isinstance(limit, AdviceRequest) and not limit.nodes and not limit.gpus:
+        is_beyond = any(candidate.times_beyond > 1 for candidate in candidates)
+        counts = f"up to {BEYOND} times the most that were run" if is_beyond else "as they were run"
+        why_counts = f"{counts}; --nodes or --gpus asks for others"
+    rows = [
+        candidate.as_json()
+        | {
+            "within_limit": within,
+            "on_front": not any(dominates(other, candidate) for other in candidates),
+        }
+        for candidate, within in zip(candidates, choice.within, strict=True)
+    ]
+    return {
+        "request": limit.asked(),
+        "network": found.network,
+        "platform": found.platform,
+        "nodes_are": found.nodes_are,
+        "limit": choice.as_json(limit),
+        "work": {"samples": found.samples, "unit": found.unit, "why": found.why_samples},
+        "weighed": {"counts": sorted({each.nodes for each in candidates}), "why": why_counts},
+        "by_energy": None if choice.by_energy is None else candidates[choice.by_energy].setting,
+        "best": None if choice.best is None else rows[choice.best],
+        "why_none": choice.why_none,
+        "candidates": [rows[place] for place in choice.order],
+        "refused": found.refused,
+        "rests_on": "; ".join([_choice_rests_on(best), *found.rests_on]),
+        "warnings": warnings,
+        "measure_next": measure_next(
+            candidates,
+            best,
+            most_nodes=found.most_nodes,
+            others=choice.others(candidates),
+            least=choice.least,
+        ),
+        "left_out": found.left_out,
         "prices": prices.as_json(),
-        "verdict": verdict_on(found.candidates, choice, prices.currency),
+        "verdict": verdict_on(candidates, choice, prices.currency),
     }
 
 
@@ -128,12 +176,7 @@ def _weigh(
         work, why = work_of(unit), "to compare by; their samples are not known"
     else:
         work, why = work_of(unit), f"--{unit} asks for another amount"
-    candidates, refused, differ = from_records.campaign_candidates(
-        campaign,
-        work,
-        request,
-        request.batch,
-    )
+    candidates, refused, differ = from_records.campaign_candidates(campaign, work, request)
     runs, fitted = campaign.runs, campaign.evidence.training
     most = int(runs["nodes"].max())
     are = runs["nodes_are"].iloc[-1]
@@ -164,67 +207,6 @@ def _weigh(
         campaign.left_out,
         most,
     )
-
-
-def _as_json(limit: AdviceRequest | PlanRequest, found: Weighed, choice: Choice) -> dict[str, Any]:
-    candidates = found.candidates
-    best = None if choice.best is None else candidates[choice.best]
-    batches = {candidate.batch_size for candidate in candidates}
-    warnings = [*found.warnings]
-    if len(batches) > 1:
-        warnings.append(_BATCHES)
-    beyond = max(candidate.times_beyond for candidate in candidates)
-    if beyond > BEYOND:
-        warnings.append(
-            f"some settings are up to {digits(beyond)} times larger than the largest run, as asked. No error "
-            "of forecasts so far beyond the runs is known"
-        )
-    if best is not None and best.near_memory_limit:
-        warnings.append(
-            "the choice comes near a device's memory, and may not fit; `joulecast search` with these devices "
-            "and this batch lists slower strategies that leave more room"
-        )
-    why_counts = "as asked"
-    if isinstance(limit, AdviceRequest) and not limit.nodes and not limit.gpus:
-        is_beyond = any(candidate.times_beyond > 1 for candidate in candidates)
-        counts = f"up to {BEYOND} times the most that were run" if is_beyond else "as they were run"
-        why_counts = f"{counts}; --nodes or --gpus asks for others"
-    rows = [
-        candidate.as_json()
-        | {
-            "within_limit": within,
-            "on_front": not any(dominates(other, candidate) for other in candidates),
-        }
-        for candidate, within in zip(candidates, choice.within, strict=True)
-    ]
-    chosen = None if choice.best is None else rows[choice.best]
-    return {
-        "request": limit.asked(),
-        "network": found.network,
-        "platform": found.platform,
-        "nodes_are": found.nodes_are,
-        "limit": choice.as_json(limit),
-        "work": {"samples": found.samples, "unit": found.unit, "why": found.why_samples},
-        "weighed": {
-            "counts": sorted({candidate.nodes for candidate in candidates}),
-            "why": why_counts,
-        },
-        "by_energy": None if choice.by_energy is None else candidates[choice.by_energy].setting,
-        "best": chosen,
-        "why_none": choice.why_none,
-        "candidates": [rows[place] for place in choice.order],
-        "refused": found.refused,
-        "rests_on": "; ".join([_choice_rests_on(best), *found.rests_on]),
-        "warnings": warnings,
-        "measure_next": measure_next(
-            candidates,
-            best,
-            most_nodes=found.most_nodes,
-            others=choice.others(candidates),
-            least=choice.least,
-        ),
-        "left_out": found.left_out,
-    }
 
 
 def _choice_rests_on(best: Candidate | None) -> str:
@@ -271,27 +253,19 @@ def measure_next(
     name = "the fastest setting" if best is None else "the choice"
     steps: list[tuple[str, str]] = []
     if leading.basis == "simulated" and not leading.is_calibrated:
-        steps.append(
-            (
-                f"a few steps of it on two GPUs of {leading.platform}, and give them with --calibrate",
-                "nothing was run there: times are simulated"
-                + (" and have no interval" if leading.time_low_s is None else ""),
-            )
+        why = "nothing was run there: times are simulated"
+        why += " and have no interval" * (leading.time_low_s is None)
+        what = (
+            f"a few steps of it on two GPUs of {leading.platform}, and give them with --calibrate"
         )
+        steps.append((what, why))
     elif leading.basis == "fitted":
-        steps.append((leading.setting, f"{name} is a forecast; it was not run"))
-        if leading.extrapolation:
-            steps[-1] = (
-                leading.setting,
-                f"it lies outside of what was run ({'; '.join(leading.extrapolation)})",
-            )
+        outside = f"it lies outside of what was run ({'; '.join(leading.extrapolation)})"
+        why = outside if leading.extrapolation else f"{name} is a forecast; it was not run"
+        steps.append((leading.setting, why))
     elif leading.runs == 1:
-        steps.append(
-            (
-                f"a repeat of {leading.setting}",
-                "it was run once, so the spread of its runs is not known",
-            )
-        )
+        why = "it was run once, so the spread of its runs is not known"
+        steps.append((f"a repeat of {leading.setting}", why))
     if leading.energy_j is None or "estimated" in (leading.energy_source or ""):
         why = "energy is only estimated from utilisation and assumed watts"
         if leading.energy_j is None:

@@ -23,9 +23,9 @@ from joulecast.energy.measured_settings import notes_on
 from joulecast.energy.models import EnergyModel, Evidence, fit_groups, mc2_for
 from joulecast.errors import JoulecastError
 from joulecast.report.advice.candidate import Candidate
+from joulecast.report.advice.request import AdviceRequest
 from joulecast.runs.json_values import json_value
 from joulecast.runs.judging import ANSWER
-from joulecast.runs.request import Scale
 from joulecast.runs.scale import (
     scale_in_words,
     unit_of,
@@ -50,12 +50,6 @@ class Campaign:
     def unit(self) -> str:
         """What the runs' ``samples`` count."""
         return str(self.runs["work_unit"].iloc[0])
-
-    @property
-    def knows_exchange(self) -> bool:
-        """Whether the runs show what an exchange between nodes costs. Imported runs always do, because the
-        times of others on more nodes are known."""
-        return self.imported or self.evidence.shows_exchange
 
     @property
     def why_no_energy(self) -> str:
@@ -168,27 +162,30 @@ def _candidate(campaign: Campaign, row: dict[str, Any]) -> Candidate | None:
 
 
 def campaign_candidates(
-    campaign: Campaign, work: float, asked: Scale, batches: Sequence[int] | None
+    campaign: Campaign, work: float, asked: AdviceRequest
 ) -> tuple[list[Candidate], list[dict[str, str]], list[str]]:
     """All settings with these node counts and batches about which something is known.
 
     Args:
         work: samples (or epochs) to train on. If a batch does not divide it, the last step is whole, too.
-        asked: the scales. By default, :func:`joulecast.energy.forecast.asked_counts` gives them.
-        batches: batches of all nodes. By default, the batches that were run, of all nodes and of a rank.
+        asked: the scales and batches. By default, :func:`joulecast.energy.forecast.asked_counts` gives the
+            scales, and the batches are those that were run, of all nodes and of a rank.
 
     Returns:
         Three lists: the candidates; other settings, each with ``setting`` and ``why`` it is no candidate; and
         notes if the model and the runs differ.
     """
-    ranks_per_node = float(campaign.runs["ranks"].iloc[-1] / campaign.runs["nodes"].iloc[-1])
+    runs = campaign.runs
+    ranks_per_node = float(runs["ranks"].iloc[-1] / runs["nodes"].iloc[-1])
+    # Imported runs show what an exchange costs: times of others on more nodes are known.
+    knows_exchange = campaign.imported or campaign.evidence.shows_exchange
     settings = [
-        setting_of(campaign.runs, count, float(batch), work, asked.gpus_per_node)
-        for count in asked_counts(campaign.runs, asked, campaign.knows_exchange)
-        for batch in batches or _batches(campaign, count, count * ranks_per_node)
+        setting_of(runs, count, float(batch), work, asked.gpus_per_node)
+        for count in asked_counts(runs, asked, knows_exchange)
+        for batch in asked.batch or _batches(campaign, count, count * ranks_per_node)
     ]
     model: EnergyModel = mc2_for(campaign.imported).fit(campaign.evidence)
-    rows, refused = answer_settings(model, campaign.evidence.training, campaign.runs, settings)
+    rows, refused = answer_settings(model, campaign.evidence.training, runs, settings)
     found = [_candidate(campaign, row) for row in rows.to_dict("records")]
     why_none = [
         {"setting": f"{scale_in_words(row['nodes'], row['nodes_are'])}, batch {row['batch']:,.10g}"}
@@ -198,5 +195,5 @@ def campaign_candidates(
     notes = []
     if not rows.empty:
         notes = outside_notes(rows)
-        notes += notes_on(campaign.runs, rows, model.remarks, campaign.evidence.times)
+        notes += notes_on(runs, rows, model.remarks, campaign.evidence.times)
     return [each for each in found if each is not None], why_none, notes

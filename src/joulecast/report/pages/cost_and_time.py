@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from joulecast.energy.prices import Prices
-from joulecast.quantities import counted, listed
+from joulecast.quantities import NONE, counted, listed
 from joulecast.report.campaign import CampaignForecast
 from joulecast.report.figures.forecast import (
     TIME,
@@ -15,7 +15,7 @@ from joulecast.report.figures.forecast import (
 from joulecast.report.figures.style import Chart
 from joulecast.report.forecast_lines import forecast_cells
 from joulecast.report.measured_runs import NODES_ARE, energy_is
-from joulecast.report.page_table import SHOWS, Amounts, Table
+from joulecast.report.page_table import Amounts, Table
 from joulecast.report.results_folder import NothingToShow, Results
 from joulecast.runs.observations import is_training
 from joulecast.runs.scale import scale_in_words
@@ -107,14 +107,14 @@ def _table(cells: Sequence[Mapping[str, str]], found: CampaignForecast) -> Table
         )
         for row in found.rows
     ]
-    return Table(caption, tuple(kept), rows, numeric, None, amounts, SHOWS)
+    return Table(caption, tuple(kept), rows, numeric, None, amounts)
 
 
 def _spoken(found: CampaignForecast, cells: Sequence[Mapping[str, str]], quantity: str) -> str:
     """What a chart shows, for readers who cannot see it: the ends of its lines."""
     ends: dict[str, list[str]] = {}
     for row, cell, name in zip(found.rows, cells, training_names(found.rows), strict=True):
-        if cell.get(quantity):
+        if cell[quantity] != NONE:
             text = f"{cell[quantity]} on {scale_in_words(row['nodes'], row['nodes_are'])}"
             ends.setdefault(name, []).append(text)
     lines = [

@@ -24,7 +24,6 @@ from joulecast.report.advice.text import advice_text
 from joulecast.report.campaign import (
     ADVICE,
     Advised,
-    CampaignAnswers,
     campaign_answers,
     write_answers,
 )
@@ -35,7 +34,7 @@ from joulecast.report.figures.time_parts import stage_shares
 from joulecast.report.pages.clusters_and_papers import metered_section, verdicts_by_paper
 from joulecast.report.pages.cost_and_time import badges, cost_and_time
 from joulecast.report.pages.settings import cautions, headline, settings_table, short_table
-from joulecast.report.results_folder import Part, Results, read_results
+from joulecast.report.results_folder import Part, read_results
 from joulecast.report.tables.errors import EXTRAPOLATION, error_sentences, errors_explained
 from joulecast.runs.files.writing import written_aside
 from joulecast.runs.record import read_info
@@ -88,22 +87,6 @@ def page_context(
     """
     found = read_results(results, prices)
     answers = campaign_answers(found, configfile)
-    return _context(found, answers, configfile, start or results)
-
-
-def rendered(context: Mapping[str, Any]) -> str:
-    """The page as HTML."""
-    return environment().get_template("overview.html.j2").render(context)
-
-
-def _context(
-    found: Results, answers: CampaignAnswers, configfile: str | None, start: Path
-) -> dict[str, Any]:
-    """The page's parts.
-
-    Args:
-        start: the folder of the page, from which its links start.
-    """
     snakemake = SNAKEMAKE + (f" --configfile {configfile}" if configfile else "")
     advice: list[Advised] = answers.advice.content or []
     answer, take = headline(advice)
@@ -114,7 +97,7 @@ def _context(
         "answers": answers,
         "campaign": listed(facts["campaigns"], 3),
         "badges": badges(found, facts["nodes_are"], facts["replayed"]),
-        "folder": str(found.folder),
+        "folder": str(results),
         "answer": answer,
         "take": take,
         "prices": found.prices,
@@ -122,7 +105,6 @@ def _context(
         "short": short_table(advice, found.prices),
         "errors": Part.of(lambda: errors_explained(found.fit)),
         "errors_beyond": Part.of(lambda: error_sentences(found.fit, EXTRAPOLATION)),
-        "left_out_line": measured_runs.left_out_sentence(found),
         "advice": answers.advice,
         "advice_text": advice_text,
         "cautions": [
@@ -151,11 +133,16 @@ def _context(
         ],
         "advise_commands": [f"./run {one.request.in_shell()}" for one in advice],
         "command": lambda part: _command(part, snakemake),
-        "table_links": lambda names: _table_links(names, found.folder, start),
+        "table_links": lambda names: _table_links(names, results, start or results),
         "svg": inline_svg,
         "style": style(),
         "script": asset("overview.js"),
     }
+
+
+def rendered(context: Mapping[str, Any]) -> str:
+    """The page as HTML."""
+    return environment().get_template("overview.html.j2").render(context)
 
 
 def _command(part: Part, snakemake: str) -> str | None:

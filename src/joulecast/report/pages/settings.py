@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from joulecast.energy.forecast import Note, texts_of, work_of
-from joulecast.energy.prices import Prices, co2_text, cost_text
+from joulecast.energy.prices import Prices
 from joulecast.quantities import (
     NONE,
     consumptions,
@@ -16,12 +16,10 @@ from joulecast.quantities import (
     listed,
     percent,
     seconds,
-    times,
-    with_range,
 )
 from joulecast.report.campaign import COSTS, Advised, work_in_words
-from joulecast.report.forecast_lines import energy_is
-from joulecast.report.page_table import SHOWS, Amounts, Table
+from joulecast.report.forecast_lines import energy_is, in_words, paid_cells
+from joulecast.report.page_table import Amounts, Table
 from joulecast.runs.json_values import json_rows
 from joulecast.runs.scale import hosts_and_gpus, scales_are
 
@@ -89,14 +87,16 @@ def short_table(advised: Sequence[Advised], prices: Prices) -> Table | None:
         best, unit = answer["best"], answer["work"]["unit"]
         works.append(work_in_words(unit))
         least.append(answer["limit"]["in_words"])
-        energy = "none"
-        if best["energy_j"] is not None:
-            energy = with_range(*consumptions(*_ends(best, "energy", "j")))
         rows.append(
             (
-                *(one.label, best["setting"], energy, energy_is(best)),
-                *paid_cells(best, prices),
-                with_range(*times(*_ends(best, "time", "s"))),
+                *(
+                    one.label,
+                    best["setting"],
+                    in_words(best, "energy", consumptions),
+                    energy_is(best),
+                ),
+                *paid_cells(best, prices).values(),
+                in_words(best, "time"),
                 answer["verdict"]["in_words"] or "",
             )
         )
@@ -114,30 +114,20 @@ def short_table(advised: Sequence[Advised], prices: Prices) -> Table | None:
         )
     if not rows:
         return None
-    columns = ("network", "setting", "energy", "energy is", *paid_names(prices), "time", "verdict")
+    columns = (
+        "network",
+        "setting",
+        "energy",
+        "energy is",
+        *paid_cells({}, prices),
+        "time",
+        "verdict",
+    )
     caption = (
         f"Which setting to take, for {' or '.join(dict.fromkeys(works))}: the one with the lowest expected "
         f"{listed(list(dict.fromkeys(least)))}. The brackets hold 90 % intervals"
     )
-    return Table(caption, columns, rows, amounts=amounts, shows=SHOWS)
-
-
-def _ends(row: Mapping[str, Any], quantity: str, unit: str) -> list[Any]:
-    return [row[f"{quantity}{end}_{unit}"] for end in ("", "_low", "_high")]
-
-
-def paid_names(prices: Prices) -> list[str]:
-    """Names of the columns for money and CO2, if there are numbers for them."""
-    return ["cost"] * prices.known + ["CO2e"] * (prices.co2 is not None)
-
-
-def paid_cells(row: Mapping[str, Any], prices: Prices, with_interval: bool = True) -> list[str]:
-    """Money and CO2 of a row in words, in the columns of :func:`paid_names`."""
-    texts = {
-        "cost": cost_text(row, prices.currency, with_interval),
-        "CO2e": co2_text(row, with_interval),
-    }
-    return [texts[name] for name in paid_names(prices)]
+    return Table(caption, columns, rows, amounts=amounts)
 
 
 def settings_table(costs: pd.DataFrame, prices: Prices) -> Table:
@@ -151,7 +141,13 @@ def settings_table(costs: pd.DataFrame, prices: Prices) -> Table:
     # What is the same in all rows stands in the caption alone.
     shared = works[0] if len(works) == 1 else ""
     columns = (
-        *("network", scales_are(costs["nodes_are"]), "energy", "energy is", *paid_names(prices)),
+        *(
+            "network",
+            scales_are(costs["nodes_are"]),
+            "energy",
+            "energy is",
+            *paid_cells({}, prices),
+        ),
         *("time", *(() if shared else ("for", f"energy per {ones}"))),
         *("time off by (held out)", "energy off by (held out)", "batch of all nodes", "runs"),
     )
@@ -163,7 +159,7 @@ def settings_table(costs: pd.DataFrame, prices: Prices) -> Table:
         rows.append(
             (
                 *(str(row["workload"]), str(row["nodes"]), *in_joules(row["energy_j"]), why),
-                *(*paid_cells(row, prices, with_interval=False), seconds(row["time_s"])),
+                *(*paid_cells(row, prices, with_interval=False).values(), seconds(row["time_s"])),
                 *(() if shared else per_one),
                 percent(row["time_off_percent"], signed=True),
                 percent(row["energy_off_percent"], signed=True),
@@ -184,7 +180,7 @@ def settings_table(costs: pd.DataFrame, prices: Prices) -> Table:
     if paid_by := prices.in_words():
         caption = f"{caption} (prices: {paid_by})"
     numeric = frozenset(columns) - {"network", "energy is"}
-    return Table(caption, columns, rows, numeric, COSTS, amounts, SHOWS)
+    return Table(caption, columns, rows, numeric, COSTS, amounts)
 
 
 def _per_one(row: Mapping[str, Any]) -> float | None:

@@ -68,11 +68,6 @@ def _judges(source: Any) -> str:
     return "models" if source in MEASURED else "the pipeline only"
 
 
-def _trained(observations: pd.DataFrame) -> pd.DataFrame:
-    clean = used(observations)
-    return clean[is_training(clean)]
-
-
 def time_error(times: pd.DataFrame) -> pd.DataFrame:
     """Measured and predicted seconds by workload, node count, split and model."""
     table = by_setting(times, [*SETTING, "split", "model"]).drop(
@@ -113,15 +108,6 @@ def energy_error(energies: pd.DataFrame) -> pd.DataFrame:
     return table.rename(columns=names | {"measured": "reference_j", "predicted": "predicted_j"})
 
 
-def _by_source(energies: pd.DataFrame, trained: pd.DataFrame) -> pd.Series:
-    """Run-to-run CV in percent of each energy source."""
-    sources = sorted(set(energies["energy_source"].dropna()))
-    of_source = {s: trained[trained["energy_source"] == s] for s in sources}
-    return pd.Series(
-        {s: run_to_run_cv(runs, "energy_j") for s, runs in of_source.items()}, dtype=float
-    )
-
-
 def _best_rivals(table: pd.DataFrame) -> pd.DataFrame:
     """The best rival for each question, and its error, next to MC2."""
     beside = pd.DataFrame(index=table.index, columns=["best_rival", "best_rival_percent"])
@@ -153,10 +139,13 @@ def energy_summary(fit: CampaignFit, published: PublishedErrors) -> pd.DataFrame
         )
         parts.append(summarise(own, [*_QUESTION, "model"]))
     table = pd.concat([p for p in parts if len(p)] or parts[:1], ignore_index=True)
-    noise = _by_source(energies, _trained(fit.observations))
+    runs = used(fit.observations[is_training(fit.observations)])
+    noise = {
+        source: run_to_run_cv(of_source, "energy_j")
+        for source, of_source in runs.groupby("energy_source")
+    }
     table["run_to_run_cv_percent"] = table["energy_source"].map(noise).astype(float)
     table["published_percent"] = table["model"].map(published.error_percent)
-    table["same_setting_as_published"] = "yes" if published.comparable else "no"
     table["judges"] = table["energy_source"].map(_judges)
     return _best_rivals(table).rename(columns={"energy_source": "source"})
 
@@ -239,13 +228,6 @@ def _notes(observations: pd.DataFrame) -> list[str]:
         count = "1 run is" if len(marked) == 1 else f"{len(marked)} runs are"
         notes.append(f"{count} left out ({reasons}{more}).")
     return notes
-
-
-def _repeats(training: pd.DataFrame) -> str:
-    cv = run_to_run_cv(training, "total_s")
-    if np.isnan(cv):
-        return "No setting was repeated, so it is not known how much repeats vary."
-    return f"Repeats of one setting vary by {cv:.2f} % (mean CV); no model can claim less."
 
 
 def split_sentence(split: str) -> str:
@@ -356,14 +338,18 @@ def _error(cells: pd.DataFrame) -> str:
 def write_tables(folder: Path, fit: CampaignFit, published: PublishedErrors) -> None:
     """Write ``time_error``, ``energy_error``, ``energy_summary``, ``energy_improvement`` and ``scaling`` to
     ``folder``."""
-    training, energies = _trained(fit.observations), fit.judged("energy")
-    notes = _notes(fit.observations)
+    runs, energies = fit.observations, fit.judged("energy")
+    training, notes = used(runs[is_training(runs)]), _notes(runs)
+    cv = run_to_run_cv(training, "total_s")
+    repeats = f"Repeats of one setting vary by {cv:.2f} % (mean CV); no model can claim less."
+    if np.isnan(cv):
+        repeats = "No setting was repeated, so it is not known how much repeats vary."
     write_table(
         folder / "time_error",
         "Time: predicted against measured",
         [
             *notes,
-            _repeats(training),
+            repeats,
             "`in-sample` was fitted to the runs it predicts; the other splits were not.",
         ],
         time_error(fit.judged("time")),
@@ -379,10 +365,7 @@ def write_tables(folder: Path, fit: CampaignFit, published: PublishedErrors) -> 
     if not published.comparable:
         beside += f" Not comparable with ours: {published.not_comparable_because}."
     tables = {
-        "energy_error": (
-            "Energy: predicted against the reference",
-            energy_error(energies),
-        ),
+        "energy_error": ("Energy: predicted against the reference", energy_error(energies)),
         "energy_summary": ("Energy: MC2 and its rivals", energy_summary(fit, published)),
         "energy_improvement": (
             "Energy: what MC2 gains on each rival",
@@ -390,18 +373,14 @@ def write_tables(folder: Path, fit: CampaignFit, published: PublishedErrors) -> 
         ),
     }
     for name, (title, table) in tables.items():
-        of_table = (
-            [*energy_notes, beside] if "published" in " ".join(table.columns) else energy_notes
-        )
+        has_published = any("published" in column for column in table.columns)
+        of_table = [*energy_notes, *[beside] * has_published]
         # What was measured comes before what was estimated.
         table = table.sort_values("judges", key=lambda j: j != "models", kind="stable")
         write_table(folder / name, title, of_table, table, sections="split")
     write_table(
         folder / "scaling",
         "Scaling: speed, parts of the time and joules by node count",
-        [
-            *energy_notes,
-            "Work is samples, or epochs where a log counts those.",
-        ],
+        [*energy_notes, "Work is samples, or epochs where a log counts those."],
         scaling(training),
     )
