@@ -57,6 +57,7 @@ compat
 lower_points
 upper_points
 better_share
+is_estimated
 timed_s
 waited_share
 longest_gap_s
