@@ -5,7 +5,7 @@ of the two it is. For hardware without any run, :mod:`joulecast.report.advice.pl
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +72,52 @@ def advise(
             limit needs.
     """
     check_prices_of(request, prices)
-    found = _weigh(records, request, known_runs)
-    priced = [candidate.priced(prices) for candidate in found.candidates]
-    return answer(replace(found, candidates=priced), request, prices)
+    network = request.network
+    campaign = from_records.read_campaign(records, network, request.platform, known_runs)
+    why_not = why_not_forecast(campaign.runs, request, bool(request.batch))
+    if why_not:
+        raise JoulecastError(why_not)
+    unit = campaign.unit
+    if request.work is not None:
+        work, why = request.work, "as asked"
+    elif campaign.imported:
+        work, why = recorded_work(campaign.runs)
+    elif unit == "steps":
+        work, why = work_of(unit), "to compare by; their samples are not known"
+    else:
+        work, why = work_of(unit), f"--{unit} asks for another amount"
+    candidates, refused, differ = from_records.campaign_candidates(campaign, work, request)
+    runs, fitted = campaign.runs, campaign.evidence.training
+    most = int(runs["nodes"].max())
+    are = runs["nodes_are"].iloc[-1]
+    # What one node is does not tell what several are.
+    several = runs[runs["nodes"] == most]
+    rests = [
+        f"measured: {counted(len(runs), 'run')} of {network} on {campaign.platform}, on up to "
+        f"{scale_in_words(most, are)}",
+        f"fitted: MC2 on {counted(len(fitted), 'run')} of "
+        f"{counted(fitted['workload'].nunique(), 'workload')}, on up to "
+        f"{scale_in_words(fitted['nodes'].max(), fitted['nodes_are'].iloc[-1])}",
+    ]
+    warnings = [*campaign.notes, *differ]
+    warnings += one_count_notes(fitted, campaign.imported)
+    if (runs["energy_source"] == "estimated").any():
+        warnings.append("energies are estimated from utilisation and assumed watts, not measured")
+    weighed = Weighed(
+        network,
+        campaign.platform,
+        ", ".join(sorted(several["nodes_are"].unique())),
+        work,
+        unit,
+        why,
+        [candidate.priced(prices) for candidate in candidates],
+        refused,
+        rests,
+        warnings,
+        campaign.left_out,
+        most,
+    )
+    return answer(weighed, request, prices)
 
 
 def answer(found: Weighed, limit: AdviceRequest | PlanRequest, prices: Prices) -> dict[str, Any]:
@@ -156,57 +199,6 @@ def answer(found: Weighed, limit: AdviceRequest | PlanRequest, prices: Prices) -
         "prices": prices.as_json(),
         "verdict": verdict_on(candidates, choice, prices.currency),
     }
-
-
-def _weigh(
-    records: Sequence[Path], request: AdviceRequest, known_runs: KnownRuns | None
-) -> Weighed:
-    """Candidates of the records."""
-    network = request.network
-    campaign = from_records.read_campaign(records, network, request.platform, known_runs)
-    why_not = why_not_forecast(campaign.runs, request, bool(request.batch))
-    if why_not:
-        raise JoulecastError(why_not)
-    unit = campaign.unit
-    if request.work is not None:
-        work, why = request.work, "as asked"
-    elif campaign.imported:
-        work, why = recorded_work(campaign.runs)
-    elif unit == "steps":
-        work, why = work_of(unit), "to compare by; their samples are not known"
-    else:
-        work, why = work_of(unit), f"--{unit} asks for another amount"
-    candidates, refused, differ = from_records.campaign_candidates(campaign, work, request)
-    runs, fitted = campaign.runs, campaign.evidence.training
-    most = int(runs["nodes"].max())
-    are = runs["nodes_are"].iloc[-1]
-    # What one node is does not tell what several are.
-    several = runs[runs["nodes"] == most]
-    rests = [
-        f"measured: {counted(len(runs), 'run')} of {network} on {campaign.platform}, on up to "
-        f"{scale_in_words(most, are)}",
-        f"fitted: MC2 on {counted(len(fitted), 'run')} of "
-        f"{counted(fitted['workload'].nunique(), 'workload')}, on up to "
-        f"{scale_in_words(fitted['nodes'].max(), fitted['nodes_are'].iloc[-1])}",
-    ]
-    warnings = [*campaign.notes, *differ]
-    warnings += one_count_notes(fitted, campaign.imported)
-    if (runs["energy_source"] == "estimated").any():
-        warnings.append("energies are estimated from utilisation and assumed watts, not measured")
-    return Weighed(
-        network,
-        campaign.platform,
-        ", ".join(sorted(several["nodes_are"].unique())),
-        work,
-        unit,
-        why,
-        candidates,
-        refused,
-        rests,
-        warnings,
-        campaign.left_out,
-        most,
-    )
 
 
 def _choice_rests_on(best: Candidate | None) -> str:

@@ -334,8 +334,8 @@ def _won(best: Candidate, fastest: Candidate, paid: str) -> str:
     if fastest is best:
         return "it is the fastest, too"
     longer = f"takes {digits(best.time_s / fastest.time_s)} times as long as the fastest, {fastest.setting}"
-    saved = _share_saved(best, fastest, paid)
-    if saved is None or saved < _SAME:
+    saved = _share_saved(best, fastest, paid) or 0.0
+    if saved < _SAME:
         return f"it {longer}"
     return f"it saves {percent(100 * saved)} of the {IN_WORDS[paid]} and {longer}"
 
@@ -345,16 +345,13 @@ def _trade(cheapest: Candidate, fastest: Candidate, paid: str, currency: str) ->
     amount = cheapest.ends(paid)[0]
     if amount is None:
         return "What each costs is not known"
-    source = cheapest.source_of(paid)
-    text = estimated(amounts_of(paid, currency)(amount)[0], source)
+    text = estimated(amounts_of(paid, currency)(amount)[0], cheapest.source_of(paid))
     named = f"Of these, {cheapest.setting} has the lowest {IN_WORDS[paid]} ({text})"
     if fastest is cheapest:
         return f"{named}, and is the fastest"
     longer = f"takes {digits(cheapest.time_s / fastest.time_s)} times as long as the fastest"
     saved = _share_saved(cheapest, fastest, paid)
-    if saved is None:
-        return f"{named}. It {longer}, {fastest.setting}"
-    if saved < _SAME:
+    if saved is not None and saved < _SAME:
         return f"{named}, as much as the fastest, {fastest.setting}. It {longer}"
-    share = f"{percent(100 * saved)} of the {IN_WORDS[paid]}"
-    return f"{named}. It saves {share}, and {longer}, {fastest.setting}"
+    share = "" if saved is None else f"saves {percent(100 * saved)} of the {IN_WORDS[paid]}, and "
+    return f"{named}. It {share}{longer}, {fastest.setting}"

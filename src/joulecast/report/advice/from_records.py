@@ -31,6 +31,12 @@ from joulecast.runs.scale import (
     unit_of,
 )
 
+_AS_FORECAST = (
+    *("basis", "energy_source", "runs", "runs_with_energy", "width_is_assumed"),
+    *("extrapolation", "times_beyond", "beyond_one_count"),
+)
+"""What a candidate has as the forecast of its setting has it."""
+
 
 @dataclass(frozen=True)
 class Campaign:
@@ -116,48 +122,32 @@ def _batches(campaign: Campaign, nodes: int, ranks: float) -> list[float]:
     return sorted(batch for batch in known if low <= batch <= high and batch == int(batch))
 
 
-def _strategy(campaign: Campaign, row: dict[str, Any]) -> str:
-    if row["nodes"] == 1 and (campaign.imported or row["ranks"] == 1):
-        return f"one {unit_of(row['nodes_are'])}"
-    # A log from outside tells its nodes, and not how their devices divide the network.
-    return f"{row['nodes']} nodes" if campaign.imported else f"dp={row['ranks']:.0f}"
-
-
-def _identity(campaign: Campaign, row: dict[str, Any]) -> dict[str, Any]:
-    """Fields of a candidate that say which setting it is."""
-    # Where steps are counted, the samples in one are not known.
-    batch = np.nan if campaign.unit == "steps" else row["batch"]
-    return {
-        "nodes": int(row["nodes"]),
-        "nodes_are": str(row["nodes_are"]),
-        "hosts": json_value(row["hosts"]),
-        "gpus": json_value(row["gpus"]),
-        "batch_size": None if pd.isna(batch) else int(batch),
-        "batch_per_rank": None if pd.isna(batch) else json_value(row["batch_per_rank"]),
-        "strategy": _strategy(campaign, row),
-    }
-
-
 def _candidate(campaign: Campaign, row: dict[str, Any]) -> Candidate | None:
     """A setting as it was run, or as MC2 forecasts it; ``None`` if MC2 cannot."""
     answer = {name: json_value(row[name]) for name in ANSWER if name != "work"}
     if answer["time_s"] is None:
         return None
+    nodes, are = int(row["nodes"]), str(row["nodes_are"])
+    # A log from outside tells its nodes, and not how their devices divide the network.
+    strategy = f"{nodes} nodes" if campaign.imported else f"dp={row['ranks']:.0f}"
+    if nodes == 1 and (campaign.imported or row["ranks"] == 1):
+        strategy = f"one {unit_of(are)}"
+    # Where steps are counted, the samples in one are not known.
+    has_batch = campaign.unit != "steps" and not pd.isna(row["batch"])
     return Candidate(
-        **_identity(campaign, row),
+        nodes=nodes,
+        nodes_are=are,
+        hosts=json_value(row["hosts"]),
+        gpus=json_value(row["gpus"]),
+        batch_size=int(row["batch"]) if has_batch else None,
+        batch_per_rank=json_value(row["batch_per_rank"]) if has_batch else None,
+        strategy=strategy,
         **answer,
-        basis=row["basis"],
-        energy_source=row["energy_source"],
+        **{name: row[name] for name in _AS_FORECAST},
         supply=json_value(row.get("supply")),
         conversion_eff=json_value(row.get("conversion_eff")),
         why_no_energy=campaign.why_no_energy if answer["energy_j"] is None else None,
         why_no_interval=None if answer["time_high_s"] is not None else "the model has no width",
-        runs=row["runs"],
-        runs_with_energy=row["runs_with_energy"],
-        width_is_assumed=row["width_is_assumed"],
-        extrapolation=row["extrapolation"],
-        times_beyond=row["times_beyond"],
-        beyond_one_count=row["beyond_one_count"],
     )
 
 

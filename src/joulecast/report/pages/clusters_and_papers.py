@@ -117,7 +117,8 @@ def verdicts_by_paper(results: Results) -> Table:
     file = papers_table(results.folder)
     table = results.tables.get(file)
     if table is None:
-        raise NothingToShow(f"{file}.parquet is not here", configfile="config/paper.yaml")
+        makes = "`./run snakemake --cores all --configfile config/paper.yaml` makes it"
+        raise NothingToShow(f"{file}.parquet is not here; {makes}")
     counts = verdict_counts(table)
     counts.loc["all"] = counts.sum()
     counts = counts.loc[:, counts.loc["all"] > 0]

@@ -9,7 +9,6 @@ part.
 import os
 import re
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +89,8 @@ def page_context(
     snakemake = SNAKEMAKE + (f" --configfile {configfile}" if configfile else "")
     advice: list[Advised] = answers.advice.content or []
     answer, take = headline(advice)
+    forecast = answers.forecast.content
+    notes = forecast.notes if forecast else disturbance_notes(found.observations)
     facts = measured_runs.facts_of(
         [read_info(Path(record)) for record in found.observations["folder"]], found
     )
@@ -107,15 +108,7 @@ def page_context(
         "errors_beyond": Part.of(lambda: error_sentences(found.fit, EXTRAPOLATION)),
         "advice": answers.advice,
         "advice_text": advice_text,
-        "cautions": [
-            *cautions(
-                answers.forecast.content.notes
-                if answers.forecast.content
-                else disturbance_notes(found.observations),
-                advice,
-            ),
-            *measured_runs.check_warnings(found),
-        ],
+        "cautions": [*cautions(notes, advice), *measured_runs.check_warnings(found)],
         "table": answers.costs.then(lambda costs: settings_table(costs, found.prices)),
         "front": answers.advice.then(lambda _: energy_time_front(advice, f"{answer}.")),
         "predicted": Part.of(lambda: predicted_against_measured(found.fit)),
@@ -132,24 +125,25 @@ def page_context(
             ("See what this machine can measure", "./run joulecast meters"),
         ],
         "advise_commands": [f"./run {one.request.in_shell()}" for one in advice],
-        "command": lambda part: _command(part, snakemake),
+        "command": lambda part: part.target and f"{snakemake} -- {part.target}",
         "table_links": lambda names: _table_links(names, results, start or results),
         "svg": inline_svg,
-        "style": style(),
-        "script": asset("overview.js"),
+        "colours": page_colours(),
     }
 
 
 def rendered(context: Mapping[str, Any]) -> str:
     """The page as HTML."""
-    return environment().get_template("overview.html.j2").render(context)
-
-
-def _command(part: Part, snakemake: str) -> str | None:
-    """The command that makes what a part of the page needs."""
-    if part.configfile is not None:
-        return f"{SNAKEMAKE} --configfile {part.configfile}"
-    return None if part.target is None else f"{snakemake} -- {part.target}"
+    templates = Environment(
+        loader=PackageLoader("joulecast.report.pages"),
+        autoescape=True,
+        finalize=_with_whole_quantities,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.filters["coded"] = _coded
+    return templates.get_template("overview.html.j2").render(context)
 
 
 def _table_links(names: Sequence[str | None], folder: Path, start: Path) -> list[tuple[str, str]]:
@@ -166,20 +160,6 @@ def _table_links(names: Sequence[str | None], folder: Path, start: Path) -> list
     return found
 
 
-def environment() -> Environment:
-    """The templates of the pages."""
-    made = Environment(
-        loader=PackageLoader("joulecast.report.pages"),
-        autoescape=True,
-        finalize=_with_whole_quantities,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.filters["coded"] = _coded
-    return made
-
-
 def _with_whole_quantities(value: Any) -> Any:
     """Text in which no line breaks between a number and its unit or currency."""
     if not isinstance(value, str):
@@ -191,13 +171,3 @@ def _with_whole_quantities(value: Any) -> Any:
 def _coded(text: str) -> Markup:
     """Text in which words between backquotes are marked as code."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
-
-
-def style() -> str:
-    """CSS of the pages."""
-    return page_colours() + "\n" + asset("overview.css")
-
-
-def asset(name: str) -> str:
-    """A file next to the templates."""
-    return (files("joulecast.report.pages") / "templates" / name).read_text()

@@ -106,19 +106,14 @@ def paper_table(rows: Sequence[Row], folder: Path | None = None) -> pd.DataFrame
         {
             **{name: getattr(row, name) for name in COLUMNS if hasattr(row, name)},
             "comparable": "no" if row.why_not_comparable else "yes",
-            "ours_from": _relative(row.ours_from, folder),
+            "ours_from": row.ours_from
+            and Path(os.path.relpath(row.ours_from, folder or ".")).as_posix(),
             "tolerance": str(row.tolerance),
             "verdict": row.verdict.value,
         }
         for row in rows
     ]
     return pd.DataFrame(described, columns=list(COLUMNS))
-
-
-def _relative(file: Path | None, folder: Path | None) -> str | None:
-    if file is None:
-        return None
-    return Path(os.path.relpath(file, folder or ".")).as_posix()
 
 
 def verdict_counts(table: pd.DataFrame) -> pd.DataFrame:

@@ -89,11 +89,10 @@ def _came_out(rows: pd.DataFrame) -> str:
         ("", rows[~printed], _OF_CODE),
     ):
         counts = of_kind["verdict"].value_counts()
-        found = [(counts[v.value], v.value) for v in verdicts if v.value in counts]
-        if found:
-            (count, verdict), *others = found
-            judged = [f"{count} of {len(of_kind)} {what}{verdict}"]
-            parts.append(", ".join([*judged, *(f"{count} {verdict}" for count, verdict in others)]))
+        if found := [f"{counts[v.value]} {v.value}" for v in verdicts if v.value in counts]:
+            count, _, verdict = found[0].partition(" ")
+            first = f"{count} of {len(of_kind)} {what}{verdict}"
+            parts.append(", ".join([first, *found[1:]]))
     return "; ".join(parts) or Verdict.NOT_COMPARABLE.value
 
 
@@ -127,18 +126,13 @@ def _of_claim(rows: pd.DataFrame) -> dict[str, str]:
     verdict = ", ".join(rows["verdict"].unique())
     differences = rows["difference"].dropna()
     if verdict == Verdict.NOT_COMPARABLE and len(differences):
-        verdict += f"; ours is {_against(differences)}"
+        lies = "higher" if (differences > 0).all() else "lower in some rows, higher in others"
+        verdict += f"; ours is {'lower' if (differences < 0).all() else lies}"
     return {
         "printed": printed,
         "here": _range(ours) + unit if len(ours) else "none",
         "verdict": verdict,
     }
-
-
-def _against(differences: pd.Series) -> str:
-    if (differences < 0).all():
-        return "lower"
-    return "higher" if (differences > 0).all() else "lower in some rows, higher in others"
 
 
 def _range(numbers: pd.Series) -> str:

@@ -171,15 +171,6 @@ def energy_improvement(energies: pd.DataFrame, published: PublishedErrors) -> pd
     return pd.DataFrame(rows) if rows else pd.DataFrame(columns=columns)
 
 
-def _parts_percent(cell: pd.DataFrame) -> dict[str, float]:
-    """Shares of the time: of the stages, or of the phases if a log has no stages."""
-    if cell["kind"].iloc[0] == "imported":
-        parts = {name: cell[f"{name}_s"] for name in ("training", "evaluating", "stalled")}
-    else:
-        parts = {s: cell[f"t_{s}_s"] * cell["steps"] for s in (*TIMED, "other")}
-    return {f"{n}_percent": 100 * float((t / cell["total_s"]).mean()) for n, t in parts.items()}
-
-
 def scaling(training: pd.DataFrame) -> pd.DataFrame:
     """Speed, efficiency, shares of the time and joules per unit of work by workload and node count.
 
@@ -207,7 +198,13 @@ def scaling(training: pd.DataFrame) -> pd.DataFrame:
                 "efficiency_percent": 100 * own.mean() / nodes / alone,
                 "total_s": cell["total_s"].mean(),
             }
-            row |= _parts_percent(cell)
+            # The stages, or the phases if a log has no stages.
+            if cell["kind"].iloc[0] == "imported":
+                parts = {part: cell[f"{part}_s"] for part in ("training", "evaluating", "stalled")}
+            else:
+                parts = {part: cell[f"t_{part}_s"] * cell["steps"] for part in (*TIMED, "other")}
+            for part, spent_s in parts.items():
+                row[f"{part}_percent"] = 100 * float((spent_s / cell["total_s"]).mean())
             row["joules_per_work"] = (cell["energy_j"] / cell["samples"]).mean()
             row["energy_source"] = cell["energy_source"].iloc[0]
             row["why_no_energy"] = cell["why_no_energy"].iloc[0]
