@@ -206,7 +206,7 @@ def test_sources_of_energy_are_never_in_one_chart(results):
 def test_a_forecast_is_not_called_a_measurement(results):
     figure = energy_time_front(shown(results.folder)["answers"].advice.content, "")
     drawn = " ".join(inline_svg(chart, "c") for chart in figure.charts)
-    assert "(forecast from estimated)" in drawn and "(estimated)" in drawn
+    assert ", forecast from estimated" in drawn and ", estimated" in drawn
 
 
 def test_no_energy_has_its_reason(campaign, tmp_path):

@@ -35,12 +35,10 @@ _MOST = 3
 class Weighed:
     """The candidates to choose from, and where they come from."""
 
-    network: str
     platform: str
     nodes_are: str
-    samples: float
-    unit: str
-    why_samples: str
+    work: dict[str, Any]
+    """``samples``, their ``unit``, and ``why`` so many."""
     candidates: list[Candidate]
     refused: list[dict[str, str]]
     rests_on: list[str]
@@ -104,12 +102,9 @@ def advise(
     if (runs["energy_source"] == "estimated").any():
         warnings.append("energies are estimated from utilisation and assumed watts, not measured")
     weighed = Weighed(
-        network,
         campaign.platform,
         ", ".join(sorted(several["nodes_are"].unique())),
-        work,
-        unit,
-        why,
+        {"samples": work, "unit": unit, "why": why},
         [candidate.priced(prices) for candidate in candidates],
         refused,
         rests,
@@ -175,11 +170,11 @@ def answer(found: Weighed, limit: AdviceRequest | PlanRequest, prices: Prices) -
     ]
     return {
         "request": limit.asked(),
-        "network": found.network,
+        "network": limit.network,
         "platform": found.platform,
         "nodes_are": found.nodes_are,
         "limit": choice.as_json(limit),
-        "work": {"samples": found.samples, "unit": found.unit, "why": found.why_samples},
+        "work": found.work,
         "weighed": {"counts": sorted({each.nodes for each in candidates}), "why": why_counts},
         "by_energy": None if choice.by_energy is None else candidates[choice.by_energy].setting,
         "best": None if choice.best is None else rows[choice.best],

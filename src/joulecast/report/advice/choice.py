@@ -26,12 +26,6 @@ from joulecast.report.advice.candidate import Candidate
 from joulecast.report.advice.request import Limit
 from joulecast.runs.scale import unit_of
 
-_OPTIONS = {
-    "time": "--deadline",
-    "energy": "--energy-budget",
-    "cost": "--cost-budget",
-    "co2": "--co2-budget",
-}
 _NAMES = {
     "time": "deadline",
     "energy": "energy budget",
@@ -57,7 +51,8 @@ _NAMED = 60
 
 def check_prices_of(limit: Limit, prices: Prices) -> None:
     """Refuse a limit of money without a price, or of CO2 without an intensity."""
-    asked = {_OPTIONS[quantity]: quantity for quantity in limit.budgets}
+    # As ``--cost-budget``.
+    asked = {f"--{_NAMES[each].lower().replace(' ', '-')}": each for each in limit.budgets}
     if limit.objective is not None:
         asked[f"--objective {limit.objective}"] = limit.objective
     for name, quantity in asked.items():
@@ -189,15 +184,15 @@ def choose(candidates: Sequence[Candidate], limit: Limit, currency: str = "EUR")
 def nearest(candidates: Sequence[Candidate], budgets: Mapping[str, float]) -> Candidate | None:
     """The candidate that is nearest to the budgets, if no candidate keeps them; ``None`` if a limited
     quantity is known for no candidate."""
-
-    def beyond(candidate: Candidate) -> float | None:
+    known = []
+    for one in candidates:
         ratios = [
-            None if (bound := candidate.bound(quantity)) is None else bound / budget
+            bound / budget
             for quantity, budget in budgets.items()
+            if (bound := one.bound(quantity)) is not None
         ]
-        return None if None in ratios else max(ratio for ratio in ratios if ratio is not None)
-
-    known = [(steady(by), *c.simplicity, c) for c in candidates if (by := beyond(c)) is not None]
+        if len(ratios) == len(budgets):
+            known.append((steady(max(ratios)), *one.simplicity, one))
     return min(known, key=lambda each: each[:-1])[-1] if known else None
 
 

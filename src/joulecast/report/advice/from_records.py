@@ -42,7 +42,6 @@ _AS_FORECAST = (
 class Campaign:
     """The records of one network on one platform, and all records that were fitted together with them."""
 
-    network: str
     platform: str
     runs: pd.DataFrame
     """The network's own training runs on the platform."""
@@ -80,8 +79,6 @@ def read_campaign(
             on this platform; or the network is on several platforms, and none was named. The error lists the
             networks and platforms.
     """
-    if not records:
-        raise JoulecastError("there are no records; measure or import some (--records)")
     known_runs = known_runs or KnownRuns.of_records(records)
     trained = known_runs.trained
     found = sorted(set(trained.loc[trained["network"] == network, "platform"]))
@@ -102,9 +99,7 @@ def read_campaign(
         training = evidence.training
         own = training[(training["network"] == network) & (training["platform"] == name)]
         if len(own):
-            return Campaign(
-                network, name, own, evidence, imported, known_runs.left_out, known_runs.notes
-            )
+            return Campaign(name, own, evidence, imported, known_runs.left_out, known_runs.notes)
     raise JoulecastError(f"the runs of {network} on {name} carry no energy, so nothing is fitted")
 
 

@@ -189,10 +189,14 @@ def _candidate(
     )
 
 
-def _settings(
-    request: PlanRequest, machines: list[Machine], devices: int
-) -> tuple[list[Candidate], list[Refused]]:
+_PLANNED: list[Any] = []
+"""The request and the machines, for forked processes."""
+
+
+@no_cycles()
+def _settings(devices: int) -> tuple[list[Candidate], list[Refused]]:
     """All settings of a number of devices: the candidates, and those that are none."""
+    request, machines = _PLANNED
     found: list[Candidate] = []
     refused: list[Refused] = []
     for machine in machines:
@@ -219,16 +223,6 @@ def _settings(
     return found, refused
 
 
-_PLANNED: list[Any] = []
-"""The request and the machines, for forked processes."""
-
-
-def _of_devices(devices: int) -> tuple[list[Candidate], list[Refused]]:
-    request, machines = _PLANNED
-    with no_cycles():
-        return _settings(request, machines, devices)
-
-
 def _weighed(
     request: PlanRequest, machines: list[Machine], of_platform: Mapping[str, Prices]
 ) -> Weighed:
@@ -237,7 +231,7 @@ def _weighed(
     counts = sorted(set(request.devices), reverse=True)
     _PLANNED[:] = request, machines
     try:
-        each = mapped(_of_devices, counts, min(usable_cores(), len(counts)))
+        each = mapped(_settings, counts, min(usable_cores(), len(counts)))
     finally:
         _PLANNED.clear()
     candidates = [candidate for found, _ in each for candidate in found]
@@ -253,13 +247,11 @@ def _weighed(
             "settings differ in precision: whether a training reaches the same accuracy is not known here"
         )
     length = next((sequence_length(machine.graph) for machine in machines), None)
+    of_length = "" if length is None else f", of {length:,} tokens or positions each"
     return Weighed(
-        request.network,
         ", ".join(of_platform),
         "simulated",
-        request.samples,
-        "samples",
-        "as asked" if length is None else f"as asked, of {length:,} tokens or positions each",
+        {"samples": request.samples, "unit": "samples", "why": f"as asked{of_length}"},
         [candidate.priced(of_platform[str(candidate.platform)]) for candidate in candidates],
         refused,
         [

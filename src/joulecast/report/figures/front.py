@@ -7,23 +7,23 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from joulecast.quantities import NONE, consumptions, is_number, joules, seconds
+from joulecast.quantities import consumptions, is_number, seconds
 from joulecast.report.campaign import COSTS, Advised, work_in_words
 from joulecast.report.figures.forecast import ENERGIES, TIMES
 from joulecast.report.figures.style import (
     INK,
     KNOWN,
+    SHAPES,
     Chart,
     Figure,
     colours,
-    shapes,
     titled,
     tooltips,
     value_axis,
     value_scale,
     values,
 )
-from joulecast.report.forecast_lines import basis_in_words, energy_is
+from joulecast.report.forecast_lines import basis_in_words, energy_is, in_words
 from joulecast.report.results_folder import NothingToShow
 
 _MOST_FRONTS = 6
@@ -74,7 +74,6 @@ def _points(one: Advised) -> Iterator[dict[str, Any]]:
     best = one.answer["best"]
     for row in one.answer["candidates"]:
         if is_number(row["energy_j"]):
-            _, low, high = consumptions(*(row[name] for name in _ENERGIES))
             yield {
                 "workload": one.name,
                 "setting": row["setting"],
@@ -83,8 +82,7 @@ def _points(one: Advised) -> Iterator[dict[str, Any]]:
                 **{name: row[name] for name in _ENERGIES},
                 "energy_source": str(row["energy_source"]),
                 "time": seconds(row["time_s"]),
-                "energy": f"{joules(row['energy_j'])} ({energy_is(row)})",
-                "90 % between": NONE if NONE in (low, high) else f"{low} to {high}",
+                "energy": f"{in_words(row, 'energy', consumptions)}, {energy_is(row)}",
                 "basis": "; ".join([basis_in_words(row), *row["extrapolation"]]),
                 "kind": "was run" if row["basis"] == "measured" else "forecast",
                 "front": _ON_FRONT if row["on_front"] else "beaten",
@@ -132,9 +130,9 @@ def _front(points: pd.DataFrame, alike: pd.DataFrame, workload: str, source: str
             x=x,
             y=y,
             color=alt.Color("kind:N", title=None, scale=colours([*kinds], [*kinds.values()])),
-            shape=alt.Shape("kind:N", title=None, scale=shapes([*kinds])),
+            shape=alt.Shape("kind:N", title=None, scale=colours([*kinds], SHAPES)),
             size=alt.condition(f"datum.front == '{_ON_FRONT}'", alt.value(150), alt.value(60)),
-            tooltip=tooltips("setting", "time", "energy", "90 % between", "basis"),
+            tooltip=tooltips("setting", "time", "energy", "basis"),
         )
     )
     chosen = points[points["chosen"]]

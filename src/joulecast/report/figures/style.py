@@ -130,13 +130,9 @@ def tooltips(*titles: str) -> list[alt.Tooltip]:
 
 
 def colours(names: Sequence[str], of: Sequence[str] = SERIES) -> alt.Scale:
-    """A colour for each name. If there are more names than colours, they start again from the first."""
+    """A colour (or one ``of`` some shapes) for each name. If there are more names, they start again from the
+    first."""
     return alt.Scale(domain=list(names), range=[of[k % len(of)] for k in range(len(names))])
-
-
-def shapes(names: Sequence[str]) -> alt.Scale:
-    """A shape for each name."""
-    return alt.Scale(domain=list(names), range=[SHAPES[k % len(SHAPES)] for k in range(len(names))])
 
 
 def value_scale(*columns: pd.Series, pad: float = 0.06) -> alt.Scale:

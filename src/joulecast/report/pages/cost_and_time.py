@@ -73,28 +73,15 @@ def cost_and_time(found: CampaignForecast, prices: Prices) -> CostAndTime:
 
 
 def _table(cells: Sequence[Mapping[str, str]], found: CampaignForecast) -> Table:
-    columns = [
-        name for name in dict.fromkeys(name for row in cells for name in row) if name != "work"
-    ]
     # What is the same in all rows stands in the caption alone.
-    same = {
-        name: cells[0].get(name, "") for name in ("platform", "work is", "energy is", "nodes are")
-    }
-    same = {
-        name: value for name, value in same.items() if all(row.get(name) == value for row in cells)
-    }
-    kept = ["workload", *(name for name in columns if name != "workload" and name not in same)]
+    words = ("platform", "work is", "energy is", "nodes are")
+    same = {name: cells[0][name] for name in words if len({row[name] for row in cells}) == 1}
+    columns = dict.fromkeys(["workload", *(name for row in cells for name in row)])
+    kept = [name for name in columns if name != "work" and name not in same]
     facts = "; ".join(f"{name}: {value}" for name, value in same.items() if name != "work is")
     rows = [tuple(row.get(name, "") for name in kept) for row in cells]
     caption = f"Forecasts for {found.work_is}, with 90 % intervals ({facts})"
-    numeric = frozenset(kept) - {
-        "workload",
-        "work is",
-        "basis",
-        "energy is",
-        "nodes are",
-        "platform",
-    }
+    numeric = frozenset(kept) - {"workload", "basis", *words}
     amounts = [
         Amounts.of(
             row,

@@ -1,7 +1,6 @@
 """The advised settings, and the cost of the settings that were run, as tables."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pandas as pd
 
@@ -33,31 +32,24 @@ _HOW_SURE = {
 
 def headline(advised: Sequence[Advised]) -> tuple[str, str]:
     """One line that says which setting to take, and how sure this is."""
-    chosen: dict[str, list[Advised]] = {}
-    for one in advised:
-        if one.answer is not None and one.answer["best"] is not None:
-            chosen.setdefault(one.answer["best"]["setting"], []).append(one)
-    if not chosen:
+    answers = [(one.label, one.answer) for one in advised if one.answer and one.answer["best"]]
+    if not answers:
         return "No setting can be recommended yet", ""
-    named = [
-        f"{setting} for {listed([one.label for one in ones], _MOST_NAMED)}"
-        for setting, ones in chosen.items()
-    ]
-    more = [f"{len(named) - _MOST_NAMED} more"] if len(named) > _MOST_NAMED else []
-    all_of_them = [one for ones in chosen.values() for one in ones]
-    least = {one.answer["limit"]["in_words"] for one in all_of_them if one.answer}
-    said = [
-        words.format(listed(names, _MOST_NAMED))
+    chosen: dict[str, list[str]] = {}
+    how_sure: dict[bool | None, list[str]] = {}
+    for label, answer in answers:
+        chosen.setdefault(answer["best"]["setting"], []).append(label)
+        how_sure.setdefault(answer["verdict"]["clear_winner"], []).append(label)
+    named = [f"{setting} for {listed(labels, _MOST_NAMED)}" for setting, labels in chosen.items()]
+    if len(named) > _MOST_NAMED:
+        named[_MOST_NAMED:] = [f"{len(named) - _MOST_NAMED} more"]
+    least = sorted({answer["limit"]["in_words"] for _, answer in answers})
+    sure = " ".join(
+        words.format(listed(how_sure[clear], _MOST_NAMED))
         for clear, words in _HOW_SURE.items()
-        if (names := [one.label for one in all_of_them if _is_clear(one) is clear])
-    ]
-    which = "; ".join([*named[:_MOST_NAMED], *more])
-    return f"Take {which}: the lowest expected {listed(sorted(least))}", " ".join(said)
-
-
-def _is_clear(one: Advised) -> bool | None:
-    clear: bool | None = one.answer["verdict"]["clear_winner"] if one.answer else None
-    return clear
+        if clear in how_sure
+    )
+    return f"Take {'; '.join(named)}: the lowest expected {listed(least)}", sure
 
 
 def cautions(notes: Sequence[str], advised: Sequence[Advised]) -> list[str]:
@@ -155,7 +147,8 @@ def settings_table(costs: pd.DataFrame, prices: Prices) -> Table:
     for row in json_rows(costs):
         source = NONE if row["energy_source"] is None else str(row["energy_source"])
         why = f"none: {row['why']}" if source == NONE and row["why"] else source
-        per_one = (work_in_words(row["unit"]), joules(_per_one(row)))
+        per_one_j = row["energy_j"] and row["energy_j"] / work_of(row["unit"])
+        per_one = (work_in_words(row["unit"]), joules(per_one_j))
         rows.append(
             (
                 *(str(row["workload"]), str(row["nodes"]), *in_joules(row["energy_j"]), why),
@@ -181,7 +174,3 @@ def settings_table(costs: pd.DataFrame, prices: Prices) -> Table:
         caption = f"{caption} (prices: {paid_by})"
     numeric = frozenset(columns) - {"network", "energy is"}
     return Table(caption, columns, rows, numeric, COSTS, amounts)
-
-
-def _per_one(row: Mapping[str, Any]) -> float | None:
-    return None if row["energy_j"] is None else row["energy_j"] / work_of(row["unit"])

@@ -32,6 +32,14 @@ class Verdict(StrEnum):
     NOT_COMPARABLE = "not comparable"
 
 
+OF_CODE = {
+    Verdict.REPRODUCED: Verdict.SAME_AS_CODE,
+    Verdict.BETTER: Verdict.BETTER_THAN_CODE,
+    Verdict.WORSE: Verdict.WORSE_THAN_CODE,
+}
+"""Verdicts on printed numbers, and the same on numbers of the paper's code."""
+
+
 @dataclass(frozen=True)
 class Row:
     """A published number and ours.
@@ -79,20 +87,19 @@ class Row:
     def verdict(self) -> Verdict:
         """The verdict, which follows from the tolerance. Only a number that a paper prints can be
         *reproduced*."""
-        theirs, printed = self.theirs, self.published is not None
+        theirs = self.theirs
         if (
             self.why_not_comparable
             or self.difference is None
             or not isinstance(theirs, int | float)
         ):
             return Verdict.NOT_COMPARABLE
+        better = {"down": self.difference < 0, "up": self.difference > 0, "neither": False}
+        found = Verdict.BETTER if better[self.improves] else Verdict.WORSE
         # Printed numbers are rounded, and so is their difference.
         if abs(self.difference) <= self.tolerance.around(theirs) * (1 + 1e-9):
-            return Verdict.REPRODUCED if printed else Verdict.SAME_AS_CODE
-        better = {"down": self.difference < 0, "up": self.difference > 0, "neither": False}
-        if better[self.improves]:
-            return Verdict.BETTER if printed else Verdict.BETTER_THAN_CODE
-        return Verdict.WORSE if printed else Verdict.WORSE_THAN_CODE
+            found = Verdict.REPRODUCED
+        return OF_CODE[found] if self.published is None else found
 
 
 def paper_table(rows: Sequence[Row], folder: Path | None = None) -> pd.DataFrame:

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 import pandas as pd
 
 from joulecast.quantities import counted, digits
-from joulecast.report.papers.rows import Verdict
+from joulecast.report.papers.rows import OF_CODE, Verdict
 from joulecast.report.tables.published import FromPaper
 
-_OF_PRINTED = (Verdict.REPRODUCED, Verdict.BETTER, Verdict.WORSE)
-_OF_CODE = (Verdict.SAME_AS_CODE, Verdict.BETTER_THAN_CODE, Verdict.WORSE_THAN_CODE)
 _SHOWN = 2
 """Reasons, and rows that are not reproduced, that a line names; the table has all."""
 
@@ -85,8 +83,8 @@ def _came_out(rows: pd.DataFrame) -> str:
     printed = rows["published"].notna()
     parts = []
     for what, of_kind, verdicts in (
-        ("printed numbers ", rows[printed], _OF_PRINTED),
-        ("", rows[~printed], _OF_CODE),
+        ("printed numbers ", rows[printed], list(OF_CODE)),
+        ("", rows[~printed], list(OF_CODE.values())),
     ):
         counts = of_kind["verdict"].value_counts()
         if found := [f"{counts[v.value]} {v.value}" for v in verdicts if v.value in counts]:

@@ -46,13 +46,10 @@ def papers(
 
     Args:
         folder: folder of the table. Links are relative to it.
-        simulator: folder of the simulator's tables.
-        partition: folder of the tables of partitioning.
-        tuning: folder of the tables of the replays.
-        metered: folder of the energy tables of metered runs.
+        simulator, partition, tuning, metered: folders of tables; the last of the energies of metered runs.
         published: folder of the papers' numbers.
-        profile_experiments: partitioning of PipeDream's profiles.
-        own_experiments: partitioning of the graphs that this project measured.
+        profile_experiments, own_experiments: partitioning of PipeDream's profiles, and of the graphs that
+            this project measured.
 
     Raises:
         JoulecastError: a file of published numbers is missing or has wrong keys.

@@ -52,7 +52,7 @@ _QUESTION = ["energy_source", "split", "time"]
 _SPLITS = (*USUAL, "in-sample")
 EXTRAPOLATION = ("extrapolation",)
 """The split that judges forecasts beyond what was run."""
-_SPLIT_SENTENCES = {
+SPLIT_SENTENCES = {
     "leave-one-node-count-out": "Each forecast is for a node count that was left out of its fit.",
     "leave-one-batch-out": "Each forecast is for a batch of the network that was left out of its fit. "
     "No run shows how wrong forecasts of more nodes are.",
@@ -62,6 +62,7 @@ _SPLIT_SENTENCES = {
     "in-sample": "The fit had seen these very runs, so this says nothing about new settings. Runs on more "
     "node counts, or with three batches of a network, would.",
 }
+"""What the fit had seen in each split."""
 
 
 def _judges(source: Any) -> str:
@@ -227,11 +228,6 @@ def _notes(observations: pd.DataFrame) -> list[str]:
     return notes
 
 
-def split_sentence(split: str) -> str:
-    """A sentence that says which runs a fit had seen, in this split."""
-    return _SPLIT_SENTENCES.get(split, f"Split: {split}.")
-
-
 def judged_times(fit: CampaignFit, splits: Sequence[str] = _SPLITS) -> pd.DataFrame:
     """A row for each setting and model, in s. They are from one split: the first of ``splits`` on which MC2
     was judged.
@@ -298,7 +294,7 @@ def errors_explained(fit: CampaignFit) -> list[str]:
     Raises:
         NothingToShow: nothing was fitted or judged.
     """
-    return [split_sentence(judged_times(fit)["split"].iloc[0]), *error_sentences(fit)]
+    return [SPLIT_SENTENCES[judged_times(fit)["split"].iloc[0]], *error_sentences(fit)]
 
 
 def _error(cells: pd.DataFrame) -> str:
