@@ -17,8 +17,7 @@ from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.report.figures.style import GREY, PALETTES
 from joulecast.report.forecast_lines import forecast_cells
 from joulecast.report.pages.overview import write_overview
-from joulecast.report.papers.rows import Row, paper_table
-from joulecast.report.papers.summary import Paper
+from joulecast.report.papers.rows import Paper, Row, paper_table
 from joulecast.report.papers.write import write_papers
 from joulecast.report.tables.output import write_table
 from joulecast.report.tables.published import PublishedErrors, Tolerance

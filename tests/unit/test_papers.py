@@ -13,8 +13,7 @@ from joulecast.errors import JoulecastError
 from joulecast.report.papers.antichain import antichain_rows
 from joulecast.report.papers.mc2 import mc2_rows, of_mc2
 from joulecast.report.papers.proteus import proteus_rows
-from joulecast.report.papers.rows import COLUMNS, Row, Verdict, paper_table, verdict_counts
-from joulecast.report.papers.summary import Paper
+from joulecast.report.papers.rows import COLUMNS, Paper, Row, Verdict, paper_table, verdict_counts
 from joulecast.report.papers.write import write_papers
 from joulecast.report.papers.zeus import zeus_rows
 from joulecast.report.tables.partition import PublishedPartitioning

@@ -1,12 +1,10 @@
 """The summary of a measured training, as lines for the terminal."""
 
-from pathlib import Path
-
 from joulecast.graphs.network_graphs import graph_origin
 from joulecast.measure.observer.observation import Result
 from joulecast.quantities import amount, counted, digits, is_number, joules, percent, seconds
 from joulecast.runs.observations import observe
-from joulecast.runs.record import NETWORK, RunRecord
+from joulecast.runs.record import NETWORK
 
 _STAGES = {
     "materials": "t_materials_s",
@@ -18,8 +16,12 @@ _STAGES = {
 }
 
 
-def _summary(record: RunRecord, folder: Path) -> list[str]:
-    """What was measured, in some lines."""
+def result_lines(result: Result) -> list[str]:
+    """Lines about the new record, or why there is none. Empty if another process makes the record."""
+    killed = [f"joulecast: {line}" for line in result.of_killed]
+    record, folder = result.record, result.folder
+    if record is None or folder is None:
+        return [f"joulecast: no record: {result.why_not}"] * bool(result.why_not) + killed
     info, row = record.info, observe(record)
     outcome = info.outcome
     lines = [f"joulecast: {folder}"]
@@ -56,12 +58,4 @@ def _summary(record: RunRecord, folder: Path) -> list[str]:
     lines += [f"  {remark}" for remark in info.remarks if not remark.startswith("observed")]
     lines += [f"  left out of forecasts: {why}" for why in info.left_out]
     lines += [f"  disturbed: {why}" for why in info.disturbed]
-    return lines
-
-
-def result_lines(result: Result) -> list[str]:
-    """Lines about the new record, or why there is none. Empty if another process makes the record."""
-    lines = [f"joulecast: no record: {result.why_not}"] if result.why_not else []
-    if result.record is not None and result.folder is not None:
-        lines = _summary(result.record, result.folder)
-    return lines + [f"joulecast: {line}" for line in result.of_killed]
+    return lines + killed

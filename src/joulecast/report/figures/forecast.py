@@ -186,9 +186,16 @@ def _drawn(rows: Sequence[Row], quantity: Quantity, names: Sequence[str]) -> Cha
     if ran.max() < last:
         drawn = _beyond(quantity, int(ran.max()), last, title) + drawn
     if labelled:
-        ends = alt.Chart(values(_ends(frame, room))).mark_text(align="left", dx=7, color=INK)
-        drawn += ends.encode(
-            x=x, y=alt.Y("at:Q", scale=room), text="training:N", tooltip=tooltips("training")
+        # The names of the lines stand at their right ends, and none covers another.
+        known = frame[frame["forecast"].notna()].sort_values("scale", kind="stable")
+        ends = known.groupby("training", sort=False).tail(1)[["scale", "training", "forecast"]]
+        ends = ends.assign(at=label_places(ends["forecast"], room, _HEIGHT))
+        drawn += (
+            alt.Chart(values(ends))
+            .mark_text(align="left", dx=7, color=INK)
+            .encode(
+                x=x, y=alt.Y("at:Q", scale=room), text="training:N", tooltip=tooltips("training")
+            )
         )
     facts = ["band: 90 % interval; cross: mean of runs; dot: MC2"]
     if len(work := {(row["work"], row["work_unit"]) for row in rows}) == 1:
@@ -199,15 +206,6 @@ def _drawn(rows: Sequence[Row], quantity: Quantity, names: Sequence[str]) -> Cha
     if quantity is not TIMES and {row["energy_source"] for row in rows} == {"estimated"}:
         below = f"power is estimated; {below}"
     return titled(drawn, f"Forecast {quantity.name}", _HEIGHT, below)
-
-
-def _ends(frame: pd.DataFrame, room: alt.Scale) -> pd.DataFrame:
-    """The right end of each line, and the place of its name (``at``). No name covers another."""
-    ends = frame[frame["forecast"].notna()].sort_values("scale", kind="stable")
-    ends = ends.groupby("training", sort=False).tail(1)
-    return ends.assign(at=label_places(ends["forecast"], room, _HEIGHT))[
-        ["scale", "training", "at"]
-    ]
 
 
 def forecast_charts(rows: Sequence[Row], currency: str = "EUR") -> dict[str, Chart]:

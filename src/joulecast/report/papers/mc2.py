@@ -9,8 +9,7 @@ from typing import Any
 import pandas as pd
 
 from joulecast.quantities import digits
-from joulecast.report.papers.rows import Row
-from joulecast.report.papers.summary import Paper
+from joulecast.report.papers.rows import Paper, Row
 from joulecast.report.tables.published import PublishedErrors
 from joulecast.runs.files.columns import read_frame
 

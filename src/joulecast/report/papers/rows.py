@@ -1,7 +1,7 @@
 """A published number next to ours, and the verdict on our number."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import isnan
@@ -10,7 +10,7 @@ from typing import Literal
 
 import pandas as pd
 
-from joulecast.report.tables.published import Tolerance
+from joulecast.report.tables.published import FromPaper, Tolerance
 
 COLUMNS = (
     *("paper", "table", "setting", "quantity", "unit", "published", "reference", "reference_is"),
@@ -38,6 +38,25 @@ OF_CODE = {
     Verdict.WORSE: Verdict.WORSE_THAN_CODE,
 }
 """Verdicts on printed numbers, and the same on numbers of the paper's code."""
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper whose numbers are regenerated.
+
+    Attributes:
+        name: as in the column ``paper`` of the table.
+        published: the paper's numbers, citation and claims.
+        regenerated_on: the data behind our numbers.
+        headlines: the paper's claims in short. Each has the names of the quantities that support it.
+        rivals: a sentence that says where a rival is better.
+    """
+
+    name: str
+    published: FromPaper
+    regenerated_on: str
+    headlines: Mapping[str, Sequence[str]]
+    rivals: str = ""
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from joulecast.report.papers.rows import Row
-from joulecast.report.papers.summary import Paper
+from joulecast.report.papers.rows import Paper, Row
 from joulecast.report.tables.published import PublishedTuning
 from joulecast.report.tables.tuning import PAPER_ZEUS
 from joulecast.runs.files.columns import read_frame

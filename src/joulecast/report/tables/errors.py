@@ -219,12 +219,10 @@ def _notes(observations: pd.DataFrame) -> list[str]:
         notes.append(EMULATED_NOTE)
     marked = observations[observations["left_out"] != ""]
     if len(marked):
-        reasons = "; ".join(
-            f"{row.run}: {row.left_out_for}" for row in marked.head(10).itertuples()
-        )
-        more = f"; and {len(marked) - 10} more" if len(marked) > 10 else ""
-        count = "1 run is" if len(marked) == 1 else f"{len(marked)} runs are"
-        notes.append(f"{count} left out ({reasons}{more}).")
+        reasons = [f"{row.run}: {row.left_out_for}" for row in marked.itertuples()]
+        more = [f"and {len(reasons) - 10} more"] if len(reasons) > 10 else []
+        count = counted(len(reasons), "run is", "runs are")
+        notes.append(f"{count} left out ({'; '.join([*reasons[:10], *more])}).")
     return notes
 
 
