@@ -30,6 +30,7 @@ is_compile_supported
 device_type
 aligned
 how_to_read
+in_short
 spoken
 BufferedReader
 daemon_threads
