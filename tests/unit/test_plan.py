@@ -1,6 +1,7 @@
 """A plan: one search over platforms, devices, strategies, batches, precisions and power limits."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -201,6 +202,15 @@ def test_what_is_asked_twice_is_one_setting():
     assert len(planned["candidates"]) == 1
     own = plan("hc1", network="alexnet", devices="1", precision="fp32", objective="time")
     assert len(own["candidates"]) == 1
+
+
+def test_the_choice_has_its_money_where_prices_differ_between_platforms():
+    words = ["plan", "--network", SMALL, "--platform", "h100-sxm,a40", "--samples", "1e5"]
+    words += ["--devices", "1", "--batch", "64", "--price-gpu-hour", "h100-sxm=2.5,a40=1"]
+    said = CliRunner().invoke(app, words)
+    assert said.exit_code == 0, said.output
+    choice, front = said.output.split("the front, ")
+    assert re.search(r"^  cost    EUR \d", choice, re.M) and "EUR" in front
 
 
 def test_the_command_prints_the_choice_and_the_front():

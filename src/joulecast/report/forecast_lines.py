@@ -49,7 +49,8 @@ def paid_cells(
 ) -> dict[str, str]:
     """Money and CO2 of a row in words, by the names of their columns, if there are prices for them."""
     cells = {}
-    if prices.known:
+    # A plan has prices of its platforms that are not among ``prices``.
+    if prices.known or row.get("cost") is not None:
         cells["cost"] = cost_text(row, prices.currency, with_interval)
     if prices.co2 is not None:
         cells["CO2e"] = co2_text(row, with_interval)

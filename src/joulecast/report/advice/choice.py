@@ -156,11 +156,11 @@ def choose(candidates: Sequence[Candidate], limit: Limit, currency: str = "EUR")
             unknown = f"no {IN_WORDS[least]} is known ({why}); --objective time asks for time"
     only_run = only_estimated and len({c.times_beyond > 1 for c in judged}) > 1
 
-    def place_in_order(place: int) -> tuple[Any, ...]:
+    def rank(place: int) -> tuple[Any, ...]:
         one = candidates[place]
         return not within[place], only_run and one.times_beyond > 1, one.order(least)
 
-    order = sorted(range(len(candidates)), key=place_in_order)
+    order = sorted(range(len(candidates)), key=rank)
     lowest = f"the lowest expected {IN_WORDS[least]}{_ON_RUN * only_run}{why_time}"
     judged_by = f"{lowest}; no limit was given"
     if budgets:
