@@ -93,8 +93,12 @@ def write_papers(stem: Path, table: pd.DataFrame, papers: Sequence[Paper]) -> No
         lambda number: number if isinstance(number, str) else f"{number:.12g}", na_action="ignore"
     )
     rounded = write_numbers(stem, table.assign(published=as_printed))
+    # Snakemake's report opens with what stands before the lines of the papers.
+    of_papers = " ".join(
+        f"{each.name}: {_came_out(table[table['paper'] == each.name])}." for each in papers
+    )
     text = [
-        *(f"# {_TITLE}", "", _in_all(table), ""),
+        *(f"# {_TITLE}", "", _in_all(table), "", of_papers, ""),
         *(markdown(_claims_table(table, papers)), ""),
         *(_in_short(table, paper) for paper in papers),
         *("", _VERDICTS_EXPLAINED, "", _commit_in_words(), ""),
@@ -199,11 +203,9 @@ def _of_claim(rows: pd.DataFrame) -> dict[str, str]:
     unit = f" {rows['unit'].iloc[0]}".rstrip()
     theirs = pd.to_numeric(rows["published"].fillna(rows["reference"]), errors="coerce").dropna()
     ours = rows["ours"].dropna()
-    printed = (
-        span(digits(theirs.min()), digits(theirs.max())) + unit
-        if len(theirs)
-        else str(rows["published"].iloc[0])
-    )
+    printed = str(rows["published"].iloc[0])
+    if len(theirs):
+        printed = span(digits(theirs.min()), digits(theirs.max())) + unit
     if rows["published"].isna().all():
         printed += " (its public code)"
     verdict = ", ".join(rows["verdict"].unique())
