@@ -75,12 +75,11 @@ def facts_of(infos: Sequence[RunInfo], results: Results) -> dict[str, Any]:
         for name, version in info.versions.items():
             if version:
                 versions.setdefault(name, set()).add(version)
-    libraries = _distinct(" ".join((info.mpi_library or "").split()) for info in infos)
     provenance = {
         "Commit": listed(_distinct(map(_commit, sources)), 4),
         "Locked versions": listed(_distinct(source.get("lock_sha256") for source in sources), 3),
         "Versions": ", ".join(f"{n} {' or '.join(sorted(found))}" for n, found in versions.items()),
-        "MPI": listed(libraries),
+        "MPI": listed(_distinct(" ".join((i.mpi_library or "").split()) for i in infos)),
         "Prices": results.prices.in_words(),
     }
     return {
