@@ -30,7 +30,7 @@ is_compile_supported
 device_type
 aligned
 how_to_read
-shows
+in_short
 spoken
 BufferedReader
 daemon_threads
@@ -58,6 +58,7 @@ compat
 lower_points
 upper_points
 better_share
+is_estimated
 timed_s
 waited_share
 longest_gap_s

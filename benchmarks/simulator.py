@@ -23,7 +23,7 @@ from joulecast.graphs.costs import roofline_of
 from joulecast.graphs.network_graphs import load, network_for
 from joulecast.graphs.precision import training_of
 from joulecast.measure.workloads.gpt import GPTSize
-from joulecast.report.tables.simulator import read_published_simulators
+from joulecast.report.tables.simulator import PublishedSimulators
 from joulecast.runs.platforms import read_platform
 from joulecast.simulate.answer import platform_and_costs
 from joulecast.simulate.simulate import Assumptions, simulate
@@ -129,7 +129,7 @@ def main() -> None:
     if asked.one:
         print(json.dumps(_measured(*asked.one)))
         return
-    original = read_published_simulators(_CONFIG / "published" / "proteus.yaml").speed_s
+    original = PublishedSimulators.read(_CONFIG / "published" / "proteus.yaml").speed_s
     rows = []
     for kind, counts in (("folded", _FOLDED), ("unfolded", _UNFOLDED)):
         for devices in counts:

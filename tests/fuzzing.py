@@ -38,7 +38,7 @@ from joulecast.logs.import_log import RunFacts, import_log, read_runs
 from joulecast.logs.log import LogOptions
 from joulecast.logs.log_times import Clock, zone_named
 from joulecast.measure.observer.job_record import assemble_killed
-from joulecast.report.tables.published import read_published, read_published_tuning
+from joulecast.report.tables.published import PublishedErrors, PublishedTuning
 from joulecast.runs.observations import observe
 from joulecast.runs.record import read_record
 from joulecast.tune.history import read_history_file
@@ -361,13 +361,13 @@ FORMATS = {
             "published numbers",
             examples.copied(ROOT / "config/published/mc2.yaml", "mc2.yaml"),
             ("mc2.yaml",),
-            (lambda folder: read_published(folder / "mc2.yaml").model_dump(),),
+            (lambda folder: PublishedErrors.read(folder / "mc2.yaml").model_dump(),),
         ),
         Format(
             "published tuning",
             examples.copied(ROOT / "config/published/zeus.yaml", "zeus.yaml"),
             ("zeus.yaml",),
-            (lambda folder: read_published_tuning(folder / "zeus.yaml").model_dump(),),
+            (lambda folder: PublishedTuning.read(folder / "zeus.yaml").model_dump(),),
         ),
     )
 }

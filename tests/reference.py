@@ -16,7 +16,7 @@ from joulecast.logs.mlperf import import_mlperf
 from joulecast.report.pages.overview import write_overview
 from joulecast.report.tables.checks import check_results, write_checks
 from joulecast.report.tables.errors import write_tables
-from joulecast.report.tables.published import Citation, read_published
+from joulecast.report.tables.published import Citation, PublishedErrors
 from joulecast.runs.files.shipped import recorded_folder
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -74,7 +74,7 @@ def draw_overview(picture: Path, quick: bool = False) -> None:
         fit.save(results / "fits")
         write_checks(results / "tables/checks", check_results(records, fit))
         write_tables(
-            results / "tables/energy", fit, read_published(Path("config/published/mc2.yaml"))
+            results / "tables/energy", fit, PublishedErrors.read(Path("config/published/mc2.yaml"))
         )
         write_overview(results)
         with sync_playwright() as playwright:

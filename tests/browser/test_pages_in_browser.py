@@ -17,11 +17,10 @@ from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.report.figures.style import GREY, PALETTES
 from joulecast.report.forecast_lines import forecast_cells
 from joulecast.report.pages.overview import write_overview
-from joulecast.report.papers.rows import Row, paper_table
-from joulecast.report.papers.summary import Paper
+from joulecast.report.papers.rows import Paper, Row, paper_table
 from joulecast.report.papers.write import write_papers
 from joulecast.report.tables.output import write_table
-from joulecast.report.tables.published import Tolerance, read_published
+from joulecast.report.tables.published import PublishedErrors, Tolerance
 from joulecast.runs.record import write_record
 
 MARKS = "[data-tip]"
@@ -395,7 +394,9 @@ def test_the_papers_page_is_readable_and_alone(browser, tmp_path, width, scheme)
     ]
     rows += [replace(rows[0], published=">60"), replace(rows[1], why_not_comparable="another " * 9)]
     papers = [
-        Paper("Zeus", read_published(ROOT / "config/published/mc2.yaml"), "traces", {"q": ["q"]})
+        Paper(
+            "Zeus", PublishedErrors.read(ROOT / "config/published/mc2.yaml"), "traces", {"q": ["q"]}
+        )
     ]
     write_papers(tmp_path / "papers", paper_table(rows, tmp_path), papers)
     context = browser.new_context(

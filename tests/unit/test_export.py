@@ -84,7 +84,7 @@ def test_what_cannot_be_exported_is_said_in_a_line(words, why, monkeypatch):
 
 def test_a_notebook_shows_a_forecast_as_a_table_and_a_chart(forecast):
     shown = forecast._repr_html_()
-    assert shown.count("<tr>") == 1 + len(forecast["forecasts"])
+    assert shown.count("<tr") == 1 + len(forecast["forecasts"])
     assert "EUR" in shown and "estimated power" in shown and "90 % intervals" in shown
     assert list(forecast.table["nodes"]) == [row["nodes"] for row in forecast["forecasts"]]
     energy, time = forecast.plot().to_dict()["hconcat"]

@@ -20,7 +20,7 @@ from joulecast.app.campaign.config import parse_config, read_config
 from joulecast.app.cli.main import app
 from joulecast.errors import JoulecastError
 from joulecast.measure.workloads.datasets import open_dataset
-from joulecast.report.tables.published import read_published
+from joulecast.report.tables.published import PublishedErrors
 from joulecast.runs.files.columns import Column, checked_table, read_csv
 from joulecast.runs.files.reading import MAX_YAML_NODES
 from joulecast.runs.files.writing import sha256_of
@@ -77,7 +77,7 @@ def test_pipes_and_devices_as_data_are_refused(kind, tmp_path):
     (folder / "a.csv").symlink_to(file)
     for read in (
         lambda: sha256_of(folder / "a.csv"),
-        lambda: read_published(file),
+        lambda: PublishedErrors.read(file),
     ):
         with pytest.raises(JoulecastError, match="is a pipe or a device"):
             read()

@@ -35,7 +35,7 @@ from joulecast.report.tables.errors import (
     judged_times,
     time_error,
 )
-from joulecast.report.tables.published import read_published
+from joulecast.report.tables.published import PublishedErrors
 from joulecast.runs.files.shipped import recorded_folder
 from joulecast.runs.folders import record_folders
 from joulecast.runs.meter_choice import MeterInfo
@@ -281,7 +281,7 @@ def test_the_page_and_evaluate_tell_the_error_of_the_same_split(partly_dark):
     (told,) = (row for row in answer["summary"] if row["model"] == "MC2")
     assert told["source"] == source
     assert told["mape_percent"] == pytest.approx(cells["difference_percent"].abs().mean())
-    published = read_published(ROOT / "config/published/mc2.yaml")
+    published = PublishedErrors.read(ROOT / "config/published/mc2.yaml")
     summary = energy_summary(found.fit, published)
     (mine,) = summary[
         (summary["model"] == "MC2")

@@ -11,9 +11,8 @@ from joulecast.errors import JoulecastError
 from joulecast.partition.planner_experiment import partition_experiment, stages_for_runtime
 from joulecast.report.papers.antichain import antichain_rows
 from joulecast.report.tables.partition import (
-    planning_times,
+    PublishedPartitioning,
     quality,
-    read_published_partitioning,
     write_partition_tables,
 )
 
@@ -34,20 +33,26 @@ def experiment(tmp_path):
 def test_every_planner_is_beside_the_optimum(experiment):
     found = json.loads(experiment.read_text())
     assert set(found["on_devices"]) == {"4", "8"}  # 64 stages are more than its nodes
-    published = read_published_partitioning(PUBLISHED)
+    published = PublishedPartitioning.read(PUBLISHED)
     table = quality([found | {"network": "resnet18"}]).set_index("devices")
     # By hand: 9 1 | 1 1 8 | 1 1 1 7 | 6.
     assert table.at[4, "bottleneck_us"] == 10 and table.at[4, "certified"]
     assert table.at[8, "bottleneck_us"] == 9 and table.at[8, "speedup_bound"] == 4.0
     assert table.at[4, "pipedream_ratio"] == pytest.approx(1)
     assert table.at[4, "uniform_ratio"] >= 1
-    times = planning_times([found | {"network": "resnet18"}], published).set_index("devices")
-    assert times.at[8, "published_paper_s"] == 0.21 and times.at[4, "joulecast_cpu_ms"] >= 0
-    assert times.at[4, "published_handsplit_minutes"] == "35"
+    experiment.write_text(json.dumps(found | {"network": "resnet18"}))
+    rows = antichain_rows([experiment], [], published, experiment.parent)
+    of_eight = {row.quantity: row for row in rows if row.setting == "resnet18, 8 devices"}
+    by_antichains, exact = (
+        next(row for what, row in of_eight.items() if f"time to partition: {kind}" in what)
+        for kind in ("antichain", "exact")
+    )
+    assert by_antichains.published == exact.reference == 0.21 and exact.ours >= 0
+    assert "35" in {row.published for row in rows if row.setting == "resnet18, 4 devices"}
 
 
 def test_what_is_not_certified_is_not_called_proven(experiment):
-    published = read_published_partitioning(PUBLISHED)
+    published = PublishedPartitioning.read(PUBLISHED)
     found = json.loads(experiment.read_text()) | {"network": "resnet18"}
     experiment.write_text(json.dumps(found))
     for of_count in found["on_devices"].values():
@@ -63,7 +68,7 @@ def test_what_is_not_certified_is_not_called_proven(experiment):
 
 
 def test_tables_are_written(experiment, tmp_path):
-    published = read_published_partitioning(PUBLISHED)
+    published = PublishedPartitioning.read(PUBLISHED)
     write_partition_tables(tmp_path / "tables", [experiment], [], published)
     for name in ("partition_quality", "partition_pipeline"):
         assert (tmp_path / f"tables/{name}.md").read_text().startswith("# ")
@@ -72,7 +77,7 @@ def test_tables_are_written(experiment, tmp_path):
 
 
 def test_all_of_table_1_is_quoted():
-    published = read_published_partitioning(PUBLISHED)
+    published = PublishedPartitioning.read(PUBLISHED)
     assert len(published.partition_s) == 10
     assert published.pipeline_speedup == {4: 3.4, 8: 3.76}
     assert all(

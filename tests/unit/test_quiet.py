@@ -24,7 +24,7 @@ from joulecast.measure.run_record import SampledHost, load_during
 from joulecast.measure.training import machine
 from joulecast.measure.training.measure_run import RunLaunch, measure_run
 from joulecast.report.tables.errors import write_tables
-from joulecast.report.tables.published import read_published
+from joulecast.report.tables.published import PublishedErrors
 from joulecast.runs.left_out import runs_to_fit, used
 from joulecast.runs.record import read_info, write_record
 
@@ -190,7 +190,7 @@ def test_a_campaign_of_disturbed_runs_alone_ends_with_marked_tables(tmp_path):
         keep(tmp_path, make_spec(f"n{n}", n, training={"steps": 5}), [WHY]) for n in (1, 2, 4)
     ]
     fit = fit_campaign(folders, series_splits=1, series_period_s=1.0)
-    write_tables(tmp_path, fit, read_published(PUBLISHED))
+    write_tables(tmp_path, fit, PublishedErrors.read(PUBLISHED))
     for name in ("time_error", "scaling", "energy_summary"):
         text = (tmp_path / f"{name}.md").read_text()
         assert "Disturbed: other programs were at work during 3 of 3 training runs" in text

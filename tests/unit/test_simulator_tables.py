@@ -10,17 +10,17 @@ from typer.testing import CliRunner
 
 from joulecast.app.cli.main import app
 from joulecast.report.tables.simulator import (
+    PublishedSimulators,
     ablation_table,
     error_table,
     order_table,
-    read_published_simulators,
 )
 from joulecast.runs.judging import join_references
 from joulecast.simulate.collectives import sent_share, steps_of
 from joulecast.simulate.network_calibration import calibrate_network
 
 ROOT = Path(__file__).resolve().parents[2]
-PUBLISHED = read_published_simulators(ROOT / "config/published/proteus.yaml")
+PUBLISHED = PublishedSimulators.read(ROOT / "config/published/proteus.yaml")
 EMPTY = pd.DataFrame()
 
 

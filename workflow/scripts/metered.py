@@ -6,7 +6,7 @@ from joulecast.app.campaign.scripts import run_script
 from joulecast.energy.campaign_fit import fit_campaign
 from joulecast.logs.mlperf import import_mlperf
 from joulecast.report.tables.errors import write_tables
-from joulecast.report.tables.published import read_published
+from joulecast.report.tables.published import PublishedErrors
 from joulecast.runs.folders import record_folders
 
 
@@ -26,7 +26,7 @@ def main(
         series_period_s=series_period_s,
     )
     fit.save(fits)
-    write_tables(tables, fit, read_published(published))
+    write_tables(tables, fit, PublishedErrors.read(published))
 
 
 if __name__ == "__main__":

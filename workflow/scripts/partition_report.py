@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from joulecast.app.campaign.scripts import run_script
-from joulecast.report.tables.partition import read_published_partitioning, write_partition_tables
+from joulecast.report.tables.partition import PublishedPartitioning, write_partition_tables
 
 
 def main(experiments: list[Path], pipelines: list[Path], published: Path, tables: Path) -> None:
-    numbers = read_published_partitioning(published)
+    numbers = PublishedPartitioning.read(published)
     write_partition_tables(tables, experiments, pipelines, numbers)
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 
 from joulecast.app.campaign.scripts import run_script
 from joulecast.runs.files.writing import written_aside
-from joulecast.report.tables.published import read_published_tuning
+from joulecast.report.tables.published import PublishedTuning
 from joulecast.tune.policy_experiment import read_settings, replayed
 from joulecast.tune.trial import Goal
 
@@ -18,7 +18,7 @@ def main(
     traces: Path, published: Path, tuning: dict[str, Any], paper: Path, reproduction: Path
 ) -> None:
     seeds, goal = tuning["seeds"], Goal(tuning["eta"])
-    theirs = read_published_tuning(published).reproduction
+    theirs = PublishedTuning.read(published).reproduction
     with written_aside(paper) as partial:
         replayed(read_settings(traces), "zeus", seeds, None, goal=goal).to_parquet(partial)
     settings = read_settings(traces, ["cifar100"], target=theirs.target)

@@ -7,10 +7,10 @@ import pandas as pd
 from joulecast.app.campaign.scripts import run_script
 from joulecast.runs.platforms import read_platform
 from joulecast.report.tables.simulator import (
-    write_all_reduces_table,
-    write_gpu_steps_tables,
+    PublishedSimulators,
+    write_gpu_tables,
+    write_simulator_tables,
 )
-from joulecast.report.tables.simulator import read_published_simulators, write_simulator_tables
 
 
 def main(
@@ -23,12 +23,11 @@ def main(
     collectives: Path | None = None,
 ) -> None:
     steps = pd.read_parquet(judged)
-    hc2, numbers = read_platform(platform), read_published_simulators(published)
+    hc2, numbers = read_platform(platform), PublishedSimulators.read(published)
     write_simulator_tables(tables, steps, hc2, numbers, speed_devices)
-    if on_gpus is not None:
-        write_gpu_steps_tables(tables, pd.read_parquet(on_gpus), numbers.on_gpus_percent)
-    if collectives is not None:
-        write_all_reduces_table(tables, pd.read_parquet(collectives))
+    if on_gpus is not None and collectives is not None:
+        steps, all_reduces = pd.read_parquet(on_gpus), pd.read_parquet(collectives)
+        write_gpu_tables(tables, steps, all_reduces, numbers.on_gpus_percent)
 
 
 if __name__ == "__main__":

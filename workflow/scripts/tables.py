@@ -7,7 +7,7 @@ from joulecast.energy.campaign_fit import CampaignFit
 from joulecast.errors import JoulecastError
 from joulecast.report.tables.checks import check_results, write_checks
 from joulecast.report.tables.errors import write_tables
-from joulecast.report.tables.published import read_published
+from joulecast.report.tables.published import PublishedErrors
 from joulecast.runs.folders import campaign_records
 
 
@@ -15,7 +15,7 @@ def main(
     records: list[Path], fits: Path, published: Path, runs: int, tables: Path, checks: Path
 ) -> None:
     fit = CampaignFit.load(fits)
-    write_tables(tables, fit, read_published(published))
+    write_tables(tables, fit, PublishedErrors.read(published))
     findings = check_results(campaign_records(records, runs), fit)
     print(findings.to_string(index=False))
     errors = findings[findings["verdict"] == "error"]

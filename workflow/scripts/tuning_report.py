@@ -5,7 +5,7 @@ from pathlib import Path
 from joulecast.app.campaign.scripts import run_script
 from joulecast.runs.files.columns import read_frame
 from joulecast.report.tables.tuning import read_replays, write_tuning_tables
-from joulecast.report.tables.published import read_published_tuning
+from joulecast.report.tables.published import PublishedTuning
 from joulecast.tune.policy_experiment import read_settings
 
 
@@ -20,7 +20,7 @@ def main(
     eta: float,
     tables: Path,
 ) -> None:
-    numbers = read_published_tuning(published)
+    numbers = PublishedTuning.read(published)
     settings = read_settings(traces)
     files = {"replays": replays, "held_out": held_out, "choices": choices, "paper": paper}
     replayed = read_replays(settings, eta, **files)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from joulecast.energy.campaign_fit import KnownRuns
@@ -23,7 +24,7 @@ from joulecast.report.tables.errors import judged_energies, judged_times
 from joulecast.report.tables.output import write_table
 from joulecast.runs.files.writing import written_aside
 from joulecast.runs.json_values import json_rows
-from joulecast.runs.judging import OURS
+from joulecast.runs.judging import OF_ENERGY, OURS, SETTING
 from joulecast.runs.scale import scale_in_words, unit_of, usual_counts
 
 ADVICE = "tables/advice"
@@ -171,7 +172,10 @@ def campaign_forecast(results: Results, runs: KnownRuns) -> CampaignForecast:
     counted_in = trained["nodes_are"].map(unit_of)
     trained = trained[counted_in == counted_in.mode().iloc[0]]
     rows, notes, works = [], [], []
-    for unit, of_unit in trained.groupby(_units(trained), sort=False):
+    # Runs of others, and runs whose samples are not known, are forecast for the work that they did.
+    units = trained["work_unit"]
+    units = units.mask((trained["kind"] == "imported") | (units == "steps"), _AS_RUN)
+    for unit, of_unit in trained.groupby(units, sort=False):
         work: dict[str, Any] = {} if unit == _AS_RUN else {unit: work_of(str(unit))}
         try:
             table, found = forecast_table(runs, Scales(**work), results.prices)
@@ -184,40 +188,25 @@ def campaign_forecast(results: Results, runs: KnownRuns) -> CampaignForecast:
         works.append(_AS_RUN if unit == _AS_RUN else work_in_words(str(unit)))
     if not rows:
         raise NothingToShow("; ".join(notes) or "no training can be forecast", "measure")
-    work_is = " or ".join(dict.fromkeys(works))
-    return CampaignForecast(rows, work_is, notes, _runs_in_words(trained))
-
-
-def _runs_in_words(trained: pd.DataFrame) -> str:
-    """How long runs lasted, and on how many nodes: ``runs of 1.10 s to 2.79 s on 1 to 4 nodes``."""
     lasted, scales = trained["total_s"].astype(float), trained["nodes"]
-    times_s = span(seconds(lasted.min()), seconds(lasted.max()))
     most = scale_in_words(int(scales.max()), trained["nodes_are"].iloc[0])
-    few = int(scales.min())
-    return f"runs of {times_s} on {most if few == scales.max() else f'{few} to {most}'}"
-
-
-def _units(trained: pd.DataFrame) -> pd.Series:
-    """The unit of the work that is asked for, for each run. Runs of others, and runs whose samples are
-    not known, are forecast for the work that they did."""
-    units = trained["work_unit"]
-    return units.mask((trained["kind"] == "imported") | (units == "steps"), _AS_RUN)
+    on = most if scales.nunique() == 1 else f"{int(scales.min())} to {most}"
+    runs_were = f"runs of {span(seconds(lasted.min()), seconds(lasted.max()))} on {on}"
+    return CampaignForecast(rows, " or ".join(dict.fromkeys(works)), notes, runs_were)
 
 
 def _in_range(table: pd.DataFrame, runs: pd.DataFrame) -> list[dict[str, Any]]:
     """Rows of each workload, from the fewest nodes on which it was run to the usual last count."""
-    known = {}
-    for key, of_workload in runs.groupby(["network", "platform"]):
-        ran = of_workload["nodes"]
-        has_steps = bool((of_workload["kind"] == "training").all())
-        known[key] = (int(ran.min()), max(usual_counts(map(int, ran))), int(ran.max()), has_steps)
+    known = dict(list(runs.groupby(["network", "platform"])))
     kept = []
     for row in json_rows(table):
-        fewest, last, most, has_steps = known.get(
-            (row["workload"], row["platform"]), (0, -1, 0, False)
-        )
-        if fewest <= row["nodes"] <= last:
-            kept.append(row | {"most_run": most, "has_steps": has_steps})
+        ran = known.get((row["workload"], row["platform"]))
+        if ran is None:
+            continue
+        counts = sorted(map(int, ran["nodes"]))
+        if counts[0] <= row["nodes"] <= max(usual_counts(counts)):
+            has_steps = bool((ran["kind"] == "training").all())
+            kept.append(row | {"most_run": counts[-1], "has_steps": has_steps})
     return kept
 
 
@@ -233,8 +222,11 @@ def costs(results: Results) -> pd.DataFrame:
     clean = results.clean
     unit = clean["work_unit"]
     ours = (clean["kind"] == "training") & clean["batch"].gt(0) & (unit == "samples")
-    batches = clean["batch"].where(ours)
-    done = [_work_done(*each) for each in zip(unit, batches, strict=True)]
+    # Ours train whole steps of their batch.
+    done = [
+        whole_steps(work_of(unit), batch) * batch if in_steps else work_of(unit)
+        for unit, batch, in_steps in zip(unit, clean["batch"], ours, strict=True)
+    ]
     parts = clean["samples"].where(clean["samples"] > 0) / done
     # Columns that only some kinds of runs have.
     clean = clean.reindex(columns=[*dict.fromkeys([*clean.columns, *_SCALE])])
@@ -253,9 +245,6 @@ def costs(results: Results) -> pd.DataFrame:
             ranks_per_host=("ranks_per_host", "first"),
             accelerators_per_node=("accelerators_per_node", "first"),
             runs=("run", "count"),
-            samples=("samples", "mean"),
-            run_s=("total_s", "mean"),
-            run_j=("energy_j", "mean"),
             time_s=("time_s", "mean"),
             has_steps=("has_steps", "all"),
             energy_j=("work_j", "mean"),
@@ -263,41 +252,25 @@ def costs(results: Results) -> pd.DataFrame:
         )
         .reset_index()
     )
-    table = table.astype({"run_j": float, "energy_j": float})
-    return table.join(cost_columns(table, results.prices)).assign(**_errors(results, table))
+    table = table.astype({"energy_j": float})
+    return _with_errors(results, table.join(cost_columns(table, results.prices)))
 
 
-def _work_done(unit: str, batch: float | None) -> float:
-    """What a training does for the work of :func:`~joulecast.energy.forecast.work_of`: whole steps of
-    its batch."""
-    work = work_of(unit)
-    if batch is None or pd.isna(batch) or unit != "samples":
-        return work
-    return whole_steps(work, batch) * batch
-
-
-def _errors(results: Results, table: pd.DataFrame) -> dict[str, list[float | None]]:
-    """Columns with MC2's errors for settings that it had not seen."""
+def _with_errors(results: Results, table: pd.DataFrame) -> pd.DataFrame:
+    """The table with MC2's errors for settings that it had not seen."""
     try:
-        times = _by_setting(judged_times(results.fit))
+        times = [judged_times(results.fit)]
     except NothingToShow:
-        times = {}
-    energies = {source: _by_setting(cells) for source, cells in judged_energies(results.fit)}
-    keys = _keys(table)
-    of_source = [energies.get(source, {}) for source in table["energy_source"]]
-    return {
-        "time_off_percent": [times.get(key) for key in keys],
-        "energy_off_percent": [cells.get(key) for cells, key in zip(of_source, keys, strict=True)],
-    }
-
-
-def _keys(table: pd.DataFrame) -> list[tuple[Any, ...]]:
-    """Keys by which settings are looked up. A batch that no log has is NaN, which is not equal to itself."""
-    settings = table[["platform", "network", "nodes", "batch"]]
-    return list(settings.astype(object).where(settings.notna(), None).itertuples(False, None))
-
-
-def _by_setting(cells: pd.DataFrame) -> dict[tuple[Any, ...], float]:
-    """Errors of MC2 for settings that no fit had seen."""
-    unseen = cells[(cells["split"] != "in-sample") & (cells["model"] == OURS)]
-    return dict(zip(_keys(unseen), unseen["difference_percent"].astype(float), strict=True))
+        times = []
+    energies = [cells for _, cells in judged_energies(results.fit)]
+    for cells, keys, column in (
+        (times, SETTING, "time_off_percent"),
+        (energies, OF_ENERGY, "energy_off_percent"),
+    ):
+        if not cells:
+            table = table.assign(**{column: np.nan})
+            continue
+        judged = pd.concat(cells).rename(columns={"difference_percent": column})
+        unseen = judged[(judged["split"] != "in-sample") & (judged["model"] == OURS)]
+        table = table.merge(unseen[[*keys, column]], on=keys, how="left", validate="many_to_one")
+    return table

@@ -1,6 +1,6 @@
-"""A forecast in lines for people: the table in the terminal, and the table in a notebook."""
+"""Rows of forecasts and advice in words: for the terminal, the page and a notebook."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from joulecast.energy.prices import Prices, co2_text, cost_text
@@ -28,32 +28,6 @@ def basis_in_words(row: Mapping[str, Any]) -> str:
     return f"{runs}; energy by MC2" if by_mc2 else runs
 
 
-def _costs(row: Mapping[str, Any], currency: str) -> dict[str, str]:
-    """Money and CO2 of a forecast, if they are known. If they rest on an estimated power, a word says so."""
-    cells = {"cost": cost_text(row, currency), "CO2e": co2_text(row)}
-    return {name: text for name, text in cells.items() if text != NONE}
-
-
-def _cells(row: Mapping[str, Any], currency: str, in_joules: InWords) -> dict[str, str]:
-    amounts = {
-        name: with_range(*together(*(row[f"{name}{end}_{unit}"] for end in ("", "_low", "_high"))))
-        for name, unit, together in (("time", "s", times), ("energy", "j", in_joules))
-    }
-    unit = unit_of(row["nodes_are"])
-    return {
-        **{name: str(row[name]) for name in ("platform", "workload")},
-        f"{unit}s": digits(row["nodes"]),
-        "batch": digits(row["batch_size"]),
-        "work": amount(row["work"], row["work_unit"]),
-        "work is": str(row["work_is"]),
-        **amounts,
-        **_costs(row, currency),
-        "basis": basis_in_words(row),
-        "energy is": energy_is(row),
-        "nodes are": _nodes_are(row, unit),
-    }
-
-
 def energy_is(row: Mapping[str, Any]) -> str:
     """The label of a row's energy: its source; or for a forecast, the source of the energies behind it; or
     the reason why there is no energy."""
@@ -64,11 +38,35 @@ def energy_is(row: Mapping[str, Any]) -> str:
     return f"{'' if row['runs_with_energy'] else 'forecast from '}{row['energy_source']}"
 
 
-def _nodes_are(row: Mapping[str, Any], unit: str) -> str:
-    on_hosts = (
-        f" on {counted(round(row['hosts']), 'host')}" if unit != "node" and row["hosts"] else ""
-    )
-    return f"{row['nodes_are']}{on_hosts}"
+def in_words(row: Mapping[str, Any], quantity: str, together: InWords = times) -> str:
+    """The ``time`` (s) or ``energy`` (J) of a row with its interval, in words."""
+    unit = {"time": "s", "energy": "j"}[quantity]
+    return with_range(*together(*(row[f"{quantity}{end}_{unit}"] for end in ("", "_low", "_high"))))
+
+
+def paid_cells(
+    row: Mapping[str, Any], prices: Prices, with_interval: bool = True
+) -> dict[str, str]:
+    """Money and CO2 of a row in words, by the names of their columns, if there are prices for them."""
+    cells = {}
+    # A plan has prices of its platforms that are not among ``prices``.
+    if prices.known or row.get("cost") is not None:
+        cells["cost"] = cost_text(row, prices.currency, with_interval)
+    if prices.co2 is not None:
+        cells["CO2e"] = co2_text(row, with_interval)
+    return cells
+
+
+def text_table(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """Rows as lines of a table for a terminal: the names of the columns, then the cells; a dash where a row
+    has none."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    lines = [names, *([row.get(name, NONE) for name in names] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
 
 
 def forecast_cells(result: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -77,9 +75,28 @@ def forecast_cells(result: Mapping[str, Any]) -> list[dict[str, str]]:
     Args:
         result: what :func:`joulecast.energy.forecast.forecast` returns.
     """
-    currency = Prices(**result["prices"]).currency
+    prices, lines = Prices(**result["prices"]), []
     in_joules = consumptions_of(row["energy_j"] for row in result["forecasts"])
-    return [_cells(row, currency, in_joules) for row in result["forecasts"]]
+    for row in result["forecasts"]:
+        unit, hosts = unit_of(row["nodes_are"]), row["hosts"]
+        on_hosts = f" on {counted(round(hosts), 'host')}" if unit != "node" and hosts else ""
+        lines.append(
+            {
+                "platform": str(row["platform"]),
+                "workload": str(row["workload"]),
+                f"{unit}s": digits(row["nodes"]),
+                "batch": digits(row["batch_size"]),
+                "work": amount(row["work"], row["work_unit"]),
+                "work is": str(row["work_is"]),
+                "time": in_words(row, "time"),
+                "energy": in_words(row, "energy", in_joules),
+                **paid_cells(row, prices),
+                "basis": basis_in_words(row),
+                "energy is": energy_is(row),
+                "nodes are": f"{row['nodes_are']}{on_hosts}",
+            }
+        )
+    return lines
 
 
 def forecast_notes(result: Mapping[str, Any]) -> list[str]:

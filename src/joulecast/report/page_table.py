@@ -3,10 +3,10 @@ reader's own work."""
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from joulecast.quantities import is_number
+from joulecast.runs.json_values import json_value
 
 _ENDS = ("", "_low", "_high")
 
@@ -51,21 +51,7 @@ class Amounts:
 
     def as_json(self) -> str:
         """All attributes as JSON. A number that is not known is ``null``."""
-        numbers = {
-            **{"work": self.work, "batch": self.batch, "nodes": self.nodes, "gpus": self.gpus},
-        }
-        ends = {"time_s": self.time_s, "energy_j": self.energy_j}
-        return json.dumps(
-            {
-                **{name: _or_none(value) for name, value in numbers.items()},
-                **{name: [_or_none(value) for value in found] for name, found in ends.items()},
-                **{"unit": self.unit, "is_estimated": self.is_estimated},
-            }
-        )
-
-
-def _or_none(value: float | None) -> float | None:
-    return value if is_number(value) else None
+        return json.dumps(json_value(asdict(self)))
 
 
 @dataclass(frozen=True)
@@ -73,8 +59,8 @@ class Table:
     """A table of the page.
 
     ``rows`` are texts. ``numeric`` columns are aligned to the right. ``file`` is the table in the results
-    from which the numbers come, without suffix. ``amounts`` may have the amounts of each row. ``shows`` then
-    says which amount a column shows.
+    from which the numbers come, without suffix. ``amounts`` may have the amounts of each row: of its columns
+    ``time``, ``energy``, ``cost`` and ``CO2e``.
     """
 
     caption: str
@@ -83,13 +69,8 @@ class Table:
     numeric: frozenset[str] = frozenset()
     file: str | None = None
     amounts: Sequence[Amounts] = ()
-    shows: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def aligned(self) -> list[tuple[str, bool]]:
         """Pairs: each column, and whether it is numeric."""
         return [(column, column in self.numeric) for column in self.columns]
-
-
-SHOWS = {name: name for name in ("time", "energy", "cost", "CO2e")}
-"""Columns that show an amount by their own name."""

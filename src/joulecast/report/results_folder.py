@@ -25,22 +25,20 @@ METERED = "metered/tables/energy_summary"
 
 
 class NothingToShow(JoulecastError):
-    """Reason why a part of the page is missing, and what would make the data: a target of Snakemake, or a
-    campaign with another configuration."""
+    """Reason why a part of the page is missing, and the target of Snakemake that would make the data."""
 
-    def __init__(self, why: str, target: str | None = None, configfile: str | None = None) -> None:
+    def __init__(self, why: str, target: str | None = None) -> None:
         super().__init__(why)
-        self.target, self.configfile = target, configfile
+        self.target = target
 
 
 @dataclass(frozen=True)
 class Part:
-    """An answer or a part of the page; or the reason why it is missing, and what would make the data."""
+    """An answer or a part of the page; or the reason why it is missing, and the target that would make it."""
 
     content: Any
     why_none: str | None = None
     target: str | None = None
-    configfile: str | None = None
 
     @classmethod
     def of(cls, make: Callable[[], Any]) -> "Part":
@@ -48,7 +46,7 @@ class Part:
         try:
             return cls(make())
         except NothingToShow as nothing:
-            return cls(None, str(nothing), nothing.target, nothing.configfile)
+            return cls(None, str(nothing), nothing.target)
         except JoulecastError as error:
             return cls(None, str(error), "all")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -31,15 +30,14 @@ class Forecast(dict[str, Any]):
         return forecast_chart(self["forecasts"])
 
     def _repr_html_(self) -> str:
+        import pandas as pd
+
         from joulecast.report.forecast_lines import forecast_cells, forecast_notes
 
-        rows = forecast_cells(self)
-        columns = list(dict.fromkeys(name for row in rows for name in row))
-        body = "".join(_line("td", [row.get(name, "") for name in columns]) for row in rows)
-        notes = "<br>".join(map(escape, forecast_notes(self)))
-        first = "<br>".join(map(escape, self["first"]))
-        return f"<p>{first}</p><table>{_line('th', columns)}{body}</table><p>{notes}</p>"
-
-
-def _line(tag: str, cells: Sequence[str]) -> str:
-    return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
+        # Pandas cuts long texts otherwise.
+        with pd.option_context("display.max_colwidth", None):
+            table = pd.DataFrame(forecast_cells(self)).to_html(index=False, na_rep="")
+        first, notes = (
+            "<br>".join(map(escape, each)) for each in (self["first"], forecast_notes(self))
+        )
+        return f"<p>{first}</p>{table}<p>{notes}</p>"

@@ -68,12 +68,13 @@ def search(request: SearchRequest) -> dict[str, Any]:
         JoulecastError: the network or platform is unknown, no strategy divides this batch, or what the
             objective needs is not known.
     """
-    from joulecast.report.advice.choice import check_objective
+    from joulecast.report.advice.choice import check_prices_of
+    from joulecast.report.advice.request import Limit
     from joulecast.report.advice.simulated import ranked, rising_value
     from joulecast.simulate.answer import precision_asked, search_request
 
     objective, top, paid = request.objective, request.top, prices_of(request)
-    check_objective(objective, paid)
+    check_prices_of(Limit(objective=objective), paid)
     with naming(*_files(request)):
         precision = precision_asked(request)
         ranking = search_request(
@@ -117,13 +118,7 @@ def plan(request: PlanRequest) -> dict[str, Any]:
     from joulecast.report.advice.plan import plan as planned
 
     with naming(request.network, *request.platform, request.calibrate):
-        found = planned(request, prices_of(request))
-    if request.html is not None:
-        # Charts load slowly.
-        from joulecast.report.pages.plan import write_plan_page
-
-        write_plan_page(found, request.html)
-    return found
+        return planned(request, prices_of(request))
 
 
 @takes_request(StartRequest)

@@ -8,7 +8,6 @@ import typer
 from joulecast.app.cli.options import AsJson, asks, echo_json
 from joulecast.energy.request import EvaluateRequest, ForecastRequest
 from joulecast.quantities import (
-    NONE,
     counted,
     digits,
     energies,
@@ -18,11 +17,10 @@ from joulecast.quantities import (
 
 
 def _print_table(rows: list[dict[str, str]]) -> None:
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    cells = [{name: name for name in columns}, *rows]
-    widths = {name: max(len(row.get(name, NONE)) for row in cells) for name in columns}
-    for row in cells:
-        typer.echo("  ".join(row.get(name, NONE).ljust(widths[name]) for name in columns).rstrip())
+    # Loads pandas, which help does not need.
+    from joulecast.report.forecast_lines import text_table
+
+    typer.echo("\n".join(text_table(rows)))
 
 
 def _print_notes(result: dict[str, Any]) -> None:

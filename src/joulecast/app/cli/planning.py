@@ -27,14 +27,14 @@ def tune(request: TuneRequest, as_json: AsJson = False) -> None:
 def plan(request: PlanRequest, as_json: AsJson = False) -> None:
     """Choose platform, devices, strategy, batch, precision and power limit of a training. Nothing is run."""
     from joulecast.app.api.plans import plan as plan_on
-    from joulecast.report.advice.text import plan_text
+    from joulecast.report.advice.text import advice_text
 
     with report_waiting("still searching; many devices, platforms or batches can take minutes"):
         planned = plan_on(request)
     if as_json:
         echo_json(planned)
     else:
-        typer.echo(plan_text(planned))
+        typer.echo(advice_text(planned))
 
 
 @asks(StartRequest)

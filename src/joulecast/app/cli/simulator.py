@@ -101,53 +101,11 @@ def search(request: SearchRequest, as_json: AsJson = False) -> None:
         raise JoulecastError(f"{none_fits}; {why[0]}" if why else "no strategy can be run")
 
 
-def _energy_basis(row: dict[str, Any]) -> str:
-    """What the joules of a search rest on; or why there are none."""
-    if row["step_j"] is None:
-        return f"energy not known: {row['why_no_energy']}"
-    return f"energy of the first: {row['energy_source']}; {row['energy_rests_on']}"
-
-
-def _paid_columns(given: dict[str, Any]) -> dict[str, str]:
-    """Columns of money and CO2, as far as they are asked for, with their titles."""
-    # Loads pandas, which `simulate` does not need.
-    from joulecast.energy.prices import Prices
-
-    prices = Prices(**given)
-    money = {"step_cost": f"{prices.currency}/step"} if prices.known else {}
-    return money | ({"step_co2_kg": "kg CO2e"} if prices.co2 is not None else {})
-
-
 def _print_ranking(result: dict[str, Any]) -> None:
     """Print the best strategies of a search."""
     rows = result["feasible"]
     if rows:
-        typer.echo(
-            f"{_work(rows[0])}, batch {rows[0]['global_batch']:,} of all replicas, simulated:"
-        )
-        paid = _paid_columns(result["prices"])
-        header = ("step", "samples/s", "memory, GB", "J/sample", *paid.values(), "batch")
-        typer.echo(" ".join(f"{name:>10}" for name in header) + " of a replica  strategy")
-    steps = step_times(*(row["step_s"] for row in rows))
-    for row, step in zip(rows, steps, strict=True):
-        amounts = (row[name] for name in ("joules_per_sample", *paid))
-        cells = " ".join(f"{'-' if each is None else digits(each):>10}" for each in amounts)
-        typer.echo(
-            f"{step:>10} {row['samples_per_s']:10,.1f} {row['peak_memory_bytes'] / 1e9:10.2f} {cells} "
-            f"{row['batch']:10,}               {row['strategy']}"
-        )
-    if rows:
-        unknown = "" if rows[0]["step_low_s"] is not None else " (its 90 % interval is not known)"
-        typer.echo(f"the first: {_step(rows[0])}{unknown}")
-        typer.echo(_energy_basis(rows[0]))
-        _print_remark(rows[0])
-        of_energy = (result["prices"]["price"], result["prices"]["co2"])
-        if rows[0]["supply"] == "DC" and of_energy != (None, None):
-            from joulecast.energy.prices import at_wall
-
-            typer.echo(f"note: {at_wall(None)}")
-        if "estimated" in (rows[0]["cost_rests_on"] or ""):
-            typer.echo("costs rest on estimated power")
+        _print_best(rows, result["prices"])
     near = [row for row in rows if row["near_memory_limit"]]
     if near:
         typer.echo(f"{len(near)} of these come near a device's memory and may not fit")
@@ -157,6 +115,41 @@ def _print_ranking(result: dict[str, Any]) -> None:
     typer.echo(
         f"{len(result['out_of_memory'])} are out of memory, {len(result['impossible'])} cannot be run"
     )
+
+
+def _print_best(rows: list[dict[str, Any]], given: dict[str, Any]) -> None:
+    # Loads pandas, which `simulate` does not need.
+    from joulecast.energy.prices import Prices, at_wall
+    from joulecast.report.forecast_lines import text_table
+
+    first, prices, cells = rows[0], Prices(**given), []
+    for row, step in zip(rows, step_times(*(row["step_s"] for row in rows)), strict=True):
+        paid = {f"{prices.currency}/step": digits(row["step_cost"])} if prices.known else {}
+        paid |= {"kg CO2e": digits(row["step_co2_kg"])} if prices.co2 is not None else {}
+        cells.append(
+            {
+                "step": step,
+                "samples/s": f"{row['samples_per_s']:,.1f}",
+                "memory, GB": f"{row['peak_memory_bytes'] / 1e9:.2f}",
+                "J/sample": digits(row["joules_per_sample"]),
+                **paid,
+                "batch of a replica": f"{row['batch']:,}",
+                "strategy": row["strategy"],
+            }
+        )
+    typer.echo(f"{_work(first)}, batch {first['global_batch']:,} of all replicas, simulated:")
+    typer.echo("\n".join(text_table(cells)))
+    unknown = "" if first["step_low_s"] is not None else " (its 90 % interval is not known)"
+    typer.echo(f"the first: {_step(first)}{unknown}")
+    energy = f"energy not known: {first['why_no_energy']}"
+    if first["step_j"] is not None:
+        energy = f"energy of the first: {first['energy_source']}; {first['energy_rests_on']}"
+    typer.echo(energy)
+    _print_remark(first)
+    if first["supply"] == "DC" and (prices.price, prices.co2) != (None, None):
+        typer.echo(f"note: {at_wall(None)}")
+    if "estimated" in (first["cost_rests_on"] or ""):
+        typer.echo("costs rest on estimated power")
 
 
 def capture(

@@ -5,7 +5,7 @@ of the two it is. For hardware without any run, :mod:`joulecast.report.advice.pl
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from joulecast.quantities import counted, digits, steady
 from joulecast.report.advice import from_records
 from joulecast.report.advice.candidate import Candidate, dominates
 from joulecast.report.advice.choice import (
-    Choice,
     check_prices_of,
     choose,
     nearest,
@@ -31,22 +30,15 @@ from joulecast.runs.scale import BEYOND, scale_in_words, unit_of
 _MOST = 3
 """Settings that an error names with their reasons."""
 
-_BATCHES = (
-    "the settings differ in batch size. A larger batch may need more samples to reach the same accuracy, and "
-    "these runs do not show how many. `--batch` keeps the batch the same"
-)
-
 
 @dataclass(frozen=True)
 class Weighed:
     """The candidates to choose from, and where they come from."""
 
-    network: str
     platform: str
     nodes_are: str
-    samples: float
-    unit: str
-    why_samples: str
+    work: dict[str, Any]
+    """``samples``, their ``unit``, and ``why`` so many."""
     candidates: list[Candidate]
     refused: list[dict[str, str]]
     rests_on: list[str]
@@ -78,9 +70,49 @@ def advise(
             limit needs.
     """
     check_prices_of(request, prices)
-    found = _weigh(records, request, known_runs)
-    priced = [candidate.priced(prices) for candidate in found.candidates]
-    return answer(replace(found, candidates=priced), request, prices)
+    network = request.network
+    campaign = from_records.read_campaign(records, network, request.platform, known_runs)
+    why_not = why_not_forecast(campaign.runs, request, bool(request.batch))
+    if why_not:
+        raise JoulecastError(why_not)
+    unit = campaign.unit
+    if request.work is not None:
+        work, why = request.work, "as asked"
+    elif campaign.imported:
+        work, why = recorded_work(campaign.runs)
+    elif unit == "steps":
+        work, why = work_of(unit), "to compare by; their samples are not known"
+    else:
+        work, why = work_of(unit), f"--{unit} asks for another amount"
+    candidates, refused, differ = from_records.campaign_candidates(campaign, work, request)
+    runs, fitted = campaign.runs, campaign.evidence.training
+    most = int(runs["nodes"].max())
+    are = runs["nodes_are"].iloc[-1]
+    # What one node is does not tell what several are.
+    several = runs[runs["nodes"] == most]
+    rests = [
+        f"measured: {counted(len(runs), 'run')} of {network} on {campaign.platform}, on up to "
+        f"{scale_in_words(most, are)}",
+        f"fitted: MC2 on {counted(len(fitted), 'run')} of "
+        f"{counted(fitted['workload'].nunique(), 'workload')}, on up to "
+        f"{scale_in_words(fitted['nodes'].max(), fitted['nodes_are'].iloc[-1])}",
+    ]
+    warnings = [*campaign.notes, *differ]
+    warnings += one_count_notes(fitted, campaign.imported)
+    if (runs["energy_source"] == "estimated").any():
+        warnings.append("energies are estimated from utilisation and assumed watts, not measured")
+    weighed = Weighed(
+        campaign.platform,
+        ", ".join(sorted(several["nodes_are"].unique())),
+        {"samples": work, "unit": unit, "why": why},
+        [candidate.priced(prices) for candidate in candidates],
+        refused,
+        rests,
+        warnings,
+        campaign.left_out,
+        most,
+    )
+    return answer(weighed, request, prices)
 
 
 def answer(found: Weighed, limit: AdviceRequest | PlanRequest, prices: Prices) -> dict[str, Any]:
@@ -103,76 +135,15 @@ def answer(found: Weighed, limit: AdviceRequest | PlanRequest, prices: Prices) -
         raise JoulecastError(
             f"nothing can be advised: {'; '.join([*whys][:_MOST]) or 'no setting is known'}"
         )
-    choice = choose(found.candidates, limit, prices.currency)
-    return _as_json(limit, found, choice) | {
-        "prices": prices.as_json(),
-        "verdict": verdict_on(found.candidates, choice, prices.currency),
-    }
-
-
-def _weigh(
-    records: Sequence[Path], request: AdviceRequest, known_runs: KnownRuns | None
-) -> Weighed:
-    """Candidates of the records."""
-    network = request.network
-    campaign = from_records.read_campaign(records, network, request.platform, known_runs)
-    why_not = why_not_forecast(campaign.runs, request, bool(request.batch))
-    if why_not:
-        raise JoulecastError(why_not)
-    unit = campaign.unit
-    if request.work is not None:
-        work, why = request.work, "as asked"
-    elif campaign.imported:
-        work, why = recorded_work(campaign.runs)
-    elif unit == "steps":
-        work, why = work_of(unit), "to compare by; their samples are not known"
-    else:
-        work, why = work_of(unit), f"--{unit} asks for another amount"
-    candidates, refused, differ = from_records.campaign_candidates(
-        campaign,
-        work,
-        request,
-        request.batch,
-    )
-    runs, fitted = campaign.runs, campaign.evidence.training
-    most = int(runs["nodes"].max())
-    are = runs["nodes_are"].iloc[-1]
-    # What one node is does not tell what several are.
-    several = runs[runs["nodes"] == most]
-    rests = [
-        f"measured: {counted(len(runs), 'run')} of {network} on {campaign.platform}, on up to "
-        f"{scale_in_words(most, are)}",
-        f"fitted: MC2 on {counted(len(fitted), 'run')} of "
-        f"{counted(fitted['workload'].nunique(), 'workload')}, on up to "
-        f"{scale_in_words(fitted['nodes'].max(), fitted['nodes_are'].iloc[-1])}",
-    ]
-    warnings = [*campaign.notes, *differ]
-    warnings += one_count_notes(fitted, campaign.imported)
-    if (runs["energy_source"] == "estimated").any():
-        warnings.append("energies are estimated from utilisation and assumed watts, not measured")
-    return Weighed(
-        network,
-        campaign.platform,
-        ", ".join(sorted(several["nodes_are"].unique())),
-        work,
-        unit,
-        why,
-        candidates,
-        refused,
-        rests,
-        warnings,
-        campaign.left_out,
-        most,
-    )
-
-
-def _as_json(limit: AdviceRequest | PlanRequest, found: Weighed, choice: Choice) -> dict[str, Any]:
     candidates = found.candidates
+    choice = choose(candidates, limit, prices.currency)
     best = None if choice.best is None else candidates[choice.best]
-    batches = {candidate.batch_size for candidate in candidates}
     warnings = [*found.warnings]
-    if len(batches) > 1:
-        warnings.append(_BATCHES)
+    if len({candidate.batch_size for candidate in candidates}) > 1:
+        warnings.append(
+            "the settings differ in batch size. A larger batch may need more samples to reach the same "
+            "accuracy, and these runs do not show how many. `--batch` keeps the batch the same"
+        )
     beyond = max(candidate.times_beyond for candidate in candidates)
     if beyond > BEYOND:
         warnings.append(
@@ -197,20 +168,16 @@ def _as_json(limit: AdviceRequest | PlanRequest, found: Weighed, choice: Choice)
         }
         for candidate, within in zip(candidates, choice.within, strict=True)
     ]
-    chosen = None if choice.best is None else rows[choice.best]
     return {
         "request": limit.asked(),
-        "network": found.network,
+        "network": limit.network,
         "platform": found.platform,
         "nodes_are": found.nodes_are,
         "limit": choice.as_json(limit),
-        "work": {"samples": found.samples, "unit": found.unit, "why": found.why_samples},
-        "weighed": {
-            "counts": sorted({candidate.nodes for candidate in candidates}),
-            "why": why_counts,
-        },
+        "work": found.work,
+        "weighed": {"counts": sorted({each.nodes for each in candidates}), "why": why_counts},
         "by_energy": None if choice.by_energy is None else candidates[choice.by_energy].setting,
-        "best": chosen,
+        "best": None if choice.best is None else rows[choice.best],
         "why_none": choice.why_none,
         "candidates": [rows[place] for place in choice.order],
         "refused": found.refused,
@@ -224,6 +191,8 @@ def _as_json(limit: AdviceRequest | PlanRequest, found: Weighed, choice: Choice)
             least=choice.least,
         ),
         "left_out": found.left_out,
+        "prices": prices.as_json(),
+        "verdict": verdict_on(candidates, choice, prices.currency),
     }
 
 
@@ -271,27 +240,19 @@ def measure_next(
     name = "the fastest setting" if best is None else "the choice"
     steps: list[tuple[str, str]] = []
     if leading.basis == "simulated" and not leading.is_calibrated:
-        steps.append(
-            (
-                f"a few steps of it on two GPUs of {leading.platform}, and give them with --calibrate",
-                "nothing was run there: times are simulated"
-                + (" and have no interval" if leading.time_low_s is None else ""),
-            )
+        why = "nothing was run there: times are simulated"
+        why += " and have no interval" * (leading.time_low_s is None)
+        what = (
+            f"a few steps of it on two GPUs of {leading.platform}, and give them with --calibrate"
         )
+        steps.append((what, why))
     elif leading.basis == "fitted":
-        steps.append((leading.setting, f"{name} is a forecast; it was not run"))
-        if leading.extrapolation:
-            steps[-1] = (
-                leading.setting,
-                f"it lies outside of what was run ({'; '.join(leading.extrapolation)})",
-            )
+        outside = f"it lies outside of what was run ({'; '.join(leading.extrapolation)})"
+        why = outside if leading.extrapolation else f"{name} is a forecast; it was not run"
+        steps.append((leading.setting, why))
     elif leading.runs == 1:
-        steps.append(
-            (
-                f"a repeat of {leading.setting}",
-                "it was run once, so the spread of its runs is not known",
-            )
-        )
+        why = "it was run once, so the spread of its runs is not known"
+        steps.append((f"a repeat of {leading.setting}", why))
     if leading.energy_j is None or "estimated" in (leading.energy_source or ""):
         why = "energy is only estimated from utilisation and assumed watts"
         if leading.energy_j is None:

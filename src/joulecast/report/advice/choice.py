@@ -26,12 +26,6 @@ from joulecast.report.advice.candidate import Candidate
 from joulecast.report.advice.request import Limit
 from joulecast.runs.scale import unit_of
 
-_OPTIONS = {
-    "time": "--deadline",
-    "energy": "--energy-budget",
-    "cost": "--cost-budget",
-    "co2": "--co2-budget",
-}
 _NAMES = {
     "time": "deadline",
     "energy": "energy budget",
@@ -55,30 +49,12 @@ _NAMED = 60
 """Most letters of the names of settings that overlap, in a sentence."""
 
 
-def kind_of(limit: Limit) -> str:
-    """``deadline``, ``energy budget``, ``cost budget``, ``CO2 budget``, several, or ``none``."""
-    return " and ".join(_NAMES[quantity] for quantity in limit.budgets) or "none"
-
-
 def check_prices_of(limit: Limit, prices: Prices) -> None:
-    """Raise a :class:`JoulecastError` if the limit needs a price that is missing."""
-    asked = {_OPTIONS[quantity]: quantity for quantity in limit.budgets}
+    """Refuse a limit of money without a price, or of CO2 without an intensity."""
+    # As ``--cost-budget``.
+    asked = {f"--{_NAMES[each].lower().replace(' ', '-')}": each for each in limit.budgets}
     if limit.objective is not None:
         asked[f"--objective {limit.objective}"] = limit.objective
-    check_priced(asked, prices)
-
-
-def check_objective(objective: str, prices: Prices) -> None:
-    """Refuse an objective whose prices are not known."""
-    check_priced({f"objective {objective}": objective}, prices)
-
-
-def check_priced(asked: Mapping[str, str], prices: Prices) -> None:
-    """Refuse a request for money without a price, or for CO2 without an intensity.
-
-    Args:
-        asked: the quantities that are asked for (``cost``, ``co2``, ...), by the names of their options.
-    """
     for name, quantity in asked.items():
         if quantity == "cost" and not prices.known:
             raise JoulecastError(
@@ -109,20 +85,24 @@ def amounts_of(quantity: str, currency: str) -> Callable[..., list[str]]:
 
 @dataclass(frozen=True)
 class Choice:
-    """The best candidate, and the candidates within the limit. Both are places in the list of candidates."""
+    """The best candidate, and the candidates within the limit, as places in the list of candidates.
+
+    Attributes:
+        within: for each candidate, whether it is within the limit.
+        order: all places: what is within the limit comes first, then the least of what is judged.
+        least: what was judged: as the limit has it, or time if no energy is known.
+        by_energy: what estimated energy would choose, if time chooses in its place.
+        only_run: whether counts beyond those that were run were not chosen from.
+    """
 
     best: int | None
     why_none: str | None
     within: tuple[bool, ...]
     judged_by: str
-    order: tuple[int, ...] = ()
-    """All places: what is within the limit comes first, then the least of what is judged."""
-    least: str = "energy"
-    """What was judged: as the limit has it, or time where no energy is known."""
-    by_energy: int | None = None
-    """What estimated energy would choose, where time chooses in its place."""
-    only_run: bool = False
-    """Whether counts beyond those that were run were not chosen from."""
+    order: tuple[int, ...]
+    least: str
+    by_energy: int | None
+    only_run: bool
 
     def others(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """The candidates, in order, that could have been chosen in place of the best one."""
@@ -137,124 +117,88 @@ class Choice:
     def as_json(self, limit: Limit) -> dict[str, Any]:
         """The limit and how it was applied."""
         return {
-            "kind": kind_of(limit),
+            "kind": " and ".join(_NAMES[quantity] for quantity in limit.budgets) or "none",
             "objective": self.least,
             "in_words": IN_WORDS[self.least] + _ON_RUN * self.only_run,
             "judged_by": self.judged_by,
         }
 
 
-@dataclass(frozen=True)
-class _Aim:
-    """The quantity to minimise, in words, and whether it is known for a candidate."""
-
-    least: str
-    text: str
-    unknown: str | None = None
-    """Why nothing can be chosen; ``None`` where something can."""
-    only_estimated: bool = False
-    """Whether time takes the place of an energy that is only estimated."""
-    only_run: bool = False
-    """Whether counts beyond those that were run are not chosen from: the fastest is often the largest, and
-    nothing that was measured would have chosen it."""
-
-
 def choose(candidates: Sequence[Candidate], limit: Limit, currency: str = "EUR") -> Choice:
     """The candidate with the smallest objective, among the candidates within all budgets.
 
     If no objective is asked for, and energy is not known or only estimated, the objective is time. If time
-    replaces an estimated energy, counts beyond the runs come last. If candidates are equal, the one with less
-    energy is taken, then the one with less time, fewer nodes, and a smaller batch.
+    replaces an estimated energy, counts beyond the runs come last: the fastest is often the largest, and
+    nothing that was measured would have chosen it. If candidates are equal, the one with less energy is
+    taken, then the one with less time, fewer nodes, and a smaller batch.
     """
-    within = tuple(
-        all(_holds(candidate, *budget) for budget in limit.budgets.items())
-        for candidate in candidates
-    )
+    budgets = limit.budgets
+
+    def holds(one: Candidate) -> bool:
+        bounds = ((one.bound(quantity), budget) for quantity, budget in budgets.items())
+        return all(bound is not None and bound <= budget for bound, budget in bounds)
+
+    within = tuple(map(holds, candidates))
     kept = [c for c, fits in zip(candidates, within, strict=True) if fits]
-    aim = _aim(kept or candidates, limit)
-    places = range(len(candidates))
+    judged, least = kept or candidates, limit.least
+    amounts = {least, *budgets} - {"time"}
+    only_estimated = limit.objective is None and any(
+        "estimated" in (c.source_of(amount) or "") for c in judged for amount in amounts
+    )
+    unknown, why_time = None, ""
+    if only_estimated:
+        least = "time"
+    elif all(c.ends(least)[0] is None for c in judged):
+        why = judged[0].why_no_cost if least == "cost" else judged[0].why_no_energy
+        if limit.objective is None:
+            least, why_time = "time", ", for no energy is known"
+        else:
+            unknown = f"no {IN_WORDS[least]} is known ({why}); --objective time asks for time"
+    only_run = only_estimated and len({c.times_beyond > 1 for c in judged}) > 1
+
+    def rank(place: int) -> tuple[Any, ...]:
+        one = candidates[place]
+        return not within[place], only_run and one.times_beyond > 1, one.order(least)
+
+    order = sorted(range(len(candidates)), key=rank)
+    lowest = f"the lowest expected {IN_WORDS[least]}{_ON_RUN * only_run}{why_time}"
+    judged_by = f"{lowest}; no limit was given"
+    if budgets:
+        ends = " and ".join(_upper(quantity, candidates) for quantity in budgets)
+        keep = "is within the limit" if len(budgets) == 1 else "are within the limits"
+        judged_by = f"{ends} {keep}, and of such settings it has {lowest}"
     by_energy = None
-    if kept and aim.only_estimated:
-        by_energy = min(
-            (place for place in places if within[place]),
-            key=lambda place: candidates[place].order("energy"),
+    if kept and only_estimated:
+        fitting = [place for place in order if within[place]]
+        by_energy = min(fitting, key=lambda place: candidates[place].order("energy"))
+        judged_by += (
+            ". Energy is only estimated, so it does not choose. By energy, the choice would be "
         )
-    order = sorted(
-        places,
-        key=lambda p: (
-            not within[p],
-            aim.only_run and candidates[p].times_beyond > 1,
-            candidates[p].order(aim.least),
-        ),
-    )
-    why = _why_nothing_is_within(candidates, limit, currency) if not kept else aim.unknown
-    return Choice(
-        best=order[0] if why is None else None,
-        why_none=why,
-        within=within,
-        judged_by=_judged_by(candidates, limit, aim)
-        + ("" if by_energy is None else _would_choose(candidates[by_energy], candidates[order[0]])),
-        order=tuple(order),
-        least=aim.least,
-        by_energy=by_energy,
-        only_run=aim.only_run,
-    )
-
-
-def _holds(candidate: Candidate, quantity: str, budget: float) -> bool:
-    bound = candidate.bound(quantity)
-    return bound is not None and bound <= budget
-
-
-def _aim(kept: Sequence[Candidate], limit: Limit) -> _Aim:
-    least = limit.least
-    known = [c for c in kept if c.ends(least)[0] is not None]
-    amounts = {least, *limit.budgets} - {"time"}
-    sources = {c.source_of(amount) or "" for c in kept for amount in amounts}
-    if limit.objective is None and any("estimated" in source for source in sources):
-        only_run = len({candidate.times_beyond > 1 for candidate in kept}) > 1
-        return _Aim("time", "expected time" + _ON_RUN * only_run, None, True, only_run)
-    if known:
-        return _Aim(least, f"expected {IN_WORDS[least]}")
-    if limit.objective is None:
-        return _Aim("time", "expected time, for no energy is known")
-    why = kept[0].why_no_cost if least == "cost" else kept[0].why_no_energy
-    reason = f"no {IN_WORDS[least]} is known ({why}); --objective time asks for time"
-    return _Aim(least, f"expected {IN_WORDS[least]}", reason)
-
-
-def _would_choose(by_energy: Candidate, best: Candidate) -> str:
-    said = ". Energy is only estimated, so it does not choose"
-    if by_energy is best:
-        return f"{said}. By energy, the choice would be the same"
-    return f"{said}. By energy, the choice would be {by_energy.setting} (--objective energy)"
-
-
-def _judged_by(candidates: Sequence[Candidate], limit: Limit, aim: _Aim) -> str:
-    if not limit.budgets:
-        return f"the lowest {aim.text}; no limit was given"
-    ends = " and ".join(_upper(quantity, candidates) for quantity in limit.budgets)
-    keep = "is within the limit" if len(limit.budgets) == 1 else "are within the limits"
-    return f"{ends} {keep}, and of such settings it has the lowest {aim.text}"
+        would = f"{candidates[by_energy].setting} (--objective energy)"
+        judged_by += "the same" if by_energy == order[0] else would
+    why_none = unknown if kept else _why_nothing_is_within(candidates, budgets, currency)
+    best = order[0] if why_none is None else None
+    return Choice(best, why_none, within, judged_by, tuple(order), least, by_energy, only_run)
 
 
 def nearest(candidates: Sequence[Candidate], budgets: Mapping[str, float]) -> Candidate | None:
     """The candidate that is nearest to the budgets, if no candidate keeps them; ``None`` if a limited
     quantity is known for no candidate."""
-
-    def beyond(candidate: Candidate) -> float | None:
+    known = []
+    for one in candidates:
         ratios = [
-            None if (bound := candidate.bound(quantity)) is None else bound / budget
+            bound / budget
             for quantity, budget in budgets.items()
+            if (bound := one.bound(quantity)) is not None
         ]
-        return None if None in ratios else max(ratio for ratio in ratios if ratio is not None)
-
-    known = [(steady(by), *c.simplicity, c) for c in candidates if (by := beyond(c)) is not None]
+        if len(ratios) == len(budgets):
+            known.append((steady(max(ratios)), *one.simplicity, one))
     return min(known, key=lambda each: each[:-1])[-1] if known else None
 
 
-def _why_nothing_is_within(candidates: Sequence[Candidate], limit: Limit, currency: str) -> str:
-    budgets = limit.budgets
+def _why_nothing_is_within(
+    candidates: Sequence[Candidate], budgets: Mapping[str, float], currency: str
+) -> str:
     closest = nearest(candidates, budgets)
     if closest is None:
         missing = [q for q in budgets if all(c.bound(q) is None for c in candidates)]
@@ -385,8 +329,8 @@ def _won(best: Candidate, fastest: Candidate, paid: str) -> str:
     if fastest is best:
         return "it is the fastest, too"
     longer = f"takes {digits(best.time_s / fastest.time_s)} times as long as the fastest, {fastest.setting}"
-    saved = _share_saved(best, fastest, paid)
-    if saved is None or saved < _SAME:
+    saved = _share_saved(best, fastest, paid) or 0.0
+    if saved < _SAME:
         return f"it {longer}"
     return f"it saves {percent(100 * saved)} of the {IN_WORDS[paid]} and {longer}"
 
@@ -396,16 +340,13 @@ def _trade(cheapest: Candidate, fastest: Candidate, paid: str, currency: str) ->
     amount = cheapest.ends(paid)[0]
     if amount is None:
         return "What each costs is not known"
-    source = cheapest.source_of(paid)
-    text = estimated(amounts_of(paid, currency)(amount)[0], source)
+    text = estimated(amounts_of(paid, currency)(amount)[0], cheapest.source_of(paid))
     named = f"Of these, {cheapest.setting} has the lowest {IN_WORDS[paid]} ({text})"
     if fastest is cheapest:
         return f"{named}, and is the fastest"
     longer = f"takes {digits(cheapest.time_s / fastest.time_s)} times as long as the fastest"
     saved = _share_saved(cheapest, fastest, paid)
-    if saved is None:
-        return f"{named}. It {longer}, {fastest.setting}"
-    if saved < _SAME:
+    if saved is not None and saved < _SAME:
         return f"{named}, as much as the fastest, {fastest.setting}. It {longer}"
-    share = f"{percent(100 * saved)} of the {IN_WORDS[paid]}"
-    return f"{named}. It saves {share}, and {longer}, {fastest.setting}"
+    share = "" if saved is None else f"saves {percent(100 * saved)} of the {IN_WORDS[paid]}, and "
+    return f"{named}. It {share}{longer}, {fastest.setting}"

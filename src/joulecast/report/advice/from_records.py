@@ -23,20 +23,25 @@ from joulecast.energy.measured_settings import notes_on
 from joulecast.energy.models import EnergyModel, Evidence, fit_groups, mc2_for
 from joulecast.errors import JoulecastError
 from joulecast.report.advice.candidate import Candidate
+from joulecast.report.advice.request import AdviceRequest
 from joulecast.runs.json_values import json_value
 from joulecast.runs.judging import ANSWER
-from joulecast.runs.request import Scale
 from joulecast.runs.scale import (
     scale_in_words,
     unit_of,
 )
+
+_AS_FORECAST = (
+    *("basis", "energy_source", "runs", "runs_with_energy", "width_is_assumed"),
+    *("extrapolation", "times_beyond", "beyond_one_count"),
+)
+"""What a candidate has as the forecast of its setting has it."""
 
 
 @dataclass(frozen=True)
 class Campaign:
     """The records of one network on one platform, and all records that were fitted together with them."""
 
-    network: str
     platform: str
     runs: pd.DataFrame
     """The network's own training runs on the platform."""
@@ -50,12 +55,6 @@ class Campaign:
     def unit(self) -> str:
         """What the runs' ``samples`` count."""
         return str(self.runs["work_unit"].iloc[0])
-
-    @property
-    def knows_exchange(self) -> bool:
-        """Whether the runs show what an exchange between nodes costs. Imported runs always do, because the
-        times of others on more nodes are known."""
-        return self.imported or self.evidence.shows_exchange
 
     @property
     def why_no_energy(self) -> str:
@@ -80,8 +79,6 @@ def read_campaign(
             on this platform; or the network is on several platforms, and none was named. The error lists the
             networks and platforms.
     """
-    if not records:
-        raise JoulecastError("there are no records; measure or import some (--records)")
     known_runs = known_runs or KnownRuns.of_records(records)
     trained = known_runs.trained
     found = sorted(set(trained.loc[trained["network"] == network, "platform"]))
@@ -102,9 +99,7 @@ def read_campaign(
         training = evidence.training
         own = training[(training["network"] == network) & (training["platform"] == name)]
         if len(own):
-            return Campaign(
-                network, name, own, evidence, imported, known_runs.left_out, known_runs.notes
-            )
+            return Campaign(name, own, evidence, imported, known_runs.left_out, known_runs.notes)
     raise JoulecastError(f"the runs of {network} on {name} carry no energy, so nothing is fitted")
 
 
@@ -122,73 +117,60 @@ def _batches(campaign: Campaign, nodes: int, ranks: float) -> list[float]:
     return sorted(batch for batch in known if low <= batch <= high and batch == int(batch))
 
 
-def _strategy(campaign: Campaign, row: dict[str, Any]) -> str:
-    if row["nodes"] == 1 and (campaign.imported or row["ranks"] == 1):
-        return f"one {unit_of(row['nodes_are'])}"
-    # A log from outside tells its nodes, and not how their devices divide the network.
-    return f"{row['nodes']} nodes" if campaign.imported else f"dp={row['ranks']:.0f}"
-
-
-def _identity(campaign: Campaign, row: dict[str, Any]) -> dict[str, Any]:
-    """Fields of a candidate that say which setting it is."""
-    # Where steps are counted, the samples in one are not known.
-    batch = np.nan if campaign.unit == "steps" else row["batch"]
-    return {
-        "nodes": int(row["nodes"]),
-        "nodes_are": str(row["nodes_are"]),
-        "hosts": json_value(row["hosts"]),
-        "gpus": json_value(row["gpus"]),
-        "batch_size": None if pd.isna(batch) else int(batch),
-        "batch_per_rank": None if pd.isna(batch) else json_value(row["batch_per_rank"]),
-        "strategy": _strategy(campaign, row),
-    }
-
-
 def _candidate(campaign: Campaign, row: dict[str, Any]) -> Candidate | None:
     """A setting as it was run, or as MC2 forecasts it; ``None`` if MC2 cannot."""
     answer = {name: json_value(row[name]) for name in ANSWER if name != "work"}
     if answer["time_s"] is None:
         return None
+    nodes, are = int(row["nodes"]), str(row["nodes_are"])
+    # A log from outside tells its nodes, and not how their devices divide the network.
+    strategy = f"{nodes} nodes" if campaign.imported else f"dp={row['ranks']:.0f}"
+    if nodes == 1 and (campaign.imported or row["ranks"] == 1):
+        strategy = f"one {unit_of(are)}"
+    # Where steps are counted, the samples in one are not known.
+    has_batch = campaign.unit != "steps" and not pd.isna(row["batch"])
     return Candidate(
-        **_identity(campaign, row),
+        nodes=nodes,
+        nodes_are=are,
+        hosts=json_value(row["hosts"]),
+        gpus=json_value(row["gpus"]),
+        batch_size=int(row["batch"]) if has_batch else None,
+        batch_per_rank=json_value(row["batch_per_rank"]) if has_batch else None,
+        strategy=strategy,
         **answer,
-        basis=row["basis"],
-        energy_source=row["energy_source"],
+        **{name: row[name] for name in _AS_FORECAST},
         supply=json_value(row.get("supply")),
         conversion_eff=json_value(row.get("conversion_eff")),
         why_no_energy=campaign.why_no_energy if answer["energy_j"] is None else None,
         why_no_interval=None if answer["time_high_s"] is not None else "the model has no width",
-        runs=row["runs"],
-        runs_with_energy=row["runs_with_energy"],
-        width_is_assumed=row["width_is_assumed"],
-        extrapolation=row["extrapolation"],
-        times_beyond=row["times_beyond"],
-        beyond_one_count=row["beyond_one_count"],
     )
 
 
 def campaign_candidates(
-    campaign: Campaign, work: float, asked: Scale, batches: Sequence[int] | None
+    campaign: Campaign, work: float, asked: AdviceRequest
 ) -> tuple[list[Candidate], list[dict[str, str]], list[str]]:
     """All settings with these node counts and batches about which something is known.
 
     Args:
         work: samples (or epochs) to train on. If a batch does not divide it, the last step is whole, too.
-        asked: the scales. By default, :func:`joulecast.energy.forecast.asked_counts` gives them.
-        batches: batches of all nodes. By default, the batches that were run, of all nodes and of a rank.
+        asked: the scales and batches. By default, :func:`joulecast.energy.forecast.asked_counts` gives the
+            scales, and the batches are those that were run, of all nodes and of a rank.
 
     Returns:
         Three lists: the candidates; other settings, each with ``setting`` and ``why`` it is no candidate; and
         notes if the model and the runs differ.
     """
-    ranks_per_node = float(campaign.runs["ranks"].iloc[-1] / campaign.runs["nodes"].iloc[-1])
+    runs = campaign.runs
+    ranks_per_node = float(runs["ranks"].iloc[-1] / runs["nodes"].iloc[-1])
+    # Imported runs show what an exchange costs: times of others on more nodes are known.
+    knows_exchange = campaign.imported or campaign.evidence.shows_exchange
     settings = [
-        setting_of(campaign.runs, count, float(batch), work, asked.gpus_per_node)
-        for count in asked_counts(campaign.runs, asked, campaign.knows_exchange)
-        for batch in batches or _batches(campaign, count, count * ranks_per_node)
+        setting_of(runs, count, float(batch), work, asked.gpus_per_node)
+        for count in asked_counts(runs, asked, knows_exchange)
+        for batch in asked.batch or _batches(campaign, count, count * ranks_per_node)
     ]
     model: EnergyModel = mc2_for(campaign.imported).fit(campaign.evidence)
-    rows, refused = answer_settings(model, campaign.evidence.training, campaign.runs, settings)
+    rows, refused = answer_settings(model, campaign.evidence.training, runs, settings)
     found = [_candidate(campaign, row) for row in rows.to_dict("records")]
     why_none = [
         {"setting": f"{scale_in_words(row['nodes'], row['nodes_are'])}, batch {row['batch']:,.10g}"}
@@ -198,5 +180,5 @@ def campaign_candidates(
     notes = []
     if not rows.empty:
         notes = outside_notes(rows)
-        notes += notes_on(campaign.runs, rows, model.remarks, campaign.evidence.times)
+        notes += notes_on(runs, rows, model.remarks, campaign.evidence.times)
     return [each for each in found if each is not None], why_none, notes

@@ -100,17 +100,11 @@ def simulate_training(
 
 @dataclass(frozen=True)
 class _Known:
-    """What the records of a workload say about the simulator.
-
-    Attributes:
-        runs: a row for each run. The column ``devices`` has its number of GPUs (or ranks).
-        network: the network whose op graph is simulated.
-        platform: the platform on which the records ran, by its name in the simulator.
-        ran_at: the precision of the records.
-        passes: backward passes in a step of the records.
-    """
+    """What the records of a workload say about the simulator: the network whose op graph is simulated, and
+    the platform, the precision and the backward passes of a step with which they ran."""
 
     runs: pd.DataFrame
+    """A row for each run. The column ``devices`` has its number of GPUs (or ranks)."""
     network: str
     platform: str
     ran_at: str
@@ -131,12 +125,6 @@ class _Known:
         # What an epoch has of samples is in the factor of a log that counts epochs.
         times = f"times {digits(factor)}" if near["work_unit"].iloc[0] == "samples" else "corrected"
         return factor, f"{times}, from {counted(len(near), 'run')} on {of} x {self.platform}"
-
-
-def _captured(folders: Sequence[Path]) -> dict[str, str]:
-    """The op graphs in records, by the names of their trainings."""
-    files = [file for folder in folders for file in sorted(folder.rglob(NETWORK))]
-    return {str(read_info(file.parent).spec.network): str(file) for file in files}
 
 
 def _known(runs: pd.DataFrame, asked: ForecastRequest) -> _Known:
@@ -274,7 +262,9 @@ def forecast_other_platform(
     if asked.precision is not None:
         platform_and_costs(platform, asked.precision)
     runs, notes = KnownRuns.of_records(folders), list[Note]()
-    asked = asked.model_copy(update={"graph": _captured(folders) | asked.graph})
+    files = [file for folder in folders for file in sorted(folder.rglob(NETWORK))]
+    captured = {str(read_info(file.parent).spec.network): str(file) for file in files}
+    asked = asked.model_copy(update={"graph": captured | asked.graph})
     rows = [
         row
         for everything, _ in fit_groups(runs.clean, runs.allreduce, runs.watts)

@@ -6,7 +6,7 @@ advice on runs.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from joulecast.energy.forecast import whole_steps
@@ -88,14 +88,6 @@ class Machine:
     """The costs, remembered; what strategies of the network have in common is kept for all platforms."""
 
 
-@dataclass
-class _Settings:
-    """The results of simulations: candidates, and settings that are no candidates."""
-
-    candidates: list[Candidate] = field(default_factory=list)
-    refused: list[Refused] = field(default_factory=list)
-
-
 def _precisions(request: PlanRequest) -> list[str]:
     """The precisions to choose from."""
     if request.precision:
@@ -131,19 +123,11 @@ def _machines(request: PlanRequest) -> tuple[list[Machine], list[Refused]]:
     return found, refused
 
 
-def _why_not(machine: Machine, devices: int) -> str | None:
-    """Why a platform cannot give so many devices; ``None`` if it can."""
+def find_fastest(machine: Machine, devices: int, batch: int) -> Simulation | str:
+    """The fastest strategy that fits in memory; or the reason why none fits."""
     cluster = machine.platform.require_cluster()
     if cluster.nodes is not None and devices > cluster.nodes * cluster.devices_per_node:
         return f"{machine.platform.name} has {cluster.nodes * cluster.devices_per_node} devices"
-    return None
-
-
-def find_fastest(machine: Machine, devices: int, batch: int) -> Simulation | str:
-    """The fastest strategy that fits in memory; or the reason why none fits."""
-    why = _why_not(machine, devices)
-    if why is not None:
-        return why
     assumed = Assumptions(training=machine.training)
     try:
         ranking = search(
@@ -205,9 +189,16 @@ def _candidate(
     )
 
 
-def _settings(request: PlanRequest, machines: list[Machine], devices: int) -> _Settings:
-    """All settings of a number of devices."""
-    found = _Settings()
+_PLANNED: list[Any] = []
+"""The request and the machines, for forked processes."""
+
+
+@no_cycles()
+def _settings(devices: int) -> tuple[list[Candidate], list[Refused]]:
+    """All settings of a number of devices: the candidates, and those that are none."""
+    request, machines = _PLANNED
+    found: list[Candidate] = []
+    refused: list[Refused] = []
     for machine in machines:
         for batch in dict.fromkeys(request.batch):
             fastest = find_fastest(machine, devices, batch)
@@ -215,7 +206,7 @@ def _settings(request: PlanRequest, machines: list[Machine], devices: int) -> _S
                 setting = (
                     f"{devices} x {machine.platform.name}, batch {batch:,}, {machine.precision}"
                 )
-                found.refused.append({"setting": setting, "why": fastest})
+                refused.append({"setting": setting, "why": fastest})
                 continue
             takes = set()
             try:
@@ -224,22 +215,12 @@ def _settings(request: PlanRequest, machines: list[Machine], devices: int) -> _S
                     joules = candidate.energy_j and steady(candidate.energy_j)
                     # A limit that its GPUs do not reach is no other setting.
                     if (steady(candidate.time_s), joules) not in takes:
-                        found.candidates.append(candidate)
+                        found.append(candidate)
                     takes.add((steady(candidate.time_s), joules))
             except JoulecastError as error:
                 setting = f"power limits on {machine.platform.name}"
-                found.refused.append({"setting": setting, "why": str(error)})
-    return found
-
-
-_PLANNED: list[Any] = []
-"""The request and the machines, for forked processes."""
-
-
-def _of_devices(devices: int) -> _Settings:
-    request, machines = _PLANNED
-    with no_cycles():
-        return _settings(request, machines, devices)
+                refused.append({"setting": setting, "why": str(error)})
+    return found, refused
 
 
 def _weighed(
@@ -250,44 +231,33 @@ def _weighed(
     counts = sorted(set(request.devices), reverse=True)
     _PLANNED[:] = request, machines
     try:
-        each = mapped(_of_devices, counts, min(usable_cores(), len(counts)))
+        each = mapped(_settings, counts, min(usable_cores(), len(counts)))
     finally:
         _PLANNED.clear()
-    candidates = [candidate for one in each for candidate in one.candidates]
-    refused = list({str(row): row for one in each for row in one.refused}.values())
+    candidates = [candidate for found, _ in each for candidate in found]
+    refused = list({str(row): row for _, left_out in each for row in left_out}.values())
     warnings = ["nothing was run: times are simulated"]
+    rates = "the rates of the platforms' descriptions"
     if request.calibrate is not None:
-        warnings = ["times are simulated, as measured steps correct them"]
-        remarks = [
-            machine.costs.remark for machine in machines if isinstance(machine.costs, Corrected)
-        ]
-        warnings += [remark for remark in remarks if remark]
+        rates += f", corrected by {request.calibrate}"
+        remarks = [each.costs.remark for each in machines if isinstance(each.costs, Corrected)]
+        warnings = ["times are simulated, as measured steps correct them", *filter(None, remarks)]
     if len({machine.precision for machine in machines}) > 1:
         warnings.append(
             "settings differ in precision: whether a training reaches the same accuracy is not known here"
         )
     length = next((sequence_length(machine.graph) for machine in machines), None)
+    of_length = "" if length is None else f", of {length:,} tokens or positions each"
     return Weighed(
-        request.network,
         ", ".join(of_platform),
         "simulated",
-        request.samples,
-        "samples",
-        "as asked" if length is None else f"as asked, of {length:,} tokens or positions each",
+        {"samples": request.samples, "unit": "samples", "why": f"as asked{of_length}"},
         [candidate.priced(of_platform[str(candidate.platform)]) for candidate in candidates],
         refused,
         [
-            f"simulated: {counted(len(candidates), 'setting')}, of each the fastest strategy, by "
-            f"{_rates(request)}"
+            f"simulated: {counted(len(candidates), 'setting')}, of each the fastest strategy, by {rates}"
         ],
         warnings,
         [],
         None,
-    )
-
-
-def _rates(request: PlanRequest) -> str:
-    described = "the rates of the platforms' descriptions"
-    return (
-        described if request.calibrate is None else f"{described}, corrected by {request.calibrate}"
     )

@@ -1,59 +1,27 @@
-"""The text of an advice: first the choice, then the next candidates, then the data behind it."""
+"""The text of an advice or a plan: the choice, the settings to compare it with, and the data behind it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from joulecast.energy.prices import Prices, co2_text, cost_text
-from joulecast.quantities import (
-    NONE,
-    amount,
-    consumptions_of,
-    counted,
-    digits,
-    listed,
-    times,
-    with_range,
-)
+from joulecast.energy.prices import Prices
+from joulecast.quantities import NONE, amount, consumptions_of, counted, digits, listed
 from joulecast.report.advice.choice import within_words
 from joulecast.report.advice.request import Limit
-from joulecast.report.forecast_lines import basis_in_words, energy_is
+from joulecast.report.forecast_lines import (
+    InWords,
+    basis_in_words,
+    energy_is,
+    in_words,
+    paid_cells,
+    text_table,
+)
 from joulecast.runs.scale import unit_of
 
-_TOP = 8
+_MOST = {"advice": 8, "plan": 16}
+"""Settings that are shown."""
 
 
-InWords = Callable[..., list[str]]
-
-
-def _range(row: Mapping[str, Any], quantity: str, unit: str, together: InWords = times) -> str:
-    value = row[f"{quantity}_{unit}"]
-    if value is None:
-        return "-"
-    return with_range(
-        *together(value, row[f"{quantity}_low_{unit}"], row[f"{quantity}_high_{unit}"])
-    )
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(line[k]) for line in [header, *rows]) for k in range(len(header))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in [header, *rows]
-    ]
-
-
-def _limit_in_words(request: Mapping[str, Any], currency: str) -> str:
-    given = Limit(**{name: request[name] for name in Limit.model_fields if name in request})
-    return within_words(given, currency) or "no limit given"
-
-
-def _paid(row: Mapping[str, Any], prices: Prices) -> list[tuple[str, str]]:
-    """Money and CO2, if they are asked for."""
-    cost = [("cost", cost_text(row, prices.currency))] if prices.known else []
-    return [*cost, *([("CO2e", co2_text(row))] if prices.co2 is not None else [])]
-
-
-def _choice(advice: Mapping[str, Any], in_joules: InWords) -> list[str]:
+def _choice(advice: Mapping[str, Any], prices: Prices, in_joules: InWords) -> list[str]:
     best = advice["best"]
     if best is None:
         return [f"choose nothing: {advice['why_none']}"]
@@ -61,153 +29,101 @@ def _choice(advice: Mapping[str, Any], in_joules: InWords) -> list[str]:
     verdict = advice["verdict"]["in_words"]
     lines += [f"  {verdict}"] if verdict else []
     lines += [f"  extrapolated: {outside}" for outside in best["extrapolation"]]
-    lines.append(f"  time    {_range(best, 'time', 's')}")
-    joules = f"  energy  {_range(best, 'energy', 'j', in_joules)}, {energy_is(best)}"
-    lines.append(
-        joules if best["energy_j"] is not None else f"  energy  not known: {best['why_no_energy']}"
-    )
+    energy = f"not known: {best['why_no_energy']}"
+    if best["energy_j"] is not None:
+        energy = f"{in_words(best, 'energy', in_joules)}, {energy_is(best)}"
+    lines += [f"  time    {in_words(best, 'time')}", f"  energy  {energy}"]
     missing = {"cost": best["why_no_cost"], "CO2e": best["why_no_energy"]}
-    lines += [
+    return lines + [
         f"  {name}    {f'not known: {missing[name]}' if text == NONE else text}"
-        for name, text in _paid(best, Prices(**advice["prices"]))
+        for name, text in paid_cells(best, prices).items()
     ]
-    return lines
+
+
+def _setting(row: Mapping[str, Any], in_joules: InWords) -> dict[str, str]:
+    """The cells of a setting that was run, or that MC2 forecasts."""
+    return {
+        f"{unit_of(row['nodes_are'])}s": str(row["nodes"]),
+        "batch": digits(row["batch_size"]),
+        "strategy": row["strategy"],
+        "time": in_words(row, "time"),
+        "energy": in_words(row, "energy", in_joules),
+        "energy is": NONE if row["energy_j"] is None else energy_is(row),
+    }
+
+
+def _planned(row: Mapping[str, Any], in_joules: InWords) -> dict[str, str]:
+    """The cells of a simulated setting."""
+    limit_w = row["power_limit_w"]
+    return {
+        "devices": f"{row['gpus']:.0f}",
+        "platform": row["platform"],
+        "batch": digits(row["batch_size"]),
+        "precision": row["precision"],
+        "W a GPU": "highest" if limit_w is None else f"{limit_w:.0f}",
+        "strategy": row["strategy"] + " (memory)" * row["near_memory_limit"],
+        "time": in_words(row, "time"),
+        "energy": in_words(row, "energy", in_joules),
+    }
 
 
 def advice_text(advice: Mapping[str, Any]) -> str:
-    """The advice of :func:`joulecast.report.advice.advise.advise` as text, without a newline at the end."""
+    """The answer of :func:`joulecast.report.advice.advise.advise` or
+    :func:`joulecast.report.advice.plan.plan` as text, without a newline at the end."""
     work, best, prices = advice["work"], advice["best"], Prices(**advice["prices"])
-    paid = [name for name, _ in _paid({}, prices)]
-    unit = unit_of(advice["candidates"][0]["nodes_are"])
-    in_joules = consumptions_of(row["energy_j"] for row in advice["candidates"])
+    candidates, request = advice["candidates"], advice["request"]
+    is_plan = candidates[0]["platform"] is not None
+    most = _MOST["plan" if is_plan else "advice"]
+    in_joules = consumptions_of(row["energy_j"] for row in candidates)
+    given = Limit(**{name: request[name] for name in Limit.model_fields if name in request})
+    where = "" if is_plan else f" on {advice['platform']} (nodes are {advice['nodes_are']})"
     lines = [
-        f"{advice['network']} on {advice['platform']} (nodes are {advice['nodes_are']}), "
-        f"{amount(work['samples'], work['unit'])} ({work['why']}); "
-        f"{_limit_in_words(advice['request'], prices.currency)}",
+        f"{advice['network']}{where}, {amount(work['samples'], work['unit'])} ({work['why']}); "
+        f"{within_words(given, prices.currency) or 'no limit given'}",
         "",
-        *_choice(advice, in_joules),
+        *_choice(advice, prices, in_joules),
     ]
-    if any(row["time_low_s"] is not None for row in advice["candidates"]):
+    if any(row["time_low_s"] is not None for row in candidates):
         lines.append("  in brackets: 90 % intervals of one run")
-    counts = advice["weighed"]["counts"]
-    units = unit if counts == [1] else f"{unit}s"
-    weighed = listed([digits(count) for count in counts])
-    lines.append(f"  compared: {weighed} {units} ({advice['weighed']['why']})")
-    lines.append(f"  chosen by: {advice['limit']['judged_by']}")
-    lines.append(f"  rests on: {advice['rests_on']}")
-    if prices.given:
-        lines.append(f"  prices: {prices.in_words()}")
-    shown = advice["candidates"][:_TOP]
-    header = (
-        "",
-        f"{unit}s",
-        "batch",
-        "strategy",
-        "time",
-        "energy",
-        "energy is",
-        *paid,
-        "basis",
-        "",
-    )
-    rows = [
-        (
-            "*" if row is best else " " if row["within_limit"] else "x",
-            str(row["nodes"]),
-            "-" if row["batch_size"] is None else digits(row["batch_size"]),
-            row["strategy"],
-            _range(row, "time", "s"),
-            _range(row, "energy", "j", in_joules),
-            "-" if row["energy_j"] is None else energy_is(row),
-            *(text for _, text in _paid(row, prices)),
-            basis_in_words(row),
-            "extrapolated" if row["extrapolation"] else "",
-        )
-        for row in shown
+    if not is_plan:
+        counts, unit = advice["weighed"]["counts"], unit_of(candidates[0]["nodes_are"])
+        weighed = f"{listed([digits(count) for count in counts])} {unit}{'s' * (counts != [1])}"
+        lines.append(f"  compared: {weighed} ({advice['weighed']['why']})")
+    lines += [f"  chosen by: {advice['limit']['judged_by']}", f"  rests on: {advice['rests_on']}"]
+    paid_by = [prices.in_words()] * prices.given
+    if is_plan and prices.price_gpu_hour is None:
+        hours = request.get("price_gpu_hour", {}).items()
+        paid_by[:0] = [f"{prices.currency} {each:,.10g} an hour of {name}" for name, each in hours]
+    lines += [f"  prices: {', '.join(paid_by)}"] if paid_by else []
+    shown = candidates[:most]
+    lines.append("")
+    if is_plan:
+        front = [row for row in candidates if row["on_front"] or row is best]
+        shown = sorted(front, key=lambda row: float(row["time_s"]))[:most]
+        lines.append("the front, the fastest first: no other setting takes less of all")
+    rows = []
+    for row in shown:
+        mark = "*" if row is best else " " if row["within_limit"] else "x"
+        cells = {"": mark} | (_planned if is_plan else _setting)(row, in_joules)
+        cells |= paid_cells(row, prices)
+        if not is_plan:
+            cells["basis"] = basis_in_words(row) + ", extrapolated" * bool(row["extrapolation"])
+        rows.append(cells)
+    lines += text_table(rows)
+    legend = ["* the choice"]
+    legend += ["x not within the limit"] * (not all(row["within_limit"] for row in shown))
+    if any(row["near_memory_limit"] for row in shown):
+        legend.append("(memory): near a device's memory, it may not fit")
+    if hidden := len(candidates) - len(shown):
+        legend.append(f"{counted(hidden, 'more setting')} with --json")
+    lines.append("; ".join(legend))
+    lines += [
+        f"not a candidate: {row['setting']}: {row['why']}" for row in advice["refused"][:most]
     ]
-    hidden = len(advice["candidates"]) - len(shown)
-    lines += ["", *_table(header, rows)]
-    all_within = all(row["within_limit"] for row in advice["candidates"])
-    legend = "* the choice" + ("" if all_within else "; x not within the limit")
-    lines.append(f"{legend}; {hidden} more with --json" if hidden else legend)
-    lines += [f"not a candidate: {r['setting']}: {r['why']}" for r in advice["refused"][:_TOP]]
     if advice["measure_next"]:
         lines += ["", "to be surer, measure:"]
         lines += [f"  {step['what']}: {step['why']}" for step in advice["measure_next"]]
     if advice["warnings"]:
         lines += ["", *(f"note: {warning}" for warning in advice["warnings"])]
     lines += [f"left out: {run['run']}: {run['kind']}" for run in advice["left_out"]]
-    return "\n".join(lines)
-
-
-_FRONT = 16
-"""Rows of the front that are shown."""
-
-
-def plan_text(planned: Mapping[str, Any]) -> str:
-    """The plan of :func:`joulecast.report.advice.plan.plan` as text, without a newline at the end."""
-    prices, work, best = Prices(**planned["prices"]), planned["work"], planned["best"]
-    rows = planned["candidates"]
-    in_joules = consumptions_of(row["energy_j"] for row in rows)
-    lines = [
-        f"{planned['network']}, {amount(work['samples'], work['unit'])} ({work['why']}); "
-        f"{_limit_in_words(planned['request'], prices.currency)}",
-        "",
-        *_choice(planned, in_joules),
-        "  in brackets: 90 % intervals of one run",
-        f"  chosen by: {planned['limit']['judged_by']}",
-        f"  rests on: {planned['rests_on']}",
-    ]
-    hours = planned["request"].get("price_gpu_hour", {}) if prices.price_gpu_hour is None else {}
-    paid_by = [f"{prices.currency} {hours[name]:,.10g} an hour of {name}" for name in hours]
-    if paid_by or prices.given:
-        lines.append(f"  prices: {', '.join([*paid_by, *[prices.in_words()] * prices.given])}")
-    front = [row for row in rows if row["on_front"] or row is best]
-    paid = any(row["cost"] is not None for row in rows)
-    emits = prices.co2 is not None
-    header = (
-        "",
-        "devices",
-        "platform",
-        "batch",
-        "precision",
-        "W a GPU",
-        "strategy",
-        "time",
-        "energy",
-    )
-    titles = [*header, *["cost"] * paid, *["CO2e"] * emits]
-    cells = [
-        [
-            "*" if row is best else " " if row["within_limit"] else "x",
-            f"{row['gpus']:.0f}",
-            row["platform"],
-            digits(row["batch_size"]),
-            row["precision"],
-            "highest" if row["power_limit_w"] is None else f"{row['power_limit_w']:.0f}",
-            row["strategy"] + " (memory)" * row["near_memory_limit"],
-            _range(row, "time", "s"),
-            _range(row, "energy", "j", in_joules),
-            *[cost_text(row, prices.currency)] * paid,
-            *[co2_text(row)] * emits,
-        ]
-        for row in sorted(front, key=lambda row: row["time_s"])[:_FRONT]
-    ]
-    lines += [
-        "",
-        "the front, the fastest first: no other setting takes less of all",
-        *_table(titles, cells),
-    ]
-    legend = "* the choice" + (
-        "" if all(r["within_limit"] for r in front) else "; x not within the limit"
-    )
-    legend += "; (memory): near a device's memory, it may not fit" * any(
-        row["near_memory_limit"] for row in front
-    )
-    hidden = len(rows) - len(cells)
-    lines.append(f"{legend}; {counted(hidden, 'more setting')} with --json" if hidden else legend)
-    lines += [f"not a candidate: {r['setting']}: {r['why']}" for r in planned["refused"][:_FRONT]]
-    lines += ["", "to be surer, measure:"]
-    lines += [f"  {step['what']}: {step['why']}" for step in planned["measure_next"]]
-    lines += ["", *(f"note: {warning}" for warning in planned["warnings"])]
     return "\n".join(lines)

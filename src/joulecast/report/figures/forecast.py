@@ -1,5 +1,6 @@
 """Figures of a forecast: energy, money, CO2 and time against the scale, with intervals."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -86,12 +87,6 @@ TIMES = Quantity(
 _CO2 = Quantity(CO2, "co2", "_kg", ((0, 1e-3, "g"), (1.0, 1.0, "kg"), (1e3, 1e3, "t")), masses)
 
 
-def quantities(currency: str) -> tuple[Quantity, Quantity, Quantity, Quantity]:
-    """Energy, cost, CO2 and time."""
-    paid = Quantity(COST, "cost", "", ((0, 1.0, currency),), partial(money, currency))
-    return ENERGIES, paid, _CO2, TIMES
-
-
 def training_names(rows: Sequence[Row]) -> list[str]:
     """Names of the trainings in charts, for each row."""
     return names_of([row["workload"] for row in rows], [row["platform"] for row in rows])
@@ -99,33 +94,34 @@ def training_names(rows: Sequence[Row]) -> list[str]:
 
 def _frame(rows: Sequence[Row], quantity: Quantity, factor: float) -> pd.DataFrame:
     """A line for each forecast, with :data:`_NUMBERS` in the shown unit."""
-    ends = ("", "_low", "_high")
-    frame = pd.DataFrame(
-        [
-            [
-                row["nodes"],
-                name,
-                scale_in_words(row["nodes"], row["nodes_are"]),
-                _batch(row),
-                *(quantity.of(row, end) for end in ends),
-                with_range(*quantity.in_words(*(quantity.of(row, end) for end in ends))),
-                _RUN if _was_run(row, quantity) else _FORECAST,
-                _basis(row, quantity),
-            ]
-            for row, name in zip(rows, training_names(rows), strict=True)
-        ],
-        columns=["scale", "training", "on", "batch", *_NUMBERS, quantity.name, "point", "basis"],
-    )
-    frame[list(_NUMBERS)] = frame[list(_NUMBERS)].astype(float) / factor
-    return frame
-
-
-def _batch(row: Row) -> str:
-    """The batch of a forecast, of all nodes and of one node."""
-    if row.get("batch_size") is None:
-        return "not known"
-    each = digits(row["batch_size"] / row["nodes"])
-    return f"{digits(row['batch_size'])} ({each} a {unit_of(row['nodes_are'])})"
+    lines: list[dict[str, Any]] = []
+    for row, name in zip(rows, training_names(rows), strict=True):
+        numbers = [quantity.of(row, end) for end in ("", "_low", "_high")]
+        batch, basis = "not known", basis_in_words(row)
+        if row.get("batch_size") is not None:
+            each = digits(row["batch_size"] / row["nodes"])
+            batch = f"{digits(row['batch_size'])} ({each} a {unit_of(row['nodes_are'])})"
+        was_run = row["runs"]
+        # What is not a time rests on an energy.
+        if quantity is not TIMES:
+            was_run = row["runs_with_energy"]
+            basis += f" ({row['energy_source']})" if row["energy_source"] is not None else ""
+        lines.append(
+            {
+                "scale": row["nodes"],
+                "training": name,
+                "on": scale_in_words(row["nodes"], row["nodes_are"]),
+                "batch": batch,
+                **{
+                    name: math.nan if value is None else value / factor
+                    for name, value in zip(_NUMBERS, numbers, strict=True)
+                },
+                quantity.name: with_range(*quantity.in_words(*numbers)),
+                "point": _RUN if was_run else _FORECAST,
+                "basis": basis,
+            }
+        )
+    return pd.DataFrame(lines)
 
 
 def batch_in_words(rows: Sequence[Row]) -> str:
@@ -139,17 +135,6 @@ def batch_in_words(rows: Sequence[Row]) -> str:
         return ""
     span = digits(whole[0]) if len(whole) == 1 else f"{digits(whole[0])} to {digits(whole[-1])}"
     return f"batch {span} of all {unit_of(rows[0]['nodes_are'])}s"
-
-
-def _was_run(row: Row, quantity: Quantity) -> bool:
-    return bool(row["runs"] if quantity is TIMES else row["runs_with_energy"])
-
-
-def _basis(row: Row, quantity: Quantity) -> str:
-    """What the quantity rests on. Unless it is a time, the source of its energy is included."""
-    if quantity is TIMES or row["energy_source"] is None:
-        return basis_in_words(row)
-    return f"{basis_in_words(row)} ({row['energy_source']})"
 
 
 def _beyond(quantity: Quantity, most_run: int, last: float, title: str) -> Chart:
@@ -201,9 +186,16 @@ def _drawn(rows: Sequence[Row], quantity: Quantity, names: Sequence[str]) -> Cha
     if ran.max() < last:
         drawn = _beyond(quantity, int(ran.max()), last, title) + drawn
     if labelled:
-        ends = alt.Chart(values(_ends(frame, room))).mark_text(align="left", dx=7, color=INK)
-        drawn += ends.encode(
-            x=x, y=alt.Y("at:Q", scale=room), text="training:N", tooltip=tooltips("training")
+        # The names of the lines stand at their right ends, and none covers another.
+        known = frame[frame["forecast"].notna()].sort_values("scale", kind="stable")
+        ends = known.groupby("training", sort=False).tail(1)[["scale", "training", "forecast"]]
+        ends = ends.assign(at=label_places(ends["forecast"], room, _HEIGHT))
+        drawn += (
+            alt.Chart(values(ends))
+            .mark_text(align="left", dx=7, color=INK)
+            .encode(
+                x=x, y=alt.Y("at:Q", scale=room), text="training:N", tooltip=tooltips("training")
+            )
         )
     facts = ["band: 90 % interval; cross: mean of runs; dot: MC2"]
     if len(work := {(row["work"], row["work_unit"]) for row in rows}) == 1:
@@ -216,15 +208,6 @@ def _drawn(rows: Sequence[Row], quantity: Quantity, names: Sequence[str]) -> Cha
     return titled(drawn, f"Forecast {quantity.name}", _HEIGHT, below)
 
 
-def _ends(frame: pd.DataFrame, room: alt.Scale) -> pd.DataFrame:
-    """The right end of each line, and the place of its name (``at``). No name covers another."""
-    ends = frame[frame["forecast"].notna()].sort_values("scale", kind="stable")
-    ends = ends.groupby("training", sort=False).tail(1)
-    return ends.assign(at=label_places(ends["forecast"], room, _HEIGHT))[
-        ["scale", "training", "at"]
-    ]
-
-
 def forecast_charts(rows: Sequence[Row], currency: str = "EUR") -> dict[str, Chart]:
     """Charts of forecasts against their scale, by quantity: :data:`ENERGY`, :data:`COST`, :data:`CO2` and
     :data:`TIME`. A quantity that is not known has no chart.
@@ -235,8 +218,9 @@ def forecast_charts(rows: Sequence[Row], currency: str = "EUR") -> dict[str, Cha
             beyond the ``most_run`` of all trainings is shaded.
         currency: currency of the costs.
     """
+    paid = Quantity(COST, "cost", "", ((0, 1.0, currency),), partial(money, currency))
     charts, names = {}, list(dict.fromkeys(training_names(rows)))
-    for quantity in quantities(currency):
+    for quantity in (ENERGIES, paid, _CO2, TIMES):
         known = [row for row in rows if quantity.of(row) is not None]
         if known:
             charts[quantity.name] = _drawn(known, quantity, names)

@@ -1,33 +1,33 @@
 """The front of energy and time of all settings: the settings that were run, and the settings that were
 forecast."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import altair as alt
 import pandas as pd
 
-from joulecast.quantities import NONE, consumptions, is_number, joules, seconds
+from joulecast.quantities import consumptions, is_number, seconds
 from joulecast.report.campaign import COSTS, Advised, work_in_words
 from joulecast.report.figures.forecast import ENERGIES, TIMES
 from joulecast.report.figures.style import (
     INK,
     KNOWN,
+    SHAPES,
     Chart,
     Figure,
     colours,
-    shapes,
     titled,
     tooltips,
     value_axis,
     value_scale,
     values,
 )
-from joulecast.report.forecast_lines import basis_in_words, energy_is
+from joulecast.report.forecast_lines import basis_in_words, energy_is, in_words
 from joulecast.report.results_folder import NothingToShow
 
 _MOST_FRONTS = 6
-ON_FRONT = "on the front"
+_ON_FRONT = "on the front"
 _ENERGIES = ("energy_j", "energy_low_j", "energy_high_j")
 
 
@@ -74,7 +74,6 @@ def _points(one: Advised) -> Iterator[dict[str, Any]]:
     best = one.answer["best"]
     for row in one.answer["candidates"]:
         if is_number(row["energy_j"]):
-            _, low, high = consumptions(*(row[name] for name in _ENERGIES))
             yield {
                 "workload": one.name,
                 "setting": row["setting"],
@@ -83,11 +82,10 @@ def _points(one: Advised) -> Iterator[dict[str, Any]]:
                 **{name: row[name] for name in _ENERGIES},
                 "energy_source": str(row["energy_source"]),
                 "time": seconds(row["time_s"]),
-                "energy": f"{joules(row['energy_j'])} ({energy_is(row)})",
-                "90 % between": NONE if NONE in (low, high) else f"{low} to {high}",
+                "energy": f"{in_words(row, 'energy', consumptions)}, {energy_is(row)}",
                 "basis": "; ".join([basis_in_words(row), *row["extrapolation"]]),
                 "kind": "was run" if row["basis"] == "measured" else "forecast",
-                "front": ON_FRONT if row["on_front"] else "beaten",
+                "front": _ON_FRONT if row["on_front"] else "beaten",
                 "chosen": best is not None and row["setting"] == best["setting"],
             }
 
@@ -120,37 +118,25 @@ def _front(points: pd.DataFrame, alike: pd.DataFrame, workload: str, source: str
         .encode(x=x, y=alt.Y("energy_low_j:Q", scale=energies), y2="energy_high_j:Q")
     )
     kinds = {kind: KNOWN[kind] for kind in KNOWN if kind in set(points["kind"])}
-    hover = ("setting", "time", "energy", "90 % between", "basis")
-    drawn = spans + front_marks(points, x, y, kinds, hover)
-    chosen = points[points["chosen"]]
-    if len(chosen):
-        label = alt.Chart(values(chosen)).mark_text(dy=-14, color=INK, fontWeight="bold")
-        drawn += label.encode(x=x, y=y, text="setting:N")
-    return titled(drawn, workload, below=f"{source} energy, and forecasts from it")
-
-
-def front_marks(
-    points: pd.DataFrame, x: alt.X, y: alt.Y, kinds: Mapping[str, str], hover: Sequence[str]
-) -> alt.LayerChart:
-    """Settings as dots in the colours of their ``kind``. Dots whose ``front`` is :data:`ON_FRONT` are large,
-    and a line joins them.
-
-    Args:
-        kinds: a colour for each kind.
-        hover: columns that a dot shows on hovering.
-    """
-    on_front = points[points["front"] == ON_FRONT].sort_values(str(x["shorthand"]).split(":")[0])
+    on_front = points[points["front"] == _ON_FRONT].sort_values("time_s")
     dash: dict[str, Any] = {"strokeDash": [4, 3], "interpolate": "step-after"}
     line = alt.Chart(values(on_front)).mark_line(color=INK, strokeWidth=1.2, **dash)
     dots = alt.Chart(values(points)).mark_point(
         filled=True, stroke=INK, strokeWidth=0.6, opacity=0.95
     )
-    drawn: alt.LayerChart = line.encode(x=x, y=y) + dots.encode(
-        x=x,
-        y=y,
-        color=alt.Color("kind:N", title=None, scale=colours([*kinds], [*kinds.values()])),
-        shape=alt.Shape("kind:N", title=None, scale=shapes([*kinds])),
-        size=alt.condition(f"datum.front == '{ON_FRONT}'", alt.value(150), alt.value(60)),
-        tooltip=tooltips(*hover),
+    drawn = spans + (
+        line.encode(x=x, y=y)
+        + dots.encode(
+            x=x,
+            y=y,
+            color=alt.Color("kind:N", title=None, scale=colours([*kinds], [*kinds.values()])),
+            shape=alt.Shape("kind:N", title=None, scale=colours([*kinds], SHAPES)),
+            size=alt.condition(f"datum.front == '{_ON_FRONT}'", alt.value(150), alt.value(60)),
+            tooltip=tooltips("setting", "time", "energy", "basis"),
+        )
     )
-    return drawn
+    chosen = points[points["chosen"]]
+    if len(chosen):
+        label = alt.Chart(values(chosen)).mark_text(dy=-14, color=INK, fontWeight="bold")
+        drawn += label.encode(x=x, y=y, text="setting:N")
+    return titled(drawn, workload, below=f"{source} energy, and forecasts from it")

@@ -18,14 +18,6 @@ _WIDTH = 400
 """Pixels that a whole chart is wide, with its axes: as on a telephone, so that text stays legible there."""
 _QUIET = {"aria": False}
 _SIZE = re.compile(r' (?:version|xmlns(?::xlink)?|xmlns:xlink)="[^"]*"')
-_IDLE = re.compile(
-    r' (?:role="graphics-[a-z]+"|aria-[a-z]*(?:description|hidden)="[^"]*"|pointer-events="none"'
-    r'|font-family="[^"]*"|(?:stroke-width|opacity)="1"|font-size="12px"|role-[a-z]+-[a-z]+(?="))'
-)
-"""What changes nothing in a page that has the font: a third of what Vega writes."""
-_EMPTY = re.compile(r'<path class="(?:background|foreground)" d="(?:M0,0h0v0h0Z)?"[^>]*/>')
-_PLACED = re.compile(r' (?:d|transform|x|y|x1|x2|y1|y2|width|height)="[^"]*"')
-_DECIMALS = re.compile(r"\.0\d*(?!\d)|(?<=\d\.[1-9])\d+")
 
 
 def inline_svg(chart: Chart, name: str) -> str:
@@ -39,8 +31,6 @@ def inline_svg(chart: Chart, name: str) -> str:
     quiet = {part: CONFIG.get(part, {}) | _QUIET for part in ("axis", "legend", "title")}
     config = {key: value for key, value in CONFIG.items() if key != "aria"} | quiet
     svg = str(vl_convert.vegalite_to_svg(spec | {"config": config}, vl_version=VEGA_LITE))
-    # A tenth of a pixel is enough of a place.
-    svg = _PLACED.sub(lambda found: _DECIMALS.sub("", found[0]), _EMPTY.sub("", _IDLE.sub("", svg)))
     head, marks = svg.split(">", 1)
     marks = re.sub(r"\b(clip|gradient_)(\d+)", rf"{name}-\1\2", marks)
     marks = marks.replace(' aria-label="', ' data-tip="')

@@ -8,10 +8,10 @@ from joulecast.quantities import digits, joules, percent, seconds
 from joulecast.report.figures.forecast import ENERGIES, TIMES, Quantity
 from joulecast.report.figures.style import (
     INK,
+    SHAPES,
     Chart,
     Figure,
     colours,
-    shapes,
     titled,
     tooltips,
     value_axis,
@@ -19,10 +19,10 @@ from joulecast.report.figures.style import (
     values,
 )
 from joulecast.report.tables.errors import (
+    SPLIT_SENTENCES,
     error_sentences,
     judged_energies,
     judged_times,
-    split_sentence,
 )
 from joulecast.runs.judging import OURS
 from joulecast.runs.scale import scale_in_words
@@ -48,7 +48,7 @@ def predicted_against_measured(fit: CampaignFit) -> Figure:
         charts,
         " ".join(error_sentences(fit)),
         "Each point is a setting: a network on so many nodes. On the line, the forecast was right. Above it, "
-        f"the forecast was too high. {split_sentence(time['split'].iloc[0])}",
+        f"the forecast was too high. {SPLIT_SENTENCES[time['split'].iloc[0]]}",
         files=("tables/energy/time_error", "tables/energy/energy_error"),
     )
 
@@ -88,7 +88,7 @@ def _against_runs(of_runs: str, quantity: Quantity, judged: pd.DataFrame) -> Cha
             x=x,
             y=y,
             color=alt.Color("network:N", scale=colours(sorted(set(network)))),
-            shape=alt.Shape("nodes:N", scale=shapes(counts)),
+            shape=alt.Shape("nodes:N", scale=colours(counts, SHAPES)),
             tooltip=tooltips("setting", of_runs, "predicted by MC2", "off by"),
         )
     )

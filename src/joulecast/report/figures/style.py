@@ -2,7 +2,7 @@
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,13 +130,9 @@ def tooltips(*titles: str) -> list[alt.Tooltip]:
 
 
 def colours(names: Sequence[str], of: Sequence[str] = SERIES) -> alt.Scale:
-    """A colour for each name. If there are more names than colours, they start again from the first."""
+    """A colour (or one ``of`` some shapes) for each name. If there are more names, they start again from the
+    first."""
     return alt.Scale(domain=list(names), range=[of[k % len(of)] for k in range(len(names))])
-
-
-def shapes(names: Sequence[str]) -> alt.Scale:
-    """A shape for each name."""
-    return alt.Scale(domain=list(names), range=[SHAPES[k % len(SHAPES)] for k in range(len(names))])
 
 
 def value_scale(*columns: pd.Series, pad: float = 0.06) -> alt.Scale:
@@ -201,38 +197,3 @@ def titled(chart: Chart, title: str, height: int = HEIGHT, below: str = "") -> C
     lines = alt.TitleParams(text=title, subtitle=wrapped if wrapped[1:] else below or alt.Undefined)
     made: Chart = chart.properties(title=lines, height=height)
     return made
-
-
-def palette_of(field: str, palette: Mapping[str, str], title: str | None = None) -> alt.Color:
-    """Colours of a field's values, in the order of the palette."""
-    scale = alt.Scale(domain=list(palette), range=list(palette.values()))
-    legend = alt.Legend(columns=2)
-    return alt.Color(field, title=title, sort=list(palette), scale=scale, legend=legend)
-
-
-def blocks(
-    frame: pd.DataFrame,
-    x: alt.X,
-    y: alt.Y,
-    part: str,
-    palette: Mapping[str, str],
-    hover: Sequence[str],
-) -> alt.LayerChart:
-    """Bars from ``start`` to ``stop`` in the colours of ``part``, each with its ``label`` in the middle."""
-    colour = palette_of(f"{part}:N", palette)
-    shown = frame.assign(middle=(frame["start"] + frame["stop"]) / 2)
-    dark = [name for name in palette if palette[name] == SERIES[0]]
-    on_dark = alt.FieldOneOfPredicate(field=part, oneOf=dark)
-    bars = alt.Chart(values(shown)).mark_bar(stroke=WHITE, strokeWidth=1)
-    labels = alt.Chart(values(shown[shown["label"] != ""])).mark_text(fontSize=11)
-    drawn: alt.LayerChart = bars.encode(
-        x=x, x2="stop:Q", y=y, color=colour, tooltip=tooltips(*hover)
-    ) + labels.encode(
-        x="middle:Q",
-        y=y,
-        text="label:N",
-        tooltip=tooltips(*hover),
-        # On a bar, not on paper: the same on dark pages.
-        color=alt.condition(on_dark, alt.value(WHITE), alt.value(BLACK)),
-    )
-    return drawn

@@ -7,13 +7,18 @@ import pandas as pd
 
 from joulecast.quantities import counted, listed, percent
 from joulecast.report.figures.style import (
+    BLACK,
     PARTS,
     PHASES,
+    SERIES,
+    WHITE,
     Chart,
     Figure,
-    blocks,
+    colours,
     row_axis,
     titled,
+    tooltips,
+    values,
 )
 from joulecast.report.results_folder import SCALING, NothingToShow, Results
 from joulecast.runs.observations import of_usual_batch
@@ -44,11 +49,11 @@ def stage_shares(results: Results) -> Figure:
     # A row a run, so that the batch of most runs counts.
     rows = of_usual_batch(table.loc[table.index.repeat(table["runs"])]).drop_duplicates()
     charts, shown = [], 0
-    for parts in (STAGES, _PHASES):
+    for parts, palette in ((STAGES, PARTS), (_PHASES, PHASES)):
         of_kind = _shares(rows, parts)
         if len(of_kind):
             unit = unit_of(of_kind["nodes_are"].iloc[0])
-            charts.append(_share_bars(of_kind.head(_MOST_BARS), parts, unit))
+            charts.append(_share_bars(of_kind.head(_MOST_BARS), palette, unit))
             shown += len(of_kind)
     if not charts:
         raise NothingToShow("the records tell no parts of the time", "measure")
@@ -73,10 +78,38 @@ def _shares(rows: pd.DataFrame, parts: Mapping[str, str]) -> pd.DataFrame:
     return known.sort_values(["workload", "nodes"])
 
 
-def _share_bars(shares: pd.DataFrame, parts: Mapping[str, str], unit: str) -> Chart:
+def _share_bars(shares: pd.DataFrame, palette: Mapping[str, str], unit: str) -> Chart:
+    """A bar for each row, its parts one after the other from left to right."""
+    parts, what = list(palette), "share of the time"
     # Nodes first: the end of a long name is cut off.
     names = [f"{counted(row.nodes, unit)}, {row.workload}" for row in shares.itertuples()]
-    return _stacked(shares[[*parts]].set_axis(names), PARTS if parts is STAGES else PHASES)
+    wide = shares[parts].set_axis(names).rename_axis(index="run", columns="part")
+    bars = wide.stack().rename("size").reset_index()
+    bars["stop"] = wide.cumsum(axis=1).stack().to_numpy()
+    bars["start"] = bars["stop"] - bars["size"]
+    bars["middle"] = bars["stop"] - bars["size"] / 2
+    bars["label"] = bars["size"].map("{:.0f}".format)
+    bars[what] = bars["size"].map(percent)
+    scale = alt.Scale(domain=[0, 100], nice=False)
+    y = alt.Y("run:N", sort=names, title=None, axis=row_axis(names))
+    hover = tooltips("run", "part", what)
+    colour = alt.Color(
+        "part:N",
+        title=None,
+        sort=parts,
+        scale=colours(parts, list(palette.values())),
+        legend=alt.Legend(columns=2),
+    )
+    x = alt.X("start:Q", title="percent of the run", scale=scale, axis=alt.Axis(tickCount=5))
+    blocks = alt.Chart(values(bars)).mark_bar(stroke=WHITE, strokeWidth=1)
+    drawn = blocks.encode(x=x, x2="stop:Q", y=y, color=colour, tooltip=hover)
+    # On a bar, not on paper: the same on dark pages.
+    dark = [name for name in palette if palette[name] == SERIES[0]]
+    on_dark = alt.FieldOneOfPredicate(field="part", oneOf=dark)
+    ink = alt.condition(on_dark, alt.value(WHITE), alt.value(BLACK))
+    labels = alt.Chart(values(bars[bars["size"] >= _LABELLED_PERCENT])).mark_text(fontSize=11)
+    drawn += labels.encode(x="middle:Q", y=y, text="label:N", color=ink, tooltip=hover)
+    return titled(drawn, "Parts of the time, percent", _ROW_HEIGHT * len(shares))
 
 
 def _share_finding(own: pd.DataFrame, settings: int) -> str:
@@ -102,34 +135,3 @@ def _share_finding(own: pd.DataFrame, settings: int) -> str:
                 f"{workload} {grown} on {scale_in_words(many['nodes'], are)} ({grew} on {few['nodes']})"
             )
     return f"Share of waiting and exchanging: {listed(parts)}." if parts else ""
-
-
-def _stacked(shares: pd.DataFrame, palette: Mapping[str, str]) -> Chart:
-    """A bar for each row, its columns one after the other from left to right."""
-    title, what = "Parts of the time, percent", "share of the time"
-    sizes = _end_to_end(shares, what)
-    sizes["label"] = sizes["size"].map(lambda share: f"{share:.0f}")
-    sizes["label"] = sizes["label"].where(sizes["size"] >= _LABELLED_PERCENT, "")
-    scale = alt.Scale(domain=[0, 100], nice=False)
-    x = alt.X("start:Q", title="percent of the run", scale=scale, axis=alt.Axis(tickCount=5))
-    names = list(map(str, shares.index))
-    y = alt.Y("run:N", sort=names, title=None, axis=row_axis(names))
-    drawn = blocks(sizes, x, y, "part", palette, ("run", "part", what))
-    return titled(drawn, title, _ROW_HEIGHT * len(shares))
-
-
-def _end_to_end(parts: pd.DataFrame, what: str) -> pd.DataFrame:
-    """A row for each part, with its start and stop within its bar."""
-    stops = parts.cumsum(axis=1)
-    return pd.DataFrame(
-        {
-            "run": bar,
-            "part": part,
-            "size": size,
-            "start": stop - size,
-            "stop": stop,
-            what: percent(size),
-        }
-        for (bar, row), (_, until) in zip(parts.iterrows(), stops.iterrows(), strict=True)
-        for (part, size), stop in zip(row.items(), until, strict=True)
-    )

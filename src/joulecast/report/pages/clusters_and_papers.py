@@ -11,6 +11,7 @@ import pandas as pd
 
 from joulecast.quantities import NONE, counted, is_number, percent, span, steady
 from joulecast.report.page_table import Table
+from joulecast.report.papers.rows import verdict_counts
 from joulecast.report.results_folder import METERED, NothingToShow, Results, papers_table
 from joulecast.runs.judging import OURS
 
@@ -116,12 +117,11 @@ def verdicts_by_paper(results: Results) -> Table:
     file = papers_table(results.folder)
     table = results.tables.get(file)
     if table is None:
-        raise NothingToShow(f"{file}.parquet is not here", configfile="config/paper.yaml")
-    kinds = list(table["verdict"].value_counts().index)
-    counts = pd.crosstab(table["paper"], table["verdict"])[kinds]
-    rows = [
-        (str(p), *(str(n) for n in row))
-        for p, row in zip(counts.index, counts.to_numpy(), strict=True)
-    ]
-    rows.append(("all", *(str(n) for n in counts.sum())))
+        makes = "`./run snakemake --cores all --configfile config/paper.yaml` makes it"
+        raise NothingToShow(f"{file}.parquet is not here; {makes}")
+    counts = verdict_counts(table)
+    counts.loc["all"] = counts.sum()
+    counts = counts.loc[:, counts.loc["all"] > 0]
+    rows = [(str(paper), *map(str, row)) for paper, *row in counts.itertuples()]
+    kinds = tuple(counts.columns)
     return Table("Verdicts by paper", ("paper", *kinds), rows, frozenset(kinds), file)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from joulecast.energy.prices import Prices
-from joulecast.quantities import counted, listed
+from joulecast.quantities import NONE, counted, listed
 from joulecast.report.campaign import CampaignForecast
 from joulecast.report.figures.forecast import (
     TIME,
@@ -15,7 +15,7 @@ from joulecast.report.figures.forecast import (
 from joulecast.report.figures.style import Chart
 from joulecast.report.forecast_lines import forecast_cells
 from joulecast.report.measured_runs import NODES_ARE, energy_is
-from joulecast.report.page_table import SHOWS, Amounts, Table
+from joulecast.report.page_table import Amounts, Table
 from joulecast.report.results_folder import NothingToShow, Results
 from joulecast.runs.observations import is_training
 from joulecast.runs.scale import scale_in_words
@@ -73,28 +73,15 @@ def cost_and_time(found: CampaignForecast, prices: Prices) -> CostAndTime:
 
 
 def _table(cells: Sequence[Mapping[str, str]], found: CampaignForecast) -> Table:
-    columns = [
-        name for name in dict.fromkeys(name for row in cells for name in row) if name != "work"
-    ]
     # What is the same in all rows stands in the caption alone.
-    same = {
-        name: cells[0].get(name, "") for name in ("platform", "work is", "energy is", "nodes are")
-    }
-    same = {
-        name: value for name, value in same.items() if all(row.get(name) == value for row in cells)
-    }
-    kept = ["workload", *(name for name in columns if name != "workload" and name not in same)]
+    words = ("platform", "work is", "energy is", "nodes are")
+    same = {name: cells[0][name] for name in words if len({row[name] for row in cells}) == 1}
+    columns = dict.fromkeys(["workload", *(name for row in cells for name in row)])
+    kept = [name for name in columns if name != "work" and name not in same]
     facts = "; ".join(f"{name}: {value}" for name, value in same.items() if name != "work is")
     rows = [tuple(row.get(name, "") for name in kept) for row in cells]
     caption = f"Forecasts for {found.work_is}, with 90 % intervals ({facts})"
-    numeric = frozenset(kept) - {
-        "workload",
-        "work is",
-        "basis",
-        "energy is",
-        "nodes are",
-        "platform",
-    }
+    numeric = frozenset(kept) - {"workload", "basis", *words}
     amounts = [
         Amounts.of(
             row,
@@ -107,14 +94,14 @@ def _table(cells: Sequence[Mapping[str, str]], found: CampaignForecast) -> Table
         )
         for row in found.rows
     ]
-    return Table(caption, tuple(kept), rows, numeric, None, amounts, SHOWS)
+    return Table(caption, tuple(kept), rows, numeric, None, amounts)
 
 
 def _spoken(found: CampaignForecast, cells: Sequence[Mapping[str, str]], quantity: str) -> str:
     """What a chart shows, for readers who cannot see it: the ends of its lines."""
     ends: dict[str, list[str]] = {}
     for row, cell, name in zip(found.rows, cells, training_names(found.rows), strict=True):
-        if cell.get(quantity):
+        if cell[quantity] != NONE:
             text = f"{cell[quantity]} on {scale_in_words(row['nodes'], row['nodes_are'])}"
             ends.setdefault(name, []).append(text)
     lines = [

@@ -9,7 +9,6 @@ part.
 import os
 import re
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from joulecast.report.advice.text import advice_text
 from joulecast.report.campaign import (
     ADVICE,
     Advised,
-    CampaignAnswers,
     campaign_answers,
     write_answers,
 )
@@ -35,7 +33,7 @@ from joulecast.report.figures.time_parts import stage_shares
 from joulecast.report.pages.clusters_and_papers import metered_section, verdicts_by_paper
 from joulecast.report.pages.cost_and_time import badges, cost_and_time
 from joulecast.report.pages.settings import cautions, headline, settings_table, short_table
-from joulecast.report.results_folder import Part, Results, read_results
+from joulecast.report.results_folder import Part, read_results
 from joulecast.report.tables.errors import EXTRAPOLATION, error_sentences, errors_explained
 from joulecast.runs.files.writing import written_aside
 from joulecast.runs.record import read_info
@@ -88,25 +86,11 @@ def page_context(
     """
     found = read_results(results, prices)
     answers = campaign_answers(found, configfile)
-    return _context(found, answers, configfile, start or results)
-
-
-def rendered(context: Mapping[str, Any]) -> str:
-    """The page as HTML."""
-    return environment().get_template("overview.html.j2").render(context)
-
-
-def _context(
-    found: Results, answers: CampaignAnswers, configfile: str | None, start: Path
-) -> dict[str, Any]:
-    """The page's parts.
-
-    Args:
-        start: the folder of the page, from which its links start.
-    """
     snakemake = SNAKEMAKE + (f" --configfile {configfile}" if configfile else "")
     advice: list[Advised] = answers.advice.content or []
     answer, take = headline(advice)
+    forecast = answers.forecast.content
+    notes = forecast.notes if forecast else disturbance_notes(found.observations)
     facts = measured_runs.facts_of(
         [read_info(Path(record)) for record in found.observations["folder"]], found
     )
@@ -114,7 +98,7 @@ def _context(
         "answers": answers,
         "campaign": listed(facts["campaigns"], 3),
         "badges": badges(found, facts["nodes_are"], facts["replayed"]),
-        "folder": str(found.folder),
+        "folder": str(results),
         "answer": answer,
         "take": take,
         "prices": found.prices,
@@ -122,18 +106,9 @@ def _context(
         "short": short_table(advice, found.prices),
         "errors": Part.of(lambda: errors_explained(found.fit)),
         "errors_beyond": Part.of(lambda: error_sentences(found.fit, EXTRAPOLATION)),
-        "left_out_line": measured_runs.left_out_sentence(found),
         "advice": answers.advice,
         "advice_text": advice_text,
-        "cautions": [
-            *cautions(
-                answers.forecast.content.notes
-                if answers.forecast.content
-                else disturbance_notes(found.observations),
-                advice,
-            ),
-            *measured_runs.check_warnings(found),
-        ],
+        "cautions": [*cautions(notes, advice), *measured_runs.check_warnings(found)],
         "table": answers.costs.then(lambda costs: settings_table(costs, found.prices)),
         "front": answers.advice.then(lambda _: energy_time_front(advice, f"{answer}.")),
         "predicted": Part.of(lambda: predicted_against_measured(found.fit)),
@@ -150,19 +125,25 @@ def _context(
             ("See what this machine can measure", "./run joulecast meters"),
         ],
         "advise_commands": [f"./run {one.request.in_shell()}" for one in advice],
-        "command": lambda part: _command(part, snakemake),
-        "table_links": lambda names: _table_links(names, found.folder, start),
+        "command": lambda part: part.target and f"{snakemake} -- {part.target}",
+        "table_links": lambda names: _table_links(names, results, start or results),
         "svg": inline_svg,
-        "style": style(),
-        "script": asset("overview.js"),
+        "colours": page_colours(),
     }
 
 
-def _command(part: Part, snakemake: str) -> str | None:
-    """The command that makes what a part of the page needs."""
-    if part.configfile is not None:
-        return f"{SNAKEMAKE} --configfile {part.configfile}"
-    return None if part.target is None else f"{snakemake} -- {part.target}"
+def rendered(context: Mapping[str, Any]) -> str:
+    """The page as HTML."""
+    templates = Environment(
+        loader=PackageLoader("joulecast.report.pages"),
+        autoescape=True,
+        finalize=_with_whole_quantities,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.filters["coded"] = _coded
+    return templates.get_template("overview.html.j2").render(context)
 
 
 def _table_links(names: Sequence[str | None], folder: Path, start: Path) -> list[tuple[str, str]]:
@@ -179,20 +160,6 @@ def _table_links(names: Sequence[str | None], folder: Path, start: Path) -> list
     return found
 
 
-def environment() -> Environment:
-    """The templates of the pages."""
-    made = Environment(
-        loader=PackageLoader("joulecast.report.pages"),
-        autoescape=True,
-        finalize=_with_whole_quantities,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.filters["coded"] = _coded
-    return made
-
-
 def _with_whole_quantities(value: Any) -> Any:
     """Text in which no line breaks between a number and its unit or currency."""
     if not isinstance(value, str):
@@ -204,13 +171,3 @@ def _with_whole_quantities(value: Any) -> Any:
 def _coded(text: str) -> Markup:
     """Text in which words between backquotes are marked as code."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
-
-
-def style() -> str:
-    """CSS of the pages."""
-    return page_colours() + "\n" + asset("overview.css")
-
-
-def asset(name: str) -> str:
-    """A file next to the templates."""
-    return (files("joulecast.report.pages") / "templates" / name).read_text()

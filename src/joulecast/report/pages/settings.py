@@ -1,12 +1,11 @@
 """The advised settings, and the cost of the settings that were run, as tables."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pandas as pd
 
 from joulecast.energy.forecast import Note, texts_of, work_of
-from joulecast.energy.prices import Prices, co2_text, cost_text
+from joulecast.energy.prices import Prices
 from joulecast.quantities import (
     NONE,
     consumptions,
@@ -16,12 +15,10 @@ from joulecast.quantities import (
     listed,
     percent,
     seconds,
-    times,
-    with_range,
 )
 from joulecast.report.campaign import COSTS, Advised, work_in_words
-from joulecast.report.forecast_lines import energy_is
-from joulecast.report.page_table import SHOWS, Amounts, Table
+from joulecast.report.forecast_lines import energy_is, in_words, paid_cells
+from joulecast.report.page_table import Amounts, Table
 from joulecast.runs.json_values import json_rows
 from joulecast.runs.scale import hosts_and_gpus, scales_are
 
@@ -35,31 +32,24 @@ _HOW_SURE = {
 
 def headline(advised: Sequence[Advised]) -> tuple[str, str]:
     """One line that says which setting to take, and how sure this is."""
-    chosen: dict[str, list[Advised]] = {}
-    for one in advised:
-        if one.answer is not None and one.answer["best"] is not None:
-            chosen.setdefault(one.answer["best"]["setting"], []).append(one)
-    if not chosen:
+    answers = [(one.label, one.answer) for one in advised if one.answer and one.answer["best"]]
+    if not answers:
         return "No setting can be recommended yet", ""
-    named = [
-        f"{setting} for {listed([one.label for one in ones], _MOST_NAMED)}"
-        for setting, ones in chosen.items()
-    ]
-    more = [f"{len(named) - _MOST_NAMED} more"] if len(named) > _MOST_NAMED else []
-    all_of_them = [one for ones in chosen.values() for one in ones]
-    least = {one.answer["limit"]["in_words"] for one in all_of_them if one.answer}
-    said = [
-        words.format(listed(names, _MOST_NAMED))
+    chosen: dict[str, list[str]] = {}
+    how_sure: dict[bool | None, list[str]] = {}
+    for label, answer in answers:
+        chosen.setdefault(answer["best"]["setting"], []).append(label)
+        how_sure.setdefault(answer["verdict"]["clear_winner"], []).append(label)
+    named = [f"{setting} for {listed(labels, _MOST_NAMED)}" for setting, labels in chosen.items()]
+    if len(named) > _MOST_NAMED:
+        named[_MOST_NAMED:] = [f"{len(named) - _MOST_NAMED} more"]
+    least = sorted({answer["limit"]["in_words"] for _, answer in answers})
+    sure = " ".join(
+        words.format(listed(how_sure[clear], _MOST_NAMED))
         for clear, words in _HOW_SURE.items()
-        if (names := [one.label for one in all_of_them if _is_clear(one) is clear])
-    ]
-    which = "; ".join([*named[:_MOST_NAMED], *more])
-    return f"Take {which}: the lowest expected {listed(sorted(least))}", " ".join(said)
-
-
-def _is_clear(one: Advised) -> bool | None:
-    clear: bool | None = one.answer["verdict"]["clear_winner"] if one.answer else None
-    return clear
+        if clear in how_sure
+    )
+    return f"Take {'; '.join(named)}: the lowest expected {listed(least)}", sure
 
 
 def cautions(notes: Sequence[str], advised: Sequence[Advised]) -> list[str]:
@@ -89,14 +79,16 @@ def short_table(advised: Sequence[Advised], prices: Prices) -> Table | None:
         best, unit = answer["best"], answer["work"]["unit"]
         works.append(work_in_words(unit))
         least.append(answer["limit"]["in_words"])
-        energy = "none"
-        if best["energy_j"] is not None:
-            energy = with_range(*consumptions(*_ends(best, "energy", "j")))
         rows.append(
             (
-                *(one.label, best["setting"], energy, energy_is(best)),
-                *paid_cells(best, prices),
-                with_range(*times(*_ends(best, "time", "s"))),
+                *(
+                    one.label,
+                    best["setting"],
+                    in_words(best, "energy", consumptions),
+                    energy_is(best),
+                ),
+                *paid_cells(best, prices).values(),
+                in_words(best, "time"),
                 answer["verdict"]["in_words"] or "",
             )
         )
@@ -114,30 +106,20 @@ def short_table(advised: Sequence[Advised], prices: Prices) -> Table | None:
         )
     if not rows:
         return None
-    columns = ("network", "setting", "energy", "energy is", *paid_names(prices), "time", "verdict")
+    columns = (
+        "network",
+        "setting",
+        "energy",
+        "energy is",
+        *paid_cells({}, prices),
+        "time",
+        "verdict",
+    )
     caption = (
         f"Which setting to take, for {' or '.join(dict.fromkeys(works))}: the one with the lowest expected "
         f"{listed(list(dict.fromkeys(least)))}. The brackets hold 90 % intervals"
     )
-    return Table(caption, columns, rows, amounts=amounts, shows=SHOWS)
-
-
-def _ends(row: Mapping[str, Any], quantity: str, unit: str) -> list[Any]:
-    return [row[f"{quantity}{end}_{unit}"] for end in ("", "_low", "_high")]
-
-
-def paid_names(prices: Prices) -> list[str]:
-    """Names of the columns for money and CO2, if there are numbers for them."""
-    return ["cost"] * prices.known + ["CO2e"] * (prices.co2 is not None)
-
-
-def paid_cells(row: Mapping[str, Any], prices: Prices, with_interval: bool = True) -> list[str]:
-    """Money and CO2 of a row in words, in the columns of :func:`paid_names`."""
-    texts = {
-        "cost": cost_text(row, prices.currency, with_interval),
-        "CO2e": co2_text(row, with_interval),
-    }
-    return [texts[name] for name in paid_names(prices)]
+    return Table(caption, columns, rows, amounts=amounts)
 
 
 def settings_table(costs: pd.DataFrame, prices: Prices) -> Table:
@@ -151,7 +133,13 @@ def settings_table(costs: pd.DataFrame, prices: Prices) -> Table:
     # What is the same in all rows stands in the caption alone.
     shared = works[0] if len(works) == 1 else ""
     columns = (
-        *("network", scales_are(costs["nodes_are"]), "energy", "energy is", *paid_names(prices)),
+        *(
+            "network",
+            scales_are(costs["nodes_are"]),
+            "energy",
+            "energy is",
+            *paid_cells({}, prices),
+        ),
         *("time", *(() if shared else ("for", f"energy per {ones}"))),
         *("time off by (held out)", "energy off by (held out)", "batch of all nodes", "runs"),
     )
@@ -159,11 +147,12 @@ def settings_table(costs: pd.DataFrame, prices: Prices) -> Table:
     for row in json_rows(costs):
         source = NONE if row["energy_source"] is None else str(row["energy_source"])
         why = f"none: {row['why']}" if source == NONE and row["why"] else source
-        per_one = (work_in_words(row["unit"]), joules(_per_one(row)))
+        per_one_j = row["energy_j"] and row["energy_j"] / work_of(row["unit"])
+        per_one = (work_in_words(row["unit"]), joules(per_one_j))
         rows.append(
             (
                 *(str(row["workload"]), str(row["nodes"]), *in_joules(row["energy_j"]), why),
-                *(*paid_cells(row, prices, with_interval=False), seconds(row["time_s"])),
+                *(*paid_cells(row, prices, with_interval=False).values(), seconds(row["time_s"])),
                 *(() if shared else per_one),
                 percent(row["time_off_percent"], signed=True),
                 percent(row["energy_off_percent"], signed=True),
@@ -184,8 +173,4 @@ def settings_table(costs: pd.DataFrame, prices: Prices) -> Table:
     if paid_by := prices.in_words():
         caption = f"{caption} (prices: {paid_by})"
     numeric = frozenset(columns) - {"network", "energy is"}
-    return Table(caption, columns, rows, numeric, COSTS, amounts, SHOWS)
-
-
-def _per_one(row: Mapping[str, Any]) -> float | None:
-    return None if row["energy_j"] is None else row["energy_j"] / work_of(row["unit"])
+    return Table(caption, columns, rows, numeric, COSTS, amounts)

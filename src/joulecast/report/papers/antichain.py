@@ -1,13 +1,14 @@
 """The partitioning paper: seconds to partition (Table 1) and speedups of pipelines."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from joulecast.report.papers.rows import Row
-from joulecast.report.papers.summary import Paper
-from joulecast.report.tables.partition import PublishedPartitioning, planning_times, quality
+from joulecast.report.papers.rows import Paper, Row
+from joulecast.report.tables.partition import PublishedPartitioning, quality
 from joulecast.runs.files.reading import read_json_object
 
 _PAPER = "antichain"
@@ -15,12 +16,12 @@ _TABLE = "Table 1"
 _ANTICHAINS = "antichain DP (PipeDream's arithmetic)"
 _EXACT = "exact, with a proof (joulecast)"
 _OF_ANTICHAINS = "what the paper prints for antichains; it has no exact planner"
-# The paper's column, what of ours stands next to it, and where its milliseconds are.
+# The paper's column, what of ours stands next to it, and our planner: ``None`` is the exact one.
 _OURS = (
-    ("cudasize", "greedy by memory (cudasize)", "cudasize_cpu_ms"),
-    ("hashrate", "greedy by work (hashrate)", "hashrate_cpu_ms"),
-    ("paper", _ANTICHAINS, "pipedream_cpu_ms"),
-    ("paper", _EXACT, "joulecast_cpu_ms"),
+    ("cudasize", "greedy by memory (cudasize)", "cudasize"),
+    ("hashrate", "greedy by work (hashrate)", "hashrate"),
+    ("paper", _ANTICHAINS, "PipeDream"),
+    ("paper", _EXACT, None),
 )
 
 
@@ -62,7 +63,7 @@ def antichain_rows(
         for paths in (experiments, own_experiments)
     )
     made_of = {e["network"]: path for e, path in zip(found, experiments, strict=True)}
-    rows = _times(planning_times(found, published), published, made_of)
+    rows = _times(found, published, made_of)
     rows += _speedups(quality(found), "PipeDream's profiles", published)
     sources = " and ".join(sorted({experiment["source"] for experiment in own}))
     made = tables / "partition_quality.html"
@@ -70,58 +71,64 @@ def antichain_rows(
 
 
 def _times(
-    table: pd.DataFrame, published: PublishedPartitioning, made_of: Mapping[str, Path]
+    experiments: Sequence[Mapping[str, Any]],
+    published: PublishedPartitioning,
+    made_of: Mapping[str, Path],
 ) -> list[Row]:
-    cells = {(cell["network"], cell["devices"]): cell for cell in table.to_dict("records")}
+    cells = {
+        (experiment["network"], int(devices)): found
+        for experiment in experiments
+        for devices, found in experiment["on_devices"].items()
+    }
     rows = []
     for network, of_network in published.partition_s.items():
         for devices, printed in of_network.items():
-            setting = f"{network}, {devices} devices"
-            cell = cells.get((network, devices))
-            rows.append(_by_hand(setting, printed["handsplit_minutes"], published))
-            for column, what, ours_ms in _OURS:
-                ours = None if cell is None or pd.isna(cell[ours_ms]) else float(cell[ours_ms])
-                why = published.not_comparable_because
-                if cell is not None and ours is None:
-                    why += f"; ours: {cell['why_no_pipedream']}"
-                if cell is not None and ours_ms == "joulecast_cpu_ms" and not cell["certified"]:
-                    why += "; ours: the proof did not come to an end"
+            of_setting = partial(Row, _PAPER, _TABLE, f"{network}, {devices} devices")
+            tolerance = published.tolerances["time"]
+            rows.append(
+                of_setting(
+                    "time to partition: by hand (handsplit)",
+                    "min",
+                    printed["handsplit_minutes"],
+                    None,
+                    None,
+                    tolerance,
+                    "down",
+                    "a person's minutes; no graph was cut by hand here",
+                )
+            )
+            for column, what, planner in _OURS:
+                seconds, why = _ours(cells.get((network, devices)), planner)
+                theirs = float(printed[column])
                 rows.append(
-                    Row(
-                        _PAPER,
-                        _TABLE,
-                        setting,
+                    of_setting(
                         f"time to partition: {what}",
                         "s",
-                        None if what == _EXACT else float(printed[column]),
-                        None if ours is None else ours / 1e3,
-                        None if ours is None else "measured",
-                        published.tolerances["time"],
+                        None if what == _EXACT else theirs,
+                        seconds,
+                        None if seconds is None else "measured",
+                        tolerance,
                         "down",
-                        why,
-                        "" if cell else f"there is no profile of {network}",
-                        float(printed[column]) if what == _EXACT else None,
+                        "; ".join([published.not_comparable_because, *why]),
+                        theirs if what == _EXACT else None,
                         _OF_ANTICHAINS if what == _EXACT else "",
-                        None if ours is None else made_of[network],
+                        None if seconds is None else made_of[network],
                     )
                 )
     return rows
 
 
-def _by_hand(setting: str, minutes: float | str, published: PublishedPartitioning) -> Row:
-    return Row(
-        _PAPER,
-        _TABLE,
-        setting,
-        "time to partition: by hand (handsplit)",
-        "min",
-        minutes,
-        None,
-        None,
-        published.tolerances["time"],
-        "down",
-        "a person's minutes; no graph was cut by hand here",
-    )
+def _ours(found: Mapping[str, Any] | None, planner: str | None) -> tuple[float | None, list[str]]:
+    """Seconds of one of our planners, and what is to be said of them."""
+    if found is None:
+        return None, ["ours: there is no profile of the network"]
+    if planner is None:
+        proven = found["plan"]["certified"]
+        return found["cpu_ms"] / 1e3, [] if proven else ["ours: the proof did not come to an end"]
+    theirs = found["planners"][planner]
+    if theirs["cpu_ms"] is None:
+        return None, [f"ours: {theirs['refused']}"]
+    return theirs["cpu_ms"] / 1e3, []
 
 
 def _speedups(
@@ -131,14 +138,19 @@ def _speedups(
     rows = []
     for devices, printed in published.pipeline_speedup.items():
         of_count = table[table["devices"] == devices] if len(table) else table
-        there = len(of_count) > 0
-        setting = f"{graphs}, {devices} devices"
-        if there:
+        setting, ours = f"{graphs}, {devices} devices", None
+        why = f"no network was cut into {devices} stages"
+        if len(of_count):
             speedups = of_count["predicted_speedup_1f1b"]
+            ours = float(speedups.mean())
             setting += (
-                f", mean of {len(of_count)} networks ({speedups.min():.3g} to {speedups.max():.3g})"
+                f", mean of {len(of_count)} networks ({speedups.min():.3g} to {speedups.max():.3g}), "
+                f"{of_count['micro_batches'].iloc[0]} micro-batches"
             )
-            setting += f", {of_count['micro_batches'].iloc[0]} micro-batches"
+            why = (
+                "measured there, with an unknown number of micro-batches; ours is simulated with free "
+                "transfers"
+            )
         rows.append(
             Row(
                 _PAPER,
@@ -147,14 +159,12 @@ def _speedups(
                 f"speedup of the pipeline on {devices} devices",
                 "times",
                 printed,
-                float(speedups.mean()) if there else None,
-                "simulated" if there else None,
+                ours,
+                None if ours is None else "simulated",
                 published.tolerances["speedup"],
                 "up",
-                "measured there, with an unknown number of micro-batches; ours is simulated with free "
-                "transfers",
-                "" if there else f"no network was cut into {devices} stages",
-                ours_from=made if there else None,
+                why,
+                ours_from=None if ours is None else made,
             )
         )
     return rows

@@ -9,17 +9,11 @@ from typing import Any
 import pandas as pd
 
 from joulecast.quantities import digits
-from joulecast.report.papers.rows import Row
-from joulecast.report.papers.summary import Paper
+from joulecast.report.papers.rows import Paper, Row
 from joulecast.report.tables.published import PublishedErrors
 from joulecast.runs.files.columns import read_frame
 
 _PAPER = "MC2"
-# The kind of number, its table, and the columns of the model and of ours.
-_TABLES = (
-    ("error", "summary", "model", "mape_percent"),
-    ("gain", "improvement", "rival", "better_by_points"),
-)
 _MODELS_OF_TRACES = ("AR", "SES", "ARIMA")
 _NOT_JUDGED = (
     "not judged on these runs; the models of traces forecast the rest of a run's own trace, which is not "
@@ -71,23 +65,20 @@ def mc2_rows(tables: Path, published: PublishedErrors) -> list[Row]:
         tables: folder of ``energy_summary`` and ``energy_improvement``.
         published: the paper's errors.
     """
-    known: dict[str, list[Row]] = {"error": [], "gain": []}
-    for kind, name, model, column in _TABLES:
-        table = _held_out(read_frame(tables / f"energy_{name}.parquet", "table of a campaign"))
-        for row in table[table[model].isin(_models(published)[kind])].to_dict("records"):
-            judged = _row(published, kind, row[model], row[column], row["source"], _question(row))
-            known[kind].append(replace(judged, ours_from=tables / f"energy_{name}.html"))
-    rows = []
-    for kind, models in _models(published).items():
-        there = {row.quantity for row in known[kind]}
-        others = [_row(published, kind, model, None, None, "any") for model in models]
-        rows += [*known[kind], *(row for row in others if row.quantity not in there)]
-    return rows
-
-
-def _models(published: PublishedErrors) -> dict[str, list[str]]:
     rivals = list(published.percentage_points_over_mc2)
-    return {"error": [*published.error_percent, *rivals], "gain": rivals}
+    rows = []
+    for kind, name, model, column, models in (
+        ("error", "summary", "model", "mape_percent", [*published.error_percent, *rivals]),
+        ("gain", "improvement", "rival", "better_by_points", rivals),
+    ):
+        table = _held_out(read_frame(tables / f"energy_{name}.parquet", "table of a campaign"))
+        judged = table[table[model].isin(models)]
+        for one in judged.to_dict("records"):
+            row = _row(published, kind, one[model], one[column], one["source"], _question(one))
+            rows.append(replace(row, ours_from=tables / f"energy_{name}.html"))
+        others = [each for each in models if each not in set(judged[model])]
+        rows += [_row(published, kind, each, None, None, "any") for each in others]
+    return rows
 
 
 def _held_out(table: pd.DataFrame) -> pd.DataFrame:
@@ -108,7 +99,6 @@ def _row(
     setting: str,
 ) -> Row:
     error = kind == "error"
-    unlike = "" if published.comparable else published.not_comparable_because
     own_trace = " (forecast of power)" if model in _MODELS_OF_TRACES else ""
     printed = published.error_percent if error else published.percentage_points_over_mc2
     reference, reference_is = (None, "") if model in printed else published.implied(model)
@@ -123,7 +113,7 @@ def _row(
         source,
         published.tolerances[kind],
         "down" if error else "up",
-        _NOT_JUDGED if ours is None else unlike,
+        _NOT_JUDGED if ours is None else published.not_comparable_because,
         reference=reference,
         reference_is=reference_is,
     )

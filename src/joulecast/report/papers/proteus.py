@@ -1,12 +1,13 @@
 """Proteus: error of the simulator, order of strategies, ablation, speed."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from joulecast.report.papers.rows import Row
-from joulecast.report.papers.summary import Paper
+from joulecast.report.papers.rows import Paper, Row
 from joulecast.report.tables.simulator import PublishedSimulators
 from joulecast.runs.files.columns import read_frame
 
@@ -53,12 +54,13 @@ def proteus_rows(tables: Path, published: PublishedSimulators) -> list[Row]:
     )
     # All three judge the simulator on the same steps.
     sources = dict(zip(errors["experiment"], errors["source"], strict=True))
+    order, ablation = (
+        table.assign(source=table["experiment"].map(sources)) for table in (order, ablation)
+    )
     rows = {
         "error": _errors(errors, published),
-        "order": _order(order.assign(source=order["experiment"].map(sources)), published),
-        "ablation": _ablation(
-            ablation.assign(source=ablation["experiment"].map(sources)), published
-        ),
+        "order": _order(order, published),
+        "ablation": _ablation(ablation, published),
         "speed": _speed(speed, published),
     }
     return [
@@ -68,45 +70,21 @@ def proteus_rows(tables: Path, published: PublishedSimulators) -> list[Row]:
     ]
 
 
-def _unlike(published: PublishedSimulators) -> str:
-    return "" if published.comparable else published.not_comparable_because
-
-
 def _errors(table: pd.DataFrame, published: PublishedSimulators) -> list[Row]:
-    averages = table[table["published_percent"].notna()]
-    rows = [
-        Row(
-            _PAPER,
-            "error",
-            f"{row.experiment}, {row.configuration.strip('()')}",
-            f"{'largest' if row.configuration.startswith('(maximum') else 'mean'} error of a step's time",
-            "%",
-            row.published_percent,
-            row.predicted_error_percent,
-            row.source,
-            published.tolerances["error"],
-            "down",
-            _unlike(published),
-        )
-        for row in averages.itertuples()
-    ]
-    others = {n: e for n, e in published.error_percent.items() if not n.startswith(_PAPER)}
-    return rows + [
-        Row(
-            _PAPER,
-            "error",
-            "the paper's",
-            f"{name} error of a step's time",
-            "%",
-            error,
-            None,
-            None,
-            published.tolerances["error"],
-            "down",
-            "that simulator is not ours, and was not run",
-        )
-        for name, error in others.items()
-    ]
+    row, tolerance = partial(Row, _PAPER, "error"), published.tolerances["error"]
+    rows = []
+    for one in table[table["published_percent"].notna()].itertuples():
+        setting = f"{one.experiment}, {one.configuration.strip('()')}"
+        kind = "largest" if one.configuration.startswith("(maximum") else "mean"
+        what, ours = f"{kind} error of a step's time", one.predicted_error_percent
+        theirs, unlike = one.published_percent, published.not_comparable_because
+        rows.append(row(setting, what, "%", theirs, ours, one.source, tolerance, "down", unlike))
+    unlike = "that simulator is not ours, and was not run"
+    for name, error in published.error_percent.items():
+        if not name.startswith(_PAPER):
+            what = f"{name} error of a step's time"
+            rows.append(row("the paper's", what, "%", error, None, None, tolerance, "down", unlike))
+    return rows
 
 
 def _order(table: pd.DataFrame, published: PublishedSimulators) -> list[Row]:
@@ -114,56 +92,46 @@ def _order(table: pd.DataFrame, published: PublishedSimulators) -> list[Row]:
         Row(
             _PAPER,
             "order",
-            f"{row['experiment']}, {row['count']} strategies",
+            f"{one['experiment']}, {one['count']} strategies",
             "Kendall's tau of measured and predicted times",
             "",
             published.order,
-            row["kendall_tau"],
-            row["source"],
+            one["kendall_tau"],
+            one["source"],
             published.tolerances["order"],
             "up",
-            f"{_unlike(published)}; the paper compares ranks, and prints no number",
+            f"{published.not_comparable_because}; the paper compares ranks, and prints no number",
         )
-        for row in table[table["strategies"] == "all"].to_dict("records")
+        for one in table[table["strategies"] == "all"].to_dict("records")
     ]
 
 
 def _ablation(table: pd.DataFrame, published: PublishedSimulators) -> list[Row]:
-    return [
-        Row(
-            _PAPER,
-            "ablation",
-            row.experiment,
-            _ABLATED.get(row.model, f"mean error, {row.model}"),
-            "%",
-            row.published_percent,
-            row.mape_percent,
-            row.source,
-            published.tolerances["error"],
-            "down",
-            _unlike(published) + ("" if row.model == "full" else f"; {_RUNTIME_BEHAVIOUR}"),
+    row, tolerance = partial(Row, _PAPER, "ablation"), published.tolerances["error"]
+    rows = []
+    for one in table[table["published_percent"].notna()].itertuples():
+        unlike = published.not_comparable_because
+        unlike += "" if one.model == "full" else f"; {_RUNTIME_BEHAVIOUR}"
+        what, theirs, ours = _ABLATED[one.model], one.published_percent, one.mape_percent
+        rows.append(
+            row(one.experiment, what, "%", theirs, ours, one.source, tolerance, "down", unlike)
         )
-        for row in table[table["published_percent"].notna()].itertuples()
-    ]
+    return rows
 
 
 def _speed(table: pd.DataFrame, published: PublishedSimulators) -> list[Row]:
+    row, tolerance = partial(Row, _PAPER, "speed"), published.tolerances["speed"]
     how = {True: "equal devices simulated once", False: "every device simulated"}
-    return [
-        Row(
-            _PAPER,
-            "speed",
-            f"ResNet-50, {row.devices} devices, {how[bool(row.folded)]}",
-            "compile and run",
-            "s",
-            None,
-            row.seconds,
-            "measured",
-            published.tolerances["speed"],
-            "down",
-            "the public code simulates every device" if row.folded else "",
-            reference=row.original_s,
-            reference_is=_TIMED,
+    rows = []
+    for one in table[table["original_s"].notna()].itertuples():
+        setting = f"ResNet-50, {one.devices} devices, {how[bool(one.folded)]}"
+        unlike = "the public code simulates every device" if one.folded else ""
+        told: dict[str, Any] = {"reference": one.original_s, "reference_is": _TIMED}
+        rows.append(
+            row(
+                *(setting, "compile and run", "s", None, one.seconds, "measured", tolerance),
+                *("down", unlike),
+                **told,
+            )
         )
-        for row in table[table["original_s"].notna()].itertuples()
-    ]
+    return rows

@@ -1,7 +1,7 @@
 """A published number next to ours, and the verdict on our number."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import isnan
@@ -10,7 +10,7 @@ from typing import Literal
 
 import pandas as pd
 
-from joulecast.report.tables.published import Tolerance
+from joulecast.report.tables.published import FromPaper, Tolerance
 
 COLUMNS = (
     *("paper", "table", "setting", "quantity", "unit", "published", "reference", "reference_is"),
@@ -30,7 +30,33 @@ class Verdict(StrEnum):
     BETTER_THAN_CODE = "better than the code"
     WORSE_THAN_CODE = "worse than the code"
     NOT_COMPARABLE = "not comparable"
-    MISSING = "missing"
+
+
+OF_CODE = {
+    Verdict.REPRODUCED: Verdict.SAME_AS_CODE,
+    Verdict.BETTER: Verdict.BETTER_THAN_CODE,
+    Verdict.WORSE: Verdict.WORSE_THAN_CODE,
+}
+"""Verdicts on printed numbers, and the same on numbers of the paper's code."""
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper whose numbers are regenerated.
+
+    Attributes:
+        name: as in the column ``paper`` of the table.
+        published: the paper's numbers, citation and claims.
+        regenerated_on: the data behind our numbers.
+        headlines: the paper's claims in short. Each has the names of the quantities that support it.
+        rivals: a sentence that says where a rival is better.
+    """
+
+    name: str
+    published: FromPaper
+    regenerated_on: str
+    headlines: Mapping[str, Sequence[str]]
+    rivals: str = ""
 
 
 @dataclass(frozen=True)
@@ -40,14 +66,11 @@ class Row:
     Attributes:
         published: the number as printed. It is a text if the paper prints no exact number (``>60``). It is
             ``None`` if the paper prints nothing. Then ``reference`` is used.
-        ours: our number. It is ``None`` if there is none. ``why_not_comparable`` or ``missing`` has the
-            reason.
+        ours: our number. It is ``None`` if there is none; ``why_not_comparable`` has the reason.
         source: source of our number: measured, recorded, imported, simulated, replayed or estimated.
         improves: the direction in which a number is better (``neither`` for a fact that can only be
             reproduced or not).
         why_not_comparable: empty if the setting is the same.
-        missing: the data that our number needs and that are missing, and how to get them; empty if nothing is
-            missing.
         reference: a number to compare with, if no paper prints one. ``reference_is`` says what it is.
         ours_from: the file from which our number was read, if possible a page.
     """
@@ -63,7 +86,6 @@ class Row:
     tolerance: Tolerance
     improves: Literal["down", "up", "neither"] = "neither"
     why_not_comparable: str = ""
-    missing: str = ""
     reference: float | None = None
     reference_is: str = ""
     ours_from: Path | None = None
@@ -84,22 +106,19 @@ class Row:
     def verdict(self) -> Verdict:
         """The verdict, which follows from the tolerance. Only a number that a paper prints can be
         *reproduced*."""
-        if self.missing:
-            return Verdict.MISSING
-        theirs, printed = self.theirs, self.published is not None
+        theirs = self.theirs
         if (
             self.why_not_comparable
             or self.difference is None
             or not isinstance(theirs, int | float)
         ):
             return Verdict.NOT_COMPARABLE
+        better = {"down": self.difference < 0, "up": self.difference > 0, "neither": False}
+        found = Verdict.BETTER if better[self.improves] else Verdict.WORSE
         # Printed numbers are rounded, and so is their difference.
         if abs(self.difference) <= self.tolerance.around(theirs) * (1 + 1e-9):
-            return Verdict.REPRODUCED if printed else Verdict.SAME_AS_CODE
-        better = {"down": self.difference < 0, "up": self.difference > 0, "neither": False}
-        if better[self.improves]:
-            return Verdict.BETTER if printed else Verdict.BETTER_THAN_CODE
-        return Verdict.WORSE if printed else Verdict.WORSE_THAN_CODE
+            found = Verdict.REPRODUCED
+        return OF_CODE[found] if self.published is None else found
 
 
 def paper_table(rows: Sequence[Row], folder: Path | None = None) -> pd.DataFrame:
@@ -113,20 +132,14 @@ def paper_table(rows: Sequence[Row], folder: Path | None = None) -> pd.DataFrame
         {
             **{name: getattr(row, name) for name in COLUMNS if hasattr(row, name)},
             "comparable": "no" if row.why_not_comparable else "yes",
-            "why_not_comparable": row.missing or row.why_not_comparable,
-            "ours_from": _relative(row.ours_from, folder),
+            "ours_from": row.ours_from
+            and Path(os.path.relpath(row.ours_from, folder or ".")).as_posix(),
             "tolerance": str(row.tolerance),
             "verdict": row.verdict.value,
         }
         for row in rows
     ]
     return pd.DataFrame(described, columns=list(COLUMNS))
-
-
-def _relative(file: Path | None, folder: Path | None) -> str | None:
-    if file is None:
-        return None
-    return Path(os.path.relpath(file, folder or ".")).as_posix()
 
 
 def verdict_counts(table: pd.DataFrame) -> pd.DataFrame:

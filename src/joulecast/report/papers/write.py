@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pandas as pd
 
+from joulecast.quantities import counted, digits, span
 from joulecast.report.papers.antichain import antichain_rows, of_antichain
 from joulecast.report.papers.mc2 import mc2_rows, of_mc2
 from joulecast.report.papers.proteus import of_proteus, proteus_rows
-from joulecast.report.papers.rows import paper_table, verdict_counts
-from joulecast.report.papers.summary import Paper, Summary, claims_table, in_all, summaries
+from joulecast.report.papers.rows import OF_CODE, Paper, Verdict, paper_table, verdict_counts
 from joulecast.report.papers.zeus import of_zeus, zeus_rows
 from joulecast.report.tables.output import markdown, write_numbers, write_text
-from joulecast.report.tables.partition import read_published_partitioning
-from joulecast.report.tables.published import read_published, read_published_tuning
-from joulecast.report.tables.simulator import read_published_simulators
+from joulecast.report.tables.partition import PublishedPartitioning
+from joulecast.report.tables.published import PublishedErrors, PublishedTuning
+from joulecast.report.tables.simulator import PublishedSimulators
 from joulecast.runs.provenance import source_state
 
 _TITLE = "The papers' numbers, and ours"
@@ -24,12 +24,13 @@ _VERDICTS_EXPLAINED = """\
 setting is the same, and the difference is larger. `same as the code`, `better than the code`, `worse than
 the code`: the same of a number that no paper prints, and that its authors' public code gives. `not
 comparable`: the setting is another one, or there is no number on one side; the row has the reason, and no
-better or worse is claimed. `missing`: what ours is made of is not here; the row has the reason. `replayed`:
-computed from what the papers' authors measured. `reference`: a number to compare with that no paper prints,
-as of the authors' public code. Mean error: in percent, without sign (MAPE). Held out, so not seen by the
-fit: a node count (`leave-one-node-count-out`), a network (`leave-one-workload-out`), all larger scales
-(`extrapolation`)."""
+better or worse is claimed. `replayed`: computed from what the papers' authors measured. `reference`: a
+number to compare with that no paper prints, as of the authors' public code. Mean error: in percent, without
+sign (MAPE). Held out, so not seen by the fit: a node count (`leave-one-node-count-out`), a network
+(`leave-one-workload-out`), all larger scales (`extrapolation`)."""
 _SPELLED_OUT = ("reference_is", "why_not_comparable", "tolerance")
+_SHOWN = 2
+"""Reasons, and rows that are not reproduced, that the line of a paper names; the table has all."""
 
 
 def papers(
@@ -47,34 +48,26 @@ def papers(
 
     Args:
         folder: folder of the table. Links are relative to it.
-        simulator: folder of the simulator's tables.
-        partition: folder of the tables of partitioning.
-        tuning: folder of the tables of the replays.
-        metered: folder of the energy tables of metered runs.
+        simulator, partition, tuning, metered: folders of tables; the last of the energies of metered runs.
         published: folder of the papers' numbers.
-        profile_experiments: partitioning of PipeDream's profiles.
-        own_experiments: partitioning of the graphs that this project measured.
+        profile_experiments, own_experiments: partitioning of PipeDream's profiles, and of the graphs that
+            this project measured.
 
     Raises:
         JoulecastError: a file of published numbers is missing or has wrong keys.
     """
-    zeus = read_published_tuning(published / "zeus.yaml")
-    mc2 = read_published(published / "mc2.yaml")
-    proteus = read_published_simulators(published / "proteus.yaml")
-    antichain = read_published_partitioning(published / "antichain.yaml")
+    zeus = PublishedTuning.read(published / "zeus.yaml")
+    mc2 = PublishedErrors.read(published / "mc2.yaml")
+    proteus = PublishedSimulators.read(published / "proteus.yaml")
+    antichain = PublishedPartitioning.read(published / "antichain.yaml")
     rows = [
         *zeus_rows(tuning, zeus),
         *mc2_rows(metered, mc2),
         *proteus_rows(simulator, proteus),
         *antichain_rows(profile_experiments, own_experiments, antichain, partition),
     ]
-    order = (
-        of_zeus(zeus),
-        of_mc2(mc2, metered),
-        of_proteus(proteus),
-        of_antichain(antichain),
-    )
-    return paper_table(rows, folder), list(order)
+    order = [of_zeus(zeus), of_mc2(mc2, metered), of_proteus(proteus), of_antichain(antichain)]
+    return paper_table(rows, folder), order
 
 
 def _commit_in_words() -> str:
@@ -95,47 +88,25 @@ def write_papers(stem: Path, table: pd.DataFrame, papers: Sequence[Paper]) -> No
         table: of :func:`joulecast.report.papers.rows.paper_table`.
         papers: the papers of the table, in its order.
     """
-    lines = summaries(table, papers)
     # Some are printed as bounds (``>60``): the column is text.
-    as_printed = table["published"].map(_as_printed, na_action="ignore")
+    as_printed = table["published"].map(
+        lambda number: number if isinstance(number, str) else f"{number:.12g}", na_action="ignore"
+    )
     rounded = write_numbers(stem, table.assign(published=as_printed))
-    write_text(stem, _TITLE, _as_markdown(rounded, claims_table(table, papers), lines))
-
-
-def _as_printed(number: float | str) -> str:
-    return number if isinstance(number, str) else f"{number:.12g}"
-
-
-def _in_short(line: Summary) -> str:
-    parts = [f"Claims: {line.paper.published.claim}", f"Computed here: {line.regenerated}"]
-    parts += line.near
-    if line.why_not:
-        parts.append(f"{line.why_not_what}: {'; '.join(line.why_not)}.")
-    return f"* **{line.paper.name}: {line.in_short}.** {' '.join(parts)}"
-
-
-def _as_markdown(table: pd.DataFrame, claims: pd.DataFrame, lines: Sequence[Summary]) -> str:
-    cited = {line.paper.name: line.paper.published.citation for line in lines}
+    # Snakemake's report opens with what stands before the lines of the papers.
+    of_papers = " ".join(
+        f"{each.name}: {_came_out(table[table['paper'] == each.name])}." for each in papers
+    )
     text = [
-        f"# {_TITLE}",
-        "",
-        in_all(table),
-        "",
-        " ".join(f"{line.paper.name}: {line.in_short}." for line in lines),
-        "",
-        markdown(claims),
-        "",
-        *map(_in_short, lines),
-        "",
-        _VERDICTS_EXPLAINED,
-        "",
-        _commit_in_words(),
-        "",
-        markdown(verdict_counts(table).reset_index()),
-        "",
+        *(f"# {_TITLE}", "", _in_all(table), "", of_papers, ""),
+        *(markdown(_claims_table(table, papers)), ""),
+        *(_in_short(table, paper) for paper in papers),
+        *("", _VERDICTS_EXPLAINED, "", _commit_in_words(), ""),
+        *(markdown(verdict_counts(table).reset_index()), ""),
     ]
-    for paper, of_paper in table.groupby("paper", sort=False):
+    for paper in papers:
         notes: dict[str, str] = {}
+        of_paper = rounded[rounded["paper"] == paper.name]
         shown = of_paper.drop(columns=["paper", "comparable", "ours_from", *_SPELLED_OUT])
         # A verdict leads to the table that ours is from.
         shown["verdict"] = [
@@ -145,9 +116,9 @@ def _as_markdown(table: pd.DataFrame, claims: pd.DataFrame, lines: Sequence[Summ
         for column in _SPELLED_OUT:
             numbers = [_number(reason, notes) for reason in of_paper[column]]
             shown.insert(len(shown.columns) - 1, column.replace("_", " "), numbers)
-        text += [f"## {paper}", "", f"{cited[str(paper)].text}.", "", markdown(shown), ""]
+        text += [f"## {paper.name}", "", f"{paper.published.paper}.", "", markdown(shown), ""]
         text += [f"{number} {reason}  " for reason, number in notes.items()] + [""]
-    return "\n".join(text)
+    write_text(stem, _TITLE, "\n".join(text))
 
 
 def _number(reason: str | None, notes: dict[str, str]) -> str | None:
@@ -155,3 +126,109 @@ def _number(reason: str | None, notes: dict[str, str]) -> str | None:
     if not reason:
         return None
     return notes.setdefault(reason, f"[{len(notes) + 1}]")
+
+
+def _in_short(table: pd.DataFrame, paper: Paper) -> str:
+    """The line of one paper in Markdown: how many numbers are reproduced, and why the others are not."""
+    rows = table[table["paper"] == paper.name]
+    came_out = _came_out(rows)
+    regenerated = rows["ours"].notna()
+    sources = " and ".join(sorted(rows.loc[regenerated, "source"].unique())) or "none"
+    parts = [
+        f"Claims: {paper.published.claim}",
+        f"Computed here: {int(regenerated.sum())} of {len(rows)} rows ({sources}), on "
+        f"{paper.regenerated_on}.",
+    ]
+    missed = rows[rows["verdict"].isin([Verdict.WORSE, Verdict.WORSE_THAN_CODE])]
+    if len(missed):
+        names = [f"{row.quantity} ({row.setting})" for row in missed.head(_SHOWN).itertuples()]
+        more = f" and {len(missed) - _SHOWN} more" if len(missed) > _SHOWN else ""
+        parts.append(f"Not reproduced: {'; '.join(names)}{more}.")
+    parts += [paper.rivals] if paper.rivals else []
+    if why_not := _reasons(rows):
+        none = came_out == Verdict.NOT_COMPARABLE
+        what = "Why it is not comparable" if none else "Why not the rest"
+        parts.append(f"{what}: {'; '.join(why_not)}.")
+    return f"* **{paper.name}: {came_out}.** {' '.join(parts)}"
+
+
+def _in_all(table: pd.DataFrame) -> str:
+    """One sentence about the numbers of all papers."""
+    printed = table["published"].notna()
+    return (
+        f"{counted(len(table), 'comparison')} with {table['paper'].nunique()} papers. The papers print "
+        f"{printed.sum()} of these numbers: {_counts(table[printed])}. They do not print the other "
+        f"{(~printed).sum()}, such as what their authors' code gives: {_counts(table[~printed])}. "
+        "No better or worse is claimed of what is not comparable."
+    )
+
+
+def _counts(rows: pd.DataFrame) -> str:
+    counts = rows["verdict"].value_counts()
+    there = [f"{counts[v.value]} {v.value}" for v in Verdict if v.value in counts]
+    return ", ".join(there) or "none"
+
+
+def _came_out(rows: pd.DataFrame) -> str:
+    printed = rows["published"].notna()
+    parts = []
+    for what, of_kind, verdicts in (
+        ("printed numbers ", rows[printed], list(OF_CODE)),
+        ("", rows[~printed], list(OF_CODE.values())),
+    ):
+        counts = of_kind["verdict"].value_counts()
+        if found := [f"{counts[v.value]} {v.value}" for v in verdicts if v.value in counts]:
+            count, _, verdict = found[0].partition(" ")
+            first = f"{count} of {len(of_kind)} {what}{verdict}"
+            parts.append(", ".join([first, *found[1:]]))
+    return "; ".join(parts) or Verdict.NOT_COMPARABLE.value
+
+
+def _claims_table(table: pd.DataFrame, papers: Sequence[Paper]) -> pd.DataFrame:
+    """A row for each claim: the printed numbers, our numbers, the data behind ours, and the verdict."""
+    found = [
+        {"paper": paper.name, "claim": claim, **_of_claim(rows), "on": paper.regenerated_on}
+        for paper in papers
+        for claim, quantities in paper.headlines.items()
+        for rows in [table[(table["paper"] == paper.name) & table["quantity"].isin(quantities)]]
+        if len(rows)
+    ]
+    return pd.DataFrame(found, columns=["paper", "claim", "printed", "here", "on", "verdict"])
+
+
+def _of_claim(rows: pd.DataFrame) -> dict[str, str]:
+    """For the numbers of a claim: what is printed, what came out here, and the verdict."""
+    same = rows[rows["comparable"] == "yes"]
+    rows = same if len(same) else rows
+    unit = f" {rows['unit'].iloc[0]}".rstrip()
+    theirs = pd.to_numeric(rows["published"].fillna(rows["reference"]), errors="coerce").dropna()
+    ours = rows["ours"].dropna()
+    printed = str(rows["published"].iloc[0])
+    if len(theirs):
+        printed = span(digits(theirs.min()), digits(theirs.max())) + unit
+    if rows["published"].isna().all():
+        printed += " (its public code)"
+    verdict = ", ".join(rows["verdict"].unique())
+    differences = rows["difference"].dropna()
+    if verdict == Verdict.NOT_COMPARABLE and len(differences):
+        lies = "higher" if (differences > 0).all() else "lower in some rows, higher in others"
+        verdict += f"; ours is {'lower' if (differences < 0).all() else lies}"
+    return {
+        "printed": printed,
+        "here": span(digits(ours.min()), digits(ours.max())) + unit if len(ours) else "none",
+        "verdict": verdict,
+    }
+
+
+def _reasons(rows: pd.DataFrame) -> list[str]:
+    left = rows[rows["verdict"] == Verdict.NOT_COMPARABLE]
+    counts = left["why_not_comparable"].fillna("").value_counts()
+    found = [
+        f"{counted(int(count), 'row')}: {why or 'no number on one side'}"
+        for why, count in counts.items()
+    ]
+    if len(found) <= _SHOWN + 1:
+        return found
+    rest = int(counts.iloc[_SHOWN:].sum())
+    others = f"{counted(rest, 'row')}: {len(found) - _SHOWN} other reasons, in the table"
+    return [*found[:_SHOWN], others]

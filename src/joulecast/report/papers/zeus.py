@@ -1,12 +1,13 @@
 """Zeus and its reproduction: figure 1, savings, and the reproduction's two experiments."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from joulecast.report.papers.rows import Row
-from joulecast.report.papers.summary import Paper
+from joulecast.report.papers.rows import Paper, Row
 from joulecast.report.tables.published import PublishedTuning
 from joulecast.report.tables.tuning import PAPER_ZEUS
 from joulecast.runs.files.columns import read_frame
@@ -55,7 +56,7 @@ def zeus_rows(tables: Path, published: PublishedTuning) -> list[Row]:
         "reproduction": _reproduction(reproduction, published),
     }
     return [
-        replace(row, ours_from=None if row.ours is None else tables / f"tuning_{name}.html")
+        replace(row, source="replayed", ours_from=tables / f"tuning_{name}.html")
         for name, of_table in rows.items()
         for row in of_table
     ]
@@ -63,50 +64,22 @@ def zeus_rows(tables: Path, published: PublishedTuning) -> list[Row]:
 
 def _potential(table: pd.DataFrame, published: PublishedTuning) -> list[Row]:
     rows = []
+    potential, same = (published.tolerances[name] for name in ("potential", "configuration"))
     for workload, printed in published.potential.items():
         of_v100 = table[(table["workload"] == workload) & (table["gpu"] == "v100")]
         cells = of_v100.set_index("tuned").to_dict("index")
+        row = partial(Row, _PAPER, "figure 1", f"{workload}, V100")
         for tuned in _TUNED:
-            ours = cells.get(tuned.replace("_", " "), {}).get("ours")
-            rows.append(
-                Row(
-                    _PAPER,
-                    "figure 1",
-                    f"{workload}, V100",
-                    f"least energy, {tuned.replace('_', ' ')}",
-                    "of the default",
-                    getattr(printed, tuned),
-                    ours,
-                    _replayed(ours),
-                    published.tolerances["potential"],
-                )
-            )
-        chosen = cells.get("both", {}).get("configuration")
-        numbers = [None, None] if chosen is None else [float(n) for n in _numbers(chosen)]
-        for what, unit, ours in zip(("batch size", "power limit"), ("", "W"), numbers, strict=True):
-            rows.append(
-                Row(
-                    _PAPER,
-                    "figure 1",
-                    f"{workload}, V100",
-                    f"{what} of the least energy",
-                    unit,
-                    getattr(printed, f"{what.replace(' ', '_')}{'_w' if unit else ''}"),
-                    ours,
-                    _replayed(ours),
-                    published.tolerances["configuration"],
-                )
-            )
+            name = tuned.replace("_", " ")
+            theirs, ours = getattr(printed, tuned), cells[name]["ours"]
+            what = f"least energy, {name}"
+            rows.append(row(what, "of the default", theirs, ours, None, potential))
+        # As ``32, 100 W``.
+        batch, watts = map(float, cells["both"]["configuration"].removesuffix(" W").split(", "))
+        of_least = "of the least energy"
+        rows.append(row(f"batch size {of_least}", "", printed.batch_size, batch, None, same))
+        rows.append(row(f"power limit {of_least}", "W", printed.power_limit_w, watts, None, same))
     return rows
-
-
-def _replayed(ours: float | None) -> str | None:
-    return None if ours is None else "replayed"
-
-
-def _numbers(configuration: str) -> list[str]:
-    """Batch size and watts in a text as ``32, 100 W``."""
-    return configuration.removesuffix(" W").split(", ")
 
 
 def _savings(table: pd.DataFrame, published: PublishedTuning) -> list[Row]:
@@ -114,29 +87,19 @@ def _savings(table: pd.DataFrame, published: PublishedTuning) -> list[Row]:
     from the workload that saves least to the one that saves most."""
     of_paper = table[(table["policy"] == PAPER_ZEUS) & (table["stretch"] == "steady")]
     of_v100 = of_paper[of_paper["gpu"] == "v100"]
+    energy, time = of_v100["energy_saving_percent"], of_v100["time_saving_percent"]
     least, most = published.energy_saving_percent
-    rows = []
-    for what, column, extreme, printed in (
-        ("least energy saved", "energy_saving_percent", "min", least),
-        ("most energy saved", "energy_saving_percent", "max", most),
-        ("most time saved", "time_saving_percent", "max", published.time_saving_percent_up_to),
-    ):
-        ours = float(getattr(of_v100[column], extreme)())
-        rows.append(
-            Row(
-                _PAPER,
-                "abstract and section 6.2",
-                "six workloads, V100, Zeus, last five recurrences",
-                what,
-                "%",
-                printed,
-                ours,
-                _replayed(ours),
-                published.tolerances["savings"],
-                "up",
-            )
+    setting = "six workloads, V100, Zeus, last five recurrences"
+    row = partial(Row, _PAPER, "abstract and section 6.2", setting)
+    tolerance = published.tolerances["savings"]
+    return [
+        row(what, "%", printed, float(ours), None, tolerance, "up")
+        for what, printed, ours in (
+            ("least energy saved", least, energy.min()),
+            ("most energy saved", most, energy.max()),
+            ("most time saved", published.time_saving_percent_up_to, time.max()),
         )
-    return rows
+    ]
 
 
 _EXPERIMENTS = {
@@ -147,44 +110,26 @@ _EXPERIMENTS = {
 
 
 def _reproduction(table: pd.DataFrame, published: PublishedTuning) -> list[Row]:
-    rows = []
+    rows, tolerance = [], published.tolerances["reproduction"]
+    cells = table.set_index(["gpu", "policy", "recurrences"])
     for gpu, of_gpu in published.reproduction.simulator.items():
         for experiment, ratios in of_gpu.items():
             policy, recurrences = _EXPERIMENTS[experiment]
-            (cell,) = table[
-                (table["gpu"] == gpu)
-                & (table["policy"] == policy)
-                & (table["recurrences"] == recurrences)
-            ].to_dict("records")
+            cell = cells.loc[(gpu, policy, recurrences)]
+            setting = f"CIFAR-100 to 0.5, {gpu.upper()}, {policy}, {recurrences} recurrences"
+            row = partial(Row, _PAPER, "reproduction", setting)
             for what, simulated in zip(("energy", "time"), ratios, strict=True):
                 ours = float(cell[f"{what}_ratio"])
-                rows.append(
-                    Row(
-                        _PAPER,
-                        "reproduction",
-                        f"CIFAR-100 to 0.5, {gpu.upper()}, {policy}, {recurrences} recurrences",
-                        what,
-                        "of the default",
-                        None,
-                        ours,
-                        _replayed(ours),
-                        published.tolerances["reproduction"],
-                        reference=simulated,
-                        reference_is=_SIMULATED,
-                    )
-                )
-    return [*rows, *_student(table, published)]
-
-
-def _student(table: pd.DataFrame, published: PublishedTuning) -> list[Row]:
-    """What the reproduction itself reports, next to Zeus, from the GPU that saves least to the one that
-    saves most."""
-    of_zeus = table[(table["policy"] == "zeus") & (table["recurrences"] == "last five")]
-    saved = of_zeus["energy_saving_percent"]
+                told: dict[str, Any] = {"reference": simulated, "reference_is": _SIMULATED}
+                rows.append(row(what, "of the default", None, ours, None, tolerance, **told))
+    # What the reproduction itself reports, from the GPU that saves least to the one that saves most.
+    saved = cells.xs(("zeus", "last five"), level=["policy", "recurrences"])[
+        "energy_saving_percent"
+    ]
     printed = published.reproduction.energy_saving_percent
-    rows = []
-    for what, extreme, value in zip(("least", "most"), ("min", "max"), printed, strict=True):
-        ours = float(getattr(saved, extreme)())
+    for what, theirs, ours in zip(
+        ("least", "most"), printed, (saved.min(), saved.max()), strict=True
+    ):
         rows.append(
             Row(
                 _PAPER,
@@ -192,9 +137,9 @@ def _student(table: pd.DataFrame, published: PublishedTuning) -> list[Row]:
                 "CIFAR-100 to 0.5, four GPUs, zeus, last five recurrences",
                 f"{what} energy saved, the reproduction's own range",
                 "%",
-                value,
-                ours,
-                _replayed(ours),
+                theirs,
+                float(ours),
+                None,
                 published.tolerances["savings"],
                 "up",
                 "the reproduction reports a range of savings, and not of which GPUs and recurrences",

@@ -44,21 +44,6 @@ def _of_record(record: RunRecord) -> Iterator[tuple[str, str, str]]:
         yield "warning", "loss", "is not finite at the end"
 
 
-def _of_covers(covers: Sequence[str | None]) -> Iterator[tuple[str, str, str]]:
-    """A warning if the energies of runs cover different parts, so that they cannot be compared."""
-    runs = Counter(each for each in covers if each is not None)
-    if len(runs) > 1:
-        found = ", ".join(
-            f"{each} ({counted(count, 'run')})" for each, count in sorted(runs.items())
-        )
-        yield (
-            "warning",
-            "energy covers",
-            f"energies are of different parts: {found}; the rarer ones are left out; ask for the meters "
-            "that all runs have",
-        )
-
-
 def _of_fit(fit: CampaignFit) -> Iterator[tuple[str, str, str]]:
     for row in fit.observations.itertuples():
         if row.kind != "training":
@@ -78,14 +63,22 @@ def _of_fit(fit: CampaignFit) -> Iterator[tuple[str, str, str]]:
 def check_results(folders: Sequence[Path], fit: CampaignFit) -> pd.DataFrame:
     """All findings: ``verdict`` (error, warning, passed), ``run``, ``check``, ``found``."""
     rows = []
-    covers = []
+    covers: Counter[str] = Counter()
     for folder in folders:
         record = read_record(folder)
-        if record.info.spec.kind != "imported":
-            covers.append(counted_power(record)[0].covers)
+        part = counted_power(record)[0].covers
+        if record.info.spec.kind != "imported" and part is not None:
+            covers[part] += 1
         rows += [(v, record.info.spec.run, c, f) for v, c, f in _of_record(record)]
-    for finding in (*_of_covers(covers), *_of_fit(fit)):
-        rows.append((finding[0], "", *finding[1:]))
+    if len(covers) > 1:
+        # Energies of different parts cannot be compared.
+        each = ", ".join(f"{part} ({counted(n, 'run')})" for part, n in sorted(covers.items()))
+        found = (
+            f"energies are of different parts: {each}; the rarer ones are left out; ask for the meters that "
+            "all runs have"
+        )
+        rows.append(("warning", "", "energy covers", found))
+    rows += [(verdict, "", check, found) for verdict, check, found in _of_fit(fit)]
     if not any(verdict == "error" for verdict, *_ in rows):
         rows.append(("passed", "", "all", f"{len(folders)} records and the fits to them"))
     return pd.DataFrame(rows, columns=["verdict", "run", "check", "found"])

@@ -52,7 +52,7 @@ _QUESTION = ["energy_source", "split", "time"]
 _SPLITS = (*USUAL, "in-sample")
 EXTRAPOLATION = ("extrapolation",)
 """The split that judges forecasts beyond what was run."""
-_SPLIT_SENTENCES = {
+SPLIT_SENTENCES = {
     "leave-one-node-count-out": "Each forecast is for a node count that was left out of its fit.",
     "leave-one-batch-out": "Each forecast is for a batch of the network that was left out of its fit. "
     "No run shows how wrong forecasts of more nodes are.",
@@ -62,15 +62,11 @@ _SPLIT_SENTENCES = {
     "in-sample": "The fit had seen these very runs, so this says nothing about new settings. Runs on more "
     "node counts, or with three batches of a network, would.",
 }
+"""What the fit had seen in each split."""
 
 
 def _judges(source: Any) -> str:
     return "models" if source in MEASURED else "the pipeline only"
-
-
-def _trained(observations: pd.DataFrame) -> pd.DataFrame:
-    clean = used(observations)
-    return clean[is_training(clean)]
 
 
 def time_error(times: pd.DataFrame) -> pd.DataFrame:
@@ -113,15 +109,6 @@ def energy_error(energies: pd.DataFrame) -> pd.DataFrame:
     return table.rename(columns=names | {"measured": "reference_j", "predicted": "predicted_j"})
 
 
-def _by_source(energies: pd.DataFrame, trained: pd.DataFrame) -> pd.Series:
-    """Run-to-run CV in percent of each energy source."""
-    sources = sorted(set(energies["energy_source"].dropna()))
-    of_source = {s: trained[trained["energy_source"] == s] for s in sources}
-    return pd.Series(
-        {s: run_to_run_cv(runs, "energy_j") for s, runs in of_source.items()}, dtype=float
-    )
-
-
 def _best_rivals(table: pd.DataFrame) -> pd.DataFrame:
     """The best rival for each question, and its error, next to MC2."""
     beside = pd.DataFrame(index=table.index, columns=["best_rival", "best_rival_percent"])
@@ -153,10 +140,13 @@ def energy_summary(fit: CampaignFit, published: PublishedErrors) -> pd.DataFrame
         )
         parts.append(summarise(own, [*_QUESTION, "model"]))
     table = pd.concat([p for p in parts if len(p)] or parts[:1], ignore_index=True)
-    noise = _by_source(energies, _trained(fit.observations))
+    runs = used(fit.observations[is_training(fit.observations)])
+    noise = {
+        source: run_to_run_cv(of_source, "energy_j")
+        for source, of_source in runs.groupby("energy_source")
+    }
     table["run_to_run_cv_percent"] = table["energy_source"].map(noise).astype(float)
     table["published_percent"] = table["model"].map(published.error_percent)
-    table["same_setting_as_published"] = "yes" if published.comparable else "no"
     table["judges"] = table["energy_source"].map(_judges)
     return _best_rivals(table).rename(columns={"energy_source": "source"})
 
@@ -180,15 +170,6 @@ def energy_improvement(energies: pd.DataFrame, published: PublishedErrors) -> pd
             )
     columns = ["source", *_QUESTION[1:], "rival", "settings", "better_by_points"]
     return pd.DataFrame(rows) if rows else pd.DataFrame(columns=columns)
-
-
-def _parts_percent(cell: pd.DataFrame) -> dict[str, float]:
-    """Shares of the time: of the stages, or of the phases if a log has no stages."""
-    if cell["kind"].iloc[0] == "imported":
-        parts = {name: cell[f"{name}_s"] for name in ("training", "evaluating", "stalled")}
-    else:
-        parts = {s: cell[f"t_{s}_s"] * cell["steps"] for s in (*TIMED, "other")}
-    return {f"{n}_percent": 100 * float((t / cell["total_s"]).mean()) for n, t in parts.items()}
 
 
 def scaling(training: pd.DataFrame) -> pd.DataFrame:
@@ -218,7 +199,13 @@ def scaling(training: pd.DataFrame) -> pd.DataFrame:
                 "efficiency_percent": 100 * own.mean() / nodes / alone,
                 "total_s": cell["total_s"].mean(),
             }
-            row |= _parts_percent(cell)
+            # The stages, or the phases if a log has no stages.
+            if cell["kind"].iloc[0] == "imported":
+                parts = {part: cell[f"{part}_s"] for part in ("training", "evaluating", "stalled")}
+            else:
+                parts = {part: cell[f"t_{part}_s"] * cell["steps"] for part in (*TIMED, "other")}
+            for part, spent_s in parts.items():
+                row[f"{part}_percent"] = 100 * float((spent_s / cell["total_s"]).mean())
             row["joules_per_work"] = (cell["energy_j"] / cell["samples"]).mean()
             row["energy_source"] = cell["energy_source"].iloc[0]
             row["why_no_energy"] = cell["why_no_energy"].iloc[0]
@@ -232,25 +219,11 @@ def _notes(observations: pd.DataFrame) -> list[str]:
         notes.append(EMULATED_NOTE)
     marked = observations[observations["left_out"] != ""]
     if len(marked):
-        reasons = "; ".join(
-            f"{row.run}: {row.left_out_for}" for row in marked.head(10).itertuples()
-        )
-        more = f"; and {len(marked) - 10} more" if len(marked) > 10 else ""
-        count = "1 run is" if len(marked) == 1 else f"{len(marked)} runs are"
-        notes.append(f"{count} left out ({reasons}{more}).")
+        reasons = [f"{row.run}: {row.left_out_for}" for row in marked.itertuples()]
+        more = [f"and {len(reasons) - 10} more"] if len(reasons) > 10 else []
+        count = counted(len(reasons), "run is", "runs are")
+        notes.append(f"{count} left out ({'; '.join([*reasons[:10], *more])}).")
     return notes
-
-
-def _repeats(training: pd.DataFrame) -> str:
-    cv = run_to_run_cv(training, "total_s")
-    if np.isnan(cv):
-        return "No setting was repeated, so it is not known how much repeats vary."
-    return f"Repeats of one setting vary by {cv:.2f} % (mean CV); no model can claim less."
-
-
-def split_sentence(split: str) -> str:
-    """A sentence that says which runs a fit had seen, in this split."""
-    return _SPLIT_SENTENCES.get(split, f"Split: {split}.")
 
 
 def judged_times(fit: CampaignFit, splits: Sequence[str] = _SPLITS) -> pd.DataFrame:
@@ -319,7 +292,7 @@ def errors_explained(fit: CampaignFit) -> list[str]:
     Raises:
         NothingToShow: nothing was fitted or judged.
     """
-    return [split_sentence(judged_times(fit)["split"].iloc[0]), *error_sentences(fit)]
+    return [SPLIT_SENTENCES[judged_times(fit)["split"].iloc[0]], *error_sentences(fit)]
 
 
 def _error(cells: pd.DataFrame) -> str:
@@ -356,14 +329,18 @@ def _error(cells: pd.DataFrame) -> str:
 def write_tables(folder: Path, fit: CampaignFit, published: PublishedErrors) -> None:
     """Write ``time_error``, ``energy_error``, ``energy_summary``, ``energy_improvement`` and ``scaling`` to
     ``folder``."""
-    training, energies = _trained(fit.observations), fit.judged("energy")
-    notes = _notes(fit.observations)
+    runs, energies = fit.observations, fit.judged("energy")
+    training, notes = used(runs[is_training(runs)]), _notes(runs)
+    cv = run_to_run_cv(training, "total_s")
+    repeats = f"Repeats of one setting vary by {cv:.2f} % (mean CV); no model can claim less."
+    if np.isnan(cv):
+        repeats = "No setting was repeated, so it is not known how much repeats vary."
     write_table(
         folder / "time_error",
         "Time: predicted against measured",
         [
             *notes,
-            _repeats(training),
+            repeats,
             "`in-sample` was fitted to the runs it predicts; the other splits were not.",
         ],
         time_error(fit.judged("time")),
@@ -379,10 +356,7 @@ def write_tables(folder: Path, fit: CampaignFit, published: PublishedErrors) -> 
     if not published.comparable:
         beside += f" Not comparable with ours: {published.not_comparable_because}."
     tables = {
-        "energy_error": (
-            "Energy: predicted against the reference",
-            energy_error(energies),
-        ),
+        "energy_error": ("Energy: predicted against the reference", energy_error(energies)),
         "energy_summary": ("Energy: MC2 and its rivals", energy_summary(fit, published)),
         "energy_improvement": (
             "Energy: what MC2 gains on each rival",
@@ -390,18 +364,14 @@ def write_tables(folder: Path, fit: CampaignFit, published: PublishedErrors) -> 
         ),
     }
     for name, (title, table) in tables.items():
-        of_table = (
-            [*energy_notes, beside] if "published" in " ".join(table.columns) else energy_notes
-        )
+        has_published = any("published" in column for column in table.columns)
+        of_table = [*energy_notes, *[beside] * has_published]
         # What was measured comes before what was estimated.
         table = table.sort_values("judges", key=lambda j: j != "models", kind="stable")
         write_table(folder / name, title, of_table, table, sections="split")
     write_table(
         folder / "scaling",
         "Scaling: speed, parts of the time and joules by node count",
-        [
-            *energy_notes,
-            "Work is samples, or epochs where a log counts those.",
-        ],
+        [*energy_notes, "Work is samples, or epochs where a log counts those."],
         scaling(training),
     )

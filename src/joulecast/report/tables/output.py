@@ -63,15 +63,10 @@ def write_table(
     """
     rounded = write_numbers(stem, table)
     text = [f"# {title}", "", *[f"{note}\n" for note in notes]]
-    same = [
-        c
-        for c in rounded.columns
-        if c != sections and len(rounded) > 1 and _is_constant(rounded[c])
-    ]
-    if same:
-        text.append(
-            "In all rows: " + ", ".join(f"`{c}` {_shown(rounded[c].iloc[0])}" for c in same) + ".\n"
-        )
+    constant = rounded.columns[rounded.nunique(dropna=False) == 1] if len(rounded) > 1 else []
+    if same := [column for column in constant if column != sections]:
+        first = rounded[same].astype(object).fillna("—").iloc[0]
+        text.append(f"In all rows: {', '.join(f'`{c}` {value}' for c, value in first.items())}.\n")
         rounded = rounded.drop(columns=same)
     if rounded.empty:
         text.append("No rows.")
@@ -111,14 +106,6 @@ def write_text(stem: Path, title: str, text: str) -> None:
     body = body.replace("</table>", "</table>\n</div>")
     with written_aside(stem.with_suffix(".html")) as partial:
         partial.write_text(_PAGE.substitute(title=escape(title), body=body), encoding="utf-8")
-
-
-def _is_constant(column: pd.Series) -> bool:
-    return bool(column.nunique(dropna=False) == 1)
-
-
-def _shown(value: object) -> object:
-    return "—" if pd.isna(value) else value
 
 
 def markdown(table: pd.DataFrame) -> str:

@@ -1,7 +1,7 @@
 """Published numbers. They are in data files with paper, place and setting, and never in code."""
 
 from pathlib import Path
-from typing import Literal, Self, TypeVar
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
@@ -98,6 +98,15 @@ class FromPaper(BaseModel):
     not_comparable_because: str = ""
     tolerances: dict[str, Tolerance]
 
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a file of ``config/published``.
+
+        Raises:
+            JoulecastError: the file is missing, or has wrong keys.
+        """
+        return validated(TypeAdapter(cls), read_yaml(path, "file of published numbers"), str(path))
+
     @property
     def paper(self) -> str:
         """The paper in one line."""
@@ -129,28 +138,6 @@ class PublishedErrors(FromPaper):
         percentage points. Also this sum in words."""
         ours, points = self.error_percent["MC2"], self.percentage_points_over_mc2[rival]
         return round(ours + points, 2), f"computed from the {self.where}: {ours:g} + {points:.2f}"
-
-
-Published = TypeVar("Published", bound=BaseModel)
-
-
-def read_published_file(kind: type[Published], path: Path) -> Published:
-    """Read one file of ``config/published``, checked against its type.
-
-    Raises:
-        JoulecastError: it is missing, or has wrong keys.
-    """
-    content = read_yaml(path, "file of published numbers")
-    return validated(TypeAdapter(kind), content, str(path))
-
-
-def read_published(path: Path) -> PublishedErrors:
-    """Read one file of ``config/published``.
-
-    Raises:
-        JoulecastError: missing, or with wrong keys.
-    """
-    return read_published_file(PublishedErrors, path)
 
 
 class PublishedPotential(BaseModel):
@@ -185,12 +172,3 @@ class PublishedTuning(FromPaper):
     energy_saving_percent: tuple[float, float]
     time_saving_percent_up_to: float
     reproduction: PublishedReproduction
-
-
-def read_published_tuning(path: Path) -> PublishedTuning:
-    """Read ``config/published/zeus.yaml``.
-
-    Raises:
-        JoulecastError: missing, or with wrong keys.
-    """
-    return read_published_file(PublishedTuning, path)

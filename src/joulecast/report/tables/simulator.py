@@ -1,9 +1,10 @@
 """Tables of the simulator: its error, the order of strategies, ablations, and its speed. Other tables have
 its error on steps that others measured on GPUs, and which configuration it would choose."""
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from timeit import repeat
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pandas as pd
 from joulecast.graphs.network_graphs import load
 from joulecast.quantities import steady
 from joulecast.report.tables.output import write_table
-from joulecast.report.tables.published import FromPaper, read_published_file
+from joulecast.report.tables.published import FromPaper
 from joulecast.runs.judging import by_setting, rank, summarise
 from joulecast.runs.platforms import Platform
 from joulecast.simulate.simulate import Assumptions, simulate
@@ -39,15 +40,6 @@ class PublishedSimulators(FromPaper):
     on_gpus_percent: dict[str, float]
     """What other simulators publish on data of their own, by the data's name here."""
     speed_s: dict[int, float]
-
-
-def read_published_simulators(path: Path) -> PublishedSimulators:
-    """Read ``config/published/proteus.yaml``.
-
-    Raises:
-        JoulecastError: the file is missing, or has wrong keys.
-    """
-    return read_published_file(PublishedSimulators, path)
 
 
 def _cells(judged: pd.DataFrame) -> pd.DataFrame:
@@ -133,15 +125,6 @@ def ablation_table(judged: pd.DataFrame, published: PublishedSimulators) -> pd.D
     )
 
 
-def _timed(run: Callable[[], Any], repeats: int = 3) -> float:
-    seconds = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - start)
-    return min(seconds)
-
-
 def speed_table(
     platform: Platform, devices: Sequence[int], published: Mapping[int, float]
 ) -> pd.DataFrame:
@@ -155,9 +138,8 @@ def speed_table(
                 continue
             assumed = Assumptions(folded=folded)
             strategy = Strategy(mesh={"data": count})
-            seconds = _timed(
-                lambda s=strategy, a=assumed: simulate(graph, platform, s, 32, assumptions=a)  # type: ignore[misc]
-            )
+            step = partial(simulate, graph, platform, strategy, 32, assumptions=assumed)
+            seconds = min(repeat(step, number=1, repeat=3))
             row: dict[str, Any] = {"devices": count, "folded": folded, "seconds": seconds}
             if count in published:
                 row["original_s"] = published[count]
@@ -171,16 +153,13 @@ def write_simulator_tables(
     judged: pd.DataFrame,
     platform: Platform,
     published: PublishedSimulators,
-    devices: Sequence[int] = (8, 32, 64, 128, 1024, 10000),
+    devices: Sequence[int],
 ) -> None:
     """Write the tables of the simulator's errors and of its speed.
 
     Args:
-        folder: folder of the tables.
-        judged: predictions joined with measured steps, from
-            :func:`joulecast.simulate.judged.emulated_network.judge`.
+        judged: as from :func:`joulecast.simulate.judged.emulated_network.judge`.
         platform: the simulated platform, for the timing of the simulator.
-        published: published numbers.
         devices: device counts for which the simulator is timed.
     """
     beside = f"Published: {published.paper}; {published.where}. {published.setting}."
@@ -282,9 +261,11 @@ def gpu_error_table(judged: pd.DataFrame, peers: Mapping[str, float] | None = No
     return pd.concat(parts, ignore_index=True)
 
 
-def write_gpu_steps_tables(folder: Path, judged: pd.DataFrame, peers: Mapping[str, float]) -> None:
-    """Write ``simulator_real_gpus`` and ``simulator_choice``. The arguments are as for
-    :func:`gpu_error_table`."""
+def write_gpu_tables(
+    folder: Path, judged: pd.DataFrame, collectives: pd.DataFrame, peers: Mapping[str, float]
+) -> None:
+    """Write ``simulator_real_gpus``, ``simulator_choice`` and ``simulator_collectives``. The arguments are as
+    for :func:`gpu_error_table` and :func:`all_reduces_table`."""
     settings = "; ".join(f"{name}: {what}" for name, what in WHAT.items())
     write_table(
         folder / "simulator_real_gpus",
@@ -316,17 +297,13 @@ def write_gpu_steps_tables(folder: Path, judged: pd.DataFrame, peers: Mapping[st
         choice_table(judged),
         sections="data",
     )
-
-
-def write_all_reduces_table(folder: Path, judged: pd.DataFrame) -> None:
-    """Write ``simulator_collectives``, from the rows of ``joulecast.simulate.judged.gpu_steps``."""
     write_table(
         folder / "simulator_collectives",
         "The simulator's collectives on real GPUs",
         [
             "All-reduces of 1 MB to 1 GB in one node (vTrain), against the price from the GPU's name."
         ],
-        all_reduces_table(judged),
+        all_reduces_table(collectives),
     )
 
 

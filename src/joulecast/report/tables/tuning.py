@@ -47,9 +47,10 @@ class Replays:
     """Everything that was replayed.
 
     Attributes:
-        by_policy: the recurrences of every policy. Policies are in the order of the tables.
+        by_policy: the recurrences of every policy, also of the curve policy on workloads that were held out.
+            Policies are in the order of the tables.
         paper_zeus: recurrences of Zeus, with the number of recurrences in the paper.
-        choices: the chosen constants of the held-out curve policy, by workload.
+        choices: constants of the held-out curve policy, by workload. They were chosen on the others.
     """
 
     settings: Sequence[Setting]
@@ -68,13 +69,7 @@ def read_replays(
     choices: Path,
     paper: Path,
 ) -> Replays:
-    """Read what was replayed from its files.
-
-    Args:
-        replays: recurrences of the policies that are compared.
-        held_out: recurrences of the curve policy on workloads that were held out.
-        choices: constants for each of these workloads. They were chosen on the other workloads.
-        paper: recurrences of Zeus, with the number of recurrences in its paper.
+    """Read what was replayed from the files that the rules of tuning wrote.
 
     Raises:
         JoulecastError: a file is missing or cannot be read.
@@ -83,16 +78,6 @@ def read_replays(
     by_policy[HELD_OUT] = read_frame(held_out, "replay")
     chosen = read_json_object(choices, "choices of settings held out")
     return Replays(settings, by_policy, read_frame(paper, "replay"), chosen, eta)
-
-
-def _range(low_high: tuple[float, float]) -> str:
-    return f"{low_high[0]:g} to {low_high[1]:g}"
-
-
-def _identity(policy: str, setting: Setting) -> dict[str, Any]:
-    """Columns that say which policy was replayed in which setting."""
-    workload, gpu = setting.name
-    return {"policy": policy, "workload": workload, "gpu": gpu, "source": _SOURCE}
 
 
 def potential(settings: Sequence[Setting], published: PublishedTuning) -> pd.DataFrame:
@@ -133,11 +118,6 @@ def _ratio(
     return Estimate.of(kept.mean(axis=1) / of_default)
 
 
-def _saved(ratio: float | None) -> float | None:
-    """Saving in percent."""
-    return None if ratio is None else 100 * (1 - ratio)
-
-
 def savings(replays: Replays) -> pd.DataFrame:
     """Savings in percent, compared with the default: in the last five recurrences, and in all."""
     tables = {**replays.by_policy, PAPER_ZEUS: replays.paper_zeus}
@@ -151,15 +131,20 @@ def savings(replays: Replays) -> pd.DataFrame:
         }
         for setting, stretch in product(replays.settings, ("steady", "all")):
             seeds, recurrences = curves["cost"][setting.name].shape
-            row = _identity(policy, setting) | {
+            row: dict[str, Any] = {
+                "policy": policy,
+                "workload": setting.name[0],
+                "gpu": setting.name[1],
+                "source": _SOURCE,
                 "recurrences": recurrences,
                 "seeds": seeds if seeds > 1 else None,
                 "stretch": stretch,
             }
             for name in QUANTITIES:
                 ratio = _ratio(curves, name, setting, stretch, replays.eta)
-                row[f"{name}_saving_percent"] = _saved(ratio.mean)
-                row[f"{name}_low"], row[f"{name}_high"] = _saved(ratio.high), _saved(ratio.low)
+                saved = {"saving_percent": ratio.mean, "low": ratio.high, "high": ratio.low}
+                for what, of_default in saved.items():
+                    row[f"{name}_{what}"] = None if of_default is None else 100 * (1 - of_default)
             row["same_setting_as_published"] = "yes" if policy == PAPER_ZEUS else "no"
             rows.append(row)
     return pd.DataFrame(rows)
@@ -205,22 +190,17 @@ def reproduction(
     return pd.DataFrame(rows)
 
 
-def _costs(replays: Replays) -> tuple[dict[str, Curves], dict[str, Curves]]:
-    """Costs of recurrences by policy, and their cumulative ratios; without the default policy."""
-    costs = {
-        policy: recurrences_of(policy, table, replays.settings, "cost", Goal(replays.eta))
+def comparison(replays: Replays) -> pd.DataFrame:
+    """Every policy, compared with Zeus by a paired bootstrap over the settings."""
+    ratios = {
+        policy: cumulative_ratios(
+            recurrences_of(policy, table, replays.settings, "cost", Goal(replays.eta)),
+            replays.settings,
+            replays.eta,
+        )
         for policy, table in replays.by_policy.items()
         if policy != "default"
     }
-    return costs, {
-        policy: cumulative_ratios(each, replays.settings, replays.eta)
-        for policy, each in costs.items()
-    }
-
-
-def comparison(replays: Replays) -> pd.DataFrame:
-    """Every policy, compared with Zeus by a paired bootstrap over the settings."""
-    _, ratios = _costs(replays)
     last = min(curve.shape[1] for curve in ratios["zeus"].values())
     rows = []
     for policy, curves in ratios.items():
@@ -260,19 +240,8 @@ def write_tuning_tables(
     published: PublishedTuning,
 ) -> None:
     """Write the four tables of the replays."""
-    _write_tables_of_papers(folder, replays, of_reproduction, reproduction_settings, published)
-    _write_tables_of_policies(folder, replays)
-
-
-def _write_tables_of_papers(
-    folder: Path,
-    replays: Replays,
-    of_reproduction: Mapping[str, pd.DataFrame],
-    reproduction_settings: Sequence[Setting],
-    published: PublishedTuning,
-) -> None:
-    """Write what could be saved, what policies save, and the reproduction's experiments."""
-    energy = _range(published.energy_saving_percent)
+    low, high = published.energy_saving_percent
+    theirs_low, theirs_high = published.reproduction.energy_saving_percent
     paper = f"Published: {published.paper}; {published.where}."
     write_table(
         folder / "tuning_potential",
@@ -293,7 +262,7 @@ def _write_tables_of_papers(
             "where nothing is drawn, it is exact. `stretch`: `steady`, the last "
             f"{STEADY} recurrences, or `all`, with exploration.",
             f"`{PAPER_ZEUS}` has as many recurrences as the paper. The paper prints a range of its "
-            f"workloads, in the steady state and over its own measurements: {energy} % of "
+            f"workloads, in the steady state and over its own measurements: {low:g} to {high:g} % of "
             f"energy, up to {published.time_saving_percent_up_to:g} % of time.",
             f"Cost: {replays.eta:g} of energy, the rest of time at the highest power limit.",
             _RECORDED_NOTE,
@@ -309,16 +278,13 @@ def _write_tables_of_papers(
             "Ratios to the default. `authors_simulator` is what the authors' public simulator gives on the "
             "same traces, run for this project; no paper prints it. The "
             f"reproduction itself ({published.reproduction.paper}) reports savings of energy of "
-            f"{_range(published.reproduction.energy_saving_percent)} %, and worse ones with the power limit "
+            f"{theirs_low:g} to {theirs_high:g} %, and worse ones with the power limit "
             "alone.",
             _RECORDED_NOTE,
         ],
         reproduction(of_reproduction, reproduction_settings, published, replays.eta),
     )
 
-
-def _write_tables_of_policies(folder: Path, replays: Replays) -> None:
-    """Write how policies compare with Zeus."""
     chosen = "; ".join(
         f"{workload}: " + ", ".join(f"{name} {value:g}" for name, value in choice.items())
         for workload, choice in replays.choices.items()
