@@ -213,6 +213,35 @@ def test_the_choice_has_its_money_where_prices_differ_between_platforms():
     assert re.search(r"^  cost    EUR \d", choice, re.M) and "EUR" in front
 
 
+@pytest.mark.parametrize(
+    "prices", [{"price_gpu_hour": 2.0, "currency": "USD"}, {}], ids=["cost", "energy"]
+)
+def test_a_page_shows_time_against_money_or_energy(tmp_path, prices):
+    page = tmp_path / "plan.html"
+    planned = plan("h100-sxm", "a100-80gb-sxm", html=page, **prices)
+    # A quantity's number and unit stay on one line.
+    text = page.read_text().replace("\u00a0", " ")
+    (chart,) = re.findall(r'<div class="chart" role="img" tabindex="0" aria-label="([^"]*)">', text)
+    name, value = ("cost", "cost") if prices else ("energy", "energy_j")
+    left, unbeaten = float("inf"), 0
+    for row in sorted(planned["candidates"], key=lambda row: row["time_s"]):
+        # A mark of each setting, and its place in the spoken text where no faster one takes as little.
+        assert f'data-tip="setting: {row["setting"]} · time: ' in text
+        if row[value] < left:
+            left, unbeaten = row[value], unbeaten + 1
+            assert f"{row['setting']}: " in chart
+    assert chart.startswith(f"Time and {name}. The choice: {planned['best']['setting']}: ")
+    assert chart.count(" to ") >= 2 * (1 + unbeaten)  # their intervals
+    assert "choose " in text and "joulecast plan --network" in text
+
+
+def test_a_page_says_why_it_has_no_chart(tmp_path):
+    asked = {"network": "alexnet", "devices": "1", "precision": "fp32", "objective": "time"}
+    plan("hc1", platforms=PLATFORMS, html=tmp_path / "plan.html", **asked)
+    text = (tmp_path / "plan.html").read_text()
+    assert "There is no chart: no setting has a cost or an energy" in text and "<svg" not in text
+
+
 def test_the_command_prints_the_choice_and_the_front():
     words = ["plan", "--network", SMALL, "--platform", "h100-sxm", "--samples", "1e5"]
     said = CliRunner().invoke(app, [*words, "--devices", "1:2", "--batch", "64"])

@@ -118,7 +118,13 @@ def plan(request: PlanRequest) -> dict[str, Any]:
     from joulecast.report.advice.plan import plan as planned
 
     with naming(request.network, *request.platform, request.calibrate):
-        return planned(request, prices_of(request))
+        found = planned(request, prices_of(request))
+    if request.html is not None:
+        # Charts load slowly.
+        from joulecast.report.pages.plan import write_plan_page
+
+        write_plan_page(found, request.html)
+    return found
 
 
 @takes_request(StartRequest)

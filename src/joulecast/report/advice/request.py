@@ -151,6 +151,9 @@ class PlanRequest(SimulatedTraining, WithPrices, Limit):
         "as h100-sxm=2.5,a100-80gb-sxm=1.2.",
     )
     platforms: Path = Field(default=PLATFORMS, description="Folder of your platform files.")
+    html: Path | None = Field(
+        default=None, description="HTML file to write: the plan, with a chart of its front."
+    )
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

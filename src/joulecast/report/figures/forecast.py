@@ -87,6 +87,11 @@ TIMES = Quantity(
 _CO2 = Quantity(CO2, "co2", "_kg", ((0, 1e-3, "g"), (1.0, 1.0, "kg"), (1e3, 1e3, "t")), masses)
 
 
+def paid_in(currency: str) -> Quantity:
+    """The cost."""
+    return Quantity(COST, "cost", "", ((0, 1.0, currency),), partial(money, currency))
+
+
 def training_names(rows: Sequence[Row]) -> list[str]:
     """Names of the trainings in charts, for each row."""
     return names_of([row["workload"] for row in rows], [row["platform"] for row in rows])
@@ -218,9 +223,8 @@ def forecast_charts(rows: Sequence[Row], currency: str = "EUR") -> dict[str, Cha
             beyond the ``most_run`` of all trainings is shaded.
         currency: currency of the costs.
     """
-    paid = Quantity(COST, "cost", "", ((0, 1.0, currency),), partial(money, currency))
     charts, names = {}, list(dict.fromkeys(training_names(rows)))
-    for quantity in (ENERGIES, paid, _CO2, TIMES):
+    for quantity in (ENERGIES, paid_in(currency), _CO2, TIMES):
         known = [row for row in rows if quantity.of(row) is not None]
         if known:
             charts[quantity.name] = _drawn(known, quantity, names)

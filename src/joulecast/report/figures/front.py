@@ -1,7 +1,7 @@
 """The front of energy and time of all settings: the settings that were run, and the settings that were
 forecast."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -27,7 +27,7 @@ from joulecast.report.forecast_lines import basis_in_words, energy_is, in_words
 from joulecast.report.results_folder import NothingToShow
 
 _MOST_FRONTS = 6
-_ON_FRONT = "on the front"
+ON_FRONT = "on the front"
 _ENERGIES = ("energy_j", "energy_low_j", "energy_high_j")
 
 
@@ -85,7 +85,7 @@ def _points(one: Advised) -> Iterator[dict[str, Any]]:
                 "energy": f"{in_words(row, 'energy', consumptions)}, {energy_is(row)}",
                 "basis": "; ".join([basis_in_words(row), *row["extrapolation"]]),
                 "kind": "was run" if row["basis"] == "measured" else "forecast",
-                "front": _ON_FRONT if row["on_front"] else "beaten",
+                "front": ON_FRONT if row["on_front"] else "beaten",
                 "chosen": best is not None and row["setting"] == best["setting"],
             }
 
@@ -118,25 +118,37 @@ def _front(points: pd.DataFrame, alike: pd.DataFrame, workload: str, source: str
         .encode(x=x, y=alt.Y("energy_low_j:Q", scale=energies), y2="energy_high_j:Q")
     )
     kinds = {kind: KNOWN[kind] for kind in KNOWN if kind in set(points["kind"])}
-    on_front = points[points["front"] == _ON_FRONT].sort_values("time_s")
-    dash: dict[str, Any] = {"strokeDash": [4, 3], "interpolate": "step-after"}
-    line = alt.Chart(values(on_front)).mark_line(color=INK, strokeWidth=1.2, **dash)
-    dots = alt.Chart(values(points)).mark_point(
-        filled=True, stroke=INK, strokeWidth=0.6, opacity=0.95
-    )
-    drawn = spans + (
-        line.encode(x=x, y=y)
-        + dots.encode(
-            x=x,
-            y=y,
-            color=alt.Color("kind:N", title=None, scale=colours([*kinds], [*kinds.values()])),
-            shape=alt.Shape("kind:N", title=None, scale=colours([*kinds], SHAPES)),
-            size=alt.condition(f"datum.front == '{_ON_FRONT}'", alt.value(150), alt.value(60)),
-            tooltip=tooltips("setting", "time", "energy", "basis"),
-        )
-    )
+    hover = ("setting", "time", "energy", "basis")
+    drawn = spans + front_marks(points, x, y, kinds, hover)
     chosen = points[points["chosen"]]
     if len(chosen):
         label = alt.Chart(values(chosen)).mark_text(dy=-14, color=INK, fontWeight="bold")
         drawn += label.encode(x=x, y=y, text="setting:N")
     return titled(drawn, workload, below=f"{source} energy, and forecasts from it")
+
+
+def front_marks(
+    points: pd.DataFrame, x: alt.X, y: alt.Y, kinds: Mapping[str, str], hover: Sequence[str]
+) -> alt.LayerChart:
+    """Settings as dots in the colours of their ``kind``. Dots whose ``front`` is :data:`ON_FRONT` are large,
+    and a line joins them.
+
+    Args:
+        kinds: a colour for each kind.
+        hover: columns that a dot shows on hovering.
+    """
+    on_front = points[points["front"] == ON_FRONT].sort_values(str(x["shorthand"]).split(":")[0])
+    dash: dict[str, Any] = {"strokeDash": [4, 3], "interpolate": "step-after"}
+    line = alt.Chart(values(on_front)).mark_line(color=INK, strokeWidth=1.2, **dash)
+    dots = alt.Chart(values(points)).mark_point(
+        filled=True, stroke=INK, strokeWidth=0.6, opacity=0.95
+    )
+    drawn: alt.LayerChart = line.encode(x=x, y=y) + dots.encode(
+        x=x,
+        y=y,
+        color=alt.Color("kind:N", title=None, scale=colours([*kinds], [*kinds.values()])),
+        shape=alt.Shape("kind:N", title=None, scale=colours([*kinds], SHAPES)),
+        size=alt.condition(f"datum.front == '{ON_FRONT}'", alt.value(150), alt.value(60)),
+        tooltip=tooltips(*hover),
+    )
+    return drawn

@@ -128,12 +128,11 @@ def page_context(
         "command": lambda part: part.target and f"{snakemake} -- {part.target}",
         "table_links": lambda names: _table_links(names, results, start or results),
         "svg": inline_svg,
-        "colours": page_colours(),
     }
 
 
-def rendered(context: Mapping[str, Any]) -> str:
-    """The page as HTML."""
+def rendered(context: Mapping[str, Any], template: str = "overview.html.j2") -> str:
+    """A page as HTML."""
     templates = Environment(
         loader=PackageLoader("joulecast.report.pages"),
         autoescape=True,
@@ -143,7 +142,7 @@ def rendered(context: Mapping[str, Any]) -> str:
         lstrip_blocks=True,
     )
     templates.filters["coded"] = _coded
-    return templates.get_template("overview.html.j2").render(context)
+    return templates.get_template(template).render(context, colours=page_colours())
 
 
 def _table_links(names: Sequence[str | None], folder: Path, start: Path) -> list[tuple[str, str]]:
