@@ -226,7 +226,7 @@ def place(
 ) -> list[PlacedOp]:
     """Place every op of a graph (at the batch of all replicas of one micro-batch).
 
-    Costs of ops, and the seconds that a byte takes between stages, are for an even cut into stages.
+    ``costs``, and the seconds that a byte takes between stages, are used to cut the network into even stages.
 
     Raises:
         JoulecastError: the tree has an unknown module, dim or axis; a dim is opaque, or has more parts than

@@ -35,7 +35,7 @@ def paths(records: Records) -> list[Path]:
 
 
 def _folders(given: Path) -> list[Path]:
-    """The given folder. If it holds no record, the folders of the observed training of that name."""
+    """The given folder, if it holds a record. Else the folders of the observed training of that name."""
     if any(given.rglob("run.json")):
         return [given]
     _check_is_no_log(given)

@@ -104,8 +104,12 @@ def read_campaign(
 
 
 def _batches(campaign: Campaign, nodes: int, ranks: float) -> list[float]:
-    """Batches that were run (of all nodes or of a rank), if the batch of a rank stays within those that
-    were run. Also the batch of a forecast."""
+    """The batches of all nodes that are compared.
+
+    Imported runs, and runs that count only steps: those that were run, and the one that a forecast takes.
+    Other runs: also those in which a rank has a batch that a rank had. The batch of a rank must lie
+    between the smallest and the largest that a rank had.
+    """
     if campaign.imported or campaign.unit == "steps":
         usual = usual_batch(campaign.runs, nodes)
         known = {*campaign.runs["batch"].dropna(), *([] if np.isnan(usual) else [usual])}

@@ -143,7 +143,7 @@ def find_fastest(machine: Machine, devices: int, batch: int) -> Simulation | str
 def _at_limits(
     machine: Machine, fastest: Simulation, request: PlanRequest
 ) -> Iterator[tuple[float | None, Simulation]]:
-    """The step at each power limit (in W) that is asked for; ``None``: at the highest."""
+    """The step at each power limit (in W) that is asked for. ``None`` is the highest limit."""
     limit_w = machine.platform.require_cluster().device.power_limit_w
     if limit_w is None:
         yield None, fastest
