@@ -129,6 +129,32 @@ def test_quantised_weights_are_layers_of_their_own_size(precision):
     assert [weight.bytes for weight in sized.weights if weight.role == "frozen"] == [24]
 
 
+class Own(torch.Tensor):
+    """A tensor of another class, as libraries use for weights at 8 bits."""
+
+
+class Index(nn.Module):
+    """A layer that keeps indices, and has no weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_features = self.out_features = 8
+        self.register_buffer("index", torch.arange(8).flip(0))
+
+    def forward(self, x):
+        return x[:, self.index]
+
+
+def test_layers_with_trained_weights_or_indices_are_not_quantised(recwarn):
+    layer = nn.Linear(8, 8, bias=False)
+    layer.weight = nn.Parameter(torch.zeros(8, 8).as_subclass(Own))
+    network = nn.Sequential(layer, Index(), nn.Linear(8, 4))
+    graph = capture_trained(network, [torch.zeros(SAMPLES, 8)], {})
+    assert [op.kind for op in graph.ops].count("linear") == 2
+    assert {weight.name for weight in graph.parameters} == dict(network.named_parameters()).keys()
+    assert not [each for each in recwarn if "quantised" in str(each.message)]
+
+
 def test_a_network_reads_what_hooks_of_its_library_collect():
     class Reads(nn.Sequential):
         def forward(self, x):

@@ -13,6 +13,7 @@ import joulecast
 from joulecast.errors import JoulecastError
 from joulecast.graphs.network_graphs import load
 from joulecast.graphs.precision import training_of
+from joulecast.runs.platforms import simulated_platform
 from joulecast.simulate.bounds import least_computing, least_time, stage_seconds
 from joulecast.simulate.recomputation import attention_cores
 from joulecast.simulate.simulate import (
@@ -276,6 +277,38 @@ def test_very_many_micro_batches_take_the_time_of_all_of_them(
     for name in PARTS:
         ours, theirs = getattr(some.breakdown, name), getattr(every.breakdown, name)
         assert ours == pytest.approx(theirs, abs=1e-2 * every.step_s)
+
+
+@pytest.mark.parametrize(
+    ("network", "gpu", "text", "micro", "slow"),
+    [
+        # The first two stages take 9 micro-batches before they go back.
+        ("gpt2", "rtx4090", "pp=3,schedule=9/9/1", 30, {}),
+        # One stage is a little slower: it waits less and less, until it never waits.
+        ("resnet50", "h100-sxm", "dp=4,pp=2,schedule=gpipe", 56, {}),
+        # The device waits for the slow one in place of a message.
+        ("resnet50", "rtx4090", "dp=4,recompute", 7, {0: 1.5}),
+    ],
+)
+def test_steps_are_continued_only_when_nothing_changes_any_more(
+    network: str, gpu: str, text: str, micro: int, slow: dict[int, float]
+) -> None:
+    graph, platform = load(network), simulated_platform(gpu)
+    strategy = parse_strategy(f"{text},micro={micro}")
+    some, every = (
+        simulate(
+            graph,
+            platform,
+            strategy,
+            micro,
+            assumptions=Assumptions(stragglers=slow, every_micro_batch=every),
+        )
+        for every in (False, True)
+    )
+    assert some.step_s == pytest.approx(every.step_s, rel=1e-3)
+    for name in PARTS:
+        ours, theirs = getattr(some.breakdown, name), getattr(every.breakdown, name)
+        assert ours == pytest.approx(theirs, abs=3e-3 * every.step_s)
 
 
 def test_one_micro_batch_through_a_pipeline_takes_its_least_time() -> None:

@@ -89,9 +89,15 @@ def _unpacked(layer: nn.Module) -> Unpacked | None:
     weights = list(layer.parameters(recurse=False))
     own = [*weights, *layer.buffers(recurse=False)]
     usual = (nn.Parameter, torch.Tensor, DTensor)
-    packed = [each for each in own if type(each) not in usual or not each.is_floating_point()]
+    # Whole numbers on one axis are indices.
+    packed = [
+        each
+        for each in own
+        if type(each) not in usual or (each.dim() > 1 and not each.is_floating_point())
+    ]
     others = [each for each in weights if all(each is not one for one in packed)]
-    if not packed or any(each.requires_grad or each.dim() > 1 for each in others):
+    is_trained = any(each.requires_grad for each in weights)
+    if not packed or is_trained or any(each.dim() > 1 for each in others):
         return None
     return Unpacked(layer, packed[0], sum(map(_bytes, packed)))
 

@@ -387,22 +387,25 @@ def compiler_of(ready: Prepared, assumed: Assumptions) -> Compiler:
 
 
 _SAME_PACE = 3e-4
-"""Largest relative difference of times for which micro-batches count as equal."""
+"""Largest difference of times for which micro-batches count as equal, as a share. Parts of their times may
+differ by ten times as much of the whole."""
 
 
-def _timed(compiler: Compiler, assumed: Assumptions) -> tuple[ActivityGraph, list[float]]:
-    """Activities of a step, its seconds, and the seconds of its parts (:class:`Breakdown`).
+def _timed(compiler: Compiler, assumed: Assumptions) -> tuple[ActivityGraph, float, Breakdown]:
+    """Activities of a step, its seconds, and their mean parts.
 
     Between the first micro-batches of a step and its last ones, which fill and empty the pipeline, all take
     the same time. So if there are very many, steps with fewer are simulated first. As soon as the last
-    micro-batches have added the same time each as those before, all further ones do.
+    micro-batches have added the same time each as those before, all further ones do. This does not hold while
+    a device's bubble gets shorter: once it is used up, the device sets the pace.
     """
     strategy, classes = compiler.strategy, compiler.device_mesh.classes
-    wanted = strategy.micro_batches
-    few = [times * strategy.pipeline for times in (1, 2, 3, 5, 8, 13)]
+    wanted, schedule = strategy.micro_batches, strategy.schedule
+    fill = strategy.pipeline if isinstance(schedule, str) else max(strategy.pipeline, *schedule)
+    few = [times * fill for times in (1, 2, 3, 5, 8, 13)]
     if assumed.every_micro_batch or wanted <= sum(few[:3]):
         few = []
-    done, row, pace = 0, np.zeros(5), np.zeros(5)
+    done, row, pace = 0, np.zeros((classes.count, 5)), np.zeros((classes.count, 5))
     for count in [*(count for count in few if 2 * count < wanted), wanted]:
         shorter = strategy.model_copy(update={"micro_batches": count})
         sharing = assumed.sharing and assumed.mode != "proteus"
@@ -410,14 +413,18 @@ def _timed(compiler: Compiler, assumed: Assumptions) -> tuple[ActivityGraph, lis
             activities = replace(compiler, strategy=shorter).compile()
             links = SharedLinks(compiler.transfers.capacity, sharing)
             execute(activities, links, compiler.slowdown)
-            parts = mean_breakdown(breakdowns(activities, classes.count), classes.size)
+            parts = breakdowns(activities, classes.count)
         before, pace_before = row, pace
-        row = np.array([activities.duration_s, *astuple(parts)])
+        row = np.array([[activities.duration_s, *astuple(part)] for part in parts])
         pace = (row - before) / (count - done)
         done = count
-        if abs(pace[0] - pace_before[0]) < _SAME_PACE * pace[0]:
+        same = _SAME_PACE * pace[0, 0]
+        changed, bubble = np.abs(pace - pace_before).max(axis=0), pace[:, 3]
+        if changed[0] < same and changed.max() < 10 * same and bubble.min() > -same:
             break
-    return activities, (row + (wanted - done) * pace).tolist()
+    row = np.maximum(row + (wanted - done) * pace, 0.0)
+    mean = mean_breakdown([Breakdown(*part) for part in row[:, 1:].tolist()], classes.size)
+    return activities, float(row[0, 0]), mean
 
 
 def run_prepared(
@@ -427,14 +434,14 @@ def run_prepared(
     it is used."""
     compiler = compiler or compiler_of(ready, assumed)
     device_mesh = compiler.device_mesh
-    activities, (step_s, *parts) = _timed(compiler, assumed)
+    activities, step_s, breakdown = _timed(compiler, assumed)
     return Simulation(
         graph=ready.network,
         strategy=ready.strategy,
         platform=ready.platform,
         batch=ready.graph.batch * ready.strategy.micro_batches,
         step_s=step_s,
-        breakdown=Breakdown(*parts),
+        breakdown=breakdown,
         memory=ready.memory,
         cost_sources=compiler.sources,
         device_mesh=device_mesh,
