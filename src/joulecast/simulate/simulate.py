@@ -397,7 +397,7 @@ def _timed(compiler: Compiler, assumed: Assumptions) -> tuple[ActivityGraph, flo
     Between the first micro-batches of a step and its last ones, which fill and empty the pipeline, all take
     the same time. So if there are very many, steps with fewer are simulated first. As soon as the last
     micro-batches have added the same time each as those before, all further ones do. This does not hold while
-    a device's bubble gets shorter: once it is used up, the device sets the pace.
+    a device's bubble gets much shorter: once it is used up, the device sets the pace.
     """
     strategy, classes = compiler.strategy, compiler.device_mesh.classes
     wanted, schedule = strategy.micro_batches, strategy.schedule
@@ -420,7 +420,7 @@ def _timed(compiler: Compiler, assumed: Assumptions) -> tuple[ActivityGraph, flo
         done = count
         same = _SAME_PACE * pace[0, 0]
         changed, bubble = np.abs(pace - pace_before).max(axis=0), pace[:, 3]
-        if changed[0] < same and changed.max() < 10 * same and bubble.min() > -same:
+        if changed[0] < same and changed[:4].max() < 10 * same and bubble.min() > -10 * same:
             break
     row = np.maximum(row + (wanted - done) * pace, 0.0)
     mean = mean_breakdown([Breakdown(*part) for part in row[:, 1:].tolist()], classes.size)
