@@ -13,7 +13,7 @@ import joulecast
 from joulecast.errors import JoulecastError
 from joulecast.graphs.network_graphs import load
 from joulecast.graphs.precision import training_of
-from joulecast.runs.platforms import simulated_platform
+from joulecast.runs.platforms import Platform, simulated_platform
 from joulecast.simulate.bounds import least_computing, least_time, stage_seconds
 from joulecast.simulate.recomputation import attention_cores
 from joulecast.simulate.simulate import (
@@ -254,6 +254,31 @@ def test_no_step_takes_less_than_its_least_time(
         assert least.computing_s <= simulated.breakdown.computing_s * (1 + 1e-9)
 
 
+def assert_continued(
+    network: str,
+    platform: Platform,
+    text: str,
+    within: tuple[float, float],
+    slow: dict[int, float] | None = None,
+) -> None:
+    """A step is that of all its micro-batches, and so are its parts, ``within`` shares of it."""
+    graph, strategy = load(network), parse_strategy(text)
+    some, every = (
+        simulate(
+            graph,
+            platform,
+            strategy,
+            strategy.micro_batches,
+            assumptions=Assumptions(stragglers=slow or {}, every_micro_batch=every),
+        )
+        for every in (False, True)
+    )
+    assert some.step_s == pytest.approx(every.step_s, rel=within[0])
+    for name in PARTS:
+        ours, theirs = getattr(some.breakdown, name), getattr(every.breakdown, name)
+        assert ours == pytest.approx(theirs, abs=within[1] * every.step_s)
+
+
 @settings(max_examples=15)
 @given(
     network=st.sampled_from(["gpt2", "vgg16"]),
@@ -267,16 +292,9 @@ def test_very_many_micro_batches_take_the_time_of_all_of_them(
 ) -> None:
     if "pp" not in text:
         schedule = "1f1b"
-    strategy = parse_strategy(f"{text},micro={micro},schedule={schedule}")
-    graph, platform = load(network), cluster_of(4, inside=2e11, nic=2e10, gamma=gamma)
-    some, every = (
-        simulate(graph, platform, strategy, micro, assumptions=Assumptions(every_micro_batch=every))
-        for every in (False, True)
-    )
-    assert some.step_s == pytest.approx(every.step_s, rel=5e-3)
-    for name in PARTS:
-        ours, theirs = getattr(some.breakdown, name), getattr(every.breakdown, name)
-        assert ours == pytest.approx(theirs, abs=1e-2 * every.step_s)
+    platform = cluster_of(4, inside=2e11, nic=2e10, gamma=gamma)
+    text = f"{text},micro={micro},schedule={schedule}"
+    assert_continued(network, platform, text, (5e-3, 1e-2))
 
 
 @pytest.mark.parametrize(
@@ -293,22 +311,8 @@ def test_very_many_micro_batches_take_the_time_of_all_of_them(
 def test_steps_are_continued_only_when_nothing_changes_any_more(
     network: str, gpu: str, text: str, micro: int, slow: dict[int, float]
 ) -> None:
-    graph, platform = load(network), simulated_platform(gpu)
-    strategy = parse_strategy(f"{text},micro={micro}")
-    some, every = (
-        simulate(
-            graph,
-            platform,
-            strategy,
-            micro,
-            assumptions=Assumptions(stragglers=slow, every_micro_batch=every),
-        )
-        for every in (False, True)
-    )
-    assert some.step_s == pytest.approx(every.step_s, rel=1e-3)
-    for name in PARTS:
-        ours, theirs = getattr(some.breakdown, name), getattr(every.breakdown, name)
-        assert ours == pytest.approx(theirs, abs=3e-3 * every.step_s)
+    platform = simulated_platform(gpu)
+    assert_continued(network, platform, f"{text},micro={micro}", (1e-3, 3e-3), slow)
 
 
 def test_one_micro_batch_through_a_pipeline_takes_its_least_time() -> None:

@@ -157,16 +157,15 @@ class Compiler:
 
     def works(self, number: int) -> dict[Work, TurnWork]:
         """Everything that a class of devices does in a step. It does most of it many times."""
-        plans, order = self.plans_of(number), self.order_of(number)
-        return {work: self._work_of(plans[work.chunk], work) for work in order.counts}
+        plans, found = self.plans_of(number), {}
+        for work in self.order_of(number).counts:
+            plan, key = plans[work.chunk], (work.phase, work.at_edge)
+            if key not in plan.works:
+                plan.works[key] = self._work_of(plan, *key)
+            found[work] = plan.works[key]
+        return found
 
-    def _work_of(self, plan: StagePlan, work: Work) -> TurnWork:
-        key = work.phase, work.at_edge
-        if key not in plan.works:
-            plan.works[key] = self._new_work(plan, *key)
-        return plan.works[key]
-
-    def _new_work(self, plan: StagePlan, name: str, at_edge: bool) -> TurnWork:
+    def _work_of(self, plan: StagePlan, name: str, at_edge: bool) -> TurnWork:
         """The work of a turn.
 
         Gradients of all micro-batches are complete with the last one of each chunk. With a zero-bubble

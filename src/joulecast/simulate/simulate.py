@@ -405,10 +405,10 @@ def _timed(compiler: Compiler, assumed: Assumptions) -> tuple[ActivityGraph, flo
     few = [times * fill for times in (1, 2, 3, 5, 8, 13)]
     if assumed.every_micro_batch or wanted <= sum(few[:3]):
         few = []
+    sharing = assumed.sharing and assumed.mode != "proteus"
     done, row, pace = 0, np.zeros((classes.count, 5)), np.zeros((classes.count, 5))
     for count in [*(count for count in few if 2 * count < wanted), wanted]:
         shorter = strategy.model_copy(update={"micro_batches": count})
-        sharing = assumed.sharing and assumed.mode != "proteus"
         with no_cycles():
             activities = replace(compiler, strategy=shorter).compile()
             links = SharedLinks(compiler.transfers.capacity, sharing)
