@@ -67,8 +67,8 @@ def plan_front(planned: Mapping[str, Any]) -> Figure:
         drawn += label.encode(x=x, y=y, text=alt.value("the choice"))
 
     def said(some: pd.DataFrame) -> str:
-        told = zip(some["setting"], some[time.name], some[paid.name], strict=True)
-        return "; ".join(f"{setting}: {lasts}, {takes}" for setting, lasts, takes in told)
+        shown = zip(some["setting"], some[time.name], some[paid.name], strict=True)
+        return "; ".join(f"{setting}: {lasts}, {takes}" for setting, lasts, takes in shown)
 
     unbeaten = f"settings that no other beats in time and {paid.name}"
     return Figure(

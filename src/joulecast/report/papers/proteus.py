@@ -126,12 +126,12 @@ def _speed(table: pd.DataFrame, published: PublishedSimulators) -> list[Row]:
     for one in table[table["original_s"].notna()].itertuples():
         setting = f"ResNet-50, {one.devices} devices, {how[bool(one.folded)]}"
         unlike = "the public code simulates every device" if one.folded else ""
-        told: dict[str, Any] = {"reference": one.original_s, "reference_is": _TIMED}
+        reference: dict[str, Any] = {"reference": one.original_s, "reference_is": _TIMED}
         rows.append(
             row(
                 *(setting, "compile and run", "s", None, one.seconds, "measured", tolerance),
                 *("down", unlike),
-                **told,
+                **reference,
             )
         )
     return rows

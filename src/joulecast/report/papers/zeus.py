@@ -120,8 +120,8 @@ def _reproduction(table: pd.DataFrame, published: PublishedTuning) -> list[Row]:
             row = partial(Row, _PAPER, "reproduction", setting)
             for what, simulated in zip(("energy", "time"), ratios, strict=True):
                 ours = float(cell[f"{what}_ratio"])
-                told: dict[str, Any] = {"reference": simulated, "reference_is": _SIMULATED}
-                rows.append(row(what, "of the default", None, ours, None, tolerance, **told))
+                reference: dict[str, Any] = {"reference": simulated, "reference_is": _SIMULATED}
+                rows.append(row(what, "of the default", None, ours, None, tolerance, **reference))
     # What the reproduction itself reports, from the GPU that saves least to the one that saves most.
     saved = cells.xs(("zeus", "last five"), level=["policy", "recurrences"])[
         "energy_saving_percent"

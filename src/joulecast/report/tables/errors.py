@@ -352,9 +352,9 @@ def write_tables(folder: Path, fit: CampaignFit, published: PublishedErrors) -> 
         energy_notes.append(f"No energy was measured or estimated: {reasons}.")
     elif "estimated" in sources:
         energy_notes.append(ESTIMATE_NOTE)
-    beside = f"Published: {published.paper}; {published.where}; {published.setting}."
+    source = f"Published: {published.paper}; {published.where}; {published.setting}."
     if not published.comparable:
-        beside += f" Not comparable with ours: {published.not_comparable_because}."
+        source += f" Not comparable with ours: {published.not_comparable_because}."
     tables = {
         "energy_error": ("Energy: predicted against the reference", energy_error(energies)),
         "energy_summary": ("Energy: MC2 and its rivals", energy_summary(fit, published)),
@@ -365,7 +365,7 @@ def write_tables(folder: Path, fit: CampaignFit, published: PublishedErrors) -> 
     }
     for name, (title, table) in tables.items():
         has_published = any("published" in column for column in table.columns)
-        of_table = [*energy_notes, *[beside] * has_published]
+        of_table = [*energy_notes, *[source] * has_published]
         # What was measured comes before what was estimated.
         table = table.sort_values("judges", key=lambda j: j != "models", kind="stable")
         write_table(folder / name, title, of_table, table, sections="split")

@@ -162,7 +162,7 @@ def write_simulator_tables(
         platform: the simulated platform, for the timing of the simulator.
         devices: device counts for which the simulator is timed.
     """
-    beside = f"Published: {published.paper}; {published.where}. {published.setting}."
+    source = f"Published: {published.paper}; {published.where}. {published.setting}."
     unlike = f"Not the same setting: {published.not_comparable_because}."
     fitted = judged.loc[judged["split"] == "in-sample", "configuration"].nunique()
     write_table(
@@ -173,7 +173,7 @@ def write_simulator_tables(
             "worst. `sum` adds compute and communication, `max` takes the larger. `noise_percent` is the "
             "same configuration measured again.",
             f"{fitted} configurations that gamma was fitted on are shown, and are in no average.",
-            beside,
+            source,
             unlike,
         ],
         error_table(judged, published),
@@ -186,14 +186,14 @@ def write_simulator_tables(
             "Kendall's tau of predicted and measured step times (1: the same order), and how much slower "
             "than the best strategy the one is that is predicted best.",
             f"The paper prints no tau; it says: {published.order}.",
-            beside,
+            source,
         ],
         order_table(judged),
     )
     write_table(
         folder / "simulator_ablation",
         "What parts of the simulator are worth",
-        ["Mean absolute error when a part is left out.", beside, unlike],
+        ["Mean absolute error when a part is left out.", source, unlike],
         ablation_table(judged, published),
     )
     write_table(
