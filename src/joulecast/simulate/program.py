@@ -22,7 +22,7 @@ from joulecast.simulate.phases import (
     WeightGradient,
     gather_weights,
 )
-from joulecast.simulate.placement import PlacedOp
+from joulecast.simulate.placement import PlacedOp, Split
 from joulecast.simulate.recomputation import recomputed_ops
 from joulecast.simulate.strategy import Strategy, joined, shards_state, size_along
 
@@ -40,22 +40,25 @@ class StageProgram:
         self.items = builder.items[stage]
 
     @cached_property
+    def _reads(self) -> list[tuple[str, str, Sharding]]:
+        """The weights that each op reads: the op's block, the weight's name, and how it is sharded."""
+        return [
+            (item.unit, access.tensor, weight)
+            for item in self.items
+            for access, weight in self._builder.weights_of(item)
+        ]
+
+    @cached_property
     def weights(self) -> dict[str, Sharding]:
         """For each weight: the bytes with which a device computes, and how its training state is sharded."""
-        return {
-            access.tensor: self._builder.sharding(access, item)
-            for item in reversed(self.items)
-            for access in self._builder.weights_of(item)
-        }
+        return {name: weight for _, name, weight in reversed(self._reads)}
 
     def _sharded(self, zero: int) -> dict[str, dict[str, Sharding]]:
         """For each block, by name, the weights that are kept in shards at a level of ZeRO."""
         found: dict[str, dict[str, Sharding]] = {}
-        for item in self.items:
-            for access in self._builder.weights_of(item) if item.zero == zero else ():
-                weight = self._builder.sharding(access, item)
-                if weight.axis:
-                    found.setdefault(item.unit, {})[access.tensor] = weight
+        for unit, name, weight in self._reads:
+            if weight.zero == zero and weight.axis:
+                found.setdefault(unit, {})[name] = weight
         return found
 
     @cached_property
@@ -144,7 +147,7 @@ class ProgramBuilder:
         self.placed = placed
         self.sharded = [a for a, size in self.mesh.items() if size > 1 and shards_state(a)]
         """Axes along which ZeRO can shard."""
-        self._shardings: dict[tuple[str, str], Sharding] = {}
+        self._shardings: dict[tuple[Split, int], list[tuple[int, Sharding]]] = {}
         self._layouts: dict[object, Layout] = {}
 
     # Only phases use the following two properties. Memory does not.
@@ -173,20 +176,23 @@ class ProgramBuilder:
             self._layouts[key] = layout_of(access, item.placement, self.mesh, absent)
         return self._layouts[key]
 
-    def weights_of(self, item: PlacedOp) -> list[Access]:
-        """The weights that an op reads."""
-        tensors = self.graph.tensors
-        return [access for access in item.op.reads if tensors[access.tensor].is_weight]
-
-    def sharding(self, access: Access, item: PlacedOp) -> Sharding:
-        """How the training state of a weight is divided over the replicas that have copies of the weight."""
-        key = item.op.name, access.tensor
+    def weights_of(self, item: PlacedOp) -> list[tuple[Access, Sharding]]:
+        """The weights that an op reads, and how the training state of each is divided over the replicas that
+        have copies of it. Equal blocks divide it alike."""
+        key, reads = (item.split, item.zero), item.op.reads
         if key not in self._shardings:
-            split = {dim for dim in access.axes if dim is not None}
-            axis = "+".join(a for a in self.sharded if item.placement.get(a) not in split)
-            size = self.graph.tensors[access.tensor].bytes * part_of(access, item.parts)
-            self._shardings[key] = Sharding(size, item.zero, axis, size_along(self.mesh, axis))
-        return self._shardings[key]
+            self._shardings[key] = [
+                (place, self._sharding(access, item))
+                for place, access in enumerate(reads)
+                if self.graph.tensors[access.tensor].is_weight
+            ]
+        return [(reads[place], weight) for place, weight in self._shardings[key]]
+
+    def _sharding(self, access: Access, item: PlacedOp) -> Sharding:
+        split = {dim for dim in access.axes if dim is not None}
+        axis = "+".join(a for a in self.sharded if item.placement.get(a) not in split)
+        size = self.graph.tensors[access.tensor].bytes * part_of(access, item.parts)
+        return Sharding(size, item.zero, axis, size_along(self.mesh, axis))
 
     def _convert(
         self, phase: Phase, tensor: str, have: Layout, want: Layout, after: int, what: str
@@ -345,7 +351,7 @@ class ProgramBuilder:
 
     def _collect(self, item: PlacedOp, step: int, gradients: dict[str, WeightGradient]) -> None:
         """Note the gradients of the weights that a step completes."""
-        for access in self.weights_of(item):
+        for access, sharding in self.weights_of(item):
             if access.tensor not in self.graph.trained:
                 continue
             layout = self._layout(access, item, "partial")
@@ -359,7 +365,6 @@ class ProgramBuilder:
             )
             # A weight that several ops share is ready after the last of them.
             gradients.pop(access.tensor, None)
-            sharding = self.sharding(access, item)
             gradients[access.tensor] = WeightGradient(
                 access.tensor,
                 self.gradient_share * sharding.bytes,
