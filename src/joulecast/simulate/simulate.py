@@ -415,7 +415,8 @@ def _timed(compiler: Compiler, assumed: Assumptions) -> tuple[ActivityGraph, flo
             execute(activities, links, compiler.slowdown)
             parts = breakdowns(activities, classes.count)
         before, pace_before = row, pace
-        row = np.array([[activities.duration_s, *astuple(part)] for part in parts])
+        step_s = activities.duration_s
+        row = np.array([[step_s, *astuple(part)] for part in parts])
         pace = (row - before) / (count - done)
         done = count
         same = _SAME_PACE * pace[0, 0]
