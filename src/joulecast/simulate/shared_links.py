@@ -97,8 +97,6 @@ class SharedLinks:
                 others = self._on_port[port]
                 if len(others) > 1:
                     waiting += [other for other in others if other not in reached]
-        if len(reached) == 1:
-            return {flow: alone(usage, self.capacity) for flow, usage in reached.items()}
         # Flows that use the same ports alike have the same rate; usages live as long as their activities.
         met = tuple(sorted(id(usage) for usage in reached.values()))
         if met not in self._known:
