@@ -272,6 +272,13 @@ def _remarks(ranks: Sequence[Rank]) -> list[str]:
             "calls several modules, or has several optimizers. `joulecast capture` takes a function that "
             "builds all of them as one module"
         )
+    given, loaded = facts.captured_samples, ranks[0].steps.samples
+    if given and len(loaded) and given not in loaded:
+        remarks.append(
+            f"a step calls the captured network with {given:,} samples, the loader gives "
+            f"{most_frequent(pd.Series(loaded)):g}: `simulate --batch` and `plan --samples` take "
+            "those of the calls"
+        )
     return remarks
 
 

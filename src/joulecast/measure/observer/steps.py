@@ -114,6 +114,8 @@ class Facts(BaseModel):
     not_profiled: str | None = None
     not_captured: str | None = None
     captured_parameters: _Number | None = None
+    captured_samples: _Number | None = None
+    """Samples that the first step called the captured network with."""
 
     @property
     def parameters(self) -> int | None:

@@ -264,6 +264,8 @@ class Watch:
             samples = waiting.popleft() if waiting else samples_of(batch)
             # A batch of another thread keeps the training waiting only when it asks for it.
             own = threading.get_ident() == self._thread
+            if own and self._network is not None and not self._has_gradients:
+                self._network.begin_batch()
             self._add(FETCH if own else PREFETCH, start, samples or 0)
             return batch
 
