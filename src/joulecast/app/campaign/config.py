@@ -277,11 +277,13 @@ class Config(Section):
 def _known_keys(location: tuple[Any, ...]) -> list[str]:
     model: Any = Config
     for part in location[:-1]:
+        if isinstance(part, int):
+            continue
         field = getattr(model, "model_fields", {}).get(part)
         if field is None:
             return []
         model = field.annotation
-        if not hasattr(model, "model_fields"):  # Emulation | None
+        if not hasattr(model, "model_fields"):  # Emulation | None, list[Pipeline]
             members = getattr(model, "__args__", ())
             model = next((m for m in members if hasattr(m, "model_fields")), None)
     return list(getattr(model, "model_fields", {}))
