@@ -66,7 +66,7 @@ def test_a_check_runs_no_program_of_a_configuration(check, tmp_path):
         ("workload: [", ["is not YAML", "in line "]),
         ("", ["is empty", "config default"]),
         ("- a\n", ["is no configuration"]),
-        (GOOD + "scale: {nodes: '1,2'}\n", ["scale.nodes", "give a list of numbers, as [1, 2]"]),
+        (GOOD + "scale: {nodes: '1,2'}\n", ["scale.nodes", "give a list, as [1, 2]"]),
         (
             "workload: {networks: [resnet18], dataset: cifar10}\ntraining: {steps: 3}\n",
             ["workload.data_root: is not given", "mine.yaml"],

@@ -32,8 +32,8 @@ def test_shipped_files_are_what_the_model_generates():
     [
         ({"scal": {}}, "scal: unknown key; did you mean `scale`?"),
         (
-            {"power": {"command": "ipmitool"}},
-            "give a list of words, as [ipmitool, dcmi, power, reading]",
+            {"power": {"command": "ipmitool dcmi power reading"}},
+            "give a list, as [ipmitool, dcmi, power, reading]",
         ),
         ({"training": {"step": 3}}, "training.step: unknown key; did you mean `steps`?"),
         ({"partition": {"pipelines": [{"stage": 2}]}}, "pipelines.0.stage: unknown key; did you"),
