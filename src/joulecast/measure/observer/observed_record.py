@@ -188,8 +188,8 @@ the short batch at the end of an epoch, and no repeat should have another batch 
 
 def _batch(
     ranks: Sequence[Rank], asked: int | None, remarks: list[str]
-) -> tuple[int, Literal["samples", "steps"]]:
-    """What all ranks together train on in a step, and its unit."""
+) -> tuple[float, Literal["samples", "steps"]]:
+    """What all ranks together train on in a step on average, and its unit."""
     if asked is not None:
         return asked, "samples"
     sizes = [rank.steps.samples for rank in ranks]
@@ -198,12 +198,12 @@ def _batch(
     mean = sum(float(size.mean()) for size in sizes)
     commonest = sum(float(most_frequent(pd.Series(size))) for size in sizes)
     if abs(mean / commonest - 1) < _BATCHES_VARY:
-        return max(1, round(commonest)), "samples"
+        return commonest, "samples"
     low, high = sum(size.min() for size in sizes), sum(size.max() for size in sizes)
     remarks.append(
         f"batches vary from {low:g} to {high:g} samples of all ranks: a step counts as their mean, {mean:.4g}"
     )
-    return max(1, round(mean)), "samples"
+    return mean, "samples"
 
 
 def _spec(asked: RunSpec, hosts: Sequence[SampledHost], ranks: Sequence[Rank]) -> RunSpec:
@@ -335,7 +335,7 @@ def observed_record(
         start_s=start_s,
         stop_s=stop_s,
         steps=steps,
-        samples=steps * batch,
+        samples=round(steps * batch),
         work_unit=unit,
         device=ranks[0].facts.device if ranks else None,
         final_loss=ranks[0].facts.loss if ranks else None,
