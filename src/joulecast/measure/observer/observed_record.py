@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from joulecast.errors import JoulecastError
-from joulecast.measure.observer.steps import Facts, Process, Steps
+from joulecast.measure.observer.steps import Facts, Process, Steps, main_optimizers
 from joulecast.measure.run_record import SampledHost, run_record
 from joulecast.quantities import counted
 from joulecast.runs.frames import STAGE_COLUMNS, STAGES
@@ -43,6 +43,15 @@ class Rank:
     def facts(self) -> Facts:
         """Facts that the process noted about itself."""
         return self.process.facts
+
+    @property
+    def parameters(self) -> int | None:
+        """Number of parameters that all optimizers train together; ``None`` if it is not known. Of
+        optimizers that follow each other, as those of several folds, the largest counts."""
+        known = dict(self.facts.__pydantic_extra__ or {})
+        mains = main_optimizers(self.steps.marks)
+        largest = max(known.pop(f"parameters_{number}", 0) for number in mains)
+        return largest + sum(known.values()) or None
 
 
 def _ranks(processes: Sequence[tuple[Process, SampledHost]], remarks: list[str]) -> list[Rank]:
@@ -220,7 +229,7 @@ def _spec(asked: RunSpec, hosts: Sequence[SampledHost], ranks: Sequence[Rank]) -
 
 def _parameters(ranks: Sequence[Rank]) -> int | None:
     """Number of parameters of the network, of which each rank may have a part."""
-    known = [rank.facts.parameters for rank in ranks]
+    known = [rank.parameters for rank in ranks]
     if not ranks[0].facts.has_parts or None in known:
         return known[0]
     return sum(filter(None, known))
@@ -265,7 +274,7 @@ def _remarks(ranks: Sequence[Rank]) -> list[str]:
     why_not = facts.not_captured or _differ(ranks)
     if why_not:
         remarks.append(f"the network was not captured: {why_not}")
-    captured, trained = facts.captured_parameters, facts.parameters
+    captured, trained = facts.captured_parameters, ranks[0].parameters
     if captured and trained and captured < trained:
         remarks.append(
             f"the captured network has {captured:,} of the {trained:,} trained parameters: the training "

@@ -117,11 +117,6 @@ class Facts(BaseModel):
     captured_samples: _Number | None = None
     """Samples that the first step called the captured network with."""
 
-    @property
-    def parameters(self) -> int | None:
-        """Number of parameters that all optimizers train together; ``None`` if it is not known."""
-        return sum((self.__pydantic_extra__ or {}).values()) or None
-
 
 @dataclass(frozen=True)
 class Process:
