@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from joulecast.errors import JoulecastError
 from joulecast.graphs.capture import capture_trained
 from joulecast.graphs.opgraph import read_graph
 from joulecast.graphs.precision import PRECISIONS, at_precision
@@ -236,6 +237,18 @@ class Bags(nn.Module):
 
     def forward(self, words):
         return self.layer(self.words(words))
+
+
+class Holds(nn.Linear):
+    """A network whose export shows its weights as numbers, as that of a network of Keras."""
+
+    def forward(self, x):
+        return x @ torch.ones(8, 4)
+
+
+def test_a_network_without_its_trained_weights_is_not_captured():
+    with pytest.raises(JoulecastError, match="trained weights"):
+        capture_trained(Holds(8, 4), [torch.zeros(SAMPLES, 8)], {})
 
 
 def test_the_sum_of_a_bag_is_captured(tmp_path, recwarn):
