@@ -178,9 +178,9 @@ class Watch:
             trained: gives the trained tensors, from the arguments of the method.
         """
 
-        def timed_update(own: Any, optimizer: Any, *args: Any) -> Any:
+        def timed_update(own: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             self._begun = self._clock.now()
-            result = own(optimizer, *args)
+            result = own(optimizer, *args, **kwargs)
             if self._updates == 0:
                 tensors = trained(optimizer, *args)
                 self._note(_facts_of(type(optimizer).__name__, tensors))
