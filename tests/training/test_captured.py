@@ -185,8 +185,9 @@ def test_a_training_without_joulecast_is_measured_and_says_why_it_was_not_captur
 
 
 def test_a_compiled_network_that_needs_its_labels_is_captured(tmp_path):
-    """A compiled module has no length; T5's decoder takes its inputs from the labels."""
-    graph, _ = captured(
+    """A compiled module has no length; T5's decoder takes its inputs from the labels. A step that calls it
+    for two views of a batch of 4 has 8 samples of the network."""
+    graph, info = captured(
         tmp_path,
         "import torch\n"
         "class Net(torch.nn.Module):\n"
@@ -198,11 +199,12 @@ def test_a_compiled_network_that_needs_its_labels_is_captured(tmp_path):
         "        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())\n"
         "network = torch.compile(Net(), backend='eager')\n"
         "optimizer = torch.optim.SGD(network.parameters(), lr=0.1)\n"
-        "for step in range(5):\n"
-        "    network(labels=torch.randint(0, 50, (4, 6))).backward()\n"
+        "for ids in torch.utils.data.DataLoader(torch.randint(0, 50, (20, 6)), batch_size=4):\n"
+        "    (network(labels=ids) + network(labels=ids.flip(1))).backward()\n"
         "    optimizer.step()\n",
     )
     assert [op["kind"] for op in graph["ops"]] == ["embedding", "linear", "cross_entropy"]
+    assert any("8 samples" in remark and "gives 4" in remark for remark in info["remarks"])
 
 
 SHARDED = """

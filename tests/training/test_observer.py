@@ -195,10 +195,11 @@ def test_accumulated_gradients_are_one_step_and_steps_that_were_not_made_are_sai
 VARYING = """
 import torch
 network = torch.nn.Linear(64, 64)
-optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
+optimizers = [torch.optim.SGD(network.parameters(), lr=0.01) for _ in range(2)]
 data = torch.utils.data.TensorDataset(torch.randn(600, 64))
-batches = [list(range(k)) for k in (8, 96, 8, 64, 8, 72, 8, 48, 8, 80)]
-for (rows,) in torch.utils.data.DataLoader(data, batch_sampler=batches):
+batches = [list(range(k)) for k in (8, 96, 8, 64, 8, 72, 8, 48, 8, 84)]
+for step, (rows,) in enumerate(torch.utils.data.DataLoader(data, batch_sampler=batches)):
+    optimizer = optimizers[step // 5]
     optimizer.zero_grad()
     network(rows).sum().backward()
     optimizer.step()
@@ -224,12 +225,13 @@ def test_steps_that_still_compile_do_not_count_unless_they_are_asked_for(
     assert any("first 2 steps" in remark for remark in record.info.remarks) == (not asked)
 
 
-def test_of_batches_that_vary_the_mean_counts(tmp_path):
+def test_of_batches_that_vary_the_mean_counts_and_of_optimizers_in_turn_the_largest(tmp_path):
     (tmp_path / "varying.py").write_text(VARYING)
     answer = measured(tmp_path, [sys.executable, "varying.py"])
     assert answer.returncode == 0, answer.stderr
     info = record_of(tmp_path).info
-    assert (info.outcome.steps, info.global_batch_size, info.outcome.samples) == (9, 40, 360)
+    assert (info.outcome.steps, info.global_batch_size, info.outcome.samples) == (9, 40, 364)
+    assert info.parameters == 64 * 64 + 64
     assert any("batches vary from 8 to 96" in remark for remark in info.remarks)
 
 

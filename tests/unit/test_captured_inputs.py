@@ -5,7 +5,9 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from joulecast.errors import JoulecastError
 from joulecast.graphs.capture import capture_trained
+from joulecast.graphs.opgraph import read_graph
 from joulecast.graphs.precision import PRECISIONS, at_precision
 
 SAMPLES = 3
@@ -224,3 +226,34 @@ class Turns(nn.Module):
 def test_a_sum_over_no_axis_is_no_product():
     graph = capture_trained(Turns(), [torch.zeros(SAMPLES, 25, 8)], {})
     assert [op.kind for op in graph.ops] == ["linear", "cross_entropy"]
+
+
+class Bags(nn.Module):
+    """A sum of what is looked up, as in networks that recommend."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.layer = nn.EmbeddingBag(9, 8), nn.Linear(8, 4)
+
+    def forward(self, words):
+        return self.layer(self.words(words))
+
+
+class Holds(nn.Linear):
+    """A network whose export shows its weights as numbers, as that of a network of Keras."""
+
+    def forward(self, x):
+        return x @ torch.ones(8, 4)
+
+
+def test_a_network_without_its_trained_weights_is_not_captured():
+    with pytest.raises(JoulecastError, match="trained weights"):
+        capture_trained(Holds(8, 4), [torch.zeros(SAMPLES, 8)], {})
+
+
+def test_the_sum_of_a_bag_is_captured(tmp_path, recwarn):
+    capture_trained(Bags(), [torch.zeros(SAMPLES, 5, dtype=torch.int64)], {}).write(tmp_path / "it")
+    graph = read_graph(tmp_path / "it").with_batch(2)
+    assert [op.kind for op in graph.ops] == ["embedding", "other", "linear", "cross_entropy"]
+    assert graph.tensors["words"].shape == (2, 5, 8)
+    assert not [each for each in recwarn if "memory traffic" in str(each.message)]

@@ -32,10 +32,11 @@ def test_shipped_files_are_what_the_model_generates():
     [
         ({"scal": {}}, "scal: unknown key; did you mean `scale`?"),
         (
-            {"power": {"command": "ipmitool"}},
-            "give a list of words, as [ipmitool, dcmi, power, reading]",
+            {"power": {"command": "ipmitool dcmi power reading"}},
+            "give a list, as [ipmitool, dcmi, power, reading]",
         ),
         ({"training": {"step": 3}}, "training.step: unknown key; did you mean `steps`?"),
+        ({"partition": {"pipelines": [{"stage": 2}]}}, "pipelines.0.stage: unknown key; did you"),
         ({"workload": {"networks": ["vgg1"]}}, "unknown network `vgg1`; did you mean `vgg1"),
         ({"workload": {"image_size": 31}}, "image_size 31 is too small; it needs at least 32"),
         ({"scale": {"nodes": [0, 1]}}, "node count 0 is below 1"),

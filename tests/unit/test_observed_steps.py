@@ -469,6 +469,30 @@ def test_items_of_a_loader_are_its_samples(tmp_path, monkeypatch, rows, options,
     assert list(process.marks["amount"]) == expected
 
 
+def test_updates_of_an_optimizer_of_fastai_are_steps(tmp_path):
+    import torch
+
+    from joulecast.measure.observer.inside.hooks import Watch
+
+    class Optimizer:
+        """It gives each tensor with its settings, as that of fastai."""
+
+        def all_params(self):
+            return [(torch.zeros(3, 2), {}), (torch.zeros(4), {})]
+
+        def step(self, closure=None):
+            return "updated"
+
+    kept = Marks()
+    kept.open(str(tmp_path))
+    Watch(kept).by_module()["fastai.optimizer"](SimpleNamespace(Optimizer=Optimizer))
+    assert [Optimizer().step(closure=None) for _ in range(3)] == ["updated"] * 3
+    kept.close()
+    (process,) = read_processes(tmp_path)
+    assert process.updates == 3
+    assert (process.facts.optimizer, process.facts.parameters_0) == ("Optimizer", 10)
+
+
 @pytest.mark.parametrize(("until_s", "made"), [(3.5, 3), (99.0, 4), (0.5, 4)])
 def test_steps_after_a_killed_measurement_do_not_count(until_s, made):
     def rank(ends):

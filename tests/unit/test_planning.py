@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import make_imported, make_record, make_spec
+from conftest import ROOT, make_imported, make_record, make_spec
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -27,6 +27,7 @@ from joulecast.report.advice.request import Limit
 from joulecast.report.advice.text import advice_text
 from joulecast.runs.folders import record_folders
 from joulecast.runs.record import RunRecord, write_record
+from joulecast.runs.recorded import run_records
 
 
 def advise(records, network, limit=None, *, prices=None, **options):
@@ -76,6 +77,13 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 def row_of(advice: dict, nodes: int, batch: int) -> dict:
     return next(c for c in advice["candidates"] if (c["nodes"], c["batch_size"]) == (nodes, batch))
+
+
+def test_a_record_below_two_of_the_folders_counts_once(campaign):
+    above, twice = campaign[0].parent, ROOT / "recorded/one-h100"
+    with run_records([above, campaign[0]]) as folders, run_records([twice] * 2) as recorded:
+        assert sorted(folders) == sorted(campaign)
+        assert len({folder.name for folder in recorded}) == len(recorded)
 
 
 # --- limits -------------------------------------------------------------------------------------------------

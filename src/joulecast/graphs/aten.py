@@ -260,6 +260,19 @@ def embedding(call: Call) -> Result:
     )
 
 
+def embedding_bag(call: Call) -> Result:
+    """An embedding of all indices, and the sum over those of each bag."""
+    indices = call["indices"]
+    batch, *each = units(indices.axes[0])
+    if not batch.batch or batch.size != call.shape[0]:
+        raise JoulecastError("bags of different sizes are not known")
+    split = replace(indices, axes=tuple(unit.atoms for unit in (batch, *each)))
+    rows_of_bags = embedding(replace(call, arguments={**call.arguments, "indices": split}))
+    summed = replace(call, arguments={"self": rows_of_bags}, shapes=call.shapes[:1])
+    # Its other results are for the backward alone.
+    return any_operator(summed, "other", sums=True) * len(call.shapes)
+
+
 def cross_entropy(call: Call) -> Result:
     """Cross entropy. Its dims are the batch, ``sequence`` (OTHER) and ``classes`` (REDUCE).
 
@@ -422,6 +435,7 @@ OPERATORS: dict[str, Callable[[Call], Result]] = {
     "type_as.default": converted,
     "log_softmax.int": softmax,
     "embedding.default": embedding,
+    "embedding_bag.padding_idx": embedding_bag,
     "view.default": _reshaped,
     "reshape.default": _reshaped,
     "reshape_as.default": _reshaped,

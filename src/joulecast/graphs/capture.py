@@ -537,7 +537,7 @@ def capture_trained(
     Weights that are sharded over ranks are whole in the graph.
 
     Raises:
-        JoulecastError: an error of :func:`capture`.
+        JoulecastError: an error of :func:`capture`, or the export lost the trained weights.
     """
     # Take the module inside the wrappers of torch.compile and DistributedDataParallel.
     module = getattr(module, "_orig_mod", module)
@@ -555,12 +555,17 @@ def capture_trained(
     inputs, named = _traced(given, batches.most_common(1)[0][0] if batches else None)
     unlabelled = {key: each for key, each in named.items() if key not in _NAMES_OF_LABELS}
     try:
-        return _captured(module, inputs, name, unlabelled)
+        graph = _captured(module, inputs, name, unlabelled)
     except JoulecastError:
         if unlabelled.keys() == named.keys():
             raise
-    # The decoder of a sequence-to-sequence network takes its inputs from the labels.
-    return _captured(module, inputs, name, named)
+        # The decoder of a sequence-to-sequence network takes its inputs from the labels.
+        graph = _captured(module, inputs, name, named)
+    if not any(map(graph.has_backward, graph.ops)):
+        raise JoulecastError(
+            f"{name}: its export shows no op of its trained weights, as with networks of Keras"
+        )
+    return graph
 
 
 def capture_network(name: str, image_size: int, patch_size: int, classes: int) -> OpGraph:

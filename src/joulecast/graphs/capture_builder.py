@@ -351,10 +351,15 @@ def _written(shape: Sequence[int], operands: Sequence[View]) -> Groups:
 
 
 def any_operator(call: Call, kind: str = "other", **attributes: Any) -> list[View]:
-    """Add an op that reads all operands and writes the first result, and an op for each further result."""
+    """Add an op that reads all operands and writes the first result, and an op for each further result that
+    is not empty."""
     operands = operands_of(call)
     results: list[View] = []
     for shape in call.shapes:
+        if not all(shape):
+            empty = f"empty.{len(call.builder.tensors)}"
+            results.append(call.builder.add_tensor(empty, shape, call.itemsize, "buffer"))
+            continue
         written = _written(shape, operands)
         there = {dim.name for group in written for dim in group}
         batched = any(_has_batch(view) for view in operands)

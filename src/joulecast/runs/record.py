@@ -171,11 +171,11 @@ class RunInfo(_Part):
 
     @property
     def global_batch_size(self) -> int | None:
-        """Batch of all ranks in a training: from its specification, or as it was observed."""
+        """Batch of all ranks in a training: from its specification, or the rounded mean that was observed."""
         asked = self.spec.global_batch_size
         if asked is not None or self.spec.observed is None or not self.outcome.steps:
             return asked
-        return self.outcome.samples // self.outcome.steps
+        return round(self.outcome.samples / self.outcome.steps)
 
     @property
     def metering(self) -> Metering:

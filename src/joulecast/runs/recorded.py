@@ -292,19 +292,19 @@ def unpack_all(folder: Path, out: Path) -> list[Path]:
 
 @contextmanager
 def run_records(above: Iterable[Path]) -> Iterator[list[Path]]:
-    """All run records in some folders and their subfolders. The runs of a recorded campaign are unpacked
-    temporarily.
+    """All run records in some folders and their subfolders, each once. The runs of a recorded campaign are
+    unpacked temporarily.
 
     Raises:
         JoulecastError: a folder has no records, or a campaign cannot be read.
     """
     folders: list[Path] = []
     with ExitStack() as stack:
-        for path in above:
+        for path in dict.fromkeys(above):
             campaign = recorded_folder(path)
             if (campaign / CAMPAIGN_FILE).is_file():
                 scratch = stack.enter_context(TemporaryDirectory(prefix="joulecast-replay-"))
                 folders += unpack_all(campaign, Path(scratch))
             else:
                 folders += record_folders(path)
-        yield folders
+        yield list({folder.resolve(): folder for folder in folders}.values())

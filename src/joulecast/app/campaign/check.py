@@ -30,12 +30,13 @@ def _require_kept(config: Config, project: Path) -> None:
     kept = {
         "simulator.emulated_network": config.simulator.emulated_network,
         "simulator.real_training": config.simulator.real_training,
+        "simulator.gpu_steps": config.simulator.gpu_steps,
         "partition.graphs": config.partition.graphs,
     }
     for key, folder in kept.items():
         if folder is not None and not (project / folder).is_dir():
             raise JoulecastError(
-                f"{key}: {project / folder} is no folder; null measures here instead of it"
+                f"{key}: {project / folder} is no folder; leave the key out for that of joulecast"
             )
 
 

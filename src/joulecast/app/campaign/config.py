@@ -6,6 +6,7 @@
 
 import json
 import os
+import re
 import textwrap
 from difflib import get_close_matches
 from pathlib import Path, PurePath
@@ -277,11 +278,13 @@ class Config(Section):
 def _known_keys(location: tuple[Any, ...]) -> list[str]:
     model: Any = Config
     for part in location[:-1]:
+        if isinstance(part, int):
+            continue
         field = getattr(model, "model_fields", {}).get(part)
         if field is None:
             return []
         model = field.annotation
-        if not hasattr(model, "model_fields"):  # Emulation | None
+        if not hasattr(model, "model_fields"):  # Emulation | None, list[Pipeline]
             members = getattr(model, "__args__", ())
             model = next((m for m in members if hasattr(m, "model_fields")), None)
     return list(getattr(model, "model_fields", {}))
@@ -301,13 +304,10 @@ def _explain(error: ValidationError) -> str:
             lines.append(message)
         else:
             if problem["type"] == "list_type":
-                has_words = any(map(str.isalpha, str(problem["input"])))
-                example = (
-                    "words, as [ipmitool, dcmi, power, reading]"
-                    if has_words
-                    else "numbers, as [1, 2]"
-                )
-                message = f"give a list of {example}"
+                parts = ", ".join(re.findall(r"[^\s,]+", str(problem["input"])))
+                message = f"give a list, as [{without_secrets(parts)}]"
+            elif problem["type"] == "model_type":
+                message = "give its keys, each with a value"
             given = without_secrets(repr(problem["input"]))
             lines.append(f"{key}: {message} (given: {given:.80})")
     return "; ".join(lines)

@@ -21,6 +21,7 @@ class WorkloadSection(Section):
     )
     command: str | None = Field(
         None,
+        min_length=1,
         description="A training of your own, in place of networks: one line for the shell. Each run fills "
         "in {gpus} (ranks of a host), {nodes} (hosts), {ranks} (all ranks), {batch_per_rank}, {batch} (of "
         "all ranks) and {steps}.",

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from joulecast.errors import JoulecastError
-from joulecast.measure.observer.steps import Facts, Process, Steps
+from joulecast.measure.observer.steps import Facts, Process, Steps, main_optimizers
 from joulecast.measure.run_record import SampledHost, run_record
 from joulecast.quantities import counted
 from joulecast.runs.frames import STAGE_COLUMNS, STAGES
@@ -43,6 +43,15 @@ class Rank:
     def facts(self) -> Facts:
         """Facts that the process noted about itself."""
         return self.process.facts
+
+    @property
+    def parameters(self) -> int | None:
+        """Number of parameters that all optimizers train together; ``None`` if it is not known. Of
+        optimizers that follow each other, as those of several folds, the largest counts."""
+        known = dict(self.facts.__pydantic_extra__ or {})
+        mains = main_optimizers(self.steps.marks)
+        largest = max(known.pop(f"parameters_{number}", 0) for number in mains)
+        return largest + sum(known.values()) or None
 
 
 def _ranks(processes: Sequence[tuple[Process, SampledHost]], remarks: list[str]) -> list[Rank]:
@@ -188,8 +197,8 @@ the short batch at the end of an epoch, and no repeat should have another batch 
 
 def _batch(
     ranks: Sequence[Rank], asked: int | None, remarks: list[str]
-) -> tuple[int, Literal["samples", "steps"]]:
-    """What all ranks together train on in a step, and its unit."""
+) -> tuple[float, Literal["samples", "steps"]]:
+    """What all ranks together train on in a step on average, and its unit."""
     if asked is not None:
         return asked, "samples"
     sizes = [rank.steps.samples for rank in ranks]
@@ -198,12 +207,12 @@ def _batch(
     mean = sum(float(size.mean()) for size in sizes)
     commonest = sum(float(most_frequent(pd.Series(size))) for size in sizes)
     if abs(mean / commonest - 1) < _BATCHES_VARY:
-        return max(1, round(commonest)), "samples"
+        return commonest, "samples"
     low, high = sum(size.min() for size in sizes), sum(size.max() for size in sizes)
     remarks.append(
         f"batches vary from {low:g} to {high:g} samples of all ranks: a step counts as their mean, {mean:.4g}"
     )
-    return max(1, round(mean)), "samples"
+    return mean, "samples"
 
 
 def _spec(asked: RunSpec, hosts: Sequence[SampledHost], ranks: Sequence[Rank]) -> RunSpec:
@@ -220,7 +229,7 @@ def _spec(asked: RunSpec, hosts: Sequence[SampledHost], ranks: Sequence[Rank]) -
 
 def _parameters(ranks: Sequence[Rank]) -> int | None:
     """Number of parameters of the network, of which each rank may have a part."""
-    known = [rank.facts.parameters for rank in ranks]
+    known = [rank.parameters for rank in ranks]
     if not ranks[0].facts.has_parts or None in known:
         return known[0]
     return sum(filter(None, known))
@@ -265,12 +274,19 @@ def _remarks(ranks: Sequence[Rank]) -> list[str]:
     why_not = facts.not_captured or _differ(ranks)
     if why_not:
         remarks.append(f"the network was not captured: {why_not}")
-    captured, trained = facts.captured_parameters, facts.parameters
+    captured, trained = facts.captured_parameters, ranks[0].parameters
     if captured and trained and captured < trained:
         remarks.append(
             f"the captured network has {captured:,} of the {trained:,} trained parameters: the training "
             "calls several modules, or has several optimizers. `joulecast capture` takes a function that "
             "builds all of them as one module"
+        )
+    given, loaded = facts.captured_samples, ranks[0].steps.samples
+    if given and len(loaded) and given not in loaded:
+        remarks.append(
+            f"a step calls the captured network with {given:,} samples, the loader gives "
+            f"{most_frequent(pd.Series(loaded)):g}: `simulate --batch` and `plan --samples` take "
+            "those of the calls"
         )
     return remarks
 
@@ -328,7 +344,7 @@ def observed_record(
         start_s=start_s,
         stop_s=stop_s,
         steps=steps,
-        samples=steps * batch,
+        samples=round(steps * batch),
         work_unit=unit,
         device=ranks[0].facts.device if ranks else None,
         final_loss=ranks[0].facts.loss if ranks else None,

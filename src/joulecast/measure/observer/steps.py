@@ -114,11 +114,8 @@ class Facts(BaseModel):
     not_profiled: str | None = None
     not_captured: str | None = None
     captured_parameters: _Number | None = None
-
-    @property
-    def parameters(self) -> int | None:
-        """Number of parameters that all optimizers train together; ``None`` if it is not known."""
-        return sum((self.__pydantic_extra__ or {}).values()) or None
+    captured_samples: _Number | None = None
+    """Samples that the first step called the captured network with."""
 
 
 @dataclass(frozen=True)

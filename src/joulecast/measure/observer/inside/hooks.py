@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -109,6 +109,7 @@ class Watch:
             "torch.utils.checkpoint": self._watch_checkpoints,
             **{f"torch.optim.{name}": self._watch_functional(name) for name in _FUNCTIONAL},
             "keras.src.backend.torch.optimizers.torch_parallel_optimizer": self._watch_keras,
+            "fastai.optimizer": self._watch_fastai,
             "mpi4py.MPI": self._note_mpi,
         }
 
@@ -168,21 +169,41 @@ class Watch:
 
         return lambda module: wrap(module, name, timed_update)
 
-    def _watch_keras(self, module: Any) -> None:
-        """Watch updates of Keras, which has its own optimizers."""
+    def _watch_other(self, owner: Any, name: str, trained: Callable[..., list[Any]]) -> None:
+        """Watch updates of a library that has its own optimizers.
 
-        def timed_update(
-            own: Any, optimizer: Any, gradients: Any, variables: Any, *others: Any
-        ) -> Any:
+        Args:
+            owner: the class of its optimizers.
+            name: the method that makes an update.
+            trained: gives the trained tensors, from the arguments of the method.
+        """
+
+        def timed_update(own: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             self._begun = self._clock.now()
-            result = own(optimizer, gradients, variables, *others)
+            result = own(optimizer, *args, **kwargs)
             if self._updates == 0:
-                tensors = [variable.value for variable in variables]
+                tensors = trained(optimizer, *args)
                 self._note(_facts_of(type(optimizer).__name__, tensors))
+                if self._network is not None:
+                    self._network.capture(tensors, self.marks.path("graph"))
             self._updated(0)
             return result
 
-        wrap(module.TorchParallelOptimizer, "_backend_update_step", timed_update)
+        wrap(owner, name, timed_update)
+
+    def _watch_keras(self, module: Any) -> None:
+        self._watch_other(
+            module.TorchParallelOptimizer,
+            "_backend_update_step",
+            lambda _, gradients, variables, *others: [variable.value for variable in variables],
+        )
+
+    def _watch_fastai(self, module: Any) -> None:
+        self._watch_other(
+            module.Optimizer,
+            "step",
+            lambda optimizer, *_: [parameter for parameter, *_ in optimizer.all_params()],
+        )
 
     def _note(self, facts: dict[str, Any]) -> None:
         """Note what is trained, and from now on take times on the device where it is trained."""
@@ -264,6 +285,8 @@ class Watch:
             samples = waiting.popleft() if waiting else samples_of(batch)
             # A batch of another thread keeps the training waiting only when it asks for it.
             own = threading.get_ident() == self._thread
+            if own and self._network is not None and not self._has_gradients:
+                self._network.begin_batch()
             self._add(FETCH if own else PREFETCH, start, samples or 0)
             return batch
 

@@ -6,8 +6,8 @@ export of the module.
 
 from __future__ import annotations
 
-from collections import UserDict
-from collections.abc import Callable
+from collections import Counter, UserDict
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -32,6 +32,22 @@ def _without_memory(value: Any) -> Any:
     if type(value) in (list, tuple):
         return type(value)(map(_without_memory, value))
     return value
+
+
+def _lengths(value: Any) -> Iterator[int]:
+    """Lengths of all tensors in the inputs of a call."""
+    if hasattr(value, "new_empty"):
+        yield from value.shape[:1]
+    elif isinstance(value, (dict, UserDict)):
+        yield from _lengths([*value.values()])
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _lengths(part)
+
+
+def _samples(*inputs: Any) -> int:
+    """Number of samples of a call: the commonest length of its tensors."""
+    return next((length for length, _ in Counter(_lengths(inputs)).most_common(1)), 0)
 
 
 def _names(module: Any) -> int:
@@ -61,7 +77,13 @@ class Network:
         self._depth = 0
         self._called: list[list[tuple[Any, ...]]] = [[] for _ in range(_DEEPEST)]
         """By depth: modules, whether gradients were recorded, and the inputs."""
+        self._samples: Counter[int] = Counter()
+        """Samples that each module was called with, by its id."""
         self._unwatch: Callable[[], None] | None = None
+
+    def begin_batch(self) -> None:
+        """Forget earlier calls, such as those that try the network: they are no part of the step."""
+        self._samples.clear()
 
     def watch(self, module: Any) -> None:
         """Wrap the call of ``torch.nn.modules.module.Module`` until the network is captured."""
@@ -81,6 +103,7 @@ class Network:
                     notes = self._called[self._depth]
                     notes.append((ref(called), records, given, named))
                     del notes[:-_MOST_CALLS]
+                    self._samples[id(called)] += _samples(given, named) * records
             self._depth += 1
             try:
                 return own(called, *args, **kwargs)
@@ -144,6 +167,7 @@ class Network:
             except Exception as error:
                 faults.append(error)
             else:
-                self._marks.note(captured_parameters=share)
+                samples = self._samples[id(module)] or None
+                self._marks.note(captured_parameters=share, captured_samples=samples)
                 return
         raise faults[0]
