@@ -45,17 +45,20 @@ for step in range(30):
 """
 LONG = SMALL.replace("range(30)", "range(10**9)").replace("step == 20", "step == 100")
 
-FUNCTIONAL = """
+VARYING_FUNCTIONAL = """
 import torch
 from torch.optim.sgd import sgd
-weights = [torch.zeros(8, requires_grad=True) for _ in range(3)]
+network = torch.nn.Linear(64, 64)
+weights = list(network.parameters())
 how = {{"weight_decay": 0, "momentum": 0, "lr": 0.1, "dampening": 0, "nesterov": False, "maximize": False}}
-for step in range(20):
-    loss = sum((weight - 1).pow(2).sum() for weight in weights)
+data = torch.utils.data.TensorDataset(torch.randn(600, 64))
+batches = [list(range(k)) for k in (8, 96, 8, 64, 8, 72, 8, 48, 8, 80)]
+for (rows,) in torch.utils.data.DataLoader(data, batch_sampler=batches):
+    loss = network(rows).sum()
     {way}
     with torch.no_grad():
         for weight in weights:
-            sgd([weight], [torch.ones(8)], [None], **how)
+            sgd([weight], [torch.ones_like(weight)], [None], **how)
 """
 FUNCTIONAL_COLLECTIVES = """
 import torch
@@ -118,7 +121,8 @@ def own_clock(output: str) -> tuple[int, float]:
 def test_ddp_on_two_numbers_of_ranks_has_its_stages_and_is_forecast_by_name(tmp_path, monkeypatch):
     for ranks in (1, 2):
         # So many samples that what comes behind the last step counts little.
-        answer = measured(tmp_path, [*TORCHRUN, str(ranks), DDP, "1", "6400"])
+        launcher = [sys.executable] if ranks == 1 else [*TORCHRUN, str(ranks)]
+        answer = measured(tmp_path, [*launcher, DDP, "1", "6400"])
         assert answer.returncode == 0, answer.stderr
         steps, step_s = own_clock(answer.stdout)
         record = record_of(tmp_path, f"mine-n1-r{ranks}")
@@ -192,19 +196,6 @@ def test_accumulated_gradients_are_one_step_and_steps_that_were_not_made_are_sai
     assert len(record.power) > 2
 
 
-VARYING = """
-import torch
-network = torch.nn.Linear(64, 64)
-optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
-data = torch.utils.data.TensorDataset(torch.randn(600, 64))
-batches = [list(range(k)) for k in (8, 96, 8, 64, 8, 72, 8, 48, 8, 80)]
-for (rows,) in torch.utils.data.DataLoader(data, batch_sampler=batches):
-    optimizer.zero_grad()
-    network(rows).sum().backward()
-    optimizer.step()
-"""
-
-
 @pytest.mark.parametrize(
     ("asked", "steps", "most_s"),
     [((), 28, 1.5), pytest.param(("--steps", "1:29"), 29, 60.0, marks=pytest.mark.long)],
@@ -224,8 +215,14 @@ def test_steps_that_still_compile_do_not_count_unless_they_are_asked_for(
     assert any("first 2 steps" in remark for remark in record.info.remarks) == (not asked)
 
 
-def test_of_batches_that_vary_the_mean_counts(tmp_path):
-    (tmp_path / "varying.py").write_text(VARYING)
+@pytest.mark.parametrize(
+    "way",
+    ["loss.backward()", pytest.param("torch.autograd.grad(loss, weights)", marks=pytest.mark.long)],
+)
+def test_of_batches_that_vary_the_mean_counts_and_a_function_for_each_tensor_is_one_step(
+    tmp_path, way
+):
+    (tmp_path / "varying.py").write_text(VARYING_FUNCTIONAL.format(way=way))
     answer = measured(tmp_path, [sys.executable, "varying.py"])
     assert answer.returncode == 0, answer.stderr
     info = record_of(tmp_path).info
@@ -281,18 +278,6 @@ def test_a_forked_child_has_steps_of_its_own(tmp_path):
     assert any("other process" in remark for remark in info.remarks)
 
 
-@pytest.mark.parametrize(
-    "way",
-    ["loss.backward()", pytest.param("torch.autograd.grad(loss, weights)", marks=pytest.mark.long)],
-)
-def test_an_optimizer_function_that_is_called_for_each_tensor_makes_one_step(tmp_path, way):
-    program = tmp_path / "functional.py"
-    program.write_text(FUNCTIONAL.format(way=way))
-    answer = measured(tmp_path, [sys.executable, str(program)])
-    assert answer.returncode == 0, answer.stderr
-    assert record_of(tmp_path).info.outcome.steps == 19
-
-
 @pytest.mark.long
 def test_trainings_at_once_have_a_record_each(tmp_path):
     program = tmp_path / "small.py"
@@ -342,9 +327,9 @@ def test_what_a_launcher_has_opened_is_open_in_the_command():
     os.close(writing)
 
 
-def test_a_folder_that_cannot_be_written_is_said_before_the_start(tmp_path):
-    answer = measured(tmp_path, ["echo", "started"], "--out", "/proc/mine")
-    assert (answer.returncode, answer.stdout) == (2, "")
+def test_a_folder_that_cannot_be_written_is_said_before_the_start(capfd):
+    answer = joulecast("measure", "--out", "/proc/mine", "--", "echo", "started")
+    assert (answer.exit_code, answer.stdout, capfd.readouterr().out) == (2, "", "")
     assert answer.stderr.startswith("error: /proc/mine: no record can be written there")
 
 
@@ -420,8 +405,8 @@ def test_a_disk_that_is_full_at_the_end_costs_neither_the_measurement_nor_the_ex
 
 
 def test_a_program_that_is_not_there_is_all_that_is_said(tmp_path):
-    answer = measured(tmp_path, ["nosuchprogram"])
-    assert answer.returncode == 2 and answer.stderr.startswith("error: nosuchprogram")
+    answer = joulecast("measure", "--out", str(tmp_path), "--", "nosuchprogram")
+    assert answer.exit_code == 2 and answer.stderr.startswith("error: nosuchprogram")
     assert len(answer.stderr.splitlines()) == 1 and not [*tmp_path.rglob(".job-*")]
 
 
@@ -448,12 +433,15 @@ def test_a_window_of_a_training_that_runs_on(tmp_path):
     assert record.stages["stop_s"].max() <= record.power["t_s"].max(), "no step without its power"
 
 
-def test_one_line_in_the_program_does_the_same(tmp_path):
+def test_one_line_in_the_program_does_the_same_and_a_loss_that_is_no_number_costs_no_record(
+    tmp_path,
+):
     (tmp_path / "train.py").write_text(
         f"import runpy, joulecast\n"
         f"for name in ('one', 'two'):\n"
-        f"    with joulecast.observe(name):\n"
+        f"    with joulecast.observe(name) as observing:\n"
         f"        runpy.run_path({DDP!r})\n"
+        f"        observing.log_loss(float('nan'))\n"
     )
     words = [sys.executable, "train.py"]
     answer = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=240)
@@ -461,35 +449,11 @@ def test_one_line_in_the_program_does_the_same(tmp_path):
     for name in ("one", "two"):
         info = record_of(tmp_path, f"{name}-n1-r1").info
         assert (info.outcome.steps, info.global_batch_size) == (39, 16)
+        assert info.outcome.final_loss is None
     # Under the command, the command makes the record.
     assert measured(tmp_path, words).returncode == 0
     assert record_of(tmp_path).info.outcome.steps == 79, "both trainings, but for the first step"
     assert not (tmp_path / "results/measured/one-n1-r2").exists()
-
-
-def test_a_loss_that_is_no_number_costs_no_record(tmp_path):
-    (tmp_path / "train.py").write_text(
-        f"import runpy, joulecast\n"
-        f"with joulecast.observe('mine') as observing:\n"
-        f"    runpy.run_path({DDP!r})\n"
-        f"    observing.log_loss(float('nan'))\n"
-    )
-    words = [sys.executable, "train.py"]
-    answer = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=240)
-    assert answer.returncode == 0, answer.stderr
-    outcome = record_of(tmp_path).info.outcome
-    assert outcome.steps == 39 and outcome.final_loss is None
-
-
-def test_a_broken_leftover_of_a_killed_measurement_stops_no_training(tmp_path):
-    job = tmp_path / "results/measured/.job-alone-0"
-    job.mkdir(parents=True)
-    (job / "lock").touch()
-    (job / "process-0.json").write_text("{")
-    answer = measured(tmp_path, ["echo", "trained"])
-    assert (answer.returncode, answer.stdout) == (0, "trained\n")
-    assert ".job-alone-0: no record of a killed measurement" in answer.stderr
-    assert len(record_of(tmp_path).power) > 0
 
 
 def test_no_name_of_a_leftover_leads_out_of_its_folder(tmp_path):
@@ -555,7 +519,14 @@ def test_a_running_measurement_shows_its_cost_and_a_killed_one_becomes_an_incomp
     psutil.wait_procs(children, timeout=30)
     assert re.search(r"^mine: .* W now, .* so far \(estimated\) in .*; step [\d,]+ of 1,000", said)
     assert " for the whole, about " in said
-    said = measured(tmp_path, ["sleep", "1"]).stderr
+    # A leftover that is broken stops no training.
+    broken = out / ".job-alone-0"
+    broken.mkdir()
+    (broken / "lock").touch()
+    (broken / "process-0.json").write_text("{")
+    answer = measured(tmp_path, ["sleep", "1"])
+    said = answer.stderr
+    assert answer.returncode == 0 and ".job-alone-0: no record of a killed measurement" in said
     (folder,) = re.findall(r"(\S*mine-n1-r\d): made of what a killed", said)
     assert not job.exists()
     record = read_record(tmp_path / folder)
