@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from launching import two_ranks
 from typer.testing import CliRunner
 
 from joulecast.app.cli.main import app
@@ -48,11 +49,12 @@ PARAMETERS = (
 )
 
 
-def captured(folder: Path, program: str, *launcher: str, samples: int = 4):
+def captured(folder: Path, program: str, samples: int = 4, ranks: int = 1):
     """The op graph and the record of a training that was measured with its network captured."""
     (folder / "train.py").write_text(program)
     options = ["--out", str(folder), "--name", "net", "--samples-per-step", str(samples)]
-    command = [sys.executable, *launcher, str(folder / "train.py")]
+    command = [sys.executable, str(folder / "train.py")]
+    command = command if ranks == 1 else two_ranks(*command)
     joulecast("measure", "--capture", *options, "--", *command)
     files = (folder / "net-n1-r1" / name for name in ("network.json", "run.json"))
     return tuple(json.loads(file.read_text()) for file in files)
@@ -267,8 +269,7 @@ def test_sharded_weights_are_captured_whole_and_recomputed_activations_are_noted
     tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    own, info = captured(tmp_path, SHARDED, *torchrun, samples=16)
+    own, info = captured(tmp_path, SHARDED, samples=16, ranks=2)
     others = [json.loads((tmp_path / f"{name}1.json").read_text()) for name in ("flat", "second")]
     for graph in (own, *others):
         shapes = [each["shape"] for each in graph["tensors"] if each["role"] == "parameter"]
@@ -321,7 +322,7 @@ dist.destroy_process_group()
 def test_a_stage_of_a_pipeline_is_not_taken_for_the_network(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(STAGES)
-    ranks = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"]
+    ranks = two_ranks(sys.executable, "train.py")
     joulecast("measure", "--capture", "--name", "net", "--samples-per-step", "8", "--", *ranks)
     folder = tmp_path / "results/measured/net-n1-r1"
     (remark,) = (

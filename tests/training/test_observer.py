@@ -7,7 +7,6 @@ import pty
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import psutil
 import pytest
 from click.testing import Result
 from fuzz_examples import killed_measurement
+from launching import two_ranks
 from typer.testing import CliRunner
 
 from joulecast.app.cli.main import app
@@ -111,19 +111,6 @@ def measured(tmp_path, monkeypatch, capfd):
     return run
 
 
-def two_ranks(program: Path) -> list[str]:
-    """A launcher of two ranks that takes less time to start than torchrun."""
-    with socket.socket() as asking:
-        asking.bind(("127.0.0.1", 0))
-        port = asking.getsockname()[1]
-    rank = shlex.join([sys.executable, str(program)])
-    return [
-        *("sh", "-c"),
-        f"export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT={port}\n"
-        f"LOCAL_RANK=1 RANK=1 {rank} & LOCAL_RANK=0 RANK=0 {rank} && wait $!",
-    ]
-
-
 def record_of(folder: Path, run: str = "mine-n1-r1") -> RunRecord:
     return read_record(folder / "results/measured" / run)
 
@@ -193,7 +180,7 @@ def test_exchange_that_no_hook_sees_is_profiled(measured, tmp_path):
     """Functional collectives, as tensor parallelism makes them, after a setup that hooks do see."""
     program = tmp_path / "functional.py"
     program.write_text(FUNCTIONAL_COLLECTIVES)
-    answer = measured(two_ranks(program))
+    answer = measured(two_ranks(sys.executable, str(program)))
     assert answer.returncode == 0, answer.stderr
     # The ranks may print into one line.
     said = "".join(answer.stdout.split())
