@@ -226,16 +226,13 @@ def _are_lengths(blocks: list[Interval]) -> bool:
 
 
 def _block_work(
-    blocks: list[Interval], evaluated: list[tuple[float, float]], batch_size: int | None
+    blocks: list[Interval],
+    begun: list[float | None],
+    evaluated: list[tuple[float, float]],
+    batch_size: int | None,
 ) -> list[float]:
-    """Samples trained in each block, NaN where that is not known.
-
-    Args:
-        blocks: sorted by start.
-        evaluated: start (s) and samples trained of the evaluations, sorted.
-        batch_size: the global batch size, if known.
-    """
-    begun = _begun(blocks, {count for _, count in evaluated}, batch_size)
+    """Samples trained in each block, NaN where that is not known. ``begun`` is from :func:`_begun`;
+    ``evaluated`` has start (s) and samples trained of each evaluation."""
     # U-Net and GPT-3 say how many samples a block will last, others how many epochs, or what is no length.
     lasting = {block.lasts for block in blocks}
     says = len(lasting) == 1 and (max(lasting, key=bool) or 0) >= (batch_size or math.inf)
@@ -335,8 +332,8 @@ def logged_work(
     else:
         so_far = dict(zip(map(id, all_evaluations), counts, strict=True))
         evaluated = [(e.start_s, c) for e in all_evaluations if (c := so_far[id(e)]) is not None]
-        of_blocks = _block_work(blocks, evaluated, batch_size)
         begun = _begun(blocks, {count for _, count in evaluated}, batch_size)
+        of_blocks = _block_work(blocks, begun, evaluated, batch_size)
         reached = [
             b + (0.0 if math.isnan(w) else w)
             for b, w in zip(begun, of_blocks, strict=True)

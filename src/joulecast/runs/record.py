@@ -235,12 +235,8 @@ def validate(record: RunRecord) -> None:
 
 
 def _validate_run(record: RunRecord, *, with_stages: bool) -> None:
-    """Check the same for a record whose frames have been checked one by one.
-
-    Args:
-        record: to check.
-        with_stages: whether it has its stages. They may be read in parts (:func:`stages_in_parts`).
-    """
+    """Check the same for a record whose frames have been checked one by one. If its stages are read in
+    parts (:func:`stages_in_parts`), it has none here."""
     info, spec = record.info, record.info.spec
     run = spec.run
     if info.spec_sha256 != spec.digest():
