@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from launching import two_ranks
 from typer.testing import CliRunner
 
 from joulecast.app.cli.main import app
@@ -48,11 +49,12 @@ PARAMETERS = (
 )
 
 
-def captured(folder: Path, program: str, *launcher: str, samples: int = 4):
+def captured(folder: Path, program: str, samples: int = 4, ranks: int = 1):
     """The op graph and the record of a training that was measured with its network captured."""
     (folder / "train.py").write_text(program)
     options = ["--out", str(folder), "--name", "net", "--samples-per-step", str(samples)]
-    command = [sys.executable, *launcher, str(folder / "train.py")]
+    command = [sys.executable, str(folder / "train.py")]
+    command = command if ranks == 1 else two_ranks(*command)
     joulecast("measure", "--capture", *options, "--", *command)
     files = (folder / "net-n1-r1" / name for name in ("network.json", "run.json"))
     return tuple(json.loads(file.read_text()) for file in files)
@@ -184,9 +186,10 @@ def test_a_training_without_joulecast_is_measured_and_says_why_it_was_not_captur
     assert not (tmp_path / "plain-n1-r1" / "network.json").exists()
 
 
-def test_a_compiled_network_that_needs_its_labels_is_captured(tmp_path):
-    """A compiled module has no length; T5's decoder takes its inputs from the labels. A step that calls it
-    for two views of a batch of 4 has 8 samples of the network."""
+def test_a_compiled_network_inside_of_a_module_that_cannot_be_captured_is_captured(tmp_path):
+    """As in Lightning, whose module gets the batch and gives the loss. A compiled module has no length; T5's
+    decoder takes its inputs from the labels. A step that calls it for two views of a batch of 4 has 8 samples
+    of the network."""
     graph, info = captured(
         tmp_path,
         "import torch\n"
@@ -197,10 +200,17 @@ def test_a_compiled_network_that_needs_its_labels_is_captured(tmp_path):
         "    def forward(self, labels):\n"
         "        logits = self.out(self.words(labels))\n"
         "        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())\n"
-        "network = torch.compile(Net(), backend='eager')\n"
-        "optimizer = torch.optim.SGD(network.parameters(), lr=0.1)\n"
+        "class Training(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.network = torch.compile(Net(), backend='eager')\n"
+        "    def forward(self, batch):\n"
+        "        loss = self.network(labels=batch) + self.network(labels=batch.flip(1))\n"
+        "        return loss * 2 if loss.item() > 99 else loss\n"
+        "training = Training()\n"
+        "optimizer = torch.optim.SGD(training.parameters(), lr=0.1)\n"
         "for ids in torch.utils.data.DataLoader(torch.randint(0, 50, (20, 6)), batch_size=4):\n"
-        "    (network(labels=ids) + network(labels=ids.flip(1))).backward()\n"
+        "    training(ids).backward()\n"
         "    optimizer.step()\n",
     )
     assert [op["kind"] for op in graph["ops"]] == ["embedding", "linear", "cross_entropy"]
@@ -261,8 +271,7 @@ def test_sharded_weights_are_captured_whole_and_recomputed_activations_are_noted
     tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    own, info = captured(tmp_path, SHARDED, *torchrun, samples=16)
+    own, info = captured(tmp_path, SHARDED, samples=16, ranks=2)
     others = [json.loads((tmp_path / f"{name}1.json").read_text()) for name in ("flat", "second")]
     for graph in (own, *others):
         shapes = [each["shape"] for each in graph["tensors"] if each["role"] == "parameter"]
@@ -315,7 +324,7 @@ dist.destroy_process_group()
 def test_a_stage_of_a_pipeline_is_not_taken_for_the_network(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(STAGES)
-    ranks = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"]
+    ranks = two_ranks(sys.executable, "train.py")
     joulecast("measure", "--capture", "--name", "net", "--samples-per-step", "8", "--", *ranks)
     folder = tmp_path / "results/measured/net-n1-r1"
     (remark,) = (
@@ -383,24 +392,3 @@ def test_a_capture_changes_nothing_of_a_network_that_remembers_its_calls(tmp_pat
     # The graph has no critic, which has six parameters.
     trained = 2 * 16 + 16 * 32 + 32 + 32 * 5 + 5
     assert any(f"{trained} of the {trained + 6} trained" in remark for remark in info["remarks"])
-
-
-def test_a_network_inside_of_a_module_that_cannot_be_captured_is_captured(tmp_path):
-    """As in Lightning, whose module gets the batch and gives the loss."""
-    graph, _ = captured(
-        tmp_path,
-        "import torch\n"
-        "class Training(torch.nn.Module):\n"
-        "    def __init__(self):\n"
-        "        super().__init__()\n"
-        "        self.network = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 4))\n"
-        "    def forward(self, batch):\n"
-        "        loss = self.network(batch).square().mean()\n"
-        "        return loss * 2 if loss.item() > 9 else loss\n"
-        "training = Training()\n"
-        "optimizer = torch.optim.SGD(training.parameters(), lr=0.1)\n"
-        "for step in range(5):\n"
-        "    training(torch.randn(4, 8)).backward()\n"
-        "    optimizer.step()\n",
-    )
-    assert [op["kind"] for op in graph["ops"]] == ["linear", "linear", "cross_entropy"]

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import psutil
 import pytest
 from click.testing import Result
 from fuzz_examples import killed_measurement
+from launching import two_ranks
 from typer.testing import CliRunner
 
 from joulecast.app.cli.main import app
@@ -45,17 +45,20 @@ for step in range(30):
 """
 LONG = SMALL.replace("range(30)", "range(10**9)").replace("step == 20", "step == 100")
 
-FUNCTIONAL = """
+VARYING_FUNCTIONAL = """
 import torch
 from torch.optim.sgd import sgd
-weights = [torch.zeros(8, requires_grad=True) for _ in range(3)]
+network = torch.nn.Linear(64, 64)
+weights = list(network.parameters())
 how = {{"weight_decay": 0, "momentum": 0, "lr": 0.1, "dampening": 0, "nesterov": False, "maximize": False}}
-for step in range(20):
-    loss = sum((weight - 1).pow(2).sum() for weight in weights)
+data = torch.utils.data.TensorDataset(torch.randn(600, 64))
+batches = [list(range(k)) for k in (8, 96, 8, 64, 8, 72, 8, 48, 8, 84)]
+for (rows,) in torch.utils.data.DataLoader(data, batch_sampler=batches):
+    loss = network(rows).sum()
     {way}
     with torch.no_grad():
         for weight in weights:
-            sgd([weight], [torch.ones(8)], [None], **how)
+            sgd([weight], [torch.ones_like(weight)], [None], **how)
 """
 FUNCTIONAL_COLLECTIVES = """
 import torch
@@ -93,12 +96,19 @@ if __name__ == "__main__":
 """
 
 
-def measured(
-    folder: Path, command: list[str], *options: str, environment: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})}
-    words = [*JOULECAST, "measure", "--name", "mine", *options, "--", *command]
-    return subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, timeout=240)
+@pytest.fixture
+def measured(tmp_path, monkeypatch, capfd):
+    """Measures a command in ``tmp_path``, from this process: a start of joulecast takes a second."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+    def run(command: list[str], *options: str) -> subprocess.CompletedProcess[str]:
+        ended = joulecast("measure", "--name", "mine", *options, "--", *command)
+        said = capfd.readouterr()
+        words = [said.out + ended.stdout, said.err + ended.stderr]
+        return subprocess.CompletedProcess(command, ended.exit_code, *words)
+
+    return run
 
 
 def record_of(folder: Path, run: str = "mine-n1-r1") -> RunRecord:
@@ -115,10 +125,13 @@ def own_clock(output: str) -> tuple[int, float]:
     return int(found[1]), float(found[2])
 
 
-def test_ddp_on_two_numbers_of_ranks_has_its_stages_and_is_forecast_by_name(tmp_path, monkeypatch):
+def test_ddp_on_two_numbers_of_ranks_has_its_stages_and_is_forecast_by_name(
+    measured, tmp_path, monkeypatch
+):
     for ranks in (1, 2):
         # So many samples that what comes behind the last step counts little.
-        answer = measured(tmp_path, [*TORCHRUN, str(ranks), DDP, "1", "6400"])
+        launcher = [sys.executable] if ranks == 1 else [*TORCHRUN, str(ranks)]
+        answer = measured([*launcher, DDP, "1", "6400"])
         assert answer.returncode == 0, answer.stderr
         steps, step_s = own_clock(answer.stdout)
         record = record_of(tmp_path, f"mine-n1-r{ranks}")
@@ -151,9 +164,9 @@ def test_ddp_on_two_numbers_of_ranks_has_its_stages_and_is_forecast_by_name(tmp_
 
 
 @pytest.mark.long
-def test_shards_of_the_example_are_observed(tmp_path):
+def test_shards_of_the_example_are_observed(measured, tmp_path):
     words = [*TORCHRUN, "2", str(EXAMPLE), "--steps", "12", "--sharded"]
-    answer = measured(tmp_path, words)
+    answer = measured(words)
     assert answer.returncode == 0, answer.stderr
     record = record_of(tmp_path)
     row = observe(record)
@@ -163,11 +176,11 @@ def test_shards_of_the_example_are_observed(tmp_path):
     assert row["t_communicating_copy_s"] > 0
 
 
-def test_exchange_that_no_hook_sees_is_profiled(tmp_path):
+def test_exchange_that_no_hook_sees_is_profiled(measured, tmp_path):
     """Functional collectives, as tensor parallelism makes them, after a setup that hooks do see."""
     program = tmp_path / "functional.py"
     program.write_text(FUNCTIONAL_COLLECTIVES)
-    answer = measured(tmp_path, [*TORCHRUN, "2", str(program)])
+    answer = measured(two_ranks(sys.executable, str(program)))
     assert answer.returncode == 0, answer.stderr
     # The ranks may print into one line.
     said = "".join(answer.stdout.split())
@@ -179,8 +192,10 @@ def test_exchange_that_no_hook_sees_is_profiled(tmp_path):
     assert observe(record)["t_communicating_copy_s"] > 0
 
 
-def test_accumulated_gradients_are_one_step_and_steps_that_were_not_made_are_said(tmp_path):
-    answer = measured(tmp_path, [sys.executable, DDP, "4"], "--steps", "5:999")
+def test_accumulated_gradients_are_one_step_and_steps_that_were_not_made_are_said(
+    measured, tmp_path
+):
+    answer = measured([sys.executable, DDP, "4"], "--steps", "5:999")
     steps, _ = own_clock(answer.stdout)
     assert steps == 10
     record = record_of(tmp_path)
@@ -192,55 +207,53 @@ def test_accumulated_gradients_are_one_step_and_steps_that_were_not_made_are_sai
     assert len(record.power) > 2
 
 
-VARYING = """
-import torch
-network = torch.nn.Linear(64, 64)
-optimizers = [torch.optim.SGD(network.parameters(), lr=0.01) for _ in range(2)]
-data = torch.utils.data.TensorDataset(torch.randn(600, 64))
-batches = [list(range(k)) for k in (8, 96, 8, 64, 8, 72, 8, 48, 8, 84)]
-for step, (rows,) in enumerate(torch.utils.data.DataLoader(data, batch_sampler=batches)):
-    optimizer = optimizers[step // 5]
-    optimizer.zero_grad()
-    network(rows).sum().backward()
-    optimizer.step()
-"""
-
-
 @pytest.mark.parametrize(
     ("asked", "steps", "most_s"),
     [((), 28, 1.5), pytest.param(("--steps", "1:29"), 29, 60.0, marks=pytest.mark.long)],
 )
 def test_steps_that_still_compile_do_not_count_unless_they_are_asked_for(
-    tmp_path, asked, steps, most_s
+    measured, tmp_path, asked, steps, most_s
 ):
-    """As with torch.compile, the second step takes long. A long step in the middle counts."""
+    """As with torch.compile, the second step takes long. A long step in the middle counts. Two optimizers in
+    turn, as of two folds, train the same parameters."""
     waits = "    time.sleep(1.5 if step == 1 else 0.7 if step == 20 else 0.01)\n"
-    program = SMALL.format(at_20="pass").replace(
-        "    optimizer.step()\n", f"{waits}    optimizer.step()\n"
+    second = (
+        "    if step == 15:\n        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)\n"
     )
-    assert measured(tmp_path, [sys.executable, "-c", program], *asked).returncode == 0
+    program = SMALL.format(at_20="pass").replace(
+        "    optimizer.step()\n", f"{waits}{second}    optimizer.step()\n"
+    )
+    assert measured([sys.executable, "-c", program], *asked).returncode == 0
     record = record_of(tmp_path)
     assert record.info.outcome.steps == steps
     assert 0.7 + 1.5 * (steps == 29) < observe(record)["total_s"] < most_s
+    assert record.info.parameters == 64 * 64 + 64
     assert any("first 2 steps" in remark for remark in record.info.remarks) == (not asked)
 
 
-def test_of_batches_that_vary_the_mean_counts_and_of_optimizers_in_turn_the_largest(tmp_path):
-    (tmp_path / "varying.py").write_text(VARYING)
-    answer = measured(tmp_path, [sys.executable, "varying.py"])
+@pytest.mark.parametrize(
+    "way",
+    ["loss.backward()", pytest.param("torch.autograd.grad(loss, weights)", marks=pytest.mark.long)],
+)
+def test_of_batches_that_vary_the_mean_counts_and_a_function_for_each_tensor_is_one_step(
+    measured, tmp_path, way
+):
+    (tmp_path / "varying.py").write_text(VARYING_FUNCTIONAL.format(way=way))
+    answer = measured([sys.executable, "varying.py"])
     assert answer.returncode == 0, answer.stderr
     info = record_of(tmp_path).info
     assert (info.outcome.steps, info.global_batch_size, info.outcome.samples) == (9, 40, 364)
-    assert info.parameters == 64 * 64 + 64
     assert any("batches vary from 8 to 96" in remark for remark in info.remarks)
 
 
-def test_what_it_prints_and_how_it_ends_are_the_commands_own_and_its_sitecustomize_runs(tmp_path):
+def test_what_it_prints_and_how_it_ends_are_the_commands_own_and_its_sitecustomize_runs(
+    measured, tmp_path, monkeypatch
+):
     (tmp_path / "site").mkdir()
     (tmp_path / "site/sitecustomize.py").write_text("import builtins\nbuiltins.of_site = 5\n")
     words = "import sys; print(of_site); print('err', file=sys.stderr); sys.exit(3)"
-    environment = {"PYTHONPATH": str(tmp_path / "site")}
-    answer = measured(tmp_path, [sys.executable, "-c", words], environment=environment)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    answer = measured([sys.executable, "-c", words])
     assert (answer.returncode, answer.stdout) == (3, "5\n")
     assert answer.stderr.startswith("err\n")
     info = record_of(tmp_path).info
@@ -249,8 +262,8 @@ def test_what_it_prints_and_how_it_ends_are_the_commands_own_and_its_sitecustomi
 
 
 @pytest.mark.long
-def test_an_abrupt_end_keeps_the_steps_before_it(tmp_path):
-    answer = measured(tmp_path, [sys.executable, "-c", SMALL.format(at_20="os._exit(7)")])
+def test_an_abrupt_end_keeps_the_steps_before_it(measured, tmp_path):
+    answer = measured([sys.executable, "-c", SMALL.format(at_20="os._exit(7)")])
     assert answer.returncode == 7
     info = record_of(tmp_path).info
     assert info.outcome.steps == 20
@@ -271,39 +284,25 @@ def test_a_signal_reaches_the_command_and_leaves_a_record(tmp_path):
 
 
 @pytest.mark.long
-def test_a_forked_child_has_steps_of_its_own(tmp_path):
+def test_a_forked_child_has_steps_of_its_own(measured, tmp_path):
     child = (
         "\n        if os.fork() == 0:\n            optimizer.step()\n            os._exit(0)\n"
         "        os.wait()"
     )
-    answer = measured(tmp_path, [sys.executable, "-c", SMALL.format(at_20=child)])
+    answer = measured([sys.executable, "-c", SMALL.format(at_20=child)])
     assert answer.returncode == 0, answer.stderr
     info = record_of(tmp_path).info
     assert info.outcome.steps == 29
     assert any("other process" in remark for remark in info.remarks)
 
 
-@pytest.mark.parametrize(
-    "way",
-    ["loss.backward()", pytest.param("torch.autograd.grad(loss, weights)", marks=pytest.mark.long)],
-)
-def test_an_optimizer_function_that_is_called_for_each_tensor_makes_one_step(tmp_path, way):
-    program = tmp_path / "functional.py"
-    program.write_text(FUNCTIONAL.format(way=way))
-    answer = measured(tmp_path, [sys.executable, str(program)])
-    assert answer.returncode == 0, answer.stderr
-    assert record_of(tmp_path).info.outcome.steps == 19
-
-
 @pytest.mark.long
 def test_trainings_at_once_have_a_record_each(tmp_path):
     program = tmp_path / "small.py"
     program.write_text(SMALL.format(at_20="pass"))
-    with ThreadPoolExecutor(3) as pool:
-        answers = list(
-            pool.map(lambda _: measured(tmp_path, [sys.executable, str(program)]), range(3))
-        )
-    assert [answer.returncode for answer in answers] == [0, 0, 0]
+    words = [*JOULECAST, "measure", "--name", "mine", "--", sys.executable, str(program)]
+    running = [subprocess.Popen(words, cwd=tmp_path) for _ in range(3)]
+    assert [each.wait(240) for each in running] == [0, 0, 0]
     folders = sorted(path.name for path in (tmp_path / "results/measured").iterdir())
     assert folders == ["mine-n1-r1", "mine-n1-r2", "mine-n1-r3"]
 
@@ -344,9 +343,9 @@ def test_what_a_launcher_has_opened_is_open_in_the_command():
     os.close(writing)
 
 
-def test_a_folder_that_cannot_be_written_is_said_before_the_start(tmp_path):
-    answer = measured(tmp_path, ["echo", "started"], "--out", "/proc/mine")
-    assert (answer.returncode, answer.stdout) == (2, "")
+def test_a_folder_that_cannot_be_written_is_said_before_the_start(capfd):
+    answer = joulecast("measure", "--out", "/proc/mine", "--", "echo", "started")
+    assert (answer.exit_code, answer.stdout, capfd.readouterr().out) == (2, "", "")
     assert answer.stderr.startswith("error: /proc/mine: no record can be written there")
 
 
@@ -366,12 +365,12 @@ print(drawn + jump * os.path.exists("jumps"), "J")
         pytest.param([sys.executable, "counter.py", "0"], None, marks=pytest.mark.long),
     ],
 )
-def test_no_impossible_power_is_measured(tmp_path, words, said):
+def test_no_impossible_power_is_measured(measured, tmp_path, words, said):
     (tmp_path / "counter.py").write_text(COUNTER)
     (tmp_path / "board").write_text("100 W")
     (tmp_path / "mine.json").write_text(json.dumps({"power": {"command": words}}))
     program = "sleep 3; touch jumps; echo 0 W >board; sleep 6"
-    answer = measured(tmp_path, ["sh", "-c", program], "--config", "mine.json")
+    answer = measured(["sh", "-c", program], "--config", "mine.json")
     assert answer.returncode == 0, answer.stderr
     row = observe(record_of(tmp_path))
     assert row["energy_source"] == (None if said else "measured")
@@ -422,40 +421,43 @@ def test_a_disk_that_is_full_at_the_end_costs_neither_the_measurement_nor_the_ex
 
 
 def test_a_program_that_is_not_there_is_all_that_is_said(tmp_path):
-    answer = measured(tmp_path, ["nosuchprogram"])
-    assert answer.returncode == 2 and answer.stderr.startswith("error: nosuchprogram")
+    answer = joulecast("measure", "--out", str(tmp_path), "--", "nosuchprogram")
+    assert answer.exit_code == 2 and answer.stderr.startswith("error: nosuchprogram")
     assert len(answer.stderr.splitlines()) == 1 and not [*tmp_path.rglob(".job-*")]
 
 
 @pytest.mark.long
-def test_ranks_that_a_program_spawns_need_no_environment(tmp_path):
+def test_ranks_that_a_program_spawns_need_no_environment(measured, tmp_path):
     program = tmp_path / "spawning.py"
     program.write_text(SPAWNING)
-    answer = measured(tmp_path, [sys.executable, str(program)])
+    answer = measured([sys.executable, str(program)])
     assert answer.returncode == 0, answer.stderr
     info = record_of(tmp_path).info
     assert (info.spec.ranks, info.outcome.steps, info.outcome.samples) == (2, 9, 9 * 8)
 
 
-def test_a_window_of_a_training_that_runs_on(tmp_path):
+def test_a_window_of_a_training_that_runs_on(measured, tmp_path):
     # It trains until the record of its window is there.
     program = SMALL.format(at_20="pass").replace(
         "range(30)", "iter(lambda: os.path.exists('results/measured/mine-n1-r1'), True)"
     )
     program = program.replace("optimizer.zero_grad()", "optimizer.zero_grad(); time.sleep(0.01)")
-    answer = measured(tmp_path, [sys.executable, "-c", program], "--for", "15s")
+    answer = measured([sys.executable, "-c", program], "--for", "15s")
     assert answer.returncode == 0, answer.stderr
     record = record_of(tmp_path)
     assert record.info.outcome.steps > 3 and not record.info.left_out
     assert record.stages["stop_s"].max() <= record.power["t_s"].max(), "no step without its power"
 
 
-def test_one_line_in_the_program_does_the_same(tmp_path):
+def test_one_line_in_the_program_does_the_same_and_a_loss_that_is_no_number_costs_no_record(
+    measured, tmp_path
+):
     (tmp_path / "train.py").write_text(
         f"import runpy, joulecast\n"
         f"for name in ('one', 'two'):\n"
-        f"    with joulecast.observe(name):\n"
+        f"    with joulecast.observe(name) as observing:\n"
         f"        runpy.run_path({DDP!r})\n"
+        f"        observing.log_loss(float('nan'))\n"
     )
     words = [sys.executable, "train.py"]
     answer = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=240)
@@ -463,35 +465,11 @@ def test_one_line_in_the_program_does_the_same(tmp_path):
     for name in ("one", "two"):
         info = record_of(tmp_path, f"{name}-n1-r1").info
         assert (info.outcome.steps, info.global_batch_size) == (39, 16)
+        assert info.outcome.final_loss is None
     # Under the command, the command makes the record.
-    assert measured(tmp_path, words).returncode == 0
+    assert measured(words).returncode == 0
     assert record_of(tmp_path).info.outcome.steps == 79, "both trainings, but for the first step"
     assert not (tmp_path / "results/measured/one-n1-r2").exists()
-
-
-def test_a_loss_that_is_no_number_costs_no_record(tmp_path):
-    (tmp_path / "train.py").write_text(
-        f"import runpy, joulecast\n"
-        f"with joulecast.observe('mine') as observing:\n"
-        f"    runpy.run_path({DDP!r})\n"
-        f"    observing.log_loss(float('nan'))\n"
-    )
-    words = [sys.executable, "train.py"]
-    answer = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=240)
-    assert answer.returncode == 0, answer.stderr
-    outcome = record_of(tmp_path).info.outcome
-    assert outcome.steps == 39 and outcome.final_loss is None
-
-
-def test_a_broken_leftover_of_a_killed_measurement_stops_no_training(tmp_path):
-    job = tmp_path / "results/measured/.job-alone-0"
-    job.mkdir(parents=True)
-    (job / "lock").touch()
-    (job / "process-0.json").write_text("{")
-    answer = measured(tmp_path, ["echo", "trained"])
-    assert (answer.returncode, answer.stdout) == (0, "trained\n")
-    assert ".job-alone-0: no record of a killed measurement" in answer.stderr
-    assert len(record_of(tmp_path).power) > 0
 
 
 def test_no_name_of_a_leftover_leads_out_of_its_folder(tmp_path):
@@ -535,7 +513,7 @@ def live_status(out: Path) -> str:
 
 
 def test_a_running_measurement_shows_its_cost_and_a_killed_one_becomes_an_incomplete_record(
-    tmp_path,
+    measured, tmp_path
 ):
     program = tmp_path / "train.py"
     program.write_text(LONG.format(at_20="print('100 steps', flush=True)"))
@@ -557,7 +535,14 @@ def test_a_running_measurement_shows_its_cost_and_a_killed_one_becomes_an_incomp
     psutil.wait_procs(children, timeout=30)
     assert re.search(r"^mine: .* W now, .* so far \(estimated\) in .*; step [\d,]+ of 1,000", said)
     assert " for the whole, about " in said
-    said = measured(tmp_path, ["sleep", "1"]).stderr
+    # A leftover that is broken stops no training.
+    broken = out / ".job-alone-0"
+    broken.mkdir()
+    (broken / "lock").touch()
+    (broken / "process-0.json").write_text("{")
+    answer = measured(["sleep", "1"])
+    said = answer.stderr
+    assert answer.returncode == 0 and ".job-alone-0: no record of a killed measurement" in said
     (folder,) = re.findall(r"(\S*mine-n1-r\d): made of what a killed", said)
     assert not job.exists()
     record = read_record(tmp_path / folder)

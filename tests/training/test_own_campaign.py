@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
+from launching import two_ranks
+
 from joulecast.app.campaign.config import parse_config
 from joulecast.app.campaign.runs import campaign_runs
 from joulecast.errors import JoulecastError
@@ -16,8 +18,10 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples/own-training/train.py"
 
 def test_a_campaign_of_a_command_keeps_what_was_measured_and_says_what_failed(tmp_path):
     command = (
-        f"test {{nodes}}{{gpus}} = 12 || exit 3; {sys.executable} -m torch.distributed.run "
-        f"--nproc-per-node {{gpus}} {EXAMPLE} --batch {{batch_per_rank}} --steps {{steps}}"
+        "test {nodes}{gpus} = 12 || exit 3; "
+        + two_ranks(
+            sys.executable, str(EXAMPLE), *["--batch", "{batch_per_rank}", "--steps", "{steps}"]
+        )[-1]
     )
     configuration = {
         "workload": {"command": command, "name": "letters"},

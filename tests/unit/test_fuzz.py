@@ -8,7 +8,7 @@ from fuzzing import FORMATS, tried, used
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-MUTATIONS = 20
+MUTATIONS = 10
 
 
 @pytest.fixture(scope="module")

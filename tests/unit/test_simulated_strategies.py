@@ -380,10 +380,10 @@ def test_processes_find_what_one_finds(monkeypatch, processes):
     from joulecast.simulate import strategy_search
 
     graph, platform = load("gpt2"), cluster_of(4)
-    alone = search(graph, platform, 8, 64, top=5)
+    alone = search(graph, platform, 4, 16, top=5)
     monkeypatch.setattr(strategy_search, "_WORTH_PROCESSES", 0)
     monkeypatch.setattr(strategy_search, "usable_cores", lambda: processes)
-    together = search(graph, platform, 8, 64, top=5)
+    together = search(graph, platform, 4, 16, top=5)
     assert [text_of(one.strategy) for one in together.feasible] == [
         text_of(one.strategy) for one in alone.feasible
     ]

@@ -222,7 +222,7 @@ def test_search_ranks_by_the_objective(objective, key):
 def test_the_best_by_an_objective_are_the_first_of_all(objective):
     prices = {"price": 0.3, "price_node_hour": 2.0}
     best, all_of_them = (
-        joulecast.search(NETWORK, "h100-sxm", 16, objective=objective, top=top, **prices)
+        joulecast.search(NETWORK, "h100-sxm", 8, objective=objective, top=top, **prices)
         for top in (4, 1000)
     )
     assert best["feasible"] == all_of_them["feasible"][:4]

@@ -58,8 +58,6 @@ def test_a_configuration_of_the_hub_with_nothing_measured(tmp_path, monkeypatch)
     within = [row for row in rows if row["time_high_s"] <= 30 * 86400]
     assert best["cost"] == min(row["cost"] for row in within)
     assert all(row["cost_low"] < row["cost"] < row["cost_high"] for row in rows)
-    said = answered(command)
-    assert "nothing was run" in said and "--calibrate" in said
 
 
 @pytest.mark.parametrize("darkest", [2, 15])

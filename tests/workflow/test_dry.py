@@ -121,7 +121,7 @@ def _jobs(said):
 def finished(tmp_path, monkeypatch):
     """A finished campaign beside a package of its own: for Snakemake, each output is there and up to date."""
     copy_workflow(tmp_path)
-    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "src", tmp_path / "src")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "src"))
     listed = snakemake(tmp_path, *MINIMAL, "--summary")
     assert listed.returncode == 0, listed.stderr

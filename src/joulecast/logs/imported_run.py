@@ -24,12 +24,20 @@ from joulecast.logs.repeats import Repeat, compared, repeat_of
 from joulecast.logs.run_phases import Interval, logged_work
 from joulecast.quantities import counted
 from joulecast.runs.files.reading import validated
-from joulecast.runs.files.writing import directory_added_to, written_aside
+from joulecast.runs.files.writing import directory_added_to
 from joulecast.runs.frames import ACTIVITY_COLUMNS, POWER_COLUMNS, STAGE_COLUMNS
 from joulecast.runs.integration import EnergyCurve
 from joulecast.runs.meter_choice import ESTIMATED_SWITCH, MeterInfo
 from joulecast.runs.platforms import Platform
-from joulecast.runs.record import Checks, Outcome, RunInfo, RunRecord, read_info, write_record
+from joulecast.runs.record import (
+    Checks,
+    Outcome,
+    RunInfo,
+    RunRecord,
+    read_info,
+    write_info,
+    write_record,
+)
 from joulecast.runs.spec import Imported, RunSpec
 
 _PLATFORM = TypeAdapter(Platform)
@@ -402,8 +410,7 @@ def summarised(notes: list[RunNote], partial: Path, out: Path) -> ImportSummary:
         if note.run in reasons:
             info = read_info(partial / note.run)
             info.left_out += reasons[note.run]
-            with written_aside(partial / note.run / "run.json") as file:
-                file.write_text(info.model_dump_json(indent=1) + "\n")
+            write_info(partial / note.run, info)
         if left_out := [*note.left_out, *reasons.get(note.run, [])]:
             summary.left_out[note.run] = left_out
         if note.fact is not None:

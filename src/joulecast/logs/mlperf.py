@@ -206,10 +206,6 @@ def _natural(text: str) -> list[tuple[int, str]]:
     return [(int(word), "") if n % 2 else (-1, word) for n, word in enumerate(words)]
 
 
-def _by_number(pair: tuple[str, str]) -> list[tuple[int, str]]:
-    return _natural(pair[0])
-
-
 def runs_of(source: Path) -> list[RunFiles]:
     """All runs below a folder, sorted. Empty if there is no result file.
 
@@ -236,6 +232,7 @@ def runs_of(source: Path) -> list[RunFiles]:
         stems.sort(key=_natural)
         folders = _folders_of(stems, list(power[folder]))
         for repeat, stem in enumerate(stems, start=1):
+            of_run = power[folder].get(folders.get(stem, ""), {})
             runs.append(
                 RunFiles(
                     run=sanitised(f"{benchmark}-{system}-{stem}"),
@@ -246,9 +243,7 @@ def runs_of(source: Path) -> list[RunFiles]:
                     stem=printable(stem),
                     repeat=repeat,
                     result=(folder / f"{stem}.txt").as_posix(),
-                    power=dict(
-                        sorted(power[folder].get(folders.get(stem, ""), {}).items(), key=_by_number)
-                    ),
+                    power={name: of_run[name] for name in sorted(of_run, key=_natural)},
                     benchmark_has_power=bool(power[folder]),
                     description=description if description in descriptions else None,
                 )

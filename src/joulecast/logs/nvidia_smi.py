@@ -75,14 +75,13 @@ def read(file: Path, options: LogOptions) -> Log:
                     f"nvidia-smi for --query-gpu={_QUERY}"
                 )
         name = names[0] if device else "0"
-        sliced = "MIG is on: it reads the whole GPU, not a slice" if "Enabled" in names else None
-        meter = LoggedMeter(
-            options.node_of(file), name, "gpu", str(file), times.t_s, watts, remark=sliced
-        )
+        node, remark = options.node_of(file), None
         if column != power:
-            meter = LoggedMeter(
-                options.node_of(file), f"module {name}", "module", str(file), times.t_s, watts
-            )
+            meter = LoggedMeter(node, f"module {name}", "module", str(file), times.t_s, watts)
+        else:
+            if "Enabled" in names:
+                remark = "MIG is on: it reads the whole GPU, not a slice"
+            meter = LoggedMeter(node, name, "gpu", str(file), times.t_s, watts, remark=remark)
         log.meters.append(meter)
     if skipped := table.left_out + table.cut_short:
         log.remarks.append(f"lines without a reading: {skipped} in {file.name}")

@@ -22,11 +22,18 @@ from joulecast.logs.mllog import LARGEST, Event, number
 from joulecast.runs.frames import PHASE_COLUMNS
 
 WorkUnit = Literal["samples", "epochs"]
+Counted = Literal["samples", "steps", "epochs"]
 
 _STARTS = {"epoch_start": "epoch", "block_start": "block", "eval_start": "evaluation"}
 _STOPS = {"epoch_stop": "epoch", "block_stop": "block", "eval_stop": "evaluation"}
-_STEPS = ("step", "step_num")
-_INDICES = ("samples_count", "epoch_num", "first_epoch_num", *_STEPS)
+_INDICES: dict[str, Counted | None] = {
+    "samples_count": "samples",
+    "epoch_num": None,
+    "first_epoch_num": None,
+    "step": "steps",
+    "step_num": "steps",
+}
+"""The names of an index, and what it counts under this name. Samples may be called epochs."""
 
 _CUT_SHORT = 0.5
 """A last epoch shorter than this share of the median epoch was not finished."""
@@ -36,20 +43,17 @@ _CUT_SHORT = 0.5
 class Interval:
     """One epoch, block or evaluation, in seconds of the run clock.
 
-    ``index`` is its number in the log. ``counts_samples``, ``counts_steps`` and ``counts_epochs`` say what
-    this number counts, if the log says it. ``closed`` is false if the log does not show the end of the
-    interval. ``reached`` is the count at its end. ``lasts`` is by how much the index will grow, if the log
-    announces it.
+    ``index`` is its number in the log. ``counts`` says what this number counts, if the log says it.
+    ``closed`` is false if the log does not show the end of the interval. ``reached`` is the count at its end.
+    ``lasts`` is by how much the index will grow, if the log announces it.
     """
 
     phase: str
     index: float | None
     start_s: float
     stop_s: float
-    counts_samples: bool = False
+    counts: Counted | None = None
     closed: bool = True
-    counts_steps: bool = False
-    counts_epochs: bool = False
     reached: float | None = None
     lasts: float | None = None
 
@@ -64,13 +68,13 @@ class LoggedWork:
     total: int
 
 
-def _index(event: Event) -> tuple[float | None, str]:
-    """What an event is counted with, and under which name."""
-    for name in _INDICES:
+def _index(event: Event) -> tuple[float | None, Counted | None]:
+    """The index of an event, and what it counts."""
+    for name, counts in _INDICES.items():
         value = number(event.metadata.get(name))
         if value is not None and value >= 0:
-            return value, name
-    return None, ""
+            return value, counts
+    return None, None
 
 
 class _Pairs:
@@ -86,15 +90,13 @@ class _Pairs:
 
     def start(self, event: Event, at_s: float) -> None:
         """Open an interval, unless another rank did."""
-        index, name = _index(event)
+        index, counts = _index(event)
         if any(other.index == index for other in self.running):
             return
         self.starts[index] += 1
-        interval = Interval(
-            self.phase, index, at_s, math.nan, name == "samples_count", closed=False
-        )
         lasts = number(event.metadata.get("epoch_count"))
-        self.running.append(replace(interval, counts_steps=name in _STEPS, lasts=lasts))
+        interval = Interval(self.phase, index, at_s, math.nan, counts, closed=False, lasts=lasts)
+        self.running.append(interval)
 
     def stop(self, event: Event, at_s: float) -> None:
         """Close the open interval with the same index, or else the one that was opened last. (BERT's
@@ -112,15 +114,10 @@ class _Pairs:
 
     def count(self, event: Event) -> None:
         """Give the open interval the index that an event in it states, or the last one, where it has none."""
-        index, name = _index(event)
+        index, counts = _index(event)
         place = self.running or self.done
         if index is not None and place and place[-1].index is None:
-            place[-1] = replace(
-                place[-1],
-                index=index,
-                counts_samples=name == "samples_count",
-                counts_steps=name in _STEPS,
-            )
+            place[-1] = replace(place[-1], index=index, counts=counts)
 
     def ended(self, run_stop_s: float) -> list[Interval]:
         """All intervals; one that lacks its stop lasts to the next start of its phase, else to the end of the
@@ -166,11 +163,12 @@ def _samples_so_far(
     known = [e.index for e in evaluations if e.index is not None]
     if not known:
         return [None] * len(evaluations)
-    if any(e.counts_epochs for e in evaluations):
+    counted = {e.counts for e in evaluations}
+    if "epochs" in counted:
         return None
-    if any(e.counts_samples for e in evaluations):
-        return [e.index if e.counts_samples else None for e in evaluations]
-    if batch_size and any(e.counts_steps for e in evaluations):
+    if "samples" in counted:
+        return [e.index if e.counts == "samples" else None for e in evaluations]
+    if batch_size and "steps" in counted:
         return [_samples_of_steps(e, batch_size) for e in evaluations]
     # Shares of the data set: DLRM and GNN evaluate every twentieth of an epoch.
     if train_samples and _fractions(known):
@@ -186,7 +184,7 @@ def _fractions(counts: list[float]) -> bool:
 
 
 def _samples_of_steps(interval: Interval, batch_size: int | None) -> float | None:
-    return _times(interval.index if interval.counts_steps else None, batch_size)
+    return _times(interval.index if interval.counts == "steps" else None, batch_size)
 
 
 def _times(count: float | None, each: int | None) -> float | None:
@@ -207,10 +205,10 @@ def _begun(blocks: list[Interval], known: set[float], batch_size: int | None) ->
     shared = any(block.index in known for block in blocks)
     begun: list[float | None] = []
     for block in blocks:
-        if block.counts_steps:
+        if block.counts == "steps":
             begun.append(_samples_of_steps(block, batch_size))
         else:
-            counts = block.counts_samples or shared or block.index == 0
+            counts = block.counts == "samples" or shared or block.index == 0
             begun.append(block.index if counts else None)
     return begun
 
@@ -221,23 +219,20 @@ def _are_lengths(blocks: list[Interval]) -> bool:
     first = blocks[0] if blocks else None
     return (
         first is not None
-        and first.counts_samples
+        and first.counts == "samples"
         and bool(first.index)
-        and (first.reached == first.index)
+        and first.reached == first.index
     )
 
 
 def _block_work(
-    blocks: list[Interval], evaluated: list[tuple[float, float]], batch_size: int | None
+    blocks: list[Interval],
+    begun: list[float | None],
+    evaluated: list[tuple[float, float]],
+    batch_size: int | None,
 ) -> list[float]:
-    """Samples trained in each block, NaN where that is not known.
-
-    Args:
-        blocks: sorted by start.
-        evaluated: start (s) and samples trained of the evaluations, sorted.
-        batch_size: the global batch size, if known.
-    """
-    begun = _begun(blocks, {count for _, count in evaluated}, batch_size)
+    """Samples trained in each block, NaN where that is not known. ``begun`` is from :func:`_begun`;
+    ``evaluated`` has start (s) and samples trained of each evaluation."""
     # U-Net and GPT-3 say how many samples a block will last, others how many epochs, or what is no length.
     lasting = {block.lasts for block in blocks}
     says = len(lasting) == 1 and (max(lasting, key=bool) or 0) >= (batch_size or math.inf)
@@ -266,7 +261,7 @@ def _worked(
     in front of that, whichever has fewer."""
     block, count = blocks[place], begun[place]
     assert count is not None
-    each = batch_size or 0 if block.counts_steps else 1
+    each = batch_size or 0 if block.counts == "steps" else 1
     if block.reached is not None and block.reached * each > count:
         return block.reached * each - count
     next_s = blocks[place + 1].start_s if place + 1 < len(blocks) else math.inf
@@ -293,7 +288,7 @@ def _epoch_work(
         return [*([float(train_samples)] * (len(epochs) - 1)), last if last > 0 else math.nan]
     return [
         e.reached - e.index
-        if e.counts_samples
+        if e.counts == "samples"
         and e.index is not None
         and e.reached is not None
         and e.reached > e.index
@@ -326,9 +321,8 @@ def logged_work(
     evaluations = [i for i in inside if i.phase == "evaluation"]
     all_evaluations = [i for i in intervals if i.phase == "evaluation"]
     counts = _samples_so_far(all_evaluations, batch_size, train_samples)
-    counts_samples = any(
-        i.counts_samples or (i.counts_steps and batch_size) for i in all_evaluations + blocks
-    )
+    counted = {i.counts for i in all_evaluations + blocks}
+    counts_samples = "samples" in counted or bool("steps" in counted and batch_size)
     shares = bool(train_samples) and _fractions([e.index or 0.0 for e in all_evaluations])
     unit: WorkUnit = "samples"
     if counts is None or (len(epochs) > 1 and not counts_samples and not shares):
@@ -338,8 +332,8 @@ def logged_work(
     else:
         so_far = dict(zip(map(id, all_evaluations), counts, strict=True))
         evaluated = [(e.start_s, c) for e in all_evaluations if (c := so_far[id(e)]) is not None]
-        of_blocks = _block_work(blocks, evaluated, batch_size)
         begun = _begun(blocks, {count for _, count in evaluated}, batch_size)
+        of_blocks = _block_work(blocks, begun, evaluated, batch_size)
         reached = [
             b + (0.0 if math.isnan(w) else w)
             for b, w in zip(begun, of_blocks, strict=True)
@@ -385,5 +379,4 @@ def work_done(unit: WorkUnit, work: float, lasts_s: float) -> list[Interval]:
     """The work of a run of ``lasts_s``, for logs without times of the work: an evaluation right before the
     end has the count."""
     at_s = lasts_s * (1 - 1e-9)
-    said = {f"counts_{unit}": True}
-    return [Interval("evaluation", work, at_s, at_s, **said)]
+    return [Interval("evaluation", work, at_s, at_s, unit)]

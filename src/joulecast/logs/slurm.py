@@ -8,7 +8,7 @@ batch step.
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -208,19 +208,7 @@ def _of_job(job: dict[str, Any]) -> list[_Row]:
         identified = step["step"]["id"]
         text = identified if isinstance(identified, str) else str(identified.get("step_id", ""))
         joules = _number(step.get("statistics", {}).get("energy", {}).get("consumed"))
-        rows.append(
-            _Row(
-                identity,
-                text.rpartition(".")[2] or text,
-                str(step["step"].get("name", "")),
-                _state(step.get("state", "")),
-                whole.start_s,
-                whole.stop_s,
-                whole.nodes,
-                (),
-                _counted(joules),
-            )
-        )
+        rows.append(replace(whole, step=text.rpartition(".")[2] or text, joules=_counted(joules)))
     return rows
 
 

@@ -33,16 +33,17 @@ def record_folders(above: Path) -> list[Path]:
 _MEASURED = re.compile(r"(.+)-n(\d+)-r(\d+)")
 
 
-def measured_records(name: str, above: Path = MEASURED) -> list[Path]:
+def measured_records(name: str) -> list[Path]:
     """The records of the observed training ``name``, in the order of their node counts and numbers."""
-    found = [(match, path) for path in above.glob("*") if (match := _MEASURED.fullmatch(path.name))]
+    paths = MEASURED.glob("*")
+    found = [(match, path) for path in paths if (match := _MEASURED.fullmatch(path.name))]
     own = [(int(match[2]), int(match[3]), path) for match, path in found if match[1] == name]
     return [path for _, _, path in sorted(own)]
 
 
-def measured_names(above: Path = MEASURED) -> list[str]:
+def measured_names() -> list[str]:
     """The names of the observed trainings that have records."""
-    found = (_MEASURED.fullmatch(path.name) for path in above.glob("*"))
+    found = (_MEASURED.fullmatch(path.name) for path in MEASURED.glob("*"))
     return sorted({match[1] for match in found if match})
 
 

@@ -9,7 +9,8 @@ complete.
 """
 
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -234,12 +235,8 @@ def validate(record: RunRecord) -> None:
 
 
 def _validate_run(record: RunRecord, *, with_stages: bool) -> None:
-    """Check the same for a record whose frames have been checked one by one.
-
-    Args:
-        record: to check.
-        with_stages: whether it has its stages. They may be read in parts (:func:`stages_in_parts`).
-    """
+    """Check the same for a record whose frames have been checked one by one. If its stages are read in
+    parts (:func:`stages_in_parts`), it has none here."""
     info, spec = record.info, record.info.spec
     run = spec.run
     if info.spec_sha256 != spec.digest():
@@ -377,6 +374,23 @@ def write_info(folder: Path, info: RunInfo) -> None:
     (folder / "run.json").write_text(info.model_dump_json(indent=1) + "\n")
 
 
+@contextmanager
+def told_to_repeat(folder: Path) -> Iterator[None]:
+    """Let errors name the folder of the record, and say how to repeat its run."""
+    try:
+        yield
+    except JoulecastError as error:
+        named = "" if str(folder) in str(error) else f"{folder}: "
+        raise JoulecastError(f"{named}{error}; delete {folder} to repeat the run") from None
+
+
+def open_frame(folder: Path, info: RunInfo, name: str) -> tuple[Any, Path]:
+    """The Parquet file of one frame, opened and checked, and its path."""
+    path = folder / f"{name}.parquet"
+    sha256 = info.frames_sha256.get(name)
+    return parquet_file(path, "file of a run record", FRAMES[name], sha256), path
+
+
 def read_info(folder: Path) -> RunInfo:
     """Read only ``run.json``.
 
@@ -384,10 +398,8 @@ def read_info(folder: Path) -> RunInfo:
         JoulecastError: the file is missing, broken, or has another format.
     """
     path = folder / "run.json"
-    try:
+    with told_to_repeat(folder):
         content = read_json_object(path, "run record")
-    except JoulecastError as error:
-        raise JoulecastError(f"{error}; delete {folder} to repeat the run") from None
     if content.get("format") != FORMAT:
         raise JoulecastError(
             f"{path}: record format {content.get('format')}, this joulecast reads {FORMAT}; use the one that "
@@ -411,15 +423,9 @@ def read_record(folder: Path, frames: Collection[str] = tuple(FRAMES)) -> RunRec
 
     info = read_info(folder)
     read = {n: pd.DataFrame(columns=list(c)) for n, c in FRAMES.items() if n not in frames}
-    try:
+    with told_to_repeat(folder):
         for name in frames:
-            path = folder / f"{name}.parquet"
-            sha256 = info.frames_sha256.get(name)
-            file = parquet_file(path, "file of a run record", FRAMES[name], sha256)
-            read[name] = parquet_table(file, path, FRAMES[name])
+            read[name] = parquet_table(*open_frame(folder, info, name), FRAMES[name])
         record = RunRecord(info, **read)
         _validate_run(record, with_stages="stages" in frames)
-    except JoulecastError as error:
-        named = "" if str(folder) in str(error) else f"{folder}: "
-        raise JoulecastError(f"{named}{error}; delete {folder} to repeat the run") from None
     return record

@@ -7,10 +7,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from joulecast.errors import JoulecastError
-from joulecast.runs.files.columns import parquet_file, parquet_table
+from joulecast.runs.files.columns import parquet_table
 from joulecast.runs.frames import FRAMES
-from joulecast.runs.record import RunInfo, validate_seen, validate_stages
+from joulecast.runs.record import (
+    RunInfo,
+    open_frame,
+    told_to_repeat,
+    validate_seen,
+    validate_stages,
+)
 
 _STEP = ["rank", "step"]
 
@@ -67,13 +72,9 @@ def stages_in_parts(folder: Path, info: RunInfo) -> Iterator[pd.DataFrame]:
         folder: folder of the record.
         info: the record's ``run.json``.
     """
-    path, columns = folder / "stages.parquet", FRAMES["stages"]
-    try:
-        sha256 = info.frames_sha256.get("stages")
-        file = parquet_file(path, "file of a run record", columns, sha256)
+    with told_to_repeat(folder):
+        file, path = open_frame(folder, info, "stages")
         groups = _parts(file, path)
-        read = _checked((parquet_table(file, path, columns, part) for part in groups), info)
+        tables = (parquet_table(file, path, FRAMES["stages"], part) for part in groups)
+        read = _checked(tables, info)
         yield from read if len(groups) == 1 else _whole_steps(read)
-    except JoulecastError as error:
-        named = "" if str(folder) in str(error) else f"{folder}: "
-        raise JoulecastError(f"{named}{error}; delete {folder} to repeat the run") from None

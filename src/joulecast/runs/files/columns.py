@@ -165,17 +165,14 @@ def _numbers(values: "pd.Series", column: Column, origin: str) -> "pd.Series":
     return numbers
 
 
-def read_csv(
-    path: Path, what: str, columns: Schema, *, max_bytes: int = MAX_TABLE_BYTES // 10
-) -> "pd.DataFrame":
+def read_csv(path: Path, what: str, columns: Schema) -> "pd.DataFrame":
     """A CSV file, with checked columns.
 
     Raises:
         JoulecastError: an error of :func:`opened` or :func:`checked_table`, or the file is no table.
     """
-    return checked_table(
-        next(csv_in_parts(path, what, columns, max_bytes=max_bytes)), columns, str(path)
-    )
+    whole = next(csv_in_parts(path, what, columns, max_bytes=MAX_TABLE_BYTES // 10))
+    return checked_table(whole, columns, str(path))
 
 
 def csv_in_parts(

@@ -368,14 +368,17 @@ def find_platform(platform: str, own: Path = PLATFORMS) -> Platform:
     Raises:
         JoulecastError: there is no such platform, or its file is not valid.
     """
-    if (
-        not is_path(platform, (".yaml", ".yml"))
-        and find(PLATFORMS, f"{platform}.yaml", own) is None
-    ):
-        content = platform_content(platform)
-        if content is not None:
-            return validated(TypeAdapter(Platform), content, f"platform {platform}")
-    return read_platform(platform_file(platform, own))
+    of_gpu = None
+    if find(PLATFORMS, f"{platform}.yaml", own) is None:
+        of_gpu = _platform_of_gpu(platform)
+    return of_gpu or read_platform(platform_file(platform, own))
+
+
+def _platform_of_gpu(platform: str) -> Platform | None:
+    content = None if is_path(platform, (".yaml", ".yml")) else platform_content(platform)
+    if content is None:
+        return None
+    return validated(TypeAdapter(Platform), content, f"platform {platform}")
 
 
 def simulated_platform(platform: str, own: Path = PLATFORMS) -> Platform:
@@ -383,11 +386,7 @@ def simulated_platform(platform: str, own: Path = PLATFORMS) -> Platform:
     is looked up.
     """
     found = find_platform(platform, own)
-    if found.cluster is None and not is_path(platform, (".yaml", ".yml")):
-        content = platform_content(platform)
-        if content is not None:
-            return validated(TypeAdapter(Platform), content, f"platform {platform}")
-    return found
+    return found if found.cluster is not None else _platform_of_gpu(platform) or found
 
 
 def recorded_for(platform: str, own: Path = PLATFORMS) -> Path | None:
