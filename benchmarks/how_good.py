@@ -167,7 +167,8 @@ SECTIONS: dict[str, list[Kept]] = {
         Kept(
             "simulator",
             "Speed of simulating and searching",
-            "*Original*: the Proteus paper's public code, on another machine with 2 cores.",
+            "*Original*: the Proteus paper's public code, on another machine with 2 cores. It simulates each "
+            "device, joulecast simulates equal devices once.",
             {
                 "what": "what",
                 "devices": "devices",
@@ -256,7 +257,7 @@ BRIEFS = [
         {"question": "time, leave-one-node-count-out, time predicted", "model": "MC2"},
         "mean_percent",
         rivals=("model", TIME_MODELS),
-        peer_is="best rival; all of them assume perfect scaling",
+        peer_is="all rivals, which here assume perfect scaling",
     ),
     Brief(
         "Time to quality at a submitter's next larger scale: mean error",

@@ -331,7 +331,7 @@ def test_the_readme_names_figures_that_were_kept():
         and f"The best rival model is off by {min(judged.values()):.1f} %" in text
     )
     assert (
-        f"larger scale hidden, MC2 is off by {ours:.1f} %, the best rival by "
+        f"of all workloads is hidden: MC2 is off by {ours:.1f} %, the best rival by "
         f"{min(larger.values()):.1f} %" in text
     )
     judgements = pd.DataFrame(_kept("metered_energy")).groupby(["split", "time"])

@@ -183,7 +183,10 @@ def test_an_observed_training_is_counted_in_what_it_is(tmp_path):
             update={"observed": observed, "ranks_per_node": ranks, "workload": None}
         )
         record = make_record(spec)
-        info = record.info.model_copy(update={"node_of_rank": ranks * record.info.nodes})
+        outcome = record.info.outcome
+        outcome = outcome.model_copy(update={"samples": 4 * ranks * outcome.steps})
+        facts = {"node_of_rank": ranks * record.info.nodes, "outcome": outcome}
+        info = record.info.model_copy(update=facts)
         write_record(tmp_path / "records" / run, replace(record, info=info))
     folder = str(tmp_path / "records")
     code, text = command("advise", "--network", "mylm", "--records", folder, "--gpus", "1,2,4")

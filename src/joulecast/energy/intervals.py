@@ -108,8 +108,8 @@ class Spread:
         return self.freedom < 1 or self.sd <= 0
 
     def half(self, runs: int) -> float:
-        """Half width of the 90 % interval (of the logarithm) for one more run, after the mean of
-        ``runs`` runs."""
+        """Half width of the 90 % interval (of the logarithm) for one more run, around the mean
+        of ``runs`` runs."""
         assumed = (REPEATS / (float(stdtrit(_WORTH, 0.95)) * math.sqrt(2))) ** 2
         seen = self.freedom * self.sd**2 if self.freedom else 0.0
         freedom = _WORTH + self.freedom

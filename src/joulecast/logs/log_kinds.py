@@ -38,7 +38,7 @@ KINDS: dict[str, Kind] = {
     ),
     "nvidia-smi": Kind(
         "nvidia_smi",
-        "Import the CSV file that `nvidia-smi --query-gpu=... --format=csv` printed.",
+        "Import the CSV file that `nvidia-smi --query-gpu=... --format=csv` printed, or the table of `dmon`.",
         _TABLES,
     ),
     "perun": Kind("perun", "Import an HDF5 or CSV file of perun.", ("*.hdf5", "*.h5", "*.csv")),

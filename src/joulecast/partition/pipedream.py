@@ -84,7 +84,7 @@ def compat_plan(
         ideals = order.ideals_from(order.down[0], MOST_STATES)
     except TooManyIdeals:
         raise JoulecastError(
-            f"graph {graph.name}: more than {MOST_STATES} states, which the known optimizer enumerates one "
+            f"graph {graph.name}: more than {MOST_STATES} states, which PipeDream's optimizer enumerates one "
             "by one; use --mode exact"
         ) from None
     if devices > len(ideals):

@@ -110,8 +110,8 @@ class PartitionRequest(Request):
     devices: int = Field(ge=1, description="Devices.")
     cost: Literal["compute", "max", "sum"] | None = Field(
         default=None,
-        description="Time of a stage: its work (compute, the default), the longer of work and transfers "
-        "(max), or work plus transfers (sum).",
+        description="Time of a stage: its work (compute, the default), the longest of work, "
+        "transfers in and transfers out (max), or work plus transfers (sum).",
     )
     bandwidth_bytes_per_s: Annotated[float | None, Shell("--bandwidth")] = Field(
         default=None, description="Rate of a device's link in bytes per second, in each direction."

@@ -61,7 +61,8 @@ class SimulatedTraining(Request):
     attention: Literal["eager", "fused", "cudnn"] | None = Field(
         default=None,
         description="How attention is computed. fused (default): one kernel. cudnn (default at fp8, mxfp8 "
-        "and nvfp4): the kernel of cuDNN or FlashAttention 3. eager: one kernel for each operation.",
+        "and nvfp4): the kernel of cuDNN or FlashAttention 3. eager: one kernel for each operation (default "
+        "at fp32 and tf32 for grouped queries, for which torch has no fused kernel).",
     )
     gradients: Literal["fp32"] | None = Field(
         default=None,
@@ -80,7 +81,8 @@ class OnSimulator(SimulatedTraining):
 
     network: Name = Field(
         description="Network: a name (gpt2-xl), a family with numbers (gpt:layers=36,hidden=1280,heads=20), "
-        "hf:config.json (of the Hugging Face hub), or a JSON file of `capture`."
+        "hf:config.json (of the Hugging Face hub), a JSON file of `capture`, or the name of a training "
+        "that `measure --capture` ran."
     )
     platform: Name = Field(description="A platform by name, or a FILE.yaml.")
     precision: PeakPrecision | None = Field(

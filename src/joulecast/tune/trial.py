@@ -101,7 +101,7 @@ class Proposal:
         batch_size: samples in one step.
         power_limits_w: if there are several, all are tried in the first epoch, and the cheapest is kept.
             A single one is set. Without any, the limit is not changed.
-        cost_bound: the try is stopped before the epoch that would cost more.
+        cost_bound: the try is stopped before the epoch that would raise its cost above this.
         phase: phase of the policy. People and later proposals see by it what the trial was for.
     """
 

@@ -114,7 +114,11 @@ def _option(name: str, field: FieldInfo, kind: Any, from_name: bool) -> inspect.
         kind, default = (str | None, None) if default is None else (str, default)
     flag = shell_name(name, field)
     is_option = flag.startswith("--")
-    made = typer.Option(flag, **told) if is_option else typer.Argument(**told)
+    made = (
+        typer.Option(flag, **told)
+        if is_option
+        else typer.Argument(**told | {"metavar": flag.upper()})
+    )
     return _keyword(name, Annotated[kind, made], default)
 
 

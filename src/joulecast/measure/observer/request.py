@@ -64,8 +64,8 @@ class ObserveRequest(Request):
     )
     steps: Annotated[StepsThatCount | None, BeforeValidator(_steps)] = Field(
         default=None,
-        description="First and last step that count, as 10:200. By default all steps but the first, and "
-        "those behind it that last more than five times as long as usual.",
+        description="First and last step that count, as 10:200. By default all steps but the first "
+        "and the slow ones directly after it (more than five times as long as usual).",
     )
     meters: Annotated[tuple[str, ...], BeforeValidator(_words), AfterValidator(_known)] = Field(
         default=(), description=f"Meters, best first; by default all: {','.join(METERS)}."

@@ -113,7 +113,8 @@ class PlanRequest(SimulatedTraining, WithPrices, Limit):
 
     network: Name = Field(
         description="Network: a name (gpt2-xl), a family with numbers (gpt:layers=36,hidden=1280,heads=20), "
-        "hf:config.json (of the Hugging Face hub), or a JSON file of `capture`."
+        "hf:config.json (of the Hugging Face hub), a JSON file of `capture`, or the name of a training "
+        "that `measure --capture` ran."
     )
     platform: Names = Field(
         min_length=1, description="Platforms to choose from, as h100-sxm,a100-80gb-sxm."
@@ -133,7 +134,8 @@ class PlanRequest(SimulatedTraining, WithPrices, Limit):
         default=(),
         min_length=1,
         description="Precisions to choose from, as bf16,fp8. By default that of the measured steps, or "
-        "of the training that the network was captured from; otherwise amp for captured networks, and bf16.",
+        "of the training that the network was captured from; otherwise amp for captured networks, bf16 for "
+        "others.",
     )
     power_limits: Percents = Field(
         default=(100, 85, 70),

@@ -22,9 +22,9 @@ _TITLE = "The papers' numbers, and ours"
 _VERDICTS_EXPLAINED = """\
 `reproduced`: the setting is the same, and the difference is within the tolerance. `better`, `worse`: the
 setting is the same, and the difference is larger. `same as the code`, `better than the code`, `worse than
-the code`: the same of a number that no paper prints, and that its authors' public code gives. `not
-comparable`: the setting is another one, or there is no number on one side; the row has the reason, and no
-better or worse is claimed. `replayed`: computed from what the papers' authors measured. `reference`: a
+the code`: the same three verdicts, against the authors' public code, for a number that no paper prints.
+`not comparable`: the setting is another one, or there is no number on one side; the row has the reason, and
+no better or worse is claimed. `replayed`: computed from what the papers' authors measured. `reference`: a
 number to compare with that no paper prints, as of the authors' public code. Mean error: in percent, without
 sign (MAPE). Held out, so not seen by the fit: a node count (`leave-one-node-count-out`), a network
 (`leave-one-workload-out`), all larger scales (`extrapolation`)."""

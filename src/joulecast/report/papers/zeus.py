@@ -142,7 +142,7 @@ def _reproduction(table: pd.DataFrame, published: PublishedTuning) -> list[Row]:
                 None,
                 published.tolerances["savings"],
                 "up",
-                "the reproduction reports a range of savings, and not of which GPUs and recurrences",
+                "the reproduction does not say for which GPUs and recurrences its savings are",
             )
         )
     return rows
