@@ -163,7 +163,7 @@ def setting_of(
     column = "ranks_per_host" if is_observed(of_workload) else "accelerators_per_node"
     example[column] = gpus_per_node(of_workload, per_node)
     # The batch of an observed run is a rounded mean.
-    mean = example["samples"] / max(1, example["steps"]) / (example["batch"] or 1)
+    unrounded = batch * example["samples"] / max(1, example["steps"]) / (example["batch"] or 1)
     info = read_info(Path(example["folder"]))
     units = metered_units(example, nodes, info.spec.platform.hosts)
     if _are_all_in_use(example, info):
@@ -177,7 +177,7 @@ def setting_of(
         "batch": batch,
         "batch_per_rank": math.nan if math.isnan(example["batch_per_rank"]) else batch / ranks,
         "samples": work,
-        "steps": whole_steps(work, batch * mean) if example["kind"] == "training" else 0,
+        "steps": whole_steps(work, unrounded) if example["kind"] == "training" else 0,
         "metered_units": units,
         "hosts": hosts,
         "gpus": gpus,

@@ -375,8 +375,8 @@ def write_info(folder: Path, info: RunInfo) -> None:
 
 
 @contextmanager
-def told_to_repeat(folder: Path) -> Iterator[None]:
-    """Let errors name the folder of the record, and say how to repeat its run."""
+def name_record_in_errors(folder: Path) -> Iterator[None]:
+    """Name the folder of a record in errors, and say how to repeat its run."""
     try:
         yield
     except JoulecastError as error:
@@ -398,7 +398,7 @@ def read_info(folder: Path) -> RunInfo:
         JoulecastError: the file is missing, broken, or has another format.
     """
     path = folder / "run.json"
-    with told_to_repeat(folder):
+    with name_record_in_errors(folder):
         content = read_json_object(path, "run record")
     if content.get("format") != FORMAT:
         raise JoulecastError(
@@ -423,7 +423,7 @@ def read_record(folder: Path, frames: Collection[str] = tuple(FRAMES)) -> RunRec
 
     info = read_info(folder)
     read = {n: pd.DataFrame(columns=list(c)) for n, c in FRAMES.items() if n not in frames}
-    with told_to_repeat(folder):
+    with name_record_in_errors(folder):
         for name in frames:
             read[name] = parquet_table(*open_frame(folder, info, name), FRAMES[name])
         record = RunRecord(info, **read)

@@ -11,8 +11,8 @@ from joulecast.runs.files.columns import parquet_table
 from joulecast.runs.frames import FRAMES
 from joulecast.runs.record import (
     RunInfo,
+    name_record_in_errors,
     open_frame,
-    told_to_repeat,
     validate_seen,
     validate_stages,
 )
@@ -72,7 +72,7 @@ def stages_in_parts(folder: Path, info: RunInfo) -> Iterator[pd.DataFrame]:
         folder: folder of the record.
         info: the record's ``run.json``.
     """
-    with told_to_repeat(folder):
+    with name_record_in_errors(folder):
         file, path = open_frame(folder, info, "stages")
         groups = _parts(file, path)
         tables = (parquet_table(file, path, FRAMES["stages"], part) for part in groups)

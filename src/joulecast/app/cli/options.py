@@ -106,19 +106,17 @@ def _option(name: str, field: FieldInfo, kind: Any, from_name: bool) -> inspect.
     default = inspect.Parameter.empty if field.is_required() and not from_name else field.default
     if default in ((), {}) or from_name:
         default = None
-    told: dict[str, Any] = {"help": field.description}
+    shown: dict[str, Any] = {"help": field.description}
     if name == "records" or isinstance(field.default, dict):
         kind = list[str] | None
     elif kind not in (bool, Path, Path | None):
-        told["metavar"] = _metavar(field, kind)
+        shown["metavar"] = _metavar(field, kind)
         kind, default = (str | None, None) if default is None else (str, default)
     flag = shell_name(name, field)
     is_option = flag.startswith("--")
-    made = (
-        typer.Option(flag, **told)
-        if is_option
-        else typer.Argument(**told | {"metavar": flag.upper()})
-    )
+    if not is_option:
+        shown["metavar"] = flag.upper()
+    made = typer.Option(flag, **shown) if is_option else typer.Argument(**shown)
     return _keyword(name, Annotated[kind, made], default)
 
 
