@@ -22,7 +22,6 @@ from mlperf_fixtures import line
 from joulecast.energy.evaluation import evaluate
 from joulecast.energy.mc2_phases import PhaseMC2
 from joulecast.energy.priors import UNSEEN
-from joulecast.energy.smallest_scale import likely_evaluators
 from joulecast.runs.judging import judge
 from joulecast.runs.observations import allreduce_points, observe
 from joulecast.runs.spans import union
@@ -226,22 +225,3 @@ def test_a_calibration_may_evaluate_meanwhile(others):
     rows = predicted(pd.concat([others, runs], ignore_index=True))
     assert rows["nodes"].unique().tolist() == [72]
     assert rows["error"].abs().max() < 0.04, rows["error"].tolist()
-
-
-@pytest.mark.parametrize(
-    ("needed", "nodes", "ranks", "batch", "apart"),
-    [
-        (1.6, 9, 72, 64, 1),
-        (1.2, 9, 72, 56, 2),
-        (10.0, 96, 768, 84, 12),
-        (1.6, 9, 72, np.nan, 2),
-        (3.0, 9, 72, 1, 3),
-        (40.0, 9, 72, 7, 8),
-        (1.0, 2, 2, 1, 1),
-    ],
-)
-def test_the_nodes_that_evaluate_leave_an_even_number_to_the_batch(
-    needed, nodes, ranks, batch, apart
-):
-    run = {"nodes": nodes, "ranks": ranks, "batch": batch}
-    assert likely_evaluators(needed, run) == apart

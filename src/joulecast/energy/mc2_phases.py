@@ -50,7 +50,6 @@ from joulecast.energy.smallest_scale import (
     calibrate,
     evaluates_apart,
     idle_floors,
-    likely_evaluators,
     ramp_seconds,
     spread_between_runs,
 )
@@ -188,7 +187,7 @@ class PhaseMC2:
         needed = base.evaluators * row["nodes"]
         if base.evaluators == 0 and base.evaluating_pace > 0:
             needed = np.median(base.evaluating_pace * row["samples"] / np.maximum(in_force_s, 1e-9))
-        evaluators = likely_evaluators(max(1.0, float(needed)), row)
+        evaluators = np.clip(np.round(needed), 1, np.maximum(row["nodes"] - 1, 1))
         return np.where(evaluates_apart(row), evaluators, 0.0)
 
     def _lost_s(self, row: Row) -> Floats:

@@ -1,7 +1,6 @@
 """What the runs of one platform or one workload show, without any other workload: idle powers, the ramp,
 paces, excess powers, and how the time of a run divides into phases."""
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,26 +93,6 @@ def evaluates_apart(run: Any) -> Any:
     in_force_s = both_s + np.asarray(run["evaluating_s"], dtype=float)
     during = both_s >= _ALL_DURING_TRAINING * in_force_s
     return during & (both_s > 0) & (np.asarray(run["nodes"]) > 1)
-
-
-_FAR = 1.7
-"""A number of evaluating nodes is sought from 1/1.7 to 1.7 times the number that the evaluations need."""
-
-
-def likely_evaluators(needed: float, run: Any) -> float:
-    """Number of nodes that evaluate while the others train. The batch must divide evenly over the
-    accelerators of the others. Among the numbers for which it does, the one nearest to ``needed`` is taken.
-    (``needed`` follows from the pace of another run.)"""
-    nodes, batch = float(run["nodes"]), float(np.nan_to_num(run.get("batch", 0.0)))
-    each = float(run.get("ranks", nodes)) / nodes
-    even = [
-        apart
-        for apart in range(max(1, math.ceil(needed / _FAR)), int(min(needed * _FAR, nodes - 1)) + 1)
-        if batch >= 1
-        and (batch % ((nodes - apart) * each) == 0 or (nodes - apart) * each % batch == 0)
-    ]
-    nearest = min(even, key=lambda apart: abs(math.log(apart / needed)), default=round(needed))
-    return float(np.clip(nearest, 1.0, max(1.0, nodes - 1.0)))
 
 
 def evaluators_of(runs: pd.DataFrame) -> pd.Series:
