@@ -148,6 +148,9 @@ def held_shares(steps: list[GpuStep]) -> None:
         )
 
 
+BASES = {"description": "description", "one step": "calibrated"}
+"""Name of each basis of a prediction among the widths."""
+
 NARROW = (0.4, 0.8)
 """Shares of the narrow peaks at which recipes are simulated; between them a step is linear in 1 / share."""
 
@@ -189,6 +192,21 @@ def held_narrow_shares(steps: list[GpuStep]) -> None:
             for name, share in others.items()
         )
         print(f"{gpu}, {kind}: {own:.2f}; by the others' share: {said}")
+
+
+def inside_by_others_widths(judged: pd.DataFrame) -> pd.DataFrame:
+    """Share (%) of each group's steps inside intervals whose widths come from the other groups."""
+    judged = judged[judged["basis"].isin(BASES) & ~judged["data"].str.startswith("plain_pytorch")]
+    parts = []
+    for _, group in judged.groupby(["step_kind", "data", "gpu", "kind"]):
+        widths = judged_widths(judged.drop(group.index))
+        cells = by_setting(group, ["step", "basis", "step_kind", "data", "gpu", "kind"])
+        width = [
+            widths[BASES[b]][k] for b, k in zip(cells["basis"], cells["step_kind"], strict=True)
+        ]
+        parts.append(cells.assign(inside=100.0 * (cells["mean_absolute_percent"] / 100 <= width)))
+    groups = pd.concat(parts).groupby(["step_kind", "data", "gpu", "kind", "basis"])["inside"]
+    return groups.mean().unstack()
 
 
 def choice_after_one_step(steps: list[GpuStep]) -> pd.DataFrame:
@@ -267,6 +285,10 @@ def main() -> None:
     print("NVIDIA, one GPU:", errors[["kind", "mape_percent"]].round(1).to_string())
     all_reduces = judge_all_reduces(recorded_folder(Path("recorded/training-steps")))
     print(all_reduces_table(all_reduces).round(1).to_string())
+    print(
+        "Inside, by the widths of other groups (%):",
+        inside_by_others_widths(frame).round(0).to_string(),
+    )
     widths = judged_widths(frame)
     peaks = judge_memory(recorded_folder(Path("recorded/training-steps")))
     kinds = np.where(peaks["devices"] == 1, "one", "several")
