@@ -39,17 +39,16 @@ def even_cut(
     count = len(weights)
     before = np.concatenate([[0.0], np.cumsum(weights)])
     added = np.concatenate([np.zeros(count) if cut is None else np.array(cut), [0.0]])
+    # Time of a part, by the item that it begins with and the one that it ends before.
+    lasts = before[None] - before[:, None] + added[None]
+    lasts[np.tril_indices(count + 1)] = np.inf
     best = before + added
+    best[0] = np.inf
     choice = np.zeros((parts, count + 1), dtype=int)
     for part in range(1, parts):
-        next_best = np.full(count + 1, np.inf)
-        for end in range(part + 1, count + 1):
-            starts = np.arange(part, end)
-            worst = np.maximum(best[starts], before[end] - before[starts] + added[end])
-            least = int(worst.argmin())
-            next_best[end] = worst[least]
-            choice[part, end] = starts[least]
-        best = next_best
+        worst = np.maximum(best[:, None], lasts)
+        choice[part] = worst.argmin(axis=0)
+        best = worst.min(axis=0)
     owner, end = np.zeros(count, dtype=int), count
     for part in range(parts - 1, 0, -1):
         start = int(choice[part, end])

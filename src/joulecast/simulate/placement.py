@@ -245,17 +245,26 @@ def place(
         placements, settings = _settle_splits(graph, strategy)
         splits = _split(graph, strategy, placements, numbers)
     stages = _cut(graph, strategy, costs, send_s_per_byte, splits, settings)
-    selective = any(setting.recompute == "selective" for setting in settings)
-    cores = attention_cores(graph) if selective else {}
-    placed = []
-    for op, stage, split, setting in zip(graph.ops, stages, splits, settings, strict=True):
-        unit = unit_of(op.module)
-        # Ops before and behind the blocks are not recomputed, as in training frameworks.
-        again = unit if setting.recompute and unit[-1:].isdigit() else ""
-        if setting.recompute == "selective":
-            again = cores.get(op.name, "")
-        placed.append(PlacedOp(op, stage, split, unit or op.name, again, setting.zero or 0))
-    return placed
+    units = costs.op_cache.once(graph, "units", lambda: [unit_of(op.module) for op in graph.ops])
+    names = [unit or op.name for op, unit in zip(graph.ops, units, strict=True)]
+    zero = [setting.zero or 0 for setting in settings]
+    return list(
+        map(PlacedOp, graph.ops, stages, splits, names, _recomputed(graph, units, settings), zero)
+    )
+
+
+def _recomputed(graph: OpGraph, units: list[str], settings: list[Node]) -> list[str]:
+    """For each op, the group of ops that is recomputed with it; empty: none."""
+    how = [setting.recompute for setting in settings]
+    if not any(how):
+        return [""] * len(how)
+    cores = attention_cores(graph) if "selective" in how else {}
+    # Ops before and behind the blocks are not recomputed, as in training frameworks.
+    blocks = [unit if unit[-1:].isdigit() else "" for unit in units]
+    return [
+        cores.get(op.name, "") if recompute == "selective" else block if recompute else ""
+        for op, recompute, block in zip(graph.ops, how, blocks, strict=True)
+    ]
 
 
 def _split(
@@ -300,10 +309,12 @@ def _cut(
     settings: list[Node],
 ) -> list[int]:
     """The stage of each op, from the settings or by an even cut."""
-    numbers = [setting.stage for setting in settings]
-    if strategy.stages > 1 and any(stage is None for stage in numbers):
-        if any(stage is not None for stage in numbers):
-            missing = next(op.module for op, s in zip(graph.ops, numbers, strict=True) if s is None)
+    given = [setting.stage for setting in settings]
+    if strategy.stages == 1 and strategy.is_inferred:
+        stages = [0] * len(splits)
+    elif strategy.stages > 1 and None in given:
+        if set(given) != {None}:
+            missing = next(op.module for op, s in zip(graph.ops, given, strict=True) if s is None)
             raise JoulecastError(
                 f"strategy: node `{missing or 'the root'}` has no stage; give all of them one, or none"
             )
@@ -318,7 +329,7 @@ def _cut(
         op_s = [seconds[split] for split in splits]
         stages = cut_stages(graph, blocks, op_s, strategy, send_s_per_byte)
     else:
-        stages = [stage or 0 for stage in numbers]
+        stages = [stage or 0 for stage in given]
         _check_stages(graph, stages, strategy.stages)
     _check_parts(splits)
     return stages
