@@ -188,6 +188,7 @@ SECTIONS: dict[str, list[Kept]] = {
                         f"gpt3-175b search, {gpu}, batch 1536"
                         for gpu in ("a100-80gb-sxm", "h100-sxm", "b200")
                     ),
+                    "llama-7b plan, four platforms",
                 ],
                 "devices": [8, 128, 512, 10_000],
                 "folded": [True, None],

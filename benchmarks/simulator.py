@@ -5,8 +5,9 @@
 trained with a batch of 1536, is simulated with 96 and 768 micro-batches and searched; ``times_as_long`` is
 the second over the first, of 8 times as many micro-batches. The same search on GPUs by name has
 ``simulations``: its seconds over those of simulating the best strategy that it finds, a figure that hardly
-depends on the machine. Every row has a process of its own, so that the memory shown is its own; ``seconds``
-is the best of three (of one for searches) and leaves out the imports.
+depends on the machine. A plan for a 7B network weighs 1 to 512 devices of four platforms. Every row has a
+process of its own, so that the memory shown is its own; ``seconds`` is the best of three (of one for
+searches) and leaves out the imports.
 """
 
 import json
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from _output import parser, show
 
+import joulecast
 from joulecast.graphs.costs import roofline_of
 from joulecast.graphs.network_graphs import load, network_for
 from joulecast.graphs.precision import training_of
@@ -36,6 +38,7 @@ _UNFOLDED = (8, 32, 64, 128, 1024)
 _LARGE = GPTSize(layers=96, hidden=12288, heads=96, vocabulary=51200, positions=2048)
 _LARGE_BATCH = 1536
 _TOP = 10
+_PLANNED = "h100-sxm,a100-80gb-sxm,h200-sxm,b200"
 _GPUS = ("a100-80gb-sxm", "h100-sxm", "dgx-h100", "b200")
 
 
@@ -107,11 +110,21 @@ def _search_on(platform_name: str, batch: int) -> dict[str, float]:
     return {"seconds": seconds, "peak_mib": peak / 1024, "simulations": cpu_s / once}
 
 
+def _plan(network: str) -> dict[str, float]:
+    start = time.perf_counter()
+    found = joulecast.plan(network=network, platform=_PLANNED, devices="1:512", samples=1e6)
+    seconds = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {"seconds": seconds, "peak_mib": peak / 1024, "settings": len(found["candidates"])}
+
+
 def _measured(kind: str, network: str, size: str) -> dict[str, float]:
     if kind == "large":
         return _large(size)
     if kind == "search-on":
         return _search_on(network, int(size))
+    if kind == "plan":
+        return _plan(network)
     if kind == "search":
         return _search(network, int(size))
     return _simulate(network, int(size), kind == "folded")
@@ -156,6 +169,8 @@ def main() -> None:
         for batch in (512, _LARGE_BATCH):
             row = {"what": f"gpt3-175b search, {platform}, batch {batch}", "devices": 512}
             rows.append(row | _in_a_process("search-on", platform, str(batch)))
+    row = {"what": "llama-7b plan, four platforms", "devices": 512}
+    rows.append(row | _in_a_process("plan", "llama-7b", "512"))
     show(rows, asked)
 
 
