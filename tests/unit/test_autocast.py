@@ -205,7 +205,7 @@ def test_a_search_counts_no_passes_over_gradients_that_are_sharded(precision) ->
     training, platform = training_of(precision, "none"), find_platform("h100-sxm")
     costs = KernelCosts(platform.require_cluster().device, precision)
     graph, assumed = network_for(network, training), Assumptions(training=training)
-    looked = _Search(graph, platform, costs, assumed, 1, lambda step_s, _: step_s, [])
+    looked = _Search(graph, platform, costs, assumed, [])
     for zero in (0, 1, 2, 3):
         strategy = parse_strategy(f"pp=2,dp=2,micro=4,zero={zero}")
         least = looked._least_of(strategy, 64)

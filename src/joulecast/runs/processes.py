@@ -1,15 +1,43 @@
 """Work that is divided over several processes of this machine."""
 
-from collections.abc import Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import Any, TypeVar
 
 from joulecast.errors import JoulecastError
 
-FORKING = get_context("fork")
 T = TypeVar("T")
+
+
+class _ThisProcess(Executor):
+    """Does each task in this process when it is submitted."""
+
+    def submit(self, work: Callable[..., T], /, *arguments: Any, **more: Any) -> Future[T]:
+        done: Future[T] = Future()
+        done.set_result(work(*arguments, **more))
+        return done
+
+
+@contextmanager
+def workers(processes: int) -> Iterator[Executor]:
+    """Processes that are forked from this one, and do tasks. A single one is this process.
+
+    Raises:
+        JoulecastError: a process was ended from outside, or could not start.
+    """
+    if processes == 1:
+        yield _ThisProcess()
+        return
+    try:
+        with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
+            yield pool
+    except (OSError, BrokenProcessPool) as error:
+        raise JoulecastError(
+            f"one of {processes} processes ended before its work: {error}"
+        ) from None
 
 
 def mapped(
@@ -27,12 +55,5 @@ def mapped(
     Raises:
         JoulecastError: a process was ended from outside, or could not start.
     """
-    if processes == 1:
-        return [work(item) for item in items]
-    try:
-        with ProcessPoolExecutor(processes, mp_context=FORKING) as pool:
-            return list(pool.map(work, items, chunksize=together))
-    except (OSError, BrokenProcessPool) as error:
-        raise JoulecastError(
-            f"one of {processes} processes ended before its work: {error}"
-        ) from None
+    with workers(processes) as pool:
+        return list(pool.map(work, items, chunksize=together))

@@ -9,17 +9,17 @@ The search ends when no other strategy can be among the best.
 import bisect
 import heapq
 from collections.abc import Callable, Iterator
-from ctypes import c_double
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Literal
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs, roofline_of
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.quantities import steady
 from joulecast.runs.platforms import Platform
-from joulecast.runs.processes import FORKING, mapped
+from joulecast.runs.processes import workers
 from joulecast.runs.provenance import usable_cores
 from joulecast.simulate.bounds import Least, least_computing, least_time, stage_seconds
 from joulecast.simulate.compiler import Compiler
@@ -47,37 +47,12 @@ from joulecast.simulate.strategy_space import (
     recomputing,
 )
 
-
-class Found:
-    """The ``top`` smallest values so far, shared by all processes of a search. ``None``: all values are
-    wanted."""
-
-    def __init__(self, top: int | None) -> None:
-        self._least = None if top is None else FORKING.Array(c_double, [float("inf")] * top)
-
-    @property
-    def limit(self) -> float:
-        """The largest of these values. A strategy with a larger value is not among the best."""
-        return float("inf") if self._least is None else float(self._least[-1])
-
-    def add(self, value: float) -> None:
-        """Note a value."""
-        if self._least is None:
-            return
-        with self._least.get_lock():
-            known = [self._least[place] for place in range(len(self._least))]
-            bisect.insort(known, value)
-            self._least[:] = known[:-1]
+_SHARED: list["_Search"] = []
+"""The search, for forked processes."""
 
 
-_SHARED: list[Any] = []
-"""State for the next forked processes: the search, the number of processes, and the values so far."""
-
-
-def _in_this_process(number: int) -> "_Outcome":
-    search, processes, found = _SHARED
-    outcome: _Outcome = search.simulated(number, processes, found)
-    return outcome
+def _next_outcome(task: "_Task") -> "_Outcome":
+    return _SHARED[0].outcome(task)
 
 
 Value = Callable[[float, float], float]
@@ -112,25 +87,30 @@ class Ranking:
     """Strategies that cannot be run at all, and why."""
 
 
-@dataclass(frozen=True)
-class _Fitting:
-    """A strategy that fits in memory."""
-
-    ready: Prepared
-    compiler: Compiler | None = None
-    """The compiler, if the lower bound of the step time already contains all messages."""
-
-
 Place = tuple[int, int]
 """The number of a candidate, and the number of a strategy of this candidate that fits in memory."""
 
 
+@dataclass(frozen=True)
+class _Task:
+    """What is done next for a candidate.
+
+    First, a bound is computed that contains only its ops. Then its memory is checked. Then a second bound is
+    computed, which also contains its messages. Then it is simulated.
+    """
+
+    what: Literal["bound", "fit", "second bound", "simulate"]
+    place: Place
+    strategy: Strategy | None = None
+    """The strategy, once it is known which one fits in memory."""
+
+
 @dataclass
 class _Outcome:
-    """The results of one process."""
+    """The results of a task, or of all tasks."""
 
-    least_s: dict[Place, tuple[str, float]] = field(default_factory=dict)
-    """Strategies, and lower bounds of the time of their steps."""
+    next: list[tuple[Least, _Task]] = field(default_factory=list)
+    """What is done next, with lower bounds of the time."""
     simulations: dict[Place, Simulation] = field(default_factory=dict)
     too_large: dict[str, tuple[float, str]] = field(default_factory=dict)
     """Strategies that do not fit, the share of its memory that a device would need, and the reason."""
@@ -139,18 +119,17 @@ class _Outcome:
 
 @dataclass
 class _Search:
-    """A search while it runs: its question, and its results so far."""
+    """A search: its question, and what a process keeps of its tasks for the tasks behind them."""
 
     graph: OpGraph
     platform: Platform
     costs: Costs
     assumed: Assumptions
-    top: int | None
-    value: Value
     candidates: list[StrategyAlternatives]
-    found: _Outcome = field(default_factory=_Outcome)
     _stages: dict[object, list[tuple[float, float]]] = field(default_factory=dict)
     """Seconds of the stages of strategies without recomputation, which does not change them."""
+    _ready: dict[Place, Prepared] = field(default_factory=dict)
+    _compilers: dict[Place, Compiler] = field(default_factory=dict)
 
     @cached_property
     def _recomputations(self) -> list[Recompute]:
@@ -171,7 +150,7 @@ class _Search:
             self._stages[key] = stage_seconds(self._prepared(plain, batch))
         return least_computing(self._stages[key], strategy)
 
-    def fewest(self, tried: list[Strategy], batch: int) -> Prepared | None:
+    def _fewest(self, tried: list[Strategy], batch: int, outcome: _Outcome) -> Prepared | None:
         """The strategy with the fewest micro-batches that fits. More micro-batches never need more memory."""
 
         def share(ready: Prepared) -> float:
@@ -180,12 +159,12 @@ class _Search:
         smallest = self._prepared(tried[-1], batch)
         if share(smallest) > 1:
             verdict = memory_verdict(smallest.memory, self.platform)
-            self.found.too_large[text_of(tried[-1])] = share(smallest), verdict
+            outcome.too_large[text_of(tried[-1])] = share(smallest), verdict
             return None
         fewer = (self._prepared(strategy, batch) for strategy in tried[:-1])
         return next((ready for ready in fewer if share(ready) <= 1), smallest)
 
-    def fitting(self, candidate: StrategyAlternatives) -> Iterator[_Fitting]:
+    def _fitting(self, candidate: StrategyAlternatives, outcome: _Outcome) -> Iterator[Prepared]:
         """The strategy that fits with the fewest micro-batches.
 
         If it needs several micro-batches to fit, or none fits, recomputation is tried, too.
@@ -194,18 +173,18 @@ class _Search:
         for recompute in self._recomputations:
             tried = [recomputing(strategy, recompute) for strategy in strategies]
             try:
-                found = self.fewest(tried, candidate.batch)
+                found = self._fewest(tried, candidate.batch, outcome)
             except JoulecastError as error:
-                self.found.impossible[text_of(tried[-1])] = str(error)
+                outcome.impossible[text_of(tried[-1])] = str(error)
                 return
             if found is not None:
-                yield _Fitting(found)
+                yield found
                 fewer = [s for s in strategies if s.micro_batches < found.strategy.micro_batches]
                 if not fewer or found.strategy.pipeline > 1:
                     return
                 strategies = fewer
 
-    def bounded(self, candidate: StrategyAlternatives) -> Least | None:
+    def _bound(self, candidate: StrategyAlternatives, outcome: _Outcome) -> Least | None:
         """The lowest bound of all alternatives; ``None`` if none of them can run or fits in memory."""
         last = candidate.by_micro_batches[-1]
         state = least_state_bytes(self.graph, last, self.assumed.training)
@@ -215,83 +194,102 @@ class _Search:
                 f"out of memory: weights, gradients and optimizer state alone take {state / 1e9:.1f} GB or "
                 f"more, a device of {self.platform.name} has {device.memory_bytes / 1e9:.1f}"
             )
-            self.found.too_large[text_of(last)] = state / device.memory_bytes, verdict
+            outcome.too_large[text_of(last)] = state / device.memory_bytes, verdict
             return None
         try:
             each = [self._least_of(one, candidate.batch) for one in candidate.by_micro_batches]
         except JoulecastError as error:
-            self.found.impossible[text_of(last)] = str(error)
+            outcome.impossible[text_of(last)] = str(error)
             return None
         return Least(min(one.step_s for one in each), min(one.computing_s for one in each))
 
-    def value_of(self, simulation: Simulation) -> float:
-        return self.value(simulation.step_s, simulation.breakdown.computing_s)
-
-    def simulated(self, number: int, processes: int, found: Found) -> _Outcome:
-        """The outcomes of this process's candidates.
-
-        The candidate with the lowest bound is always next. Its first bound contains only its ops. Then its
-        memory is checked, and it gets a second bound, which also contains its messages. Then it is simulated.
-        The search ends when all remaining bounds are above the best values.
-        """
-        done = self.found
-        waiting: list[tuple[float, Place, StrategyAlternatives | _Fitting]] = []
-
-        def wait(least: Least, place: Place, each: StrategyAlternatives | _Fitting) -> None:
-            one = each.ready.strategy if isinstance(each, _Fitting) else each.by_micro_batches[0]
-            done.least_s[place] = text_of(one), least.step_s
-            value = steady(self.value(least.step_s, least.computing_s))
-            heapq.heappush(waiting, (value, place, each))
-
-        for place in range(number, len(self.candidates), processes):
-            least = self.bounded(self.candidates[place])
+    def outcome(self, task: _Task) -> _Outcome:
+        """Do a task. What an earlier task of the same place left in this process is used."""
+        found, place, candidate = _Outcome(), task.place, self.candidates[task.place[0]]
+        if task.what == "bound":
+            least = self._bound(candidate, found)
             if least is not None:
-                wait(least, (place, 0), self.candidates[place])
-        while waiting:
-            value, at, each = heapq.heappop(waiting)
-            if value > found.limit * (1 + _ROUNDING):
-                break
-            if isinstance(each, StrategyAlternatives):
-                del done.least_s[at]
-                for one, fits in enumerate(self.fitting(each)):
-                    wait(self._least_of(fits.ready.strategy, each.batch), (at[0], one), fits)
-            elif each.compiler is None:
-                compiler = compiler_of(each.ready, self.assumed)
-                wait(least_time(compiler), at, replace(each, compiler=compiler))
-            else:
-                simulation = run_prepared(each.ready, self.assumed, each.compiler)
-                done.simulations[at] = simulation.without_activities()
-                found.add(self.value_of(simulation))
-        return done
+                found.next.append((least, _Task("fit", place)))
+            return found
+        if task.what == "fit":
+            for number, fits in enumerate(self._fitting(candidate, found)):
+                at, least = (place[0], number), self._least_of(fits.strategy, candidate.batch)
+                self._ready[at] = fits
+                found.next.append((least, _Task("second bound", at, fits.strategy)))
+            return found
+        assert task.strategy is not None
+        # Another process may have done the tasks before.
+        ready = self._ready.pop(place, None)
+        if ready is None:
+            ready = self._prepared(task.strategy, candidate.batch)
+        compiler = self._compilers.pop(place, None)
+        if compiler is None:
+            compiler = compiler_of(ready, self.assumed)
+        if task.what == "second bound":
+            self._ready[place], self._compilers[place] = ready, compiler
+            found.next.append((least_time(compiler), replace(task, what="simulate")))
+        else:
+            simulation = run_prepared(ready, self.assumed, compiler)
+            found.simulations[place] = simulation.without_activities()
+        return found
 
-    def best(self, processes: int | None) -> Ranking:
-        """The best strategies that fit in memory, and the known facts of all others."""
-        top = self.top
-        if processes is None:
-            tried = [candidate.by_micro_batches[0] for candidate in self.candidates]
-            work = sum(each.pipeline * each.micro_batches for each in tried)
-            processes = usable_cores() if top is not None and work >= _WORTH_PROCESSES else 1
-        _SHARED[:] = self, processes, Found(top)
+    def best(self, top: int | None, value: Value, processes: int) -> Ranking:
+        """The best strategies that fit in memory, and the known facts of all others.
+
+        The candidate with the lowest bound is always next. The search ends when all remaining bounds are
+        above the best values.
+        """
+        waiting = [(0.0, (n, 0), _Task("bound", (n, 0))) for n in range(len(self.candidates))]
+        running: dict[Future[_Outcome], _Task] = {}
+        least_s: dict[Place, tuple[str, float]] = {}
+        values: list[float] = []
+        found = _Outcome()
+
+        def may_be_best(bound: float) -> bool:
+            return top is None or len(values) < top or bound <= values[top - 1] * (1 + _ROUNDING)
+
+        def value_of(simulation: Simulation) -> float:
+            return value(simulation.step_s, simulation.breakdown.computing_s)
+
+        def add(task: _Task, outcome: _Outcome) -> None:
+            if task.what == "fit":
+                del least_s[task.place]
+            for least, after in outcome.next:
+                one = after.strategy or self.candidates[after.place[0]].by_micro_batches[0]
+                least_s[after.place] = text_of(one), least.step_s
+                bound = steady(value(least.step_s, least.computing_s))
+                heapq.heappush(waiting, (bound, after.place, after))
+            for simulation in outcome.simulations.values():
+                bisect.insort(values, value_of(simulation))
+            found.simulations |= outcome.simulations
+            found.too_large |= outcome.too_large
+            found.impossible |= outcome.impossible
+
+        _SHARED[:] = [self]
         try:
-            outcomes = mapped(_in_this_process, range(processes), processes)
+            with workers(processes) as pool:
+                while True:
+                    while waiting and len(running) < processes and may_be_best(waiting[0][0]):
+                        task = heapq.heappop(waiting)[-1]
+                        running[pool.submit(_next_outcome, task)] = task
+                    if not running:
+                        break
+                    for future in wait(running, return_when=FIRST_COMPLETED).done:
+                        add(running.pop(future), future.result())
         finally:
             _SHARED.clear()
         # Equals stay in the order in which they were tried: the plainer first.
         ranked = sorted(
-            (item for one in outcomes for item in one.simulations.items()),
-            key=lambda item: (steady(self.value_of(item[1])), item[0]),
+            found.simulations.items(), key=lambda item: (steady(value_of(item[1])), item[0])
         )[:top]
         among = {place for place, _ in ranked}
-        too_large = sorted(
-            (share, text, why) for one in outcomes for text, (share, why) in one.too_large.items()
-        )
-        least_s = dict(sorted(item for one in outcomes for item in one.least_s.items()))
+        too_large = sorted((share, text, why) for text, (share, why) in found.too_large.items())
         return Ranking(
             # A simulation that comes from another process has a copy of the network.
             [replace(simulation, graph=self.graph) for _, simulation in ranked],
-            {text: seconds for place, (text, seconds) in least_s.items() if place not in among},
+            dict(each for place, each in sorted(least_s.items()) if place not in among),
             {text: why for _, text, why in too_large},
-            {text: why for one in outcomes for text, why in one.impossible.items()},
+            found.impossible,
         )
 
 
@@ -327,8 +325,12 @@ def search(
     known, assumed = cached(costs or roofline_of(platform)), assumptions or Assumptions()
     inference = assumed.training.inference
     tried = list(candidates(graph, platform, devices, global_batch, inference))
+    if processes is None:
+        plainest = [candidate.by_micro_batches[0] for candidate in tried]
+        work = sum(each.pipeline * each.micro_batches for each in plainest)
+        processes = usable_cores() if top is not None and work >= _WORTH_PROCESSES else 1
     with no_cycles():
-        found = _Search(graph, platform, known, assumed, top, value, tried).best(processes)
+        found = _Search(graph, platform, known, assumed, tried).best(top, value, processes)
     if not (found.feasible or found.out_of_memory):
         why = next(iter(found.impossible.values()), "no data-parallel size divides the batch")
         raise JoulecastError(
