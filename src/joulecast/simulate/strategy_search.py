@@ -61,7 +61,7 @@ class Found:
         return float("inf") if self._least is None else float(self._least[-1])
 
     def add(self, value: float) -> None:
-        """Note a value."""
+        """Take the value, if it is among the smallest."""
         if self._least is None:
             return
         with self._least.get_lock():
