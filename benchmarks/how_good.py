@@ -21,7 +21,7 @@ from joulecast.quantities import digits, is_number
 PAGE = Path(__file__).parents[1] / "docs/how-good.md"
 HEAD = """# How good
 
-The first table is a summary. Below each further table stands the command that makes it again, with the day,
+The first table is a summary. Below each further table is the command that makes it again, with the day,
 the commit and the machine.
 """
 
@@ -144,11 +144,12 @@ SECTIONS: dict[str, list[Kept]] = {
         Kept(
             "simulator_error",
             "Steps on an emulated network, and of real training on two ranks",
-            "Two simple predictions stand next to ours: the sum of computing and communicating, and the "
-            "larger of the two. *Measured twice*: how far two measurements of the same step differ.",
+            "The table also has the errors of two simple predictions: the sum of computing and "
+            "communicating, and the larger of the two. *Measured twice*: how far two measurements of the "
+            "same step differ.",
             {
                 "experiment": "experiment",
-                "configuration": "configurations",
+                "configuration": "mean or maximum, number and kind of configurations",
                 "predicted_error_percent": "error (%)",
                 "sum_error_percent": "error of the sum (%)",
                 "max_error_percent": "error of the larger (%)",
@@ -168,8 +169,8 @@ SECTIONS: dict[str, list[Kept]] = {
             "simulator",
             "Speed of simulating and searching",
             "*Original*: the Proteus paper's public code, on another machine with 2 cores. It simulates each "
-            "device, joulecast simulates equal devices once. The search without a GPU's name takes the ops "
-            "of `dgx-h100.yaml` by a roofline, with weights at fp32 and a batch of 1536.",
+            "device, joulecast simulates equal devices once. The search without a GPU's name prices ops "
+            "by the roofline of `dgx-h100.yaml`, with weights at fp32 and a batch of 1536.",
             {
                 "what": "what",
                 "devices": "devices",
@@ -201,7 +202,7 @@ SECTIONS: dict[str, list[Kept]] = {
             "Pipeline stages on 8 devices, simulated with 16 micro-batches",
             "A ratio is the time of the slowest stage in another method's cut, divided by the time of the "
             "slowest stage in ours. The paper prints a speedup of 3.76 on 8 GPUs, but names no network. "
-            "joulecast measured these graphs. README has the speedups on PipeDream's.",
+            "joulecast measured these graphs. README has the speedups on PipeDream's graphs.",
             {
                 "network": "network",
                 "certified": "proven optimal",
@@ -263,7 +264,7 @@ BRIEFS = [
         {"question": "time, leave-one-node-count-out, time predicted", "model": "MC2"},
         "mean_percent",
         rivals=("model", TIME_MODELS),
-        peer_is="all rivals, which here assume perfect scaling",
+        peer_is="best rival; here, all assume perfect scaling",
     ),
     Brief(
         "Time to quality at a submitter's next larger scale: mean error",

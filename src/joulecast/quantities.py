@@ -196,7 +196,7 @@ def duration_s(text: str) -> float:
     is_whole = "".join(match[0] for match in found) == typed != ""
     if not is_whole or any(unit not in _TYPED for unit in units):
         raise JoulecastError(
-            f"{text}: no duration; give seconds, or as 45s, 30min, 1h, 1h30min, 2d"
+            f"{text}: no duration; give seconds, or with a unit (45s, 30min, 1h, 1h30min, 2d)"
         )
     return sum(float(match[1]) * _TYPED[match[2]] for match in found)
 
@@ -228,7 +228,9 @@ def energy_j(text: str) -> float:
     Raises:
         JoulecastError: the text is no energy.
     """
-    return _typed(text, _ENERGIES_TYPED, "energy", "joules, or as 90kJ, 2MJ, 500Wh, 2kWh")
+    return _typed(
+        text, _ENERGIES_TYPED, "energy", "joules, or with a unit (90kJ, 2MJ, 500Wh, 2kWh)"
+    )
 
 
 def mass_kg(text: str) -> float:
@@ -237,7 +239,7 @@ def mass_kg(text: str) -> float:
     Raises:
         JoulecastError: the text is no mass.
     """
-    return _typed(text, _MASSES_TYPED, "mass", "kilograms, or as 500g, 2kg, 1t")
+    return _typed(text, _MASSES_TYPED, "mass", "kilograms, or with a unit (500g, 2kg, 1t)")
 
 
 def percent(value: Any, signed: bool = False) -> str:

@@ -43,7 +43,7 @@ _HEAD = f"""# Python API
   [`JoulecastError`](#joulecasterror).
 * **Units:** times are in s, energies in J, powers in W, rates in bytes/s, memory and messages in bytes.
 * **Records** are one of these, or a list of them: a folder with run records in it or in its subfolders; a
-  recorded campaign (its folder, or the name of a shipped one, as `two-core-vm`); the name of a training
+  recorded campaign (its folder, or the name of a shipped one, such as `two-core-vm`); the name of a training
   that `joulecast measure` ran.
 * **Your own files take precedence.** A name is looked up below the working directory
   (`config/platforms/NAME.yaml`, `recorded/task-graphs/NETWORK.json`, `recorded/CAMPAIGN/`), then among

@@ -10,7 +10,8 @@ A platform is one YAML file of facts about a node type. Units are in the names o
 known stays `null`. [Add a platform](../how-to/add-a-platform.md) has a complete example.
 
 Shipped platforms: `hc1`, `hc2`, `hc3` (of the Proteus paper), `dgx-h100`, `dgx-h200`, `tianhe3-mt`,
-`tianhe3-ft`, and `this-machine`. `--platform` also takes [GPUs by name](simulator.md#gpus-by-name).
+`tianhe3-ft`, `this-machine`, and `two-core-vm` (a recorded campaign). `--platform`
+also takes [GPUs by name](simulator.md#gpus-by-name).
 
 """
 MODELS: dict[type, str] = {

@@ -10,8 +10,8 @@ _HEAD = """# Tables
 
 A campaign leaves these tables in `results/NAME/tables/SUBJECT/`, if their
 [target](../how-to/run-a-campaign.md#what-a-campaign-does) was made: with all digits as `.parquet`, and
-rounded as `.csv`, `.md` and `.html`. Those of `energy` on the metered runs of others are in
-`results/NAME/metered/tables/`.
+rounded as `.csv`, `.md` and `.html`. `results/NAME/metered/tables/` has the tables of
+`energy` for metered runs of others.
 
 """
 _SUBJECTS = (

@@ -173,7 +173,7 @@ def test_prices_of_a_request_go_before_those_of_its_configuration(elsewhere):
     ("command", "said"),
     [
         ("forecast --records two-core-vm --nodes 4 --batch 0", "--batch '0': must be at least 1"),
-        ("forecast --records two-core-vm --nodes 4,x", "--nodes '4,x': give numbers, as 1,2,4"),
+        ("forecast --records two-core-vm --nodes 4,x", "--nodes '4,x': give numbers"),
         ("plan --network a --platform hc2 --samples x", "--samples 'x': "),
         ("advise --network a --records two-core-vm --deadline 5x", "--deadline '5x': no duration"),
         ("partition vgg16 --devices 2 --cost no", "--cost 'no': give one of compute, max, sum"),

@@ -545,7 +545,7 @@ def test_the_command_prints_json_and_plain_errors(campaign):
         ([*asked, "--nodes", "one"], "--nodes 'one': give numbers"),
         (
             [*asked, "--energy-budget", "5 parsecs"],
-            "'5 parsecs': no energy; give joules, or as 90kJ",
+            "'5 parsecs': no energy; give joules",
         ),
         ([*asked, "--objective", "cost"], "--objective cost: no price is known; give --price"),
         ([*asked, "--cost-budget", "1", "--co2", "3"], "--cost-budget: no price is known"),

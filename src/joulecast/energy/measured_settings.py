@@ -181,8 +181,8 @@ def notes_on(
     if predicted["width_is_assumed"].any():
         notes.append(
             f"{workload}: no setting was repeated, so it is not known how much runs differ. The "
-            "intervals assume what repeats in MLPerf show: nine of ten pairs differ by less than "
-            f"{100 * REPEATS:g} %"
+            "intervals assume that they differ as in MLPerf: nine of ten pairs of repeats differ by less "
+            f"than {100 * REPEATS:g} %"
         )
     asked, longest = float(predicted["work"].max()), float(of_workload["samples"].max())
     if asked > _LONG * longest:

@@ -52,7 +52,7 @@ class EvaluateRequest(Recorded):
     split: Split | None = Field(
         default=None,
         description="What is left out of the fit, and then predicted. By default each node count in turn. If "
-        "all runs have one node count: each batch. If also no network has three batches: each workload. "
+        "all runs have one node count: each batch, or each workload if no network has three batches. "
         "next-scale: each scale of a submitter is predicted from the two scales below it.",
     )
     time: Literal["given", "predicted"] | None = Field(
@@ -80,8 +80,8 @@ class Work(Request):
         default=None,
         gt=0,
         le=MOST_SAMPLES,
-        description="Samples to train on. By default, `forecast` takes the work of the records, and `advise` "
-        "an amount that it names.",
+        description="Samples to train on. By default, `forecast` takes the work of the records. `advise` "
+        "takes a million samples, or for imported runs the work of the records.",
     )
     epochs: float | None = Field(
         default=None,
@@ -108,7 +108,7 @@ class Scales(Work, Scale):
     scaling: Literal["recorded", "weak", "strong"] = Field(
         default="recorded",
         description="Whether the batch of all nodes together grows with the node count (weak), stays "
-        "(strong), or does as in the records.",
+        "(strong), or changes as in the records.",
     )
     batch: int | None = Field(
         default=None,
@@ -128,7 +128,7 @@ class Scales(Work, Scale):
     checkpoint_s: Annotated[float | None, from_text(duration_s), Shell("--checkpoint")] = Field(
         default=None,
         gt=0,
-        description="Only with whole-job: time to write one checkpoint, as 30s. By default there are no "
+        description="Only with whole-job: time to write one checkpoint, such as 30s. By default there are no "
         "checkpoints.",
     )
 
@@ -167,28 +167,28 @@ class StartRequest(Request):
         "(money per kWh), co2 (g per kWh), or both."
     )
     duration_s: Annotated[float, _DURATION, Shell("--duration")] = Field(
-        gt=0, le=1e9, description="Time of the training: seconds, or as 30min, 6h, 2d."
+        gt=0, le=1e9, description="Time of the training: seconds, or with a unit (30min, 6h, 2d)."
     )
     energy_j: Annotated[float, _ENERGY, Shell("--energy")] = Field(
-        gt=0, le=1e18, description="Energy of the training: joules, or as 5MJ, 40kWh."
+        gt=0, le=1e18, description="Energy of the training: joules, or with a unit (5MJ, 40kWh)."
     )
     after_s: Annotated[float | None, from_text(_time_s), Shell("--after")] = Field(
         default=None,
         ge=0,
         le=1e11,
-        description="Earliest start, as 2026-11-27T08:00. By default now.",
+        description="Earliest start, such as 2026-11-27T08:00. By default now.",
     )
     deadline_s: Annotated[float | None, _DURATION, Shell("--deadline")] = Field(
         default=None,
         gt=0,
-        description="Time after --after at which the training must be done: seconds, or as 12h, 2d. By "
-        "default the end of the file.",
+        description="Time after --after at which the training must be done: seconds, or with a unit (12h, "
+        "2d). By default the end of the file.",
     )
     restart_s: Annotated[float | None, _DURATION, Shell("--restart")] = Field(
         default=None,
         ge=0,
         le=1e9,
-        description="Time to start again after a pause: seconds, or as 10min. Without "
+        description="Time to start again after a pause: seconds, or with a unit (10min). Without "
         "this option, the training does not pause.",
     )
     objective: Literal["cost", "co2"] | None = Field(
@@ -204,12 +204,12 @@ class ForecastRequest(Priced, Scales, Recorded):
 
     platform: Name | None = Field(
         default=None,
-        description="Another platform to forecast for, by simulation: a name or a GPU, as b200 or "
+        description="Another platform to forecast for, by simulation: a name or a GPU, such as b200 or "
         "l40s:gpus=4.",
     )
     graph: Called = Field(
         default={},
-        description="Only with platform: the simulator's name of a network, as resnet=resnet50.",
+        description="Only with platform: the simulator's name of a network, such as resnet=resnet50.",
     )
     precision: PeakPrecision | None = Field(
         default=None,

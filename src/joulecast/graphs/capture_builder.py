@@ -44,7 +44,7 @@ def rows(axes: Iterable[Axis], kind: DimKind = OTHER) -> Groups:
 
 
 def map_groups(axes: Sequence[Axis]) -> Groups:
-    """The dims of an element-wise op.
+    """The dims that each axis of a view merges, for an element-wise op.
 
     A feature map has ``batch``, ``channels``, and ``h`` and ``w``, which may not be split. Any other tensor
     has ``batch``, ``sequence`` and ``features``.
@@ -246,7 +246,7 @@ class Call:
 
 
 def copied(call: Call, view: View) -> View:
-    """Add a copy of what a view shows. It has the dims of an element-wise op."""
+    """Add an op that copies what a view shows. Its dims are those of an element-wise op."""
     written = map_groups(view.axes)
     return call.emit("copy", [(view, bindings(view, written))], written)
 

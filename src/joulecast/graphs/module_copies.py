@@ -1,10 +1,10 @@
 """Copies of modules that are being trained, for an export.
 
 An export runs the forward pass, which may count its calls, keep tensors in lists or call hooks of the
-training. It does so in a copy, which has the weights of the module and nothing else that a forward pass
-changes. The copy of a module whose weights are sharded over ranks (FSDP, DTensor, ZeRO 3) is on the meta
-device, with whole weights: an export of the module itself would gather them. The copy of a layer with
-quantised weights is a plain layer: an export cannot follow the kernels of bitsandbytes.
+training. So it gets a copy, whose forward pass changes nothing of the module. The copy of a module whose
+weights are sharded over ranks (FSDP, DTensor, ZeRO 3) is on the meta device, with whole weights: an export of
+the module itself would gather them. The copy of a layer with quantised weights is a plain layer: an export
+cannot follow the kernels of bitsandbytes.
 """
 
 from collections import Counter, OrderedDict, defaultdict, deque

@@ -99,7 +99,7 @@ def _with_attention(graph: OpGraph, attention: Attention | None) -> OpGraph:
     if attention is not None and has is not None and attention != has:
         raise JoulecastError(
             f"graph {graph.name}: its attention was captured {has}; --attention {attention} is for networks "
-            "by numbers, as gpt:layers=12,hidden=768,heads=12"
+            "by numbers, such as gpt:layers=12,hidden=768,heads=12"
         )
     return graph
 
@@ -169,7 +169,7 @@ def module_of_function(function: str) -> tuple[Any, list[Any]]:
 
     module_name, _, name = function.partition(":")
     if not module_name or not name.isidentifier():
-        raise JoulecastError(f"{function}: give it as MODULE:FUNCTION, as mynet:build")
+        raise JoulecastError(f"{function}: give it as MODULE:FUNCTION, such as mynet:build")
     sys.path.insert(0, str(Path.cwd()))
     try:
         found = getattr(import_module(module_name), name)

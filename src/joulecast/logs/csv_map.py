@@ -21,7 +21,7 @@ _WHAT = "table of readings"
 _MOST_W = 100e3
 _LEAST_OF_COUNTER, _MOST_RISES = 20, 0.5
 """So many readings in order of which more rise and none falls are no power."""
-_WAY_OUT = "name them with --map, as time=COLUMN,watts=COLUMN,node=COLUMN"
+_WAY_OUT = "name them with --map, such as time=COLUMN,watts=COLUMN,node=COLUMN"
 
 
 def map_of(text: str) -> dict[str, tuple[str, ...]]:

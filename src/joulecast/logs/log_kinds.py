@@ -32,7 +32,7 @@ _TABLES = ("*.csv", "*.csv.gz", "*.txt", "*.tsv", "*.log")
 KINDS: dict[str, Kind] = {
     "csv": Kind(
         "csv_map",
-        "Import any CSV table of readings, as of a wattmeter or PDU. --map says which "
+        "Import any CSV table of readings, such as those of a wattmeter or PDU. --map says which "
         "column is what.",
         _TABLES,
     ),

@@ -104,8 +104,8 @@ class PartitionRequest(Request):
     command: ClassVar[str] = "partition"
 
     graph: Annotated[Name, Shell("graph")] = Field(
-        description="What to cut: a network by name, as resnet50; a file (a task graph of `profile`, or a "
-        "graph.txt of PipeDream); or MODULE:FUNCTION, as for `capture` (it is measured first)."
+        description="What to cut: a network by name, such as resnet50; a file (a task graph of `profile`, or "
+        "a graph.txt of PipeDream); or MODULE:FUNCTION, as for `capture` (it is measured first)."
     )
     devices: int = Field(ge=1, description="Devices.")
     cost: Literal["compute", "max", "sum"] | None = Field(

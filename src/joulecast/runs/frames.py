@@ -63,7 +63,7 @@ FRAMES: dict[str, dict[str, Column]] = {
         "meter": Column(
             "text",
             longest=_NAME,
-            meaning="name of the meter: `kind` or `kind:device`, as `cpu:package-0`",
+            meaning="name of the meter: `kind` or `kind:device`, such as `cpu:package-0`",
         ),
         # An estimate for a whole run has none.
         "t_s": _time_s(

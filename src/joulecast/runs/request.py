@@ -187,7 +187,7 @@ def _counts(given: Any) -> Any:
         try:
             return [int(number) for number in given.split(",")]
         except ValueError:
-            raise ValueError("give numbers, as 1,2,4") from None
+            raise ValueError("give numbers, such as 1,2,4") from None
     if isinstance(given, Iterable):
         return [int(each) if isinstance(each, Integral) else each for each in given]
     return [given]
@@ -249,11 +249,11 @@ class Scale(Request):
 
     nodes: Counts = Field(
         default=(),
-        description="Node counts, as 16,32,64. By default up to four times the largest that was run.",
+        description="Node counts, such as 16,32,64. By default up to four times the largest that was run.",
     )
     gpus: Counts = Field(
         default=(),
-        description="Numbers of GPUs, as 8,16,64, in place of node counts. On CPUs: numbers of ranks.",
+        description="Numbers of GPUs, such as 8,16,64, in place of node counts. On CPUs: numbers of ranks.",
     )
     gpus_per_node: int | None = Field(
         default=None,
@@ -337,7 +337,7 @@ def _doublings(given: Any) -> Any:
     if not colon:
         return _counts(given)
     if not (least.isdigit() and most.isdigit() and 1 <= int(least) <= int(most) <= MOST_NODES):
-        raise ValueError(f"give the least and the most, up to {MOST_NODES:,}, as 8:256")
+        raise ValueError(f"give the least and the most, up to {MOST_NODES:,}, such as 8:256")
     doublings = range((int(most) // int(least)).bit_length())
     return [int(least) << times for times in doublings]
 

@@ -59,7 +59,7 @@ COLUMNS: dict[str, Column] = {
     "energy_j": Column("number", "energy of all nodes"),
     "energy_source": Column("text", "`measured`, `estimated`, `recorded`, `imported`, `simulated`"),
     "energy_covers": Column(
-        "text", "parts of a node that `energy_j` covers, as `node` or `gpu+cpu`"
+        "text", "parts of a node that `energy_j` covers, such as `node` or `gpu+cpu`"
     ),
     "why_no_energy": Column("text", "reason why there is no energy"),
     "metered_units": Column("whole", "machines that have a meter of their own"),
@@ -67,7 +67,7 @@ COLUMNS: dict[str, Column] = {
     "memory_bytes": Column("number", "memory in use on a node, mean over the run"),
     "network_bytes_per_s": Column("number", "traffic of a node, mean over the run"),
     "left_out": Column("text", "reasons why the run is left out of all fits"),
-    "left_out_for": Column("text", "the same reasons, in a word each"),
+    "left_out_for": Column("text", "the same reasons, in few words"),
     "disturbed": Column("text", "what other programs did before and during the run"),
     "sigma_computing_s": Column(
         "number", "spread of a step's computing over steps and ranks", "staged"

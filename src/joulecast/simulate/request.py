@@ -94,7 +94,7 @@ class OnSimulator(SimulatedTraining):
     )
     links: Rates = Field(
         default={},
-        description="Rate of a link in bytes/s, as nic=12.5e9.",
+        description="Rate of a link in bytes/s, such as nic=12.5e9.",
     )
     inference: bool = Field(default=False, description="Simulate only the forward pass.")
     calibration: Path | None = Field(
@@ -113,7 +113,7 @@ class SimulateRequest(OnSimulator):
     command: ClassVar[str] = "simulate"
 
     strategy: Name = Field(
-        description="Parallel strategy, as dp=8,tp=2,pp=4,micro=16,zero=1,recompute, or a YAML file."
+        description="Parallel strategy, such as dp=8,tp=2,pp=4,micro=16,zero=1,recompute, or a YAML file."
     )
     batch: int = Field(
         default=32, ge=1, le=MOST_SAMPLES, description="Samples of a replica in a step."
@@ -140,7 +140,7 @@ class SimulateRequest(OnSimulator):
         description="Clock of the GPUs in MHz. By default: the boost clock.",
     )
     stragglers: Slow = Field(
-        default={}, description="Slow device, as 3=1.5: device 3 takes 1.5 times as long."
+        default={}, description="Slow device, such as 3=1.5: device 3 takes 1.5 times as long."
     )
     trace: Path | None = Field(default=None, description="File for a Chrome trace.")
 

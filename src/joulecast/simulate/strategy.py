@@ -253,7 +253,7 @@ def _schedule(value: str) -> str | list[int]:
         return [int(part) for part in value.split("/")]
     raise JoulecastError(
         f"schedule={value}: {', '.join(_SCHEDULES)}, or how many micro-batches each stage may have under "
-        "way, as 3/2/1"
+        "way, such as 3/2/1"
     )
 
 

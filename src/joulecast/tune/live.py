@@ -66,7 +66,7 @@ def _open_training(job: LiveJob) -> TunedTraining:
 class LiveTraining:
     """Trains as proposed, on this machine.
 
-    If power limits may be set, the constructor waits until no other measurement of this user holds the
+    If power limits may be set, the constructor waits until no other measurement holds the
     machine. Otherwise it could find the limit of another training that is being tuned. So do not call it
     while you hold the machine.
 
@@ -331,7 +331,7 @@ def tune_live(
 ) -> list[Recurrence]:
     """Let a policy tune real trainings. It continues where its history file ends.
 
-    Waits until no other measurement of this user holds the machine.
+    Waits until no other measurement holds the machine.
 
     Args:
         recurrences: number of all recurrences. Recurrences in the history file count.

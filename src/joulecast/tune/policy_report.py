@@ -177,8 +177,8 @@ def report_text(report: dict[str, Any]) -> str:
             f"{report['break_even']}; {report['tries_per_recurrence']:.2f} tries a recurrence, "
             f"{100 * report['reached_share']:.1f} % of the recurrences reached the target",
             f"an oracle (batch size {oracle['batch_size']} at {oracle['power_limit_w']} W) saves "
-            f"{best:.1f} % of the cost; {regret['in_oracle_recurrences']['mean']:.1f} of its recurrences "
-            "were spent above it",
+            f"{best:.1f} % of the cost. Compared with it, the policy spent the cost of "
+            f"{regret['in_oracle_recurrences']['mean']:.1f} recurrences more",
         ]
     )
 

@@ -137,12 +137,14 @@ class _Tuning(Request):
         "traces.",
     )
     workload: str | None = Field(
-        default=None, description="Workload to replay from the traces, as cifar100."
+        default=None, description="Workload to replay from the traces, such as cifar100."
     )
-    gpu: str | None = Field(default=None, description="GPU to replay from the traces, as v100.")
+    gpu: str | None = Field(
+        default=None, description="GPU to replay from the traces, such as v100."
+    )
     policy: str = Field(
         default=DEFAULT_POLICY,
-        description="Policy, as zeus.",
+        description="Policy, such as zeus.",
     )
     recurrences: int = Field(default=50, ge=1, description="Trainings to the target.")
     seeds: int | None = Field(

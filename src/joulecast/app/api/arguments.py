@@ -105,7 +105,8 @@ def prices_of(request: WithPrices) -> Prices:
     kept = Prices(**read_config(request.prices).prices.model_dump())
     if kept == NO_PRICES:
         raise JoulecastError(
-            f"{request.prices}: has no prices; give them in its section `prices`, as `prices: {{price: 0.3}}`"
+            f"{request.prices}: has no prices; give them in its section `prices`, such as "
+            "`prices: {price: 0.3}`"
         )
     if given:
         given["source"] = f"options, and {kept.source or request.prices}"

@@ -69,7 +69,7 @@ def evaluate(request: EvaluateRequest) -> dict[str, Any]:
     Returns:
         ``settings`` has a row for each held-out setting and model: ``predicted_j``, ``reference_j``,
         ``difference_percent`` and ``error_percent``; also ``time_error_percent`` if the time was predicted.
-        An estimated reference judges nothing: ``error_percent`` is then ``None``. ``summary`` and
+        If the reference is estimated, ``error_percent`` is ``None``. ``summary`` and
         ``time_summary`` have a row for each model.
 
         With a ledger, ``settings`` has the forecasts and what the trainings really took (``time_s``,
@@ -101,8 +101,8 @@ def forecast(request: ForecastRequest) -> Forecast:
         ``batch_size``, and ``work`` with its ``work_unit`` and its origin (``work_is``). ``time_s``,
         ``energy_j``, ``energy_kwh``, ``cost`` and ``co2_kg`` have 90 % intervals (``time_low_s``, ...).
         ``energy_source``, ``cost_rests_on`` and ``co2_rests_on`` name the source of the energy in each. If
-        money and CO2 are missing, ``why_no_cost`` says why. ``notes`` has what limits the answer, and
-        ``first`` the notes to read first.
+        money and CO2 are missing, ``why_no_cost`` says why. ``notes`` says what limits the answer. Read
+        the notes in ``first`` first.
 
     Raises:
         JoulecastError: there is nothing to fit, or a node count is below 1.

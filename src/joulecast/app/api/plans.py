@@ -61,8 +61,8 @@ def search(request: SearchRequest) -> dict[str, Any]:
     Returns:
         ``feasible`` has the ``top`` best steps, the best first. Each has the keys of :func:`simulate_step`,
         and also ``joules_per_sample``, ``energy_delay_js``, ``step_cost`` and ``step_co2_kg`` (``None`` if
-        not known). ``beaten`` has the other strategies, each with the shortest time in seconds that its step
-        can take. ``out_of_memory`` and ``impossible`` say for each strategy why it cannot be used.
+        not known). ``beaten`` has the other strategies, each with the seconds that its step takes at least.
+        ``out_of_memory`` and ``impossible`` say for each strategy why it cannot be used.
 
     Raises:
         JoulecastError: the network or platform is unknown, no strategy divides this batch, or what the

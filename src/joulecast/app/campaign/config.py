@@ -195,8 +195,8 @@ class QuietSection(Section):
     wait_s: float = Field(
         60,
         ge=0,
-        description="Longest wait for other programs before a measurement, in seconds. What is measured "
-        "beside them is marked as disturbed.",
+        description="Longest wait for other programs before a measurement, in seconds. If they still run "
+        "then, the run is marked as disturbed.",
     )
     repeats: int = Field(1, ge=0, description="How often a disturbed run is measured again.")
 

@@ -29,7 +29,7 @@ def export_openmetrics(
         Path | None, typer.Argument(help="File to write. By default the text is printed.")
     ] = None,
 ) -> None:
-    """Write the figures as OpenMetrics text, as for the textfile collector of node_exporter (OUT.prom)."""
+    """Write the figures as OpenMetrics text, for example for the textfile collector of Prometheus."""
     from joulecast.app.exports.openmetrics import openmetrics_text, write_openmetrics
 
     if out is None:

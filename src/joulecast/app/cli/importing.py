@@ -67,12 +67,13 @@ def _add(kind: str) -> None:
             Text,
             _run_option(
                 "--hosts",
-                "Nodes of the run, by their names in the log, as n[01-04]. By default all.",
+                "Nodes of the run, by their names in the log, such as n[01-04]. By default all.",
             ),
         ] = None,
         batch: Annotated[int | None, _run_option("--batch-size", "Samples in one step.")] = None,
         start: Annotated[
-            Text, _run_option("--start", "Start of the training, as 2026-05-02T10:00:00+02:00.")
+            Text,
+            _run_option("--start", "Start of the training, such as 2026-05-02T10:00:00+02:00."),
         ] = None,
         stop: Annotated[
             Text, _run_option("--stop", "End of the training, in the same form.")
@@ -100,7 +101,7 @@ def _add(kind: str) -> None:
             Text,
             _log_option(
                 "--map",
-                "csv: which column is what, as time=COLUMN,watts=COLUMN,node=COLUMN (also joules= "
+                "csv: which column is what, such as time=COLUMN,watts=COLUMN,node=COLUMN (also joules= "
                 "and device=).",
             ),
         ] = None,
@@ -135,7 +136,8 @@ def _add(kind: str) -> None:
         time_format: Annotated[
             Text,
             _log_option(
-                "--time-format", "Format of times that are texts, as for Python's strptime."
+                "--time-format",
+                "Format of times that are texts, in the words of Python's strptime.",
             ),
         ] = None,
         metric: Annotated[
@@ -227,11 +229,11 @@ def import_nccl_tests(
             help="File with the output of all_reduce_perf, all_gather_perf, ..., or a folder of such files."
         ),
     ],
-    out: Annotated[Path, typer.Argument(help="Platform file to write, as our-cluster.yaml.")],
+    out: Annotated[Path, typer.Argument(help="Platform file to write, such as our-cluster.yaml.")],
     platform: Annotated[
         Text,
         typer.Option(
-            help="Kind of the nodes, as h100-sxm:gpus=8. By default it follows from the GPU in the logs."
+            help="Kind of the nodes, such as h100-sxm:gpus=8. By default it follows from the GPU in the logs."
         ),
     ] = None,
 ) -> None:

@@ -67,8 +67,8 @@ def _watts_now(found: list[Meter]) -> dict[str, float | str]:
 def _line(meter: Meter, now: float | str, watts_source: str | None) -> str:
     about = described(meter)
     covers = "" if about.covers is None else f" of the {about.covers}"
-    notes = ["energy counter" if meter.counter else "power"]
-    notes += [f"watts: {watts_source}"] if meter.source == "estimated" else []
+    kind = "energy counter" if meter.counter else "power"
+    notes = [f"watts: {watts_source}" if meter.source == "estimated" else kind]
     if about.renewed_s:
         notes.append(f"renewed every {about.renewed_s:.3g} s")
     if about.remark:
@@ -83,11 +83,11 @@ def _total(host: str, found: list[Meter], watts: dict[str, float | str]) -> str:
     if chosen.source is None:
         return "a run's energy here: none"
     names = " + ".join(meter.meter for meter in chosen.meters)
-    covers = "" if chosen.covers is None else f" of {chosen.covers.replace('+', ', ')}"
+    covers = "" if chosen.covers is None else f"of {chosen.covers.replace('+', ', ')}, "
     numbers = [watts[meter.meter] for meter in chosen.meters]
     known = [number for number in numbers if isinstance(number, float)]
-    now = f"{digits(sum(known))} W now, " if len(known) == len(numbers) else ""
-    return f"a run's energy here: {names} ({now}{chosen.source}{covers})"
+    now = f"{digits(sum(known))} W " if len(known) == len(numbers) else ""
+    return f"a run's energy here: {names} ({now}{covers}{chosen.source})"
 
 
 def meters(

@@ -39,7 +39,7 @@ def profile(
     network: Annotated[
         str | None,
         typer.Argument(
-            help="A network by name, as resnet50. With --device: the platform file to write."
+            help="A network by name, such as resnet50. With --device: the platform file to write."
         ),
     ] = None,
     out: Annotated[Path | None, typer.Argument(help="Task graph to write, a JSON file.")] = None,
@@ -64,12 +64,13 @@ def profile(
     """Measure all tasks of a network on one core, for `partition`. Or measure a GPU, for `simulate`."""
     if device:
         if network is None or out is not None:
-            raise JoulecastError("profile --device: give the file to write, as my-gpu.yaml")
+            raise JoulecastError("profile --device: give the file to write, such as my-gpu.yaml")
         _profile_device(Path(network))
         return
     if network is None or out is None:
         raise JoulecastError(
-            "profile: give a network and the file to write, as resnet50 resnet50.json; or --device and a file"
+            "profile: give a network and the file to write, such as resnet50 resnet50.json; "
+            "or --device and a file"
         )
     from joulecast.partition.measure_tasks import measure_tasks
 

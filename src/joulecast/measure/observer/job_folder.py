@@ -182,7 +182,7 @@ class JobFiles:
     def was_killed(self, host: str) -> bool:
         """Whether the processes of the launch were killed.
 
-        For processes on other hosts, this is known after two minutes of silence, because some file
+        Processes on another host count as killed after two minutes of silence, because some file
         systems lock on one host only.
         """
         if self.is_held():

@@ -28,7 +28,7 @@ def _steps(given: Any) -> Any:
         return given
     found = re.fullmatch(r"(\d+):(\d+)", given)
     if found is None:
-        raise ValueError("give the first and the last one, as 10:200")
+        raise ValueError("give the first and the last one, such as 10:200")
     return int(found[1]), int(found[2])
 
 
@@ -64,7 +64,7 @@ class ObserveRequest(Request):
     )
     steps: Annotated[StepsThatCount | None, BeforeValidator(_steps)] = Field(
         default=None,
-        description="First and last step that count, as 10:200. By default all steps but the first "
+        description="First and last step that count, such as 10:200. By default all steps but the first "
         "and the slow ones directly after it (more than five times as long as usual).",
     )
     meters: Annotated[tuple[str, ...], BeforeValidator(_words), AfterValidator(_known)] = Field(
@@ -91,7 +91,7 @@ class MeasureRequest(ObserveRequest):
     window_s: Annotated[float | None, from_text(duration_s), Shell("--for")] = Field(
         default=None,
         gt=0,
-        description="Measure only this time from the start, as 10min; the training continues after it.",
+        description="Measure only this time from the start, such as 10min; the training continues after it.",
     )
     config: Path | None = Field(
         default=None,

@@ -217,8 +217,8 @@ class SiteCommand:
         match = _READING.fullmatch(printed)
         if match is None:
             raise ReadFailed(
-                f"the command printed {_shown(printed)!r}, expected a number with its unit, as 231.5 W or "
-                "12345 J"
+                f"the command printed {_shown(printed)!r}, expected a number with its unit, such as 231.5 W "
+                "or 12345 J"
             )
         counts, amount = match[2] in _JOULES, float(match[1]) * (_WATTS | _JOULES)[match[2]]
         self._first = self._first or (counts, amount)
@@ -239,7 +239,7 @@ def open_command(nodes: MeteredNodes) -> list[Meter]:
     if not words:
         raise MeterUnavailable(
             "command: the site gave none",
-            "set power.command to words that print what the node draws, as 231.5 W or 12345 J",
+            "set power.command to words that print what the node draws, such as 231.5 W or 12345 J",
             not_applicable=True,
         )
     remedy = "run the words of power.command by hand, on the node"

@@ -202,11 +202,11 @@ def _choice_rests_on(best: Candidate | None) -> str:
     if best.basis == "measured":
         runs = f"the mean of {best.runs} runs" if best.runs > 1 else "one run"
         by_mc2 = best.energy_j is not None and not best.runs_with_energy
-        return f"the choice is {runs} of exactly this setting" + "; its energy is MC2's" * by_mc2
+        return f"for the choice, {runs} of exactly this setting" + "; its energy is MC2's" * by_mc2
     if best.basis == "fitted":
         where = f", outside of what was run ({'; '.join(best.extrapolation)})"
-        return f"the choice is a forecast of MC2{where if best.extrapolation else ''}"
-    return "the choice is simulated"
+        return f"for the choice, a forecast of MC2{where if best.extrapolation else ''}"
+    return "for the choice, a simulation"
 
 
 def _width(candidate: Candidate, quantity: str) -> float:

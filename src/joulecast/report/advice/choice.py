@@ -165,14 +165,14 @@ def choose(candidates: Sequence[Candidate], limit: Limit, currency: str = "EUR")
     judged_by = f"{lowest}; no limit was given"
     if budgets:
         ends = " and ".join(_upper(quantity, candidates) for quantity in budgets)
-        keep = "is within the limit" if len(budgets) == 1 else "are within the limits"
-        judged_by = f"{ends} {keep}, and of such settings it has {lowest}"
+        keep = "within the limit" if len(budgets) == 1 else "within the limits"
+        judged_by = f"{lowest}, among the settings with {ends} {keep}"
     by_energy = None
     if kept and only_estimated:
         fitting = [place for place in order if within[place]]
         by_energy = min(fitting, key=lambda place: candidates[place].order("energy"))
         judged_by += (
-            ". Energy is only estimated, so it does not choose. By energy, the choice would be "
+            ". Energy is only estimated, so the choice is not by energy. By energy, it would be "
         )
         would = f"{candidates[by_energy].setting} (--objective energy)"
         judged_by += "the same" if by_energy == order[0] else would

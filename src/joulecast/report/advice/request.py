@@ -39,16 +39,16 @@ class Limit(Request):
     deadline_s: Annotated[float | None, from_text(duration_s), Shell("--deadline")] = Field(
         default=None,
         gt=0,
-        description="Most time: seconds, or as 30min, 1h, 2d.",
+        description="Most time: seconds, or with a unit (30min, 1h, 2d).",
     )
     energy_budget_j: Annotated[float | None, from_text(energy_j), Shell("--energy-budget")] = Field(
-        default=None, gt=0, description="Most energy: joules, or as 5MJ, 2kWh."
+        default=None, gt=0, description="Most energy: joules, or with a unit (5MJ, 2kWh)."
     )
     cost_budget: float | None = Field(
         default=None, gt=0, description="Most money, at the given prices."
     )
     co2_budget_kg: Annotated[float | None, from_text(mass_kg), Shell("--co2-budget")] = Field(
-        default=None, gt=0, description="Most CO2 equivalent: kg, or as 500g, 1t."
+        default=None, gt=0, description="Most CO2 equivalent: kg, or with a unit (500g, 1t)."
     )
 
     @property
@@ -81,8 +81,8 @@ class AdviceRequest(Priced, Limit, Scale, Work):
     platform: Name | None = Field(default=None, description="Platform, by its name in the records.")
     batch: Batches = Field(
         default=(),
-        description="Batches to choose from, of all nodes together, as 4,8. By default the batches "
-        "that were run.",
+        description="Batches to choose from, of all nodes together, such as 4,8. By default the batches "
+        "that were run, of all nodes or of a rank.",
     )
 
     @model_validator(mode="before")
@@ -117,23 +117,23 @@ class PlanRequest(SimulatedTraining, WithPrices, Limit):
         "that `measure --capture` ran."
     )
     platform: Names = Field(
-        min_length=1, description="Platforms to choose from, as h100-sxm,a100-80gb-sxm."
+        min_length=1, description="Platforms to choose from, such as h100-sxm,a100-80gb-sxm."
     )
     samples: float = Field(gt=0, le=MOST_SAMPLES, description="Samples to train on.")
     devices: Doublings = Field(
         default=(1, 2, 4, 8, 16, 32, 64),
         min_length=1,
-        description="Numbers of devices to choose from, as 8,16,24. 8:256 means 8, 16, 32, ..., 256.",
+        description="Numbers of devices to choose from, such as 8,16,24. 8:256 means 8, 16, 32, ..., 256.",
     )
     batch: Batches = Field(
         default=(PLANNED_BATCH,),
         min_length=1,
-        description="Samples in one step, of all devices together, as 256,512.",
+        description="Samples in one step, of all devices together, such as 256,512.",
     )
     precision: Annotated[tuple[PeakPrecision, ...], BeforeValidator(split_names)] = Field(
         default=(),
         min_length=1,
-        description="Precisions to choose from, as bf16,fp8. By default that of the measured steps, or "
+        description="Precisions to choose from, such as bf16,fp8. By default that of the measured steps, or "
         "of the training that the network was captured from; otherwise amp for captured networks, bf16 for "
         "others.",
     )

@@ -213,7 +213,7 @@ def _options(text: str, gpu: Gpu) -> tuple[int, str, int, float]:
     )
     if nics is None or not int(nics[1]) or not int(nics[2]):
         raise JoulecastError(
-            f"platform `{text}`: nics={given.get('nics')}: give number and Gbit/s, as 4x200"
+            f"platform `{text}`: nics={given.get('nics')}: give number and Gbit/s, such as 4x200"
         )
     return int(count), link, int(nics[1]), float(nics[2])
 

@@ -216,7 +216,7 @@ class Cluster(BaseModel):
     rings: dict[str, Ring] = Field(
         {},
         description="Rings, for `--mode proteus` only. A key names the devices of a ring by their places in "
-        "a node, as `0-1`. `0-1xN` is a ring over several nodes.",
+        "a node, such as `0-1`. `0-1xN` is a ring over several nodes.",
     )
     sources: dict[str, str] = Field({}, description="Where each fact comes from.")
 
@@ -287,7 +287,7 @@ class Platform(BaseModel):
         None,
         min_length=1,
         exclude=True,
-        description="Folder of a recorded campaign. Its runs stand for measurements on this platform. A "
+        description="Folder of a recorded campaign. Its runs replace measurements on this platform. A "
         "relative path begins at the project's folder if this file is in config/platforms/, otherwise at the "
         "folder of this file.",
     )
