@@ -62,6 +62,16 @@ def test_the_price_of_a_gpu_may_stand_in_a_file(tmp_path):
     assert planned["prices"]["price_gpu_hour"] == asked["prices"]["price_gpu_hour"] == 2
 
 
+def test_a_gpu_in_two_sizes_of_node_is_two_platforms_each_with_its_price():
+    prices = {"l40s:gpus=2": 1, "l40s:gpus=4": 3}
+    text = ",".join(f"{name}={price}" for name, price in prices.items())
+    planned = plan(*prices, devices="4", power_limits="100", price_gpu_hour=text)
+    rows = {row["platform"]: row for row in planned["candidates"]}
+    assert [rows[name]["nodes"] for name in prices] == [2, 1]
+    for name, price in prices.items():
+        assert rows[name]["cost"] == pytest.approx(rows[name]["time_s"] / 3600 * 4 * price)
+
+
 def test_a_plan_says_by_which_prices_and_that_metered_nodes_lack_the_loss_of_their_supplies():
     options = ["--samples", "1e5", "--devices", "1", "--batch", "64", "--power-limits", "100"]
     asked = ["plan", "--network", SMALL, "--platform", "h100-sxm,a100-80gb-sxm", *options]
