@@ -85,6 +85,22 @@ def test_a_plan_says_by_which_prices_and_that_metered_nodes_lack_the_loss_of_the
         assert ("1.05 times" in said) == is_said, said
 
 
+def test_the_front_is_told_whole_with_the_choice_in_it():
+    limits = ",".join(map(str, range(60, 101, 2)))
+    asked = ["plan", "--network", "gpt2-xl", "--platform", "h100-sxm", "--samples", "1e6"]
+    options = ["--devices", "8", "--power-limits", limits, "--objective", "energy"]
+    said = CliRunner().invoke(app, [*asked, *options], catch_exceptions=False).output
+    front = [
+        row
+        for row in plan(
+            "h100-sxm", network="gpt2-xl", samples=1e6, devices="8", batch=512, power_limits=limits
+        )["candidates"]
+        if row["on_front"]
+    ]
+    rows = re.findall(r"^[*x ] +8 +h100-sxm .*$", said, re.M)
+    assert len(rows) == len(front) > 16 and sum(row[0] == "*" for row in rows) == 1
+
+
 @pytest.mark.parametrize("devices", ["4:4", "64:64"])
 def test_a_choice_that_may_not_fit_says_so(devices):
     planned = plan("a100-80gb-sxm", network="llama-7b", devices=devices, batch=512)
