@@ -25,8 +25,8 @@ _VALUES = {
     "price": Column("number", -1e6, 1e6, meaning="money a kWh"),
     "co2": Column("number", 0, 1e5, meaning="g CO2 equivalent a kWh"),
 }
-_STEPS = 1500
-"""Most steps that time is cut into where a training may pause."""
+_STATES = 10_000_000
+"""Most pairs of a time and of the work done until then, where a training may pause."""
 _LEAST_STEP_S = 300.0
 Floats = NDArray[np.float64]
 
@@ -107,7 +107,7 @@ def best_spans(
     """
     start_s = best_start(hours, name, duration_s, after_s, by_s)
     alone = [(start_s, start_s + duration_s)]
-    step_s = max(_LEAST_STEP_S, (by_s - after_s) / _STEPS)
+    step_s = max(_LEAST_STEP_S, float(np.sqrt((by_s - after_s) * duration_s / _STATES)))
     count = int((by_s - after_s) / step_s)
     work, restart = int(np.ceil(duration_s / step_s)), int(np.ceil(restart_s / step_s))
     if work > count:
