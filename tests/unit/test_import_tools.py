@@ -236,6 +236,8 @@ SACCT = """JobID|JobName|State|Start|End|NNodes|NodeList|ConsumedEnergyRaw|Submi
 18.0|python|FAILED|2026-05-02T12:00:00|2026-05-02T12:30:00|2|n[01-02]|1500000|
 19|train|COMPLETED|2026-05-02T13:00:00|2026-05-02T13:30:00|2|n[01-02]|18446744073709551614|
 20|train|RUNNING|2026-05-02T14:00:00|Unknown|2|n[01-02]|0|
+21|train|COMPLETED|2026-05-02T10:00:00|2026-05-02T11:00:00|1|n05|1800000|
+22|train|COMPLETED|2026-05-02T13:10:00|2026-05-02T13:30:00|1|n02|600000|
 """
 
 
@@ -244,7 +246,8 @@ def test_slurm_accounts(tmp_path):
     said = imported(
         "slurm", tmp_path / "jobs.txt", tmp_path / "out", "--timezone", "UTC", "--epochs", 2
     )
-    assert "18-train: not successful" in said
+    assert "18-train: not successful" in said and "22-train: at the same time: 19-train" in said
+    assert [info(tmp_path / "out" / f"{job}-train").left_out for job in (17, 21)] == [[], []]
     found = row(tmp_path / "out" / "17-train")
     # The job's own figure, once: its steps are inside.
     assert found["energy_j"] == pytest.approx(7.2e6) and found["nodes"] == 4

@@ -424,6 +424,10 @@ BAD = {
         dict(result=[t for t in result_lines(nodes=2) if "run_start" not in t]),
         "no run_start",
     ),
+    "killed and requeued": (
+        dict(result=[*result_lines(nodes=2), line("init_start", 150)]),
+        "began again",
+    ),
     "empty log": (dict(result=[""]), "empty log"),
     "text only": (dict(result=["srun: error: node n1: Killed"]), "empty log"),
     "truncated result": (

@@ -557,6 +557,18 @@ def test_a_training_whose_steps_are_counted_has_a_forecast_and_an_advice(tmp_pat
         assert candidate["time_s"] == pytest.approx(row["time_s"] * 1000 / 4)
 
 
+def test_a_kept_forecast_is_compared_with_as_many_steps_as_it_has(tmp_path):
+    for ranks in (1, 2):
+        _observed(tmp_path / "runs", "loop", ranks, 1, "steps")
+    ledger = tmp_path / "ledger.jsonl"
+    joulecast.forecast(tmp_path / "runs", gpus=[4], keep=ledger)
+    _observed(tmp_path / "runs", "loop", 4, 1, "steps", steps=2)
+    (ran,) = joulecast.forecast(tmp_path / "runs", gpus=[4])["forecasts"]
+    (row,) = joulecast.evaluate(tmp_path / "runs", ledger=ledger)["settings"]
+    assert (row["work"], ran["work"], ran["basis"]) == (4, 2, "measured")
+    assert row["time_was_s"] == pytest.approx(2 * ran["time_s"])
+
+
 def test_a_batch_outside_of_the_runs_is_as_far_off_in_the_forecast_as_in_the_advice(results):
     folder, _ = results
     asked = {"records": folder / "records", "samples": 1e6}

@@ -62,6 +62,16 @@ def test_the_price_of_a_gpu_may_stand_in_a_file(tmp_path):
     assert planned["prices"]["price_gpu_hour"] == asked["prices"]["price_gpu_hour"] == 2
 
 
+def test_a_gpu_in_two_sizes_of_node_is_two_platforms_each_with_its_price():
+    prices = {"l40s:gpus=2": 1, "l40s:gpus=4": 3}
+    text = ",".join(f"{name}={price}" for name, price in prices.items())
+    planned = plan(*prices, devices="4", power_limits="100", price_gpu_hour=text)
+    rows = {row["platform"]: row for row in planned["candidates"]}
+    assert [rows[name]["nodes"] for name in prices] == [2, 1]
+    for name, price in prices.items():
+        assert rows[name]["cost"] == pytest.approx(rows[name]["time_s"] / 3600 * 4 * price)
+
+
 def test_a_plan_says_by_which_prices_and_that_metered_nodes_lack_the_loss_of_their_supplies():
     options = ["--samples", "1e5", "--devices", "1", "--batch", "64", "--power-limits", "100"]
     asked = ["plan", "--network", SMALL, "--platform", "h100-sxm,a100-80gb-sxm", *options]
@@ -73,6 +83,22 @@ def test_a_plan_says_by_which_prices_and_that_metered_nodes_lack_the_loss_of_the
     for prices, is_said in (["--price", "0.3"], True), ([], False):
         said = CliRunner().invoke(app, [*asked, *prices], catch_exceptions=False).output
         assert ("1.05 times" in said) == is_said, said
+
+
+def test_the_front_is_told_whole_with_the_choice_in_it():
+    limits = ",".join(map(str, range(60, 101, 2)))
+    asked = ["plan", "--network", "gpt2-xl", "--platform", "h100-sxm", "--samples", "1e6"]
+    options = ["--devices", "8", "--power-limits", limits, "--objective", "energy"]
+    said = CliRunner().invoke(app, [*asked, *options], catch_exceptions=False).output
+    front = [
+        row
+        for row in plan(
+            "h100-sxm", network="gpt2-xl", samples=1e6, devices="8", batch=512, power_limits=limits
+        )["candidates"]
+        if row["on_front"]
+    ]
+    rows = re.findall(r"^[*x ] +8 +h100-sxm .*$", said, re.M)
+    assert len(rows) == len(front) > 16 and sum(row[0] == "*" for row in rows) == 1
 
 
 @pytest.mark.parametrize("devices", ["4:4", "64:64"])

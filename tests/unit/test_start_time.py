@@ -72,6 +72,25 @@ def test_no_way_to_pause_is_cheaper(tmp_path_factory, prices, hours, restart):
     assert all(a[1] < b[0] for a, b in itertools.pairwise(runs))
 
 
+@pytest.mark.parametrize(("hours", "restart_s"), [(0.01, 0), (1.51, 0), (1.51, 100), (1.99, 700)])
+def test_a_run_that_may_pause_takes_no_longer_than_its_work_and_its_restarts(
+    tmp_path, hours, restart_s
+):
+    answer = chosen(written(tmp_path, [3, 1, 9, 1, 9, 9]), hours, restart_s=restart_s)
+    restarts = len(answer["paused"]["runs"]) - 1
+    assert restarts == (hours > 1)
+    assert answer["paused"]["energy_kwh"] == pytest.approx(hours + restarts * restart_s / HOUR)
+    assert answer["paused"]["cost"] <= answer["best"]["cost"] * (1 + 1e-9)
+
+
+def test_pauses_follow_the_hours_of_a_month(tmp_path):
+    """Every second hour is cheap. A restart takes ten minutes of each, so 12 of them have the work of 10."""
+    start, file = np.datetime64(DAY), tmp_path / "hours.csv"
+    rows = [f"{start + np.timedelta64(hour, 'h')},{1 + 8 * (hour % 2)}" for hour in range(720)]
+    file.write_text("\n".join(["time,price", *rows]) + "\n")
+    assert chosen(file, 10, restart_s=600)["paused"]["cost"] == pytest.approx(10 + 11 / 6)
+
+
 def test_a_pause_is_one_also_where_power_earns_money(tmp_path):
     file = written(tmp_path, [-2, -1, 3, 3])
     answer = chosen(file, 2, restart_s=600)

@@ -5,6 +5,8 @@ import pytest
 from log_fixtures import BUSY_W, MADE, ZERO_S, imported, info, iso, load, refused, row, run
 
 SECONDS = range(300)
+MEGATRON_STARTS = "[before the start of training step] datetime: 2026-05-02 10:00:00 "
+TITAN_STARTS = "[rank1]:[titan] 2026-05-02 10:00:00,000 - root - INFO - Training starts at step {}"
 EVENTS = MADE / "tfevents-2.21.0"
 WANDB = MADE / "wandb-0.31.0.wandb"
 
@@ -34,7 +36,8 @@ def titan(at_s, step):
 
 def printed(folder, form):
     lines = [form(80 + step / 2, step) for step in range(10, 301, 10)]
-    return written(folder, lines)
+    # Another rank says late where it started.
+    return written(folder, [TITAN_STARTS.format(1), lines[0], TITAN_STARTS.format(1), *lines[1:]])
 
 
 def written(folder, lines):
@@ -83,6 +86,8 @@ def test_a_batch_that_grows_is_not_written(tmp_path):
     [
         ([megatron(0, 10), megatron(9, 5)], "train.log, line 3: "),
         ([megatron(9, 10), megatron(0, 20)], "train.log, line 3: "),
+        ([megatron(0, 10), MEGATRON_STARTS, megatron(900, 20)], "train.log, line 4: "),
+        ([titan(0, 1), TITAN_STARTS.format(2), titan(900, 2)], "train.log, line 4: "),
         ([megatron(0, 10).split("]")[1]], "train.log, line 2: "),
         ([titan(0, 1)], "train.log: "),
     ],

@@ -346,6 +346,12 @@ def test_a_target_that_no_batch_size_reaches_ends_by_the_number_of_tries(name: s
         best_configuration(trace)
 
 
+@pytest.mark.parametrize("eta", [0, 0.5, 1])
+def test_a_batch_size_that_never_reaches_the_target_is_not_the_cheapest(eta: float) -> None:
+    trace = a_trace({8: (None,), 16: (5,), 32: (9,)}, 32)
+    assert best_configuration(trace, eta)[0] == 16
+
+
 @pytest.mark.parametrize("name", ["curve", "grid-search"])
 def test_a_default_that_fails_is_left_for_another_batch_size(name: str) -> None:
     trace = a_trace({8: (5,), 16: (None,), 32: (4,)}, 16)

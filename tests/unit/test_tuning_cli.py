@@ -128,6 +128,17 @@ def test_the_oracle_and_the_default_are_what_they_are_compared_with(folder: Path
     assert default["regret"]["in_oracle_recurrences"]["mean"] == pytest.approx(regret)
 
 
+def test_an_epoch_that_was_measured_several_times_has_their_mean(folder: Path) -> None:
+    command = ["tune", "--traces", folder, *WHOLE, "--seeds", 1, "--json", "--policy", "default"]
+    once = json.loads(joulecast(*command))["default"]
+    power = pd.read_csv(folder / "summary_power_v100.csv")
+    slower = power.assign(time_per_epoch=3 * power["time_per_epoch"])
+    pd.concat([power, slower]).to_csv(folder / "summary_power_v100.csv", index=False)
+    twice = json.loads(joulecast(*command))["default"]
+    for quantity in ("time_s", "energy_j"):
+        assert twice[quantity] == pytest.approx(2 * once[quantity])
+
+
 def test_the_text_says_what_matters(folder: Path) -> None:
     text = joulecast("tune", "--traces", folder, *WHOLE, "--policy", "zeus", "--seeds", 4)
     for said in (

@@ -99,28 +99,37 @@ def read_ledger(ledger: Path) -> list[_Entry]:
     return sorted(found, key=lambda entry: entry.at)
 
 
+class _SameWork(Scales):
+    """A question about as much work as a forecast has, in its unit: steps, too."""
+
+    amount: Annotated[float, Field(gt=0)]
+
+    @property
+    def work(self) -> float:
+        return self.amount
+
+
 def _asked_again(row: _Row) -> Scales:
     """The question that the row answers."""
     unit = "nodes" if unit_of(row.nodes_are) == "node" else "gpus"
-    asked: dict[str, Any] = {unit: [row.nodes]}
+    asked: dict[str, Any] = {unit: [row.nodes], "amount": row.work}
     if row.batch_size is not None:
         asked["batch"] = round(row.batch_size)
-    if row.work_unit in ("samples", "epochs"):
-        asked[row.work_unit] = row.work
-    return Scales(**asked)
+    return _SameWork(**asked)
 
 
-def _measured(
-    runs: KnownRuns, question: Scales, prices: Prices
-) -> dict[tuple[str, str, int], dict[str, Any]]:
-    """The settings of a question that have run, by workload, platform and scale."""
+_Setting = tuple[str, str, int, str]
+
+
+def _measured(runs: KnownRuns, question: Scales, prices: Prices) -> dict[_Setting, dict[str, Any]]:
+    """The settings of a question that have run, by workload, platform, scale and unit of work."""
     try:
         table, _ = forecast_table(runs, question, prices)
     except JoulecastError:
         # The runs cannot answer this question: its setting is not among them.
         return {}
     return {
-        (row["workload"], row["platform"], row["nodes"]): row
+        (row["workload"], row["platform"], row["nodes"], row["work_unit"]): row
         for row in json_rows(table)
         if row["basis"] == "measured"
     }
@@ -147,7 +156,7 @@ def judge_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, Any]:
     """
     settings, waiting, had_run = [], [], 0
     runs = KnownRuns.of_records(records)
-    known: dict[str, dict[tuple[str, str, int], dict[str, Any]]] = defaultdict(dict)
+    known: dict[str, dict[_Setting, dict[str, Any]]] = defaultdict(dict)
     for entry in read_ledger(ledger):
         prices = Prices(**entry.prices.model_dump())
         for row in entry.forecasts:
@@ -158,7 +167,7 @@ def judge_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, Any]:
             key = f"{question.asked()} {prices.as_json()}"
             if key not in known:
                 known[key] = _measured(runs, question, prices)
-            took = known[key].get((row.workload, row.platform, row.nodes))
+            took = known[key].get((row.workload, row.platform, row.nodes, row.work_unit))
             said = {
                 "at": entry.at.isoformat(),
                 **{name: getattr(row, name) for name in ("workload", "platform", "nodes")},

@@ -25,8 +25,8 @@ _VALUES = {
     "price": Column("number", -1e6, 1e6, meaning="money a kWh"),
     "co2": Column("number", 0, 1e5, meaning="g CO2 equivalent a kWh"),
 }
-_STEPS = 1500
-"""Most steps that time is cut into where a training may pause."""
+_STATES = 10_000_000
+"""Most pairs of a time and of the work done until then, where a training may pause."""
 _LEAST_STEP_S = 300.0
 Floats = NDArray[np.float64]
 
@@ -69,7 +69,10 @@ def read_hours(path: Path) -> Hours:
     try:
         times = pd.to_datetime(table["time"], utc=True, format="ISO8601")
     except ValueError as error:
-        raise JoulecastError(f"{path}: column time: {error}") from None
+        first = str(error).splitlines()[0]
+        raise JoulecastError(
+            f"{path}: column time: {first}; give times as 2026-11-27T08:00"
+        ) from None
     begins_s = times.dt.tz_convert(None).to_numpy().astype("datetime64[ns]").astype(np.int64) / 1e9
     if len(begins_s) < 2:
         raise JoulecastError(f"{path}: column time: give two times or more")
@@ -102,11 +105,13 @@ def best_spans(
 
     Each start but the first takes ``restart_s`` more. In this time the training draws power and does no work.
     """
-    step_s = max(_LEAST_STEP_S, (by_s - after_s) / _STEPS)
+    start_s = best_start(hours, name, duration_s, after_s, by_s)
+    alone = [(start_s, start_s + duration_s)]
+    step_s = max(_LEAST_STEP_S, float(np.sqrt((by_s - after_s) * duration_s / _STATES)))
     count = int((by_s - after_s) / step_s)
     work, restart = int(np.ceil(duration_s / step_s)), int(np.ceil(restart_s / step_s))
     if work > count:
-        return [(after_s, after_s + duration_s)]
+        return alone
     begins = after_s + step_s * np.arange(count)
     cost = hours.kwh_cost(name, begins, begins + step_s)
     summed = np.concatenate([[0.0], np.cumsum(cost)])
@@ -122,7 +127,13 @@ def best_spans(
             again = stands[at - 1, 1:] + summed[at + restart] - summed[at]
             runs[at + restart, 1:] = np.minimum(runs[at + restart, 1:], again)
     ended = int(np.argmin(stands[:, work]))
-    return _walked_back(stands, runs, cost, summed, ended, work, restart, after_s, step_s)
+    spans = _walked_back(stands, runs, cost, summed, ended, work, restart, after_s, step_s)
+    # Work and restarts were counted in whole steps: what they do not need is cut off.
+    starts, ends = np.transpose(spans)
+    starts[1:] += step_s * restart - restart_s
+    ends[-1] -= step_s * work - duration_s
+    is_cheaper = hours.kwh_cost(name, starts, ends).sum() < hours.kwh_cost(name, *alone[0])
+    return list(zip(starts, ends, strict=True)) if is_cheaper else alone
 
 
 def _walked_back(

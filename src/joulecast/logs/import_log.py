@@ -183,6 +183,11 @@ class Window:
         own = self.logged.name if self.logged else None
         return sanitised(self.facts.run or own or self.facts.network or "run")
 
+    @property
+    def hosts(self) -> set[str]:
+        """Names of its nodes, from the user or from the log; empty if they are not known."""
+        return set(self.facts.hosts or (self.logged.hosts if self.logged else ()))
+
 
 def windows(log: Log, source: Path, rows: Sequence[RunFacts], usual: RunFacts) -> list[Window]:
     """The runs of a log.
@@ -270,11 +275,11 @@ def _hosts(window: Window, meters: Sequence[LoggedMeter]) -> list[str]:
 
 def _on_its_nodes(window: Window, others: Sequence[Window]) -> list[Window]:
     """The other runs that used one of its nodes, or may have used one."""
-    own = set(window.facts.hosts)
+    own = window.hosts
     return [
         other
         for other in others
-        if other is not window and (not (own and other.facts.hosts) or own & set(other.facts.hosts))
+        if other is not window and (not (own and other.hosts) or own & other.hosts)
     ]
 
 

@@ -134,15 +134,16 @@ class LoggedMeter:
 class LoggedRun:
     """A run that a log knows by itself: its name, and its begin and end on the log's clock.
 
-    ``nodes`` is the number of its nodes, if the log says it. ``about`` is kept as the source of the run.
-    ``meters`` are its own meters, if the log keeps them for each run. ``remarks`` are for a reader. The run
-    trained on ``samples`` samples, with ``batch`` samples in each step.
+    ``nodes`` is the number of its nodes and ``hosts`` are their names, if the log says it. ``about`` is kept
+    as the source of the run. ``meters`` are its own meters, if the log keeps them for each run. ``remarks``
+    are for a reader. The run trained on ``samples`` samples, with ``batch`` samples in each step.
     """
 
     name: str
     start_s: float
     stop_s: float
     nodes: int | None = None
+    hosts: tuple[str, ...] = ()
     succeeded: bool | None = None
     about: Mapping[str, str] = field(default_factory=dict)
     meters: tuple[LoggedMeter, ...] = ()

@@ -101,6 +101,7 @@ def _run(file: Path, job: str, whole: _Row, own: list[_Row]) -> LoggedRun:
         whole.start_s,
         whole.stop_s,
         nodes=nodes,
+        hosts=whole.hosts,
         succeeded=None if not whole.state else whole.state.split()[0] == "COMPLETED",
         about={"job": job, "state": whole.state},
         meters=tuple(meters),

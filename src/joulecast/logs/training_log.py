@@ -20,6 +20,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _TIME = r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,6})?)"
 _MEGATRON = re.compile(rf"(?:\[{_TIME}\] +)?iteration +(\d{{1,15}})/ *\d+ \|")
 _TITAN = re.compile(rf"\[titan\] {_TIME} - .*?\bstep: *(\d{{1,15}})\b.*\bloss:")
+_BEGINS = re.compile(r"\[before the start of training step\]|Training starts at step (\d{1,15})")
 _SAMPLES = re.compile(r"\| +consumed samples: +(\d{1,15}) \|")
 _BATCH = re.compile(r"\| +global batch size: +(\d{1,15}) \|")
 _LASTS = re.compile(r"\| +elapsed time per iteration \(ms\): +(\d{1,15}(?:\.\d{1,9})?) \|")
@@ -125,13 +126,22 @@ def _once_each(steps: list[LoggedStep]) -> list[LoggedStep]:
 
 def _printed(file: Path, clock: Clock) -> StepLog:
     texts: dict[str, str] = {}
-    steps = []
+    steps: list[LoggedStep] = []
+    began_again = False
     for number, line in enumerate(read_text(file, "training log").splitlines(), start=1):
         plain = _COLOUR.sub("", line)
+        begins = _BEGINS.search(plain)
+        if begins and steps:
+            # In torchtitan, each rank says where it starts, some of them late.
+            began_again |= begins[1] is None or int(begins[1]) > steps[0].step
         found = _MEGATRON.search(plain) or _TITAN.search(plain)
         if found is None:
             continue
         where = f"{file}, line {number}"
+        if began_again:
+            raise JoulecastError(
+                f"{where}: the training began again before this step; make a file of each"
+            )
         if found[1] is None:
             raise JoulecastError(
                 f"{where}: has no time; write start, stop and samples of the run into a table of runs by hand"

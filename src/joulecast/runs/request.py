@@ -328,7 +328,8 @@ def _by_name(given: Any) -> Any:
     if isinstance(texts, Mapping):
         return texts
     parts = [part for text in texts for part in text.split(",")]
-    return _pairs([part if "=" in part else f"={part}" for part in parts])
+    # A name may contain the sign, too: l40s:gpus=4.
+    return {name: number for name, _, number in (part.rpartition("=") for part in parts)}
 
 
 def _doublings(given: Any) -> Any:

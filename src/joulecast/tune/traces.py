@@ -149,16 +149,14 @@ def read_trace(folder: Path, workload: str, gpu: str, *, target: float | None = 
         int(batch): tuple(None if pd.isna(e) else int(e) for e in runs["target_epoch"])
         for batch, runs in train.groupby("batch_size")
     }
+    epoch = power.assign(joules=power["time_per_epoch"] * power["average_power"])
+    # An epoch that was measured several times counts as their mean.
+    means = epoch.groupby(["batch_size", "power_limit"])[["time_per_epoch", "joules"]].mean()
     at_limit: dict[int, dict[int, EpochAtLimit]] = {}
-    for batch, rows in power.sort_values("power_limit", ascending=False, kind="stable").groupby(
-        "batch_size"
-    ):
-        at_limit[int(batch)] = {
-            int(row.power_limit): EpochAtLimit(
-                float(row.time_per_epoch), float(row.time_per_epoch * row.average_power)
-            )
-            for row in rows.itertuples()
-        }
+    for (batch, watts), row in means.sort_index(ascending=[True, False]).iterrows():
+        at_limit.setdefault(int(batch), {})[int(watts)] = EpochAtLimit(
+            float(row["time_per_epoch"]), float(row["joules"])
+        )
     default = min(known.default_batch_size, max(epochs))
     max_power_w = MAX_POWER_W[gpu]
     if default not in epochs:

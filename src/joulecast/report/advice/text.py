@@ -99,7 +99,7 @@ def advice_text(advice: Mapping[str, Any]) -> str:
     lines.append("")
     if is_plan:
         front = [row for row in candidates if row["on_front"] or row is best]
-        shown = sorted(front, key=lambda row: float(row["time_s"]))[:most]
+        shown = sorted(front, key=lambda row: float(row["time_s"]))
         lines.append("the front, the fastest first: no other setting takes less of all")
     rows = []
     for row in shown:
