@@ -206,8 +206,11 @@ def windows(log: Log, source: Path, rows: Sequence[RunFacts], usual: RunFacts) -
     if rows:
         found = [_window(log, source, row.over(usual)) for row in rows]
     elif log.runs and usual.start is None and usual.stop is None:
-        chosen = [run for run in log.runs if run.name == usual.run] or log.runs
-        found = [Window(replace(usual, run=None), r.start_s, r.stop_s, r) for r in chosen]
+        own = replace(usual, run=None)
+        found = [
+            Window(own, r.start_s, r.stop_s, r) for r in log.runs if usual.run in (None, r.name)
+        ]
+        found = found or [_window(log, source, usual)]
     else:
         found = [_window(log, source, usual)]
     for window in found:
