@@ -125,6 +125,12 @@ def test_the_energy_that_megatron_prints_is_that_of_its_gpus(tmp_path):
     assert found["samples"] == 290 * 64 and found["batch"] == 64 and found["nodes"] == 2
     assert about.metering.covers == "gpu" and about.metering.source == "imported"
     assert not about.left_out
+    # Another log of this name needs a name of its own.
+    (tmp_path / "later").mkdir()
+    later = ("megatron", written(tmp_path / "later", ENERGY), tmp_path / "out", *ON_GPUS)
+    assert "--run" in refused(*later)
+    imported(*later, "--run", "later")
+    assert row(tmp_path / "out" / "later")["energy_j"] == found["energy_j"]
 
 
 def test_megatron_meters_neither_evaluations_nor_checkpoints(tmp_path):

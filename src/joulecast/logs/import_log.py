@@ -206,27 +206,42 @@ def windows(log: Log, source: Path, rows: Sequence[RunFacts], usual: RunFacts) -
     if rows:
         found = [_window(log, source, row.over(usual)) for row in rows]
     elif log.runs and usual.start is None and usual.stop is None:
-        chosen = [run for run in log.runs if run.name == usual.run] or log.runs
-        found = [Window(replace(usual, run=None), r.start_s, r.stop_s, r) for r in chosen]
+        own = replace(usual, run=None)
+        found = [
+            Window(own, r.start_s, r.stop_s, r) for r in log.runs if usual.run in (None, r.name)
+        ]
+        found = found or [_window(log, source, usual)]
     else:
         found = [_window(log, source, usual)]
-    taken: set[str] = set()
-    for place, window in enumerate(found):
+    for window in found:
         if not window.stop_s > window.start_s:
             raise JoulecastError(f"{source}: run {window.name} stops before it starts")
-        name, number = window.name, 2
-        while name in taken:
-            name, number = f"{window.name}-{number}", number + 1
-        taken.add(name)
-        found[place] = replace(window, facts=replace(window.facts, run=name))
-    return found
+    return [
+        replace(window, facts=replace(window.facts, run=name))
+        for window, name in zip(found, _each_once([w.name for w in found]), strict=True)
+    ]
+
+
+def _each_once(names: Sequence[str]) -> list[str]:
+    """The names. One that was there before gets a number."""
+    found: dict[str, None] = {}
+    again = Counter[str]()
+    for name in names:
+        once = name
+        while once in found:
+            again[name] += 1
+            once = f"{name}-{again[name] + 1}"
+        found[once] = None
+    return [*found]
 
 
 def _window(log: Log, source: Path, facts: RunFacts) -> Window:
+    # As they are called where no table names them.
+    called = _each_once([sanitised(run.name) for run in log.runs])
     of_name = [
         run
-        for run in log.runs
-        if facts.run in (run.name, sanitised(run.name), run.about.get("run_id") or run.name)
+        for run, name in zip(log.runs, called, strict=True)
+        if facts.run in (run.name, name, sanitised(run.name), run.about.get("run_id") or name)
     ]
     ids = [str(run.about["run_id"]) for run in of_name if run.about.get("run_id")]
     if len(ids) > 1 and facts.run not in ids:
@@ -237,7 +252,7 @@ def _window(log: Log, source: Path, facts: RunFacts) -> Window:
     if logged is None and len(log.runs) == 1 and facts.start is None:
         logged = log.runs[0]
     if logged is None and log.runs and facts.start is None:
-        there = named([run.name for run in log.runs])
+        there = named(called)
         raise JoulecastError(f"{source}: has no run {facts.run}; there are: {there}")
     if logged is not None:
         ends = [logged.start_s, logged.stop_s]

@@ -52,7 +52,7 @@ def plan(request: PlanRequest, prices: Prices) -> dict[str, Any]:
     """
     hours, (machines, refused) = request.price_gpu_hour, _machines(request)
     of_platform = {
-        machine.given: prices.model_copy(
+        machine.name: prices.model_copy(
             update={
                 "price_gpu_hour": hours.get(machine.given, hours.get("", prices.price_gpu_hour))
             }
@@ -87,6 +87,11 @@ class Machine:
     known: CachedCosts
     """The costs, remembered; what strategies of the network have in common is kept for all platforms."""
 
+    @property
+    def name(self) -> str:
+        """Name of the platform, with what the request says of its nodes, as in ``l40s:gpus=4``."""
+        return self.platform.name + "".join(self.given.partition(":")[1:])
+
 
 def _precisions(request: PlanRequest) -> list[str]:
     """The precisions to choose from."""
@@ -115,7 +120,7 @@ def _machines(request: PlanRequest) -> tuple[list[Machine], list[Refused]]:
             except JoulecastError as error:
                 if len(request.platform) * len(precisions) == 1:
                     raise
-                setting = f"{name} at {precision}"
+                setting = f"{platform.name} at {precision}"
                 refused.append({"setting": setting, "why": str(error)})
                 continue
             known = CachedCosts(costs, op_cache)
@@ -127,7 +132,7 @@ def find_fastest(machine: Machine, devices: int, batch: int) -> Simulation | str
     """The fastest strategy that fits in memory; or the reason why none fits."""
     cluster = machine.platform.require_cluster()
     if cluster.nodes is not None and devices > cluster.nodes * cluster.devices_per_node:
-        return f"{machine.given} has {cluster.nodes * cluster.devices_per_node} devices"
+        return f"{machine.name} has {cluster.nodes * cluster.devices_per_node} devices"
     assumed = Assumptions(training=machine.training)
     try:
         ranking = search(
@@ -180,7 +185,7 @@ def _candidate(
         batch_per_rank=batch / devices,
         strategy=text_of(step.strategy),
         basis="simulated",
-        platform=machine.given,
+        platform=machine.name,
         precision=machine.precision,
         power_limit_w=power_limit_w,
         near_memory_limit=step.near_memory_limit,
@@ -203,7 +208,7 @@ def _settings(devices: int) -> tuple[list[Candidate], list[Refused]]:
         for batch in dict.fromkeys(request.batch):
             fastest = find_fastest(machine, devices, batch)
             if isinstance(fastest, str):
-                setting = f"{devices} x {machine.given}, batch {batch:,}, {machine.precision}"
+                setting = f"{devices} x {machine.name}, batch {batch:,}, {machine.precision}"
                 refused.append({"setting": setting, "why": fastest})
                 continue
             takes = set()
@@ -216,7 +221,7 @@ def _settings(devices: int) -> tuple[list[Candidate], list[Refused]]:
                         found.append(candidate)
                     takes.add((steady(candidate.time_s), joules))
             except JoulecastError as error:
-                setting = f"power limits on {machine.given}"
+                setting = f"power limits on {machine.name}"
                 refused.append({"setting": setting, "why": str(error)})
     return found, refused
 
