@@ -363,11 +363,10 @@ def _set_course(run: ImportedRun, log: ResultLog) -> None:
         run.stop_s = seconds(stop.time_ms)
         run.status = _text(stop.metadata.get("status"))
     began = [event.time_ms for event in log.events if event.key == "init_start"]
-    if start and stop and start.time_ms < max(began, default=0) < stop.time_ms:
+    if start and start.time_ms < max(began, default=0):
         run.findings.leave_out(
             "began again",
-            f"init_start at {seconds(max(began)):.1f} s, between run_start and run_stop; make a file of each "
-            "training",
+            f"init_start at {seconds(max(began)):.1f} s, after run_start; make a file of each training",
         )
     end_s = run.stop_s if run.stop_s is not None else seconds(log.events[-1].time_ms)
     run.intervals, missing = intervals_of(log.events, zero.time_ms, end_s)
