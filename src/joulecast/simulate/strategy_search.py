@@ -60,6 +60,8 @@ Value = Callable[[float, float], float]
 either."""
 _ROUNDING = 1e-7
 """Largest share by which a least time may be above the time itself."""
+_NOT_SENT = OpGraph("", (), {}, 0)
+"""What stands for the network in a simulation that goes from one process to another."""
 _WORTH_PROCESSES = 20_000
 """Least number of micro-batches, over all stages and strategies, for which several processes simulate."""
 
@@ -230,7 +232,7 @@ class _Search:
             found.next.append((least_time(compiler), replace(task, what="simulate")))
         else:
             simulation = run_prepared(ready, self.assumed, compiler)
-            found.simulations[place] = simulation.without_activities()
+            found.simulations[place] = replace(simulation.without_activities(), graph=_NOT_SENT)
         return found
 
     def best(self, top: int | None, value: Value, processes: int) -> Ranking:
@@ -259,9 +261,9 @@ class _Search:
                 least_s[after.place] = text_of(one), least.step_s
                 bound = steady(value(least.step_s, least.computing_s))
                 heapq.heappush(waiting, (bound, after.place, after))
-            for simulation in outcome.simulations.values():
+            for place, simulation in outcome.simulations.items():
                 bisect.insort(values, value_of(simulation))
-            found.simulations |= outcome.simulations
+                found.simulations[place] = replace(simulation, graph=self.graph)
             found.too_large |= outcome.too_large
             found.impossible |= outcome.impossible
 
@@ -285,8 +287,7 @@ class _Search:
         among = {place for place, _ in ranked}
         too_large = sorted((share, text, why) for text, (share, why) in found.too_large.items())
         return Ranking(
-            # A simulation that comes from another process has a copy of the network.
-            [replace(simulation, graph=self.graph) for _, simulation in ranked],
+            [simulation for _, simulation in ranked],
             dict(each for place, each in sorted(least_s.items()) if place not in among),
             {text: why for _, text, why in too_large},
             found.impossible,
