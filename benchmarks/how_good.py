@@ -77,8 +77,9 @@ SECTIONS: dict[str, list[Kept]] = {
             "metered_energy",
             "Energy on real clusters",
             "Public runs of MLPerf Training on 1 and 8 nodes of eight H100. Each node has a power meter "
-            "behind its power supplies (DC). Mean errors in percent. A power law cannot forecast all "
-            "settings, so it may have a line of its own. MC2's paper has 2.84 % on its own cluster.",
+            "behind its power supplies (DC). Mean errors in percent. A power law cannot forecast "
+            "every setting. Where it forecasts fewer than the others, it has a separate line. MC2's "
+            "paper has 2.84 % on its own cluster.",
             ENERGY,
             "metered/tables/energy_summary.parquet",
             {"split": HELD_OUT, "model": MODELS},
@@ -169,7 +170,7 @@ SECTIONS: dict[str, list[Kept]] = {
             "simulator",
             "Speed of simulating and searching",
             "*Original*: the Proteus paper's public code, on another machine with 2 cores. It simulates each "
-            "device, joulecast simulates equal devices once. The search without a GPU's name prices ops "
+            "device, joulecast simulates equal devices once. The row `gpt3-175b search` prices ops "
             "by the roofline of `dgx-h100.yaml`, with weights at fp32 and a batch of 1536.",
             {
                 "what": "what",
@@ -264,7 +265,7 @@ BRIEFS = [
         {"question": "time, leave-one-node-count-out, time predicted", "model": "MC2"},
         "mean_percent",
         rivals=("model", TIME_MODELS),
-        peer_is="best rival; here, all assume perfect scaling",
+        peer_is="best rival; here, all rivals are equal and assume perfect scaling",
     ),
     Brief(
         "Time to quality at a submitter's next larger scale: mean error",

@@ -197,7 +197,7 @@ def host_pace(
 
 
 def host_paces() -> tuple[float, float]:
-    """Time that a fast and a slow host take to start a kernel, over that which is assumed."""
+    """Time that a fast host and a slow host take to start a kernel, each divided by the assumed time."""
     rates = kernel_rates()
     return rates.fast_host_s / rates.host_s, rates.slow_host_s / rates.host_s
 

@@ -132,7 +132,7 @@ class PowerSection(Section):
         [],
         max_length=100,
         description="Command of your site that prints what the node draws, as a list of words. It "
-        "prints `231.5 W`, or a counter as `12345 J` (also kW, mW, kJ, Wh, kWh).",
+        "prints `231.5 W`, or a counter as `12345 J` (also mW, kW, MW, kJ, MJ, Wh, kWh).",
     )
 
     @field_validator("meters")

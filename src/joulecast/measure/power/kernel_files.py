@@ -4,10 +4,10 @@
                  accelerators. The node's energy holds that of its parts, so they are never added. On nodes
                  with two dies to an accelerator (MI250X) a counter is that of both.
 ``hwmon``        power sensors in ``/sys/class/hwmon``, by drivers that are known to be meters. A sensor of an
-                 unknown driver is left alone: most of them are regulators inside of what another one counts.
-                 Known are the board's ACPI power meter (whose label says what it covers on Grace and
-                 Grace-Hopper), AMD's processors, Intel's GPUs, and servers' power supplies on PMBus. GPUs of
-                 NVIDIA and AMD are read by Zeus.
+                 unknown driver is left alone: most of them are voltage regulators, whose power another
+                 sensor already contains. Known are the board's ACPI power meter (whose label says what it
+                 covers on Grace and Grace-Hopper), AMD's processors, Intel's GPUs, and servers' power
+                 supplies on PMBus. GPUs of NVIDIA and AMD are read by Zeus.
 """
 
 import re

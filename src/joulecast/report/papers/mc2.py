@@ -22,8 +22,8 @@ _NOT_JUDGED = (
 
 
 def of_mc2(published: PublishedErrors, tables: Path) -> Paper:
-    """The paper, the data behind our numbers, the quantities that the summary names for it, and where a rival
-    is better.
+    """What the overview says of the paper: our data, the quantities of its summary, and where a rival is
+    better.
 
     Args:
         tables: folder of ``energy_summary``.
