@@ -56,6 +56,8 @@ localrules:
 rule all:
     default_target: True
     input:
+        # A record that was removed is measured again, also if all tables are there.
+        records(),
         rules.tables.output,
         rules.metered.output.tables,
         rules.simulator_report.output if HAS_NETWORKS else [],

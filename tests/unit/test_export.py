@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 import joulecast
 from joulecast.app.cli.main import app
+from joulecast.app.exports.exported import exported, grouped
 from joulecast.app.exports.openmetrics import openmetrics_text
 
 
@@ -46,6 +47,14 @@ def test_a_forecast_keeps_its_figures_and_intervals(forecast, tmp_path):
         line for line in answer.output.splitlines() if line.startswith("joulecast_forecast_cost{")
     ]
     assert money and all('currency="EUR"' in line for line in money)
+
+
+def test_two_platforms_do_not_share_a_run_of_mlflow(forecast):
+    there = [row | {"platform": "elsewhere"} for row in forecast["forecasts"]]
+    both = exported(forecast | {"forecasts": [*forecast["forecasts"], *there]})
+    runs = [[(part.labels["platform"], part.scale) for part in run] for run in grouped(both)]
+    expected = [[(name, 4), (name, 8)] for name in ("this-machine", "elsewhere") for _ in range(2)]
+    assert sorted(runs) == sorted(expected)
 
 
 def test_runs_say_whether_their_energy_was_measured():

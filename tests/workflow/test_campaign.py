@@ -116,11 +116,15 @@ def test_a_lost_record_of_the_tuning_comes_from_its_history(campaign, tmp_path):
     assert json.loads(record.read_text())["recurrences"] == before, "nothing is trained twice"
 
 
-def test_restored_results_need_nothing_in_a_fresh_clone(campaign, tmp_path):
+def test_restored_results_need_only_what_is_removed_in_a_fresh_clone(campaign, tmp_path):
     fresh_clone(tmp_path)  # newer than the results, which keep their times
     shutil.copytree(campaign / "results", tmp_path / "results")
     done = snakemake(tmp_path, "-n", *MINIMAL, *MADE)
     assert "Nothing to be done" in done.stdout + done.stderr, done.stdout + done.stderr
+    shutil.rmtree(tmp_path / "results/minimal/records/idle-n1")
+    again = snakemake(tmp_path, "-n", *MINIMAL)
+    text = again.stdout + again.stderr
+    assert re.search(r"^train +1$", text, re.M) and re.search(r"^fit +1$", text, re.M), text
 
 
 def test_a_broken_record_is_named_and_it_alone_is_measured_again(campaign, tmp_path):

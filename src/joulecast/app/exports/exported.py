@@ -118,7 +118,9 @@ def of_record(record: RunRecord) -> Exported:
     row["workload"] = row["network"]
     labels = {name: _plain(row[name]) for name in named if is_number(row[name]) or row[name]}
     source = row["energy_source"] if is_number(row["energy_j"]) else "unknown"
-    labels |= {"run": record.info.spec.run, "energy_source": str(source)}
+    # Another folder may have a run with the same name.
+    labels |= {"run": record.info.spec.run, "started": record.info.started_utc}
+    labels["energy_source"] = str(source)
     if row["energy_covers"]:
         labels["energy_covers"] = str(row["energy_covers"])
     return Exported("run", record.info.spec.run, labels, values)
@@ -201,10 +203,12 @@ def _read_forecast(file: AnyPath) -> dict[str, Any]:
     }
 
 
-def grouped(found: Sequence[Exported]) -> dict[str, list[Exported]]:
-    """Groups of figures with the same title: one run, or all scales of a forecast, the smallest scale
-    first."""
-    by_title: dict[str, list[Exported]] = {}
+def grouped(found: Sequence[Exported]) -> list[list[Exported]]:
+    """What belongs together: a run alone, or all scales of the forecast of a workload on a platform, the
+    smallest scale first."""
+    runs = [[each] for each in found if each.scale is None]
+    forecasts: dict[tuple[str, str | None], list[Exported]] = {}
     for each in sorted(found, key=lambda one: one.scale or 0):
-        by_title.setdefault(each.title, []).append(each)
-    return by_title
+        if each.scale is not None:
+            forecasts.setdefault((each.title, each.labels.get("platform")), []).append(each)
+    return [*runs, *forecasts.values()]

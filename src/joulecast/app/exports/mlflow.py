@@ -25,9 +25,9 @@ def log(source: Records | Mapping[str, Any]) -> list[str]:
         JoulecastError: there is nothing to export.
     """
     made = []
-    for title, parts in grouped(exported(source)).items():
+    for parts in grouped(exported(source)):
         active = mlflow.active_run() is not None
-        with mlflow.start_run(run_name=title, nested=active) as run:
+        with mlflow.start_run(run_name=parts[0].title, nested=active) as run:
             made.append(str(run.info.run_id))
             mlflow.set_tags({"joulecast": parts[0].kind})
             # What differs between the scales of a forecast is in its metrics.

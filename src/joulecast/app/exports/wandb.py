@@ -24,10 +24,10 @@ def log(source: Records | Mapping[str, Any], **options: Any) -> list[str]:
         JoulecastError: there is nothing to export.
     """
     made = []
-    for title, parts in grouped(exported(source)).items():
+    for parts in grouped(exported(source)):
         config = dict(set.intersection(*(set(part.labels.items()) for part in parts)))
         given = {"project": "joulecast", "job_type": parts[0].kind, **options}
-        with wandb.init(name=title, config=config, reinit="create_new", **given) as run:
+        with wandb.init(name=parts[0].title, config=config, reinit="create_new", **given) as run:
             made.append(str(run.id))
             for part in parts:
                 run.log({value.flat_name: value.amount for value in part.values}, step=part.scale)
