@@ -140,7 +140,7 @@ def differences(rows: pd.DataFrame) -> list[str]:
         name = f"{quantity}_{unit}"
         ran = rows[(rows["runs"] > 0) & (rows[f"fitted_{name}"] > 0)]
         ran = ran if quantity == "time" else ran[ran["runs_with_energy"] > 0]
-        far = np.log(ran[f"fitted_{name}"] / ran[name]).abs()
+        far = (ran[f"fitted_{name}"] / ran[name] - 1).abs()
         off = ran[far > REPEATS]
         if off.empty:
             continue
