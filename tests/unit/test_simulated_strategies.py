@@ -1,6 +1,7 @@
 """What strategies of large networks do: sequence parallelism, sharding."""
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Literal
 
@@ -389,6 +390,13 @@ def test_processes_find_what_one_finds(monkeypatch, processes):
     ]
     assert [one.step_s for one in together.feasible] == [one.step_s for one in alone.feasible]
     assert together.beaten.keys() == alone.beaten.keys()
+
+
+def test_searches_in_two_threads_answer_their_own_questions() -> None:
+    graph, platform = load("gpt2"), cluster_of(4)
+    with ThreadPoolExecutor(2) as threads:
+        found = threads.map(lambda devices: search(graph, platform, devices, 8, top=1), (2, 4))
+        assert [ranking.feasible[0].strategy.devices for ranking in found] == [2, 4]
 
 
 def test_no_level_of_zero_beats_the_best_of_a_search() -> None:

@@ -384,7 +384,7 @@ def observe_all(folders: Iterable[Path]) -> pd.DataFrame:
     """The rows of many records. Each process has one record in memory at a time."""
     paths = [Path(folder) for folder in folders]
     processes = max(1, min(usable_cores(), len(paths) // RECORDS_A_PROCESS))
-    rows = pd.DataFrame(mapped(_observe_folder, paths, processes, together=20))
+    rows = pd.DataFrame(mapped(_observe_folder, paths, processes))
     # Runs from outside have no utilisation, measured ones no phases: columns are there for both.
     rows = rows.reindex(columns=[*rows.columns, *(c for c in UTILISATIONS if c not in rows)])
     return _with_comparable_energies(typed(rows))

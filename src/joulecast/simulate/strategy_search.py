@@ -47,14 +47,6 @@ from joulecast.simulate.strategy_space import (
     recomputing,
 )
 
-_SHARED: list["_Search"] = []
-"""The search, for forked processes."""
-
-
-def _next_outcome(task: "_Task") -> "_Outcome":
-    return _SHARED[0].outcome(task)
-
-
 Value = Callable[[float, float], float]
 """The value that ranks strategies, from the seconds of a step and of computing. It never falls with
 either."""
@@ -267,19 +259,15 @@ class _Search:
             found.too_large |= outcome.too_large
             found.impossible |= outcome.impossible
 
-        _SHARED[:] = [self]
-        try:
-            with workers(processes) as pool:
-                while True:
-                    while waiting and len(running) < processes and may_be_best(waiting[0][0]):
-                        task = heapq.heappop(waiting)[-1]
-                        running[pool.submit(_next_outcome, task)] = task
-                    if not running:
-                        break
-                    for future in wait(running, return_when=FIRST_COMPLETED).done:
-                        add(running.pop(future), future.result())
-        finally:
-            _SHARED.clear()
+        with workers(self.outcome, processes) as submit:
+            while True:
+                while waiting and len(running) < processes and may_be_best(waiting[0][0]):
+                    task = heapq.heappop(waiting)[-1]
+                    running[submit(task)] = task
+                if not running:
+                    break
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    add(running.pop(future), future.result())
         # Equals stay in the order in which they were tried: the plainer first.
         ranked = sorted(
             found.simulations.items(), key=lambda item: (steady(value_of(item[1])), item[0])

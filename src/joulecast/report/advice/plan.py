@@ -7,6 +7,7 @@ advice on runs.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from joulecast.energy.forecast import whole_steps
@@ -194,14 +195,11 @@ def _candidate(
     )
 
 
-_PLANNED: list[Any] = []
-"""The request and the machines, for forked processes."""
-
-
 @no_cycles()
-def _settings(devices: int) -> tuple[list[Candidate], list[Refused]]:
+def _settings(
+    request: PlanRequest, machines: list[Machine], devices: int
+) -> tuple[list[Candidate], list[Refused]]:
     """All settings of a number of devices: the candidates, and those that are none."""
-    request, machines = _PLANNED
     found: list[Candidate] = []
     refused: list[Refused] = []
     for machine in machines:
@@ -232,11 +230,8 @@ def _weighed(
     """The settings that a plan chooses from, simulated and priced."""
     # More devices have more strategies: what takes longest comes first.
     counts = sorted(set(request.devices), reverse=True)
-    _PLANNED[:] = request, machines
-    try:
-        each = mapped(_settings, counts, min(usable_cores(), len(counts)))
-    finally:
-        _PLANNED.clear()
+    weigh = partial(_settings, request, machines)
+    each = mapped(weigh, counts, min(usable_cores(), len(counts)))
     candidates = [candidate for found, _ in each for candidate in found]
     refused = list({str(row): row for _, left_out in each for row in left_out}.values())
     warnings = ["nothing was run: times are simulated"]
