@@ -81,6 +81,15 @@ def test_estimates_do_not_stand_in_for_the_meters_of_some_hosts():
     assert said.startswith("node01: rapl: there is none; node02") and "1 of 4 hosts" in said
 
 
+def test_an_estimate_from_the_processors_load_is_no_energy_of_a_training_on_gpus():
+    record = make_record(make_spec())
+    assert observe(record)["energy_source"] == "estimated"
+    record.info.outcome.device = "cuda"
+    row = observe(record)
+    assert pd.isna(row["energy_j"]) and row["energy_source"] is None
+    assert "ran on cuda" in row["why_no_energy"]
+
+
 def test_many_hosts_without_a_meter_are_counted():
     nodes = [f"n{k:04}" for k in range(1000)]
     record = hosts_with([(node, "rapl:package-0", 50.0) for node in nodes[:100]], nodes)

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from joulecast.runs.integration import Floats
-from joulecast.runs.meter_choice import MeterInfo, Metering, metered, too_slow
+from joulecast.runs.meter_choice import MeterInfo, Metering, metered
 from joulecast.runs.record import RunRecord
 
 _LEAST_COVERED = 0.9
@@ -43,7 +43,7 @@ def _unusable(record: RunRecord) -> dict[tuple[str, str], str]:
     good = power[power["watts"].notna() | power["joules"].notna()]
     rows_of = good.groupby(["node", "meter"], sort=False).indices
     good_s, good_j = good["t_s"].to_numpy(float), good["joules"].to_numpy(float)
-    wrong = too_slow(record.info.meters, outcome.stop_s - outcome.start_s)
+    wrong = record.info.unusable_meters
     for meter in record.info.meters:
         key = (meter.node, meter.meter)
         if key in wrong:

@@ -183,8 +183,20 @@ class RunInfo(_Part):
         """The meters that make the energy. For an imported run, all of its meters are taken."""
         if self.spec.kind == "imported":
             return metered((), self.meters)
-        lasts_s = self.outcome.stop_s - self.outcome.start_s
-        return metered(self.nodes, self.meters, too_slow(self.meters, lasts_s))
+        return metered(self.nodes, self.meters, self.unusable_meters)
+
+    @property
+    def unusable_meters(self) -> dict[tuple[str, str], str]:
+        """Meters that cannot say what this run drew, by node and name, with the reasons."""
+        unusable = too_slow(self.meters, self.outcome.stop_s - self.outcome.start_s)
+        training = self.spec.training
+        device = self.outcome.device or (training and training.device) or "cpu"
+        if device != "cpu":
+            for meter in self.meters:
+                if meter.meter == "estimated":
+                    why = f"knows only the processor's load, and the training ran on {device}"
+                    unusable[meter.node, meter.meter] = why
+        return unusable
 
     @property
     def energy_source(self) -> EnergySource | None:

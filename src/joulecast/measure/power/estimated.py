@@ -1,4 +1,5 @@
-"""The estimate: watts from utilisation, between the idle and full watts in the platform file.
+"""The estimate: watts from the processor's utilisation, between the idle and full watts in the platform
+file. A training on GPUs gets no energy from it.
 
 It is a formula, not a measurement. Every figure made from it has the source ``estimated``.
 """

@@ -240,6 +240,11 @@ def _weighed(
         rates += f", corrected by {request.calibrate}"
         remarks = [each.costs.remark for each in machines if isinstance(each.costs, Corrected)]
         warnings = ["times are simulated, as measured steps correct them", *filter(None, remarks)]
+    if not request.precision and {machine.precision for machine in machines} == {"bf16"}:
+        warnings.append(
+            "bf16 stands for code with fused kernels, as in Megatron-LM. Plain PyTorch with autocast, as in "
+            "Hugging Face's Trainer, takes longer: --precision amp"
+        )
     if len({machine.precision for machine in machines}) > 1:
         warnings.append(
             "settings differ in precision: whether a training reaches the same accuracy is not known here"
