@@ -11,7 +11,6 @@ micro-batches there are.
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from joulecast.simulate.compiler import Compiler, TurnWork
@@ -21,8 +20,7 @@ from joulecast.simulate.simulate import Prepared
 from joulecast.simulate.strategy import Strategy
 
 
-@dataclass(frozen=True)
-class Least:
+class Least(NamedTuple):
     """The least seconds of a step. They are never more than the seconds of the simulated step."""
 
     step_s: float

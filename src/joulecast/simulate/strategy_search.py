@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs, roofline_of
@@ -22,7 +21,6 @@ from joulecast.runs.platforms import Platform
 from joulecast.runs.processes import workers
 from joulecast.runs.provenance import usable_cores
 from joulecast.simulate.bounds import Least, least_computing, least_time, stage_seconds
-from joulecast.simulate.compiler import Compiler
 from joulecast.simulate.cost_cache import cached
 from joulecast.simulate.memory import (
     least_state_bytes,
@@ -85,26 +83,12 @@ Place = tuple[int, int]
 """The number of a candidate, and the number of a strategy of this candidate that fits in memory."""
 
 
-@dataclass(frozen=True)
-class _Task:
-    """What is done next for a candidate.
-
-    First, a bound is computed that contains only its ops. Then its memory is checked. Then a second bound is
-    computed, which also contains its messages. Then it is simulated.
-    """
-
-    what: Literal["bound", "fit", "second bound", "simulate"]
-    place: Place
-    strategy: Strategy | None = None
-    """The strategy, once it is known which one fits in memory."""
-
-
 @dataclass
 class _Outcome:
-    """The results of a task, or of all tasks."""
+    """What is known of strategies."""
 
-    next: list[tuple[Least, _Task]] = field(default_factory=list)
-    """What is done next, with lower bounds of the time."""
+    least: dict[Place, tuple[Strategy, Least]] = field(default_factory=dict)
+    """Strategies that fit in memory, and lower bounds of their time."""
     simulations: dict[Place, Simulation] = field(default_factory=dict)
     too_large: dict[str, tuple[float, str]] = field(default_factory=dict)
     """Strategies that do not fit, the share of its memory that a device would need, and the reason."""
@@ -113,17 +97,16 @@ class _Outcome:
 
 @dataclass
 class _Search:
-    """A search: its question, and what a process keeps of its tasks for the tasks behind them."""
+    """The question of a search, and how a strategy is judged."""
 
     graph: OpGraph
     platform: Platform
     costs: Costs
     assumed: Assumptions
     candidates: list[StrategyAlternatives]
+    value: Value
     _stages: dict[object, list[tuple[float, float]]] = field(default_factory=dict)
     """Seconds of the stages of strategies without recomputation, which does not change them."""
-    _ready: dict[Place, Prepared] = field(default_factory=dict)
-    _compilers: dict[Place, Compiler] = field(default_factory=dict)
 
     @cached_property
     def _recomputations(self) -> list[Recompute]:
@@ -179,7 +162,7 @@ class _Search:
                 strategies = fewer
 
     def _bound(self, candidate: StrategyAlternatives, outcome: _Outcome) -> Least | None:
-        """The lowest bound of all alternatives; ``None`` if none of them can run or fits in memory."""
+        """A lower bound for all strategies of a candidate; ``None`` if none can run or fits in memory."""
         last = candidate.by_micro_batches[-1]
         state = least_state_bytes(self.graph, last, self.assumed.training)
         device = self.platform.require_cluster().device
@@ -197,86 +180,76 @@ class _Search:
             return None
         return Least(min(one.step_s for one in each), min(one.computing_s for one in each))
 
-    def outcome(self, task: _Task) -> _Outcome:
-        """Do a task. What an earlier task of the same place left in this process is used."""
-        found, place, candidate = _Outcome(), task.place, self.candidates[task.place[0]]
-        if task.what == "bound":
-            least = self._bound(candidate, found)
-            if least is not None:
-                found.next.append((least, _Task("fit", place)))
-            return found
-        if task.what == "fit":
-            for number, fits in enumerate(self._fitting(candidate, found)):
-                at, least = (place[0], number), self._least_of(fits.strategy, candidate.batch)
-                self._ready[at] = fits
-                found.next.append((least, _Task("second bound", at, fits.strategy)))
-            return found
-        assert task.strategy is not None
-        # Another process may have done the tasks before.
-        ready = self._ready.pop(place, None)
-        if ready is None:
-            ready = self._prepared(task.strategy, candidate.batch)
-        compiler = self._compilers.pop(place, None)
-        if compiler is None:
-            compiler = compiler_of(ready, self.assumed)
-        if task.what == "second bound":
-            self._ready[place], self._compilers[place] = ready, compiler
-            found.next.append((least_time(compiler), replace(task, what="simulate")))
+    def outcome(self, task: tuple[Place, Strategy | None]) -> _Outcome:
+        """Simulate a strategy; or, without one, find the strategies of a candidate that fit in memory, and
+        their bounds."""
+        (place, strategy), found = task, _Outcome()
+        candidate = self.candidates[place[0]]
+        if strategy is None:
+            for n, fits in enumerate(self._fitting(candidate, found)):
+                least = least_time(compiler_of(fits, self.assumed))
+                found.least[place[0], n] = fits.strategy, least
         else:
-            simulation = run_prepared(ready, self.assumed, compiler)
+            ready = self._prepared(strategy, candidate.batch)
+            simulation = run_prepared(ready, self.assumed, compiler_of(ready, self.assumed))
             found.simulations[place] = replace(simulation.without_activities(), graph=_NOT_SENT)
         return found
 
-    def best(self, top: int | None, value: Value, processes: int) -> Ranking:
+    def best(self, top: int | None, processes: int) -> Ranking:
         """The best strategies that fit in memory, and the known facts of all others.
 
-        The candidate with the lowest bound is always next. The search ends when all remaining bounds are
-        above the best values.
+        A candidate first has a bound of its ops. Then its strategies that fit in memory have a bound that
+        also contains their messages. Then they are simulated. The lowest bound is always next. The search
+        ends when all remaining bounds are above the best values.
         """
-        waiting = [(0.0, (n, 0), _Task("bound", (n, 0))) for n in range(len(self.candidates))]
-        running: dict[Future[_Outcome], _Task] = {}
-        least_s: dict[Place, tuple[str, float]] = {}
-        values: list[float] = []
         found = _Outcome()
+        waiting: list[tuple[float, Place, Strategy | None]] = []
+        beaten: dict[Place, tuple[str, float]] = {}
+        running: dict[Future[_Outcome], Place] = {}
+        values: list[float] = []
+
+        def add(place: Place, strategy: Strategy, least: Least, *, fits: bool) -> None:
+            beaten[place] = text_of(strategy), least.step_s
+            bound = steady(self.value(*least))
+            heapq.heappush(waiting, (bound, place, strategy if fits else None))
 
         def may_be_best(bound: float) -> bool:
             return top is None or len(values) < top or bound <= values[top - 1] * (1 + _ROUNDING)
 
         def value_of(simulation: Simulation) -> float:
-            return value(simulation.step_s, simulation.breakdown.computing_s)
+            return self.value(simulation.step_s, simulation.breakdown.computing_s)
 
-        def add(task: _Task, outcome: _Outcome) -> None:
-            if task.what == "fit":
-                del least_s[task.place]
-            for least, after in outcome.next:
-                one = after.strategy or self.candidates[after.place[0]].by_micro_batches[0]
-                least_s[after.place] = text_of(one), least.step_s
-                bound = steady(value(least.step_s, least.computing_s))
-                heapq.heappush(waiting, (bound, after.place, after))
-            for place, simulation in outcome.simulations.items():
-                bisect.insort(values, value_of(simulation))
-                found.simulations[place] = replace(simulation, graph=self.graph)
-            found.too_large |= outcome.too_large
-            found.impossible |= outcome.impossible
-
+        for number, candidate in enumerate(self.candidates):
+            least = self._bound(candidate, found)
+            if least is not None:
+                add((number, 0), candidate.by_micro_batches[0], least, fits=False)
         with workers(self.outcome, processes) as submit:
             while True:
                 while waiting and len(running) < processes and may_be_best(waiting[0][0]):
-                    task = heapq.heappop(waiting)[-1]
-                    running[submit(task)] = task
+                    _, place, strategy = heapq.heappop(waiting)
+                    running[submit((place, strategy))] = place
                 if not running:
                     break
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    add(running.pop(future), future.result())
+                    outcome = future.result()
+                    del beaten[running.pop(future)]
+                    for place, (strategy, least) in outcome.least.items():
+                        add(place, strategy, least, fits=True)
+                    for place, simulation in outcome.simulations.items():
+                        bisect.insort(values, value_of(simulation))
+                        found.simulations[place] = replace(simulation, graph=self.graph)
+                    found.too_large |= outcome.too_large
+                    found.impossible |= outcome.impossible
         # Equals stay in the order in which they were tried: the plainer first.
         ranked = sorted(
             found.simulations.items(), key=lambda item: (steady(value_of(item[1])), item[0])
-        )[:top]
-        among = {place for place, _ in ranked}
+        )
+        for place, simulation in ranked[len(ranked) if top is None else top :]:
+            beaten[place] = text_of(simulation.strategy), simulation.step_s
         too_large = sorted((share, text, why) for text, (share, why) in found.too_large.items())
         return Ranking(
-            [simulation for _, simulation in ranked],
-            dict(each for place, each in sorted(least_s.items()) if place not in among),
+            [simulation for _, simulation in ranked[:top]],
+            dict(each for _, each in sorted(beaten.items())),
             {text: why for _, text, why in too_large},
             found.impossible,
         )
@@ -319,7 +292,7 @@ def search(
         work = sum(each.pipeline * each.micro_batches for each in plainest)
         processes = usable_cores() if top is not None and work >= _WORTH_PROCESSES else 1
     with no_cycles():
-        found = _Search(graph, platform, known, assumed, tried).best(top, value, processes)
+        found = _Search(graph, platform, known, assumed, tried, value).best(top, processes)
     if not (found.feasible or found.out_of_memory):
         why = next(iter(found.impossible.values()), "no data-parallel size divides the batch")
         raise JoulecastError(
