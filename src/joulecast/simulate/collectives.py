@@ -43,6 +43,14 @@ TREE_SHARE = 2 / 0.9
 buffer. A tree has 0.9 of the rate of a ring (NCCL's own tuning constant)."""
 
 
+def switch_share(ranks: int) -> float:
+    """Bytes that a rank sends in an all-reduce that the switches sum, divided by the bytes of the buffer.
+
+    Each rank sends its buffer to the switches, and one part of the sum to all ranks.
+    """
+    return 1 + 1 / ranks
+
+
 def tree_steps(ranks: int, nodes: int) -> tuple[float, float]:
     """Number of steps of an all-reduce over NCCL's double tree, within nodes and between nodes. There is a
     chain in each node, and a tree over the nodes."""

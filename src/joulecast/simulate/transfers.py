@@ -17,6 +17,7 @@ from joulecast.simulate.collectives import (
     hops_of,
     sent_share,
     steps_of,
+    switch_share,
     tree_steps,
 )
 from joulecast.simulate.device_mesh import (
@@ -204,6 +205,9 @@ class Transfers:
                 latency = within * latencies[0] + between * latencies[-1]
                 ways.append((TREE_SHARE, launch + latency))
                 group_rate = self._rate(group)
+            sums = self.cluster.links[0].switch_sums
+            if self.trees and kind == "all_reduce" and nodes == 1 and sums:
+                ways.append((switch_share(ranks) / sums, ways[0][1]))
             rate = alone(usage, self.capacity)
             flows.append(Flow(number, kind, members, usage, rate, tuple(ways), group_rate))
         return flows

@@ -77,6 +77,8 @@ class Gpu(BaseModel):
     fabric: float | None = None
     nics: str = _NICS
     """Network cards of a node with NVLink or fabric, as its maker sells it."""
+    switch_sums: float | None = None
+    """As of :class:`~joulecast.runs.platforms.platform.Link`."""
     mesh: str | None = None
     """How NVLink joins the GPUs of a node of up to eight, if not by a switch."""
     per_node: int = _PER_NODE
@@ -317,6 +319,7 @@ def platform_content(text: str) -> dict[str, Any] | None:
         "bytes_per_s": _link_gb_per_s(text, gpu, link) * share * 1e9,
         "latency_s": _STEP_S,
         "pairs": pairs,
+        "switch_sums": gpu.switch_sums if link == "nvlink" else None,
     }
     outer = {
         "name": "nic",

@@ -51,6 +51,13 @@ class Link(BaseModel):
         description="For the innermost link without a switch: number of lines between each pair of devices "
         "in a node. `bytes_per_s` is then the rate of all lines of a device together.",
     )
+    switch_sums: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="For the innermost link, if its switches can sum the buffers of an all-reduce (NVLink "
+        "SHARP): share of the link's rate that such an all-reduce reaches. null: they cannot.",
+    )
 
 
 class Ring(BaseModel):
