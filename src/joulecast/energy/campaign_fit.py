@@ -33,8 +33,8 @@ _MOST_BINS = 150
 class CampaignFit:
     """All that the fits of a campaign produced.
 
-    ``observations`` is the runs table. ``predictions`` has the predictions of each model for runs that it had
-    not seen. ``mc2`` is the fit to all runs.
+    ``observations`` is the runs table. ``predictions`` has the predictions of each model on every split.
+    ``mc2`` is the fit to all runs.
     """
 
     observations: pd.DataFrame

@@ -251,8 +251,8 @@ class Neighbours:
 
 
 def rate_of(own: pd.DataFrame, neighbours: Neighbours) -> Rate:
-    """Weigh the beliefs by the runs of one series (``nodes``, ``ranks``, ``batch``, ``samples``,
-    ``total_s``), and by the runs of its neighbours."""
+    """Give each set of values a weight. It says how well the set agrees with the runs of one series
+    (``nodes``, ``ranks``, ``batch``, ``samples``, ``total_s``), and with the runs of its neighbours."""
     scales = _Scales.of(own)
     b0, usual_s = scales.smallest_share, _usual_start_s(scales)
     own_noise = np.hypot(OWN_NOISE, scales.spread)[:, None]

@@ -261,7 +261,7 @@ def embedding(call: Call) -> Result:
 
 
 def embedding_bag(call: Call) -> Result:
-    """An embedding of all indices, and the sum over those of each bag."""
+    """The embedding of each index, and the sum of the embeddings in each bag."""
     indices = call["indices"]
     batch, *each = units(indices.axes[0])
     if not batch.batch or batch.size != call.shape[0]:

@@ -309,8 +309,8 @@ def near(meter: LoggedMeter, first_s: float, last_s: float) -> LoggedMeter:
 
 
 def on_clock(meter: LoggedMeter, kind: str, zero_s: float) -> LoggedMeter:
-    """A meter with its name in records, on a run's clock. If a counter restarted at zero, it goes on from its
-    last count. A counter also gets mean watts."""
+    """A meter with the name that it has in records, and with times on a run's clock. If a counter restarted
+    at zero, its counts are continued from the last one. For a counter, mean watts are computed, too."""
     name, file = meter_kind(kind), meter.file
     if meter.device is not None:
         name, file = f"{name}:{sanitised(meter.device)}", f"{file}, {meter.device}"

@@ -233,7 +233,8 @@ def _block_work(
 ) -> list[float]:
     """Samples trained in each block, NaN where that is not known. ``begun`` is from :func:`_begun`;
     ``evaluated`` has start (s) and samples trained of each evaluation."""
-    # U-Net and GPT-3 say how many samples a block will last, others how many epochs, or what is no length.
+    # The logs of U-Net and GPT-3 have the length of a block in samples. Other logs have it in epochs, or have
+    # a number that is no length.
     lasting = {block.lasts for block in blocks}
     says = len(lasting) == 1 and (max(lasting, key=bool) or 0) >= (batch_size or math.inf)
     says = says and any(begun)

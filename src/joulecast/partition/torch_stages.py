@@ -223,8 +223,8 @@ def cut_into_stages(
     mine: Sequence[int] | None = None,
     device: str | torch.device = "cpu",
 ) -> list[fx.GraphModule]:
-    """The module of each stage. The stages share the parameters of the whole module. A parameter that it does
-    not train, they do not train either.
+    """The module of each stage. The stages share the parameters of the whole module. A parameter that is
+    frozen there is frozen in its stage, too.
 
     Args:
         module: a module on the CPU that :func:`~joulecast.partition.tasks.capture_tasks` can follow.

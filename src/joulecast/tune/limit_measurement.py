@@ -169,7 +169,7 @@ class LimitProfile:
             self._piece, self._since = 0, (self._seconds(), self._joules())
 
     def _begin_next(self) -> None:
-        # A piece that a broken training left is part of nothing.
+        # If a training failed, the piece that it had begun does not count.
         self._steps, self._piece, self._since = 0, 0, None
         if self._left:
             watts = self._left.pop()

@@ -131,7 +131,7 @@ def _metavar(field: FieldInfo, kind: Any) -> str:
     name = next(word for each, word in _NUMBERS.items() if each in options)
     least = [f">={each.ge:g}" for each in field.metadata if hasattr(each, "ge")]
     least += [f">{each.gt:g}" for each in field.metadata if hasattr(each, "gt")]
-    # What is larger than anything that there is says nothing.
+    # A limit that no user can reach is not shown.
     most = [getattr(each, "le", MOST_NODES) for each in field.metadata]
     least += [f"<={each:g}" for each in most if each < MOST_NODES]
     return " ".join([f"<{name}", *least]) + ">"

@@ -153,7 +153,7 @@ def _with_wait(stages: pd.DataFrame) -> pd.DataFrame:
     if not copies.any():
         return stages
     exchange = stages[copies]
-    # Ranks exchange in the same order: the first of one belongs to the first of another.
+    # All ranks exchange in the same order, so the n-th exchange of a step is the same one on all of them.
     turn = exchange.groupby(["rank", "step"]).cumcount()
     together = exchange.groupby([exchange["step"], turn])["start_s"].transform("max")
     begins = np.clip(together, exchange["start_s"], exchange["stop_s"])

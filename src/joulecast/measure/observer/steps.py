@@ -245,8 +245,8 @@ class Steps:
         """Number of samples in each step of this process, for steps whose batches were seen (steps,). Empty
         if no batch with tensors was seen.
 
-        Of the batches before an update, only the last ones count, as many as a step usually has. If an
-        evaluation came before the step, the first ones are the evaluation's.
+        A step usually has n batches. Before each update, only the last n batches count. Earlier ones were
+        fetched by an evaluation.
         """
         for kind in (marks.FETCH, marks.PREFETCH):
             fetched = self._kind(kind)
@@ -268,7 +268,7 @@ class Steps:
         the process's first mark."""
         edges = np.concatenate([[self.begin], self.ends])[first : last + 2]
         places = np.searchsorted(self.marks["start"], edges, side="left")
-        # DDP may have measured in only some of the steps what nothing hid.
+        # DDP may have measured the exposed exchange in only some of the steps.
         exposed = self._kind(marks.HIDDEN)["amount"]
         mean_exposed = float(exposed.mean()) if len(exposed) else None
         # Plain numbers, of some thousand steps at a time: there may be a million steps.

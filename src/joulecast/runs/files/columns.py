@@ -299,7 +299,7 @@ def _values(column: Any) -> "np.ndarray | pd.Series":
         # The code -1 of a missing text takes the last of the names.
         names = np.array([*chunk.dictionary.to_pylist(), None], object)
         parts.append(names[chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False)])
-    # As objects: pandas would take them for texts of its own, and unfold them.
+    # Without dtype=object, pandas would convert them to its own type of text, and copy every text.
     return pd.Series(np.concatenate(parts), dtype=object)
 
 

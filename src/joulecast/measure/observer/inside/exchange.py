@@ -65,7 +65,8 @@ class Collectives:
         for name in (*names, "init_process_group"):
             own = getattr(module, name)
             wrap(module, name, self._timed if name in names else self._noting_rank)
-            # Its names are copied into the package, which may have happened already.
+            # torch.distributed copies the names of this module. If it has done so already, its copy is
+            # replaced, too.
             if getattr(package, name, None) is own:
                 setattr(package, name, getattr(module, name))
         # What was started without waiting is waited for here.
