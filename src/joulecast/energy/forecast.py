@@ -218,7 +218,7 @@ def asked_counts(of_workload: pd.DataFrame, asked: Scale, knows_exchange: bool) 
     """
     if asked.nodes or asked.gpus:
         return counts(of_workload, asked)
-    # A number that contradicts the records is refused, also where no counts are asked for.
+    # This refuses a number that contradicts the records, even if the user asks for no counts.
     gpus_per_node(of_workload, asked.gpus_per_node)
     ran = {int(count) for count in of_workload["nodes"]}
     return usual_counts(ran) if knows_exchange else sorted(ran)

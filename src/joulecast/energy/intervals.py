@@ -185,7 +185,7 @@ def left_out_widths(
         sizes = {time: pd.concat(m).abs() for time, m in missed.items()}
         return {t: of.apply(lambda each: conformal_width(each.dropna())) for t, of in sizes.items()}
     spreads = {time: log_errors(full(training, time), training).std() for time in TIME}
-    # Of one run, about the mean of many.
+    # The spread of one run around the mean of many runs.
     repeats = REPEATS / math.sqrt(2)
     return {time: np.hypot(Z90 * s.fillna(0.0), repeats) for time, s in spreads.items()}
 
@@ -208,7 +208,7 @@ def own_errors(asked: pd.DataFrame, own: pd.DataFrame, predict: Predict, time: s
         own: the runs of the fit.
     """
     own = own[own["workload"].isin(set(asked["workload"]))].dropna(subset=["energy_j"])
-    # A few repeats of each count say it.
+    # A few repeats of each node count are enough.
     own = own.groupby(["workload", "nodes"]).head(3)
     if own.empty:
         return pd.Series(0.0, index=asked.index)

@@ -293,8 +293,8 @@ def _reshaped(call: Call) -> Result:
         if not views.merges_repeats(seen):
             return seen
     except JoulecastError:
-        # Axes were merged, and are now cut in another place. Torch copied the numbers when it merged them,
-        # unless they stood in this order anyway.
+        # Axes were merged, and are now cut at another point. Torch copied the numbers when it merged the
+        # axes, unless they were stored in this order.
         views.reshape(views.stored(call["self"]), call.shape)
     return views.reshape(copied(call, call["self"]), call.shape)
 

@@ -236,7 +236,7 @@ def _each_once(names: Sequence[str]) -> list[str]:
 
 
 def _window(log: Log, source: Path, facts: RunFacts) -> Window:
-    # As they are called where no table names them.
+    # The names that the runs have if no table names them.
     called = _each_once([sanitised(run.name) for run in log.runs])
     of_name = [
         run
@@ -365,7 +365,7 @@ def run_of_window(
             f"{source}: has {device} of {twice[0][0]} twice in one run; select one of them"
         )
     _refuse_missing_gpus(kind, source, facts, [m for m in meters if m.node in hosts])
-    # What it reads near the run, up to the runs before and after it.
+    # Its readings near the run, up to the runs before and after it.
     shared = _on_its_nodes(window, others)
     start_s, stop_s = window.start_s, window.stop_s
     before = [o.stop_s for o in shared if o.stop_s <= start_s + _TOUCH_S]

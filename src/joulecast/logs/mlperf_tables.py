@@ -26,7 +26,7 @@ from joulecast.runs.files.columns import Column, as_numbers, checked_table, csv_
 from joulecast.runs.meter_choice import Supply
 
 _TEXT, _NUMBER = Column("text", optional=True), Column("number", optional=True)
-# A garbled number is no number, as in a log, and the run says so; without a name there is no run.
+# An unreadable number is missing, as in a log, and the run gets a remark. A row without a name is no run.
 _COLUMNS = {
     "runs": {
         "run": Column("text"),

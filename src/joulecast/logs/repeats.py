@@ -187,7 +187,7 @@ def _same_runs(repeats: Sequence[Repeat]) -> list[list[Repeat]]:
         if len({repeat.setting[:2] for repeat in alike}) == len(alike):
             found.append(alike)
             continue
-        # One folder with one run twice, and not repeats whose dates mean nothing.
+        # One folder may have the same run twice. These are no repeats.
         by_readings: dict[frozenset[bytes], list[Repeat]] = defaultdict(list)
         for repeat in alike:
             by_readings[repeat.readings].append(repeat)

@@ -258,7 +258,8 @@ def _validate_run(record: RunRecord, *, with_stages: bool) -> None:
     _validate_joules(run, record.power)
     if with_stages:
         validate_stages(record.info, record.stages)
-    # What others did cannot be held to our launcher; what is wrong with it stands in `left_out`.
+    # Imported runs did not use our launcher, so its rules do not hold for them. Their faults are in
+    # `left_out`.
     if spec.kind != "imported":
         _validate_execution(record)
         if with_stages:

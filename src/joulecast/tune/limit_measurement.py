@@ -124,7 +124,7 @@ class LimitProfile:
         """The choice among the limits that were measured so far. Before the first measurement, the limit that
         is set."""
         if self.limits:
-            # A limit is judged beside all that are known, and used only if it is proposed.
+            # A limit is compared with all measured limits, and used only if it is proposed.
             chosen = self._select(self.limits)
             if chosen in self._proposed:
                 return chosen

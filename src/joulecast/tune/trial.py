@@ -60,7 +60,7 @@ class CostModel:
             return time_s
         if self.eta == 0:
             return self.max_power_w * time_s
-        # Training that never ends takes infinite time, and no share of that has a number.
+        # If a training never ends, its time is infinite. Then 0 times the time would be no number.
         if energy_j is None or self.eta == 1:
             return energy_j
         return self.eta * energy_j + (1 - self.eta) * self.max_power_w * time_s

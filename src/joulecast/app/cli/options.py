@@ -51,7 +51,7 @@ def asks(model: type[R]) -> Callable[[Callable[..., None]], Callable[..., None]]
             given = {
                 name: values[name]
                 for name in model.model_fields
-                # What is typed counts, also where it is the default.
+                # An option that the user typed counts as given, even if its value is the default.
                 if str(context.get_parameter_source(name)).rpartition(".")[2] != "DEFAULT"
             }
             request = _request(model, given, values.get("name"))

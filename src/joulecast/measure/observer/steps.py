@@ -214,7 +214,7 @@ class Steps:
     @property
     def begin(self) -> float:
         """Start of a step's first mark, in s on the host's clock."""
-        # DDP's statistics of a GPU have lengths alone.
+        # DDP's statistics of a GPU have lengths, and no moments.
         timed = self.marks["start"][self.marks["kind"] != marks.HIDDEN]
         return float(timed[0]) if len(timed) else 0.0
 
@@ -235,7 +235,7 @@ class Steps:
     @property
     def shows_exchange(self) -> bool:
         """Whether the marks show any exchange of gradients apart from computing."""
-        # Models are set up by collectives too, before the first update.
+        # Collectives before the first update may only set up the model.
         after = self.ends[0] if len(self.ends) > 1 else -np.inf
         hooked = self._kind(marks.EXCHANGE)["start"] > after
         return self.between_is_exchange or bool(hooked.any() or len(self._kind(marks.HIDDEN)))
@@ -259,7 +259,7 @@ class Steps:
                 whole = until - since == each
                 if 2 * whole.sum() > len(whole):
                     return np.asarray((summed[until] - summed[since])[whole])
-                # Another thread has fetched them long before.
+                # Another thread fetched the batches long before the steps.
                 return np.asarray(fetched["amount"], dtype=float) * each
         return np.empty(0)
 

@@ -122,7 +122,7 @@ class _Known:
             self.network, self.platform, self.ran_at, of, int(batch), self.passes
         )
         factor = took_s / simulated.step_s
-        # What an epoch has of samples is in the factor of a log that counts epochs.
+        # If a log counts epochs, the factor also contains the samples of an epoch.
         times = f"times {digits(factor)}" if near["work_unit"].iloc[0] == "samples" else "corrected"
         return factor, f"{times}, from {counted(len(near), 'run')} on {of} x {self.platform}"
 
