@@ -282,9 +282,9 @@ def forecast_other_platform(
     notes.append(
         Note(
             None,
-            f"nothing was run on {asked.platform}: intervals of times are what {judged.platforms} pairs of "
-            "GPUs, on which one MLPerf submitter trained one network, differed by; the watts of a described "
-            "node were judged on nodes of 8 H100 alone",
+            f"nothing was run on {asked.platform}: the interval of a time comes from {judged.platforms} pairs "
+            "of GPUs on which an MLPerf submitter trained the same network; the watts that come from a GPU's "
+            "description were judged on nodes of 8 H100 alone",
         )
     )
     return {
