@@ -282,9 +282,9 @@ def forecast_other_platform(
     notes.append(
         Note(
             None,
-            f"nothing was run on {asked.platform}: the interval of a time comes from {judged.platforms} pairs "
-            "of GPUs on which an MLPerf submitter trained the same network; the watts that come from a GPU's "
-            "description were judged on nodes of 8 H100 alone",
+            f"nothing was run on {asked.platform}: the interval of a time comes from {judged.platforms} "
+            "pairs of GPUs on which an MLPerf submitter trained the same network; watts of a node that come "
+            "from its GPU's description were judged only on nodes of 8 H100",
         )
     )
     return {
