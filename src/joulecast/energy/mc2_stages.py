@@ -315,8 +315,9 @@ class StageMC2:
         return system.solve()
 
     def _tie_powers(self, system: _System, terms: Terms, networks: Any, energy_j: Floats) -> None:
-        """Make stages that few runs cannot tell apart draw the same power, and samples whose number the
-        time of computing tells draw nothing beside it. The pull is so weak that it decides nothing else."""
+        """Pull powers that the runs do not determine. If the runs cannot separate the powers of two stages,
+        the powers become equal. If they cannot separate samples from the time of computing, the joules of a
+        sample become 0. The pull is so weak that it changes nothing else."""
         usual_j = float(np.nanmean(energy_j)) if np.isfinite(energy_j).any() else 0.0
         for name in terms if self._powers == "stages" else ():
             if name in ("P0", "dP:computing"):

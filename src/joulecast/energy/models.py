@@ -243,7 +243,7 @@ class MC2OnPhases:
 
 @dataclass
 class Proportional:
-    """A rival. It is told how long the runs take."""
+    """A rival. It gets the times of the runs."""
 
     name: str
     rival: Rival

@@ -103,8 +103,8 @@ def evaluators_of(runs: pd.DataFrame) -> pd.Series:
 
 
 def apart_seconds(nodes: Any, run: Any) -> Any:
-    """For how many seconds of full excess power the nodes count that evaluate while others train. Between
-    evaluations they wait at partial duty, with the power of Fan's curve."""
+    """Some nodes evaluate while others train. Their excess energy, as node-seconds of full excess power.
+    Between evaluations they wait at partial duty, with the power of Fan's curve."""
     training_s = np.maximum(np.asarray(run["training_s"], float), 1e-9)
     share = np.minimum(1.0, np.asarray(run["both_s"], float) / training_s)
     return nodes * training_s * duty(share, 1.0)

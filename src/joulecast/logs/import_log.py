@@ -448,7 +448,7 @@ def _refuse_missing_gpus(
 
 
 def _readings(log: Log, source: Path) -> list[LoggedMeter]:
-    """The meters of a log. If the runs in it have meters that show what happened when, these."""
+    """The meters of a log. If it has none, the meters of its runs that have readings over time."""
     joined = Log(list(log.meters), form=log.form)
     for run in log.runs if not log.meters else ():
         joined.add(Log([m for m in run.meters if m.trace], form=log.form), source)
