@@ -163,7 +163,8 @@ class _Cut:
         return True
 
     def _entering(self, stage: int) -> list[fx.Node]:
-        """What a stage gets: made before it, and read there or later; of the first: the inputs."""
+        """What a stage gets: values that earlier stages make, and that it or a later one reads. The first
+        stage gets the inputs."""
         if stage == 0:
             return [node for node in self.made if node.op == "placeholder"]
         return [node for node in self.made if self.made[node] < stage <= self.needed[node]]
