@@ -265,7 +265,7 @@ BRIEFS = [
         {"question": "time, leave-one-node-count-out, time predicted", "model": "MC2"},
         "mean_percent",
         rivals=("model", TIME_MODELS),
-        peer_is="best rival; here, all rivals are equal and assume perfect scaling",
+        peer_is="best rival",
     ),
     Brief(
         "Time to quality at a submitter's next larger scale: mean error",
@@ -488,7 +488,10 @@ def brief(line: Brief) -> list[str] | None:
         ]
         least, which = min(rivals)
         better = ", which is better" if least < abs(row[line.column]) else ""
-        peer = f"{line.peer_is} ({which}): {_with_unit(digits(least), line.unit)}{better}"
+        named = f"{line.peer_is} ({which})"
+        if len(rivals) > 1 and len({digits(error) for error, _ in rivals}) == 1:
+            named = "all rivals, which are equal here"
+        peer = f"{named}: {_with_unit(digits(least), line.unit)}{better}"
     return [
         line.question,
         f"**{_with_unit(digits(row[line.column]), line.unit)}**",

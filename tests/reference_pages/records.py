@@ -48,8 +48,9 @@ _OF = {
 
 _PREDICTIONS = """## Predictions
 
-Each row is one run, split and model. You get the table as `joulecast.fit(records).predictions`; a campaign
-writes it to `fits/predictions.parquet`. The column `folder` joins it with the runs table.
+Each row is for one run, one split and one model. You get the table as
+`joulecast.fit(records).predictions`; a campaign writes it to `fits/predictions.parquet`. The column
+`folder` joins it with the runs table.
 
 """
 

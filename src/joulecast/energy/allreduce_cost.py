@@ -32,8 +32,8 @@ FORMS: dict[str, Form] = {
     "tree": lambda n, g: (2 * _log2(n), 2 * _log2(n) * g),
     "recursive_doubling": _messages("recursive_doubling"),
     "rabenseifner": _messages("rabenseifner"),
-    # Slices of a shared window: every rank reads and writes G bytes in all; while each has a core of
-    # its own they do so side by side, and once memory is saturated one after the other.
+    # In a shared window, every rank reads and writes G bytes. If each rank has its own core, they do so at
+    # the same time. If the memory is saturated, they do so one after the other.
     "shared_parallel": lambda n, g: ((n > 1) * 2 * _log2(n), (n > 1) * g),
     "shared_saturated": lambda n, g: ((n > 1) * 2 * _log2(n), (n > 1) * n / 2 * g),
 }
@@ -57,7 +57,7 @@ def choose_form(points: pd.DataFrame) -> str:
     residual = {}
     for name, terms in FORMS.items():
         system = np.column_stack(terms(ranks, size)) * weight[:, None]
-        # Beside errors of 1, which is what is fitted: what is left of a form that fits exactly is rounding.
+        # The fitted values are 1. If a form fits exactly, its residual is only rounding, and counts as 0.
         residual[name] = steady(float(nnls(system, np.ones(len(points)))[1]), beside=1.0)
     best = min(residual, key=lambda name: residual[name])
     # The prior keeps its place unless another is clearly better.

@@ -33,8 +33,8 @@ _MOST_BINS = 150
 class CampaignFit:
     """All that the fits of a campaign produced.
 
-    ``observations`` is the runs table. ``predictions`` has the predictions of each model for runs that it had
-    not seen. ``mc2`` is the fit to all runs.
+    ``observations`` is the runs table. ``predictions`` has the predictions of each model on every split.
+    ``mc2`` is the fit to all runs.
     """
 
     observations: pd.DataFrame
@@ -80,7 +80,7 @@ def _series(folders: Sequence[Path], period_s: float, splits: int) -> pd.DataFra
     for folder in folders:
         record = read_record(folder)
         info = record.info
-        # A long trace is seen in as many bins as a short one: ARIMA costs their square.
+        # A long trace gets no more bins than a short one, because ARIMA's time grows with their square.
         bins = (info.outcome.stop_s - info.outcome.start_s) / _MOST_BINS
         errors = forecast_errors(resampled_power(record, max(period_s, bins)), splits)
         parts.append(errors.assign(run=info.spec.run, energy_source=info.energy_source))
@@ -100,7 +100,6 @@ def _summary(fits: Sequence[EnergyModel]) -> dict[str, Any]:
             }
         if isinstance(fit, MC2OnPhases):
             summary["phases"] = fit.mc2.coefficients()
-    # Runs of one node count determine no share of duty.
     return {name: json_value(value) for name, value in summary.items()}
 
 

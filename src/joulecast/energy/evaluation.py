@@ -31,7 +31,7 @@ def _evidence(split: Split, everything: Evidence) -> Evidence:
     chosen = others["nodes"].isin(allowed) | (others["kind"] == "idle")
     fitted = training[split.fitted]
     if split.name == NEXT_SCALE:
-        # A copy under another name would say what is asked.
+        # A copy of a judged run under another name would show its result to the fit.
         fitted = without_copies(fitted, training[split.judged])
     return Evidence(
         fitted,
@@ -129,7 +129,8 @@ def _evaluate(
     full = mc2_for(imported).fit(everything)
     rows, refused = [], []
     for name in splits:
-        # The splits of energies hold out metered runs; the others of imported ones are there for their times.
+        # All splits but next-scale judge energies, so only metered runs count. Imported runs without a meter
+        # have only times.
         metered = imported and name != NEXT_SCALE
         training = everything.metered if metered else everything.training
         known = replace(everything, training=training)

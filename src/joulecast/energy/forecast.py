@@ -67,8 +67,8 @@ _SETTING = {
 
 
 class Note(NamedTuple):
-    """A note on the forecast of a workload, or of all workloads if it names none. A note that changes
-    the question stands ``first``."""
+    """A note on the forecast of a workload, or of all workloads if it names none. If it is ``first``, it
+    should be read first."""
 
     workload: str | None
     text: str
@@ -167,7 +167,7 @@ def setting_of(
     info = read_info(Path(example["folder"]))
     units = metered_units(example, nodes, info.spec.platform.hosts)
     if _are_all_in_use(example, info):
-        # More GPUs draw more, also where they fit into one host.
+        # More GPUs draw more power, even if they are in one host.
         units = max(units, example["metered_units"] * nodes / float(example["nodes"]))
     hosts, gpus = hosts_and_gpus(example | {"nodes": nodes})
     return {
@@ -218,7 +218,7 @@ def asked_counts(of_workload: pd.DataFrame, asked: Scale, knows_exchange: bool) 
     """
     if asked.nodes or asked.gpus:
         return counts(of_workload, asked)
-    # A number that contradicts the records is refused, also where no counts are asked for.
+    # This refuses a number that contradicts the records, even if the user asks for no counts.
     gpus_per_node(of_workload, asked.gpus_per_node)
     ran = {int(count) for count in of_workload["nodes"]}
     return usual_counts(ran) if knows_exchange else sorted(ran)
@@ -592,8 +592,8 @@ def forecast(
 
         Further keys are ``prices``; ``widths``, the factors by which intervals are wider than the model's;
         ``fitted_runs``, ``largest_fitted_nodes``, ``left_out`` and ``notes``. ``first`` has the notes that
-        change the question. Such a note says that the batch is kept on more nodes, and what the training
-        takes with the batch of others.
+        should be read first. Such a note says that the forecast keeps the batch on more nodes, and what the
+        training takes with a batch that other submitters used.
 
     Raises:
         JoulecastError: nothing is left to fit, or the question is impossible.

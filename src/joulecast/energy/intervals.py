@@ -172,7 +172,8 @@ def left_out_widths(
         without: a function that fits the model without some of the runs.
     """
     missed: dict[str, list[pd.DataFrame]] = {time: [] for time in TIME}
-    # A fit without the node count of a sweep has not seen its batches: a forecast has.
+    # If a sweep over batches is held out with its node count, the fit has not seen these batches. A forecast
+    # has seen them. So runs of a sweep are not judged.
     usual = ~is_sweep(training)
     counts = sorted(training.loc[usual, "nodes"].unique())
     for count in counts if len(counts) > 1 else []:
@@ -184,7 +185,7 @@ def left_out_widths(
         sizes = {time: pd.concat(m).abs() for time, m in missed.items()}
         return {t: of.apply(lambda each: conformal_width(each.dropna())) for t, of in sizes.items()}
     spreads = {time: log_errors(full(training, time), training).std() for time in TIME}
-    # Of one run, about the mean of many.
+    # The spread of one run around the mean of many runs.
     repeats = REPEATS / math.sqrt(2)
     return {time: np.hypot(Z90 * s.fillna(0.0), repeats) for time, s in spreads.items()}
 
@@ -207,7 +208,7 @@ def own_errors(asked: pd.DataFrame, own: pd.DataFrame, predict: Predict, time: s
         own: the runs of the fit.
     """
     own = own[own["workload"].isin(set(asked["workload"]))].dropna(subset=["energy_j"])
-    # A few repeats of each count say it.
+    # A few repeats of each node count are enough.
     own = own.groupby(["workload", "nodes"]).head(3)
     if own.empty:
         return pd.Series(0.0, index=asked.index)
@@ -325,7 +326,7 @@ def widen_intervals(
         value = answer[f"{quantity}_{unit}"]
         for end, sign in (("low", -1), ("high", 1)):
             name = f"{quantity}_{end}_{unit}"
-            # What is drawn may lie to one side of what is expected.
+            # All draws may lie on one side of the expected value.
             least = (at_least or {}).get(f"{quantity}_{unit}", 0.0)
             side = (sign * np.log(answer[name] / value)).clip(lower=least)
             wide[name] = value * np.exp(sign * np.hypot(side, by))

@@ -75,7 +75,7 @@ def keep_forecast(ledger: Path, forecasts: dict[str, Any]) -> None:
     kept = {name: forecasts[name] for name in ("prices", "forecasts", "widths")}
     line = json.dumps(entry | kept, allow_nan=False)
     try:
-        # One write: of two forecasts at once, neither cuts the other's line.
+        # The line is written at once. So two forecasts at the same time do not mix their lines.
         with ledger.open("a") as file:
             file.write(f"{line}\n")
     except OSError as error:
@@ -219,7 +219,8 @@ def widths_by_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, float]:
             _QUANTITIES[quantity].format(end) for end in ("", "_was", "_low", "_high")
         )
         scores = [
-            # In half widths of the model, whose intervals these may have widened already.
+            # Errors are counted in half widths of the model. The intervals in the ledger may have been
+            # widened already.
             _in_half_widths(row[name], row[was], row[low], row[high])
             * row["widths"].get(quantity, 1.0)
             for row in settings.values()

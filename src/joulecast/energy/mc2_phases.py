@@ -311,7 +311,7 @@ class PhaseMC2:
         others = self._others(row)
         evaluating_w = [base.evaluating_w for base in others if base.evaluating_pace > 0]
         computes = float(np.mean([base.computes for base in others]))
-        # On fewer nodes than the others it waits less than they did.
+        # On fewer nodes than the other runs, a node is assumed to wait for none.
         full = 1.0 if row["nodes"] < min(base.nodes for base in others) else computes
         per_work = row["nodes"] / row["samples"] * full / computes
         return Calibrated(

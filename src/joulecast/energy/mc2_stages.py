@@ -226,10 +226,10 @@ class StageMC2:
         exchanges = [sums] if overlapped else [sums, stages["communicating_copy"]]
         only = _the_only(exchanges)
         if only is not None:
-            # Gradients are long messages: what they take is taken to grow with their bytes.
+            # Gradients are long messages, so their time is assumed to grow with their bytes.
             for terms in exchanges:
                 del terms["alpha"]
-        # The stages of a run lie beside each other in the system, its sums of the all-reduce at its end.
+        # In the system, the rows of a run's stages follow each other. The rows of the all-reduce come last.
         place = np.arange(len(rows), dtype=float) * len(stages)
         for number, (stage, terms) in enumerate(stages.items()):
             measured = _floats(rows, f"t_{stage}_s")
@@ -238,7 +238,7 @@ class StageMC2:
             seen_s = np.where(alone & stage.startswith("communicating"), np.nan, measured)
             scale = np.maximum(measured, _LEAST_SHARE * step_s)
             system.add(terms, _networks(rows), seen_s, scale, place + number)
-        # Without a run on one rank, none of the time of several ranks is taken to be their slowdown.
+        # Without a run on one rank, the slowdown of several ranks is not known, and is assumed to be zero.
         usual = rows.groupby("network")[["batch_per_rank", "t_computing_s"]].mean()
         pull = _TIE * usual["batch_per_rank"].to_numpy(float)
         usual_s = usual["t_computing_s"].to_numpy(float)
@@ -263,7 +263,8 @@ class StageMC2:
         def error(phi: float) -> float:
             return float(((np.maximum(0.0, copy - phi * 2 / 3 * computing) - exposed) ** 2).sum())
 
-        # Flat where everything is hidden, so the valley is looked for before it is descended.
+        # The error is flat where everything is hidden. So a grid finds the neighbourhood of the minimum
+        # first.
         grid = np.linspace(0, 1.5, 61)
         near = float(grid[np.argmin([error(phi) for phi in grid])])
         bounds = (max(0.0, near - 0.025), near + 0.025)
@@ -314,8 +315,9 @@ class StageMC2:
         return system.solve()
 
     def _tie_powers(self, system: _System, terms: Terms, networks: Any, energy_j: Floats) -> None:
-        """Make stages that few runs cannot tell apart draw the same power, and samples whose number the
-        time of computing tells draw nothing beside it. The pull is so weak that it decides nothing else."""
+        """Pull powers that the runs do not determine. If the runs cannot separate the powers of two stages,
+        the powers become equal. If they cannot separate samples from the time of computing, the joules of a
+        sample become 0. The pull is so weak that it changes nothing else."""
         usual_j = float(np.nanmean(energy_j)) if np.isfinite(energy_j).any() else 0.0
         for name in terms if self._powers == "stages" else ():
             if name in ("P0", "dP:computing"):

@@ -89,9 +89,9 @@ def put_in_measured(
         done = per_work(own)
         counts = {name: int(count) for name, count in done.count().items()}
         if row["kind"] == "imported" and len(own):
-            # To a target, a setting needs what its runs needed.
+            # With a target, the work of a setting is the mean work of its runs.
             row["work"] = row["samples"] if pd.notna(row["samples"]) else own["samples"].mean()
-        # What was run pays whole steps as the forecast does.
+        # As in a forecast, the last step is a whole one.
         units = row["work"] if row["kind"] == "imported" else row["steps"]
         for name, spread in spreads.items():
             row[f"fitted_{name}"] = row[name]
@@ -206,7 +206,7 @@ def notes_on(
         for run, folder, nodes_are in of_workload[["run", "folder", "nodes_are"]].itertuples(
             index=False
         )
-        # Emulated nodes have the speed of one with a core of its own, whatever their number.
+        # Emulated nodes are as fast as a node with its own core, whatever their number.
         if nodes_are != "emulated" and read_info(Path(folder)).oversubscribed
     ]
     if crowded:

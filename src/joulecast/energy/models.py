@@ -243,7 +243,7 @@ class MC2OnPhases:
 
 @dataclass
 class Proportional:
-    """A rival. It is told how long the runs take."""
+    """A rival. It gets the times of the runs."""
 
     name: str
     rival: Rival
@@ -274,7 +274,7 @@ class Proportional:
         context = self._contexts.get(platform)
         if context is None:
             return _prediction(pd.Series(np.nan, index=runs.index), seconds)
-        # With the time given everybody knows the run's own utilisation, else that of the fit's runs.
+        # If the time is given, rivals get the run's own utilisation, otherwise the mean of the fit's runs.
         known = context.with_utilisation(runs, seconds, own=time == "given")
         return _prediction(self.rival(context, known, seconds), seconds)
 

@@ -49,7 +49,7 @@ class Context:
         idle = calibration[calibration["kind"] == "idle"]
         idle_w = float((idle["energy_j"] / idle["total_s"] / idle["metered_units"]).mean())
         if not np.isfinite(idle_w):
-            # Runs without calibrations: the floor that MC2 takes, too.
+            # Without calibration runs, the idle power is the same as in MC2.
             seen = idle_floors(training) if "lowest_w" in training else {}
             idle_w = float(np.mean([*seen.values()] or [watts.get("idle_w") or 0.0]))
         context = cls(training, idle_w, watts.get("full_w"), watts.get("tdp_w"))
@@ -70,7 +70,7 @@ class Context:
             paces = self.training["nodes"] * self.training["total_s"] / self.training["samples"]
             alone = runs["workload"].map(_of_smallest(self, paces))
             efficiency = alone * runs["samples"] / (runs["nodes"] * total_s)
-            # A workload that the fit did not see is taken to be at its best.
+            # For a workload that the fit did not see, the efficiency is assumed to be 1.
             return runs.assign(u_cpu=efficiency.fillna(1.0))
         if own:
             return runs

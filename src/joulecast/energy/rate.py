@@ -232,7 +232,7 @@ class Rate:
         """
         doublings = np.abs(np.log2(ranks / self.own.ranks))
         if not self.knows_batch:
-            # It may have grown with the nodes or not: that is not known between the scales either.
+            # The batch may have grown with the nodes or not. This is not known between the scales, either.
             beyond = doublings[np.argmax(self.own.ranks)]
             return float(np.hypot(self.spread, _UNKNOWN_BATCH * max(1.0, beyond)))
         away = judged_widths().of_times[work] / Z90 * np.sqrt(doublings.min())
@@ -251,8 +251,8 @@ class Neighbours:
 
 
 def rate_of(own: pd.DataFrame, neighbours: Neighbours) -> Rate:
-    """Weigh the beliefs by the runs of one series (``nodes``, ``ranks``, ``batch``, ``samples``,
-    ``total_s``), and by the runs of its neighbours."""
+    """Give each set of values a weight. It says how well the set agrees with the runs of one series
+    (``nodes``, ``ranks``, ``batch``, ``samples``, ``total_s``), and with the runs of its neighbours."""
     scales = _Scales.of(own)
     b0, usual_s = scales.smallest_share, _usual_start_s(scales)
     own_noise = np.hypot(OWN_NOISE, scales.spread)[:, None]
@@ -294,7 +294,7 @@ def _weighed(likely: Callable[[Floats], Floats]) -> Floats:
 
     Each round draws half of its candidates near the posterior of the last round, and half from the prior.
     """
-    # That of the start is in the seconds it is multiplied with.
+    # The median of the start is 1, because it is a factor of the usual seconds.
     medians = np.log([1.0 if name == "start" else m for name, (m, _) in BELIEFS.items()])
     sds = np.array([sd for _, sd in BELIEFS.values()])
     size = len(BELIEFS)

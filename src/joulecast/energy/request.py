@@ -80,8 +80,9 @@ class Work(Request):
         default=None,
         gt=0,
         le=MOST_SAMPLES,
-        description="Samples to train on. By default, `forecast` takes the work of the records. `advise` "
-        "takes a million samples, or for imported runs the work of the records.",
+        description="Samples of the whole training: epochs x items of the data set. By default, "
+        "`forecast` takes the work of the records. `advise` takes a million samples, or for imported "
+        "runs the work of the records.",
     )
     epochs: float | None = Field(
         default=None,
@@ -217,8 +218,8 @@ class ForecastRequest(Priced, Scales, Recorded):
     )
     ran_on: Name | None = Field(
         default=None,
-        description="Only with platform: the platform of the records, if they do not name the GPU, as "
-        "h100-sxm:gpus=4.",
+        description="Only with platform: the platform of the records, if they do not name the GPU, such "
+        "as h100-sxm:gpus=4.",
     )
     keep: Path | None = Field(
         default=None,

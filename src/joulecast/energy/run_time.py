@@ -29,7 +29,7 @@ class RunTimes:
         """Keep the runs whose time and work are known. A series is fitted when it is asked for."""
         runs = runs[(runs["total_s"] > 0) & (runs["samples"] > 0)]
         if "has_phases" in runs:
-            # A log that does not divide the run does not show what of it stands still.
+            # A log without phases does not show how long the run stands still.
             known = runs["has_phases"].fillna(False).astype(bool)
             runs = runs.assign(stalled_s=runs["stalled_s"].where(known))
         self.runs = runs
@@ -55,7 +55,8 @@ class RunTimes:
         theirs = self.runs["submitter"] != first["submitter"]
         of_others = self.runs[same & theirs]
         if (own["ranks"] == own["nodes"]).all() and len(of_others):
-            # How many accelerators a node has is not known: as many as most have.
+            # The number of accelerators of a node is not known. The most frequent number of the others is
+            # assumed.
             each = of_others["ranks"] / of_others["nodes"]
             of_others = of_others[each == most_frequent(each)]
             of_others = of_others.assign(ranks=of_others["nodes"])

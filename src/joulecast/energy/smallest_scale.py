@@ -51,13 +51,13 @@ class TimeShares:
         def between(values: tuple[float, ...]) -> float:
             return float(np.interp(doublings, self.doublings, values))
 
-        # A run that is shorter than those that were seen does not stand still for all of it.
+        # A short run does not stand still for more than half of its time.
         stalled_s = np.minimum(between(self.stalled_s), 0.5 * total_s)
         phases = {
             name: between(share) * (total_s - stalled_s) for name, share in self.shares.items()
         }
         breaks = between(self.starts)
-        # Evaluations that have become shorter than a break leave the device warm.
+        # If evaluations are shorter than a break, the device stays warm.
         each_s = phases["evaluating_s"] / max(breaks - 1, 1.0)
         starts = np.where(each_s > SHORTEST_BREAK_S, breaks, min(breaks, 1.0))
         return {**phases, "stalled_s": stalled_s, "starts": starts, "total_s": total_s}
@@ -103,8 +103,8 @@ def evaluators_of(runs: pd.DataFrame) -> pd.Series:
 
 
 def apart_seconds(nodes: Any, run: Any) -> Any:
-    """For how many seconds of full excess power the nodes count that evaluate while others train. Between
-    evaluations they wait at partial duty, with the power of Fan's curve."""
+    """Some nodes evaluate while others train. Their excess energy, as node-seconds of full excess power.
+    Between evaluations they wait at partial duty, with the power of Fan's curve."""
     training_s = np.maximum(np.asarray(run["training_s"], float), 1e-9)
     share = np.minimum(1.0, np.asarray(run["both_s"], float) / training_s)
     return nodes * training_s * duty(share, 1.0)
@@ -133,7 +133,8 @@ def calibrate(of_workload: pd.DataFrame, ramp_s: float, computes: float) -> Cali
         time_shares=TimeShares.of(of_workload),
         floor_w=float(base["floor_w"].mean()),
         training_w=training_w,
-        # A workload that does not evaluate alone is taken to draw then what training does.
+        # If a workload never evaluates alone, its power during an evaluation is assumed to be that of
+        # training.
         evaluating_w=float(evaluating_j.sum() / alone_s.sum()) if evaluates else training_w,
     )
 

@@ -94,7 +94,7 @@ def best_start(hours: Hours, name: str, duration_s: float, after_s: float, by_s:
         np.clip(np.concatenate([[after_s], edges, edges - duration_s]), after_s, by_s - duration_s)
     )
     cost = hours.kwh_cost(name, tried, tried + duration_s)
-    # The last bits of a sum decide nothing.
+    # Costs that differ only by rounding count as equal.
     return float(tried[cost <= cost.min() + 1e-9 * np.abs(cost).max()][0])
 
 
@@ -128,7 +128,7 @@ def best_spans(
             runs[at + restart, 1:] = np.minimum(runs[at + restart, 1:], again)
     ended = int(np.argmin(stands[:, work]))
     spans = _walked_back(stands, runs, cost, summed, ended, work, restart, after_s, step_s)
-    # Work and restarts were counted in whole steps: what they do not need is cut off.
+    # Work and restarts were counted in whole steps of time. The rest of a step is cut off here.
     starts, ends = np.transpose(spans)
     starts[1:] += step_s * restart - restart_s
     ends[-1] -= step_s * work - duration_s

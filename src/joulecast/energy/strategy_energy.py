@@ -259,7 +259,7 @@ def _at_clock(metered: StepEnergy, simulation: Simulation) -> StepEnergy:
     of_saved = POWER_WIDTH * saved_j / joules
 
     def end(metered_j: float | None, sign: int) -> float | None:
-        """What is left is as uncertain as the metered joules, and as what is taken off."""
+        """An end of the interval: the width of the metered joules and that of the saving, in quadrature."""
         if metered_j is None or metered.joules is None:
             return None
         return joules * math.exp(sign * math.hypot(math.log(metered_j / metered.joules), of_saved))
@@ -299,8 +299,9 @@ def _described_energy(simulation: Simulation, why: str) -> StepEnergy | None:
         gpus_w=gpus_w,
         rests_on=f"watts from the GPU's description: {busy_w:,.0f} W computing at "
         f"{clock * power.boost_mhz:,.0f} MHz, {power.awake_w:,.0f} W awake; the step computes "
-        f"{100 * share:.0f} % of its time; the rest of a node is taken as {REST_SHARE:g} of the power limits "
-        f"of its GPUs ({rest_w:,.0f} W of {watts:,.0f}), as two node types of 8 H100 say{unused}; {why}",
+        f"{100 * share:.0f} % of its time; the other parts of a node are assumed to draw {REST_SHARE:g} of "
+        f"the power limits of its GPUs ({rest_w:,.0f} W of {watts:,.0f}), between those of two nodes of "
+        f"8 H100{unused}; {why}",
     )
     up = min(POWER_WIDTH, math.log(power.limit_w / each_w))
     less = math.hypot(gpus_w * -math.expm1(-POWER_WIDTH), rest_w * -math.expm1(-REST_WIDTH))

@@ -84,7 +84,7 @@ def gaussian_process(scales: Floats, seconds: Floats, asked: float) -> float:
     values = np.log(seconds * scales)
     smallest = scales.min()
     with warnings.catch_warnings():
-        # Few scales say little of size and length, which then lie at a bound.
+        # With few scales, the kernel's size and length end at their bounds, and scikit-learn warns of it.
         warnings.simplefilter("ignore")
         process.fit(np.log(scales / smallest)[:, None], values - values.mean())
     (found,) = process.predict(np.log([[asked / smallest]]))

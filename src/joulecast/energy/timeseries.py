@@ -77,7 +77,7 @@ class _Arima:
 
     def __call__(self, prefix: Floats, steps: int) -> Floats:
         orders = [self._order] if self._order else _ORDERS
-        # In units of its own spread: in watts the optimiser loses itself on an almost constant trace.
+        # The trace is divided by its spread. In watts, the optimiser fails on an almost constant trace.
         centre, spread = prefix.mean(), prefix.std()
         best = None
         for order in orders:

@@ -261,7 +261,7 @@ def embedding(call: Call) -> Result:
 
 
 def embedding_bag(call: Call) -> Result:
-    """An embedding of all indices, and the sum over those of each bag."""
+    """The embedding of each index, and the sum of the embeddings in each bag."""
     indices = call["indices"]
     batch, *each = units(indices.axes[0])
     if not batch.batch or batch.size != call.shape[0]:
@@ -293,8 +293,8 @@ def _reshaped(call: Call) -> Result:
         if not views.merges_repeats(seen):
             return seen
     except JoulecastError:
-        # Axes were merged, and are now cut in another place. Torch copied the numbers when it merged them,
-        # unless they stood in this order anyway.
+        # Axes were merged, and are now cut at another point. Torch copied the numbers when it merged the
+        # axes, unless they were stored in this order.
         views.reshape(views.stored(call["self"]), call.shape)
     return views.reshape(copied(call, call["self"]), call.shape)
 

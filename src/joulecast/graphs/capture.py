@@ -153,7 +153,8 @@ def _with_plain_settings(module: nn.Module) -> Iterator[None]:
     plain = {"use_cache": False, "_attn_implementation": "sdpa"}
     usual = (None, False, "eager", "sdpa")
     configs: list[Any] = [getattr(part, "config", None) for part in module.modules()]
-    # All of them are noted first: a model's config passes its attention on to those of its parts.
+    # All values are noted before one is changed, because a model's config also changes the configs of its
+    # parts.
     held = [(c, name, getattr(c, name, None)) for c in configs for name in plain]
     try:
         for config, name, own in held:

@@ -232,7 +232,7 @@ def _measure_ranks(
         _environment_of_training(),
         ProcessPoolExecutor(ranks, context, _set_barrier, (context.Barrier(ranks),)) as pool,
     ):
-        # A rank waits for the others at its first step, so that no process takes two of them.
+        # Each rank waits for the others at its first step. So no process of the pool gets two ranks.
         each = [pool.submit(_rank, size, tuple(batches), iterations, core) for core in cores]
     failures = [error for error in (rank.exception() for rank in each) if error is not None]
     # The error of a rank that found the barrier broken does not say why it is broken.

@@ -60,7 +60,7 @@ def batched(call: Call, one: View, other: View, bias: View | None = None) -> Vie
     if min(len(one.axes), len(other.axes)) < 2:
         raise JoulecastError("a product of a matrix and a vector is not known")
     if len(one.axes) > 3:
-        # The axes in front become one, for which torch copies what is repeated.
+        # The axes in front become one. For this, torch copies tensors that are repeated.
         one, other = (copied(call, view) if repeats(view) else view for view in (one, other))
     front = rows(grown([replace(view, axes=view.axes[:-2]) for view in (one, other)]))
     row = [

@@ -148,8 +148,8 @@ def _core(net: NetworkBuilder, module: str, qkv: tuple[str, ...], size: Transfor
         # In latent attention, the products of the scores are wider than the products of the values.
         "head_dim": size.head_dim + size.rope // 2,
     }
-    # What it is when it is written out. OPT's code scales the queries in place of the scores, and limits the
-    # scores from below.
+    # These facts count if attention is written out. OPT's code scales the queries in place of the scores, and
+    # limits the scores from below.
     facts: dict[str, Any] = {}
     if size.family == "opt":
         facts |= {"scales_queries": True, "clamps": True}
@@ -285,7 +285,7 @@ class _Network:
         reads = [(x, ("batch", "experts", "sequence", "in")), (weight, ("experts", "out", "in"))]
         if self.size.bias:
             reads.append((net.tensor(f"{name}.bias", (experts, out)), ("experts", "out")))
-        # Columns stand before experts: the tensor axis splits the first dim of the weights.
+        # The columns come before the experts, because the tensor axis splits the first dim of the weights.
         dims: dict[str, int | Dim] = {
             "batch": 1,
             "sequence": shape["sequence"],

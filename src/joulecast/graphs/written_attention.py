@@ -37,10 +37,10 @@ def write_out_attention(
 
 
 def write_out_unfused(graph: OpGraph) -> OpGraph:
-    """The graph with the attention written out for which torch has no fused kernel.
+    """The graph. Attention is written out if torch has no fused kernel for it.
 
-    This is attention whose mask is learnt, as the biases of positions in T5 and Swin, and attention that
-    repeats its keys and values by broadcasting, as Falcon. Torch computes both at 32 bits
+    Torch has none if the mask is learnt, such as the biases of positions in T5 and Swin, or if keys and
+    values are repeated by broadcasting, as in Falcon. Torch computes both at 32 bits
     (``_scaled_dot_product_attention_math``).
     """
 

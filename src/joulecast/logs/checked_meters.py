@@ -90,7 +90,7 @@ def _load_w(meter: LoggedMeter, run_s: Span | None) -> float:
     readings. NaN without any."""
     watts = meter.power
     if meter.joules is not None and len(meter.t_s) > 1:
-        # A coarse counter stands still most of the time.
+        # A coarse counter does not change most of the time, so its two ends give the mean.
         ends = np.array(run_s) if run_s is not None else meter.t_s[[0, -1]]
         return float(np.diff(np.interp(ends, meter.t_s, meter.joules))[0] / np.ptp(ends))
     if run_s is not None:
@@ -113,7 +113,7 @@ def _check_watts(
     load_w = _load_w(meter, run_s)
     if math.isnan(load_w) or meter.source == "estimated":
         return
-    # A column whose unit is stated is watts, however they rise.
+    # If the column states its unit, its readings are watts, even if they only rise.
     if meter.joules is None and not meter.by_unit and (way := _only(meter)):
         findings.leave_out("counter for watts", f"{meter.file}: its readings only {way}")
         return
@@ -144,7 +144,7 @@ def _only(meter: LoggedMeter) -> str | None:
     if len(steps) < 2 * _LEAST_READINGS:
         return None
     up, down = float(np.mean(steps > 0)), float(np.mean(steps < 0))
-    # Watts climb by little in all, a count by as much as it holds.
+    # Watts rise by little over the whole log. A count rises by as much as its own size.
     climb = abs(float(steps[steps > 0].sum() if up > down else steps[steps < 0].sum()))
     if max(up, down) < _ONE_WAY or climb < abs(float(np.nanmedian(meter.power))):
         return None
@@ -221,7 +221,7 @@ def checked(meter: LoggedMeter, run_s: Span | None, findings: Findings) -> Check
     order = np.argsort(t_s, kind="stable")
     t_s, watts = _one_a_moment(t_s[order], watts[order], name, findings)
     possible = (watts >= 0) & (watts <= _MOST_W)
-    # Where a log says that it has no figure, a read has failed.
+    # If a log says that it has no value, a reading has failed.
     absurd = ~possible & ~(np.isnan(watts) & meter.by_unit)
     if absurd.any():
         wrong = watts[absurd]
@@ -233,7 +233,7 @@ def checked(meter: LoggedMeter, run_s: Span | None, findings: Findings) -> Check
         inside = _within(t_s, run_s)
         loaded = watts[inside & possible]
         usual_w = float(np.median(loaded)) if len(loaded) else 0.0
-        # No node that trains draws nothing.
+        # A node that trains draws more than 0 W.
         least_w = _FAILED_SHARE * usual_w if usual_w > _FAILED_ABOVE_W else np.finfo(float).tiny
         good &= ~(inside & (usual_w > 0) & (watts < least_w))
     info.readings, info.failed_reads = int(good.sum()), int((~good).sum())

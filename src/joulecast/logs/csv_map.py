@@ -65,7 +65,8 @@ def read(file: Path, options: LogOptions) -> Log:
         names = dict(zip(named, key, strict=True))
         node, device = names.get("node") or options.node, names.get("device")
         if several:
-            # Of one node its supplies, say; else a node each.
+            # If the node is named, the columns are its devices, such as its power supplies. Otherwise each is
+            # a node.
             node, device = node or column, column if node else device
         origin = f"{file}, {column}" if several else str(file)
         _require_one_meter(table, mapped["time"][0], columns, times.t_s)

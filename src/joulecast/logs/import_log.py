@@ -236,7 +236,7 @@ def _each_once(names: Sequence[str]) -> list[str]:
 
 
 def _window(log: Log, source: Path, facts: RunFacts) -> Window:
-    # As they are called where no table names them.
+    # The names that the runs have if no table names them.
     called = _each_once([sanitised(run.name) for run in log.runs])
     of_name = [
         run
@@ -309,8 +309,8 @@ def near(meter: LoggedMeter, first_s: float, last_s: float) -> LoggedMeter:
 
 
 def on_clock(meter: LoggedMeter, kind: str, zero_s: float) -> LoggedMeter:
-    """A meter with its name in records, on a run's clock. If a counter restarted at zero, it goes on from its
-    last count. A counter also gets mean watts."""
+    """A meter with the name that it has in records, and with times on a run's clock. If a counter restarted
+    at zero, its counts are continued from the last one. For a counter, mean watts are computed, too."""
     name, file = meter_kind(kind), meter.file
     if meter.device is not None:
         name, file = f"{name}:{sanitised(meter.device)}", f"{file}, {meter.device}"
@@ -365,7 +365,7 @@ def run_of_window(
             f"{source}: has {device} of {twice[0][0]} twice in one run; select one of them"
         )
     _refuse_missing_gpus(kind, source, facts, [m for m in meters if m.node in hosts])
-    # What it reads near the run, up to the runs before and after it.
+    # Its readings near the run, up to the runs before and after it.
     shared = _on_its_nodes(window, others)
     start_s, stop_s = window.start_s, window.stop_s
     before = [o.stop_s for o in shared if o.stop_s <= start_s + _TOUCH_S]
@@ -448,7 +448,7 @@ def _refuse_missing_gpus(
 
 
 def _readings(log: Log, source: Path) -> list[LoggedMeter]:
-    """The meters of a log. If the runs in it have meters that show what happened when, these."""
+    """The meters of a log. If it has none, the meters of its runs that have readings over time."""
     joined = Log(list(log.meters), form=log.form)
     for run in log.runs if not log.meters else ():
         joined.add(Log([m for m in run.meters if m.trace], form=log.form), source)

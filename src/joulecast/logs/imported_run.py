@@ -152,7 +152,7 @@ def _judge_course(run: ImportedRun) -> None:
         if run.status is None:
             run.findings.remark("status unknown", "run_stop does not say whether it succeeded")
         elif run.status != "success":
-            # The log's own word is no kind of trap: it may be anything.
+            # The status in the log may be any text, so it is no kind of fault by itself.
             kind = run.status if run.status == "aborted" else "not successful"
             run.findings.leave_out(kind, f"run_stop says {run.status!r:.50}, not 'success'")
     late = [
@@ -214,7 +214,7 @@ def record_of(run: ImportedRun) -> tuple[RunRecord, Repeat | None]:
         stop_s=stop_s,
         samples=work.total,
         steps=round(work.total / batch) if batch else 0,
-        # A log of power tells of no quality.
+        # A log of power does not say whether the target was reached.
         reached_target=None if run.status is None or run.is_of_tool else run.status == "success",
     )
     names = metered or [f"node_{n}" for n in range(spec.nodes)]

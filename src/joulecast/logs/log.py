@@ -220,7 +220,7 @@ def _joined(one: LoggedMeter, other: LoggedMeter) -> LoggedMeter:
 
 
 def counted_up(joules: Floats, what: str) -> tuple[Floats, NDArray[np.intp]]:
-    """Counts as if the counter had never started again from 0, and the readings before which it did.
+    """Counts as if the counter had never restarted from 0, and the first reading after each restart.
 
     Raises:
         JoulecastError: the counts fall so often that they are no counter.

@@ -97,7 +97,7 @@ def _decode(text: str) -> Any:
     """The JSON object at the start of ``text``, whatever follows it; ``None`` where it is broken."""
     try:
         value = _decoder.raw_decode(text.lstrip())[0]
-        # Half a character, as JSON can escape it, cannot be written again.
+        # JSON can contain half of a character (a lone surrogate), which cannot be written again.
         json.dumps(value, ensure_ascii=False).encode() if "\\ud" in text.lower() else None
         return value
     except (ValueError, RecursionError):

@@ -26,7 +26,7 @@ from joulecast.runs.files.columns import Column, as_numbers, checked_table, csv_
 from joulecast.runs.meter_choice import Supply
 
 _TEXT, _NUMBER = Column("text", optional=True), Column("number", optional=True)
-# A garbled number is no number, as in a log, and the run says so; without a name there is no run.
+# An unreadable number is missing, as in a log, and the run gets a remark. A row without a name is no run.
 _COLUMNS = {
     "runs": {
         "run": Column("text"),
@@ -222,8 +222,8 @@ def times_table(folder: Path) -> pd.DataFrame:
 
 
 def _in_samples(table: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
-    """Work and its unit; NaN where the unit is open. A benchmark counts in one way in a round: what one run
-    alone leaves open (1.0 epochs, or a share of the data set?) the others decide."""
+    """Work and its unit; NaN if the unit is not known. All runs of a benchmark in a round count in the same
+    way. So they show what a single run does not (is 1.0 an epoch, or a share of the data set?)."""
     work, batch, of_log = table["work"], table["global_batch"], table["work_unit"].fillna("epochs")
     benchmark = [table["version"], table["benchmark"], of_log]
     whole = (work % 1 == 0).groupby(benchmark).transform("all")

@@ -156,7 +156,8 @@ def _sensor(file: Path, host: str, sensor: str, covers: Covers, raw: Any) -> Log
 
 
 def _unwrapped(joules: Floats, largest: float) -> Floats:
-    """Counts of a counter that begins anew after its largest value; as they are where that is not known."""
+    """Counts as if the counter had not restarted after its ``largest`` value. If this is not known (0), the
+    counts stay as they are."""
     if not largest:
         return joules
     falls = np.diff(joules, prepend=joules[:1]) < 0

@@ -101,9 +101,9 @@ def compared(repeats: Sequence[Repeat]) -> dict[str, list[str]]:
 def _outliers(repeats: Sequence[Repeat]) -> dict[str, str]:
     """Runs that read unlike the other repeats of their setting, each with the reason.
 
-    Off by more than 5 % from the median of at least three, and by more than five robust standard
-    deviations where there are five. Energy per work is compared only there: few repeats of a
-    training that stops at a target differ by more without anything being wrong.
+    Such a run is more than 5 % off the median of at least three repeats. If there are five or more, it is
+    also more than five robust standard deviations off. Only then is energy per work compared, too: a few
+    repeats of a training to a target may differ by more, without any fault.
     """
     settings: dict[tuple[str, ...], list[Repeat]] = defaultdict(list)
     for repeat in repeats:
@@ -133,11 +133,10 @@ def _outliers(repeats: Sequence[Repeat]) -> dict[str, str]:
 
 
 def _unlike_platform(repeats: Sequence[Repeat]) -> dict[str, str]:
-    """Runs of settings that read half or double of what their platform reads, or its idle, each with
-    the reason.
+    """Runs that read half or double of what their platform reads, or its idle power, each with the reason.
 
-    Half or double both under load and at its lowest, against the median of at least two other
-    settings: a light workload takes less under load, and the idle of a node stays what it is.
+    Such a run differs from the median of at least two other settings, both under load and at its lowest
+    power. A light workload differs only under load, because the idle power of a node stays the same.
     """
     platforms: dict[tuple[str, str], dict[tuple[str, ...], list[Repeat]]] = defaultdict(
         lambda: defaultdict(list)
@@ -187,7 +186,7 @@ def _same_runs(repeats: Sequence[Repeat]) -> list[list[Repeat]]:
         if len({repeat.setting[:2] for repeat in alike}) == len(alike):
             found.append(alike)
             continue
-        # One folder with one run twice, and not repeats whose dates mean nothing.
+        # One folder may have the same run twice. These are no repeats.
         by_readings: dict[frozenset[bytes], list[Repeat]] = defaultdict(list)
         for repeat in alike:
             by_readings[repeat.readings].append(repeat)
@@ -196,8 +195,8 @@ def _same_runs(repeats: Sequence[Repeat]) -> list[list[Repeat]]:
 
 
 def _there_twice(repeats: Sequence[Repeat]) -> dict[str, str]:
-    """Runs that are another run once more, each with the reason; the metered one is kept, of several that of
-    AC, else the first by name."""
+    """Copies of other runs, each with the reason. Of each group of copies, one run is kept: a metered one, if
+    possible in front of the power supplies (AC), and among equal ones the first by name."""
     found = {}
     for alike in _same_runs(repeats):
         first, *others = sorted(

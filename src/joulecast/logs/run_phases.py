@@ -113,7 +113,8 @@ class _Pairs:
             self.missing += 1
 
     def count(self, event: Event) -> None:
-        """Give the open interval the index that an event in it states, or the last one, where it has none."""
+        """An event states an index. The open interval gets it if it has none; without an open interval, the
+        last one."""
         index, counts = _index(event)
         place = self.running or self.done
         if index is not None and place and place[-1].index is None:
@@ -196,8 +197,8 @@ def _times(count: float | None, each: int | None) -> float | None:
 def _begun(blocks: list[Interval], known: set[float], batch_size: int | None) -> list[float | None]:
     """Samples trained when each block began, ``None`` where that is not known.
 
-    What an index counts need not be stated (the tables never do); one that evaluations share counts what
-    they do.
+    A log may not state what an index counts (tables never do). If evaluations have the same index, it counts
+    the same as theirs.
     """
     if _are_lengths(blocks):
         lengths = [block.index or 0.0 for block in blocks]
@@ -214,8 +215,8 @@ def _begun(blocks: list[Interval], known: set[float], batch_size: int | None) ->
 
 
 def _are_lengths(blocks: list[Interval]) -> bool:
-    """Whether each block counts the samples of its own, as NeMo does since v5.1: a first block that begins
-    and stops at one count above 0 has trained so many, else it had trained none."""
+    """Whether the index of each block is its own number of samples, as in NeMo since v5.1. Then the first
+    block begins and stops with the same index, above 0. Otherwise it begins at 0."""
     first = blocks[0] if blocks else None
     return (
         first is not None
@@ -233,7 +234,8 @@ def _block_work(
 ) -> list[float]:
     """Samples trained in each block, NaN where that is not known. ``begun`` is from :func:`_begun`;
     ``evaluated`` has start (s) and samples trained of each evaluation."""
-    # U-Net and GPT-3 say how many samples a block will last, others how many epochs, or what is no length.
+    # The logs of U-Net and GPT-3 have the length of a block in samples. Other logs have it in epochs, or have
+    # a number that is no length.
     lasting = {block.lasts for block in blocks}
     says = len(lasting) == 1 and (max(lasting, key=bool) or 0) >= (batch_size or math.inf)
     says = says and any(begun)
@@ -257,8 +259,8 @@ def _worked(
     evaluated: list[tuple[float, float]],
     batch_size: int | None,
 ) -> float:
-    """Samples from the beginning of a block to what its stop states, else to the next block or the evaluation
-    in front of that, whichever has fewer."""
+    """Samples from the begin of a block to its end. The stop of the block may state the count at its end. If
+    not, the count of the next block is taken, or that of an evaluation before it, if this is smaller."""
     block, count = blocks[place], begun[place]
     assert count is not None
     each = batch_size or 0 if block.counts == "steps" else 1
@@ -360,7 +362,7 @@ _Row = tuple[str, float, float, float, float]
 
 
 def _in_epochs(epochs: list[Interval], evaluations: list[Interval]) -> tuple[float, list[_Row]]:
-    """Finished epochs, and the rows of all."""
+    """Number of finished epochs, and the rows of all epochs."""
     usual_s = median(e.stop_s - e.start_s for e in epochs) if epochs else 0.0
     finished = [e for e in epochs if e.closed]
     if finished and finished[-1] is epochs[-1]:
@@ -376,7 +378,7 @@ def _row(interval: Interval, samples: float = math.nan) -> _Row:
 
 
 def work_done(unit: WorkUnit, work: float, lasts_s: float) -> list[Interval]:
-    """The work of a run of ``lasts_s``, for logs without times of the work: an evaluation right before the
-    end has the count."""
+    """The work of a run of ``lasts_s``, for logs that only state the total. It is written as the count of an
+    evaluation right before the end."""
     at_s = lasts_s * (1 - 1e-9)
     return [Interval("evaluation", work, at_s, at_s, unit)]

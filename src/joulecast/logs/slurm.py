@@ -61,7 +61,7 @@ def read(file: Path, options: LogOptions) -> Log:
     by_job: dict[tuple[str, int], list[_Row]] = defaultdict(list)
     begins: Counter[str] = Counter()
     for row in rows:
-        # `sacct --duplicates` has a job that was requeued once more, with its steps below it.
+        # If a job was requeued, `sacct --duplicates` has it twice, each time with its steps below it.
         begins[row.job] += row.step is None
         by_job[row.job, begins[row.job]].append(row)
     log = Log(form=form)

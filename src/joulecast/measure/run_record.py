@@ -97,7 +97,8 @@ def load_during(hosts: Sequence[SampledHost], outcome: Outcome) -> Load | None:
     ends = [outcome.start_s - around_s, outcome.stop_s + around_s]
     machines: dict[str, list[SampledHost]] = {}
     for host in hosts:
-        # Containers of one machine see all its work: only together do they know how much of it is theirs.
+        # Each container sees the work of the whole machine. So the work of all its containers is added up
+        # first.
         boot = host.host.partition(":")[2]
         machines.setdefault(host.host if boot == "unknown-boot" else boot, []).append(host)
     for of_machine in machines.values():

@@ -211,6 +211,6 @@ def explained(report: dict[str, Any]) -> str:
         )
     rows.append("")
     rows.append(
-        "`share` of the bottleneck; traffic is of activations, as much comes back as gradients."
+        "share: of the bottleneck. MB in and out: activations; gradients of the same size go back."
     )
     return "\n".join(rows)

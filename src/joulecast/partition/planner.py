@@ -182,7 +182,7 @@ class _Search:
             ready = [node for node in range(order.size) if not order.before[node]]
             done, nodes = 0, []
             while ready:
-                # Now and then another branch is continued.
+                # Sometimes another branch is continued.
                 place = chance.randrange(len(ready)) if chance.random() < 0.3 else -1
                 node = ready.pop(place)
                 done |= 1 << node

@@ -141,7 +141,7 @@ class StageCosts:
 
 
 def _by_ideal(rows: NDArray[np.uint8], ideals: int) -> NDArray[np.uint8]:
-    """A row a node, packed along ideals, turned to a row an ideal, packed along nodes."""
+    """Transpose packed bits: from a row for each node to a row for each ideal."""
     found = []
     for start in range(0, rows.shape[1], 128):
         count = min(1024, ideals - 8 * start)

@@ -163,7 +163,7 @@ class _Walk(fx.Interpreter):
 
 
 def _sorts(traced: fx.GraphModule, walk: _Walk) -> dict[fx.Node, str]:
-    """What each node is: ``task``, ``pick``, ``counter`` or ``folded``; the input and the output nothing."""
+    """What each node is: ``task``, ``pick``, ``counter`` or ``folded``. Input and output are left out."""
     sorts: dict[fx.Node, str] = {}
     alone: list[fx.Node] = []
     owners: set[str] = set()

@@ -163,7 +163,8 @@ class _Cut:
         return True
 
     def _entering(self, stage: int) -> list[fx.Node]:
-        """What a stage gets: made before it, and read there or later; of the first: the inputs."""
+        """What a stage gets: values that earlier stages make, and that it or a later one reads. The first
+        stage gets the inputs."""
         if stage == 0:
             return [node for node in self.made if node.op == "placeholder"]
         return [node for node in self.made if self.made[node] < stage <= self.needed[node]]
@@ -223,8 +224,8 @@ def cut_into_stages(
     mine: Sequence[int] | None = None,
     device: str | torch.device = "cpu",
 ) -> list[fx.GraphModule]:
-    """The module of each stage. The stages share the parameters of the whole module. A parameter that it does
-    not train, they do not train either.
+    """The module of each stage. The stages share the parameters of the whole module. A parameter that is
+    frozen there is frozen in its stage, too.
 
     Args:
         module: a module on the CPU that :func:`~joulecast.partition.tasks.capture_tasks` can follow.

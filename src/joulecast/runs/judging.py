@@ -122,8 +122,8 @@ def by_setting(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     judged = rows[rows["measured"].notna() & rows["predicted"].notna()]
     difference = 100 * (judged["predicted"] / judged["measured"] - 1).astype(float)
     inside = judged["measured"].between(judged["lower"], judged["upper"])
-    # Columns of their own, so that pandas aggregates by itself: a function of ours a setting costs most
-    # of the time where there are thousands of them.
+    # These are columns, so that pandas can aggregate them. A Python function for each of thousands of
+    # settings would take most of the time.
     judged = judged.assign(
         covered=100 * inside.where(judged["lower"].notna()).astype(float), size=difference.abs()
     )
@@ -217,7 +217,7 @@ class Comparison:
 
 def _error_by_model(cells: pd.DataFrame) -> pd.DataFrame:
     sizes = cells.assign(size=cells["difference_percent"].abs())
-    # A log may not tell its batch, and pivoting drops what is not known.
+    # A log may not have its batch, and pivoting drops missing values.
     sizes["batch"] = sizes["batch"].fillna(0.0)
     return sizes.pivot_table(index=SETTING, columns="model", values="size")
 

@@ -45,7 +45,7 @@ def runs_to_fit(folders: Sequence[Path]) -> pd.DataFrame:
     runs = _marked(runs, is_training(runs) & ~(runs["samples"] > 0), "no work done")
     disturbed = runs["disturbed"] != ""
     whole = ~disturbed & (runs["left_out"] == "")
-    # A disturbed run serves where its setting has no other.
+    # A disturbed run is used only if its setting has no other.
     spare = disturbed & whole.groupby(
         [runs[key] for key in ("kind", *SETTING)], dropna=False
     ).transform("any")

@@ -267,7 +267,7 @@ def metered(
         meters: meters of the record, the better kind first.
         unusable: faults of meters whose readings cannot be used, by node and meter.
     """
-    # A meter that failed counts as there: a worse source does not take its place unseen.
+    # A meter that failed still counts as present. So a worse source does not replace it without a remark.
     of_nodes = [m for m in meters if kind_of(m.meter) not in _NO_NODES]
     there = [m for m in of_nodes if m.source is not None and (m.available or nodes)]
     best = next((of for of in _METERED if any(m.source in of for m in there)), None)
@@ -301,7 +301,7 @@ def metered(
     gaps = _named(gaps)
     chosen, covered = chosen_families([family for family in usable if not gaps[family]])
     used = tuple(meter for meter in of_source if (kind_of(meter.meter), meter.covers) in chosen)
-    # What lies inside of what is counted leaves no gap.
+    # If a part lies inside of a part that counts, there is no gap.
     open_gaps = [
         of_family
         for (_, covers), of_family in gaps.items()

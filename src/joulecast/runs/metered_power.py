@@ -84,7 +84,7 @@ def counted_power(record: RunRecord) -> tuple[Metering, pd.DataFrame]:
     """
     info = record.info
     if info.spec.kind == "imported":
-        # Importers judge their meters, and deal out what nodes share.
+        # The importer has checked these meters, and has divided the readings of shared ones among the nodes.
         metering = info.metering
         return metering, _of_meters(record.power, metering)
     metering = metered(info.nodes, info.meters, _unusable(record))

@@ -201,7 +201,7 @@ class _StageSums:
         """Add a part. No step of a rank may be cut in it."""
         exposed = exposed_intervals(stages)
         if self._info.spec.ranks == 1:
-            # What DDP does with its buckets when it has nobody to exchange with is work of the rank itself.
+            # On one rank, there is no exchange. So the time that DDP spends on its buckets is computing.
             exchange = exposed["stage"].str.startswith("communicating")
             exposed["stage"] = exposed["stage"].mask(exchange, "computing")
         lasted_s = (exposed["stop_s"] - exposed["start_s"]).groupby(exposed["stage"]).sum()
@@ -295,7 +295,7 @@ def metered_units(example: Mapping[str, Any], nodes: int, hosts: int | None) -> 
     if per_host == per_host:  # an observed training
         return float(math.ceil(nodes / per_host))
     if example["nodes"] > 1:
-        # One meter that all nodes share stays one; meters of nodes come with their nodes.
+        # A meter that all nodes share stays one meter. Otherwise each node has its meter.
         shared = example["metered_units"] == 1
         return 1.0 if shared else float(example["metered_units"]) * nodes / float(example["nodes"])
     if example["energy_source"] == "estimated" or hosts is None:
@@ -342,7 +342,7 @@ def observe(record: RunRecord, parts: Iterable[pd.DataFrame] | None = None) -> d
 
 def _observe_folder(folder: Path) -> dict[str, Any]:
     info = read_info(folder)
-    # Runs from outside have neither stages nor activity: two files less to open.
+    # Imported runs have no stages and no activity, so these files are not opened.
     imported = info.spec.kind == "imported"
     record = read_record(
         folder, ("power", "phases") if imported else ("power", "activity", "phases")

@@ -253,7 +253,7 @@ def _curve(
         return None
     curve = EnergyCurve.of_power(t_s[powered], watts[powered])
     inside = (curve.t_s >= start_s) & (curve.t_s <= stop_s)
-    # Two readings, or readings of another time, say nothing of a run.
+    # Two readings are too few for a run, and so are readings of another time.
     covers = np.ptp(curve.t_s[inside]) / (stop_s - start_s) if inside.sum() > 2 else 0.0
     return curve if covers >= _LEAST_COVERED else None
 

@@ -90,7 +90,7 @@ NETWORK = "network.json"
 
 
 class ObservedStep(_Part):
-    """How an observed training makes a step."""
+    """What a step of an observed training consists of."""
 
     optimizer: str | None = None
     """Class of the optimizer, as torch names it."""
@@ -166,7 +166,7 @@ class RunInfo(_Part):
     unseen: dict[str, str] = {}
     """For an observed training: stages that could not be seen, each with the reason."""
     observed_step: ObservedStep | None = None
-    """How the training makes a step."""
+    """For an observed training: its optimizer, precision, exchange, micro-batches and recomputation."""
     frames_sha256: dict[str, str] = {}
     """Checksum of each Parquet file of the record."""
 
@@ -258,7 +258,8 @@ def _validate_run(record: RunRecord, *, with_stages: bool) -> None:
     _validate_joules(run, record.power)
     if with_stages:
         validate_stages(record.info, record.stages)
-    # What others did cannot be held to our launcher; what is wrong with it stands in `left_out`.
+    # Imported runs did not use our launcher, so its rules do not hold for them. Their faults are in
+    # `left_out`.
     if spec.kind != "imported":
         _validate_execution(record)
         if with_stages:

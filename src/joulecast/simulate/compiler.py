@@ -58,7 +58,7 @@ class TurnWork:
 
 @dataclass(frozen=True)
 class StagePlan:
-    """A stage's program, with its costs on devices with parts of the same size."""
+    """A stage's program, and its costs on devices that hold equally large parts of the stage."""
 
     program: StageProgram
     costs: Mapping[tuple[Split, Direction], Cost]

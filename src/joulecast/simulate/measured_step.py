@@ -314,7 +314,8 @@ def odd_remark(steps: Sequence[MeasuredStep], simulations: Sequence[Simulation])
 
 
 def correction_remark(steps: Sequence[MeasuredStep], simulations: Sequence[Simulation]) -> str:
-    """A remark that names the measured steps, for they may be of other networks, and the odd ones."""
+    """A remark that names the measured steps, because they may be of other networks. It also says which of
+    them may be outliers."""
     said = [f"{step.network} ({step.strategy}, batch {step.batch})" for step in steps]
     which = f"corrected by {counted(len(steps), 'measured step')}: {listed(said, 3)}"
     return "; ".join(filter(None, (which, odd_remark(steps, simulations))))

@@ -170,7 +170,7 @@ class Transfers:
         return self._partners[number, place]
 
     def flow(self, kind: Kind, axis: str, number: int) -> Flow:
-        """The flow of a class for collectives of a kind along an axis."""
+        """The flow of a class of devices, for one kind of collective along one axis."""
         return self.flows[self._class_flow[(kind, axis), number]]
 
     def send(self, number: int, source: int, target: int) -> Flow:

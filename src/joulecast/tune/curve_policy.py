@@ -199,7 +199,7 @@ class Curve:
             gain = self._horizon * expected_improvement(better_by, sqrt(doubt))
             excess = expected_excess(better_by, sqrt(doubt + variance), self._beta)
             net = steady(gain - excess, beside=gain)
-            if net > most:  # of equals the smaller
+            if net > most:  # if two sizes are equal, the smaller one is chosen
                 most, choice = net, batch
         return choice
 

@@ -24,7 +24,7 @@ _TRIAL = TypeAdapter(Trial)
 _LEAST = 1e-9
 _FORMAT = 1
 _BEGUN = "begun"
-# As people read it in a message; no header has it.
+# The text for a missing value in messages. No header contains it.
 _ABSENT = "not given"
 # A size whose first epoch alone is above the bound is taken for this many times the bound.
 _NOT_STARTED_PENALTY = 100.0

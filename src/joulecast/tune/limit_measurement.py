@@ -124,7 +124,7 @@ class LimitProfile:
         """The choice among the limits that were measured so far. Before the first measurement, the limit that
         is set."""
         if self.limits:
-            # A limit is judged beside all that are known, and used only if it is proposed.
+            # A limit is compared with all measured limits, and used only if it is proposed.
             chosen = self._select(self.limits)
             if chosen in self._proposed:
                 return chosen
@@ -169,7 +169,7 @@ class LimitProfile:
             self._piece, self._since = 0, (self._seconds(), self._joules())
 
     def _begin_next(self) -> None:
-        # A piece that a broken training left is part of nothing.
+        # If a training failed, the piece that it had begun does not count.
         self._steps, self._piece, self._since = 0, 0, None
         if self._left:
             watts = self._left.pop()

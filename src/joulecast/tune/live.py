@@ -105,7 +105,7 @@ class LiveTraining:
         if on_gpu:
             looked = self._check_limits()
             limits_w = looked.watts(job.limit_step_w)
-            # What nothing here goes above, where an administrator has capped it.
+            # The cost has the highest limit that may be tried. An administrator may have lowered it.
             cost = self._cost(limits_w[0] if limits_w else looked.highest_w)
             self._machine += "" if looked.name is None else f", {looked.name}"
         else:
@@ -135,7 +135,7 @@ class LiveTraining:
 
     def _check_limits(self) -> Preflight:
         may_set = self.job.allow_power_limit
-        # The limit that is found would be that of another training which is just being tuned.
+        # While another training is tuned, the limit that is found would be one of its tries.
         with machine_lock(sys.stderr) if may_set else nullcontext():
             looked = preflight(self._gpu, may_set=may_set)
         if looked.why_not is not None:
@@ -213,7 +213,6 @@ class LiveTraining:
 
     def _not_started(self, proposal: Proposal, recurrence: int) -> Trial:
         why = "the training was not started"
-        # Nothing was spent, which is known without a meter.
         return Trial(
             recurrence, proposal, False, "not_started", 0, 0.0, None, None, 0.0, why_no_energy=why
         )
@@ -240,7 +239,7 @@ class LiveTraining:
         cost = self.space.cost.of(trained.time_s, energy_j)
         if trained.failed is not None:
             self._note(f"a training of batch size {size} broke: {trained.failed}")
-            # It broke for good, so policies have to see what it cost at least.
+            # The training failed. Policies need at least a lower bound of its cost.
             cost = self.space.cost.of(trained.time_s, 0.0) if cost is None else cost
         profile = watch.profile
         if profile is not None and not profile.limits and trained.failed is None:

@@ -45,7 +45,8 @@ class LimitChooser:
         if arm is None or not arm.limits:
             return settable
         best = self._select(arm.limits)
-        # A run that was over before its profile continues with the limits that it had not reached.
+        # If a run ended before all limits were profiled, the next one continues with the limits that are
+        # left.
         return tuple(watts for watts in settable if watts == best or watts not in arm.limits)
 
 

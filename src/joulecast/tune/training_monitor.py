@@ -73,7 +73,7 @@ class TrainingWatch:
         bound = self._proposal.cost_bound
         if bound < inf and self._first is not None:
             spent_s = self._seconds() - self._first[0]
-            # Roughly is good enough here, however short it was.
+            # A rough figure is good enough here. So the shortest time of the counter is not checked.
             joules, _ = self._counter.between(self._first[1], self._counter.read())
             # Without its energy, a training costs at least its time.
             spent = self._cost.of(spent_s, joules) or self._cost.of(spent_s, 0.0) or 0.0

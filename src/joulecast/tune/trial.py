@@ -16,7 +16,7 @@ Phase = Literal["fixed", "prune", "sample", "walk", "sweep", "best", "unbounded"
 StoppedBy = Literal["target", "max_epochs", "cost_bound", "not_started", "interrupted"]
 
 
-# What files may say: finite, and within what a training on earth can be, so that sums and ratios are too.
+# Values in files must be finite, and no larger than any training needs. So sums and ratios are finite, too.
 Watts = Annotated[int, Field(ge=1, le=1_000_000)]
 BatchSize = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Spent = Annotated[float, Strict(), Field(ge=0, le=1e18, allow_inf_nan=False)]
@@ -60,7 +60,7 @@ class CostModel:
             return time_s
         if self.eta == 0:
             return self.max_power_w * time_s
-        # Training that never ends takes infinite time, and no share of that has a number.
+        # If a training never ends, its time is infinite. Then 0 times the time would be no number.
         if energy_j is None or self.eta == 1:
             return energy_j
         return self.eta * energy_j + (1 - self.eta) * self.max_power_w * time_s

@@ -111,7 +111,7 @@ class Zeus:
         if survivors:
             sampled = self._sampled(history, survivors, rng)
             return self._proposal(history, sampled, bound, "sample")
-        # All were pruned: by chance, or because the default and what is above it fail.
+        # All sizes were removed: by chance, or because the default and all larger sizes fail.
         if best is not None:
             return self._proposal(history, best, bound, "best")
         return propose_untried(space, history, self._limits)

@@ -151,7 +151,7 @@ def partition_network(request: PartitionRequest) -> dict[str, Any]:
     Returns:
         ``bottleneck_us`` is the time of the slowest stage. ``certified`` says whether this is proven to be
         the shortest time, and ``certificate`` how. ``speedup_bound`` is the speedup over one device if
-        the pipeline is always full. ``stages`` has the nodes, times and bytes of each stage.
+        the pipeline is always full. ``stages`` has the tasks (``nodes``), times and bytes of each stage.
 
     Raises:
         JoulecastError: there is no such graph, it is wrong, an option is useless, or nothing fits.

@@ -78,7 +78,7 @@ def _log(tool: str, source: str, **options: str) -> None:
     except JoulecastError:
         raise
     except Exception as error:
-        # Its server, its account, its folders: what it says is for its user.
+        # The message of the tool helps its user: it is about the tool's server, account or folders.
         raise JoulecastError(f"{tool} failed: {' '.join(str(error).split())}") from None
     for run in made:
         typer.echo(run)

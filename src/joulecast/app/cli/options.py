@@ -51,7 +51,7 @@ def asks(model: type[R]) -> Callable[[Callable[..., None]], Callable[..., None]]
             given = {
                 name: values[name]
                 for name in model.model_fields
-                # What is typed counts, also where it is the default.
+                # An option that the user typed counts as given, even if its value is the default.
                 if str(context.get_parameter_source(name)).rpartition(".")[2] != "DEFAULT"
             }
             request = _request(model, given, values.get("name"))
@@ -131,7 +131,7 @@ def _metavar(field: FieldInfo, kind: Any) -> str:
     name = next(word for each, word in _NUMBERS.items() if each in options)
     least = [f">={each.ge:g}" for each in field.metadata if hasattr(each, "ge")]
     least += [f">{each.gt:g}" for each in field.metadata if hasattr(each, "gt")]
-    # What is larger than anything that there is says nothing.
+    # A limit that no user can reach is not shown.
     most = [getattr(each, "le", MOST_NODES) for each in field.metadata]
     least += [f"<={each:g}" for each in most if each < MOST_NODES]
     return " ".join([f"<{name}", *least]) + ">"

@@ -58,7 +58,7 @@ def when(request: StartRequest, as_json: AsJson = False) -> None:
         (mass,) = masses(way["co2_kg"])
         emits = "" if way["co2_kg"] is None else f", {mass} CO2e"
         now = chosen["now"][key]
-        # Of nothing, or of what is paid out, there is no share.
+        # If the cost is zero or negative, there is no share of it.
         share = 100 * (1 - way[key] / now) if now > 0 else 0.0
         less = "" if share <= 0 else f": {share:.0f} % less {what}"
         typer.echo(f"{ways[name]}: {way['start']} to {way['end']}{costs}{emits}{less}")

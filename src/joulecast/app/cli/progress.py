@@ -53,7 +53,8 @@ def status(
         _show_live(results or MEASURED, steps, prices_of(Priced(prices=prices)), as_json)
         return
     folder, specs = results or Path("results"), None
-    # The default configuration needs no flag; that of another folder is not known.
+    # Without a folder, it is the default configuration, which needs no flag. That of another folder is not
+    # known.
     files: list[str] | None = [] if results is None else None
     if configuration is not None:
         # Loads pandas, which a look at a folder does not need.

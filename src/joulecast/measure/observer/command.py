@@ -55,7 +55,7 @@ class Command:
         self._previous: dict[int, Any] = {}
         self.began_s = time.monotonic()
         try:
-            # Files that a launcher has opened are for the command: ranks of Hydra talk to it by one.
+            # The command inherits the open files of a launcher. MPICH's ranks talk to Hydra by one of them.
             self._process = subprocess.Popen(list(words), env=dict(environment), close_fds=False)
         except OSError as error:
             raise JoulecastError(
@@ -64,7 +64,8 @@ class Command:
             ) from None
 
         def forward(number: int, frame: FrameType | None) -> None:
-            # A terminal sends Ctrl-C to the command, too; twice would kill what ends in order.
+            # A terminal sends Ctrl-C to the command, too. A second one would kill a command that is about to
+            # end.
             if number in (signal.SIGINT, signal.SIGQUIT) and _in_front_of_a_terminal():
                 return
             with suppress(ProcessLookupError):

@@ -106,7 +106,7 @@ def write_job(
         if not spans or spans[0] is None:
             raise JoulecastError(f"{job.path}: its sampler left nothing")
         ended_s = spans[0][1]
-        # A training that outlives its measurement runs on, and nothing knows what it draws.
+        # The training may continue after its measurement was killed. Its power is then not known.
         until_s = ended_s - origin_s + _LOST_S
     whole = (0.0, ended_s - origin_s)
 

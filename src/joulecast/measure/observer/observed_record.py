@@ -153,7 +153,7 @@ def _with_wait(stages: pd.DataFrame) -> pd.DataFrame:
     if not copies.any():
         return stages
     exchange = stages[copies]
-    # Ranks exchange in the same order: the first of one belongs to the first of another.
+    # All ranks exchange in the same order, so the n-th exchange of a step is the same one on all of them.
     turn = exchange.groupby(["rank", "step"]).cumcount()
     together = exchange.groupby([exchange["step"], turn])["start_s"].transform("max")
     begins = np.clip(together, exchange["start_s"], exchange["stop_s"])
@@ -359,7 +359,7 @@ def observed_record(
         nodes=[host.node for host in hosts],
         node_of_rank=[rank.host.node for rank in ranks] or [hosts[0].node] * spec.ranks,
         parameters=_parameters(ranks) if ranks else None,
-        # A command that failed before its first step is no proof against what was asked.
+        # If the command failed before its first step, the numbers that were asked for are kept.
         checks=Checks(ranks=len(ranks) or spec.ranks, distinct_hosts=len(hosts)),
         oversubscribed=_shares_cores(ranks),
         left_out=left_out,
@@ -389,6 +389,6 @@ def _edges(ranks: Sequence[Rank], first: int, last: int) -> tuple[float, float]:
         begin = own.ends[first - 1] if first else own.begin
         begins.append(at(float(begin)))
         ends.append(at(float(own.ends[last])))
-    # Ranks that train without each other have no step in common.
+    # Ranks that train independently may have no step at the same time.
     together = first > 0 and max(begins) < min(ends)
     return (max(begins) if together else min(begins)), max(ends)

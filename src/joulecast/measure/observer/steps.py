@@ -214,7 +214,7 @@ class Steps:
     @property
     def begin(self) -> float:
         """Start of a step's first mark, in s on the host's clock."""
-        # DDP's statistics of a GPU have lengths alone.
+        # DDP's statistics of a GPU have lengths, and no moments.
         timed = self.marks["start"][self.marks["kind"] != marks.HIDDEN]
         return float(timed[0]) if len(timed) else 0.0
 
@@ -235,7 +235,7 @@ class Steps:
     @property
     def shows_exchange(self) -> bool:
         """Whether the marks show any exchange of gradients apart from computing."""
-        # Models are set up by collectives too, before the first update.
+        # Collectives before the first update may only set up the model.
         after = self.ends[0] if len(self.ends) > 1 else -np.inf
         hooked = self._kind(marks.EXCHANGE)["start"] > after
         return self.between_is_exchange or bool(hooked.any() or len(self._kind(marks.HIDDEN)))
@@ -245,8 +245,8 @@ class Steps:
         """Number of samples in each step of this process, for steps whose batches were seen (steps,). Empty
         if no batch with tensors was seen.
 
-        Of the batches before an update, only the last ones count, as many as a step usually has. If an
-        evaluation came before the step, the first ones are the evaluation's.
+        A step usually has n batches. Before each update, only the last n batches count. Earlier ones were
+        fetched by an evaluation.
         """
         for kind in (marks.FETCH, marks.PREFETCH):
             fetched = self._kind(kind)
@@ -259,7 +259,7 @@ class Steps:
                 whole = until - since == each
                 if 2 * whole.sum() > len(whole):
                     return np.asarray((summed[until] - summed[since])[whole])
-                # Another thread has fetched them long before.
+                # Another thread fetched the batches long before the steps.
                 return np.asarray(fetched["amount"], dtype=float) * each
         return np.empty(0)
 
@@ -268,7 +268,7 @@ class Steps:
         the process's first mark."""
         edges = np.concatenate([[self.begin], self.ends])[first : last + 2]
         places = np.searchsorted(self.marks["start"], edges, side="left")
-        # DDP may have measured in only some of the steps what nothing hid.
+        # DDP may have measured the exposed exchange in only some of the steps.
         exposed = self._kind(marks.HIDDEN)["amount"]
         mean_exposed = float(exposed.mean()) if len(exposed) else None
         # Plain numbers, of some thousand steps at a time: there may be a million steps.

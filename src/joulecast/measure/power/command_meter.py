@@ -102,7 +102,7 @@ class BackgroundMeter:
             except ReadFailed as failed:
                 self._answers.append(failed)
             except Exception as error:
-                # A fault of the meter's own code ends it, with its reason.
+                # A fault in this code ends the meter. The fault is its reason.
                 self._answers.append(MeterFailed(f"{type(error).__name__}: {error}"))
                 break
             if is_last:
@@ -153,7 +153,7 @@ def _shown(text: str) -> str:
     lines = [line for line in text.strip().splitlines() if line.strip()]
     if not lines:
         return "nothing"
-    # What a site's program prints when it fails may name what it logged in with.
+    # If the program of a site fails, its message may contain a password.
     return _SECRET.sub(r"\1 ***", lines[0].translate(_UNPRINTED))[:_SHOWN]
 
 
@@ -238,8 +238,8 @@ def open_command(nodes: MeteredNodes) -> list[Meter]:
     words = nodes.power_command
     if not words:
         raise MeterUnavailable(
-            "command: the site gave none",
-            "set power.command to words that print what the node draws, such as 231.5 W or 12345 J",
+            "command: no command is set",
+            "set power.command to a command that prints the watts (231.5 W) or joules (12345 J) of the node",
             not_applicable=True,
         )
     remedy = "run the words of power.command by hand, on the node"

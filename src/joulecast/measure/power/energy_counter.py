@@ -20,9 +20,8 @@ from joulecast.measure.power.meters import (
 )
 from joulecast.measure.power.zeus_devices import CPU_RENEWED_S, GPU_RENEWED_S, open_cpus, open_gpus
 
-# Both ends of a run may miss as much as lies between two renewals of the counter. A run has to last as long
-# as keeps that within some percent: 20 times for NVML's. RAPL's is read from a file,
-# which takes its time too.
+# At each end, a run may miss the energy between two renewals of the counter. A run must be so long that this
+# is only some percent: 20 renewals for NVML. RAPL has more, because reading its file takes time, too.
 _RENEWALS_OF_GPU, _RENEWALS_OF_CPU = 20, 100
 
 
@@ -54,7 +53,7 @@ class EnergyCounter:
     def begin(self) -> float | None:
         """Take the first reading of a new series. A fault from before is forgotten."""
         for _ in range(2):
-            # A fault since the last reading shows in the first of two.
+            # If the counter had a fault since the last reading, only the first of two readings fails.
             self._has_failed = False
             joules = self.read()
             if joules is not None:

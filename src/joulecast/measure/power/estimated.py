@@ -72,7 +72,7 @@ class EstimatedMeter:
         self._above_capacity = self._joules = 0.0
 
     def read(self) -> Reading:
-        # The kernel's idle time may go back by a tick, and work with it.
+        # The kernel's idle time may go back by a tick. Then the work would go back, too.
         now_s, work = time.monotonic(), max(self._last_work, self._work())
         elapsed = now_s - self._last_s
         if elapsed <= 0:

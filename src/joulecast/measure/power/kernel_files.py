@@ -167,7 +167,7 @@ def _of_board(folders: list[Path], node: str) -> list[DeviceMeter]:
             if not re.match(_INSIDE, label):
                 of_board.append((folder, file))
     if len(of_board) == 1:
-        # Of several without a known label it is not known what they cover.
+        # If there are several without a known label, it is not known what each covers.
         found.append(_watts(of_board[0][0], "board", node, "node", of_board[0][1]))
     return found
 
@@ -179,7 +179,7 @@ def _of_supplies(folders: list[Path], node: str) -> list[DeviceMeter]:
         for file in sorted(folder.glob("power[1-4]_input")):
             label = _text_in(file.with_name(file.name.replace("input", "label"))) or ""
             if label.lower() in ("pin", "power total"):
-                # A supply in standby gives nothing.
+                # A supply in standby reads 0 W.
                 found.append(_watts(folder, f"supply-{number}", node, "node", file, least_w=0.0))
                 break
     return found

@@ -313,7 +313,8 @@ class Believed:
     def _look(self, joules: float, before_s: float, after_s: float, limits: Limits) -> str | None:
         fault = None
         if self._renewals and joules == self._renewals[-1].joules:
-            # A slow read may be of its end: only what lies surely between two reads counts.
+            # A slow read may show the value of its begin or of its end. Only the time between two reads
+            # counts for sure.
             stood_s = before_s - self._renewals[-1].latest_s
             if stood_s > limits.moves_within_s:
                 fault = f"its counter stands still for {stood_s:.3g} s"
@@ -324,7 +325,7 @@ class Believed:
                 fault = _fault_between(self._renewals[-1], new, limits)
                 fault = fault or _fault_between(self._renewals[0], new, limits)
             elif joules < 0 and not self._has_counted:
-                # It fell after it was opened, before it was read.
+                # The counter fell between its opening and its first reading.
                 fault = _fault_between(new._replace(joules=0.0), new, limits)
             self._renewals.append(new)
         self._has_counted = True

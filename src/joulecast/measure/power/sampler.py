@@ -219,7 +219,7 @@ def sample(
             kept_s = time.monotonic()
             hand_over()
     read_everything(at_once=True)
-    # The fast ones are read by then, so that none of them waits for a controller that takes its time.
+    # The fast meters have been read by now. So none of them waits for a slow controller.
     if finish_all(meters):
         readings.read()
     facts.programs, facts.ended = list(work.busiest()), True
@@ -253,7 +253,7 @@ class Sampler:
         self._order, self._file = order, file
         self._said = ""
         self._process = subprocess.Popen(
-            # -P: no module of the folder that the user stands in is taken for one of ours.
+            # -P: Python takes no module from the user's current folder.
             [sys.executable, "-P", "-m", "joulecast.measure.power.sampler", str(file)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -288,7 +288,7 @@ class Sampler:
             self._process.wait(_END_S)
             code = self._process.returncode
         except subprocess.TimeoutExpired:
-            # Not even SIGKILL ends a process at once whose driver hangs: nothing waits for it.
+            # If a driver hangs, even SIGKILL does not end the process at once. So nothing waits for it.
             died, code = f"did not end within {_END_S:g} s", 0
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)

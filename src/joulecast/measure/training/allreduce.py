@@ -103,8 +103,8 @@ class SharedAllReduce:
             )
 
     def arrive(self) -> None:
-        # To be correct, waiting for the ranks of this host would do. A slice that crosses hosts would then
-        # wait later, and that wait would count as copying, so all ranks are waited for here.
+        # For a correct sum, it would be enough to wait for the ranks of this host. But a slice that crosses
+        # hosts would then wait later, and this wait would count as copying. So all ranks are waited for here.
         self._window.Sync()
         arrive(self._hosts.comm, self._yields)
         self._window.Sync()

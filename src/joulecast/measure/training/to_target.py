@@ -193,7 +193,7 @@ class TrainingToTarget:
                 trained.accuracy,
             )
         if self._device == "cuda":
-            # Else the memory of the failed replica would not be free for the next one.
+            # Otherwise the memory of the failed replica would not be free for the next one.
             torch.cuda.empty_cache()
         return TrainedToTarget(False, False, done // steps, broke_s - first_s, accuracy, failed)
 

@@ -128,7 +128,7 @@ def _transform(image_size: int) -> Any:
 
 
 def _image(path: str) -> Any:
-    """The image of a file; what is none, or a pipe, is an error that names it."""
+    """The image in a file. If the file is no image, or is a pipe, the error names it."""
     from PIL import Image
 
     with opened(Path(path), "image", _MAX_IMAGE_BYTES) as file:

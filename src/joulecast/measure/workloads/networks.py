@@ -81,11 +81,10 @@ def check_size(name: str, image_size: int, patch_size: int) -> None:
 
 
 def _import_torchvision_models() -> Any:
-    """torchvision.models, without the four seconds of CPU that ``torch._dynamo`` takes to import.
+    """torchvision.models, without ``torch._dynamo``, which takes four seconds of CPU to import.
 
-    torchvision imports it for one function of its compiled RoI ops, which no network here uses.
-    Every rank of every run would pay for it, several times over when ranks share cores, so that
-    one name is put in its place for as long as torchvision is being imported.
+    torchvision imports it for one function of its compiled RoI ops, which no network here uses. Every rank of
+    every run would spend this time. So an empty module stands in for it while torchvision is imported.
     """
     if "torchvision.models" in sys.modules or "torch._dynamo" in sys.modules:
         import torchvision.models
@@ -107,9 +106,9 @@ def _import_torchvision_models() -> Any:
 def _lenet5(image_size: int, classes: int) -> "nn.Module":
     """LeCun et al. 1998, figure 2, with ReLU for the sigmoids and max for the average pooling.
 
-    Both convolutions are padded, so that images of 8 pixels leave something for the second one; each
-    pooling halves the side. Weights are drawn as He et al. 2015 have it for ReLU: with torch's own, smaller
-    ones many a training at a large batch size stands still for tens of epochs before it begins to learn.
+    Each pooling halves the side. Both convolutions are padded, so that images of 8 pixels are large enough.
+    Initial weights are those of He et al. 2015 for ReLU. Those of torch are smaller: with them, many
+    trainings with a large batch learn nothing in the first tens of epochs.
     """
     from torch import nn
 

@@ -88,7 +88,7 @@ def advise(
     runs, fitted = campaign.runs, campaign.evidence.training
     most = int(runs["nodes"].max())
     are = runs["nodes_are"].iloc[-1]
-    # What one node is does not tell what several are.
+    # One node may be another kind of node than several, so the runs on most nodes count.
     several = runs[runs["nodes"] == most]
     rests = [
         f"measured: {counted(len(runs), 'run')} of {network} on {campaign.platform}, on up to "
@@ -263,7 +263,8 @@ def measure_next(
         steps.append((what, why))
     rivals = [other for other in others if overlaps(other, leading, weighed)]
     if rivals:
-        # Of equally wide ones, as all are that the model forecasts, the nearest to be chosen instead.
+        # The widest interval. If several are equally wide, as all forecasts of the model are, the setting
+        # that would be chosen next.
         widest = min(rivals, key=lambda c: (-steady(_width(c, weighed)), c.cost_order))
         again = "again " if widest.basis == "measured" else ""
         wide = f"its 90 % interval, ±{50 * _width(widest, weighed):.0f} %,"

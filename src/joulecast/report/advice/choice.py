@@ -51,7 +51,7 @@ _NAMED = 60
 
 def check_prices_of(limit: Limit, prices: Prices) -> None:
     """Refuse a limit of money without a price, or of CO2 without an intensity."""
-    # As ``--cost-budget``.
+    # Names of options, such as ``--cost-budget``.
     asked = {f"--{_NAMES[each].lower().replace(' ', '-')}": each for each in limit.budgets}
     if limit.objective is not None:
         asked[f"--objective {limit.objective}"] = limit.objective

@@ -127,7 +127,7 @@ def _candidate(campaign: Campaign, row: dict[str, Any]) -> Candidate | None:
     if answer["time_s"] is None:
         return None
     nodes, are = int(row["nodes"]), str(row["nodes_are"])
-    # A log from outside tells its nodes, and not how their devices divide the network.
+    # An imported log has the number of nodes, but does not say how the devices divide the network.
     strategy = f"{nodes} nodes" if campaign.imported else f"dp={row['ranks']:.0f}"
     if nodes == 1 and (campaign.imported or row["ranks"] == 1):
         strategy = f"one {unit_of(are)}"

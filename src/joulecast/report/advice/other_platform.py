@@ -122,7 +122,7 @@ class _Known:
             self.network, self.platform, self.ran_at, of, int(batch), self.passes
         )
         factor = took_s / simulated.step_s
-        # What an epoch has of samples is in the factor of a log that counts epochs.
+        # If a log counts epochs, the factor also contains the samples of an epoch.
         times = f"times {digits(factor)}" if near["work_unit"].iloc[0] == "samples" else "corrected"
         return factor, f"{times}, from {counted(len(near), 'run')} on {of} x {self.platform}"
 
@@ -282,9 +282,9 @@ def forecast_other_platform(
     notes.append(
         Note(
             None,
-            f"nothing was run on {asked.platform}: intervals of times are what {judged.platforms} pairs of "
-            "GPUs, on which one MLPerf submitter trained one network, differed by; the watts of a described "
-            "node were judged on nodes of 8 H100 alone",
+            f"nothing was run on {asked.platform}: the interval of a time comes from {judged.platforms} "
+            "pairs of GPUs on which an MLPerf submitter trained the same network; watts of a node that come "
+            "from its GPU's description were judged only on nodes of 8 H100",
         )
     )
     return {

@@ -53,7 +53,7 @@ class Limit(Request):
 
     @property
     def budgets(self) -> dict[str, float]:
-        """The given budgets, by quantity: time in s, energy in J, money, CO2 in kg."""
+        """The budgets that the user states, by quantity: time in s, energy in J, money, CO2 in kg."""
         given = {
             "time": self.deadline_s,
             "energy": self.energy_budget_j,
@@ -119,7 +119,11 @@ class PlanRequest(SimulatedTraining, WithPrices, Limit):
     platform: Names = Field(
         min_length=1, description="Platforms to choose from, such as h100-sxm,a100-80gb-sxm."
     )
-    samples: float = Field(gt=0, le=MOST_SAMPLES, description="Samples to train on.")
+    samples: float = Field(
+        gt=0,
+        le=MOST_SAMPLES,
+        description="Samples of the whole training: epochs x items of the data set.",
+    )
     devices: Doublings = Field(
         default=(1, 2, 4, 8, 16, 32, 64),
         min_length=1,
@@ -150,7 +154,7 @@ class PlanRequest(SimulatedTraining, WithPrices, Limit):
     price_gpu_hour: RatesByName = Field(
         default={},
         description="Price of a GPU in use for an hour: one number for all platforms, or one for each, "
-        "as h100-sxm=2.5,a100-80gb-sxm=1.2.",
+        "such as h100-sxm=2.5,a100-80gb-sxm=1.2.",
     )
     platforms: Path = Field(default=PLATFORMS, description="Folder of your platform files.")
     html: Path | None = Field(

@@ -306,7 +306,7 @@ def _error(cells: pd.DataFrame) -> str:
         f"{percent(ours['mape_percent'])} off on average and {percent(ours['max_percent'])} at worst, over "
         f"{settings}{'' if seen else ' that the fit had not seen'}"
     ]
-    # In the sample, what has more parameters is closer.
+    # In the sample, a model with more parameters is always closer.
     if not seen:
         parts.append(
             f"On average the forecasts are {percent(abs(bias))} too {'high' if bias > 0 else 'low'}"

@@ -138,7 +138,7 @@ def as_numbers(values: "pd.Series") -> "pd.Series":
     try:
         return pd.to_numeric(values, errors="coerce").astype(float)
     except OverflowError:
-        # Whole numbers of hundreds of digits; as texts they are infinite.
+        # A whole number has hundreds of digits. As a text, it becomes infinite.
         return pd.to_numeric(values.map(str), errors="coerce").astype(float)
 
 
@@ -153,7 +153,7 @@ def _numbers(values: "pd.Series", column: Column, origin: str) -> "pd.Series":
     if not pd.api.types.is_numeric_dtype(values):
         numbers = as_numbers(values)
     found = numbers.to_numpy(float, na_value=np.nan)
-    # Comparisons with NaN are false, so that what is no number is never good.
+    # Comparisons with NaN are false. So a value that is no number is not good.
     good = (found >= column.least) & (found <= column.most) & np.isfinite(found)
     if column.kind == "whole":
         good &= (found == np.floor(found)) & (np.abs(found) <= 2**53)
@@ -299,7 +299,7 @@ def _values(column: Any) -> "np.ndarray | pd.Series":
         # The code -1 of a missing text takes the last of the names.
         names = np.array([*chunk.dictionary.to_pylist(), None], object)
         parts.append(names[chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False)])
-    # As objects: pandas would take them for texts of its own, and unfold them.
+    # Without dtype=object, pandas would convert them to its own type of text, and copy every text.
     return pd.Series(np.concatenate(parts), dtype=object)
 
 

@@ -191,7 +191,7 @@ def read_yaml(path: Path, what: str) -> Any:
             f"{path}: is nested more than {MAX_DEPTH} deep, or holds an alias of itself"
         ) from None
     except (ValueError, OverflowError, TypeError) as error:
-        # A date that is none, an integer of thousands of digits, a key that is a list.
+        # For example an impossible date, an integer of thousands of digits, or a list as a key.
         raise JoulecastError(f"{path}: is not YAML that can be read: {error}") from None
 
 

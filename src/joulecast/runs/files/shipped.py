@@ -1,8 +1,8 @@
 """Files that are shipped with joulecast, and the user's own files, which take precedence.
 
-A file has the same name everywhere, as ``config/platforms/hc2.yaml``. Below the working directory it is the
-user's own. In a checkout it is the project's. In an installed package it is package data. (``pyproject.toml``
-lists the files of the project that the wheel has.)
+A file has the same name everywhere, such as ``config/platforms/hc2.yaml``. Below the working directory it is
+the user's own. In a checkout it is the project's. In an installed package it is package data.
+(``pyproject.toml`` lists the files of the project that the wheel has.)
 """
 
 from collections.abc import Iterable

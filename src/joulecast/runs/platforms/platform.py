@@ -14,7 +14,7 @@ from joulecast.runs.files.reading import read_yaml, validated
 from joulecast.runs.files.shipped import PLATFORMS, find, is_path, known
 from joulecast.runs.platforms.gpus import near_names, platform_content
 
-# What no machine has more of, so that what is computed of it is finite.
+# Limits that no machine exceeds. With them, computed values are finite.
 _NAME, _MANY, _WATTS, _RATE, _LONG_S = 500, 1_000_000, 1e9, 1e18, 1e6
 
 

@@ -93,7 +93,7 @@ def _numbers(row: Row) -> str:
 def _neusight(row: Row) -> MeasuredStep | None:
     family = _FAMILY.get(str(row["model"]))
     if family is None or row["note"]:
-        # Mixtures of experts whose sizes are not given, and steps of a compiled network.
+        # The row is a mixture of experts whose sizes are not known, or a step of a compiled network.
         return None
     # NeuSight's code takes a classifier of sequences for BERT's inference, and the language model for
     # training (neusight/Tracing/trace.py).

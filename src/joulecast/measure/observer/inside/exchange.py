@@ -65,7 +65,8 @@ class Collectives:
         for name in (*names, "init_process_group"):
             own = getattr(module, name)
             wrap(module, name, self._timed if name in names else self._noting_rank)
-            # Its names are copied into the package, which may have happened already.
+            # torch.distributed copies the names of this module. If it has done so already, its copy is
+            # replaced, too.
             if getattr(package, name, None) is own:
                 setattr(package, name, getattr(module, name))
         # What was started without waiting is waited for here.
@@ -158,7 +159,7 @@ class Replicas:
         hidden = logged["backward_compute_comm_overlap_time"] / 1e9
         exposed = logged["backward_comm_time"] / 1e9 - hidden
         if replica.device_type != "cpu":
-            # Lengths alone: the moments are those of the host.
+            # Only the lengths are known on the GPU's clock. The moments are those of the host.
             self._marks.add(HIDDEN, 0.0, hidden, exposed)
             return
         # DDP has the wall clock; marks have the monotonic one.
@@ -219,7 +220,7 @@ class ProfiledSteps:
             is_seen: whether the exchange of this process is seen without the profiler.
         """
         if self._running is not None:
-            # What hooks have seen meanwhile would count twice.
+            # If hooks have seen the exchange, it must not count twice.
             self._stop(keep=not is_seen)
         turn = steps + 1
         while turn > _FIRST and turn % _APART == 0:
@@ -236,7 +237,7 @@ class ProfiledSteps:
         return not self._off and int(distributed.get_world_size()) > 1
 
     def _start(self) -> None:
-        # Its library writes to standard error what would seem to come from the program.
+        # The profiler's library writes to standard error. A user would think that the program wrote this.
         os.environ.setdefault("KINETO_LOG_LEVEL", "9")
         torch: Any = sys.modules["torch"]
         self._is_ours = True
@@ -275,7 +276,7 @@ class ProfiledSteps:
                 computing.append(span)
         if exchange:
             hidden, exposed = hidden_and_exposed(exchange, computing)
-            # Lengths alone: the mean is what each step gets.
+            # Only the lengths are kept. Each step gets their mean.
             self._marks.add(HIDDEN, 0.0, hidden, exposed)
             self._marks.note(exchange_by="profiler")
 

@@ -62,7 +62,8 @@ def _facts_of(optimizer: str, tensors: list[Any], number: int = 0) -> dict[str, 
     return {
         "optimizer": optimizer,
         f"parameters_{number}": sum(p.numel() for p in tensors),
-        # FSDP 1 trains the rank's part of each tensor; FSDP 2 and all others name the whole.
+        # Under FSDP 1, the size of a tensor is that of the rank's part. Under FSDP 2 and all others, it is
+        # that of the whole tensor.
         "has_parts": any(
             type(p).__name__ == "FlatParameter" or hasattr(p, "_fsdp_flattened") for p in tensors
         ),
@@ -87,7 +88,8 @@ class Watch:
         self._updates = 0
         self._device = "cpu"
         self._replicas = Replicas(marks)
-        # On a GPU a collective keeps its caller for its launch alone, which says nothing of the exchange.
+        # On a GPU, the caller waits only for the launch of a collective. This time does not show the
+        # exchange.
         self._collectives = Collectives(marks, lambda: self._device == "cpu")
         self._profiled = ProfiledSteps(marks)
         self._steps = 0
@@ -146,7 +148,7 @@ class Watch:
             name = type(optimizer).__name__
             self._note(_facts_of(name, tensors, number) if tensors else {})
         if self._network is not None:
-            # It takes seconds, which belong to the first step: a warm-up.
+            # The capture takes seconds. They belong to the first step, which is a warm-up.
             self._network.capture(_trained_by(optimizer), self.marks.path("graph"))
         self._updated(number)
 
@@ -243,7 +245,7 @@ class Watch:
                     self._add(BACKWARD, start)
 
         def noted_grad(own: Any, *args: Any, **kwargs: Any) -> Any:
-            # It may be a part of the forward pass, and is no backward pass of its own.
+            # The call may be a part of the forward pass. So it does not count as a backward pass.
             self._has_gradients = True
             return own(*args, **kwargs)
 
@@ -283,7 +285,7 @@ class Watch:
             batch = following(iterator)
             waiting = asked.get(iterator)
             samples = waiting.popleft() if waiting else samples_of(batch)
-            # A batch of another thread keeps the training waiting only when it asks for it.
+            # If another thread fetches the batch, the training waits only when it asks for the batch.
             own = threading.get_ident() == self._thread
             if own and self._network is not None and not self._has_gradients:
                 self._network.begin_batch()

@@ -180,7 +180,7 @@ class DeviceClock(HostClock):
 
     def _time(self, moment: Moment) -> float:
         if moment.event is None:
-            # From before the device was known.
+            # The moment was noted before the device was known.
             return moment.host_s
         return self._known_s + float(self._known.elapsed_time(moment.event)) / 1e3
 
