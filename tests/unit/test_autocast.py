@@ -22,9 +22,8 @@ from joulecast.simulate.cost_cache import OpCache
 from joulecast.simulate.judged.gpu_steps import read_gpu_steps, simulate_steps
 from joulecast.simulate.measured_step import simulated_step
 from joulecast.simulate.simulate import Assumptions, prepare
-from joulecast.simulate.simulate import simulate as run
-from joulecast.simulate.strategy import parse_strategy
-from joulecast.simulate.strategy_search import _Search
+from joulecast.simulate.strategy import parse_strategy, text_of
+from joulecast.simulate.strategy_search import search
 
 LLAMA = "llama:layers=2,hidden=512,heads=8,ffn=1024,vocabulary=32000,sequence=256"
 
@@ -205,13 +204,13 @@ def test_a_search_counts_no_passes_over_gradients_that_are_sharded(precision) ->
     training, platform = training_of(precision, "none"), find_platform("h100-sxm")
     costs = KernelCosts(platform.require_cluster().device, precision)
     graph, assumed = network_for(network, training), Assumptions(training=training)
-    looked = _Search(graph, platform, costs, assumed, [])
-    for zero in (0, 1, 2, 3):
-        strategy = parse_strategy(f"pp=2,dp=2,micro=4,zero={zero}")
-        least = looked._least_of(strategy, 64)
-        simulated = run(graph, platform, strategy, 64, costs, assumed)
-        assert least.step_s <= simulated.step_s
-        assert least.computing_s <= simulated.breakdown.computing_s * (1 + 1e-9)
+    asked = (graph, platform, 8, 256, costs, assumed)
+    every = {text_of(one.strategy): one.step_s for one in search(*asked).feasible}
+    best = search(*asked, top=1)
+    assert best.feasible[0].step_s == min(every.values())
+    bounds = {text: least_s for text, least_s in best.beaten.items() if text in every}
+    assert {zero for zero in (1, 2, 3) for text in bounds if f"zero={zero}" in text} == {1, 2, 3}
+    assert all(least_s <= every[text] for text, least_s in bounds.items())
 
 
 def test_unpadded_vocabularies_are_slow() -> None:

@@ -726,6 +726,19 @@ class Patches(nn.Module):
         return (patches + self.one(patches)).view(x.shape)
 
 
+class Turned(nn.Module):
+    """Positions that are made once for each sample, with the samples as second axis, as in XLNet."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(HIDDEN, 8), nn.Linear(HIDDEN, 8)
+
+    def forward(self, x):
+        x = x.transpose(0, 1)
+        places = torch.arange(LENGTH, device=x.device)[:, None, None].float()
+        return self.one(x) + self.two(places.expand(-1, x.shape[1], HIDDEN))
+
+
 class Outer(nn.Module):
     """A weight times the steps of a sequence, and a product of each number with each, as Mamba's code."""
 
@@ -741,8 +754,8 @@ class Outer(nn.Module):
 
 @pytest.mark.parametrize(
     "module",
-    [lambda: Windows(3), lambda: Windows(5), AllExperts, Pair, Grid, Patches, Outer],
-    ids=["3", "5", "experts", "pair", "grid", "patches", "outer"],
+    [lambda: Windows(3), lambda: Windows(5), AllExperts, Pair, Grid, Patches, Turned, Outer],
+    ids=["3", "5", "experts", "pair", "grid", "patches", "turned", "outer"],
 )
 def test_products_follow_the_batch_whatever_axes_stand_beside_it(module) -> None:
     from torch.utils.flop_counter import FlopCounterMode
@@ -831,6 +844,17 @@ class ByValue(nn.Module):
 def by_value():
     return ByValue(), [torch.zeros(1, 4)]
 """
+
+
+class Clamps(nn.Linear):
+    """Values are clamped only if they are not finite, as in DETR."""
+
+    def forward(self, x):
+        return super().forward(x if torch.isfinite(x).all() else x.clamp(-1, 1))
+
+
+def test_values_count_as_finite() -> None:
+    assert capture(Clamps(4, 4), [torch.zeros(1, 4)], "network").ops
 
 
 def test_the_command_captures_a_function(tmp_path, monkeypatch) -> None:

@@ -10,6 +10,7 @@ This module needs torch, which takes seconds to import. :mod:`joulecast.graphs.n
 graphs without torch.
 """
 
+import io
 import operator
 import random
 import re
@@ -17,7 +18,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, redirect_stderr, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -85,8 +86,9 @@ def _as_in_training() -> Iterator[None]:
 
 
 @contextmanager
-def _nothing_left_out() -> Iterator[None]:
-    """Make random numbers that a forward pass branches on 1, so that no layer is dropped (LayerDrop)."""
+def _with_decided_branches() -> Iterator[None]:
+    """Decide what a forward pass branches on: random numbers are 1, so that no layer is dropped (LayerDrop),
+    and all values are finite (DETR clamps others)."""
     drawn = torch.rand
 
     def rand(*size: Any, **options: Any) -> Any:
@@ -94,6 +96,7 @@ def _nothing_left_out() -> Iterator[None]:
         return 1.0 if shape in ((), ([],), ((),), [], (1,)) else drawn(*size, **options)
 
     with (
+        patch.object(torch, "isfinite", lambda _: torch.tensor(True)),
         patch.object(torch, "rand", rand),
         patch.object(random, "random", lambda: 1.0),
         patch.object(random, "uniform", lambda low, high: high),
@@ -167,6 +170,12 @@ def _with_plain_settings(module: nn.Module) -> Iterator[None]:
                 setattr(config, name, own)
 
 
+_WAY_OUT = (
+    "`joulecast capture` takes a function that builds a part that can be captured, for example the network "
+    "without its loss"
+)
+
+
 def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {''.join(str(error).strip().splitlines()[:1])}"
 
@@ -184,7 +193,9 @@ def exported(
     apart = separate(module)
     apart.train()
     before = ""
-    with _apart_from_the_training(), _nothing_left_out(), _without_autocast():
+    # If it fails, an export prints all operators that it has seen.
+    silent = redirect_stderr(io.StringIO())
+    with silent, _apart_from_the_training(), _with_decided_branches(), _without_autocast():
         try:
             with _as_in_training(), _with_plain_settings(apart):
                 return export(apart, tuple(inputs), dict(named_inputs), strict=False)
@@ -202,7 +213,7 @@ def exported(
                 before if before == after else f"as in training {before}; as in an export {after}"
             )
             raise JoulecastError(
-                f"{type(module).__name__}: torch.export cannot follow its forward: {reasons}"
+                f"{type(module).__name__}: torch.export cannot follow its forward: {reasons}; {_WAY_OUT}"
             ) from error
 
 
@@ -381,6 +392,11 @@ class Capture:
         weight = arguments.get("weight")
         module, leaf = self._namer.place(node, weight.tensor if isinstance(weight, View) else "")
         target = str(node.target).removeprefix("aten.")
+        if any(isinstance(size, torch.SymInt) for result in results for size in result.shape):
+            raise JoulecastError(
+                f"the result of {target} in {module or 'the network'} has a size that depends on the values "
+                f"of the inputs; {_WAY_OUT}"
+            )
         call = Call(
             self.builder,
             arguments,

@@ -252,8 +252,9 @@ def copied(call: Call, view: View) -> View:
 
 
 _ZEROS_BYTES = 1
-TRACED_BATCH = 13
-"""Number of samples in a trace. It is no usual size, and not 1, because axes of size 1 cannot be followed."""
+TRACED_BATCH = 67
+"""Number of samples in a trace. It is no usual size of another axis (13, for one, is that of the relative
+positions in a window of 7), and not 1, because axes of size 1 cannot be followed."""
 
 
 def operands_of(call: Call) -> list[View]:
@@ -301,7 +302,7 @@ def constants(call: Call, name: str) -> list[View]:
             shape,
             itemsize,
             "buffer",
-            batch=[0] if shape and shape[0] == TRACED_BATCH else (),
+            batch=[shape.index(TRACED_BATCH)] if TRACED_BATCH in shape else (),
         )
         for place, shape in enumerate(call.shapes)
     ]

@@ -150,11 +150,11 @@ def _judge_course(run: ImportedRun) -> None:
                 "stops before it starts", f"run_stop at {run.stop_s:.1f}, start {run.start_s:.1f} s"
             )
         if run.status is None:
-            run.findings.remark("status unknown", "run_stop does not say whether it succeeded")
+            run.findings.remark("status unknown", "the log does not say whether it succeeded")
         elif run.status != "success":
             # The status in the log may be any text, so it is no kind of fault by itself.
             kind = run.status if run.status == "aborted" else "not successful"
-            run.findings.leave_out(kind, f"run_stop says {run.status!r:.50}, not 'success'")
+            run.findings.leave_out(kind, f"its status is {run.status!r:.50}, not 'success'")
     late = [
         i
         for i in run.intervals
