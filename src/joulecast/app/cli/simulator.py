@@ -31,7 +31,7 @@ def simulate(request: SimulateRequest, as_json: AsJson = False) -> None:
         _print_remark(result)
     if result["out_of_memory"]:
         # The answer is printed all the same: how long the step would take.
-        raise JoulecastError(result["verdict"])
+        raise JoulecastError(f"{result['verdict']}. `joulecast search` finds strategies that fit")
 
 
 def _print_remark(result: dict[str, Any]) -> None:
