@@ -120,15 +120,11 @@ class NodeSpeed:
         self.reference_s: dict[str, float] = {}
         self._padded = self._overran = 0
 
-    def pad(self, stage: str, started: float, share: float = 1.0) -> None:
-        """Sleep until ``stage`` has lasted as long as on an emulated node. It began at ``started``.
-
-        Args:
-            share: this rank's work, divided by the work of the reference. (Batches may differ by a sample.)
-        """
+    def pad(self, stage: str, started: float) -> None:
+        """Sleep until ``stage`` has lasted as long as on an emulated node. It began at ``started``."""
         if stage not in self.reference_s:
             return
-        due = started + self.reference_s[stage] * share * self.nodes_per_core
+        due = started + self.reference_s[stage] * self.nodes_per_core
         now = time.monotonic()
         self._padded += 1
         # Sleep itself is inexact by a millisecond.
