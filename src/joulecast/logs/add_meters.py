@@ -208,11 +208,7 @@ def add_to_records(
     """Write each record of a folder that a log overlaps to ``out``, with the log's meters added.
 
     Args:
-        kind: a name in :data:`~joulecast.logs.log_kinds.KINDS`.
-        source: a file, or a folder of files.
         out: folder for the new records. The old records are not changed.
-        records: folder of run records.
-        options: how the log is read.
 
     Raises:
         JoulecastError: the log cannot be read, or fits no record. The error gives the reason for each record.

@@ -114,7 +114,6 @@ def read_runs(path: Path, clock: Clock) -> list[RunFacts]:
 
     Args:
         path: a CSV file with some of the columns of :class:`RunFacts`.
-        clock: how the times in the file are read.
 
     Raises:
         JoulecastError: a column is not known, or a value is impossible. The error names line and column.
@@ -193,11 +192,8 @@ def windows(log: Log, source: Path, rows: Sequence[RunFacts], usual: RunFacts) -
     """The runs of a log.
 
     Args:
-        log: content of the log.
-        source: where the log comes from, for errors.
         rows: a row for each run, from the user; none: the runs that the log knows, or the whole log as one
             run.
-        usual: facts that all runs share.
 
     Raises:
         JoulecastError: a row has no times, and the log knows no run of this name; or the times of a row have
@@ -504,10 +500,7 @@ def import_log(
 
     Args:
         kind: a name in :data:`~joulecast.logs.log_kinds.KINDS`.
-        source: a file, or a folder of files.
         out: folder for the records. A new folder appears with all records, or not at all.
-        options: how the log is read.
-        usual: facts that all runs share.
         rows: facts of each run; none: the runs that the log knows, or the whole log as one run.
 
     Raises:

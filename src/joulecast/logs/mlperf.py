@@ -60,7 +60,6 @@ def import_mlperf(
         out: folder for the records. A new folder appears with all records, or not at all. In an existing
             folder, records are replaced one by one.
         workers: number of processes that read submissions. Tables are read by one process.
-        unit: unit of the power readings.
         shift_s: seconds that are added to the times of the readings.
 
     Raises:

@@ -310,7 +310,6 @@ def logged_work(
         intervals: sorted by start.
         init_s: start and stop of the initialisation, if the log has both.
         run_s: start and stop of the run, if the log has both.
-        batch_size: the global batch size, if known.
         train_samples: number of samples in the data set, if known. It is used only if evaluations count
             shares of the data set. (For SSD, this field has steps.)
     """

@@ -66,7 +66,6 @@ def judge(
 
     Args:
         predictions: a table with the columns of :data:`COLUMNS`.
-        runs: the runs table.
         of: ``time``: predictions of MC2 and the time rivals for workloads that the fit saw; ``energy``:
             predictions of MC2 and its rivals; ``ablation``: energies of MC2, and of MC2 without a part.
 
@@ -95,7 +94,6 @@ def join_references(
         references: a row for each value of ``key``, with ``time_s`` and, if joules are judged,
             ``energy_j``.
         key: name of the column that identifies what is predicted.
-        quantity: the quantity that is judged.
 
     Returns:
         A row for each prediction: ``measured``, ``predicted``, ``lower`` and ``upper`` in s or J,

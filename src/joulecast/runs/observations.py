@@ -288,7 +288,6 @@ def metered_units(example: Mapping[str, Any], nodes: int, hosts: int | None) -> 
 
     Args:
         example: row of a run on the platform; if possible, of a run on several nodes.
-        nodes: number of nodes of the run.
         hosts: number of physical hosts on which all nodes are; ``None``: one host for each node.
     """
     per_host = example.get("ranks_per_host", np.nan)
@@ -319,7 +318,6 @@ def observe(record: RunRecord, parts: Iterable[pd.DataFrame] | None = None) -> d
     """The row of one record.
 
     Args:
-        record: the record.
         parts: stages of the record in parts, if the record has none in memory
             (:mod:`joulecast.runs.stages_in_parts`).
     """

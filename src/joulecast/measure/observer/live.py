@@ -72,7 +72,6 @@ def running_measurements(out: Path, steps_in_all: int | None = None) -> list[Run
 
     Args:
         out: folder of the records, as in `joulecast measure --out`.
-        steps_in_all: number of steps of the whole training.
 
     Raises:
         JoulecastError: a file has another content.

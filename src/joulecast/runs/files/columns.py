@@ -241,9 +241,6 @@ def parquet_file(path: Path, what: str, columns: Schema, sha256: str | None = No
     """A Parquet file in memory, as :class:`pyarrow.parquet.ParquetFile`. Its data are not unpacked yet.
 
     Args:
-        path: path of the file.
-        what: what the file should be, for the error.
-        columns: columns that the file must have.
         sha256: SHA-256 of the file when it was written. If it differs, the file is not parsed.
 
     Raises:

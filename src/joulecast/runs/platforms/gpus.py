@@ -260,9 +260,6 @@ def as_catalogued(device: dict[str, Any]) -> dict[str, Any] | None:
     The facts of the file take precedence. The catalogue's measured rates are taken only if the file and the
     catalogue have the same peak.
 
-    Args:
-        device: the device, as in a platform's file.
-
     Returns:
         ``None`` if the catalogue has no GPU of this name.
     """
