@@ -278,12 +278,6 @@ def _window(log: Log, source: Path, facts: RunFacts) -> Window:
     return Window(facts, ends[0], ends[1], logged, is_whole)
 
 
-def _hosts(window: Window, meters: Sequence[LoggedMeter]) -> list[str]:
-    """The nodes of a run, in the order of the log."""
-    there = list(dict.fromkeys(meter.node for meter in meters))
-    return [node for node in there if node in window.facts.hosts] if window.facts.hosts else there
-
-
 def _on_its_nodes(window: Window, others: Sequence[Window]) -> list[Window]:
     """The other runs that used one of its nodes, or may have used one."""
     own = window.hosts
@@ -350,10 +344,12 @@ def run_of_window(
             f"{source}: run {name}: its steps say how much was trained only with --batch-size"
         )
     meters = list(logged.meters) if logged and logged.meters else _readings(log, source)
-    hosts = _hosts(window, meters)
-    if missing := [host for host in facts.hosts if host not in hosts]:
-        there = named(list(dict.fromkeys(m.node for m in meters)))
-        raise JoulecastError(f"{source}: has no readings of {named(missing)}; there are: {there}")
+    there = list(dict.fromkeys(meter.node for meter in meters))
+    hosts = [node for node in there if node in (facts.hosts or there)]
+    if missing := [host for host in facts.hosts if host not in there]:
+        raise JoulecastError(
+            f"{source}: has no readings of {named(missing)}; there are: {named(there)}"
+        )
     seen = Counter((m.node, m.device) for m in meters)
     if twice := [key for key, count in seen.items() if count > 1]:
         device = twice[0][1] or "one meter"

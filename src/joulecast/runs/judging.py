@@ -213,13 +213,6 @@ class Comparison:
     better_share: float | None
 
 
-def _error_by_model(cells: pd.DataFrame) -> pd.DataFrame:
-    sizes = cells.assign(size=cells["difference_percent"].abs())
-    # A log may not tell its batch, and pivoting drops what is not known.
-    sizes["batch"] = sizes["batch"].fillna(0.0)
-    return sizes.pivot_table(index=SETTING, columns="model", values="size")
-
-
 def best_rival(summary: pd.DataFrame) -> pd.Series | None:
     """The rival with the smallest error. A rival counts only if it predicted the same number of settings as
     MC2. ``None`` if no rival did.
@@ -242,7 +235,9 @@ def compare(cells: pd.DataFrame) -> list[Comparison]:
     Each rival is compared on the settings that it and MC2 both predict. The strongest rival comes first;
     equal rivals are ordered by name.
     """
-    errors = _error_by_model(cells)
+    # A log may not tell its batch, and pivoting drops what is not known.
+    sizes = cells.assign(size=cells["difference_percent"].abs(), batch=cells["batch"].fillna(0.0))
+    errors = sizes.pivot_table(index=SETTING, columns="model", values="size")
     if OURS not in errors:
         return []
     of_models = errors.agg(["count", "mean"]).T.reset_index()

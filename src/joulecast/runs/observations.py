@@ -229,16 +229,6 @@ class _StageSums:
         return float(each_s.std(ddof=1)) if len(each_s) > 1 else 0.0
 
 
-def _energy_split(record: RunRecord) -> tuple[Metering, EnergySplit | None]:
-    """The choice of meters, and the split of their energy; ``None`` if they give no energy."""
-    # Measured and estimated figures of one run are never added up.
-    metering, power = counted_power(record)
-    if metering.source is None:
-        return metering, None
-    outcome = record.info.outcome
-    return metering, EnergySplit(power, record.info.node_of_rank, outcome.start_s, outcome.stop_s)
-
-
 def _energy(metering: Metering, split: EnergySplit | None) -> dict[str, Any]:
     row: dict[str, Any] = {
         "energy_j": np.nan,
@@ -325,11 +315,16 @@ def observe(record: RunRecord, parts: Iterable[pd.DataFrame] | None = None) -> d
     if record.info.spec.kind == "imported":
         phases = dict.fromkeys(("u_cpu", "memory_bytes"), np.nan) | observe_phases(record)
         return _with_sound_energy(row | phases)
-    metering, split = _energy_split(record)
+    # Measured and estimated figures of one run are never added up.
+    metering, power = counted_power(record)
+    outcome, split = record.info.outcome, None
+    if metering.source is not None:
+        node_of_rank = record.info.node_of_rank
+        split = EnergySplit(power, node_of_rank, outcome.start_s, outcome.stop_s)
     sums = _StageSums(record, split)
     for part in [record.stages] if parts is None else parts:
         sums.add(part)
-    steps = max(record.info.outcome.steps, 1)
+    steps = max(outcome.steps, 1)
     seconds = sums.seconds
     row["sigma_computing_s"] = sums.sigma_computing_s
     row |= {f"t_{stage}_s": value / steps for stage, value in seconds.items()}
