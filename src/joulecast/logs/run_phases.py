@@ -58,16 +58,6 @@ class Interval:
     lasts: float | None = None
 
 
-@dataclass(frozen=True)
-class LoggedWork:
-    """The phases of a run (with the columns of ``phases.parquet``), and its work: unit and total (0 if the
-    log does not say it)."""
-
-    phases: pd.DataFrame
-    unit: WorkUnit
-    total: int
-
-
 def _index(event: Event) -> tuple[float | None, Counted | None]:
     """The index of an event, and what it counts."""
     for name, counts in _INDICES.items():
@@ -303,8 +293,9 @@ def logged_work(
     run_s: tuple[float, float] | None,
     batch_size: int | None,
     train_samples: int | None,
-) -> LoggedWork:
-    """Phases and work of one run.
+) -> tuple[pd.DataFrame, WorkUnit, int]:
+    """The phases of a run (with the columns of ``phases.parquet``), the unit of its work, and its work (0 if
+    the log does not say it).
 
     Args:
         intervals: sorted by start.
@@ -352,7 +343,7 @@ def logged_work(
     phases = pd.DataFrame(rows, columns=list(PHASE_COLUMNS)).astype(
         {"phase": "object", **dict.fromkeys(PHASE_COLUMNS[1:], "float64")}
     )
-    return LoggedWork(phases, unit, int(total))
+    return phases, unit, int(total)
 
 
 _Row = tuple[str, float, float, float, float]

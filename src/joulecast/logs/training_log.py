@@ -31,7 +31,6 @@ class LoggedStep:
     """A line of a training log.
 
     Attributes:
-        where: file and line.
         step: the last step that was done.
         t_s: time when this step was done, in the form of :class:`StepLog`.
         samples: number of samples that were trained up to this line.

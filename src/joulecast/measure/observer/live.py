@@ -23,8 +23,6 @@ class Running:
     """One measurement that is running.
 
     Attributes:
-        name: name of the training.
-        hosts: number of hosts with a sampler.
         watts: watts of all hosts now; ``None`` if not known.
         joules: joules of all hosts so far; ``None`` if not known, with the reason in ``why_no_energy``.
         source: source of watts and joules, as in a record.

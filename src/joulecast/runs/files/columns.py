@@ -36,8 +36,6 @@ class Column:
 
     Attributes:
         kind: ``text``, ``whole`` numbers, or ``number`` (finite).
-        least: the smallest number that is allowed.
-        most: the largest number that is allowed.
         optional: whether a value may be missing (NaN, or empty text).
         choices: the allowed texts; empty: any text.
         longest: largest number of characters of a text.
