@@ -25,7 +25,7 @@ from joulecast.runs.files.writing import directory_added_to
 from joulecast.runs.folders import record_folders
 from joulecast.runs.frames import POWER_COLUMNS
 from joulecast.runs.integration import reading_quality
-from joulecast.runs.meter_choice import JOB_ACCOUNT, MeterInfo, host_of
+from joulecast.runs.meter_choice import MeterInfo, host_of
 from joulecast.runs.record import RunRecord, read_record, write_record
 
 _AROUND_S = 90.0
@@ -108,7 +108,7 @@ def _refuse_twice(meters: Sequence[LoggedMeter], record: RunRecord) -> None:
     }
     for meter in meters:
         known = there.get((host_of(meter.node), meter.covers))
-        if known is not None and meter.trace:
+        if known is not None:
             raise _LeftOut(f"has a meter of {meter.covers} on {meter.node} already ({known})")
 
 
@@ -138,18 +138,6 @@ def _added(meter: LoggedMeter, record: RunRecord, lag: Lag) -> CheckedMeter:
     return CheckedMeter(meter.t_s, meter.power, info, meter.joules)
 
 
-def _account(meters: Sequence[LoggedMeter], record: RunRecord, kind: str) -> LoggedMeter:
-    """SLURM's total of a job, as a check of the record's meters. No other total can be added."""
-    if kind != "slurm":
-        raise _LeftOut(
-            f"{kind} has one figure for the whole, of which no step or stage has a part; add a log "
-            "of readings"
-        )
-    total_j = sum(float(m.joules[-1]) for m in meters if m.joules is not None)
-    whole = replace(meters[0], node=record.info.nodes[0], joules=np.array([0.0, total_j]))
-    return replace(on_clock(whole, kind, 0.0), name=JOB_ACCOUNT, covers=None)
-
-
 def with_meters(
     record: RunRecord, log: Log, kind: str, source: Path, options: LogOptions
 ) -> RunRecord:
@@ -162,18 +150,18 @@ def with_meters(
         raise _LeftOut("is imported itself; import the log with --runs instead")
     meters = _placed(log, record)
     _refuse_twice(meters, record)
-    if all(not meter.trace for meter in meters):
-        logs, lag = [_account(meters, record, kind)], Lag(None, "a total shows none")
-    else:
-        logs = [on_clock(meter, kind, 0.0) for meter in meters if meter.trace]
-        lag = lag_of(
-            logs, LoggedActivity((record.info.outcome.start_s, record.info.outcome.stop_s))
+    logs = [on_clock(meter, kind, 0.0) for meter in meters if meter.trace]
+    if not logs:
+        raise _LeftOut(
+            f"{kind} has one figure for the whole, of which no step or stage has a part; add a log "
+            "of readings"
         )
-        if lag.matters and lag.lag_s is not None:
-            raise _LeftOut(
-                f"the load of the log is {lag.text} behind the training; if that is its clock, say --shift "
-                f"{options.shift_s - lag.lag_s:.1f}"
-            )
+    lag = lag_of(logs, LoggedActivity((record.info.outcome.start_s, record.info.outcome.stop_s)))
+    if lag.matters and lag.lag_s is not None:
+        raise _LeftOut(
+            f"the load of the log is {lag.text} behind the training; if that is its clock, say --shift "
+            f"{options.shift_s - lag.lag_s:.1f}"
+        )
     added = [_added(meter, record, lag) for meter in logs]
     taken = {(m.node, m.meter) for m in record.info.meters}
     if twice := [m.info.meter for m in added if (m.info.node, m.info.meter) in taken]:
@@ -208,11 +196,7 @@ def add_to_records(
     """Write each record of a folder that a log overlaps to ``out``, with the log's meters added.
 
     Args:
-        kind: a name in :data:`~joulecast.logs.log_kinds.KINDS`.
-        source: a file, or a folder of files.
         out: folder for the new records. The old records are not changed.
-        records: folder of run records.
-        options: how the log is read.
 
     Raises:
         JoulecastError: the log cannot be read, or fits no record. The error gives the reason for each record.

@@ -114,7 +114,6 @@ def read_runs(path: Path, clock: Clock) -> list[RunFacts]:
 
     Args:
         path: a CSV file with some of the columns of :class:`RunFacts`.
-        clock: how the times in the file are read.
 
     Raises:
         JoulecastError: a column is not known, or a value is impossible. The error names line and column.
@@ -193,11 +192,8 @@ def windows(log: Log, source: Path, rows: Sequence[RunFacts], usual: RunFacts) -
     """The runs of a log.
 
     Args:
-        log: content of the log.
-        source: where the log comes from, for errors.
         rows: a row for each run, from the user; none: the runs that the log knows, or the whole log as one
             run.
-        usual: facts that all runs share.
 
     Raises:
         JoulecastError: a row has no times, and the log knows no run of this name; or the times of a row have
@@ -282,12 +278,6 @@ def _window(log: Log, source: Path, facts: RunFacts) -> Window:
     return Window(facts, ends[0], ends[1], logged, is_whole)
 
 
-def _hosts(window: Window, meters: Sequence[LoggedMeter]) -> list[str]:
-    """The nodes of a run, in the order of the log."""
-    there = list(dict.fromkeys(meter.node for meter in meters))
-    return [node for node in there if node in window.facts.hosts] if window.facts.hosts else there
-
-
 def _on_its_nodes(window: Window, others: Sequence[Window]) -> list[Window]:
     """The other runs that used one of its nodes, or may have used one."""
     own = window.hosts
@@ -354,10 +344,12 @@ def run_of_window(
             f"{source}: run {name}: its steps say how much was trained only with --batch-size"
         )
     meters = list(logged.meters) if logged and logged.meters else _readings(log, source)
-    hosts = _hosts(window, meters)
-    if missing := [host for host in facts.hosts if host not in hosts]:
-        there = named(list(dict.fromkeys(m.node for m in meters)))
-        raise JoulecastError(f"{source}: has no readings of {named(missing)}; there are: {there}")
+    there = list(dict.fromkeys(meter.node for meter in meters))
+    hosts = [node for node in there if node in (facts.hosts or there)]
+    if missing := [host for host in facts.hosts if host not in there]:
+        raise JoulecastError(
+            f"{source}: has no readings of {named(missing)}; there are: {named(there)}"
+        )
     seen = Counter((m.node, m.device) for m in meters)
     if twice := [key for key, count in seen.items() if count > 1]:
         device = twice[0][1] or "one meter"
@@ -504,10 +496,7 @@ def import_log(
 
     Args:
         kind: a name in :data:`~joulecast.logs.log_kinds.KINDS`.
-        source: a file, or a folder of files.
         out: folder for the records. A new folder appears with all records, or not at all.
-        options: how the log is read.
-        usual: facts that all runs share.
         rows: facts of each run; none: the runs that the log knows, or the whole log as one run.
 
     Raises:

@@ -62,7 +62,6 @@ class ImportedRun:
         estimates: constant figures for network switches: node, time (NaN if the log gives none) and watts.
         is_of_tool: whether a log of a tool is imported (and not a submission). Then the user sees the facts
             of each run, and its lag.
-        findings: faults that were found while the files were read.
     """
 
     run: str
@@ -198,22 +197,22 @@ def record_of(run: ImportedRun) -> tuple[RunRecord, Repeat | None]:
         )
         for node in run.missing_nodes
     ]
-    work = logged_work(
+    phases, unit, work = logged_work(
         run.intervals, run.init_s, run.run_s, run.global_batch_size, run.train_samples
     )
-    if run.run_s is not None and not work.total:
+    if run.run_s is not None and not work:
         run.findings.remark(
             "work unknown", "no epoch was finished and no evaluation counts samples"
         )
     metered = list(dict.fromkeys(info.node for info in infos))
-    spec = _spec(run, work.unit, max(1, run.nodes or len(metered)))
+    spec = _spec(run, unit, max(1, run.nodes or len(metered)))
     start_s, stop_s = run.run_s or (0.0, 0.0)
-    batch = run.global_batch_size if work.unit == "samples" else None
+    batch = run.global_batch_size if unit == "samples" else None
     outcome = Outcome(
         start_s=start_s,
         stop_s=stop_s,
-        samples=work.total,
-        steps=round(work.total / batch) if batch else 0,
+        samples=work,
+        steps=round(work / batch) if batch else 0,
         # A log of power does not say whether the target was reached.
         reached_target=None if run.status is None or run.is_of_tool else run.status == "success",
     )
@@ -244,12 +243,12 @@ def record_of(run: ImportedRun) -> tuple[RunRecord, Repeat | None]:
         stages=pd.DataFrame(columns=list(STAGE_COLUMNS)),
         power=power_frame([*meters, *switches], run.estimates),
         activity=pd.DataFrame(columns=list(ACTIVITY_COLUMNS)),
-        phases=work.phases,
+        phases=phases,
     )
     if info.left_out or run.run_s is None:
         return record, None
     setting = run.campaign, run.system, run.benchmark, str(spec.nodes), str(run.global_batch_size)
-    return record, repeat_of(run.run, setting, run.run_s, run.zero_s, meters, work.total)
+    return record, repeat_of(run.run, setting, run.run_s, run.zero_s, meters, work)
 
 
 def _spec(run: ImportedRun, unit: Any, nodes: int) -> RunSpec:
@@ -308,10 +307,8 @@ class ImportSummary:
     """What an import did.
 
     Attributes:
-        out: folder of the records.
         runs: number of imported runs. ``without_power`` of them have only times.
         left_out: the reasons for each run that is left out of fits.
-        passed_by: folders of tables below the source. They were not imported.
         facts: a line about each run from the log of a tool. It is printed.
         traps: for each kind of fault, the number of runs in which it was found.
     """
@@ -320,7 +317,6 @@ class ImportSummary:
     runs: int = 0
     without_power: int = 0
     left_out: dict[str, list[str]] = field(default_factory=dict)
-    passed_by: list[Path] = field(default_factory=list)
     facts: list[str] = field(default_factory=list)
     traps: Counter[str] = field(default_factory=Counter)
 
@@ -356,10 +352,6 @@ class ImportSummary:
         lines += [f"  left out: {run}: {'; '.join(why)}" for run, why in self.left_out.items()]
         lines += [f"  reason {kind}: {n}" for kind, n in sorted(self.reasons.items())]
         lines += [f"  remark {kind}: {n}" for kind, n in sorted(self.traps.items())]
-        lines += [
-            f"  not read: {folder}, tables of runs; import that folder itself"
-            for folder in self.passed_by
-        ]
         return "\n".join(lines)
 
 

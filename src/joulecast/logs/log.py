@@ -42,7 +42,6 @@ class LogOptions:
         unit: unit of the readings. It takes precedence over a unit that the log names.
         covers: what the meters cover, for a table of any form, or for metrics whose name is not known.
         delimiter: character between the columns; ``None``: it is found from the file.
-        decimal: decimal sign.
         metric: the metric to read, if a file has several.
         node_label: label that names the node of a metric.
         nodes: number of nodes that the training used, and ``gpus``, the number of GPUs of a node. They are
@@ -86,7 +85,6 @@ class LoggedMeter:
         source: ``imported`` if the other tool measured it, ``estimated`` if it used a formula.
         remark: what a reader of its figures should know.
         trace: ``False`` if the meter gives only one figure for the whole run.
-        name: name of the meter in records.
         supply: whether it reads before (AC) or behind (DC) the power supplies. ``conversion_eff`` is their
             efficiency.
         by_unit: whether a unit is stated. Then only readings that are impossible in this unit are refused.

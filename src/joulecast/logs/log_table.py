@@ -84,7 +84,6 @@ class LogTable:
 
     Args:
         path: the file. It is packed if its name ends with ``.gz``.
-        what: what the file should be, for errors.
         options: delimiter and decimal sign, if the user gives them.
         columns: names of the columns, if the file has no header.
 
@@ -286,7 +285,6 @@ class LogTable:
         else from the name of the column.
 
         Args:
-            texts: the cells.
             column: name of the column, which may give a unit.
             what: ``watts`` or ``joules``.
 

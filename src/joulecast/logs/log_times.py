@@ -151,7 +151,6 @@ class Clock:
 
         Args:
             times: times of one meter, in the order of its readings.
-            where: file, for errors.
 
         Raises:
             JoulecastError: the times lie in an hour that occurs twice (in autumn) or never (in spring).

@@ -60,7 +60,6 @@ def import_mlperf(
         out: folder for the records. A new folder appears with all records, or not at all. In an existing
             folder, records are replaced one by one.
         workers: number of processes that read submissions. Tables are read by one process.
-        unit: unit of the power readings.
         shift_s: seconds that are added to the times of the readings.
 
     Raises:
@@ -93,9 +92,6 @@ def import_mlperf(
                 "events.csv and power.csv, or a table of times runs.csv.gz"
             )
         summary = summarised(notes, partial, out)
-    if not are_tables(source):
-        inner = {file.parent for file in source.rglob("runs.csv*")}
-        summary.passed_by = [folder for folder in sorted(inner) if are_tables(folder)]
     summary.require_clean(source)
     return summary
 

@@ -148,10 +148,8 @@ def _sensor(file: Path, host: str, sensor: str, covers: Covers, raw: Any) -> Log
         meter = LoggedMeter(host, sensor, covers, str(file), t_s)
         if attribute(raw[name], "unit") == "W":
             return replace(meter, watts=values)
-        largest = float(raw[name].attrs.get("valid_max", 0.0)) * float(
-            raw[name].attrs.get("mag", 1.0)
-        )
-        return replace(meter, joules=_unwrapped(values, largest))
+        most = float(raw[name].attrs.get("valid_max", 0)) * float(raw[name].attrs.get("mag", 1))
+        return replace(meter, joules=_unwrapped(values, most))
     return None
 
 
@@ -187,12 +185,8 @@ def _of_table(file: Path, options: LogOptions) -> Log:
                 continue
             t_s, values = readings["t"].to_numpy(float) + begin_s, readings["v"].to_numpy(float)
             meter = LoggedMeter(str(host), str(sensor), covers, str(file), t_s)
-            counts = readings["unit"].iloc[0] == "J"
-            meters.append(
-                replace(meter, joules=_unwrapped(values, 0.0))
-                if counts
-                else replace(meter, watts=values)
-            )
+            what = "joules" if readings["unit"].iloc[0] == "J" else "watts"
+            meters.append(meter.reading(what, values))
         lasts_s = float(own["t"].max())
         log.runs.append(_run(app, str(number), len(rounds), begin_s, lasts_s, tuple(meters)))
         begin_s += lasts_s

@@ -31,7 +31,6 @@ class Repeat:
     """The facts of one run that are needed to compare runs.
 
     Attributes:
-        run: its name.
         setting: submitter, system, benchmark, nodes and batch.
         when: its start and stop, in ms since 1970 if ``dated`` is true, else on its own clock.
         watts: mean watts of a metered node during the run.

@@ -58,16 +58,6 @@ class Interval:
     lasts: float | None = None
 
 
-@dataclass(frozen=True)
-class LoggedWork:
-    """The phases of a run (with the columns of ``phases.parquet``), and its work: unit and total (0 if the
-    log does not say it)."""
-
-    phases: pd.DataFrame
-    unit: WorkUnit
-    total: int
-
-
 def _index(event: Event) -> tuple[float | None, Counted | None]:
     """The index of an event, and what it counts."""
     for name, counts in _INDICES.items():
@@ -305,14 +295,14 @@ def logged_work(
     run_s: tuple[float, float] | None,
     batch_size: int | None,
     train_samples: int | None,
-) -> LoggedWork:
-    """Phases and work of one run.
+) -> tuple[pd.DataFrame, WorkUnit, int]:
+    """The phases of a run (with the columns of ``phases.parquet``), the unit of its work, and its work (0 if
+    the log does not say it).
 
     Args:
         intervals: sorted by start.
         init_s: start and stop of the initialisation, if the log has both.
         run_s: start and stop of the run, if the log has both.
-        batch_size: the global batch size, if known.
         train_samples: number of samples in the data set, if known. It is used only if evaluations count
             shares of the data set. (For SSD, this field has steps.)
     """
@@ -355,7 +345,7 @@ def logged_work(
     phases = pd.DataFrame(rows, columns=list(PHASE_COLUMNS)).astype(
         {"phase": "object", **dict.fromkeys(PHASE_COLUMNS[1:], "float64")}
     )
-    return LoggedWork(phases, unit, int(total))
+    return phases, unit, int(total)
 
 
 _Row = tuple[str, float, float, float, float]

@@ -11,9 +11,8 @@ from pathlib import Path
 import pandas as pd
 
 from joulecast.errors import JoulecastError
-from joulecast.logs.event_file import read_events
 from joulecast.logs.log_times import Clock, TimeForm
-from joulecast.logs.wandb_file import read_wandb
+from joulecast.logs.scalar_files import read_scalars
 from joulecast.runs.files.reading import read_text
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -32,7 +31,6 @@ class LoggedStep:
     """A line of a training log.
 
     Attributes:
-        where: file and line.
         step: the last step that was done.
         t_s: time when this step was done, in the form of :class:`StepLog`.
         samples: number of samples that were trained up to this line.
@@ -90,8 +88,7 @@ def read_steps(file: Path, clock: Clock) -> StepLog:
             the line.
     """
     if "tfevents" in file.name or file.suffix == ".wandb":
-        read = read_wandb if file.suffix == ".wandb" else read_events
-        scalars = enumerate(read(file), start=1)
+        scalars = enumerate(read_scalars(file), start=1)
         steps = [LoggedStep(f"{file}, scalar {n}", step, t_s) for n, (step, t_s) in scalars]
         log = StepLog(_once_each(steps), "placed")
     else:

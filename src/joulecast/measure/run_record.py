@@ -131,7 +131,6 @@ def run_record(
     """The record of a run.
 
     Args:
-        hosts: the hosts of the run.
         outcome: what the run did, on the run's clock.
         stages: a table with the columns of :data:`~joulecast.runs.frames.STAGE_COLUMNS`.
         init_s: begin of the phase before the first step, in s on the run's clock, if meters were read in it.

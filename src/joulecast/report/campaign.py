@@ -133,7 +133,6 @@ def advise_campaign(
     advise``.
 
     Args:
-        runs: the campaign's runs.
         priced_by: path of the configuration with the prices, for the command in the advice.
 
     Raises:

@@ -147,12 +147,8 @@ def _absent(infos: Sequence[RunInfo]) -> str:
         for meter in info.meters:
             if not meter.available:
                 kind, reason = kind_of(meter.meter), str(meter.reason)
-                # Most reasons begin with the meter's name, and some have it twice.
-                name, _, rest = reason.partition(": ")
-                if name.lower() != kind.lower():
+                if not reason.lower().startswith(f"{kind}: "):
                     reason = f"{kind}: {reason}"
-                elif rest.lower().startswith(name.lower()):
-                    reason = rest
                 where.setdefault(reason, set()).add(host_of(meter.node))
     return "; ".join(f"{why} (on {listed(sorted(on), 3)})" for why, on in sorted(where.items()))
 

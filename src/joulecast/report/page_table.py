@@ -37,12 +37,7 @@ class Amounts:
     @classmethod
     def of(cls, row: Mapping[str, Any], source: Any, **known: Any) -> "Amounts":
         """Amounts of a row. The row has ``time_s``, ``energy_j`` and the ends of their intervals, as in
-        forecasts.
-
-        Args:
-            source: source of the joules.
-            known: the other attributes.
-        """
+        forecasts."""
         time_s, energy_j = (
             tuple(row.get(f"{name}{end}_{unit}") for end in _ENDS)
             for name, unit in (("time", "s"), ("energy", "j"))

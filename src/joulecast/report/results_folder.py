@@ -91,9 +91,6 @@ class Results:
 def read_results(folder: Path, prices: Prices = NO_PRICES) -> Results:
     """Read a results folder.
 
-    Args:
-        prices: prices for its costs.
-
     Raises:
         JoulecastError: there are no fits in it, or a file in it cannot be read.
     """

@@ -10,19 +10,16 @@ from joulecast.runs.record import read_info, read_record
 from joulecast.runs.spec import RunSpec
 
 
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
-
-
 def record_folders(above: Path) -> list[Path]:
     """All run records in a folder and its subfolders.
 
     Raises:
         JoulecastError: there is no record.
     """
-    found = (path.parent for path in above.rglob("run.json"))
+    files = (path.relative_to(above) for path in above.rglob("run.json"))
     # Hidden ones are half-written.
-    folders = sorted(f for f in found if not _is_hidden(f.relative_to(above)))
+    seen = (file for file in files if not any(part.startswith(".") for part in file.parts))
+    folders = sorted(above / file.parent for file in seen)
     if not folders:
         raise JoulecastError(
             f"{above}: holds no run record (a folder with run.json); import or measure some"

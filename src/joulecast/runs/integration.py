@@ -37,19 +37,12 @@ class EnergyCurve:
         Raises:
             ValueError: there are fewer than two good readings.
         """
-        counts, t_s = readings["joules"].to_numpy(float), readings["t_s"].to_numpy(float)
-        if np.isfinite(counts).all() and len(t_s) >= 2 and np.all(np.diff(t_s) > 0):
-            # As a sampler writes it: nothing to sort and nothing to leave out.
-            return cls(t_s, counts, None)
-        if np.isnan(counts).all():
-            powered = readings[readings["watts"].notna()]
-            return cls.of_power(powered["t_s"].to_numpy(float), powered["watts"].to_numpy(float))
-        ordered = readings.sort_values("t_s", kind="stable").drop_duplicates("t_s")
-        counted = ordered[ordered["joules"].notna()]
-        if len(counted) >= 2:
-            return cls(counted["t_s"].to_numpy(float), counted["joules"].to_numpy(float), None)
-        powered = ordered[ordered["watts"].notna()]
-        return cls.of_power(powered["t_s"].to_numpy(float), powered["watts"].to_numpy(float))
+        t_s, joules, watts = (readings[c].to_numpy(float) for c in ("t_s", "joules", "watts"))
+        counted, powered = ~np.isnan(joules), ~np.isnan(watts)
+        moments, first = np.unique(t_s[counted], return_index=True)
+        if len(moments) >= 2:
+            return cls(moments, joules[counted][first], None)
+        return cls.of_power(t_s[powered], watts[powered])
 
     @classmethod
     def of_power(cls, t_s: Floats, watts: Floats) -> "EnergyCurve":
@@ -97,66 +90,40 @@ class EnergyCurve:
         return uncertainty * share * (1 - share)
 
 
-def _hidden_somewhere(stages: pd.DataFrame, communication: NDArray[np.bool_]) -> bool:
-    """Whether any communication runs while its rank computes or updates."""
-    rank = stages["rank"].to_numpy()
-    begins, ends = stages["start_s"].to_numpy(), stages["stop_s"].to_numpy()
-    busy = stages["stage"].isin(("computing", "update")).to_numpy()
-    for one in pd.unique(rank):
-        own = rank == one
-        moved, beside = own & communication, own & busy
-        order = np.argsort(begins[beside], kind="stable")
-        first = np.searchsorted(ends[beside][order], begins[moved], side="right")
-        last = np.searchsorted(begins[beside][order], ends[moved], side="left")
-        if (first < last).any():
-            return True
-    return False
-
-
 def exposed_intervals(stages: pd.DataFrame) -> pd.DataFrame:
     """Cut communication down to its exposed part. The part that ran at the same time as computing or update
     is removed.
 
-    ``stages`` has the form of ``stages.parquet``. In the result, no intervals of a rank overlap. An energy
-    split needs this. If there was no overlap, the result is ``stages`` itself.
+    ``stages`` has the form of ``stages.parquet``. In the result, no intervals of a rank overlap, as an energy
+    split needs it, and they are in the order of their ranks and starts.
     """
-    if stages.empty:
-        return stages
+    rank, begins, ends = (stages[name].to_numpy() for name in ("rank", "start_s", "stop_s"))
     communicates = stages["stage"].str.startswith("communicating").to_numpy(bool)
-    if not _hidden_somewhere(stages, communicates):
-        # Most runs: in order, and nothing to cut.
-        keys = (communicates, stages["start_s"].to_numpy(), stages["rank"].to_numpy())
-        return stages.iloc[np.lexsort(keys)].reset_index(drop=True)
-    pieces = []
-    for _, of_rank in stages.groupby("rank", sort=True):
-        busy = of_rank[of_rank["stage"].isin(("computing", "update"))].sort_values(
-            "start_s", kind="stable"
-        )
-        communication = of_rank["stage"].str.startswith("communicating")
-        begins, ends = busy["start_s"].to_numpy(), busy["stop_s"].to_numpy()
-        pieces.append(of_rank[~communication])
-        moved = of_rank[communication]
-        first = np.searchsorted(ends, moved["start_s"].to_numpy(), side="right")
-        last = np.searchsorted(begins, moved["stop_s"].to_numpy(), side="left")
-        untouched = first >= last
-        pieces.append(moved[untouched])
-        cut = []
-        for row, lo, hi in zip(
-            moved[~untouched].itertuples(index=False),
-            first[~untouched],
-            last[~untouched],
-            strict=True,
-        ):
-            edge = row.start_s
-            for begin, end in zip(begins[lo:hi], ends[lo:hi], strict=True):
-                if begin > edge:
-                    cut.append(row._replace(start_s=edge, stop_s=begin))
-                edge = max(edge, end)
-            if row.stop_s > edge:
-                cut.append(row._replace(start_s=edge))
-        if cut:
-            pieces.append(pd.DataFrame(cut))
-    return pd.concat(pieces, ignore_index=True).sort_values(["rank", "start_s"], ignore_index=True)
+    busy = stages["stage"].isin(("computing", "update")).to_numpy()
+    overlaps, rows, spans = np.zeros(len(stages), bool), list[int](), list[tuple[float, float]]()
+    for one in pd.unique(rank):
+        moved, beside = (np.flatnonzero((rank == one) & each) for each in (communicates, busy))
+        beside = beside[np.argsort(begins[beside], kind="stable")]
+        first = np.searchsorted(ends[beside], begins[moved], side="right")
+        last = np.searchsorted(begins[beside], ends[moved], side="left")
+        overlaps[moved] = first < last
+        for row, lo, hi in zip(*(each[first < last] for each in (moved, first, last)), strict=True):
+            edge = begins[row]
+            for hidden in beside[lo:hi]:
+                if begins[hidden] > edge:
+                    spans.append((edge, begins[hidden]))
+                edge = max(edge, ends[hidden])
+            if ends[row] > edge:
+                spans.append((edge, ends[row]))
+            rows += [int(row)] * (len(spans) - len(rows))
+    exposed, communicates = stages[~overlaps], communicates[~overlaps]
+    if rows:
+        start_s, stop_s = np.array(spans).T
+        cut = stages.iloc[rows].assign(start_s=start_s, stop_s=stop_s)
+        exposed = pd.concat([exposed, cut])
+        communicates = np.append(communicates, np.ones(len(rows), bool))
+    order = np.lexsort((communicates, exposed["start_s"], exposed["rank"]))
+    return exposed.iloc[order].reset_index(drop=True)
 
 
 class EnergySplit:

@@ -66,7 +66,6 @@ def judge(
 
     Args:
         predictions: a table with the columns of :data:`COLUMNS`.
-        runs: the runs table.
         of: ``time``: predictions of MC2 and the time rivals for workloads that the fit saw; ``energy``:
             predictions of MC2 and its rivals; ``ablation``: energies of MC2, and of MC2 without a part.
 
@@ -95,7 +94,6 @@ def join_references(
         references: a row for each value of ``key``, with ``time_s`` and, if joules are judged,
             ``energy_j``.
         key: name of the column that identifies what is predicted.
-        quantity: the quantity that is judged.
 
     Returns:
         A row for each prediction: ``measured``, ``predicted``, ``lower`` and ``upper`` in s or J,
@@ -215,13 +213,6 @@ class Comparison:
     better_share: float | None
 
 
-def _error_by_model(cells: pd.DataFrame) -> pd.DataFrame:
-    sizes = cells.assign(size=cells["difference_percent"].abs())
-    # A log may not have its batch, and pivoting drops missing values.
-    sizes["batch"] = sizes["batch"].fillna(0.0)
-    return sizes.pivot_table(index=SETTING, columns="model", values="size")
-
-
 def best_rival(summary: pd.DataFrame) -> pd.Series | None:
     """The rival with the smallest error. A rival counts only if it predicted the same number of settings as
     MC2. ``None`` if no rival did.
@@ -244,7 +235,9 @@ def compare(cells: pd.DataFrame) -> list[Comparison]:
     Each rival is compared on the settings that it and MC2 both predict. The strongest rival comes first;
     equal rivals are ordered by name.
     """
-    errors = _error_by_model(cells)
+    # A log may not tell its batch, and pivoting drops what is not known.
+    sizes = cells.assign(size=cells["difference_percent"].abs(), batch=cells["batch"].fillna(0.0))
+    errors = sizes.pivot_table(index=SETTING, columns="model", values="size")
     if OURS not in errors:
         return []
     of_models = errors.agg(["count", "mean"]).T.reset_index()

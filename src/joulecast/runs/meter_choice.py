@@ -42,9 +42,8 @@ _METERED: tuple[tuple[EnergySource, ...], ...] = (
 )
 """Sources whose meters may be added up. Each of the first three is a meter, whichever tool has read it."""
 MEASURED_SWITCH, ESTIMATED_SWITCH = "switch_power", "interconnect_power_est"
-JOB_ACCOUNT = "slurm"
-_NO_NODES = (MEASURED_SWITCH, ESTIMATED_SWITCH, JOB_ACCOUNT)
-"""Kinds of meters of the network and of a whole job: kept, and never a part of what the nodes draw."""
+_NO_NODES = (MEASURED_SWITCH, ESTIMATED_SWITCH)
+"""Kinds of meters of the network: kept, and never a part of what the nodes draw."""
 _LEAST_RENEWALS = 10
 """A meter of watts has to have so many readings in a run: one that averages over all of it knows nothing."""
 _NAMED = 5

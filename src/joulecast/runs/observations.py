@@ -229,16 +229,6 @@ class _StageSums:
         return float(each_s.std(ddof=1)) if len(each_s) > 1 else 0.0
 
 
-def _energy_split(record: RunRecord) -> tuple[Metering, EnergySplit | None]:
-    """The choice of meters, and the split of their energy; ``None`` if they give no energy."""
-    # Measured and estimated figures of one run are never added up.
-    metering, power = counted_power(record)
-    if metering.source is None:
-        return metering, None
-    outcome = record.info.outcome
-    return metering, EnergySplit(power, record.info.node_of_rank, outcome.start_s, outcome.stop_s)
-
-
 def _energy(metering: Metering, split: EnergySplit | None) -> dict[str, Any]:
     row: dict[str, Any] = {
         "energy_j": np.nan,
@@ -288,7 +278,6 @@ def metered_units(example: Mapping[str, Any], nodes: int, hosts: int | None) -> 
 
     Args:
         example: row of a run on the platform; if possible, of a run on several nodes.
-        nodes: number of nodes of the run.
         hosts: number of physical hosts on which all nodes are; ``None``: one host for each node.
     """
     per_host = example.get("ranks_per_host", np.nan)
@@ -319,7 +308,6 @@ def observe(record: RunRecord, parts: Iterable[pd.DataFrame] | None = None) -> d
     """The row of one record.
 
     Args:
-        record: the record.
         parts: stages of the record in parts, if the record has none in memory
             (:mod:`joulecast.runs.stages_in_parts`).
     """
@@ -327,11 +315,16 @@ def observe(record: RunRecord, parts: Iterable[pd.DataFrame] | None = None) -> d
     if record.info.spec.kind == "imported":
         phases = dict.fromkeys(("u_cpu", "memory_bytes"), np.nan) | observe_phases(record)
         return _with_sound_energy(row | phases)
-    metering, split = _energy_split(record)
+    # Measured and estimated figures of one run are never added up.
+    metering, power = counted_power(record)
+    outcome, split = record.info.outcome, None
+    if metering.source is not None:
+        node_of_rank = record.info.node_of_rank
+        split = EnergySplit(power, node_of_rank, outcome.start_s, outcome.stop_s)
     sums = _StageSums(record, split)
     for part in [record.stages] if parts is None else parts:
         sums.add(part)
-    steps = max(record.info.outcome.steps, 1)
+    steps = max(outcome.steps, 1)
     seconds = sums.seconds
     row["sigma_computing_s"] = sums.sigma_computing_s
     row |= {f"t_{stage}_s": value / steps for stage, value in seconds.items()}

@@ -49,16 +49,6 @@ before the run."""
 
 
 @dataclass(frozen=True)
-class Segment:
-    """Training between two interruptions. ``work`` is in the record's unit; NaN if the log does not say
-    it."""
-
-    start_s: float
-    stop_s: float
-    work: float
-
-
-@dataclass(frozen=True)
 class Phases:
     """A run split by time.
 
@@ -76,10 +66,13 @@ class Phases:
 
 
 class _Phase(NamedTuple):
+    """An interval, such as an epoch, or training between two interruptions. ``work`` is in the record's unit;
+    NaN if the log does not say it."""
+
     number: float
     start_s: float
     stop_s: float
-    samples: float
+    work: float
 
 
 def _by_name(phases: pd.DataFrame) -> dict[str, list[_Phase]]:
@@ -93,7 +86,7 @@ def _by_name(phases: pd.DataFrame) -> dict[str, list[_Phase]]:
     return named
 
 
-def _segments(phases: dict[str, list[_Phase]], start_s: float, stop_s: float) -> list[Segment]:
+def _segments(phases: dict[str, list[_Phase]], start_s: float, stop_s: float) -> list[_Phase]:
     """The training segments: the epochs if the log has several, else the blocks, else the time between
     evaluations.
 
@@ -101,23 +94,23 @@ def _segments(phases: dict[str, list[_Phase]], start_s: float, stop_s: float) ->
     are taken only if the work of the blocks is not known either.
     """
     epochs, blocks = phases.get("epoch", []), phases.get("block", [])
-    known = [any(c.samples > 0 for c in parts) for parts in (epochs, blocks)]
+    known = [any(c.work > 0 for c in parts) for parts in (epochs, blocks)]
     if len(epochs) > 1 and (known[0] or not (known[1] and len(blocks) > 1)):
-        return [Segment(c.start_s, c.stop_s, c.samples) for c in epochs]
+        return epochs
     evaluations = [(e.start_s, e.stop_s) for e in phases.get("evaluation", [])]
-    divide = not evaluations or any(b.samples > 0 for b in blocks)
+    divide = not evaluations or any(b.work > 0 for b in blocks)
     # Evaluations that lie inside blocks do not divide the training.
     spans = [(b.start_s, b.stop_s) for b in blocks]
     divide |= any(_within(e, span) for e in evaluations for span in spans)
     if len(blocks) > 1 and divide:
-        return [Segment(c.start_s, c.stop_s, c.samples) for c in blocks]
+        return blocks
     begin = blocks[0].start_s if blocks else start_s
     segments, done = [], 0.0
     for evaluation in phases.get("evaluation", []):
-        segments.append(Segment(begin, evaluation.start_s, evaluation.number - done))
+        segments.append(_Phase(np.nan, begin, evaluation.start_s, evaluation.number - done))
         begin, done = evaluation.stop_s, evaluation.number
     if stop_s - begin > SHORTEST_BREAK_S or not segments:
-        segments.append(Segment(begin, stop_s, np.nan))
+        segments.append(_Phase(np.nan, begin, stop_s, np.nan))
     return segments
 
 
@@ -125,9 +118,7 @@ def _within(part: Span, whole: Span) -> bool:
     return whole[0] <= part[0] and part[1] <= whole[1]
 
 
-def _interrupt(
-    phases: dict[str, list[_Phase]], segments: list[Segment], inside: list[Span]
-) -> bool:
+def _interrupt(phases: dict[str, list[_Phase]], segments: list[_Phase], inside: list[Span]) -> bool:
     """Whether evaluations inside of segments stop the training.
 
     They do not if an epoch begins or ends meanwhile. Otherwise the paces of the segments show it. If

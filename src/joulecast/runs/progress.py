@@ -90,7 +90,6 @@ def run_state(results: Path, run: str, spec: RunSpec | None = None) -> RunState:
     """State of one run.
 
     Args:
-        results: folder of the campaign's results.
         spec: specification of the run, if known. A record of another specification does not count.
     """
     record, log = results / "records" / run, results / "logs" / f"{run}.log"

@@ -425,7 +425,6 @@ def read_record(folder: Path, frames: Collection[str] = tuple(FRAMES)) -> RunRec
     """Read and validate one record.
 
     Args:
-        folder: folder of the record.
         frames: the frames to read. Other frames have no rows in the result.
 
     Raises:

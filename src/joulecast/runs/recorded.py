@@ -127,7 +127,6 @@ def pack(
     """Keep run records as the recorded campaign ``target``, whole or not at all.
 
     Args:
-        configurations: the configurations of the runs, as plain data.
         note: what a reader should know before using the figures.
 
     Raises:

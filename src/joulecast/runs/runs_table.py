@@ -19,7 +19,6 @@ class Column:
 
     Attributes:
         kind: ``text``, ``whole`` numbers, ``number`` (NaN: not known), or ``flag``.
-        meaning: meaning of a value.
         of: the kind of runs that have it: all, or only staged, imported or observed runs, or runs on GPUs.
     """
 

@@ -6,7 +6,6 @@ its digest shows whether a record on disk belongs to a specification.
 
 import hashlib
 import json
-import re
 from dataclasses import field
 from typing import Annotated, Literal
 
@@ -14,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from pydantic.dataclasses import dataclass
 
 from joulecast.errors import JoulecastError
+from joulecast.runs.files.names import simple_name
 from joulecast.runs.platforms import Platform
 
 
@@ -131,19 +131,13 @@ class Imported(_Frozen):
     """What ``samples`` counts in its phases and its outcome."""
 
 
-def _names_a_folder(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
-        raise ValueError("use letters, digits, '.', '_' and '-', with a letter or digit first")
-    return name
-
-
 def _in_order(steps: tuple[int, int]) -> tuple[int, int]:
     if not 0 <= steps[0] <= steps[1]:
         raise ValueError("give the first and the last one, in this order")
     return steps
 
 
-TrainingName = Annotated[str, AfterValidator(_names_a_folder)]
+TrainingName = Annotated[str, AfterValidator(simple_name)]
 StepsThatCount = Annotated[tuple[int, int], AfterValidator(_in_order)]
 
 

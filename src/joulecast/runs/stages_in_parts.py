@@ -66,12 +66,7 @@ def _checked(parts: Iterator[pd.DataFrame], info: RunInfo) -> Iterator[pd.DataFr
 
 
 def stages_in_parts(folder: Path, info: RunInfo) -> Iterator[pd.DataFrame]:
-    """The validated stages of a record, in parts. All stages of a rank's step are in the same part.
-
-    Args:
-        folder: folder of the record.
-        info: the record's ``run.json``.
-    """
+    """The validated stages of a record, in parts. All stages of a rank's step are in the same part."""
     with name_record_in_errors(folder):
         file, path = open_frame(folder, info, "stages")
         groups = _parts(file, path)

@@ -242,10 +242,6 @@ class JobFolder(JobFiles):
     def __init__(self, out: Path, place: Place) -> None:
         """Make the folder, and announce this process: its lock, its host and its number.
 
-        Args:
-            out: folder of the records.
-            place: of this process.
-
         Raises:
             JoulecastError: nothing can be written there.
         """

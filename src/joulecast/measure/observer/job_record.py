@@ -73,11 +73,8 @@ def write_job(
     """Write the record of a launch. Returns its folder and the record.
 
     Args:
-        job: the files of the launch.
         out: folder of the records; for a run of a campaign, the folder of its record.
         ended_s: end of the observation on the first process's clock; ``None``: when its sampler ended.
-        faults: reasons why the run counts as failed.
-        in_campaign: whether the record must match its specification.
         runs_on: whether the training continues. Its steps after the end do not count, because their power
             was not measured.
 

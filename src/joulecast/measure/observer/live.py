@@ -23,8 +23,6 @@ class Running:
     """One measurement that is running.
 
     Attributes:
-        name: name of the training.
-        hosts: number of hosts with a sampler.
         watts: watts of all hosts now; ``None`` if not known.
         joules: joules of all hosts so far; ``None`` if not known, with the reason in ``why_no_energy``.
         source: source of watts and joules, as in a record.
@@ -72,7 +70,6 @@ def running_measurements(out: Path, steps_in_all: int | None = None) -> list[Run
 
     Args:
         out: folder of the records, as in `joulecast measure --out`.
-        steps_in_all: number of steps of the whole training.
 
     Raises:
         JoulecastError: a file has another content.

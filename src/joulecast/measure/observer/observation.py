@@ -103,9 +103,7 @@ class Observation:
     """The observation of one training. Each of the processes that were launched together has this object.
 
     Args:
-        asked: the training that is observed.
         out: folder of the records, which all hosts share; for a run of a campaign, the folder of its record.
-        environment: environment of the launch.
         in_campaign: whether ``asked`` is a campaign's run, which the record must match.
     """
 
@@ -143,7 +141,6 @@ class Observation:
 
         Args:
             code: return code of the command; ``None`` if it still runs, or if there was none.
-            faults: reasons why the run counts as failed.
         """
         ended_s = time.monotonic()
         # A run of a campaign is measured again. Of another one nothing is removed before its record stands.
@@ -220,7 +217,6 @@ def measure_command(
     If several processes are launched together (``srun``, ``mpiexec``), the first one makes the record.
 
     Args:
-        asked: the command, and what the user knows about it.
         out, in_campaign: as of :class:`Observation`.
         capture: the function that builds the network to capture, written ``package.module:function``.
         window_s: measure only for this time. The command continues after it.

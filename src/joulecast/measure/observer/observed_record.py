@@ -305,12 +305,10 @@ def observed_record(
     """The record of an observed run.
 
     Args:
-        asked: what the user said about it.
         hosts: the hosts. The clock of the first one is the run's clock.
         processes: the processes that left marks, each with its host.
         span: begin and end of the observation on the run's clock, in s.
         began: zero of the run's clock.
-        faults: reasons why the run counts as failed.
         until_s: time on the run's clock after which no step counts.
         in_campaign: whether ``asked`` says how many ranks there are.
 

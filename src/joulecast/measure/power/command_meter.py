@@ -57,11 +57,7 @@ class BackgroundMeter:
     It has its first reading when it is made. The time of a reading is halfway between question and answer.
 
     Args:
-        name: name of the meter.
-        node: the node to which the meter belongs.
-        ask: a function that asks the meter once.
         every_s: seconds from one question to the next, if the answers are faster.
-        identity: identity of the device.
 
     Raises:
         ReadFailed: the meter gives no reading now.

@@ -200,7 +200,6 @@ def limits_of(
     """Limits of a device, by the part that it covers. A description of the device may make them closer.
 
     Args:
-        covers: the part that it covers.
         renewed_s, moves_within_s: as in :class:`Limits`.
         least_w: for a device that may draw less than others.
         most_w: most watts by the description of the device. It counts only if it is lower than the usual

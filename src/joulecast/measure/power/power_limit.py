@@ -78,7 +78,6 @@ def preflight(index: int = 0, *, may_set: bool = True) -> Preflight:
 
     Args:
         index: of the GPU, as nvidia-smi numbers it.
-        may_set: whether the user allows it.
     """
     from zeus.device.common import has_sys_admin
 

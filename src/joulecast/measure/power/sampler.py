@@ -178,8 +178,6 @@ def sample(
     A missed deadline is counted and skipped. The meters are not read twice to make up for it.
 
     Args:
-        order: what to sample.
-        stop: ends the sampling.
         keep: a function that gets the facts, and the rows of the last few seconds.
         begun: a function that is called after the first readings.
         asked: a function that is told which meter is being read.

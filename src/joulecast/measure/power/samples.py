@@ -68,11 +68,7 @@ def _facts_of(file: Path) -> Path:
 
 class SampleWriter:
     """Appends blocks to a sampler's file, in a thread: a file system that stands still must not delay a
-    reading.
-
-    Args:
-        file: the file to write. If it exists, it is replaced.
-    """
+    reading."""
 
     def __init__(self, file: Path) -> None:
         import nanoarrow

@@ -20,7 +20,7 @@ from joulecast.measure.training.mpi import MPI, Hosts, arrive, arrive_slowly
 from joulecast.measure.training.ranks import keep_freed_memory
 from joulecast.measure.training.stage_clock import StageClock
 from joulecast.measure.workloads.datasets import Images, open_dataset
-from joulecast.measure.workloads.networks import build_network
+from joulecast.measure.workloads.networks import build_empty, build_network
 from joulecast.runs.spec import RunSpec, Workload
 
 _REFERENCE_STEPS = 3
@@ -120,15 +120,11 @@ class NodeSpeed:
         self.reference_s: dict[str, float] = {}
         self._padded = self._overran = 0
 
-    def pad(self, stage: str, started: float, share: float = 1.0) -> None:
-        """Sleep until ``stage`` has lasted as long as on an emulated node. It began at ``started``.
-
-        Args:
-            share: this rank's work, divided by the work of the reference. (Batches may differ by a sample.)
-        """
+    def pad(self, stage: str, started: float) -> None:
+        """Sleep until ``stage`` has lasted as long as on an emulated node. It began at ``started``."""
         if stage not in self.reference_s:
             return
-        due = started + self.reference_s[stage] * share * self.nodes_per_core
+        due = started + self.reference_s[stage] * self.nodes_per_core
         now = time.monotonic()
         self._padded += 1
         # Sleep itself is inexact by a millisecond.
@@ -153,7 +149,7 @@ class LoopResult:
     stop: float
     steps: int
     samples: int
-    loss: float
+    final_loss: float
     accuracy: float | None
     reached_target: bool | None
 
@@ -221,12 +217,12 @@ class Trainer:
 
     def _build(self) -> nn.Module:
         w = self.workload
+        shape = (w.network, w.image_size, w.patch_size, w.classes)
         if self.hosts.comm.rank == 0:
-            network = build_network(w.network, w.image_size, w.patch_size, w.classes)
+            network = build_network(*shape)
         else:
             # Not drawn, which takes seconds: the weights of rank 0 will replace them.
-            with _NoInitialisation():
-                network = build_network(w.network, w.image_size, w.patch_size, w.classes)
+            network = build_empty(*shape).to_empty(device="cpu")
         return network.double() if self.training.precision == "fp64" else network
 
     def forward_backward(self, batch: Batch) -> float:
@@ -366,13 +362,3 @@ class Trainer:
         """Stop threads and free shared memory (collective)."""
         self.loader.close()
         self.buckets.close()
-
-
-class _NoInitialisation(torch.overrides.TorchFunctionMode):
-    """Mode in which the functions of ``torch.nn.init`` do not change their tensor."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if getattr(func, "__module__", None) == "torch.nn.init":
-            return kwargs["tensor"] if "tensor" in kwargs else args[0]
-        return func(*args, **kwargs)

@@ -56,9 +56,6 @@ class RunLaunch:
     def command(self, spec_file: Path, out: Path, load: Load) -> list[str]:
         """The list of arguments that starts the run. It does not go through a shell.
 
-        Args:
-            load: load by other programs before the run.
-
         Raises:
             JoulecastError: the launcher is not installed, or there are several ranks and no launcher.
         """
@@ -107,7 +104,6 @@ class RunLaunch:
         """``run.json`` of the record that the ranks have written to ``folder``.
 
         Args:
-            log: gets what the ranks print.
             lock: descriptor of the machine's lock, which the ranks inherit.
 
         Raises:

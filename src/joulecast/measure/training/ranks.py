@@ -171,12 +171,9 @@ def run_ranks(
     """Run a launcher until all its ranks have ended. Returns its exit code, and the reason that a rank gave.
 
     Args:
-        command: the launcher with its ranks, or a single rank.
         job_file: file of the ranks' job, in a folder that all hosts see.
-        log: gets the output.
         lock: descriptor of the machine's lock. The processes inherit it, so it is held until the last of them
             has ended.
-        timeout_s: longest time. After it, the processes are ended.
 
     Raises:
         NotFinished: the ranks had not finished in time.

@@ -10,7 +10,7 @@ import os
 import resource
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -272,11 +272,6 @@ def _train(spec: RunSpec, hosts: Hosts, clock: StageClock, yields: bool) -> Meas
         "reference_step_s": trainer.speed.reference_s or None,
     }
     trainer.close()
-    outcome = {
-        "steps": trained.steps,
-        "samples": trained.samples,
-        "final_loss": trained.loss,
-        "accuracy": trained.accuracy,
-        "reached_target": trained.reached_target,
-    }
-    return Measured(trained.start, trained.stop, outcome, checks, info)
+    outcome = asdict(trained)
+    start, stop = outcome.pop("start"), outcome.pop("stop")
+    return Measured(start, stop, outcome, checks, info)

@@ -41,12 +41,6 @@ class StageClock:
         yield
         self.record(name, start, time.monotonic())
 
-    @property
-    def rows(self) -> list[tuple[int, str, float, float]]:
-        """Step, stage, start and stop of all intervals, also of the warm-up."""
-        table = np.array(self._rows).reshape(-1, 4)
-        return [(int(step), STAGES[int(stage)], *times) for step, stage, *times in table.tolist()]
-
     def intervals(self) -> Intervals:
         """All intervals without warm-up."""
         table = np.array(self._rows).reshape(-1, 4)

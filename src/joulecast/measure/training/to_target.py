@@ -78,7 +78,6 @@ class TrainingToTarget:
             to the batch size (linear scaling for SGD: Goyal et al. 2017, section 2.1). Scaling by the square
             root is for adaptive optimisers. The loop has none.
         max_learning_rate: limit of the scaled learning rate; no limit if ``None``.
-        threads: number of torch's threads.
         prefetch_batches: number of batches that a thread prepares ahead. If preparing takes hardly any time,
             0 is faster.
 

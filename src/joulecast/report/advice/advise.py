@@ -57,9 +57,6 @@ def advise(
     """Choose the node count and batch size of a training that was run.
 
     Args:
-        records: folders of run records.
-        request: the question.
-        prices: prices of energy and time, and the CO2 of a kWh.
         known_runs: the runs of ``records``, if they have been read already.
 
     Returns:
@@ -229,11 +226,9 @@ def measure_next(
     """What to measure, the most useful measurement first, each with ``what`` and ``why``.
 
     Args:
-        candidates: all of them.
         best: the choice. If there is none, the measurements are for the fastest candidate.
         most_nodes: the most nodes that were run; ``None`` if nothing was run.
         others: the candidates that could have been chosen in place of the best one.
-        least: the quantity that was minimised.
     """
     leading = best or nearest(candidates, {"time": 1.0}) or candidates[0]
     weighed = "time" if leading.ends(least)[0] is None else least

@@ -221,7 +221,6 @@ def forecast_charts(rows: Sequence[Row], currency: str = "EUR") -> dict[str, Cha
         rows: ``forecasts`` of :func:`joulecast.energy.forecast.forecast`. ``most_run`` in a row is the
             largest scale on which the training was run. Beyond it, lines are dashed. The part of the chart
             beyond the ``most_run`` of all trainings is shaded.
-        currency: currency of the costs.
     """
     charts, names = {}, list(dict.fromkeys(training_names(rows)))
     for quantity in (ENERGIES, paid_in(currency), _CO2, TIMES):

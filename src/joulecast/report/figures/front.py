@@ -134,7 +134,6 @@ def front_marks(
     and a line joins them.
 
     Args:
-        kinds: a colour for each kind.
         hover: columns that a dot shows on hovering.
     """
     on_front = points[points["front"] == ON_FRONT].sort_values(str(x["shorthand"]).split(":")[0])

@@ -121,7 +121,6 @@ def badges(results: Results, nodes_are: Sequence[str], replayed: Sequence[str]) 
     """Badges that say what nodes and energies are. Empty if there are no runs.
 
     Args:
-        nodes_are: what the nodes of the runs are.
         replayed: names of the recorded campaigns that are shown.
     """
     found = [

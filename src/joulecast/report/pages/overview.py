@@ -58,7 +58,6 @@ def write_overview(
         results: the folder of a campaign that was fitted.
         out: the page; by default ``index.html`` in the folder.
         configfile: the campaign's configuration file, for the commands on the page.
-        prices: prices for money and CO2.
 
     Raises:
         JoulecastError: there are no fits, a file cannot be read, or the page cannot be written.

@@ -57,7 +57,6 @@ def cautions(notes: Sequence[str], advised: Sequence[Advised]) -> list[str]:
 
     Args:
         notes: notes of the forecast. Notes on the runs of a network are also in the advice on it.
-        advised: the advice on each network.
     """
     of_advice = [
         Note(one.name, f"{one.name}: {warning.removeprefix(f'{one.name}: ')}")

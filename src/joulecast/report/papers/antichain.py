@@ -55,7 +55,6 @@ def antichain_rows(
         experiments: results of :func:`joulecast.partition.planner_experiment.partition_experiment` on some
             profiles. We assume that these were the paper's inputs.
         own_experiments: the same on graphs that this project measured, now or earlier.
-        published: the paper's numbers.
         tables: folder of ``partition_quality.html``, which shows ``own_experiments``.
     """
     found, own = (

@@ -63,7 +63,6 @@ def mc2_rows(tables: Path, published: PublishedErrors) -> list[Row]:
 
     Args:
         tables: folder of ``energy_summary`` and ``energy_improvement``.
-        published: the paper's errors.
     """
     rivals = list(published.percentage_points_over_mc2)
     rows = []

@@ -46,7 +46,6 @@ def proteus_rows(tables: Path, published: PublishedSimulators) -> list[Row]:
     Args:
         tables: folder of ``simulator_error``, ``simulator_order``, ``simulator_ablation`` and
             ``simulator_speed``.
-        published: the paper's numbers.
     """
     errors, order, ablation, speed = (
         read_frame(tables / f"simulator_{name}.parquet", "table of a campaign")

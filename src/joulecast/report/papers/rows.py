@@ -125,7 +125,6 @@ def paper_table(rows: Sequence[Row], folder: Path | None = None) -> pd.DataFrame
     """The rows with their verdicts, in ``COLUMNS``.
 
     Args:
-        rows: rows of all papers.
         folder: folder of the table. ``ours_from`` is relative to it.
     """
     described = [

@@ -49,7 +49,6 @@ def papers(
     Args:
         folder: folder of the table. Links are relative to it.
         simulator, partition, tuning, metered: folders of tables; the last of the energies of metered runs.
-        published: folder of the papers' numbers.
         profile_experiments, own_experiments: partitioning of PipeDream's profiles, and of the graphs that
             this project measured.
 
@@ -85,7 +84,6 @@ def write_papers(stem: Path, table: pd.DataFrame, papers: Sequence[Paper]) -> No
 
     Args:
         stem: path without its suffix.
-        table: of :func:`joulecast.report.papers.rows.paper_table`.
         papers: the papers of the table, in its order.
     """
     # Some are printed as bounds (``>60``): the column is text.

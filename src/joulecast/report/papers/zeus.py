@@ -44,7 +44,6 @@ def zeus_rows(tables: Path, published: PublishedTuning) -> list[Row]:
 
     Args:
         tables: folder of ``tuning_potential``, ``tuning_savings`` and ``tuning_reproduction``.
-        published: the papers' numbers.
     """
     potential, savings, reproduction = (
         read_frame(tables / f"tuning_{name}.parquet", "table of a campaign")

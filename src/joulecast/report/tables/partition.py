@@ -106,8 +106,6 @@ def write_partition_tables(
 
     Args:
         experiments: files of :func:`joulecast.partition.planner_experiment.partition_experiment`.
-        runs: files of pipelines that were run.
-        published: the paper's numbers.
     """
     found = [read_json_object(path, "partition experiment") for path in experiments]
     printed = ", ".join(f"{s:g} on {d} devices" for d, s in published.pipeline_speedup.items())

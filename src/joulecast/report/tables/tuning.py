@@ -99,7 +99,6 @@ def potential(settings: Sequence[Setting], published: PublishedTuning) -> pd.Dat
                     "published": printed,
                     "ours": value,
                     "difference": None if printed is None else value - printed,
-                    "same_setting_as_published": "no" if printed is None else "yes",
                     "configuration": f"{ours.batch_size}, {ours.power_limit_w} W"
                     if tuned == "both"
                     else None,
@@ -145,7 +144,6 @@ def savings(replays: Replays) -> pd.DataFrame:
                 saved = {"saving_percent": ratio.mean, "low": ratio.high, "high": ratio.low}
                 for what, of_default in saved.items():
                     row[f"{name}_{what}"] = None if of_default is None else 100 * (1 - of_default)
-            row["same_setting_as_published"] = "yes" if policy == PAPER_ZEUS else "no"
             rows.append(row)
     return pd.DataFrame(rows)
 
@@ -185,7 +183,6 @@ def reproduction(
                 row[f"{name}_authors_simulator"] = None if printed is None else printed[place]
                 row[f"{name}_difference"] = None if printed is None else ratio.mean - printed[place]
             row["energy_saving_percent"] = 100 * (1 - row["energy_ratio"])
-            row["same_setting_as_simulator"] = "no" if printed is None else "yes"
             rows.append(row)
     return pd.DataFrame(rows)
 

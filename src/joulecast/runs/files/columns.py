@@ -36,8 +36,6 @@ class Column:
 
     Attributes:
         kind: ``text``, ``whole`` numbers, or ``number`` (finite).
-        least: the smallest number that is allowed.
-        most: the largest number that is allowed.
         optional: whether a value may be missing (NaN, or empty text).
         choices: the allowed texts; empty: any text.
         longest: largest number of characters of a text.
@@ -241,9 +239,6 @@ def parquet_file(path: Path, what: str, columns: Schema, sha256: str | None = No
     """A Parquet file in memory, as :class:`pyarrow.parquet.ParquetFile`. Its data are not unpacked yet.
 
     Args:
-        path: path of the file.
-        what: what the file should be, for the error.
-        columns: columns that the file must have.
         sha256: SHA-256 of the file when it was written. If it differs, the file is not parsed.
 
     Raises:

@@ -36,9 +36,7 @@ def opened(path: Path, what: str, max_bytes: int = MAX_BYTES) -> Iterator[IO[byt
     """A regular file of at most ``max_bytes``, open for reading.
 
     Args:
-        path: path of the file.
         what: what the file should be, for the error, as "strategy file".
-        max_bytes: largest size of the file.
 
     Raises:
         JoulecastError: the file is missing, unreadable, no regular file, or too large.

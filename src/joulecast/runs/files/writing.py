@@ -122,8 +122,6 @@ def write_csv(table: "pd.DataFrame", path: Path, **options: Any) -> None:
 
     Args:
         table: the table. Its index is not written.
-        path: path of the file.
-        options: options of :meth:`pandas.DataFrame.to_csv`.
     """
     plain = table.rename(columns=_no_formula)
     for place, kind in enumerate(plain.dtypes):

@@ -5,7 +5,6 @@ from joulecast.runs.platforms.gpus import (
     gpu_in,
     gpu_named,
     gpu_names,
-    is_gpu_platform,
     platform_content,
     same_hardware,
 )
@@ -35,7 +34,6 @@ __all__ = [
     "gpu_in",
     "gpu_named",
     "gpu_names",
-    "is_gpu_platform",
     "platform_content",
     "platform_file",
     "read_platform",

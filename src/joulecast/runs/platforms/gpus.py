@@ -260,9 +260,6 @@ def as_catalogued(device: dict[str, Any]) -> dict[str, Any] | None:
     The facts of the file take precedence. The catalogue's measured rates are taken only if the file and the
     catalogue have the same peak.
 
-    Args:
-        device: the device, as in a platform's file.
-
     Returns:
         ``None`` if the catalogue has no GPU of this name.
     """
@@ -288,22 +285,13 @@ def as_catalogued(device: dict[str, Any]) -> dict[str, Any] | None:
     return kept | own | {"peak_flops": peak, "measured_flops": measured}
 
 
-def _gpu_of_platform(text: str) -> str | None:
-    return gpu_named(plain_name(text.partition(":")[0]))
-
-
-def is_gpu_platform(text: str) -> bool:
-    """Whether a platform is named by its GPU, with or without options behind a colon."""
-    return _gpu_of_platform(text) is not None
-
-
 def platform_content(text: str) -> dict[str, Any] | None:
     """The content of a platform file for the name of a GPU; ``None`` if no GPU has this name.
 
     Raises:
         JoulecastError: the text behind the colon is not known. The error names it.
     """
-    name = _gpu_of_platform(text)
+    name = gpu_named(text.partition(":")[0])
     if name is None:
         return None
     found = catalogue()

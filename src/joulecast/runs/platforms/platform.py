@@ -390,8 +390,7 @@ def _platform_of_gpu(platform: str) -> Platform | None:
 
 def simulated_platform(platform: str, own: Path = PLATFORMS) -> Platform:
     """A platform to simulate on, as from :func:`find_platform`. If its file describes no node, its GPU
-    is looked up.
-    """
+    is looked up."""
     found = find_platform(platform, own)
     return found if found.cluster is not None else _platform_of_gpu(platform) or found
 

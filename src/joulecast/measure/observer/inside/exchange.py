@@ -216,7 +216,6 @@ class ProfiledSteps:
         to be recorded.
 
         Args:
-            steps: number of steps that have ended.
             is_seen: whether the exchange of this process is seen without the profiler.
         """
         if self._running is not None:
