@@ -847,9 +847,10 @@ def by_value():
 
 
 class Clamps(nn.Linear):
-    """Values are clamped only if they are not finite, as in DETR."""
+    """Values are clamped only if they are not finite, as in DETR, and may not be NaN."""
 
     def forward(self, x):
+        assert not torch.isnan(x).any()
         return super().forward(x if torch.isfinite(x).all() else x.clamp(-1, 1))
 
 

@@ -18,7 +18,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stderr, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -86,9 +86,21 @@ def _as_in_training() -> Iterator[None]:
 
 
 @contextmanager
-def _with_decided_branches() -> Iterator[None]:
-    """Decide what a forward pass branches on: random numbers are 1, so that no layer is dropped (LayerDrop),
-    and all values are finite (DETR clamps others)."""
+def _with_finite_values() -> Iterator[None]:
+    """The same, and a forward pass that asks whether its values are finite hears that they are."""
+    with ExitStack() as patches:
+        patches.enter_context(_as_in_training())
+        for name, answer in (("isfinite", True), ("isnan", False), ("isinf", False)):
+            # Only a tensor that is made during the export has a value there.
+            patches.enter_context(
+                patch.object(torch, name, lambda _, answer=answer: torch.tensor(answer))
+            )
+        yield
+
+
+@contextmanager
+def _nothing_left_out() -> Iterator[None]:
+    """Make random numbers that a forward pass branches on 1, so that no layer is dropped (LayerDrop)."""
     drawn = torch.rand
 
     def rand(*size: Any, **options: Any) -> Any:
@@ -96,7 +108,6 @@ def _with_decided_branches() -> Iterator[None]:
         return 1.0 if shape in ((), ([],), ((),), [], (1,)) else drawn(*size, **options)
 
     with (
-        patch.object(torch, "isfinite", lambda _: torch.tensor(True)),
         patch.object(torch, "rand", rand),
         patch.object(random, "random", lambda: 1.0),
         patch.object(random, "uniform", lambda low, high: high),
@@ -176,10 +187,6 @@ _WAY_OUT = (
 )
 
 
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {''.join(str(error).strip().splitlines()[:1])}"
-
-
 def exported(
     module: nn.Module,
     inputs: Sequence[Any],
@@ -190,31 +197,25 @@ def exported(
     Raises:
         JoulecastError: torch cannot export the module (for example, its forward pass depends on values).
     """
-    apart = separate(module)
-    apart.train()
-    before = ""
+    reasons = []
     # If it fails, an export prints all operators that it has seen.
     silent = redirect_stderr(io.StringIO())
-    with silent, _apart_from_the_training(), _with_decided_branches(), _without_autocast():
-        try:
-            with _as_in_training(), _with_plain_settings(apart):
-                return export(apart, tuple(inputs), dict(named_inputs), strict=False)
-        except Exception as error:
-            before = _first_line(error)
-        try:
-            # As in training, the code may look at values. An export has no values.
+    with silent, _apart_from_the_training(), _nothing_left_out(), _without_autocast():
+        # In training, the code may look at values. An export has no values.
+        for setup in (_as_in_training, nullcontext, _with_finite_values):
             apart = separate(module)
             apart.train()
-            with _with_plain_settings(apart):
-                return export(apart, tuple(inputs), dict(named_inputs), strict=False)
-        except Exception as error:
-            after = _first_line(error)
-            reasons = (
-                before if before == after else f"as in training {before}; as in an export {after}"
-            )
-            raise JoulecastError(
-                f"{type(module).__name__}: torch.export cannot follow its forward: {reasons}; {_WAY_OUT}"
-            ) from error
+            try:
+                with setup(), _with_plain_settings(apart):
+                    return export(apart, tuple(inputs), dict(named_inputs), strict=False)
+            except Exception as error:
+                reasons.append(
+                    f"{type(error).__name__}: {''.join(str(error).strip().splitlines()[:1])}"
+                )
+    raise JoulecastError(
+        f"{type(module).__name__}: torch.export cannot follow its forward: "
+        f"{'; '.join(dict.fromkeys(reasons))}; {_WAY_OUT}"
+    )
 
 
 class NodeNamer:

@@ -253,8 +253,8 @@ def copied(call: Call, view: View) -> View:
 
 _ZEROS_BYTES = 1
 TRACED_BATCH = 29
-"""Number of samples in a trace. It is no usual size of another axis: 13 would be that of AlexNet's images, and
-of the relative positions in a window of 7. It is not 1, because axes of size 1 cannot be followed. It is
+"""Number of samples in a trace. It is no usual size of another axis. (13 would be that of AlexNet's images,
+and of the relative positions in a window of 7.) It is not 1, because axes of size 1 cannot be followed. It is
 small, because the inputs of a trace take memory."""
 
 
