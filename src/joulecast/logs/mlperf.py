@@ -272,6 +272,8 @@ def read_run(files: RunFiles) -> ImportedRun:
             "truncated line", f"{files.result}: line {shown} is no complete :::MLLOG line"
         )
     facts = _described(files, findings) | log.system
+    others = facts.get("other_software_stack")
+    stack = {"framework": facts.get("framework"), **(others if isinstance(others, dict) else {})}
     run = ImportedRun(
         run=files.run,
         campaign=files.submitter or "mlperf",
@@ -290,7 +292,7 @@ def read_run(files: RunFiles) -> ImportedRun:
         global_batch_size=_value(log, "global_batch_size"),
         train_samples=_value(log, "train_samples"),
         seed=_value(log, "seed"),
-        versions=_versions(facts),
+        versions={str(name): text for name, value in stack.items() if (text := _text(value))},
         findings=findings,
     )
     _set_course(run, log)
@@ -331,12 +333,6 @@ def _nodes(facts: dict[str, Any], log: ResultLog, system: str) -> int | None:
     ]
     counts = map(whole_number, candidates)
     return next((nodes for nodes in counts if nodes is not None and nodes <= MOST_NODES), None)
-
-
-def _versions(facts: dict[str, Any]) -> dict[str, str | None]:
-    stack = facts.get("other_software_stack")
-    versions = {"framework": facts.get("framework"), **(stack if isinstance(stack, dict) else {})}
-    return {str(name): text for name, value in versions.items() if (text := _text(value))}
 
 
 def _set_course(run: ImportedRun, log: ResultLog) -> None:
