@@ -29,7 +29,7 @@ from joulecast.logs.log import (
     sanitised,
     utc,
 )
-from joulecast.logs.log_kinds import KINDS, meter_kind
+from joulecast.logs.log_kinds import KINDS
 from joulecast.logs.log_table import LogTable
 from joulecast.logs.log_times import Clock, Times, in_words
 from joulecast.logs.run_phases import Interval, work_done
@@ -301,7 +301,7 @@ def near(meter: LoggedMeter, first_s: float, last_s: float) -> LoggedMeter:
 def on_clock(meter: LoggedMeter, kind: str, zero_s: float) -> LoggedMeter:
     """A meter with its name in records, on a run's clock. If a counter restarted at zero, it goes on from its
     last count. A counter also gets mean watts."""
-    name, file = meter_kind(kind), meter.file
+    name, file = kind, meter.file
     if meter.device is not None:
         name, file = f"{name}:{sanitised(meter.device)}", f"{file}, {meter.device}"
     found = replace(meter, name=name, file=file, t_s=meter.t_s - zero_s, by_unit=True)

@@ -7,7 +7,6 @@ If the edge of a stage lies between two readings, the interpolation divides the 
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -186,9 +185,5 @@ def reading_quality(
     right = after.min() if len(after) else stop_s
     edges = np.concatenate([[left], inside, [right]])
     gaps = np.diff(edges)
-    longest = float(gaps.max())
-    lost = 0.0
-    for a, b in pairwise(edges):
-        if b - a > 3 * period_s:
-            lost += min(b, stop_s) - max(a, start_s)
-    return max(0.0, 1 - lost / (stop_s - start_s)), longest
+    lost = float(sum(np.diff(np.clip(edges, start_s, stop_s))[gaps > 3 * period_s]))
+    return max(0.0, 1 - lost / (stop_s - start_s)), float(gaps.max())
