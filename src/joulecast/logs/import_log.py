@@ -24,6 +24,7 @@ from joulecast.logs.log import (
     LoggedRun,
     LogOptions,
     counted_up,
+    each_once,
     expanded,
     named,
     sanitised,
@@ -214,26 +215,13 @@ def windows(log: Log, source: Path, rows: Sequence[RunFacts], usual: RunFacts) -
             raise JoulecastError(f"{source}: run {window.name} stops before it starts")
     return [
         replace(window, facts=replace(window.facts, run=name))
-        for window, name in zip(found, _each_once([w.name for w in found]), strict=True)
+        for window, name in zip(found, each_once([w.name for w in found]), strict=True)
     ]
-
-
-def _each_once(names: Sequence[str]) -> list[str]:
-    """The names. One that was there before gets a number."""
-    found: dict[str, None] = {}
-    again = Counter[str]()
-    for name in names:
-        once = name
-        while once in found:
-            again[name] += 1
-            once = f"{name}-{again[name] + 1}"
-        found[once] = None
-    return [*found]
 
 
 def _window(log: Log, source: Path, facts: RunFacts) -> Window:
     # As they are called where no table names them.
-    called = _each_once([sanitised(run.name) for run in log.runs])
+    called = each_once([sanitised(run.name) for run in log.runs])
     of_name = [
         run
         for run, name in zip(log.runs, called, strict=True)

@@ -32,7 +32,7 @@ from joulecast.logs.imported_run import (
     summarised,
     written,
 )
-from joulecast.logs.log import Findings, LoggedMeter, printable, sanitised, utc
+from joulecast.logs.log import Findings, LoggedMeter, each_once, printable, sanitised, utc
 from joulecast.logs.log_table import scale_of
 from joulecast.logs.mllog import PowerLog, ResultLog, read_power, read_result, whole_number
 from joulecast.logs.mlperf_tables import are_tables, is_times_table, read_tables, read_times
@@ -245,15 +245,11 @@ def runs_of(source: Path) -> list[RunFiles]:
                 )
             )
     runs.sort(key=lambda run: _natural(run.result))
-    shared, taken = Counter(run.run for run in runs), Counter[str]()
-    for number, run in enumerate(runs):
-        name = sanitised(f"{run.submitter}-{run.run}") if shared[run.run] > 1 else run.run
-        while taken[name]:
-            taken[name] += 1
-            name = f"{name}-{taken[name]}"
-        taken[name] = 1
-        runs[number] = replace(run, run=name)
-    return runs
+    shared = Counter(run.run for run in runs)
+    names = [
+        sanitised(f"{run.submitter}-{run.run}") if shared[run.run] > 1 else run.run for run in runs
+    ]
+    return [replace(run, run=name) for run, name in zip(runs, each_once(names), strict=True)]
 
 
 def read_run(files: RunFiles) -> ImportedRun:
