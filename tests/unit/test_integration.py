@@ -40,8 +40,6 @@ def test_sub_period_stage_gets_its_own_power_not_its_neighbours():
     # Power rises along a line: a short stage must get the power of its own moment.
     curve = EnergyCurve.of(readings([0.0, 1.0], watts=[0.0, 100.0]))
     assert float(curve.between(np.array(0.9), np.array(1.0))) == pytest.approx(9.5)
-    assert float(curve.edge_uncertainty(np.array(1.0))) == 0
-    assert float(curve.edge_uncertainty(np.array(0.5))) == pytest.approx(12.5)
 
 
 def test_too_few_readings_are_an_error():
@@ -100,7 +98,6 @@ def test_stages_add_up_to_the_meter(stages, period, seed):
         EnergyCurve.of(readings(t, watts=watts)).between(np.array(0.0), np.array(stop))
     )
     assert split["energy_j"].sum() == pytest.approx(total)
-    assert (split["uncertainty_j"] >= 0).all()
 
 
 def test_a_host_meter_serves_the_nodes_that_share_the_host():

@@ -97,9 +97,7 @@ def test_no_number_is_never_zero(told):
 
 def test_front_by_hand():
     known = [(1.0, 9.0), (2.0, 4.0), (2.0, 5.0), (3.0, 4.0), (1.0, 9.0)]
-    settings = [
-        Candidate(1, 4, 4.0, "dp=1", "fitted", time, energy_j=energy) for time, energy in known
-    ]
+    settings = [Candidate(1, 4, "dp=1", "fitted", time, energy_j=energy) for time, energy in known]
     on_front = [not any(dominates(other, one) for other in settings) for one in settings]
     assert on_front == [True, True, False, False, True]
     bits = replace(settings[0], time_s=1.0 + 2**-52)
@@ -118,7 +116,7 @@ def test_a_tooltip_names_the_batch_and_where_energy_is_from(results):
 
 
 def test_plain_data_parallelism_is_not_named():
-    one = Candidate(4, 32, 8.0, "dp=4", "fitted", 1.0)
+    one = Candidate(4, 32, "dp=4", "fitted", 1.0)
     assert one.setting == "4 nodes, batch 32"
     assert replace(one, strategy="dp=8").setting == "4 nodes, batch 32, dp=8"
 

@@ -99,7 +99,6 @@ def candidates(draw) -> list[Candidate]:
             Candidate(
                 nodes=number + 1,
                 batch_size=8,
-                batch_per_rank=8.0,
                 strategy="dp",
                 basis="fitted",
                 time_s=seconds,
@@ -171,7 +170,7 @@ def test_the_best_is_within_the_limit_and_nothing_there_is_better_in_both(many, 
 def test_rounding_decides_no_tie():
     """The last bit of a sum is another on another processor; what is chosen and printed is not."""
     tenth = 0.1 + 0.2  # not 0.3
-    plain = Candidate(2, 8, 4.0, "dp=2", "fitted", 0.3, 0.2, 0.4, 3.0, 2.0, 4.0, "measured")
+    plain = Candidate(2, 8, "dp=2", "fitted", 0.3, 0.2, 0.4, 3.0, 2.0, 4.0, "measured")
     wider = replace(plain, nodes=4, batch_size=16)
     for other in (wider, replace(wider, time_s=tenth), replace(wider, energy_j=10 * tenth)):
         same = replace(plain, time_s=tenth), replace(plain, energy_j=10 * tenth)
@@ -186,7 +185,7 @@ def test_rounding_decides_no_tie():
 
 
 def test_of_intervals_as_wide_the_cheapest_is_to_be_measured_next():
-    best = Candidate(8, 8, 1.0, "dp=8", "fitted", 1.0, 0.5, 2.0, 1.0, 0.5, 2.0, "measured")
+    best = Candidate(8, 8, "dp=8", "fitted", 1.0, 0.5, 2.0, 1.0, 0.5, 2.0, "measured")
     wide = [
         replace(best, nodes=n, energy_j=j, energy_low_j=j / 2, energy_high_j=j * (2 + bit))
         for n, j, bit in ((1, 1.3, 0.0), (2, 1.1, -1e-15), (4, 1.1, 1e-15))
@@ -256,7 +255,7 @@ def test_a_cost_that_is_not_known_is_never_the_least(campaign):
 
 
 def test_overlapping_intervals_have_no_clear_winner():
-    best = Candidate(1, 8, 8.0, "one node", "fitted", 3.8, 3.6, 4.0, 93.0, 88.0, 98.0, "measured")
+    best = Candidate(1, 8, "one node", "fitted", 3.8, 3.6, 4.0, 93.0, 88.0, 98.0, "measured")
     rival = replace(best, nodes=4, strategy="dp=4", time_s=1.0, energy_j=100.0, energy_low_j=95.0)
     far = replace(rival, nodes=8, strategy="dp=8", energy_j=200.0, energy_low_j=190.0)
     rival = replace(rival, energy_high_j=105.0)

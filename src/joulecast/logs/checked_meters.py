@@ -8,7 +8,7 @@ are impossible are dropped. A run whose energy cannot be believed is left out of
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -349,17 +349,11 @@ def checked_switch(meter: LoggedMeter, findings: Findings) -> CheckedMeter:
         "switch readings",
         f"{meter.file}: {int(good.sum())} of {len(watts)} kept, not counted with the nodes",
     )
-    info = _about(meter).model_copy(
-        update={
-            "meter": MEASURED_SWITCH,
-            "available": bool(good.any()),
-            "reason": None
-            if good.any()
-            else f"{meter.file} holds no reading that a meter can give",
-            "readings": int(good.sum()),
-            "failed_reads": int((~good).sum()),
-        }
-    )
+    info = _about(replace(meter, name=MEASURED_SWITCH))
+    info.readings, info.failed_reads = int(good.sum()), int((~good).sum())
+    info.available = info.readings > 0
+    if not info.available:
+        info.reason = f"{meter.file} holds no reading that a meter can give"
     return CheckedMeter(t_s[good], watts[good], info)
 
 

@@ -24,12 +24,13 @@ from joulecast.logs.log import (
     LoggedRun,
     LogOptions,
     counted_up,
+    each_once,
     expanded,
     named,
     sanitised,
     utc,
 )
-from joulecast.logs.log_kinds import KINDS, meter_kind
+from joulecast.logs.log_kinds import KINDS
 from joulecast.logs.log_table import LogTable
 from joulecast.logs.log_times import Clock, Times, in_words
 from joulecast.logs.run_phases import Interval, work_done
@@ -214,26 +215,13 @@ def windows(log: Log, source: Path, rows: Sequence[RunFacts], usual: RunFacts) -
             raise JoulecastError(f"{source}: run {window.name} stops before it starts")
     return [
         replace(window, facts=replace(window.facts, run=name))
-        for window, name in zip(found, _each_once([w.name for w in found]), strict=True)
+        for window, name in zip(found, each_once([w.name for w in found]), strict=True)
     ]
-
-
-def _each_once(names: Sequence[str]) -> list[str]:
-    """The names. One that was there before gets a number."""
-    found: dict[str, None] = {}
-    again = Counter[str]()
-    for name in names:
-        once = name
-        while once in found:
-            again[name] += 1
-            once = f"{name}-{again[name] + 1}"
-        found[once] = None
-    return [*found]
 
 
 def _window(log: Log, source: Path, facts: RunFacts) -> Window:
     # The names that the runs have if no table names them.
-    called = _each_once([sanitised(run.name) for run in log.runs])
+    called = each_once([sanitised(run.name) for run in log.runs])
     of_name = [
         run
         for run, name in zip(log.runs, called, strict=True)
@@ -301,7 +289,7 @@ def near(meter: LoggedMeter, first_s: float, last_s: float) -> LoggedMeter:
 def on_clock(meter: LoggedMeter, kind: str, zero_s: float) -> LoggedMeter:
     """A meter with the name that it has in records, and with times on a run's clock. If a counter restarted
     at zero, its counts are continued from the last one. For a counter, mean watts are computed, too."""
-    name, file = meter_kind(kind), meter.file
+    name, file = kind, meter.file
     if meter.device is not None:
         name, file = f"{name}:{sanitised(meter.device)}", f"{file}, {meter.device}"
     found = replace(meter, name=name, file=file, t_s=meter.t_s - zero_s, by_unit=True)

@@ -6,7 +6,7 @@ the same for all kinds (:mod:`joulecast.logs.import_log`).
 """
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -287,6 +287,19 @@ def sanitised(name: str) -> str:
     should not have."""
     plain = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-")
     return plain[:_LONGEST_NAME].strip("-") or "unnamed"
+
+
+def each_once(names: Sequence[str]) -> list[str]:
+    """The names. One that was there before gets a number."""
+    found: dict[str, None] = {}
+    again = Counter[str]()
+    for name in names:
+        once = name
+        while once in found:
+            again[name] += 1
+            once = f"{name}-{again[name] + 1}"
+        found[once] = None
+    return [*found]
 
 
 def printable(text: str) -> str:

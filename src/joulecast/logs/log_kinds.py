@@ -18,7 +18,6 @@ class Kind:
     module: str
     about: str
     files: tuple[str, ...]
-    meter: str = ""
 
     @property
     def read(self) -> "Callable[[Path, LogOptions], Log]":
@@ -49,7 +48,6 @@ KINDS: dict[str, Kind] = {
         "slurm",
         "Import jobs and their energy, as sacct prints them.",
         ("*.txt", "*.json", "*.csv"),
-        "sacct",
     ),
     "megatron": Kind(
         "megatron", "Import the log that Megatron-LM printed with --log-energy.", ("*.log", "*.txt")
@@ -58,9 +56,4 @@ KINDS: dict[str, Kind] = {
         "prometheus", "Import a range query of Prometheus (Kepler, DCGM), as JSON.", ("*.json",)
     ),
 }
-"""What reads each kind. The meters of a kind have its name in records, or that which it gives."""
-
-
-def meter_kind(kind: str) -> str:
-    """Name that the meters of a kind of log have in records."""
-    return KINDS[kind].meter or kind
+"""What reads each kind. The meters of a kind have its name in records."""

@@ -32,7 +32,7 @@ from joulecast.logs.imported_run import (
     summarised,
     written,
 )
-from joulecast.logs.log import Findings, LoggedMeter, printable, sanitised, utc
+from joulecast.logs.log import Findings, LoggedMeter, each_once, printable, sanitised, utc
 from joulecast.logs.log_table import scale_of
 from joulecast.logs.mllog import PowerLog, ResultLog, read_power, read_result, whole_number
 from joulecast.logs.mlperf_tables import are_tables, is_times_table, read_tables, read_times
@@ -245,15 +245,11 @@ def runs_of(source: Path) -> list[RunFiles]:
                 )
             )
     runs.sort(key=lambda run: _natural(run.result))
-    shared, taken = Counter(run.run for run in runs), Counter[str]()
-    for number, run in enumerate(runs):
-        name = sanitised(f"{run.submitter}-{run.run}") if shared[run.run] > 1 else run.run
-        while taken[name]:
-            taken[name] += 1
-            name = f"{name}-{taken[name]}"
-        taken[name] = 1
-        runs[number] = replace(run, run=name)
-    return runs
+    shared = Counter(run.run for run in runs)
+    names = [
+        sanitised(f"{run.submitter}-{run.run}") if shared[run.run] > 1 else run.run for run in runs
+    ]
+    return [replace(run, run=name) for run, name in zip(runs, each_once(names), strict=True)]
 
 
 def read_run(files: RunFiles) -> ImportedRun:
@@ -272,6 +268,8 @@ def read_run(files: RunFiles) -> ImportedRun:
             "truncated line", f"{files.result}: line {shown} is no complete :::MLLOG line"
         )
     facts = _described(files, findings) | log.system
+    others = facts.get("other_software_stack")
+    stack = {"framework": facts.get("framework"), **(others if isinstance(others, dict) else {})}
     run = ImportedRun(
         run=files.run,
         campaign=files.submitter or "mlperf",
@@ -290,7 +288,7 @@ def read_run(files: RunFiles) -> ImportedRun:
         global_batch_size=_value(log, "global_batch_size"),
         train_samples=_value(log, "train_samples"),
         seed=_value(log, "seed"),
-        versions=_versions(facts),
+        versions={str(name): text for name, value in stack.items() if (text := _text(value))},
         findings=findings,
     )
     _set_course(run, log)
@@ -331,12 +329,6 @@ def _nodes(facts: dict[str, Any], log: ResultLog, system: str) -> int | None:
     ]
     counts = map(whole_number, candidates)
     return next((nodes for nodes in counts if nodes is not None and nodes <= MOST_NODES), None)
-
-
-def _versions(facts: dict[str, Any]) -> dict[str, str | None]:
-    stack = facts.get("other_software_stack")
-    versions = {"framework": facts.get("framework"), **(stack if isinstance(stack, dict) else {})}
-    return {str(name): text for name, value in versions.items() if (text := _text(value))}
 
 
 def _set_course(run: ImportedRun, log: ResultLog) -> None:

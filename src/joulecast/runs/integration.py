@@ -1,14 +1,12 @@
 """Energy of stages, from the exact overlap of readings and stage intervals on one clock.
 
 A counter is interpolated between its readings. Watts are integrated as straight lines between their readings.
-If the edge of a stage lies between two readings, the interpolation divides the energy between them. This
-makes the energy of the stage uncertain. The uncertainty is computed, too.
+If the edge of a stage lies between two readings, the interpolation divides the energy between them.
 """
 
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -79,16 +77,6 @@ class EnergyCurve:
         """Joules from ``start_s`` to ``stop_s``."""
         return self.at(stop_s) - self.at(start_s)
 
-    def edge_uncertainty(self, edges: Floats) -> Floats:
-        """Uncertainty, in joules, of the energy up to an edge between two readings: ``e f (1-f)``. ``e`` is
-        the energy between the two readings, and ``f`` is the share of the time before the edge. On a reading
-        it is 0."""
-        index = np.clip(np.searchsorted(self.t_s, edges, side="right") - 1, 0, len(self.t_s) - 2)
-        t0, t1 = self.t_s[index], self.t_s[index + 1]
-        share = np.clip((edges - t0) / (t1 - t0), 0, 1)
-        uncertainty: Floats = np.abs(self.joules[index + 1] - self.joules[index])
-        return uncertainty * share * (1 - share)
-
 
 def exposed_intervals(stages: pd.DataFrame) -> pd.DataFrame:
     """Cut communication down to its exposed part. The part that ran at the same time as computing or update
@@ -152,7 +140,6 @@ class EnergySplit:
                 curves = [EnergyCurve.of(of_meter) for _, of_meter in readings.groupby("meter")]
                 self._nodes[str(node)] = ranks, curves
         self._joules: dict[str, dict[str, float]] = {n: defaultdict(float) for n in self._nodes}
-        self._variance: dict[str, dict[str, float]] = {n: defaultdict(float) for n in self._nodes}
 
     def add(self, exposed: pd.DataFrame) -> None:
         """Add some stages. Within a rank, they must not overlap (:func:`exposed_intervals`)."""
@@ -167,27 +154,21 @@ class EnergySplit:
                 if not len(intervals):
                     continue
                 begin, end = begins[intervals], ends[intervals]
-                edges = np.concatenate([begin, end])
                 for curve in curves:
                     self._joules[node][name] += float(curve.between(begin, end).sum()) * share
-                    self._variance[node][name] += float(
-                        ((curve.edge_uncertainty(edges) * share) ** 2).sum()
-                    )
 
     def result(self) -> pd.DataFrame:
-        """A row for each node and stage: ``node``, ``stage``, ``energy_j``, ``uncertainty_j``.
-
-        Nodes without a meter have no rows.
-        """
+        """A row for each node and stage: ``node``, ``stage``, ``energy_j``. Nodes without a meter have no
+        rows."""
         rows = []
         for node, (_, curves) in self._nodes.items():
             begin, end = (np.array(at_s) for at_s in self._span)
             total = sum(float(curve.between(begin, end)) for curve in curves)
-            joules, variance = dict(self._joules[node]), self._variance[node]
+            joules = dict(self._joules[node])
             rest = total - sum(joules.values())
             joules["other"] = joules.get("other", 0.0) + rest
-            rows += [(node, stage, j, variance[stage] ** 0.5) for stage, j in joules.items()]
-        return pd.DataFrame(rows, columns=["node", "stage", "energy_j", "uncertainty_j"])
+            rows += [(node, stage, j) for stage, j in joules.items()]
+        return pd.DataFrame(rows, columns=["node", "stage", "energy_j"])
 
 
 def reading_quality(
@@ -204,9 +185,5 @@ def reading_quality(
     right = after.min() if len(after) else stop_s
     edges = np.concatenate([[left], inside, [right]])
     gaps = np.diff(edges)
-    longest = float(gaps.max())
-    lost = 0.0
-    for a, b in pairwise(edges):
-        if b - a > 3 * period_s:
-            lost += min(b, stop_s) - max(a, start_s)
-    return max(0.0, 1 - lost / (stop_s - start_s)), longest
+    lost = float(sum(np.diff(np.clip(edges, start_s, stop_s))[gaps > 3 * period_s]))
+    return max(0.0, 1 - lost / (stop_s - start_s)), float(gaps.max())

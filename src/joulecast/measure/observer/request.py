@@ -11,7 +11,7 @@ from joulecast.measure.power.meter_registry import ALL_METERS, METERS
 from joulecast.quantities import duration_s
 from joulecast.runs.files.shipped import MEASURED, PLATFORMS
 from joulecast.runs.platforms import find_platform
-from joulecast.runs.request import Name, Request, Shell, from_text
+from joulecast.runs.request import Name, Request, Shell, from_text, split_names
 from joulecast.runs.spec import (
     AS_USUAL,
     THIS_MACHINE,
@@ -30,10 +30,6 @@ def _steps(given: Any) -> Any:
     if found is None:
         raise ValueError("give the first and the last one, such as 10:200")
     return int(found[1]), int(found[2])
-
-
-def _words(given: Any) -> Any:
-    return list(filter(None, given.split(","))) if isinstance(given, str) else given
 
 
 def _known(meters: tuple[str, ...]) -> tuple[str, ...]:
@@ -67,8 +63,8 @@ class ObserveRequest(Request):
         description="First and last step that count, such as 10:200. By default all steps but the first "
         "and the slow ones directly after it (more than five times as long as usual).",
     )
-    meters: Annotated[tuple[str, ...], BeforeValidator(_words), AfterValidator(_known)] = Field(
-        default=(), description=f"Meters, best first; by default all: {','.join(METERS)}."
+    meters: Annotated[tuple[str, ...], BeforeValidator(split_names), AfterValidator(_known)] = (
+        Field(default=(), description=f"Meters, best first; by default all: {','.join(METERS)}.")
     )
     period_s: Annotated[float, Shell("--period")] = Field(
         default=0.1, ge=0.01, le=60, description="Seconds between two readings."

@@ -44,7 +44,6 @@ class Candidate:
 
     nodes: int
     batch_size: int | None
-    batch_per_rank: float | None
     strategy: str
     basis: Basis
     time_s: float

@@ -139,7 +139,6 @@ def _candidate(campaign: Campaign, row: dict[str, Any]) -> Candidate | None:
         hosts=json_value(row["hosts"]),
         gpus=json_value(row["gpus"]),
         batch_size=int(row["batch"]) if has_batch else None,
-        batch_per_rank=json_value(row["batch_per_rank"]) if has_batch else None,
         strategy=strategy,
         **answer,
         **{name: row[name] for name in _AS_FORECAST},

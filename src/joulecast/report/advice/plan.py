@@ -183,7 +183,6 @@ def _candidate(
         hosts=nodes,
         gpus=devices,
         batch_size=batch,
-        batch_per_rank=batch / devices,
         strategy=text_of(step.strategy),
         basis="simulated",
         platform=machine.name,
