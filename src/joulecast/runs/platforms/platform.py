@@ -403,5 +403,5 @@ def recorded_for(platform: str, own: Path = PLATFORMS) -> Path | None:
         return None
     folder = file.absolute().parent
     of_a_project = folder.parts[-2:] == PLATFORMS.parts
-    # An absolute path stays what it is.
+    # An absolute path is not changed.
     return (folder.parent.parent if of_a_project else folder) / recorded
