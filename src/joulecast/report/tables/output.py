@@ -48,7 +48,7 @@ $body</main>
 """
 )
 _NOISE = 1e-12
-"""What is smaller is left over from rounding."""
+"""Smaller numbers are errors of rounding."""
 
 
 def write_table(
