@@ -15,7 +15,8 @@ from joulecast.runs.left_out import used
 from joulecast.runs.observations import is_training
 
 PAPERS = ("tables/papers/papers", "paper/tables/papers/papers")
-"""Where the table of the papers' numbers may lie: a campaign that reproduces them may lie in another."""
+"""Possible paths of the table of the papers' numbers. The folder of the campaign that reproduces them may be
+in the folder of another campaign."""
 CHECKS = "tables/checks/checks"
 """The table of the findings of checks in the records."""
 SCALING = "tables/energy/scaling"

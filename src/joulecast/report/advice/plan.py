@@ -200,7 +200,7 @@ def _candidate(
 def _settings(
     request: PlanRequest, machines: list[Machine], devices: int
 ) -> tuple[list[Candidate], list[Refused]]:
-    """All settings of a number of devices: the candidates, and those that are none."""
+    """All settings of a number of devices: the candidates, and the refused settings with their reasons."""
     found: list[Candidate] = []
     refused: list[Refused] = []
     for machine in machines:

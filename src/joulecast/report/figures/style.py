@@ -69,7 +69,8 @@ HEIGHT, _TITLE = 300, 330
 _BELOW = 54
 """Most letters in a line below a title."""
 _WIDE, _LARGE, _FEW_DECADES = 8.0, 1e5, 3.3
-"""Values that differ by more than this factor are on a logarithmic scale; larger ones are abbreviated."""
+"""If values differ by more than the first number, their scale is logarithmic. From the second number on,
+ticks are abbreviated. Below the third number of decades, a logarithmic axis has more ticks."""
 
 _ROW_LABEL, _LETTER, _WIDER = 170, 7.3, 1.15
 """Most pixels of a row's name; pixels of a letter in a wide font; and the factor by which this font is
@@ -100,7 +101,7 @@ CONFIG: dict[str, Any] = {
     },
 }
 VEGA_LITE = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
-"""Version that the charts are written for."""
+"""The version of Vega-Lite in which the charts are written."""
 Chart = alt.Chart | alt.LayerChart
 
 

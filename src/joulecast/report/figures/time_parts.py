@@ -35,7 +35,7 @@ STAGES = dict(
         strict=True,
     )
 )
-"""Names that people read, and those of records."""
+"""The names that people read, and the names in records."""
 _PHASES = {name: name for name in PHASES}
 
 

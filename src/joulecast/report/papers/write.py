@@ -92,7 +92,7 @@ def write_papers(stem: Path, table: pd.DataFrame, papers: Sequence[Paper]) -> No
         lambda number: number if isinstance(number, str) else f"{number:.12g}", na_action="ignore"
     )
     rounded = write_numbers(stem, table.assign(published=as_printed))
-    # Snakemake's report opens with what stands before the lines of the papers.
+    # Snakemake's report begins with the part of this text before the lines of the papers.
     of_papers = " ".join(
         f"{each.name}: {_came_out(table[table['paper'] == each.name])}." for each in papers
     )

@@ -228,7 +228,7 @@ _GPU_COLUMNS = {
     "covered_percent": "covered_percent",
     "called_out_of_memory": "called_out_of_memory",
 }
-"""Of the errors, by their names in judging."""
+"""Columns of the table of errors, by their names in the judged steps."""
 
 
 def _gpu_errors(cells: pd.DataFrame) -> pd.DataFrame:
