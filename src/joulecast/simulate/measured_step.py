@@ -235,7 +235,7 @@ def read_steps(path: Path) -> list[MeasuredStep]:
     return [validated(TypeAdapter(MeasuredStep), content, str(path))]
 
 
-# A step that is corrected by is simulated several times, and many measured steps are of one network.
+# Each measured step is simulated several times, and many measured steps have the same network.
 _network = lru_cache(maxsize=4)(network_for)
 
 
