@@ -281,7 +281,7 @@ class NodePrices(BaseModel):
         default=None, ge=0, le=_MOST_MONEY, description="Price of a node for an hour."
     )
     co2: float | None = Field(
-        default=None, ge=0, le=_MOST_MONEY, description="Grams of CO2 equivalent a kWh."
+        default=None, ge=0, le=_MOST_MONEY, description="Grams of CO2 equivalent for each kWh."
     )
     pue: float = Field(
         default=1.0,
