@@ -57,7 +57,7 @@ class Node(BaseModel):
 
     split: dict[str, str] = Field(
         {},
-        description="Mesh axis of each dim. A dim: its name, or `batch`, `out` (columns), `in` (rows).",
+        description="Mesh axis by dim. A dim is a name, `batch`, `out` (columns) or `in` (rows).",
     )
     stage: int | None = Field(None, ge=0, le=_MOST_DEVICES, description="Pipeline stage.")
     recompute: bool | Literal["selective"] | None = Field(
