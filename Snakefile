@@ -1,4 +1,4 @@
-# joulecast: measure a few training runs, forecast the joules and seconds of the others.
+# joulecast measures a few training runs, and forecasts the joules and seconds of others.
 from snakemake.utils import min_version
 
 min_version("9.10")
@@ -35,7 +35,7 @@ onerror:
     tell_end()
 
 
-# Rules that take seconds on one core: not worth a job of a cluster.
+# These rules take seconds on one core. So they are no jobs of a cluster.
 localrules:
     all,
     measure,
@@ -56,7 +56,7 @@ localrules:
 rule all:
     default_target: True
     input:
-        # A record that was removed is measured again, also if all tables are there.
+        # If a record was removed, it is measured again, even if all tables exist.
         records(),
         rules.tables.output,
         rules.metered.output.tables,

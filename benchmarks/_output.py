@@ -14,7 +14,7 @@ from joulecast.runs.json_values import json_value
 from joulecast.runs.provenance import cpu_model, source_state, usable_cores
 
 MEASURED = Path(__file__).parent / "measured"
-"""Figures that were measured, as docs/how-good.md shows them."""
+"""Folder of the measured figures that docs/how-good.md shows."""
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
@@ -30,7 +30,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def keep(name: str, command: str, rows: list[dict[str, Any]], **facts: Any) -> Path:
-    """Write rows to benchmarks/measured with the machine, the commit and the day; returns the file."""
+    """Write rows to benchmarks/measured, with the machine, the commit and the day. Returns the file."""
     source = source_state()
     known = {
         "command": command,
@@ -47,7 +47,7 @@ def keep(name: str, command: str, rows: list[dict[str, Any]], **facts: Any) -> P
 
 
 def show(rows: list[dict[str, Any]], asked: argparse.Namespace) -> None:
-    """Print rows as a table, or as an object with `rows`; keep them where that was asked for."""
+    """Print rows as a table, or as an object with `rows`. With `--keep`, also keep them."""
     script = Path(sys.argv[0])
     if asked.keep:
         words = [word for word in sys.argv[1:] if word not in ("--keep", "--json")]

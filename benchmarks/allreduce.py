@@ -1,8 +1,8 @@
-"""Sums among the ranks of one host, and across pretended hosts, against a bare MPI_Allreduce in place.
+"""Times all-reduces of one host and of several pretended hosts, next to a plain MPI_Allreduce.
 
-`one host` is the shared-memory window; `across hosts` pretends that every rank is a host of its own,
-so that all bytes go through MPI. The peer is `MPI_Allreduce(MPI_IN_PLACE)` on a buffer of the same
-bytes, the three taking turns.
+`one host` uses the window of shared memory. `across hosts` pretends that every rank is a host of its own, so
+that all bytes go through MPI. The peer is `MPI_Allreduce(MPI_IN_PLACE)` on a buffer of the same size. The
+three take turns.
 """
 
 import subprocess
@@ -14,7 +14,7 @@ from _output import parser, show
 
 
 def measure_here(megabytes: int, repeats: int) -> None:
-    """One rank; rank 0 prints rows."""
+    """Measure on one rank. Rank 0 prints the rows."""
     import json
 
     import numpy as np

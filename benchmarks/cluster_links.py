@@ -1,10 +1,10 @@
-"""Links fitted to some collectives of a cluster, and judged on its others.
+"""Fits links to some collectives of a cluster, and judges them on its other collectives.
 
     ./run python benchmarks/cluster_links.py
 
-The collectives are in ``recorded/cluster-links``: of each test the mean and the highest bus bandwidth over
-its sizes. The highest is taken as that of the largest size, to which links are fitted; the means of the tests
-that are left out also say how well the smaller sizes are met.
+The collectives are in ``recorded/cluster-links``. Each test has the mean and the highest bus bandwidth over
+its sizes. We take the highest bandwidth for the bandwidth of the largest size. Links are fitted to it. For
+the other tests, the means also show how large the errors for smaller sizes are.
 """
 
 from pathlib import Path
@@ -19,14 +19,14 @@ from joulecast.simulate.cluster_links import fit_links, simulated_seconds
 
 
 def bus_bytes(collective: str, ranks: int) -> float:
-    """What nccl-tests counts as moved, over the bytes of the buffer."""
+    """The bytes that nccl-tests counts as moved, divided by the bytes of the buffer."""
     return {"all_reduce": 2 * (ranks - 1) / ranks, "sendrecv": 1.0}.get(
         collective, (ranks - 1) / ranks
     )
 
 
 def as_test(row: dict[str, object], sizes: list[float]) -> CollectiveTest:
-    """A row as a test at some sizes, each at the highest bandwidth."""
+    """The test of a row, at some sizes. All sizes have the highest bandwidth."""
     collective = str(row["test"]).removesuffix("_perf")
     nodes, gpus = int(row["N"]), int(row["G"])
     moved = bus_bytes(collective, nodes * gpus)
@@ -36,14 +36,15 @@ def as_test(row: dict[str, object], sizes: list[float]) -> CollectiveTest:
 
 
 def main() -> None:
-    """Fit by groups of files, judge on the others, and print."""
+    """Fit links to some groups of files, judge them on the others, and print the errors."""
     folder = recorded_folder(Path("recorded/cluster-links"))
     frame = pd.concat([pd.read_csv(file) for file in sorted(folder.glob("*.csv"))])
     frame = frame[frame["test"] != "sendrecv_perf"]
     frame["group"] = "N" + frame["N"].astype(str) + "_G" + frame["G"].astype(str)
     base = find_platform("h100-sxm")
     own = {"N1_G4", "N1_G8"}
-    # What links are fitted to: groups of files, and the tests of them; None: the platform by name alone.
+    # Links are fitted to these groups of files, or to one of their tests. None: the platform is known only by
+    # its name.
     ways = {
         "the name alone": None,
         "one node": (own, None),
@@ -59,7 +60,7 @@ def main() -> None:
         if taken is not None:
             groups, test = taken
             known = frame["group"].isin(groups) & ((test is None) | (frame["test"] == test))
-            # One of two files of a group; the others are judged.
+            # Of two files of a group, one is fitted, and the other one is judged.
             known &= ~(known & (frame.groupby(["group", "test"]).cumcount() % 2 == 1))
             tests = [as_test(row, [row["maxBytes"]]) for row in frame[known].to_dict("records")]
             platform = fit_links(base, tests).platform

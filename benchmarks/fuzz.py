@@ -1,8 +1,8 @@
-"""Mutations of every format that joulecast reads, and how many of them end in something else than they may.
+"""Mutates every format that joulecast reads, and counts the mutations with a result that is not allowed.
 
     ./run python benchmarks/fuzz.py [--mutations 10000] [--format "task graph"] [--jobs 2] [--seed 0]
 
-What may happen is in ``tests/fuzzing.py``, which the tests use too, with fewer mutations.
+``tests/fuzzing.py`` says which results are allowed. The tests use it, too, with fewer mutations.
 """
 
 import argparse
@@ -19,11 +19,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 _PART = 100
 _DATA_BYTES = 4 << 30
-"""Of a process, libraries included; what takes more fails there instead of taking the machine's."""
+"""The most memory of a process, with its libraries. If a mutation needs more, the process fails, and the
+machine keeps its memory."""
 
 
 def part(name: str, first: int, count: int, seed: int) -> list[tuple[int, str, str]]:
-    """Try some mutations of a format: number, what was mutated, and what went wrong, of those that did."""
+    """Try some mutations of a format. For each one that goes wrong: its number, the mutated part, and the
+    error."""
     from fuzzing import FORMATS, tried
 
     resource.setrlimit(resource.RLIMIT_DATA, (_DATA_BYTES, _DATA_BYTES))
@@ -61,7 +63,7 @@ def main() -> None:
         rng = random.Random(f"{asked.seed} {names[0]} {asked.number}")
         print(*tried(FORMATS[names[0]], pristine, asked.keep / "mutated", rng))
         return
-    # Started afresh: peak memory is counted from what a process has.
+    # Each process starts anew, because its peak of memory includes the memory that it has at the start.
     context = multiprocessing.get_context("spawn")
     wrong_at_all = 0
     with context.Pool(asked.jobs, maxtasksperchild=20) as pool:

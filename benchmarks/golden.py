@@ -1,8 +1,8 @@
-"""The figures that a rewrite must not move, from shipped data only: one JSON, made before and after.
+"""Writes the figures that a rewrite must not change, as one JSON file. They come from shipped data only.
 
     ./run snakemake --cores all --configfile config/paper.yaml
     ./run python benchmarks/golden.py --out golden.json          # before
-    ./run python benchmarks/golden.py --compare golden.json      # after: prints what moved
+    ./run python benchmarks/golden.py --compare golden.json      # after: prints the changed figures
 
 It reads the tables of the papers' campaign (simulator, planner, policies), judges MC2 and its rivals on the
 shipped metered runs and times, and imports the logs of tests/data/imports. It times nothing.
@@ -114,7 +114,7 @@ def golden(results: Path) -> dict[str, dict[str, float]]:
 
 
 def moved(before: dict[str, dict[str, float]], after: dict[str, dict[str, float]]) -> list[str]:
-    """What is gone, new, or off by more than a thousandth."""
+    """The figures that are missing, new, or off by more than a thousandth."""
     lines = []
     for table in sorted(before.keys() | after.keys()):
         old, new = before.get(table, {}), after.get(table, {})
@@ -128,11 +128,11 @@ def moved(before: dict[str, dict[str, float]], after: dict[str, dict[str, float]
 
 
 def main() -> None:
-    """Write the figures, or compare them with those of before."""
+    """Write the figures, or compare them with earlier figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--results", type=Path, default=ROOT / "results/paper")
     parser.add_argument("--out", type=Path, help="write the figures here")
-    parser.add_argument("--compare", type=Path, help="figures of before")
+    parser.add_argument("--compare", type=Path, help="file of earlier figures, to compare with")
     given = parser.parse_args()
     figures = json.loads(json.dumps(golden(given.results)))
     count = sum(map(len, figures.values()))

@@ -1,9 +1,9 @@
-"""What single kernels of GPUs reach, fitted to measured ones: writes ``graphs/kernel_rates.yaml``.
+"""Fits the rates that single kernels of GPUs reach to measured kernels. Writes ``graphs/kernel_rates.yaml``.
 
     ./run python benchmarks/gpu_kernels.py ../shared/data/gpu_kernels [--write]
 
-Prints the error of each kind of kernel on each GPU, with the rates that the other GPUs give and the GPU's own
-plateau. Source of the kernels: NeuSight (sitar-lab, MIT).
+Prints the error of each kind of kernel on each GPU. The rates come from the other GPUs, and the plateau from
+the GPU itself. Source of the kernels: NeuSight (sitar-lab, MIT).
 """
 
 import argparse
@@ -21,7 +21,7 @@ from joulecast.graphs.kernels import Product
 from joulecast.runs.platforms import Device, find_platform
 
 TENSORS = {
-    # Tensors of the written size that move, by file: the operands and the result.
+    # By file, the number of tensors (operands and result) of the size of the result that a kernel moves.
     "elementwise": {
         "add": 3,
         "mul": 3,
@@ -41,11 +41,11 @@ LARGE_BYTES = 30e6
 DEPTHS, ROUNDS = (40, 55, 70, 85, 100), (0.0, 0.25, 0.5, 1.0)
 SAMPLE = 400
 ASSUMED = {"dropout": 0.8, "copy": 0.9, "lookup": 0.75}
-"""Kinds that no file has."""
+"""Kinds of kernels that are in no file."""
 
 
 def device(gpu: str) -> Device:
-    """The described device of a GPU's name in the files."""
+    """The described device, by the GPU's name in the files."""
     return find_platform(gpu).require_cluster().device
 
 
@@ -63,7 +63,7 @@ def share_by_gpu(folder: Path, files: dict[str, int]) -> dict[str, float]:
         frame["bytes"] = 4.0 * tensors * frame["B"] * frame["H"]
         for gpu, rows in frame.groupby("gpu"):
             large = rows[rows["bytes"] > LARGE_BYTES]
-            # The slope: what a launch and its measurement take stays out.
+            # The slope leaves out the time of the launch and of the measurement.
             slope = theilslopes(large["s"], large["bytes"]).slope
             found.setdefault(str(gpu), []).append(1 / slope / device(str(gpu)).memory_bytes_per_s)
     return {gpu: min(float(np.median(values)), 0.95) for gpu, values in found.items()}
@@ -144,7 +144,8 @@ def main() -> None:
 
 
 def relative(shares: dict[str, dict[str, float]], kind: str, gpus: Iterable[str]) -> float:
-    """Median over GPUs of a kind's bandwidth over that of element-wise kernels."""
+    """Bandwidth of a kind of kernels, divided by the bandwidth of element-wise kernels. It is the median over
+    GPUs."""
     return float(np.median([shares[kind][gpu] / shares["elementwise"][gpu] for gpu in gpus]))
 
 
@@ -156,7 +157,7 @@ def vendor(gpu: str) -> str:
 
 
 def write(shares: dict[str, dict[str, float]], fitted: ProductRates) -> None:
-    """Put the fitted numbers into the shipped file; what is not fitted here stays."""
+    """Put the fitted numbers into the shipped file. Other numbers in the file are not changed."""
     path = Path(kernel_costs.__file__).with_name("kernel_rates.yaml")
     content = yaml.safe_load(path.read_text())
     for name in ("nvidia", "amd"):

@@ -1,9 +1,11 @@
-"""docs/how-good.md, made of kept figures: those of benchmarks (`--keep`) and of a campaign's tables.
+"""Makes docs/how-good.md from kept figures. They come from benchmarks (`--keep`) and from a campaign's
+tables.
 
     ./run python benchmarks/how_good.py --collect results   # from the tables of a campaign and of the papers
     ./run python benchmarks/how_good.py                     # writes the page
 
-No figure is written by hand: each stands in benchmarks/measured, with the command, machine, commit and day.
+No figure is written by hand. Each is in benchmarks/measured, with the command, the machine, the commit and
+the day.
 """
 
 import argparse
@@ -28,11 +30,12 @@ the commit and the machine.
 
 @dataclass(frozen=True)
 class Kept:
-    """A table of the page: its figures in ``benchmarks/measured/NAME.json``, and what it shows.
+    """A table of the page: its figures in ``benchmarks/measured/NAME.json``, and the part of them that it
+    shows.
 
-    ``columns`` are shown under the names given; all of them if there are none. A column without a name is
-    kept, but not shown. ``of`` is a campaign's table, below its results. ``where`` has the values of the rows
-    to show. ``spread`` names a column whose values become columns, and the column that they show.
+    ``columns`` are shown under these names. If there are none, all columns are shown. A column without a name
+    is kept, but not shown. ``of`` is a campaign's table, below its results. ``where`` has the values of the
+    rows to show. ``spread`` names a column whose values become columns, and the column that they show.
     """
 
     name: str
@@ -46,10 +49,11 @@ class Kept:
 
 @dataclass(frozen=True)
 class Brief:
-    """A line of the page's first table: one figure of a kept table, and what it is compared with.
+    """A line of the page's first table: one figure of a kept table, and the figures to compare it with.
 
-    ``row`` has the values of the figure's row. ``peer`` names other columns of it; ``rivals`` is the column
-    and the values in which the rows of rivals differ: the least of their figures counts.
+    ``row`` has values that identify the figure's row. ``peer`` names other columns of this row. ``rivals``
+    names the column in which the rows of rivals differ, with its values. The least figure of the rivals
+    counts.
     """
 
     question: str
@@ -371,7 +375,7 @@ BRIEFS = [
 
 
 def collected(results: Path, kept: Kept) -> list[dict[str, Any]] | None:
-    """The rows of a campaign's table that the page shows; ``None`` where the campaign has no such table."""
+    """The rows of a campaign's table that the page shows; ``None`` if the campaign has no such table."""
     assert kept.of is not None
     path = results / kept.of
     if not path.is_file():
@@ -390,14 +394,15 @@ def collected(results: Path, kept: Kept) -> list[dict[str, Any]] | None:
 
 
 def commit_of(results: Path) -> dict[str, Any]:
-    """The commit that measured a campaign, by one of its records; nothing where it measured nothing."""
+    """The commit that measured a campaign, from one of its records. It is empty if the campaign measured
+    nothing."""
     for record in sorted(results.glob("records/*/run.json")):
         return {"commit": json.loads(record.read_text())["source"].get("git_commit")}
     return {}
 
 
 def collect(results: Path) -> list[Path]:
-    """Keep what the page shows of a campaign's tables; returns the files."""
+    """Keep the rows of a campaign's tables that the page shows. Returns the files."""
     made = []
     for kept in (kept for section in SECTIONS.values() for kept in section if kept.of is not None):
         rows = collected(results, kept)
@@ -409,7 +414,7 @@ def collect(results: Path) -> list[Path]:
 
 
 def cell(value: Any) -> str:
-    """A value as the page shows it."""
+    """The text of a value on the page."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -463,11 +468,11 @@ def figures(name: str) -> dict[str, Any] | None:
 
 
 _JUDGED = ("settings", "cases", "steps")
-"""Columns that say how many a figure is the mean of."""
+"""Columns with the number of values of which a figure is the mean."""
 
 
 def brief(line: Brief) -> list[str] | None:
-    """The cells of a line of the first table; ``None`` where its figures were not kept."""
+    """The cells of a line of the first table; ``None`` if its figures were not kept."""
     content = figures(line.name)
     if content is None:
         return None

@@ -1,9 +1,9 @@
-"""Steps that are continued from shorter ones, against the same steps with all their micro-batches.
+"""Compares steps that are continued from shorter ones with the same steps that simulate all micro-batches.
 
     ./run python benchmarks/many_micro_batches.py [--settings 1000] [--seed 1]
 
-The settings are random: network, GPU, pipeline, replicas, schedule, ZeRO, number of micro-batches, and at
-times a slow device. It prints how far the seconds of the steps, and the parts of these seconds, are off.
+The settings are random: network, GPU, pipeline, replicas, schedule, ZeRO, number of micro-batches, and
+sometimes a slow device. The output says how far the seconds of the steps, and their parts, are off.
 """
 
 import argparse

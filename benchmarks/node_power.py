@@ -1,6 +1,8 @@
-"""Power of metered nodes for networks they never ran: errors by held-out workload; writes the shipped fit.
+"""Predicts the power of metered nodes for networks that they never ran. Writes the shipped fit.
 
-./run python benchmarks/node_power.py [--write]
+    ./run python benchmarks/node_power.py [--write]
+
+Errors are of workloads that the fit had not seen.
 """
 
 import argparse
@@ -32,12 +34,12 @@ HEAD = """\
 
 
 GPUS = 8
-"""GPUs of a node of these runs: the provenance says it, the tables do not."""
+"""GPUs of a node in these runs. The number is in the provenance, and not in the tables."""
 
 
 def _least_share(runs: pd.DataFrame, paces: pd.Series) -> float:
-    """The lowest computing share of the runs: node-seconds of their work on the fewest nodes, divided by
-    their own."""
+    """The lowest computing share of the runs. A computing share is the node-seconds of the same work on the
+    fewest nodes, divided by the node-seconds of the run."""
     needed_s = runs["workload"].map(paces) * runs["samples"]
     return float((needed_s / (runs["nodes"] * runs["training_s"])).clip(upper=1.0).min())
 
@@ -80,7 +82,8 @@ def shipped_runs() -> pd.DataFrame:
 
 
 def held_out(runs: pd.DataFrame) -> pd.DataFrame:
-    """A row a workload and node count: metered W of a node in training, and what the others predict."""
+    """A row for each workload and node count: the metered W of a node in training, and the W predicted from
+    the other workloads."""
     rows = []
     for workload, own in runs.groupby("workload"):
         (node,) = fitted(runs[runs["workload"] != workload])
@@ -88,7 +91,7 @@ def held_out(runs: pd.DataFrame) -> pd.DataFrame:
         pace = float(paces[own["nodes"] == own["nodes"].min()].mean())
         for nodes, of in own.groupby("nodes"):
             share = min(1.0, pace / float(paces[of.index].mean()))
-            # Standing still inside training costs the floor.
+            # While training stalls, a node draws its idle power.
             steady_j = of["training_j"] - nodes * node.idle_w * of["stalled_training_s"]
             power = node.power([GPUS] * int(nodes), share, GPUS)
             metered_w = float((steady_j / of["training_s"]).mean()) / nodes
@@ -108,13 +111,15 @@ def held_out(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 METERED_TRAINS_KW, AIR_COOLED_TRAINS_KW = 5.8, 7.1
-"""A node of 8 H100 in MLPerf trainings: the metered one, and another maker's."""
+"""Power of a node of 8 H100 in MLPerf trainings: of the metered node, and of another maker's node."""
 MOST_KW = {"v100": (300, 3.5), "a100": (400, 6.5), "h100": (700, 10.2), "b200": (1000, 14.3)}
-"""Power limit of a GPU in W, and the most that a node of eight draws: NVIDIA's data sheets of the DGX."""
+"""Power limit of a GPU in W, and the most power of a node of eight GPUs in kW, from NVIDIA's data sheets of
+the DGX."""
 
 
 def known_rests() -> tuple[float, float]:
-    """Share of the power limits of its GPUs that all else draws: of the metered node, and of the other."""
+    """Power of everything in a node except its GPUs, divided by the power limits of the GPUs: for the metered
+    node, and for the other one."""
     (node,) = shipped_nodes()
     power = gpu_power_of(find_platform("h100-sxm").require_cluster().device, "bf16")
     limit_w = GPUS * power.limit_w
@@ -123,8 +128,8 @@ def known_rests() -> tuple[float, float]:
 
 
 def rest_of_node() -> tuple[float, float]:
-    """Share of the power limits of its GPUs that all else of a node draws, and the half width of its
-    logarithm for one node type more, by Student's t."""
+    """The share of :func:`known_rests` for a further type of node, and the half width of its logarithm by
+    Student's t."""
     known = np.log(known_rests())
     sheets = np.log([(1e3 * kw - GPUS * w) / (GPUS * w) for w, kw in MOST_KW.values()])
     freedom = len(known) + len(sheets) - 2
@@ -134,7 +139,7 @@ def rest_of_node() -> tuple[float, float]:
 
 
 def left_out_types() -> Iterator[str]:
-    """A node of each of the two types in training, by what all but its GPUs draw in the other type."""
+    """Power in training of a node of each of the two types, predicted with the share of the other type."""
     power = gpu_power_of(find_platform("h100-sxm").require_cluster().device, "bf16")
     limit_kw = GPUS * power.limit_w / 1e3
     drawn, rests = (METERED_TRAINS_KW, AIR_COOLED_TRAINS_KW), known_rests()

@@ -1,10 +1,10 @@
-"""How well `forecast` predicts a training on four ranks from observed runs on one and on two.
+"""Measures how well `forecast` predicts a training on four ranks from observed runs on one rank and on two.
 
     ./run python benchmarks/observed_scales.py
 
-Computing is a sleep, as on a GPU that the host waits for, so that four ranks fit on two cores; loading, the
-exchange (gloo) and the update are real. Each program is measured on four ranks too, which the forecast does
-not see.
+Computing is a sleep, as on a GPU for which the host waits. So four ranks fit on two cores. Loading, the
+exchange (gloo) and the update are real. Each program is also measured on four ranks. The forecast does not
+see this run.
 """
 
 import subprocess

@@ -1,9 +1,9 @@
-"""What observing costs a training: its own seconds of a step, bare and observed, in pairs.
+"""Measures how much longer steps of a training take if it is observed. Bare and observed runs are pairs.
 
     ./run python benchmarks/observer.py [--pairs N] [--steps N]
 
-The training is examples/own-training on one rank and on two. Where `codecarbon`
-or `perun` are on the PATH, they wrap the same command. Run it on a quiet machine.
+The training is examples/own-training on one rank and on two. If `codecarbon` or `perun` are on the PATH, the
+same command is also run under them. Run this on a quiet machine.
 """
 
 import os
@@ -57,7 +57,8 @@ def main() -> None:
             ratios: dict[str, list[float]] = {name: [] for name in known}
             for _ in range(asked.pairs):
                 for name, words in list(known.items()):
-                    # Bare before and after: a machine that grows slower does not count as overhead.
+                    # The bare command runs before and after. So a machine that gets slower does not count as
+                    # overhead.
                     before = step_ms(bare, Path(folder))
                     try:
                         wrapped = step_ms([*words, *bare], Path(folder))

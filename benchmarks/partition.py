@@ -1,21 +1,22 @@
-"""Cutting networks into pipeline stages: CPU time and quality, side by side with peers, in one run.
+"""Cuts networks into pipeline stages: CPU time and quality of our planner and of its peers, in one run.
 
-A row is a network, a number of devices and a partitioner. CPU time is the best of ``--repeat``, after the
-file was read, with all that a partitioner makes from the graph; ``cpu_ratio_to_ours`` is that of a peer over
-that of our exact planner. Linear algebra has one thread: idle ones of one row would count in the next.
-Only computing counts, every device gets one stage. ``ratio_to_optimum`` is the heaviest stage over the
-certified best one.
+A row is a network, a number of devices and a partitioner. CPU time is the best of ``--repeat``. It begins
+when the file has been read, and includes everything that a partitioner makes from the graph.
+``cpu_ratio_to_ours`` is a peer's CPU time divided by the CPU time of our exact planner. Linear algebra has
+one thread, because idle threads of one row would count in the next row. Only computing counts. Every device
+gets one stage. ``ratio_to_optimum`` is the heaviest stage, divided by the heaviest stage of the certified
+best cut.
 
 * ``joulecast exact``: our planner, with its proof.
-* ``PipeDream's optimizer``: its arithmetic and its states, as in joulecast.partition.pipedream; with NumPy
-  for its innermost loops, which is faster than its own programme.
-* ``block partition``: Barany and Grinberg 2015, for one order of the nodes, as torchgpipe 0.0.7 balances (on
-  all 20 rows its ``blockpartition.solve`` gave the same blocks when both were tried).
-* ``one order, exact``: the best cut of the order that the file has.
-* ``METIS``: ``pymetis``, where it can be imported (nothing here depends on it: ``uv pip install --no-deps
-  --target FOLDER pymetis``, then ``./run env PYTHONPATH=FOLDER python benchmarks/partition.py``), vertices
-  weighed by work. It ignores directions: where its parts depend on each other in a circle they are no
-  pipeline, and may be better balanced than any.
+* ``PipeDream's optimizer``: its arithmetic and its states, as in joulecast.partition.pipedream. The innermost
+  loops use NumPy, which is faster than PipeDream's own program.
+* ``block partition``: Barany and Grinberg 2015, for one order of the nodes, as torchgpipe 0.0.7 balances.
+  (When both were tried, its ``blockpartition.solve`` gave the same blocks on all 20 rows.)
+* ``one order, exact``: the best cut of the order in the file.
+* ``METIS``: ``pymetis``, if it can be imported. (Nothing in this project depends on it: ``uv pip install
+  --no-deps --target FOLDER pymetis``, then ``./run env PYTHONPATH=FOLDER python benchmarks/partition.py``.)
+  Vertices are weighed by work. METIS ignores directions. So its parts may depend on each other in a circle.
+  Then they are no pipeline, and may be better balanced than any pipeline.
 * ``MILP``: HiGHS, for networks of few nodes, and with a time limit.
 """
 
@@ -53,16 +54,17 @@ except ImportError:
 _ROOT = Path(__file__).resolve().parents[1]
 _PROFILES = _ROOT / "recorded/pipedream-profiles"
 _BANDWIDTH = 1e9
-"""PipeDream's optimizer wants one, and does not use it where only computing counts."""
+"""A number that PipeDream's optimizer requires. It is not used if only computing counts."""
 _MILP_NODES, _MILP_S = 70, 10.0
 _LONG_S = 1.0
-"""What takes as long is not repeated."""
+"""A row that takes this long is not repeated."""
 _NETWORK_LIMIT_MS = 10.0
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The heaviest stage that a partitioner comes to, whether that is proven to be the least, and remarks."""
+    """The heaviest stage of a partitioner's cut, whether it is proven to be the least possible, and
+    remarks."""
 
     bottleneck_us: float
     certified: bool = False
@@ -117,7 +119,8 @@ def _metis(graph: TaskGraph, devices: int) -> Answer:
 
 
 def _milp(graph: TaskGraph, devices: int) -> Answer:
-    """One variable a node and border: whether the node is before it. Tighter than numbered stages."""
+    """There is one variable for each pair of a node and a border. It says whether the node is before the
+    border. These bounds are tighter than those of numbered stages."""
     nodes, borders = len(graph.tasks), devices - 1
     if nodes > _MILP_NODES:
         raise JoulecastError(f"not tried: more than {_MILP_NODES} nodes")
@@ -137,7 +140,7 @@ def _milp(graph: TaskGraph, devices: int) -> Answer:
     loads = kron(eye_array(devices, borders) - eye_array(devices, borders, k=-1), work)
     slowest = csr_array(np.array([0.0] * (order.shape[0] + growing.shape[0]) + [-1.0] * devices))
     most = np.zeros(slowest.shape[-1])
-    # The last stage has what is not before the last border.
+    # The last stage has the nodes that are not before the last border.
     most[-1] = -work.sum()
     count = nodes * borders
     found = milp(
@@ -171,10 +174,10 @@ _PARTITIONERS: dict[str, Callable[[TaskGraph, int], Answer]] = {
 
 
 def _timed(run: Callable[[TaskGraph, int], Answer], graph: TaskGraph, devices: int, repeat: int):
-    """Answer, and CPU and wall seconds; the least of each."""
+    """The answer, and the least CPU seconds and the least wall seconds."""
     cpu_s, wall_s = math.inf, math.inf
     for _ in range(repeat):
-        # A copy has none of what the graph remembers of itself.
+        # A copy of the graph has an empty cache.
         fresh = replace(graph)
         wall, cpu = time.perf_counter(), time.process_time()
         answer = run(fresh, devices)
@@ -207,7 +210,7 @@ def _network_rows(graph: TaskGraph, devices: int, repeat: int) -> list[dict[str,
             "wall_ms": 1e3 * wall_s,
             "bottleneck_us": answer.bottleneck_us,
         }
-        # Ours is the first.
+        # The first row is ours.
         ours = rows[0] if rows else row | {"certified": answer.certified}
         if ours.get("certified"):
             row["ratio_to_optimum"] = answer.bottleneck_us / ours["bottleneck_us"]
@@ -276,7 +279,9 @@ def _arguments() -> argparse.Namespace:
     made.formatter_class = argparse.RawDescriptionHelpFormatter
     made.add_argument("--profiles", type=Path, help="folder of PipeDream profiles or task graphs")
     made.add_argument("--devices", type=int, nargs="+", default=[4, 8])
-    made.add_argument("--repeat", type=int, default=5, help="the best of so many counts")
+    made.add_argument(
+        "--repeat", type=int, default=5, help="number of runs, of which the best counts"
+    )
     made.add_argument("--out", type=Path, help="CSV file")
     return made.parse_args()
 

@@ -1,11 +1,12 @@
-"""What each constant of plain PyTorch is worth: the error of measured steps if it is moved.
+"""Shows what each constant of plain PyTorch is worth: the error of measured steps if the constant is changed.
 
     ./run python benchmarks/plain_pytorch.py
 
-Each constant of ``graphs/kernel_rates.yaml`` that was fitted by hand to steps of plain PyTorch is divided and
-multiplied by 1.25 and 1.6, one at a time. Prints the mean error (%) of the steps that it was fitted to
-(H100), of those that were in sight (H200), and of later steps, with the factor that each group prefers. A
-constant that no step notices earns nothing. No times are measured.
+The constants of plain PyTorch in ``graphs/kernel_rates.yaml`` were fitted by hand to steps. Each is divided
+and multiplied by 1.25 and 1.6, one at a time. The output has three mean errors (%): of the steps to which the
+constant was fitted (H100), of steps that were known when it was fitted (H200), and of later steps. It also
+names the factor with which each group has the least error. If no step changes, the constant is not needed. No
+times are measured.
 """
 
 from collections.abc import Iterator
@@ -40,7 +41,7 @@ CONSTANTS = (
 
 
 def scaled(value: Any, path: list[str], factor: float) -> Any:
-    """A value with every number at and below ``path`` times a factor."""
+    """A value, with every number at ``path`` and below it multiplied by a factor."""
     if isinstance(value, dict):
         return {
             key: scaled(part, path[1:], factor) if not path or key == path[0] else part
@@ -52,7 +53,7 @@ def scaled(value: Any, path: list[str], factor: float) -> Any:
 
 
 def errors(steps: list[GpuStep], rates: KernelRates) -> pd.Series:
-    """Mean error (%) of the steps at some rates, by group."""
+    """Mean error (%) of the steps with some rates, by group."""
     kernel_costs.kernel_rates = lambda: rates
     found = simulate_steps(steps)
     kernel_costs.kernel_rates = kernel_rates

@@ -1,10 +1,14 @@
-"""Seconds and joules at power limits and clocks: errors of GPUs that the constants have not seen; no times.
+"""Judges the seconds and joules at power limits and clocks, on GPUs that the constants have not seen.
 
-`zeus`: epochs on V100, A40, Quadro RTX 6000 and P100 at each power limit (recorded/zeus-trace), each GPU
-left out of the fit. Given are seconds and watts at the highest limit, which say how busy the GPU is. `watts`:
-of the simulated step of BERT and ResNet-50 at their largest batch, with nothing given but the description.
-`steps` and `stages`: training steps of pipelines on A40 at power limits, and passes of a stage at set clocks
-(--steps FOLDER of `step_energy`), with the A40 left out.
+No times are measured. There are four kinds of rows:
+
+* `zeus`: epochs on V100, A40, Quadro RTX 6000 and P100 at each power limit (recorded/zeus-trace). Each GPU is
+  left out of the fit. The seconds and watts at the highest limit are given. They say how busy the GPU is.
+* `watts`: watts of the simulated step of BERT and ResNet-50 at their largest batch. Only the description of
+  the GPU is given.
+* `steps`: training steps of pipelines on A40 at power limits (--steps FOLDER of `step_energy`). The A40 is
+  left out of the fit.
+* `stages`: passes of a stage at set clocks, with the same GPU and the same fit.
 """
 
 from dataclasses import replace
@@ -27,16 +31,19 @@ from joulecast.tune.traces import MAX_POWER_W
 GPUS = {"v100": "v100-pcie", "a40": "a40", "rtx6000": "rtx6000", "p100": "p100"}
 HBM = ("v100", "p100")
 FOLLOWS = 0.8
-"""Share of the busy time that follows the clock, taken for all networks: simulated steps of BERT say 0.9, of
-ResNet-50 0.6. The fit cannot tell it from the voltage: from 0.5 to 0.8 the held-out errors of epochs differ
-by about a point."""
+"""Share of the busy time that depends on the clock. It is the same for all networks. (It is 0.9 in simulated
+steps of BERT, and 0.6 in those of ResNet-50.) The fit cannot separate it from the voltage: with 0.5 to 0.8,
+the held-out errors of epochs differ by about one percentage point."""
 START = (0.14, 0.25, KNEE, FLOOR)
-"""Share of the limit awake with HBM and with GDDR, knee and floor of the voltage."""
+"""Share of the power limit that an awake GPU draws, with HBM and with GDDR; and the knee and the floor of the
+voltage."""
 BOUNDS = ((0.1, 0.15, 0.2, 0.4), (0.3, 0.45, 0.95, 0.99))
 DISTURBED = 1.3
-"""Epochs at the highest limit that take so many times as long as at a lower one were not alone there."""
+"""If an epoch at the highest limit takes this many times as long as at a lower limit, another program ran at
+the same time."""
 LIMITED = [float(np.log(each / 1.45)) for each in (1.9, 1.1, 1.5)]
-"""Of the joules of an operation that P4, T4 and L4 say, over all three's (graphs/kernel_costs.py)."""
+"""Logarithms of the joules of an operation on P4, T4 and L4, each divided by the value for all three
+(graphs/kernel_costs.py)."""
 BUSY = {
     "bert_base_uncased": ("bert-base:sequence=384", "adam"),
     "resnet50": ("resnet50", "momentum"),
@@ -68,7 +75,7 @@ def limits_of(gpu: str) -> pd.DataFrame:
 
 
 def power_of(gpu: str, constants: Any) -> GpuPower:
-    """The GPU as it is described, with other constants."""
+    """The described GPU, with other constants."""
     power = gpu_power_of(find_platform(GPUS[gpu]).require_cluster().device, "fp32")
     assert power is not None
     hbm, gddr, knee, floor = constants
@@ -93,7 +100,7 @@ def predicted(rows: pd.DataFrame, constants: Any) -> pd.DataFrame:
 
 
 def fitted(rows: pd.DataFrame) -> Any:
-    """Constants that fit the limits best."""
+    """The constants that fit the limits best."""
 
     def errors(constants: Any) -> Any:
         logs = np.log(predicted(rows, constants) / rows[["slow", "watts"]])
@@ -103,7 +110,8 @@ def fitted(rows: pd.DataFrame) -> Any:
 
 
 def errors_of(what: str, rows: pd.DataFrame, constants: Any) -> list[dict[str, Any]]:
-    """Mean absolute errors in percent, of limits of half the highest or more and of lower ones."""
+    """Mean absolute errors in percent: of limits of at least half of the highest limit, and of lower
+    limits."""
     told = predicted(rows, constants)
     joules, measured = told["slow"] * told["watts"], rows["slow"] * rows["watts"]
     table = pd.DataFrame(
@@ -141,7 +149,7 @@ def errors_of(what: str, rows: pd.DataFrame, constants: Any) -> list[dict[str, A
 
 
 def width_of(logs: list[float]) -> float:
-    """Half width of the 90 % interval of one GPU more, by Student's t."""
+    """Half width of the 90 % interval for a further GPU, by Student's t."""
     return float(
         student.ppf(0.95, len(logs) - 1) * np.std(logs, ddof=1) * np.sqrt(1 + 1 / len(logs))
     )
@@ -154,7 +162,7 @@ def watts_of_steps(rows: pd.DataFrame) -> list[dict[str, Any]]:
     said = {gpu: np.log(busiest[gpu] / power_of(gpu, START).full_w) for gpu in GPUS}
     print(f"width of the watts, all: {width_of([*LIMITED, *said.values()]):.2f}")
     for gpu, name in GPUS.items():
-        # What the GPU itself says is not in the interval that it is held against.
+        # The interval of a GPU does not use the error of this GPU.
         width = width_of([*LIMITED, *(log for other, log in said.items() if other != gpu)])
         for network, (graph, optimizer) in BUSY.items():
             of = rows[(rows["gpu"] == gpu) & (rows["network"] == network)]
@@ -178,7 +186,7 @@ def watts_of_steps(rows: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def steps_at_limits(folder: Path) -> pd.DataFrame:
-    """Training steps of pipelines on A40, as of :func:`limits_of`; watts of a GPU."""
+    """Training steps of pipelines on A40, in the form of :func:`limits_of`. The watts are of one GPU."""
     table = pd.read_csv(folder / "a40_power_limits_same_for_all.csv")
     gpus = table["dp"] * table["tp"] * table["pp"]
     table = table.assign(
@@ -200,8 +208,8 @@ def steps_at_limits(folder: Path) -> pd.DataFrame:
 
 
 def passes_at_clocks(folder: Path, power: GpuPower) -> tuple[list[dict[str, Any]], pd.Series]:
-    """Errors of passes of one stage at set clocks, with seconds and joules at the highest clock given; and
-    the logarithms of those of seconds."""
+    """Errors of passes of one stage at set clocks, and the logarithms of the errors of seconds. The seconds
+    and joules at the highest clock are given."""
     table = pd.read_csv(folder / "a40_stage_by_frequency.csv")
     held = power.clock_at(power.limit_w)
     found, logs = [], []

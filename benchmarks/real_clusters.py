@@ -1,9 +1,9 @@
-"""Errors on real clusters: energy and time of metered runs, and the time to quality at the next scale.
+"""Shows errors on real clusters: energy and time of metered runs, and the time to quality at the next scale.
 
-Everything comes from data that the project ships: metered MLPerf runs (``recorded/mlperf-power``) and times
-of three rounds (``recorded/mlperf-times``). Each row is a question and a model; errors are of settings that
-the fit had not seen. `--ablation` takes away one part at a time, `--priors` halves and doubles every prior,
-`--corrupted` counts the corrupted submissions that the import finds. No times are measured.
+All data are shipped: metered MLPerf runs (``recorded/mlperf-power``), and times of three rounds
+(``recorded/mlperf-times``). Each row is a question and a model. Errors are of settings that the fit had not
+seen. `--ablation` takes away one part at a time. `--priors` halves and doubles every prior. `--corrupted`
+counts the corrupted submissions that the import finds. No times are measured.
 """
 
 import argparse
@@ -64,7 +64,7 @@ def timed_runs() -> pd.DataFrame:
 
 
 def next_scale(runs: pd.DataFrame) -> pd.DataFrame:
-    """A row a case and model, as of :func:`joulecast.runs.judging.by_setting`."""
+    """A row for each case and model, in the form of :func:`joulecast.runs.judging.by_setting`."""
     predicted = evaluate(
         runs,
         pd.DataFrame(columns=["platform", "nodes"]),
@@ -79,7 +79,7 @@ def next_scale(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _row(question: str, summary: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of what is shown, from one of :func:`joulecast.runs.judging.summarise`."""
+    """A row of the output, from a row of :func:`joulecast.runs.judging.summarise`."""
     return {"question": question} | {name: summary[of] for name, of in _SHOWN.items()}
 
 
@@ -109,7 +109,7 @@ def _changed(module: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def _priors() -> Iterator[tuple[str, Any, str, Any]]:
-    """Every prior of the time model, halved and doubled: text, module, name, value."""
+    """Every prior of the time model, halved and doubled. Each has a text, a module, a name and a value."""
     for factor in (0.5, 2.0):
         for name, (median, sd) in rate.BELIEFS.items():
             beliefs = rate.BELIEFS | {name: (factor * median, sd)}
@@ -130,7 +130,7 @@ def _nothing(*_: Any) -> rate.Neighbours:
 
 
 class _OwnWork(work_law.WorkLaw):
-    """No law: the work of the nearest own batch."""
+    """No law: the work is the work of the nearest batch of the same training."""
 
     def draws(self, submitter: str, batch: float, normal: Any) -> Any:
         own = self.points[self.points["submitter"] == submitter]
@@ -145,14 +145,14 @@ def _ablations() -> Iterator[tuple[str, Any, str, Any]]:
 
 
 def _ours(folders: list[Path], text: str) -> Iterator[dict[str, Any]]:
-    """MC2's energies, with what is changed."""
+    """MC2's energies, with some changes."""
     for row in metered(folders, ("summary",)):
         if row["model"] == "MC2":
             yield row | {"question": f"{row['question']}, {text}"}
 
 
 def _energy_priors(folders: list[Path]) -> Iterator[dict[str, Any]]:
-    """Energies with every prior of kappa halved and doubled."""
+    """Energies, with every prior of kappa halved and doubled."""
     for factor in (0.5, 2.0):
         for name in ("KAPPA_PRIOR", "KAPPA_SPREAD"):
             with _changed(mc2_phases, name, factor * getattr(mc2_phases, name)):

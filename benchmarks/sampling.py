@@ -1,8 +1,8 @@
-"""What sampling a run of days costs: the sampler's CPU time, memory and file, and reading the file.
+"""Measures what sampling costs in a run of days: the sampler's CPU time, memory and file, and its reading.
 
-The sampler is the real one. It reads eight energy counters of a made ``/sys``, which a thread here moves; no
-GPU is read, so that the time of a vendor's library comes on top. The file of a day is written by the
-sampler's own writer, with random times, watts and joules of eight GPUs.
+The sampler is the real one. It reads eight energy counters in a pretended ``/sys``, and a thread of this
+program moves them. No GPU is read, so the time of a vendor's library is not included. The file of a day is
+written by the sampler's own writer, with random times, watts and joules of eight GPUs.
 """
 
 import json
@@ -28,13 +28,13 @@ from joulecast.runs.integration import EnergyCurve
 
 GPUS = 8
 METERS_READ = ("gpu", "cpu", "soc", "hwmon")
-"""Zeus is loaded too: its meters are tried, and here only those of the kernel are there."""
+"""Zeus is loaded, too, because its meters are tried. Only the meters of the kernel exist here."""
 HERTZ = 10
 BLOCK_S = 4
 
 
 def _counters(root: Path) -> list[Path]:
-    """The energy counters of eight GPUs, as the kernel shows those of Intel."""
+    """The energy counters of eight GPUs, in the form in which the kernel shows counters of Intel's GPUs."""
     files = []
     (root / "class/hwmon").mkdir(parents=True)
     for gpu in range(GPUS):
@@ -63,7 +63,7 @@ def _move(files: list[Path], stop: threading.Event) -> None:
 
 
 def _sampler(seconds: float) -> dict[str, float]:
-    """Shares of a core, MiB of memory and of file of the sampler after its first minute."""
+    """The sampler after its first minute: shares of a core, MiB of memory, and MiB of its file."""
     with tempfile.TemporaryDirectory() as folder:
         root, file, stop = Path(folder), Path(folder) / "samples", threading.Event()
         files = _counters(root)
@@ -79,7 +79,7 @@ def _sampler(seconds: float) -> dict[str, float]:
         assert process.stdin is not None
         process.stdin.write(json.dumps(asdict(order)) + "\n")
         process.stdin.flush()
-        time.sleep(65)  # in its first minute it looks more often
+        time.sleep(65)  # it reads more often in its first minute
         sampler = psutil.Process(process.pid)
         before = sum(sampler.cpu_times()[:2])
         time.sleep(seconds)
@@ -102,7 +102,7 @@ def _sampler(seconds: float) -> dict[str, float]:
 
 
 def _day(hours: float, path: Path) -> dict[str, float]:
-    """A file of a day: its size, and the time to read it and to integrate each GPU."""
+    """The size of a file of a day, and the time to read it and to integrate each GPU."""
     chance = random.Random(1)
     writer = SampleWriter(path)
     meters = [
@@ -111,7 +111,7 @@ def _day(hours: float, path: Path) -> dict[str, float]:
     ]
     facts = SamplerFacts(meters=meters, nodes=["n"])
     joules, now_s = [0.0] * GPUS, 1e6
-    # The writer has a thread: its time is that of the process without this thread's.
+    # The writer has its own thread. Its time is the time of the process minus the time of this thread.
     spent_s = time.thread_time() - time.process_time()
     for _ in range(int(hours * 3600 / BLOCK_S)):
         rows: list[tuple[int, Row]] = []

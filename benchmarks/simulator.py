@@ -1,13 +1,12 @@
-"""What simulating costs: ResNet-50 data parallel by device count, folded and not, and a strategy search.
+"""Times the simulator: data-parallel ResNet-50 by number of devices, folded or not, and a strategy search.
 
-``original_s`` is what the paper's public code took for the same on another machine with 2 cores
-(config/published/proteus.yaml); ``times_faster`` compares with it. A 175B GPT on 512 GPUs, as GPT-3 was
-trained with a batch of 1536, is simulated with 96 and 768 micro-batches and searched; ``times_as_long`` is
-the second over the first, of 8 times as many micro-batches. The same search on GPUs by name has
-``simulations``: its seconds over those of simulating the best strategy that it finds, a figure that hardly
-depends on the machine. A plan for a 7B network weighs 1 to 512 devices of four platforms. Every row has a
-process of its own, so that the memory shown is its own; ``seconds`` is the best of three (of one for
-searches) and leaves out the imports.
+``original_s`` is the time of the paper's public code for the same task, on another machine with 2 cores
+(config/published/proteus.yaml). ``times_faster`` compares with it. A 175B GPT on 512 GPUs, with the batch of
+GPT-3 (1536), is simulated with 96 and with 768 micro-batches, and searched. ``times_as_long`` is the time
+with 768 micro-batches, divided by the time with 96. The same search on GPUs by name has ``simulations``: its
+seconds, divided by the seconds to simulate the best strategy. This figure hardly depends on the machine. A
+plan for a 7B network compares 1 to 512 devices of four platforms. Every row has its own process. So the
+memory is of this row alone. ``seconds`` is the best of three (of one for searches), without the imports.
 """
 
 import json
@@ -67,7 +66,7 @@ def _search(network: str, devices: int) -> dict[str, float]:
 
 
 def _large(what: str) -> dict[str, float]:
-    """A 175B GPT on 512 GPUs: one simulation with so many micro-batches, or a search."""
+    """A 175B GPT on 512 GPUs: one simulation with this number of micro-batches, or a search."""
     from joulecast.graphs.capture import capture_gpt
 
     platform = read_platform(_CONFIG / "platforms" / "dgx-h100.yaml")
@@ -90,7 +89,8 @@ def _large(what: str) -> dict[str, float]:
 
 
 def _cpu_s() -> float:
-    """Of this process and of those that it started: a long search is done in several."""
+    """CPU seconds of this process and of the processes that it started. A long search uses several
+    processes."""
     return sum(os.times()[:4])
 
 

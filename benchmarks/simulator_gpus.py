@@ -1,14 +1,14 @@
-"""The simulator on real GPUs: its error on measured steps, by data and GPU; writes the intervals' widths.
+"""Judges the simulator on measured steps of real GPUs, by data and GPU. Writes the widths of its intervals.
 
     ./run python benchmarks/simulator_gpus.py [--held-out] [--write] [--rows] [--choice] [--held-shares]
         [--all-others]
 
-Three constants were chosen with these steps in sight: the joules of an operation (from P4, T4 and L4, which
-their power limits), the share of AMD's peak (MI100, MI210) and the share that fused attention reaches
-(A100, H100). ``--held-out`` fits each to every GPU alone, and judges a GPU with the mean of what the others
-say. ``--choice`` ranks vTrain's configurations after one of them is measured: by the corrected steps, by
-what all steps share alone, and uncorrected. The overlap slowdown of NVLink was also chosen on FSDP's steps;
-A100 and H100 alone say 0.8 and 0.6.
+These steps were known when three constants were chosen: the joules of an operation (from P4, T4 and L4, whose
+power limits bind), the share of AMD's peak (MI100, MI210), and the share that fused attention reaches (A100,
+H100). ``--held-out`` fits each constant to every GPU alone. Then it judges each GPU with the mean of the
+other GPUs. ``--choice`` ranks vTrain's configurations after one of them was measured. It does so with the
+corrected steps, with the error that all steps share alone, and without a correction. The overlap slowdown of
+NVLink was also chosen on FSDP's steps. It would be 0.8 for A100 alone, and 0.6 for H100 alone.
 """
 
 import argparse
@@ -50,14 +50,14 @@ CONSTANTS: dict[str, tuple[Sequence[str], Sequence[float]]] = {
     "vector": (("mi100", "mi210"), tuple(np.linspace(0.5, 0.9, 9))),
     "attention": (("a100-40gb-sxm", "h100-sxm"), (0.25, 0.3, 0.36, 0.42, 0.5, 0.6)),
 }
-"""GPUs that speak of a constant, and the values that are tried."""
+"""For each constant: the GPUs to which it is fitted, and the values that are tried."""
 MMA_SYNC = {"h100-sxm": 0.63}
 """Share of the matrix units' peak that Ampere's instructions reach on Hopper (Luo et al. 2024, "Benchmarking
 and Dissecting the Nvidia Hopper GPU Architecture"): those of the FlashAttention that llm-foundry ran."""
 
 
 def judged_with(steps: list[GpuStep], constant: str, value: float) -> pd.DataFrame:
-    """The judgement with another value of a constant."""
+    """The judged steps, with another value of a constant."""
     kept_joules, kept_platform = kernel_costs.JOULES_PER_FLOP_NM, gpu_steps.find_platform
 
     def with_share(name: str) -> Platform:
@@ -80,20 +80,22 @@ def judged_with(steps: list[GpuStep], constant: str, value: float) -> pd.DataFra
 
 
 def error(judged: pd.DataFrame, constant: str) -> float:
-    """What a constant is fitted by: attention by the error after one step, others by that before."""
+    """The error by which a constant is fitted. For attention, it is the error after one step was measured.
+    For the others, it is the error before that."""
     basis, taken = ("one step", "mean") if constant == "attention" else ("description", "median")
     cells = by_setting(judged[judged["basis"] == basis], ["step"])
     return float(cells["mean_absolute_percent"].agg(taken))
 
 
 def held_out(steps: list[GpuStep]) -> pd.DataFrame:
-    """The judgement of all steps; a GPU that a constant was fitted to has what the other GPUs say of it."""
+    """The judged steps. If a constant was fitted to a GPU, this GPU is judged with the value from the other
+    GPUs."""
     of: Callable[[str], list[GpuStep]] = lambda gpu: [  # noqa: E731
         step for step in steps if find_platform(step.platform).name == gpu
     ]
     parts, done = [], set()
     for constant, (gpus, values) in CONSTANTS.items():
-        # A few rows of each say it well enough.
+        # A few rows of each kind are enough.
         own = {
             gpu: min(values, key=lambda v: error(judged_with(of(gpu)[::3], constant, v), constant))
             for gpu in gpus
@@ -109,9 +111,9 @@ def held_out(steps: list[GpuStep]) -> pd.DataFrame:
 
 
 def held_shares(steps: list[GpuStep]) -> None:
-    """Print what steps say of the share of the best shape's rate that a training holds, by data and GPU.
+    """Print the share of the best shape's rate with which a training's steps fit best, by data and GPU.
 
-    Every network counts the same; the error is that of each with the share that the others say.
+    Every network counts the same. The error of each network is its error with the share from the others.
     """
     tried, fine = np.linspace(0.6, 0.9, 7), np.linspace(0.6, 0.9, 61)
     parts = []
@@ -156,8 +158,8 @@ NARROW = (0.4, 0.8)
 
 
 def held_narrow_shares(steps: list[GpuStep]) -> None:
-    """Print what a vendor's recipes say of the share of the narrow peaks that products hold, by GPU and
-    precision: every network counts the same, and is judged with the share that the others say."""
+    """Print the share of the narrow peaks with which the steps of a vendor's recipes fit best, by GPU and
+    precision. Every network counts the same, and is judged with the share from the others."""
     parts = []
     for share in NARROW:
 
@@ -210,7 +212,8 @@ def inside_by_others_widths(judged: pd.DataFrame) -> pd.DataFrame:
 
 
 def choice_after_one_step(steps: list[GpuStep]) -> pd.DataFrame:
-    """Mean regret (%) and Kendall's tau of the order of the others, each configuration measured in turn."""
+    """Mean regret (%) and Kendall's tau. Each configuration is measured in turn, and the others are
+    ranked."""
     parts = []
     found = gpu_steps.simulate_steps(steps)
     for _, group in found.groupby(["network", "devices", "global_batch"]):
@@ -230,9 +233,10 @@ def choice_after_one_step(steps: list[GpuStep]) -> pd.DataFrame:
 
 
 def after_all_others(steps: list[GpuStep]) -> pd.DataFrame:
-    """Mean error (%) by description, and if ops are scaled by the median of all other steps of the group.
+    """Mean error (%) with the description alone, and with ops that are scaled by the median of all other
+    steps of the group.
 
-    It is what one factor for a GPU comes to, however many steps are measured.
+    The second error is the one that a single factor for a GPU reaches, however many steps are measured.
     """
     found = gpu_steps.simulate_steps(steps)
     log_factors = found["error"].map(lambda error: error.ops)
@@ -255,7 +259,9 @@ def main() -> None:
     parser.add_argument("--held-out", action="store_true", help="constants from other GPUs")
     parser.add_argument("--write", action="store_true", help="write simulator/judged_errors.yaml")
     parser.add_argument("--rows", action="store_true", help="print every row")
-    parser.add_argument("--held-shares", action="store_true", help="what trainings hold of a rate")
+    parser.add_argument(
+        "--held-shares", action="store_true", help="share of a rate that trainings reach"
+    )
     parser.add_argument("--choice", action="store_true", help="rank after one measured step")
     parser.add_argument("--all-others", action="store_true", help="errors after all other steps")
     given = parser.parse_args()

@@ -1,9 +1,9 @@
-"""joulecast against torch DistributedDataParallel (gloo): samples/s and peak memory, 2 ranks.
+"""Compares joulecast with torch DistributedDataParallel (gloo): samples/s and peak memory of 2 ranks.
 
-Both train the same network on the same batches with the same fused SGD, in blocks that take turns, so
-that a machine that drifts drifts for both. `torch` blocks run DDP under its own settings (buckets as
-views, overlap with backward); `ours` run the library's Trainer loop. Each is measured in processes
-of its own, launched the way its user would.
+Both train the same network on the same batches with the same fused SGD. Their blocks take turns. So a drift
+of the machine affects both. `torch` blocks run DDP with its own settings (buckets as views, overlap with the
+backward pass). `ours` blocks run the library's loop Trainer. Each is measured in processes of its own, which
+are launched as its users launch it.
 """
 
 import json
@@ -69,7 +69,7 @@ def _ddp(spec: str) -> dict[str, float]:
 
 
 def ddp_rank(rank: int, folder: str) -> None:
-    """One rank of the peer."""
+    """One rank of the training with DDP."""
     import resource
 
     import torch

@@ -1,13 +1,15 @@
-"""How wide the intervals of imported runs must be to hold, judged on settings that no fit had seen.
+"""Finds how wide the intervals of imported runs must be. They are judged on settings that no fit had seen.
 
     ./run python benchmarks/widths.py [--write]
 
-Times: each recorded scale of a series (``recorded/mlperf-times``) is predicted from the one or two scales
-next to it, above, below or on both sides, with its work given and predicted. Energies: the held-out workloads
-and node counts of ``recorded/mlperf-power``, with the time given. GPUs that were not run: where a submitter
-trained a network on two (``recorded/mlperf-times``), each is predicted from the other and the simulator. Rows
-have the share of the settings that are inside with widths from the others alone: other submitters, other
-benchmarks, other workloads.
+* Times: each recorded scale of a series (``recorded/mlperf-times``) is predicted from one or two scales next
+  to it: above, below or on both sides. Its work is given, or is predicted, too.
+* Energies: the held-out workloads and node counts of ``recorded/mlperf-power``, with the time given.
+* GPUs that were not run: if a submitter trained a network on two GPUs (``recorded/mlperf-times``), each GPU
+  is predicted from the other one and the simulator.
+
+A row has the share of the settings that are inside of their intervals. Their widths come from the others
+alone: other submitters, other benchmarks, other workloads.
 """
 
 import argparse
@@ -44,11 +46,12 @@ _SPLITS = ("leave-one-workload-out", "leave-one-node-count-out")
 
 
 def holding(needed: pd.Series, of: pd.Series) -> float:
-    """The least width that holds 90 % of the settings and of one more (conformal); of few, the largest.
+    """The least width that holds 90 % of the settings and of a further one (conformal). If there are few
+    settings, it is the largest width.
 
     Args:
-        needed: width that each run needs.
-        of: setting of each run; settings count the same.
+        needed: the width that each run needs.
+        of: the setting of each run. All settings count the same.
     """
     share = 1 / of.map(of.value_counts())
     order = needed.sort_values().index
@@ -57,7 +60,7 @@ def holding(needed: pd.Series, of: pd.Series) -> float:
 
 
 def _neighbours(scales: list[float]) -> Iterator[tuple[list[float], float]]:
-    """One or two scales, and the next one to them."""
+    """One or two scales, and a scale next to them."""
     for place, asked in enumerate(scales):
         below, above = scales[max(0, place - 2) : place], scales[place + 1 : place + 3]
         for fitted in (below, below[-1:], above, above[:1], below[-1:] + above[:1]):
@@ -71,13 +74,14 @@ def other_scales(runs: pd.DataFrame) -> pd.DataFrame:
         runs: as of :func:`real_clusters.timed_runs`.
 
     Returns:
-        a row a scale, batch, kind of ``work`` and what was fitted: ``doublings`` to the nearest fitted scale,
+        a row for each scale, batch, kind of ``work`` and fit: ``doublings`` to the nearest fitted scale,
         ``error`` (logarithm of the predicted over the mean measured time), and the ``half`` width of the
         interval of the prediction.
     """
     rows = []
     for series, own in runs.groupby("series"):
-        # What the submitter did of this benchmark elsewhere would tell too much.
+        # Other runs of this benchmark by the same submitter are left out, because they would make the
+        # prediction too easy.
         theirs = (runs["submitter"].str.lower() == own["submitter"].iloc[0].lower()) & (
             runs["network"] == own["network"].iloc[0]
         )
@@ -107,18 +111,20 @@ def other_scales(runs: pd.DataFrame) -> pd.DataFrame:
                         }
                     )
     table = pd.DataFrame(rows)
-    # Submissions that are in several rounds count once.
+    # A submission that is in several rounds counts once.
     return table.drop_duplicates(["network", "measured_s", "fitted", "work"], ignore_index=True)
 
 
 def _needed(times: pd.DataFrame) -> pd.Series:
-    """What a doubling must add, in quadrature, to the half width of each prediction."""
+    """The amount that each doubling of the scale must add, in quadrature, to the half width of a
+    prediction."""
     lacking = (times["error"] ** 2 - times["half"] ** 2).clip(lower=0)
     return np.sqrt(lacking / times["doublings"])
 
 
 def energies_given() -> pd.DataFrame:
-    """Energies of held-out runs, their time given, as of :func:`joulecast.runs.judging.judge`."""
+    """Energies of held-out runs with their time given, in the form of
+    :func:`joulecast.runs.judging.judge`."""
     with TemporaryDirectory() as scratch:
         import_mlperf(recorded_folder(Path("recorded/mlperf-power")), Path(scratch) / "records")
         runs = KnownRuns.of_records(record_folders(Path(scratch) / "records"))
@@ -134,14 +140,14 @@ def energies_given() -> pd.DataFrame:
 
 
 _GRAPHS = {"resnet": "resnet50", "bert": "bert-large"}
-"""Networks of recorded times whose op graphs the simulator has."""
+"""The networks of the recorded times that the simulator has as op graphs."""
 
 
 def other_platforms() -> pd.DataFrame:
-    """Times on a GPU by those of the same submitter on another one, corrected by the simulator.
+    """Predicts times on a GPU from times of the same submitter on another GPU, corrected by the simulator.
 
     Returns:
-        a row a submitter, network, scale and other GPU: ``error`` (logarithm of the predicted over the
+        a row for each submitter, network, scale and other GPU: ``error`` (logarithm of the predicted over the
         measured time of a step), and ``by_peak``, the same by the peak rates of the GPUs alone.
     """
     runs = times_table(recorded_folder(Path("mlperf-times")))
@@ -195,7 +201,8 @@ def _inside(question: str, settings: int, error: pd.Series, half: pd.Series) -> 
 
 
 def _times_held_out(times: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """Shares inside with the model's own width, and with widths from other submitters and benchmarks."""
+    """Shares of settings inside of intervals: with the model's own width, and with widths from other
+    submitters and benchmarks."""
     for work, of in times.groupby("work"):
         said = f"time of another scale, work {work}"
         yield _inside(f"{said}, no judged width", len(of), of["error"], of["half"])
@@ -232,7 +239,8 @@ def _energies_held_out(energies: pd.DataFrame) -> dict[str, Any]:
 
 
 def _platforms_held_out(pairs: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """The errors of the simulator and of peak rates, and shares inside with widths of others."""
+    """The errors of the simulator and of peak rates, and the shares inside of intervals with widths from
+    others."""
     said = "time on a GPU that was not run"
     for name, error in ((said, "error"), (f"{said}, by peak rates", "by_peak")):
         for by in ("submitter", "network"):

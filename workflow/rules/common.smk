@@ -1,5 +1,5 @@
-# What the rules share, by section: configuration, names, folders, kept files, params, outputs, and what is
-# said at the start and the end.
+# The parts that all rules share. They are in sections: configuration, wildcards, folders, kept files, params,
+# outputs, and messages at the start and the end.
 import os
 from pathlib import Path
 from typing import NamedTuple
@@ -19,21 +19,21 @@ from joulecast.runs.files.shipped import find
 from joulecast.runs.platforms import platform_file, recorded_for
 from joulecast.measure.training.ranks import CAMPAIGN
 
-# ---- Configuration: checked before any rule is read; each mistake is an error of one line.
+# ---- Configuration: it is checked before any rule is read. Each mistake is an error of one line.
 
 PROJECT = Path(workflow.basedir)
 PLATFORMS = PROJECT / "config" / "platforms"
 try:
     CONFIG = parse_config(config, "configuration")
     SPECS = {spec.run: spec for spec in require_campaign(CONFIG, PLATFORMS, PROJECT)}
-    # The recorded campaign that is replayed; None where runs are measured.
+    # The recorded campaign that is replayed; None if runs are measured.
     RECORDED = recorded_for(CONFIG.platform, PLATFORMS)
 except JoulecastError as error:
     raise WorkflowError(str(error)) from None
-# Of a training of the user's own, what is shown is the training: no networks are simulated, cut or tuned.
+# If the user's own command is trained, only this training is shown. No networks are simulated, cut or tuned.
 HAS_NETWORKS = CONFIG.workload.command is None
 
-# ---- Wildcards: the names that paths may hold.
+# ---- Wildcards: the names that paths may contain.
 
 
 wildcard_constraints:
@@ -44,38 +44,38 @@ wildcard_constraints:
     policy=r"[a-z-]+",
 
 
-# ---- Folders: of the results, and of the data that comes with the project.
+# ---- Folders of the results, and of the data that come with the project.
 
 RESULTS = CONFIG.results
 PUBLISHED = find(Path("config"), "published", PROJECT / "config")
 
 
 def shipped_folder(name):
-    """Folder of what others measured, by its name below `recorded`."""
+    """A folder of recorded or published measurements, by its name below `recorded`."""
     folder = find(Path("recorded"), name, PROJECT / "recorded")
     if folder is None:
         raise WorkflowError(f"recorded/{name}: missing; restore it from the repository")
     return folder
 
 
-# ---- Kept files: inputs that come with the project, whose content counts and not their date.
+# ---- Kept files: inputs that come with the project. Their content counts, and not their date.
 
 
 class Kept(NamedTuple):
-    """An input that is kept as data, and the param that repeats a rule when its content changes."""
+    """Files of the project as an input, and a param that repeats a rule if their content changes."""
 
     files: str | list[str]
     version: str | list[str] | None
 
 
 def kept(paths, version_of=None):
-    """Input and version of kept files: new content repeats a rule, a new date does not.
+    """Input and version of kept files. New content repeats a rule. A new date does not.
 
-    The checksums of inputs that Snakemake records cover less: not folders, not files above 1 MB, and not
-    results that were copied without `.snakemake`. It also compares them only where a file is newer than
-    the results, and misses a changed file with an old date.
+    Snakemake's own checksums of inputs do not suffice. They do not cover folders, files above 1 MB, or
+    results that were copied without `.snakemake`. They are compared only if a file is newer than the results.
+    So a changed file with an old date is missed.
 
-    `paths` is one path or a list; `version_of` is a file that names the content of all of them.
+    `paths` is one path or a list. `version_of` is a file that identifies the content of all of them.
     """
 
     def each(function, paths):
@@ -86,34 +86,35 @@ def kept(paths, version_of=None):
     return Kept(ancient(each(str, paths)), each(content_version, version_of or paths))
 
 
-# Numbers of the papers, by the paper.
+# Files of published numbers, by paper.
 PAPERS = {
     name: kept(PUBLISHED / f"{name}.yaml")
     for name in ("mc2", "proteus", "antichain", "zeus")
 }
 
 
-# ---- Params: what a script is given.
+# ---- Params of scripts.
 
 
-# The package's content: another one fits, judges and shows anew. No rule that measures has it.
+# A hash of the package. If it changes, everything is fitted, judged and shown again. No rule that measures
+# has this param.
 SOURCE = package_version()
-# Prices make tables and page anew, and no measurement.
+# If prices change, tables and page are made again, and no measurement is repeated.
 PRICES = CONFIG.prices.model_dump()
 
 
 def own_configfiles():
-    """Configuration files other than the default, as a user's commands name them."""
+    """Paths of the configuration files except the default one, in the form that a user's commands need."""
     default = PROJECT / "config" / "config.yaml"
     files = map(os.path.abspath, workflow.configfiles)
     return [os.path.relpath(file) for file in files if Path(file) != default]
 
 
-# ---- Outputs: folders of tables, as files and in Snakemake's report.
+# ---- Outputs: folders of tables. They are also in Snakemake's report.
 
 
 def in_report(output, caption, category, shows, **patterns):
-    """An output that Snakemake's report shows, under a caption of workflow/report."""
+    """An output that Snakemake's report shows, with a caption from workflow/report."""
     # Snakemake refuses a report in which an output is missing.
     if not Path(output).exists():
         return output
@@ -127,21 +128,21 @@ def in_report(output, caption, category, shows, **patterns):
 
 
 def tables(category, subject, folder=None):
-    """The folder of a subject's tables, of which the report shows the pages."""
+    """The folder of a subject's tables. The report shows their pages."""
     folder = directory(folder or f"{RESULTS}/tables/{subject}")
     return in_report(folder, subject, category, "{table}", patterns=["{table}.html"])
 
 
-# ---- Start and end: what is refused before the first job, and what is said after the last.
+# ---- Start and end: checks before the first job, and messages after the last one.
 
-# The measurements on this host end with this process.
+# If this process ends, the measurements on this host end, too.
 if workflow.is_main_process:
     os.environ[CAMPAIGN] = str(os.getpid())
 
 
 def require_this_host():
-    """Refuse a campaign whose runs would be on this host, which lacks cores or a GPU for them."""
-    # Where all runs are measured, tables are made on any host.
+    """Refuse a campaign if its runs would be on this host, and the host lacks cores or a GPU for them."""
+    # If all runs are already measured, any host can make the tables.
     measures = not all(Path(record).exists() for record in records())
     if workflow.local_exec and measures:
         try:
@@ -151,7 +152,7 @@ def require_this_host():
 
 
 def tell_end():
-    """Say what to open, what was left out, and how to repeat what other programs disturbed."""
+    """Say what to open, what was left out, and how to repeat runs that other programs disturbed."""
     from joulecast.app.campaign.closing_lines import closing_lines
 
     for line in closing_lines(Path(RESULTS), own_configfiles()):

@@ -1,5 +1,5 @@
-# Energy and time models: fits to the campaign's and to imported records, error tables, figures, checks; and
-# the same on clusters that were metered (MLPerf), whose records are shipped.
+# Energy and time models: fits to the records of the campaign and to imported ones, error tables, figures and
+# checks. The same is done for metered clusters (MLPerf), whose records are shipped.
 
 MC2 = PAPERS["mc2"]
 FITTING = {
@@ -7,11 +7,11 @@ FITTING = {
     "series_period_s": CONFIG.power.sample_period_s,
 }
 
-# Clusters that others metered: what is fitted and judged by itself, as it is no part of the campaign.
+# Clusters that others metered are not a part of the campaign. So they are fitted and judged separately.
 MLPERF_POWER = kept(shipped_folder("mlperf-power"))
 METERED = f"{RESULTS}/metered"
 
-# Folders of the user's own submissions, by the name of each.
+# Folders of the user's own submissions, by their names.
 IMPORTS = {Path(folder).name: folder for folder in CONFIG.evaluation.imports}
 
 
@@ -42,7 +42,7 @@ rule fit:
     params:
         **FITTING,
         source=SOURCE,
-        # The number of records that there have to be: a folder of records may have been filled in part.
+        # The required number of records. A folder may contain only some of them.
         runs=len(SPECS),
     script:
         "../scripts/fit.py"
@@ -51,8 +51,8 @@ rule fit:
 rule tables:
     input:
         records=records(),
-        # By path: together with an input like `rules.fit.output.fits`, Snakemake hashes the whole list
-        # of records once for every record.
+        # This is a path, and not `rules.fit.output.fits`. With the latter, Snakemake would hash the whole
+        # list of records once for every record.
         fits=f"{RESULTS}/fits",
         published=MC2.files,
     output:

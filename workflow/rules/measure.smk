@@ -1,11 +1,11 @@
-# Run records: measured here, one at a time on a machine, or unpacked from a recorded campaign.
+# Run records. They are measured here, one at a time on each machine, or unpacked from a recorded campaign.
 from joulecast.runs.recorded import CAMPAIGN_FILE, RECORDS_FILE
 
 if RECORDED is None:
 
     rule train:
         output:
-            # Not removed before the job: one that is there may be what a killed campaign has finished.
+            # A record is not removed before its job, because a killed campaign may have finished it.
             record=update(directory(f"{RESULTS}/records/{{run}}")),
         log:
             f"{RESULTS}/logs/{{run}}.log",
@@ -14,7 +14,7 @@ if RECORDED is None:
         resources:
             machine=16,
             launcher="mpiexec",
-            # What a cluster's scheduler is asked for.
+            # Requests to a cluster's scheduler.
             mpi=mpi,
             tasks=rank_count,
             nodes=host_count,
@@ -39,7 +39,7 @@ if RECORDED is None:
             "../scripts/record.py"
 
 else:
-    # The first file has the checksum of the other.
+    # The first file contains the checksum of the second one.
     REPLAYED = kept(
         [RECORDED / CAMPAIGN_FILE, RECORDED / RECORDS_FILE],
         version_of=RECORDED / CAMPAIGN_FILE,

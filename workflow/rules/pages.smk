@@ -1,4 +1,4 @@
-# What a campaign answers, and the overview page of everything, one file that needs no other.
+# The answers of a campaign, and the overview page of all results. The page is one file that needs no other.
 
 
 rule overview:
@@ -18,7 +18,8 @@ rule overview:
         source=SOURCE,
         prices=PRICES,
         configfile=" ".join(own_configfiles()) or None,
-        # The papers' table may come of another target, and is an input only where the configuration asks for it.
+        # Another target may have made the papers' table. It is an input only if the configuration asks for
+        # it.
         version=(
             None
             if CONFIG.paper_tables

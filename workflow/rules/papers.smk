@@ -1,4 +1,4 @@
-# The tables of the four papers: a verdict on every number, from data that is shipped.
+# The tables of the four papers, with a verdict on every number. All data are shipped.
 
 PROFILES = kept(sorted(shipped_folder("pipedream-profiles").glob("*.txt")))
 
@@ -15,7 +15,7 @@ use rule partition_networks as partition_profiles with:
         f"{RESULTS}/logs/partition-profiles.log",
     params:
         version=PROFILES.version,
-        devices=[4, 8],  # the paper's
+        devices=[4, 8],  # as in the paper
         micro_batches=CONFIG.partition.micro_batches,
         source="imported",
 

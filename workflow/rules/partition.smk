@@ -1,12 +1,12 @@
-# Partitioning: task graphs, planners side by side, pipelines that are run, their tables.
+# Partitioning: task graphs, a comparison of planners, pipelines that are run, and their tables.
 
 
-# Where runs are replayed nothing is measured, and no pipeline is run.
+# If runs are replayed, nothing is measured, and no pipeline is run.
 PIPELINES = {
     run.name: run for run in (CONFIG.partition.pipelines if RECORDED is None else [])
 }
 ANTICHAIN = PAPERS["antichain"]
-# Task graphs of the networks that are cut: measured here, or kept.
+# Task graphs of the networks to cut. They are measured here, or kept files.
 TASK_GRAPHS = (
     Kept(
         expand(

@@ -1,4 +1,4 @@
-# Runs of the campaign: their records as inputs, and what a rule asks for to measure one.
+# The runs of the campaign: their records as inputs, and the resources to measure one.
 from math import ceil
 
 from joulecast.app.campaign.runs import run_table
@@ -7,9 +7,9 @@ RUNS = run_table(list(SPECS.values()))
 
 
 def records(query="index == index"):
-    """Folders of the records of the runs that a query on the run table selects.
+    """Folders of the records of some runs. A query on the run table selects them.
 
-    Where a recorded campaign is replayed it is one folder with all records: Snakemake compares each input
+    If a recorded campaign is replayed, this is one folder with all records. Snakemake compares each input
     with each output of a rule, and a campaign may have ten thousand runs.
     """
     if RECORDED is not None:
@@ -18,12 +18,12 @@ def records(query="index == index"):
 
 
 def specification(wildcards):
-    """What a run is to do, as JSON: the only param whose change repeats the run."""
+    """The specification of a run, as JSON. No other param repeats the run if it changes."""
     return SPECS[wildcards.run].model_dump_json()
 
 
 def place_in_order(wildcards):
-    """Priority of a run: earlier runs of the shuffled order come first, and all runs before other jobs."""
+    """Priority of a run. Runs begin in their shuffled order, and before all other jobs."""
     return len(RUNS) - int(RUNS.at[wildcards.run, "order"])
 
 
@@ -33,20 +33,21 @@ def rank_count(wildcards):
 
 
 def mpi(wildcards):
-    """What marks a run of several ranks for a scheduler, as resource `launcher` starts them."""
+    """Resource that says that a run has several ranks. A scheduler starts them by the resource `launcher`."""
     return "launcher" if rank_count(wildcards) > 1 else None
 
 
 def cores_of_rank(wildcards):
-    """Cores of each of several ranks; one rank has the `threads` of its job, so that it may have all cores."""
+    """Cores of each rank, if there are several. A single rank has the `threads` of its job. So it may have
+    all cores."""
     return CONFIG.scale.threads_per_rank if rank_count(wildcards) > 1 else None
 
 
 def host_count(wildcards):
-    """Physical hosts of a run, which are the nodes that a scheduler gives it."""
+    """Physical hosts of a run. A scheduler calls them nodes."""
     return SPECS[wildcards.run].hosts
 
 
-# Minutes that a scheduler gives a run with all its repeats: a run ends itself before, and says why.
+# Minutes that a scheduler gives a run, with all its repeats. The run ends itself earlier, and says why.
 TRIES = 1 + CONFIG.quiet.repeats
 WALLTIME_MIN = ceil(TRIES * (CONFIG.run_timeout_s + CONFIG.quiet.wait_s) / 60) + 5

@@ -1,6 +1,7 @@
-# The simulator: what it is judged on, and its error tables; measurements of this machine that it may use.
+# The simulator: the measurements on which it is judged, its error tables, and measurements of this machine
+# that it can use.
 
-# What the simulator is judged on.
+# The measurements on which the simulator is judged.
 EMULATED = kept(PROJECT / CONFIG.simulator.emulated_network)
 TRAINING = (
     kept(PROJECT / CONFIG.simulator.real_training)
@@ -40,7 +41,7 @@ rule calibrate_network:
         f"{RESULTS}/logs/calibrate-network.log",
     threads: 1
     resources:
-        machine=1,  # not at the same time as a measurement, which it would disturb
+        machine=1,  # it would disturb a measurement at the same time
     params:
         source=SOURCE,
     script:

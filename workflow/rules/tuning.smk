@@ -1,10 +1,10 @@
-# Tuning: traces, policies replayed on them, a training tuned live, their tables.
+# Tuning: traces, policies that are replayed on them, a training that is tuned live, and their tables.
 
 from hashlib import sha256
 
 TRACES = kept(shipped_folder("zeus-trace"))
 ZEUS = PAPERS["zeus"]
-# A training that is tuned live is a measurement: its history is kept by everything that it depends on.
+# Live tuning is a measurement. The path of its history depends on everything that decides its result.
 LIVE_DIGEST = sha256(CONFIG.tuning.live.model_dump_json().encode()).hexdigest()[:12]
 LIVE_HISTORY = f"{RESULTS}/tuning/live-{LIVE_DIGEST}.jsonl"
 
@@ -99,7 +99,7 @@ rule tune_live:
         machine=16,
     params:
         live=CONFIG.tuning.live.model_dump(mode="json"),
-        # Trials that have ended; an interrupted tuning continues after them.
+        # The trials that have ended. If a tuning was interrupted, it continues after them.
         history=LIVE_HISTORY,
     script:
         "../scripts/tune_live.py"

@@ -1,4 +1,4 @@
-"""Predict the steps and collectives that others measured on GPUs, and keep both."""
+"""Predict the steps and collectives that others measured on GPUs. Write predictions and measurements."""
 
 from pathlib import Path
 

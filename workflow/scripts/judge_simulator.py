@@ -1,4 +1,4 @@
-"""Predict what was measured, and keep both."""
+"""Predict measured steps. Write predictions and measurements."""
 
 from pathlib import Path
 

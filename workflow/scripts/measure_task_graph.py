@@ -1,4 +1,4 @@
-"""Measure what every task of a network takes on one core."""
+"""Measure how long every task of a network takes on one core."""
 
 from pathlib import Path
 

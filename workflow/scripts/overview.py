@@ -1,4 +1,4 @@
-"""Write what a campaign answers, and the overview page of it."""
+"""Write the answers of a campaign, and its overview page."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Measure what the ops of a network cost on this machine, with all cores training at once."""
+"""Measure how long the ops of a network take on this machine, while all cores train."""
 
 from pathlib import Path
 

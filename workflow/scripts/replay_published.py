@@ -1,4 +1,5 @@
-"""Replay what the papers ran: Zeus for as long as its paper, and the reproduction's experiments."""
+"""Replay the experiments of the papers: Zeus with the number of recurrences in its paper, and the
+reproduction."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,5 @@
-"""Write the error tables of the campaign, and what checks find in its records; an error fails."""
+"""Write the error tables of the campaign, and the findings of checks in its records. If a check finds an
+error, the script fails."""
 
 from pathlib import Path
 

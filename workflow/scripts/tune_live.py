@@ -1,4 +1,4 @@
-"""Tune a training that recurs on this machine, and write its table; an interrupted tuning continues."""
+"""Tune a training that recurs on this machine, and write its table. An interrupted tuning continues."""
 
 import json
 from pathlib import Path

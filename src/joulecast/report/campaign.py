@@ -30,7 +30,7 @@ from joulecast.runs.scale import scale_in_words, unit_of, usual_counts
 ADVICE = "tables/advice"
 """Folder of the answers, below the results."""
 COSTS = f"{ADVICE}/costs"
-"""The table of the settings that were run, and their cost."""
+"""Table of the settings that were run, with their costs."""
 _AS_RUN = "the work that was run"
 _SCALE = ("ranks_per_host", "accelerators_per_node")
 
@@ -84,7 +84,7 @@ def campaign_answers(results: Results, configfile: str | None = None) -> Campaig
             prices.
     """
     runs = KnownRuns.of_fit(results.fit)
-    # The command takes one file of prices.
+    # The command reads prices from a single file.
     one_file = configfile if results.prices.given and " " not in (configfile or " ") else None
     return CampaignAnswers(
         Part.of(lambda: campaign_forecast(results, runs)),
@@ -171,7 +171,7 @@ def campaign_forecast(results: Results, runs: KnownRuns) -> CampaignForecast:
     counted_in = trained["nodes_are"].map(unit_of)
     trained = trained[counted_in == counted_in.mode().iloc[0]]
     rows, notes, works = [], [], []
-    # Runs of others, and runs whose samples are not known, are forecast for the work that they did.
+    # Imported runs, and runs whose samples are not known, are forecast for the work that they did.
     units = trained["work_unit"]
     units = units.mask((trained["kind"] == "imported") | (units == "steps"), _AS_RUN)
     for unit, of_unit in trained.groupby(units, sort=False):
@@ -221,13 +221,13 @@ def costs(results: Results) -> pd.DataFrame:
     clean = results.clean
     unit = clean["work_unit"]
     ours = (clean["kind"] == "training") & clean["batch"].gt(0) & (unit == "samples")
-    # Ours train whole steps of their batch.
+    # Our own trainings have whole steps of their batch.
     done = [
         whole_steps(work_of(unit), batch) * batch if in_steps else work_of(unit)
         for unit, batch, in_steps in zip(unit, clean["batch"], ours, strict=True)
     ]
     parts = clean["samples"].where(clean["samples"] > 0) / done
-    # Columns that only some kinds of runs have.
+    # Only some kinds of runs have these columns.
     clean = clean.reindex(columns=[*dict.fromkeys([*clean.columns, *_SCALE])])
     priced = clean.assign(
         unit=unit,

@@ -20,7 +20,7 @@ NODES_ARE = {
     "ranks of one host": "processes that share one machine, so they share its cores and memory",
     "emulated": "emulated on one machine: each node is slower than the machine",
 }
-"""What the nodes of runs are, by ``nodes_are``."""
+"""What counts as a node of a run, by ``nodes_are``."""
 _ENERGY_IS = {
     "measured": "Energy was measured by meters of the nodes",
     "recorded": "Energy was measured elsewhere and kept as data",

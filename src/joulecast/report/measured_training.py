@@ -48,7 +48,7 @@ def result_lines(result: Result) -> list[str]:
         energy = f"{joules(row['energy_j'])} in {seconds(row['total_s'])} ({each}), {source}"
     lines.append(f"  {energy}")
     if (folder / NETWORK).is_file():
-        # The name of a shipped network stays that network's.
+        # If a shipped network has the same name, the name means the shipped network.
         is_own = graph_origin(str(info.spec.network)) == "file"
         name = "the training's name" if is_own else folder / NETWORK
         lines.append(f"  network captured: plan, simulate and search know it by {name}")

@@ -15,13 +15,14 @@ from joulecast.runs.left_out import used
 from joulecast.runs.observations import is_training
 
 PAPERS = ("tables/papers/papers", "paper/tables/papers/papers")
-"""Where the table of the papers' numbers may lie: a campaign that reproduces them may lie in another."""
+"""Possible paths of the table of the papers' numbers. The folder of the campaign that reproduces them may be
+in the folder of another campaign."""
 CHECKS = "tables/checks/checks"
-"""The table of what checks found in the records."""
+"""The table of the findings of checks in the records."""
 SCALING = "tables/energy/scaling"
-"""The table of speed and of the parts of the time."""
+"""The table of the speed, and of the parts of the time."""
 METERED = "metered/tables/energy_summary"
-"""The table of errors on clusters that others metered, which are no part of the campaign."""
+"""The table of errors on clusters that others metered. They are not a part of the campaign."""
 
 
 class NothingToShow(JoulecastError):

@@ -17,7 +17,7 @@ def record_folders(above: Path) -> list[Path]:
         JoulecastError: there is no record.
     """
     files = (path.relative_to(above) for path in above.rglob("run.json"))
-    # Hidden ones are half-written.
+    # A hidden folder is not finished.
     seen = (file for file in files if not any(part.startswith(".") for part in file.parts))
     folders = sorted(above / file.parent for file in seen)
     if not folders:
@@ -64,7 +64,7 @@ def campaign_records(above: Sequence[Path], runs: int) -> list[Path]:
 def answers(folder: Path, spec: RunSpec) -> bool:
     """Whether ``folder`` holds a valid record of exactly this specification."""
     try:
-        # The text of run.json first: reading all of a record is only worth it for the right one.
+        # The text of run.json is checked first, because it takes long to read a whole record.
         if read_info(folder).spec_sha256 != spec.digest():
             return False
         read_record(folder)

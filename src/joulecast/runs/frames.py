@@ -25,7 +25,7 @@ FRAME_MEANINGS = {
 
 
 _NAME = 255
-"""Characters of the longest name that a host, or a file, may have."""
+"""Largest number of characters in the name of a host or a file."""
 
 
 def _time_s(meaning: str, *, optional: bool = False) -> Column:
@@ -38,7 +38,7 @@ def _amount(meaning: str, most: float = 1e18) -> Column:
 
 
 def _share(meaning: str) -> Column:
-    # Differences of clocks may round to a little below 0.
+    # Rounding may make a difference of clocks a little less than 0.
     return Column("number", -1e-6, 1e6, optional=True, meaning=meaning)
 
 
@@ -100,6 +100,6 @@ FRAMES: dict[str, dict[str, Column]] = {
         "samples": _amount("work done in it, in the run's unit: samples or epochs"),
     },
 }
-"""The frames of a record, each a parquet file, by the columns that it must have."""
+"""The columns of each frame of a record. A frame is a Parquet file."""
 
 STAGE_COLUMNS, POWER_COLUMNS, ACTIVITY_COLUMNS, PHASE_COLUMNS = map(tuple, FRAMES.values())

@@ -129,7 +129,7 @@ class EnergySplit:
         self._nodes: dict[str, tuple[list[int], list[EnergyCurve]]] = {}
         metered = set(power["node"])
         for node, readings in power.groupby("node", sort=True):
-            # A meter of the host serves all of its (emulated) nodes when they have none of their own.
+            # If the (emulated) nodes of a host have no meters, the meter of the host counts for all of them.
             own = [r for r, name in enumerate(node_of_rank) if name == node]
             ranks = own or [
                 r

@@ -24,7 +24,7 @@ ANSWER = {
     "energy_high_j": "upper end",
     "work": "work that the time and the energy are for",
 }
-"""What a model says of a setting; NaN where it says nothing."""
+"""The columns with a model's answer for a setting. A value is NaN if the model does not answer."""
 
 COLUMNS = {
     "folder": "folder of the run whose setting is predicted",
@@ -39,19 +39,20 @@ COLUMNS = {
 
 TIME = ("given", "predicted")
 MEASURED = ("measured", "recorded", "imported")
-"""Energy sources that may judge a model; an estimate shows the pipeline only."""
+"""Sources of energies by which a model may be judged. An estimate only shows that the pipeline works."""
 
 OURS = "MC2"
-"""The model that the others are rivals of."""
+"""Our model. The other models are its rivals."""
 
 SETTING = ["platform", "network", "nodes", "batch", "nodes_are"]
-"""What repeats of a run have in common."""
+"""Columns that are equal for all repeats of a run."""
 OF_ENERGY = ["energy_source", *SETTING]
-"""The same where joules are compared: those of different sources are not."""
+"""The same columns if joules are compared, because joules of different sources are not compared."""
 _RUN = ["run", "repeat", *OF_ENERGY]
 _RESAMPLES = 2000
 FEWEST = 5
-"""Settings from which resamples give an interval; those of fewer give little but the least and the most."""
+"""Least number of settings for an interval from resamples. With fewer settings, the interval would be little
+more than the least and the largest value."""
 _ROLES = {
     "time": ("model", "time rival"),
     "energy": ("model", "rival"),
@@ -235,7 +236,7 @@ def compare(cells: pd.DataFrame) -> list[Comparison]:
     Each rival is compared on the settings that it and MC2 both predict. The strongest rival comes first;
     equal rivals are ordered by name.
     """
-    # A log may not tell its batch, and pivoting drops what is not known.
+    # A log may not contain the batch, and pivoting drops rows with missing values.
     sizes = cells.assign(size=cells["difference_percent"].abs(), batch=cells["batch"].fillna(0.0))
     errors = sizes.pivot_table(index=SETTING, columns="model", values="size")
     if OURS not in errors:

@@ -62,7 +62,7 @@ def runs_to_fit(folders: Sequence[Path]) -> pd.DataFrame:
 def _marked(
     runs: pd.DataFrame, which: pd.Series, kind: str, more: pd.Series | None = None
 ) -> pd.DataFrame:
-    """The runs. Some of them have one more reason to be left out: its kind, and a text."""
+    """The runs, some with one more reason to be left out: its kind, and a text."""
     reason = kind if more is None else kind + ": " + more
     reasons, kinds = runs["left_out"] + "; " + reason, runs["left_out_for"] + ", " + kind
     return runs.assign(
@@ -72,9 +72,9 @@ def _marked(
 
 
 def _of_one_unit(runs: pd.DataFrame) -> pd.DataFrame:
-    """The runs. Those are left out that count their work in another unit than most runs of the same
-    training, because steps and samples cannot be compared. If there are samples, these count;
-    otherwise most runs decide."""
+    """Leave out runs that count their work in another unit than the other runs of the training, because steps
+    and samples cannot be compared. Runs that count samples are kept. If no run counts samples, the most
+    frequent unit is kept."""
     for _, alike in used(runs)[is_training(used(runs))].groupby(["platform", "workload"]):
         units = alike["work_unit"]
         if units.nunique() < 2:
@@ -91,7 +91,8 @@ def _of_one_unit(runs: pd.DataFrame) -> pd.DataFrame:
 def _refuse_two_of_one_name(runs: pd.DataFrame) -> None:
     """Raise an error if runs that count as repeats trained networks of different sizes."""
     trained = runs[(runs["kind"] == "training") & (runs["gradient_bytes"] > 0)]
-    # Per number of ranks: a sharded network has fewer parameters on each of more ranks.
+    # Numbers of ranks are checked separately. With more ranks, a rank of a sharded network has fewer
+    # parameters.
     for (name, _), alike in trained.groupby(["workload", "ranks"]):
         first = alike.drop_duplicates("gradient_bytes")
         if len(first) > 1:

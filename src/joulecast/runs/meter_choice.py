@@ -4,8 +4,8 @@ A sum over only those nodes that have a meter would not be the energy of the run
 the others. Meters are grouped by kind (``gpu``, ``cpu``, ...) and by what they cover. If a group is missing
 on some nodes, it is left out on all nodes. So the energy of every node contains the same parts: for example,
 GPUs without CPUs if only the GPUs have meters everywhere. If several meters cover the same part, only one
-counts: the one that covers most. Between equal ones, the first in the record counts. A meter that covers only
-a part of it is kept as a part, and never added to it.
+counts: the meter that covers most. Of several such meters, the first in the record counts. A meter that
+covers only a part of it is kept as a part, and never added to it.
 """
 
 from collections import defaultdict
@@ -29,7 +29,7 @@ PARTS: dict[Covers, frozenset[str]] = {
     "cpu": frozenset({"cpu"}),
     "memory": frozenset({"memory"}),
 }
-"""What lies in what a meter covers."""
+"""For each part that a meter may cover: the smaller parts in it."""
 
 _BEST_FIRST: tuple[EnergySource, ...] = (
     *("measured", "recorded", "imported", "simulated"),
@@ -40,14 +40,16 @@ _METERED: tuple[tuple[EnergySource, ...], ...] = (
     _BEST_FIRST[3:4],
     _BEST_FIRST[4:],
 )
-"""Sources whose meters may be added up. Each of the first three is a meter, whichever tool has read it."""
+"""Sources whose meters may be added up. The first three are real meters, no matter which tool has read
+them."""
 MEASURED_SWITCH, ESTIMATED_SWITCH = "switch_power", "interconnect_power_est"
 _NO_NODES = (MEASURED_SWITCH, ESTIMATED_SWITCH)
-"""Kinds of meters of the network: kept, and never a part of what the nodes draw."""
+"""Kinds of meters of the network. They are kept, but their power is never a part of the nodes' power."""
 _LEAST_RENEWALS = 10
-"""A meter of watts has to have so many readings in a run: one that averages over all of it knows nothing."""
+"""Least number of readings of a meter of watts in a run. With fewer, its readings are averages over too long
+a time."""
 _NAMED = 5
-"""A reason names this many nodes; the others are in the table ``checks``."""
+"""Number of nodes that a reason names. The table ``checks`` names the others, too."""
 
 
 class MeterInfo(BaseModel):
@@ -60,13 +62,13 @@ class MeterInfo(BaseModel):
     meter: str
     """Its name, as in ``power.parquet``."""
     available: bool
-    """Whether it could be opened and did not fail during the run."""
+    """Whether it could be opened, and did not fail during the run."""
     source: EnergySource | None = None
-    """Where its figures come from."""
+    """Source of its figures."""
     counter: bool = False
     """Whether the device counts joules itself."""
     reason: str | None = None
-    """Why it is not available: absent, or what failed."""
+    """Reason why it is not available."""
     readings: NonNegativeInt = 0
     """Number of readings."""
     failed_reads: NonNegativeInt = 0
@@ -80,13 +82,14 @@ class MeterInfo(BaseModel):
     shared_with: list[str] = []
     """Nodes whose readings come from the same device."""
     supply: Supply | None = None
-    """Read before a node's power supplies (AC) or behind them (DC), if an imported log says which."""
+    """Whether it is before a node's power supplies (AC) or behind them (DC), if an imported log says this."""
     conversion_eff: float | None = Field(None, gt=0, le=1)
     """Share of AC that becomes DC, if an imported log has it. The readings are as logged."""
     covers: Covers | None = None
-    """What draws the power. ``module`` is CPU, memory and GPU; ``socket`` is CPU and memory."""
+    """The part of the node whose power it counts. ``module`` is CPU, memory and GPU; ``socket`` is CPU and
+    memory."""
     remark: str | None = None
-    """What a reader of its figures should know."""
+    """A note for readers of its figures."""
     renewed_s: NonNegativeFloat | None = None
     """Time between two new values, for a meter that is slower than the sampler."""
     trace: bool = True
@@ -135,7 +138,7 @@ class Metering:
 
 
 NO_TRACE = "one figure for the whole run: what its parts took is not known"
-"""What a meter without a trace says of itself."""
+"""The note of a meter without a trace."""
 
 
 def kind_of(meter: str) -> str:
@@ -149,7 +152,8 @@ def host_of(node: str) -> str:
 
 
 Family = tuple[str, Covers | None]
-"""Meters of one kind that cover the same, as ``("hwmon", "cpu")``: a node's figures of a family are added."""
+"""Family of meters: their kind, and the part that they cover, as ``("hwmon", "cpu")``. The figures of a
+node's meters of one family are added."""
 
 
 def _gaps(
@@ -300,7 +304,7 @@ def metered(
     gaps = _named(gaps)
     chosen, covered = chosen_families([family for family in usable if not gaps[family]])
     used = tuple(meter for meter in of_source if (kind_of(meter.meter), meter.covers) in chosen)
-    # If a part lies inside of a part that counts, there is no gap.
+    # There is no gap if the part is inside another part that counts.
     open_gaps = [
         of_family
         for (_, covers), of_family in gaps.items()

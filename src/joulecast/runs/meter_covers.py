@@ -4,5 +4,5 @@ to start quickly in each run."""
 from typing import Literal
 
 Covers = Literal["node", "module", "socket", "gpu", "cpu", "memory"]
-"""What draws the power that a meter counts: a whole node; a module of CPU, memory and GPU; a processor's
-socket with its memory; or one of these parts."""
+"""The part of a node whose power a meter counts: the whole node; a module of CPU, memory and GPU; a
+processor's socket with its memory; or one of these parts."""

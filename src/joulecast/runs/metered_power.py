@@ -8,11 +8,13 @@ from joulecast.runs.meter_choice import MeterInfo, Metering, metered
 from joulecast.runs.record import RunRecord
 
 _LEAST_COVERED = 0.9
-"""Share of a run that a meter has to be read over: what lies outside its readings is not known."""
+"""Least share of a run that the readings of a meter have to cover. Its power at other times is not known."""
 _STILL_S, _STILL_SHARE = 0.3, 0.03
-"""A counter of a device that is on does not stand still for longer, nor for a larger share of a run."""
+"""The longest time, and the largest share of a run, for which the counter of a working device may stand
+still."""
 _STILL_COUNTS = 3
-"""A slow counter may stand still for so many renewals, a coarse one for the time of so many of its units."""
+"""A slow counter may stand still for this number of its renewals. A coarse counter may stand still for the
+time of this number of its units."""
 
 
 _NO_ROWS = np.empty(0, int)
@@ -21,7 +23,7 @@ _NO_ROWS = np.empty(0, int)
 def _still_s(t_s: Floats, joules: Floats, start_s: float, stop_s: float) -> float:
     """The longest time of a run in which a counter did not move, though it was read."""
     moved = np.flatnonzero(np.diff(joules, prepend=-1.0) > 0)
-    # From the reading at which it stood to the last one that found it there.
+    # From the first to the last of equal readings.
     until = np.append(moved[1:], len(joules)) - 1
     still = np.clip(t_s[until], start_s, stop_s) - np.clip(t_s[moved], start_s, stop_s)
     return float(still.max(initial=0.0))
@@ -57,7 +59,7 @@ def _unusable(record: RunRecord) -> dict[tuple[str, str], str]:
             continue
         inside = min(t_s.max(), outcome.stop_s) - max(t_s.min(), outcome.start_s)
         share = max(0.0, inside) / (outcome.stop_s - outcome.start_s)
-        # A counter knows what passed between two readings, however far apart; watts are unknown there.
+        # A counter also counts between two readings. Watts are only known at the readings.
         if not meter.counter and meter.coverage is not None:
             share = min(share, meter.coverage)
         if meter.counter and meter.source in ("measured", "recorded"):

@@ -26,15 +26,15 @@ from joulecast.runs.runs_table import ENERGIES, typed
 from joulecast.runs.stages_in_parts import stages_in_parts
 
 UNNAMED = "mlperf"
-"""Campaign of imported runs whose submission says no name of its own."""
+"""Campaign of imported runs if their submission has no name."""
 
 UTILISATIONS = ("u_cpu", "memory_bytes", "network_bytes_per_s")
 
 TIMED = STAGES[:-1]
-"""The stages that are timed; ``other`` is the rest."""
+"""The timed stages. The rest of the time is ``other``."""
 
 RECORDS_A_PROCESS = 200
-"""Records that take about as long to read as a process and what it sends take."""
+"""Number of records that take about as long to read as it takes to start a process and to send it work."""
 
 Row = dict[str, Any]
 
@@ -76,7 +76,7 @@ def imported_platform(info: RunInfo) -> str:
 
 
 _MODEL = re.compile(r"(?:[AHVPTL]|B|GB|GH|RTX|MI)\d{2,4}[A-Z]{0,2}")
-"""Names of GPUs as their makers give them; other letters count nodes or name machines."""
+"""Names of GPUs. Other names with letters and digits are numbers of nodes, or names of machines."""
 
 
 def accelerator_model(accelerator: str | None, system: str) -> str | None:
@@ -180,7 +180,7 @@ def _of_observed(info: RunInfo) -> Row:
         (m.node, kind_of(m.meter)) for m in info.meters if m.available and m.covers == "gpu"
     )
     on_gpus = info.outcome.device == "cuda"
-    # What the launcher calls a node may be a rank of one host.
+    # The launcher may count ranks of one host as nodes.
     of_hosts = Counter(info.node_of_rank)
     return {
         "nodes": spec.ranks,
@@ -378,7 +378,7 @@ def observe_all(folders: Iterable[Path]) -> pd.DataFrame:
     paths = [Path(folder) for folder in folders]
     processes = max(1, min(usable_cores(), len(paths) // RECORDS_A_PROCESS))
     rows = pd.DataFrame(mapped(_observe_folder, paths, processes))
-    # Runs from outside have no utilisation, measured ones no phases: columns are there for both.
+    # Imported runs have no utilisation, and measured runs have no phases. The table has the columns of both.
     rows = rows.reindex(columns=[*rows.columns, *(c for c in UTILISATIONS if c not in rows)])
     return _with_comparable_energies(typed(rows))
 

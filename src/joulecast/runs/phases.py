@@ -28,24 +28,25 @@ from joulecast.runs.spans import Span, intersection, length, subtract, union
 Floats = NDArray[np.float64]
 
 _SLOWER_THAN_STEADY = 0.02
-"""A segment that lasts less than this share longer than steady work does is noise, not a stall."""
+"""If a segment is slower than steady work by less than this share, this is noise, and not a stall."""
 
 SHORTEST_BREAK_S = 1.0
-"""A break in the training shorter than this leaves the device warm and clocked up."""
+"""A shorter break in the training leaves the device warm, and its clocks up."""
 
 _RAMP_S = 6.0
 """Power climbs for 4 to 6 s after a start; the steady power is read after that."""
 
 _LEAST_COVERED = 0.5
-"""Share of a run between the first and the last reading in it, below which it has no energy."""
+"""Least share of a run between its first and its last reading. With less, the run has no energy."""
 
 _WHOLE = 1 - 1e-6
-"""Share of a run that is all of it: a count of its work stands right before its end."""
+"""A share from which on a time counts as the whole run, because the log counts the work right before the
+end."""
 
 _LOADED_S = 2.0
 _IDLE_WINDOW_S = 60.0
-"""The job is on the node this long after the clock's zero (its init); idle is read in the last minute
-before the run."""
+"""Time from the zero of the clock (the job's init) until the job is loaded on the node. Idle power is read in
+the last minute before the run."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def _by_name(phases: pd.DataFrame) -> dict[str, list[_Phase]]:
     named: dict[str, list[_Phase]] = {}
     for name, *values in sorted(zip(*columns, strict=True), key=lambda row: row[2]):
         if not (math.isfinite(values[1]) and math.isfinite(values[2])):
-            continue  # an interval that the log opens or closes only
+            continue  # the log has only the start or the end of this interval
         named.setdefault(name, []).append(_Phase(*values))
     return named
 
@@ -225,7 +226,7 @@ def _meters(record: RunRecord) -> list[_Meter]:
             own = (nodes == node) & (kinds == kind) if len(kind_names) > 1 else nodes == node
             curves.append(_curve(t_s[own], watts[own], joules[own], start_s, stop_s))
         known = [curve for curve in curves if curve is not None]
-        # A node without one of its parts would look like one that draws less.
+        # If a part of a node were missing, the node would seem to draw less.
         if known and len(known) == len(curves) and (meter := _of_node(known)) is not None:
             meters.append(meter)
     return meters
@@ -244,7 +245,7 @@ def _curve(
         return None
     curve = EnergyCurve.of_power(t_s[powered], watts[powered])
     inside = (curve.t_s >= start_s) & (curve.t_s <= stop_s)
-    # Two readings are too few for a run, and so are readings of another time.
+    # Two readings are too few for a run. Readings outside of the run do not count.
     covers = np.ptp(curve.t_s[inside]) / (stop_s - start_s) if inside.sum() > 2 else 0.0
     return curve if covers >= _LEAST_COVERED else None
 

@@ -11,7 +11,7 @@ from joulecast.errors import JoulecastError
 
 T = TypeVar("T")
 _WORK: list[Callable[[Any], Any]] = []
-"""In a forked process: the work that it does."""
+"""The work of this process, if it was forked."""
 
 
 def _start(work: Callable[[Any], Any]) -> None:

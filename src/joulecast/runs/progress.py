@@ -17,7 +17,7 @@ from joulecast.runs.spec import RunSpec
 State = Literal["done", "failed", "damaged", "waiting"]
 STATES: tuple[State, ...] = ("done", "failed", "damaged", "waiting")
 KILLED = "it was killed, or is being measured"
-"""Reason of a run whose log says nothing of its end."""
+"""The reason if the log of a run does not say how the run ended."""
 _LAST_BYTES = 10_000
 
 

@@ -23,7 +23,7 @@ _CODE = (
     *("src", "workflow", "Snakefile", "profiles", "pyproject.toml", "requirements.lock"),
     *("config/published", "config/platforms", "recorded"),
 )
-"""What decides what a run does: the user's own configuration files do not count as changes."""
+"""Paths whose files decide what a run does. The user's own configuration files do not count as changes."""
 
 
 def boot_id() -> str | None:
@@ -103,7 +103,7 @@ def source_state() -> dict[str, Any]:
     """
     project = checkout()
     if project is None:
-        # Whatever repository the environment lies in is not joulecast's.
+        # The environment may be inside of another repository, which is not joulecast's.
         return {"git_commit": None, "git_dirty": None, "lock_sha256": None}
     lock = project / "requirements.lock"
     changes = _git(project, "status", "--porcelain", "--", *_CODE)

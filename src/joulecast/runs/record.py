@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 FORMAT = 3
 
 _BESIDE_S, _BESIDE_SHARE = 10.0, 0.1
-"""A stage lies in the run, but for what the clocks of several hosts differ by."""
+"""The time by which a stage may be outside of the run, because the clocks of several hosts differ."""
 
 
 _PART_ROWS = 2**18
-"""Rows that are read at a time where a frame is read in parts."""
+"""Number of rows that are read at once if a frame is read in parts."""
 
 Count = Annotated[int, Field(ge=0, le=10**18)]
 
@@ -57,16 +57,16 @@ class Checks(_Part):
     weights_sha256: str | None = None
     """Hash of the weights at the end."""
     overrun_fraction: float | None = None
-    """For an emulated run: share of steps that took longer than the time they were padded to."""
+    """For an emulated run: share of the steps that took longer than their padded time."""
 
 
 class Outcome(_Part):
     """What the run did."""
 
     start_s: float = Field(ge=-1e10, le=1e10)
-    """Start of what is measured, on the run clock."""
+    """Start of the measurement, on the run clock."""
     stop_s: float = Field(ge=-1e10, le=1e10)
-    """End of what is measured, on the run clock."""
+    """End of the measurement, on the run clock."""
     steps: int = Field(0, ge=0, le=10**18)
     """Training steps between start and end."""
     samples: int = Field(0, ge=0, le=10**18)
@@ -86,7 +86,7 @@ class Outcome(_Part):
 
 
 NETWORK = "network.json"
-"""In the folder of a record: the captured network of an observed training, as an op graph."""
+"""File in the folder of a record. It has the captured network of an observed training, as an op graph."""
 
 
 class ObservedStep(_Part):
@@ -95,11 +95,11 @@ class ObservedStep(_Part):
     optimizer: str | None = None
     """Class of the optimizer, as torch names it."""
     precision: str | None = None
-    """Type of what is computed with, as torch names it: that of autocast, where it is on."""
+    """Type of the operands, as torch names it. If autocast is on, it is the type of autocast."""
     weights: str | None = None
     """Type of the weights, as torch names it."""
     wrapper: str | None = None
-    """What exchanges gradients, as ``DistributedDataParallel``; ``None``: it was not seen."""
+    """The class that exchanges gradients, as ``DistributedDataParallel``; ``None`` if none was seen."""
     micro_batches: int = Field(1, ge=1)
     """Backward passes of a rank."""
     recomputes: bool = False
@@ -112,7 +112,7 @@ class RunInfo(_Part):
     format: int = FORMAT
     """Format of the record."""
     spec: RunSpec
-    """What the run was to do."""
+    """The specification of the run."""
     spec_sha256: str
     """Hash of the specification, without the names in it."""
     started_utc: str
@@ -126,9 +126,9 @@ class RunInfo(_Part):
     scheduler_node_of_rank: list[str] = []
     """For each rank, the scheduler's name of its node."""
     nodes_are: NodesAre
-    """What a node was in this run."""
+    """What counts as a node in this run."""
     algorithm_used: str | None = None
-    """All-reduce that was used."""
+    """The all-reduce that was used."""
     parameters: Count | None = None
     """Number of parameters of the network."""
     outcome: Outcome
@@ -158,7 +158,7 @@ class RunInfo(_Part):
     left_out: list[str] = []
     """Reasons why fits leave the run out. If empty, fits use it."""
     remarks: list[str] = []
-    """What a reader should know of a run that fits use."""
+    """Notes for readers, about a run that fits use."""
     step_bytes: list[Count] | None = None
     """Size of each sum of an all-reduce calibration."""
     reference_step_s: dict[str, NonNegativeFloat] | None = None

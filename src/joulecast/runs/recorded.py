@@ -31,12 +31,12 @@ from joulecast.runs.record import RunInfo, read_info, read_record, write_info
 
 FORMAT = 2
 MAX_BYTES = 20_000_000
-"""What a campaign may weigh unless more is asked for: it is kept in a repository."""
+"""The most bytes of a campaign by default. A campaign is kept in a repository."""
 _MOST_UNPACKED = 10_000_000_000
-"""Bytes that an archive of others may unfold to."""
+"""The most bytes of an unpacked archive, which may come from others."""
 
 RUN_NAME = re.compile(r"[a-z0-9_-]+")
-"""What a run may be called: its name becomes a folder and a wildcard of the workflow."""
+"""Allowed names of a run. The name becomes a folder, and a wildcard of the workflow."""
 
 CAMPAIGN_FILE = "campaign.json"
 RECORDS_FILE = "records.zip"
@@ -223,7 +223,7 @@ def _unpacked(folder: Path, out: Path, ending: str = "") -> list[tuple[Path, Run
     try:
         runs = [(each, read_info(each)) for each in sorted(out.iterdir()) if each.is_dir()]
     except JoulecastError as error:
-        # It advises to repeat the run. A reader of the archive cannot.
+        # The message advises to repeat the run. A reader of the archive cannot do that.
         said = str(error).partition("; delete ")[0].replace(f"{out}/", "")
         raise JoulecastError(f"{packed}: {said}") from None
     if len(runs) != campaign.runs:
@@ -231,7 +231,7 @@ def _unpacked(folder: Path, out: Path, ending: str = "") -> list[tuple[Path, Run
             f"{packed}: has {len(runs)} runs, {CAMPAIGN_FILE} says {campaign.runs}"
         )
     for each, info in runs:
-        # Someone else's data: its names become folders and wildcards here.
+        # The data may come from others. Their names become folders and wildcards.
         if info.spec.run != each.name or not RUN_NAME.fullmatch(each.name):
             raise JoulecastError(f"{packed}: `{info.spec.run}` is no name of a run")
     sha256 = sha256_of(folder / CAMPAIGN_FILE)

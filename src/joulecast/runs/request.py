@@ -34,7 +34,7 @@ from joulecast.quantities import MOST_NODES, MOST_SAMPLES
 
 _LONGEST_NAME = 255
 _LARGEST = 10**12
-"""Largest number in a configuration, as needed for sizes in bytes."""
+"""Largest number in a configuration. Sizes in bytes need it."""
 
 
 class Section(BaseModel):
@@ -175,7 +175,7 @@ def from_text(read: Callable[[str], Any]) -> BeforeValidator:
         try:
             return read(given)
         except JoulecastError as error:
-            # The option is named already, with the text.
+            # The message already names the option and the text.
             raise ValueError(str(error).removeprefix(f"{given}: ")) from None
 
     return BeforeValidator(reading)
@@ -235,7 +235,7 @@ RECORDS = (
     "Folder with run records in it or in its subfolders, a recorded campaign, or the NAME of a training "
     "that `measure` ran."
 )
-"""What records are."""
+"""Description of the field with records."""
 
 
 class Recorded(Request):
@@ -281,7 +281,7 @@ class NodePrices(BaseModel):
         default=None, ge=0, le=_MOST_MONEY, description="Price of a node for an hour."
     )
     co2: float | None = Field(
-        default=None, ge=0, le=_MOST_MONEY, description="Grams of CO2 equivalent a kWh."
+        default=None, ge=0, le=_MOST_MONEY, description="Grams of CO2 equivalent for each kWh."
     )
     pue: float = Field(
         default=1.0,

@@ -114,9 +114,9 @@ COLUMNS: dict[str, Column] = {
 """The columns of the runs table, in their order."""
 
 ENERGIES = tuple(name for name in COLUMNS if name.endswith("_j"))
-"""Columns of energies: a run has all of them that it can, or none and the reason."""
+"""Columns of energies. A run has all of them that are possible for it; or none, and the reason."""
 
-# Texts as Python's: in tables of tens of rows, Arrow's make a fit a fifth slower.
+# Texts are Python's texts. With Arrow's texts, a fit on tens of rows takes a fifth longer.
 _TEXT = pd.StringDtype("python", na_value=np.nan)
 _TYPES = {"whole": "int64", "number": "float64", "flag": "bool"}
 

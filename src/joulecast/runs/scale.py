@@ -11,7 +11,7 @@ from joulecast.quantities import counted, is_number, listed
 from joulecast.runs.request import Scale
 
 _UNITS = {"GPUs": "GPU", "ranks": "rank"}
-"""What observed trainings count, by what their nodes are."""
+"""The unit of the scale of observed trainings, by ``nodes_are``."""
 
 
 def unit_of(nodes_are: Any) -> str:
@@ -99,7 +99,8 @@ def counts(of_workload: pd.DataFrame, asked: Scale) -> list[int]:
 
 
 BEYOND = 4
-"""Times the most that was run, up to which is forecast and weighed where nothing says how far."""
+"""Without a request for scales, forecasts and advice go up to this multiple of the largest scale that was
+run."""
 
 
 def usual_counts(ran: Iterable[int]) -> list[int]:

@@ -28,14 +28,14 @@ class MeterSettings:
 
 
 AS_USUAL = MeterSettings()
-"""The settings of a machine whose meters need none."""
+"""The settings on a machine whose meters need no settings."""
 
 Kind = Literal["training", "idle", "allreduce", "sleeping_rank", "imported"]
 Algorithm = Literal["mpi", "shared", "two_level"]
 NodesAre = Literal["hosts", "ranks of one host", "emulated"]
 Precision = Literal["fp32", "bf16", "fp64"]
 THIS_MACHINE = "this-machine"
-"""Platform of runs for which no other was given."""
+"""Platform of runs if none was named."""
 
 
 class _Frozen(BaseModel):
@@ -59,7 +59,7 @@ class Workload(_Frozen):
     dataset: str = "digits"
     """Its name."""
     data_root: str | None = None
-    """Folder that it is read from."""
+    """Folder with its files."""
     image_size: int = Field(64, ge=8)
     """Side of the images in pixels."""
     patch_size: int = Field(16, ge=1)
@@ -74,9 +74,9 @@ class Training(_Frozen):
     global_batch_size: int = Field(ge=1, le=10**18)
     """Samples in one step, of all ranks together."""
     steps: int = Field(10, ge=1, le=10**18)
-    """Steps that are measured."""
+    """Number of measured steps."""
     warmup_steps: int = Field(1, ge=0)
-    """Steps before them."""
+    """Number of steps before the measured ones."""
     target_accuracy: float | None = Field(None, gt=0, le=1)
     """Accuracy (a share of 1) at which the training ends."""
     evaluate_every: int = Field(50, ge=1)
@@ -92,13 +92,13 @@ class Training(_Frozen):
     algorithm: Algorithm = "two_level"
     """All-reduce of the gradients."""
     bucket_mb: float = Field(64, gt=0)
-    """Size of the gradients that are summed at a time."""
+    """Size of the gradients that are summed at once."""
     overlap: bool = False
-    """Whether sums run during the backward pass."""
+    """Whether gradients are summed during the backward pass."""
     loader_workers: int = Field(0, ge=0)
-    """Processes that prepare batches."""
+    """Number of processes that prepare batches."""
     prefetch_batches: int = Field(2, ge=0)
-    """Batches that they prepare ahead."""
+    """Number of batches that they prepare ahead."""
 
 
 class Calibration(_Frozen):
@@ -111,7 +111,7 @@ class Calibration(_Frozen):
     repeats: int = Field(5, ge=1)
     """How often each size is summed."""
     algorithm: Algorithm = "two_level"
-    """All-reduce that is measured."""
+    """The measured all-reduce."""
 
 
 class Imported(_Frozen):
@@ -151,7 +151,7 @@ class Observed(_Frozen):
     samples_per_step: int | None = Field(None, ge=1, le=10**18)
     """Samples in one step of all ranks together, if the user gave it."""
     steps: StepsThatCount | None = None
-    """First and last step that count, from 0, if the user gave them."""
+    """First and last step that count (the first step has the number 0), if the user gave them."""
 
 
 class RunSpec(_Frozen):
@@ -184,7 +184,7 @@ class RunSpec(_Frozen):
     calibration: Calibration | None = None
     """What a calibration run needs."""
     imported: Imported | None = None
-    """What is known of an imported run."""
+    """The facts of an imported run."""
     observed: Observed | None = None
     """Name and command of a training that ran under ``joulecast measure``."""
     meters: tuple[str, ...] = ("gpu", "cpu")

@@ -44,7 +44,7 @@ def _whole_steps(parts: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         rows = pd.concat([*held, part], ignore_index=True)
         if rows.empty:
             continue
-        # The rows at the end may have more of their step in the next part.
+        # The next part may contain more rows of the last step.
         differs = (rows[_STEP] != rows[_STEP].iloc[-1]).any(axis=1).to_numpy()
         begin = len(rows) - int(np.argmax(differs[::-1])) if differs.any() else 0
         if begin:

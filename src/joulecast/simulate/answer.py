@@ -55,7 +55,7 @@ def simulate_request(request: SimulateRequest) -> Simulation:
         request.mode,
         request.stragglers,
         training=training,
-        # A trace shows them all.
+        # A trace shows all micro-batches.
         every_micro_batch=request.trace is not None,
     )
     simulation = simulate(graph, platform, strategy, request.batch, costs, assumed)

@@ -4,7 +4,7 @@ A device computes one thing at a time. A transfer is never faster than if it run
 starts only after everything that it waits for is done. So the least time of a device has three parts. First,
 the first micro-batch passes the earlier stages. Then the device does its turns one after the other, each with
 the collectives that it waits for. At the end, the last micro-batch passes the earlier stages again, or the
-last gradients are summed. Many turns are alike. So only the few different ones are computed, however many
+last gradients are summed. Many turns are equal. So only the few different ones are computed, however many
 micro-batches there are.
 """
 
@@ -46,7 +46,7 @@ def stage_seconds(ready: Prepared) -> list[tuple[float, float]]:
 
 def least_computing(stages: list[tuple[float, float]], strategy: Strategy) -> Least:
     """The least time of a step, from the time of computing alone (:func:`stage_seconds`)."""
-    # With zero-bubble schedules, gradients of weights may come behind what is passed on.
+    # With zero-bubble schedules, the gradients of weights may be computed after the gradient is passed on.
     passes_back = strategy.schedule != "zb-h1"
     ends, passed_s = [], 0.0
     for place in range(strategy.pipeline):
@@ -168,7 +168,7 @@ def least_time(compiler: Compiler) -> Least:
     """Seconds that a step takes at least."""
     mesh = compiler.device_mesh.classes
     classes = [_Class(compiler, number) for number in range(mesh.count)]
-    # The fastest device at a place of the pipeline passes a micro-batch on.
+    # Of the devices at a place of the pipeline, the fastest one passes a micro-batch on.
     heads: dict[int, float] = {}
     tails: dict[int, float] = {}
     for each in classes:
@@ -187,7 +187,7 @@ def least_time(compiler: Compiler) -> Least:
             begun_s = max(first_s, arrived_s + each.turn(each.first, -math.inf).computed_s)
         computed_s = begun_s + each.turns_s - first_s
         behind_s = last.summed_s - last.computed_s + each.update_s
-        # Gradients of weights come behind what is passed on.
+        # The gradients of weights are computed after the gradient is passed on.
         if each.device and each.ends_in_backward:
             back_s = sum(tails[place] for place in range(each.device))
             behind_s = max(behind_s, last.sent_s - last.computed_s + back_s)

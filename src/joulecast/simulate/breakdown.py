@@ -30,7 +30,7 @@ def _covered(starts: Floats, ends: Floats) -> float:
     """Seconds that are in one or more of some intervals."""
     order = np.argsort(starts, kind="stable")
     latest = np.maximum.accumulate(ends[order])
-    # An interval adds the seconds behind the end of all before it.
+    # Each interval adds only its seconds after the end of all earlier intervals.
     begins = np.maximum(starts[order], np.concatenate([[-np.inf], latest[:-1]]))
     return float(np.maximum(latest - begins, 0.0).sum())
 

@@ -171,7 +171,8 @@ def _fitted(
     def off(logarithm: float) -> Floats:
         return np.log(_ratios(there(logarithm), tests))
 
-    # A link that another one holds back may be of any rate, so that a descent from there leads nowhere.
+    # If another link limits the speed, the rate of this link has no effect. A descent from such a point does
+    # not move.
     first = min(_TRIED, key=lambda tried: np.log1p((off(tried) / _ODD) ** 2).sum())
     found = least_squares(lambda x: off(float(x[0])), [first], loss="cauchy", f_scale=_ODD)
     return there(float(found.x[0]))

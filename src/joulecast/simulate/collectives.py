@@ -77,7 +77,7 @@ def _exchanges(groups: Ints, flow: Ints, shares: list[float]) -> Hops:
     places, targets = np.arange(ranks), []
     for bit in range(len(shares)):
         partners = places ^ (1 << bit)
-        # Places beyond the last power of two fold into the others, as MPICH does.
+        # Ranks beyond the last power of two first send to the other ranks, as in MPICH.
         targets.append(groups[:, np.where(partners < ranks, partners, places - (1 << bit))].ravel())
     return Hops(
         np.tile(np.repeat(flow, ranks), len(shares)),

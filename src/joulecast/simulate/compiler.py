@@ -292,7 +292,7 @@ class _Device:
 
     def _send(self, key: Key, message: Message, micro_batch: int, after: list[int]) -> int:
         number = self._sent(key, micro_batch, self.number)
-        # The receiver may have come first; only the sender knows the size.
+        # The receiver may have added the message first. Only the sender knows its size.
         sized = self.transfers.send(self.number, *key[3:]).activity("", message.bytes, False)
         activity = self.activities[number]
         activity.label, activity.work, activity.latency = message.label, sized.work, sized.latency

@@ -104,7 +104,7 @@ def _classes(colour: Ints) -> Classes:
 
 @dataclass(frozen=True)
 class DeviceMesh:
-    """The devices of a strategy: the place of each in the mesh, and which devices are alike."""
+    """The devices of a strategy: the place of each in the mesh, and which devices do the same."""
 
     mesh: dict[str, int]
     place: dict[str, Ints]
@@ -170,7 +170,7 @@ def build_device_mesh(
     folded: bool,
     by_place: bool = False,
 ) -> DeviceMesh:
-    """Give each device of a strategy its place in the mesh, and fold devices that are alike.
+    """Give each device of a strategy its place in the mesh, and fold devices that do the same.
 
     Raises:
         JoulecastError: a straggler is not among the devices of the strategy.
@@ -203,8 +203,8 @@ def build_device_mesh(
     along = _telling([device_mesh.group_of(axis) for axis in grouped])
     node_of = topology.node_of(numbers)
     behind = _telling([*(numbers // width for width in topology.widths), node_of])
-    # A group across two nodes is unlike one within: what two groups have in common counts too. Of groups
-    # along two axes that is one device, or one of the two.
+    # A group across two nodes differs from a group in one node. So the intersection of two groups counts,
+    # too. For groups along two axes, the intersection is a single device, or one of the groups.
     pairs = [*product(along, behind), *combinations(behind, 2)]
     common = [numbered(one * devices + other) for one, other in pairs]
     return replace(device_mesh, classes=fold(own, _telling([*along, *behind, *common])))

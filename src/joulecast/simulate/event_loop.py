@@ -111,7 +111,7 @@ class _Run:
     def _set_rate(self, activity: int, rate: float) -> None:
         if rate == self.rate[activity]:
             return
-        # No rate yet means no progress yet; an infinite one is over at once.
+        # Without a rate, there is no progress yet. With an infinite rate, the activity ends at once.
         if self.rate[activity] > 0:
             self.left[activity] -= (self.now - self.since[activity]) * self.rate[activity]
         self.since[activity] = self.now

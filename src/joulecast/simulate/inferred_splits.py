@@ -108,7 +108,7 @@ def split_products(
         elif op.kind == "cross_entropy":
             dim = _sharded_dim(op, shards, graph, DimKind.REDUCE)
         elif op.kind == "embedding":
-            # The table is split by its rows. A look-up of other rows adds zero (Megatron).
+            # The table is split by its rows. If a row is on another device, its look-up adds zero (Megatron).
             dim = next((d.name for d in row_dims(graph, op) if d.size >= size), None)
         elif op.kind in ("linear", "conv2d") and op.attributes.get("groups", 1) == 1:
             rows = {d.name for d in row_dims(graph, op) if d.size >= size}

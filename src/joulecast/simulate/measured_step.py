@@ -56,9 +56,9 @@ class MeasuredStep(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    network: str = Field(max_length=500, description="By name or numbers, as of `simulate`.")
+    network: str = Field(max_length=500, description="Network, as for `simulate`.")
     strategy: str = Field("dp=1", max_length=500)
-    batch: int = Field(ge=1, le=MOST_SAMPLES, description="Samples of one replica's step.")
+    batch: int = Field(ge=1, le=MOST_SAMPLES, description="Samples of a replica in a step.")
     precision: str = "fp32"
     attention: Literal["eager", "fused", "cudnn"] | None = None
     optimizer: str = "adam"
@@ -235,7 +235,7 @@ def read_steps(path: Path) -> list[MeasuredStep]:
     return [validated(TypeAdapter(MeasuredStep), content, str(path))]
 
 
-# A step that is corrected by is simulated several times, and many measured steps are of one network.
+# Each measured step is simulated several times, and many measured steps have the same network.
 _network = lru_cache(maxsize=4)(network_for)
 
 

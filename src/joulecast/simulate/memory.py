@@ -3,7 +3,7 @@
 An activation lives from the op that makes it to the last op that reads it, forward or backward. With
 recomputation, only the inputs of a block are kept for the backward pass, and one block at a time is computed
 again. Activations are kept for every micro-batch that waits for its backward pass. Most stages of a pipeline
-are alike. Stages that are alike are looked at only once.
+have the same shape. Stages of the same shape are computed only once.
 
 Weights, gradients and optimizer state are added. ZeRO says how these are sharded (Rajbhandari et al. 2020).
 """

@@ -58,7 +58,7 @@ def calibrate_network(points: pd.DataFrame) -> NetworkCalibration:
             ranks = int(row.ranks)
             share = sent_share(kind, algorithm, ranks)
             terms.append((1.0, steps_of(kind, algorithm, ranks), share * row.bytes))
-        # Relative errors: the small messages tell the latency, and count as much as the large ones.
+        # The errors are relative. So small messages, which show the latency, count as much as large ones.
         system = np.array(terms) / seconds[:, None]
         (launch, latency, per_byte), _ = nnls(system, np.ones(len(points)))
         error = float(100 * np.abs(system @ (launch, latency, per_byte) - 1).mean())

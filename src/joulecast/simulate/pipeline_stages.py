@@ -21,7 +21,7 @@ def unit_of(module: str) -> str:
     return module
 
 
-# Strategies that differ in their sharding are cut alike.
+# Strategies that differ only in their sharding have the same cut.
 @lru_cache(maxsize=256)
 def even_cut(
     weights: tuple[float, ...], parts: int, cut: tuple[float, ...] | None = None

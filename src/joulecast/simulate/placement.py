@@ -235,7 +235,7 @@ def place(
     numbers = costs.op_cache.numbers(graph)
     if strategy.is_inferred:
         settings = [strategy.tree] * len(graph.ops)
-        # What a strategy shards and computes again changes nothing here, nor does what ops cost.
+        # Sharding, recomputation and the costs of ops do not change the placement.
         splits = costs.op_cache.once(
             graph,
             ("split", *strategy.mesh.items(), strategy.sequence_parallel),

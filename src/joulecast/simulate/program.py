@@ -178,7 +178,7 @@ class ProgramBuilder:
 
     def weights_of(self, item: PlacedOp) -> list[tuple[Access, Sharding]]:
         """The weights that an op reads, and how the training state of each is divided over the replicas that
-        have copies of it. Equal blocks divide it alike."""
+        have copies of it. Equal blocks divide it in the same way."""
         key, reads = (item.split, item.zero), item.op.reads
         if key not in self._shardings:
             self._shardings[key] = [

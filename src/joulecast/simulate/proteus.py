@@ -166,7 +166,7 @@ class RingTransfers(Transfers):
 
     @property
     def seen_by(self) -> Ints:
-        """All devices count, because groups share ports for which no class stands."""
+        """All devices count, because groups share ports that no class represents."""
         return np.arange(self.topology.devices)
 
     def priced(self) -> list[Flow]:

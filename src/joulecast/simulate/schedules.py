@@ -72,7 +72,8 @@ def device_order(strategy: Strategy, device: int) -> DeviceOrder:
     )
 
 
-# Strategies that differ in their sharding have the same order, which memory and time both ask for.
+# Strategies that differ only in their sharding have the same order. Both the memory and the time of a step
+# need it.
 @lru_cache(maxsize=1024)
 def _order(
     kind: str, pipeline: int, device: int, micro_batches: int, chunks: int, most_in_flight: int

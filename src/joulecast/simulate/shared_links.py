@@ -97,7 +97,8 @@ class SharedLinks:
                 others = self._on_port[port]
                 if len(others) > 1:
                     waiting += [other for other in others if other not in reached]
-        # Flows that use the same ports alike have the same rate; usages live as long as their activities.
+        # Flows with the same usage of the same ports have the same rate. A usage exists as long as its
+        # activities.
         met = tuple(sorted(id(usage) for usage in reached.values()))
         if met not in self._known:
             rates = fair_rates(reached, self.capacity)

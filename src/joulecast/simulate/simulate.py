@@ -88,7 +88,7 @@ class Simulation:
     """Number of ops by the source of their cost (measured, interpolated, roofline, ...)."""
     device_mesh: DeviceMesh
     activities: ActivityGraph
-    """Of the micro-batches that were simulated."""
+    """The activities of the micro-batches that were simulated."""
     training: TrainingSetup
     optimizer_s: float
     """Seconds of the optimizer (mean over devices). They are part of computing."""
@@ -348,7 +348,7 @@ def simulate(
             step that does not fit in memory is no error: see :meth:`Simulation.verdict`.
     """
     assumed = assumptions or Assumptions()
-    # The paper's own model splits GPT's 12 heads over 8 devices.
+    # In this mode, uneven heads are allowed, because the paper splits GPT's 12 heads over 8 devices.
     uneven_heads = assumed.mode == "proteus"
     ready = prepare(graph, platform, strategy, batch, costs, assumed.training, uneven_heads)
     return run_prepared(ready, assumed)
@@ -363,7 +363,8 @@ def compiler_of(ready: Prepared, assumed: Assumptions) -> Compiler:
         ready.placed,
         topology,
         assumed.stragglers,
-        # A folded flow is several that share ports: without sharing each has to be one of its own.
+        # A folded flow stands for several flows that share ports. Without sharing, each flow has to be
+        # separate.
         assumed.folded and (assumed.sharing or proteus),
         by_place=cluster.collective_algorithm not in ("ring", "nccl"),
     )
@@ -387,17 +388,18 @@ def compiler_of(ready: Prepared, assumed: Assumptions) -> Compiler:
 
 
 _SAME_PACE = 3e-4
-"""Largest difference of times for which micro-batches count as equal, as a share. Parts of their times may
-differ by ten times as much of the whole."""
+"""Micro-batches count as equal if their times differ by at most this share. The parts of the times may differ
+by ten times this share of the whole."""
 
 
 def _timed(compiler: Compiler, assumed: Assumptions) -> tuple[ActivityGraph, float, Breakdown]:
     """Activities of a step, its seconds, and their mean parts.
 
-    Between the first micro-batches of a step and its last ones, which fill and empty the pipeline, all take
-    the same time. So if there are very many, steps with fewer are simulated first. As soon as the last
-    micro-batches have added the same time each as those before, all further ones do. This does not hold while
-    a device's bubble gets much shorter: once it is used up, the device sets the pace.
+    The first micro-batches of a step fill the pipeline, and the last ones empty it. All others take the same
+    time. So if there are very many micro-batches, steps with fewer of them are simulated first. If the last
+    micro-batches that were added took the same time each as those added before, all further ones will also
+    take this time. This does not hold while the bubble of a device gets much shorter: when the bubble is used
+    up, this device sets the pace.
     """
     strategy, classes = compiler.strategy, compiler.device_mesh.classes
     wanted, schedule = strategy.micro_batches, strategy.schedule

@@ -57,20 +57,20 @@ class Node(BaseModel):
 
     split: dict[str, str] = Field(
         {},
-        description="Mesh axis by dim: a dim's own name, or `batch`, `out` (columns), `in` (rows).",
+        description="Mesh axis by dim. A dim is a name, `batch`, `out` (columns) or `in` (rows).",
     )
     stage: int | None = Field(None, ge=0, le=_MOST_DEVICES, description="Pipeline stage.")
     recompute: bool | Literal["selective"] | None = Field(
         None,
-        description="Compute activations again for backward: of whole blocks, or `selective`: of the scores "
-        "of attention alone.",
+        description="Compute activations again for the backward pass: those of whole blocks, or with "
+        "`selective` only the attention scores.",
     )
     zero: Literal[0, 1, 2, 3] | None = Field(
         None,
-        description="Shard over the data axis: 1 optimizer state, 2 also gradients, 3 also weights.",
+        description="Shards over the data axis. 1: optimizer state, 2: also gradients, 3: also weights.",
     )
     children: dict[Annotated[str, Field(max_length=500)], "Node"] = Field(
-        {}, description="By module path from this node."
+        {}, description="Nodes below this node, by module path."
     )
 
 
@@ -80,11 +80,13 @@ class Strategy(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     mesh: dict[str, int] = Field(
-        {"data": 1}, description="Axes and sizes, the outermost first: neighbours lie on the last."
+        {"data": 1},
+        description="Axes and sizes, the outermost first. Neighbours differ on the last axis.",
     )
     micro_batches: int = Field(1, ge=1, le=MOST_MICRO_BATCHES)
     schedule: Literal["1f1b", "gpipe", "interleaved", "zb-h1"] | tuple[int, ...] = Field(
-        "1f1b", description="Or, for each stage, how many micro-batches may be under way at most."
+        "1f1b",
+        description="A name, or for each stage the most micro-batches between forward and backward.",
     )
     virtual: int = Field(
         1,
@@ -94,12 +96,12 @@ class Strategy(BaseModel):
     )
     scatter: Literal["each", "once"] = Field(
         "each",
-        description="With ZeRO-2 and 3, gradients are scattered after each micro-batch, as FSDP and "
-        "DeepSpeed do, or once a step (FSDP under `no_sync`).",
+        description="With ZeRO-2 and 3: gradients are scattered after each micro-batch, as FSDP and "
+        "DeepSpeed do, or once in a step (FSDP under `no_sync`).",
     )
     sequence_parallel: bool = Field(
         False,
-        description="Split what is not split by tensor along the sequence, over the same devices (Megatron).",
+        description="Split all other ops along the sequence, over the tensor-parallel devices (Megatron).",
     )
     tensor_overlap: bool = Field(
         False,
@@ -111,7 +113,7 @@ class Strategy(BaseModel):
         None,
         ge=1,
         le=1e15,
-        description="Least size of a gradient bucket; null: 1 MiB, then 25 MiB (DDP).",
+        description="Least size of a gradient bucket. null: 1 MiB for the first, 25 MiB for others (DDP).",
     )
     tree: Node = Node()
 

@@ -51,7 +51,7 @@ either."""
 _ROUNDING = 1e-7
 """Largest share by which a least time may be above the time itself."""
 _NOT_SENT = OpGraph("", (), {}, 0)
-"""What stands for the network in a simulation that goes from one process to another."""
+"""Placeholder for the network in a simulation that one process sends to another."""
 _WORTH_PROCESSES = 20_000
 """Least number of micro-batches, over all stages and strategies, for which several processes simulate."""
 
@@ -85,7 +85,7 @@ Place = tuple[int, int]
 
 @dataclass
 class _Outcome:
-    """What is known of strategies."""
+    """The known facts about strategies."""
 
     least: dict[Place, tuple[Strategy, Least]] = field(default_factory=dict)
     """Strategies that fit in memory, and lower bounds of their time."""
@@ -240,7 +240,7 @@ class _Search:
                         found.simulations[place] = replace(simulation, graph=self.graph)
                     found.too_large |= outcome.too_large
                     found.impossible |= outcome.impossible
-        # Equals stay in the order in which they were tried: the plainer first.
+        # Equal strategies keep the order in which they were tried, the plainest first.
         ranked = sorted(
             found.simulations.items(), key=lambda item: (steady(value_of(item[1])), item[0])
         )

@@ -63,7 +63,7 @@ def rate_share(links: Links, places: tuple[int, ...]) -> float:
     everything = max(map(sum, links))
     count: float = rings(links, places)
     if not count:
-        # A tree carries the buffer once each way, a ring all but a part of it twice.
+        # A tree sends the buffer once in each direction. A ring sends it twice, except one part.
         ranks = len(places)
         parts, _ = connected_components(np.array(links)[np.ix_(places, places)])
         count = 2 * (ranks - 1) / ranks if parts == 1 else _THROUGH_THE_HOST

@@ -43,7 +43,8 @@ def trace_events(simulation: Simulation) -> list[dict[str, Any]]:
             ]
             continue
         parts = activity.parts or [(None, activity.work)]
-        # A straggler's activity, or one that was slowed by gradients, shows its ops stretched evenly.
+        # If a straggler or gradients made an activity slower, all of its ops are shown longer by the same
+        # factor.
         planned = sum(seconds for _, seconds in parts)
         stretch = (end - start) / planned if planned > 0 else 0.0
         now = start

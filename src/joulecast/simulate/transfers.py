@@ -106,8 +106,8 @@ class Transfers:
 
     @property
     def seen_by(self) -> Ints:
-        """The devices whose ports are counted: one device of each class, because all devices of a class are
-        alike."""
+        """The devices whose ports are counted: one device of each class, because all devices of a class do
+        the same."""
         return self.device_mesh.classes.first
 
     def _signature(self, axis: str, groups: Ints) -> Ints:

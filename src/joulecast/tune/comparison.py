@@ -22,11 +22,11 @@ from joulecast.tune.policy_experiment import Setting, replayed
 from joulecast.tune.trial import PLAIN, Goal, SearchSpace
 
 QUANTITIES = {"energy": "energy_j", "time": "time_s", "cost": "cost"}
-"""What is compared with the default, and its column in a table of recurrences."""
+"""The quantities that are compared with the default, and their columns in a table of recurrences."""
 Curves = dict[tuple[str, str], NDArray[np.float64]]
 _ROUNDING = 1e-9
 STEADY = 5
-"""Recurrences at the end that count as steady state."""
+"""Number of recurrences at the end that count as steady state."""
 
 
 def by_setting(table: pd.DataFrame, column: str) -> Curves:
@@ -172,7 +172,7 @@ def paired_bootstrap(
     )
 
 
-# What is chosen by the other workloads before the curve policy is judged on one.
+# The constants that are chosen on the other workloads, before the curve policy is judged on a workload.
 Choice = Mapping[str, float]
 CHOICES: tuple[Choice, ...] = tuple(
     {"beta": beta, "horizon": horizon, "reach": reach}

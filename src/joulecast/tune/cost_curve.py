@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from joulecast.errors import JoulecastError
 
 _LEVEL_SD = 2.0
-# Of a normal distribution: means of eight slices of equal probability.
+# A normal distribution is divided into eight slices of equal probability. These are their means.
 _SLICES = (-1.65, -0.9, -0.49, -0.16, 0.16, 0.49, 0.9, 1.65)
 
 
@@ -80,7 +80,7 @@ class CostCurve:
             known = np.array([batch in prior.earlier for batch in batch_sizes])
             costs = np.array([prior.earlier.get(batch, 0.0) for batch in batch_sizes])
             if known.any():
-                # Between sizes that were known the curve is interpolated, beyond them it is level.
+                # Between known sizes, the curve is interpolated. Beyond them, it is constant.
                 self.shape = np.interp(x, x[known], costs[known])
         self._index = {batch: i for i, batch in enumerate(batch_sizes)}
 

@@ -30,10 +30,10 @@ from joulecast.tune.trial import Phase, Proposal, SearchSpace, Trial
 from joulecast.tune.zeus import check_beta
 
 FIRST_SD, LEAST_SD = 0.05, 0.02
-# A size that was stopped at a bound costs more than the bound, by about this much of log cost.
+# If a bound stopped a size, its real log cost is higher than that of the bound by about this number.
 _ABOVE_BOUND, _ABOVE_BOUND_SD = 0.3, 0.3
 _CLOSE_TO_BEST = 1.5
-# A try of what is known to work may cost this many times the bound of an experiment.
+# A try of a size that is known to work may cost this many times the bound of an experiment.
 _KNOWN_TO_WORK = 2.0
 
 
@@ -120,7 +120,8 @@ class Curve:
             return self._proposal(history, best, inf, "best")
         last = history.trials[-1]
         if not last.reached:
-            # What works is run after an experiment that failed; if that was what works, costs have drifted.
+            # After a failed experiment, the best known size is run. If the best known size itself has failed,
+            # costs have drifted.
             drifted = last.proposal.batch_size == best
             bound = inf if drifted else _KNOWN_TO_WORK * self._beta * costs[best]
             return self._proposal(history, best, bound, "best")

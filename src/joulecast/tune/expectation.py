@@ -99,7 +99,7 @@ def expected_power_limit_only(trace: Trace, goal: Goal = PLAIN) -> tuple[Expecte
         fmean(epoch.time_s for epoch in at_limit.values()),
         fmean(epoch.energy_j or 0.0 for epoch in at_limit.values()),
     )
-    # The first epoch is profiled instead of run under the limit that is kept.
+    # In the first epoch, all limits are profiled. The other epochs run under the limit that is kept.
     instead = _of_epochs(trace, eta, 1, at_limit[kept])
     extra = _of_epochs(trace, eta, 1, profiled)
     first = Expected(

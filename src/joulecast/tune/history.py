@@ -26,7 +26,8 @@ _FORMAT = 1
 _BEGUN = "begun"
 # The text for a missing value in messages. No header contains it.
 _ABSENT = "not given"
-# A size whose first epoch alone is above the bound is taken for this many times the bound.
+# If the first epoch of a size alone costs more than the bound, the cost of this size is taken as this many
+# times the bound.
 _NOT_STARTED_PENALTY = 100.0
 
 
@@ -185,7 +186,7 @@ def _trial(content: Any, where: str) -> Trial:
         if proposal.get("cost_bound", inf) is None:
             content = content | {"proposal": proposal | {"cost_bound": inf}}
     trial = validated(_TRIAL, content, where)
-    # A trial that ran took time; policies compare ratios of these.
+    # A trial that ran has taken some time and energy. Policies compare ratios, so values near 0 are refused.
     spent = (("time_s", trial.time_s), ("energy_j", trial.energy_j), ("cost", trial.cost))
     for key, value in spent:
         if trial.epochs and value is not None and value < _LEAST * trial.epochs:

@@ -26,7 +26,7 @@ def _cheapest(cost: CostModel, epochs: Mapping[int, EpochAtLimit]) -> int:
         return inf if found is None else found
 
     best = min(epochs, key=lambda watts: (steady(of(watts)), watts))
-    # Without energies nothing speaks for a lower limit.
+    # Without energies, there is no reason for a lower limit.
     return max(epochs) if of(best) == inf else best
 
 

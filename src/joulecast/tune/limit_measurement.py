@@ -94,8 +94,8 @@ class LimitProfile:
         self._window = LimitWindow() if window is None else window
         self.limits = dict(measured or {})
         self._pieces: dict[int, _Measured] = {}
-        # Of the window that is open, if any: steps since the limit was set, and the piece that is measured
-        # now (steps, and readings at its begin).
+        # These belong to the open window, if there is one: the steps since the limit was set, and the piece
+        # that is measured now (its steps, and the readings at its start).
         self._open: _Measured | None = None
         self._steps, self._piece = 0, 0
         self._since: tuple[float, float | None] | None = None

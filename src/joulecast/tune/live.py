@@ -46,7 +46,7 @@ __all__ = ["LiveJob", "LiveTraining", "live_job", "tune_live"]
 
 def _open_training(job: LiveJob) -> TunedTraining:
     leave_mpi_job()
-    # torch and MPI are loaded when something is trained, and not before.
+    # torch and MPI are only loaded when something is trained.
     from joulecast.measure.training.to_target import TrainingToTarget
 
     return TrainingToTarget(
@@ -105,7 +105,8 @@ class LiveTraining:
         if on_gpu:
             looked = self._check_limits()
             limits_w = looked.watts(job.limit_step_w)
-            # The cost has the highest limit that may be tried. An administrator may have lowered it.
+            # The cost contains the highest limit that may be tried. An administrator may have lowered this
+            # limit.
             cost = self._cost(limits_w[0] if limits_w else looked.highest_w)
             self._machine += "" if looked.name is None else f", {looked.name}"
         else:
@@ -135,7 +136,7 @@ class LiveTraining:
 
     def _check_limits(self) -> Preflight:
         may_set = self.job.allow_power_limit
-        # While another training is tuned, the limit that is found would be one of its tries.
+        # If another training is being tuned, the limit found now would be one of its tries.
         with machine_lock(sys.stderr) if may_set else nullcontext():
             looked = preflight(self._gpu, may_set=may_set)
         if looked.why_not is not None:
@@ -302,7 +303,7 @@ class LiveTraining:
 
     def _check_gpu(self, trained_on: str | None) -> None:
         metered = None if trained_on is None else gpu_identity(self._gpu)
-        # Where the driver says nothing, nothing is metered or limited either.
+        # If the driver does not answer, nothing can be metered or limited.
         if metered is not None and metered != trained_on:
             raise JoulecastError(
                 f"torch trains on {trained_on}, and GPU {self._gpu} of nvidia-smi is {metered}; set "
@@ -375,7 +376,8 @@ def tune_live(
 
     say_notes()
     seeded = SeededByTrial(policy, seed)
-    # Held before the history is read: two loops on one file would both continue from its end.
+    # The machine is held before the history is read. Otherwise, two loops on one file could both continue
+    # from its end.
     with held_machine(sys.stderr, quiet_wait_s) as machine:
         load, watch = machine.wait_for_quiet(), LoadWatch()
         if history_file is not None:

@@ -23,7 +23,7 @@ from joulecast.tune.replay import Replay
 from joulecast.tune.traces import MAX_POWER_W, WORKLOADS, Trace, read_trace
 from joulecast.tune.trial import PLAIN, Goal, Proposal, SearchSpace
 
-# The policies of the tables, in their order.
+# The policies in the tables, in this order.
 COMPARED = (
     *("default", "power-limit-only", "zeus", "grid-search", "curve", "warm-start"),
     "oracle",

@@ -11,7 +11,7 @@ from joulecast.runs.request import Request, Section
 from joulecast.tune.trial import Criterion, Goal
 
 DEFAULT_POLICY: Literal["curve"] = "curve"
-"""Policy of a tuning, live or replayed, when none is named."""
+"""The policy of a tuning, live or replayed, if none is named."""
 
 
 class Goals(BaseModel):

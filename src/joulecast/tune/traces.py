@@ -25,7 +25,7 @@ _SETTING = {
 _EPOCHS = {
     **_SETTING,
     "target_metric": Column("number", optional=True),
-    # Empty where a run never reached the target.
+    # The value is empty if a run never reached the target.
     "target_epoch": Column("whole", 1, 1e9, optional=True),
 }
 # A row without a measurement is left out.
@@ -38,7 +38,7 @@ _POWER = {
 
 
 _LEAST_EPOCH_S, _LEAST_POWER_W = 1e-6, 1e-3
-"""What is below has not measured an epoch; its ratio to another has no finite number."""
+"""Smaller values are no measurements of an epoch, and their ratios might not be finite."""
 
 
 @dataclass(frozen=True)

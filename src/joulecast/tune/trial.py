@@ -23,8 +23,8 @@ Spent = Annotated[float, Strict(), Field(ge=0, le=1e18, allow_inf_nan=False)]
 _Measured = Annotated[float, Strict(), Field(ge=1e-9, le=1e18, allow_inf_nan=False)]
 
 Criterion = Literal["cost", "energy", "time", "max-slowdown"]
-"""Choice among the measured power limits: the one of least cost, energy or time, or the lowest under which a
-training takes at most ``max_slowdown`` times as long as under the highest."""
+"""The choice among measured power limits: the limit with the least cost, energy or time; or the lowest limit
+under which a training takes at most ``max_slowdown`` times as long as under the highest one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,8 @@ class Goal:
 
 
 PLAIN = Goal()
-"""Energy and time alike, and the power limit that costs least: the paper's."""
+"""The goal of the paper: energy and time count the same, and the power limit with the least cost is
+chosen."""
 
 
 @dataclass(frozen=True, slots=True)

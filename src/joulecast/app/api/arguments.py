@@ -24,8 +24,8 @@ T = TypeVar("T")
 P = ParamSpec("P")
 AnyPath = str | PathLike[str]
 Records = AnyPath | Sequence[AnyPath]
-"""A folder of run records, however deep they lie in it, a recorded campaign, or the name of an observed
-training, whose records lie in ``results/measured``; or several of these."""
+"""A folder with run records in it or in its subfolders; a recorded campaign; or the name of an observed
+training, whose records are in ``results/measured``. Also several of these."""
 
 
 def paths(records: Records) -> list[Path]:
@@ -35,7 +35,7 @@ def paths(records: Records) -> list[Path]:
 
 
 def _folders(given: Path) -> list[Path]:
-    """The given folder, if it holds a record. Else the folders of the observed training of that name."""
+    """The given folder, if it holds a record. Otherwise the folders of the observed training of this name."""
     if any(given.rglob("run.json")):
         return [given]
     _check_is_no_log(given)

@@ -34,7 +34,7 @@ class Forecast(dict[str, Any]):
 
         from joulecast.report.forecast_lines import forecast_cells, forecast_notes
 
-        # Pandas cuts long texts otherwise.
+        # Without this, pandas cuts long texts.
         with pd.option_context("display.max_colwidth", None):
             table = pd.DataFrame(forecast_cells(self)).to_html(index=False, na_rep="")
         first, notes = (

@@ -41,7 +41,7 @@ class Observing(ContextDecorator):
         from joulecast.measure.observer.inside import note
 
         known = float(loss)
-        # Under `joulecast measure` the observer was loaded from its folder, by this name.
+        # Under `joulecast measure`, the observer was loaded from its folder, under this name.
         loaded = sys.modules.get("joulecast_inside")
         (note if loaded is None else loaded.note)(loss=known if math.isfinite(known) else None)
 

@@ -19,7 +19,7 @@ from joulecast.simulate.request import OnSimulator, SearchRequest, SimulateReque
 from joulecast.tune.request import Goals, TuneRequest
 
 _PASSES = 3
-"""Timed steps of a network of the user's own."""
+"""Number of timed steps of a user's own network."""
 _FUNCTION = re.compile(r"[\w.]+:\w+")
 
 

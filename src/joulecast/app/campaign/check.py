@@ -74,7 +74,7 @@ def require_host(config: Config, runs: Sequence[RunSpec]) -> None:
             check_cores(run, run.ranks, usable_cores())
     if config.training.device != "cuda":
         return
-    # Imported here, as it takes seconds and only campaigns on GPUs need it.
+    # This is imported here, because the import takes seconds, and only campaigns on GPUs need it.
     import torch
 
     if not torch.cuda.is_available():

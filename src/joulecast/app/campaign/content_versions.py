@@ -7,7 +7,7 @@ from joulecast.runs.files.shipped import PACKAGE
 from joulecast.runs.files.writing import sha256_of
 
 _NAMES_THE_REST = "provenance.json"
-"""The file of a folder of measurements that is written anew with each of them."""
+"""A file in a folder of measurements. It is written again with each measurement."""
 
 
 def content_version(path: Path) -> str | None:

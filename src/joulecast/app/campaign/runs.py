@@ -64,7 +64,7 @@ def _training_runs(config: Config, platform: Platform) -> list[RunSpec]:
         for nodes in scale.nodes
         for repeat in range(1, scale.repeats + 1)
     }
-    # The sweep over batch sizes at N = 1, except batches that the campaign trains anyway.
+    # One node also runs the batch sizes of the sweep, except those that the campaign runs anyway.
     cells |= {
         (network, 1, batch, 1)
         for network in config.workload.networks
@@ -203,7 +203,7 @@ def campaign_runs(config: Config, platforms: Path = PLATFORMS) -> list[RunSpec]:
     if config.workload.command is None:
         runs = _training_runs(config, platform) + _calibration_runs(config, platform)
     else:
-        # A command exchanges by itself, so our own all-reduce says nothing of it.
+        # A user's command does its own exchange. So our calibration of the all-reduce does not hold for it.
         idle = [run for run in _calibration_runs(config, platform) if run.kind == "idle"]
         runs = _command_runs(config, platform) + idle
     random.Random(config.scale.seed).shuffle(runs)

@@ -9,7 +9,7 @@ from joulecast.measure.workloads.networks import check_size, known_networks
 from joulecast.runs.request import Section
 
 _BLANKS = ("nodes", "gpus", "ranks", "batch_per_rank", "batch", "steps")
-"""What a command may leave blank, and each run fills in."""
+"""Blanks that a command may have. Each run fills them in."""
 
 
 class WorkloadSection(Section):
@@ -48,7 +48,7 @@ class WorkloadSection(Section):
     @model_validator(mode="before")
     @classmethod
     def _a_command_takes_the_place_of_networks(cls, content: Any) -> Any:
-        # Snakemake merges a user's file with the defaults, which name networks.
+        # Snakemake merges a user's file with the defaults. The defaults name networks.
         has_command = isinstance(content, dict) and content.get("command") is not None
         return content | {"networks": []} if has_command else content
 

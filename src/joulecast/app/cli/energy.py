@@ -17,7 +17,7 @@ from joulecast.quantities import (
 
 
 def _print_table(rows: list[dict[str, str]]) -> None:
-    # Loads pandas, which help does not need.
+    # This loads pandas, and `--help` does not need it.
     from joulecast.report.forecast_lines import text_table
 
     typer.echo("\n".join(text_table(rows)))
@@ -114,7 +114,7 @@ def evaluate(request: EvaluateRequest, as_json: AsJson = False) -> None:
 
 
 def _print_ledger(verdict: dict[str, Any]) -> None:
-    """Forecasts against what ran later."""
+    """Print forecasts, and what the trainings later took."""
     rows = []
     for row in verdict["settings"]:
         foretold, took = times(row["time_s"], row["time_was_s"])

@@ -8,7 +8,7 @@ from typer.core import TyperGroup
 
 from joulecast.errors import JoulecastError
 
-# A name from outside may contain any character. A line break of our own is followed by two spaces.
+# A name from outside may contain any character. In our own messages, two spaces follow each line break.
 _BREAKS = re.compile(r"\n(?!  )|[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 
 _OF_CAMPAIGNS = ("torch", "torchvision", "mpi4py")

@@ -149,7 +149,7 @@ def _add(kind: str) -> None:
         ] = None,
     ) -> None:
         said = {name: value for name, value in locals().items() if name in _FACTS}
-        # Loaded here: the other commands need no table reader.
+        # This is loaded here, because the other commands read no tables.
         from joulecast.logs.add_meters import add_to_records
         from joulecast.logs.csv_map import map_of
         from joulecast.logs.import_log import import_log, read_runs, run_facts

@@ -11,7 +11,8 @@ from joulecast.errors import JoulecastError
 from joulecast.measure.observer.request import MeasureRequest, observed
 
 _CAPTURE = "joulecast.graphs.capture:capture_trained"
-"""Runs in the training, which may lack what the observer itself does without."""
+"""A function that runs in the training's process. The training's environment may lack packages. So the
+observer itself does not import this function."""
 
 
 @asks(MeasureRequest)

@@ -78,7 +78,7 @@ def _line(meter: Meter, now: float | str, watts_source: str | None) -> str:
 
 
 def _total(host: str, found: list[Meter], watts: dict[str, float | str]) -> str:
-    """Which of the meters a run's energy is made of, and what they add up to now."""
+    """The meters that make a run's energy, and the sum of their watts now."""
     chosen = metered([host], [described(meter) for meter in found])
     if chosen.source is None:
         return "a run's energy here: none"

@@ -30,7 +30,7 @@ PowerConfig = Annotated[
 ]
 _NAME = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Training that `measure` ran.")]
 _FROM_NAME = ("records", "network")
-"""Fields that the NAME of a training stands for, in requests of records."""
+"""Fields of a request of records that the NAME of a training fills."""
 
 
 def asks(model: type[R]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -146,7 +146,7 @@ def echo_json(content: dict[str, Any]) -> None:
 
 
 PATIENCE_S = 10.0
-"""Seconds after which a command says that it still works."""
+"""Number of seconds after which a command says that it is still working."""
 
 
 @contextmanager

@@ -53,11 +53,11 @@ def status(
         _show_live(results or MEASURED, steps, prices_of(Priced(prices=prices)), as_json)
         return
     folder, specs = results or Path("results"), None
-    # Without a folder, it is the default configuration, which needs no flag. That of another folder is not
-    # known.
+    # Without a folder, the campaign has the default configuration, which needs no option. The configuration
+    # of another folder is not known.
     files: list[str] | None = [] if results is None else None
     if configuration is not None:
-        # Loads pandas, which a look at a folder does not need.
+        # This loads pandas. A command with a folder does not need it.
         from joulecast.app.campaign.config import read_config
         from joulecast.app.campaign.runs import campaign_runs
 

@@ -30,7 +30,7 @@ def simulate(request: SimulateRequest, as_json: AsJson = False) -> None:
         typer.echo(_energy_line(result))
         _print_remark(result)
     if result["out_of_memory"]:
-        # The answer is printed all the same: how long the step would take.
+        # The answer is printed before the error. It says how long the step would take.
         raise JoulecastError(f"{result['verdict']}. `joulecast search` finds strategies that fit")
 
 
@@ -52,7 +52,7 @@ _BASIS = {
 
 
 def _work(result: dict[str, Any]) -> str:
-    """The network and where it trains, as every strategy has it."""
+    """The network, and the platform on which it trains. They are the same for all strategies."""
     length = result["sequence"]
     sequence = "" if length is None else f", sequences of {length:,}"
     devices = counted(result["devices"], "device")
@@ -61,7 +61,8 @@ def _work(result: dict[str, Any]) -> str:
 
 
 def _step(result: dict[str, Any]) -> str:
-    """The time of a step with its 90 % interval, and what it rests on, where an error was judged."""
+    """The time of a step, its 90 % interval, and its basis. The interval and the basis need a judged
+    error."""
     step, low, high = step_times(
         *(result[name] for name in ("step_s", "step_low_s", "step_high_s"))
     )
@@ -71,7 +72,7 @@ def _step(result: dict[str, Any]) -> str:
 
 
 def _energy_line(result: dict[str, Any]) -> str:
-    """The joules of a step and what they rest on; or why they are not known."""
+    """The joules of a step, and their source; or the reason why they are not known."""
     if result["step_j"] is None:
         return f"energy not known: {result['why_no_energy']}"
     values = energies(result["step_j"], result["step_j_low"], result["step_j_high"])
@@ -118,7 +119,7 @@ def _print_ranking(result: dict[str, Any]) -> None:
 
 
 def _print_best(rows: list[dict[str, Any]], given: dict[str, Any]) -> None:
-    # Loads pandas, which `simulate` does not need.
+    # This loads pandas, and `simulate` does not need it.
     from joulecast.energy.prices import Prices, at_wall
     from joulecast.report.forecast_lines import text_table
 

@@ -114,11 +114,11 @@ def of_record(record: RunRecord) -> Exported:
     if counts_samples:
         named.append("batch")
     row["gpus"] = hosts_and_gpus(row)[1]
-    # As forecasts name it; the platform is a label of its own.
+    # Forecasts use the same name. The platform is a separate label.
     row["workload"] = row["network"]
     labels = {name: _plain(row[name]) for name in named if is_number(row[name]) or row[name]}
     source = row["energy_source"] if is_number(row["energy_j"]) else "unknown"
-    # Another folder may have a run with the same name.
+    # A run in another folder may have the same name.
     labels |= {"run": record.info.spec.run, "started": record.info.started_utc}
     labels["energy_source"] = str(source)
     if row["energy_covers"]:
@@ -204,8 +204,8 @@ def _read_forecast(file: AnyPath) -> dict[str, Any]:
 
 
 def grouped(found: Sequence[Exported]) -> list[list[Exported]]:
-    """What belongs together: a run alone, or all scales of the forecast of a workload on a platform, the
-    smallest scale first."""
+    """Groups of figures that belong together. A run is a group. All scales of the forecast of a workload on a
+    platform are a group, the smallest scale first."""
     runs = [[each] for each in found if each.scale is None]
     forecasts: dict[tuple[str, str | None], list[Exported]] = {}
     for each in sorted(found, key=lambda one: one.scale or 0):

@@ -18,7 +18,7 @@ class _Gauges:
     def __init__(self, found: Iterable[Exported]) -> None:
         self._families: dict[str, GaugeMetricFamily] = {}
         found = list(found)
-        # All samples of a metric have the same labels; what one does not have is empty.
+        # All samples of a metric have the same labels. If a sample lacks a label, the label is empty.
         names = {
             kind: sorted({name for each in found if each.kind == kind for name in each.labels})
             for kind in {each.kind for each in found}

@@ -28,7 +28,7 @@ from joulecast.report.advice.request import AdviceRequest, PlanRequest
 from joulecast.runs.scale import BEYOND, scale_in_words, unit_of
 
 _MOST = 3
-"""Settings that an error names with their reasons."""
+"""Number of settings that an error names, with their reasons."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,14 @@ class Weighed:
     platform: str
     nodes_are: str
     work: dict[str, Any]
-    """``samples``, their ``unit``, and ``why`` so many."""
+    """The work: ``samples``, their ``unit``, and ``why`` this number was taken."""
     candidates: list[Candidate]
     refused: list[dict[str, str]]
     rests_on: list[str]
     warnings: list[str]
     left_out: list[dict[str, str]]
     most_nodes: int | None
-    """That were run; ``None``: nothing was."""
+    """The most nodes that were run; ``None`` if nothing was run."""
 
 
 def advise(
@@ -85,7 +85,8 @@ def advise(
     runs, fitted = campaign.runs, campaign.evidence.training
     most = int(runs["nodes"].max())
     are = runs["nodes_are"].iloc[-1]
-    # One node may be another kind of node than several, so the runs on most nodes count.
+    # What counts as a node may differ between runs on one node and on several. So the runs on most nodes
+    # count.
     several = runs[runs["nodes"] == most]
     rests = [
         f"measured: {counted(len(runs), 'run')} of {network} on {campaign.platform}, on up to "
@@ -258,8 +259,8 @@ def measure_next(
         steps.append((what, why))
     rivals = [other for other in others if overlaps(other, leading, weighed)]
     if rivals:
-        # The widest interval. If several are equally wide, as all forecasts of the model are, the setting
-        # that would be chosen next.
+        # Take the setting with the widest interval. If several intervals are equally wide, as those of all
+        # forecasts of the model, take the setting that would be chosen next.
         widest = min(rivals, key=lambda c: (-steady(_width(c, weighed)), c.cost_order))
         again = "again " if widest.basis == "measured" else ""
         wide = f"its 90 % interval, ±{50 * _width(widest, weighed):.0f} %,"

@@ -10,7 +10,7 @@ from joulecast.runs.scale import scale_in_words
 
 Basis = Literal["measured", "fitted", "simulated"]
 Ends = tuple[float | None, float | None, float | None]
-"""What is expected, and the lower and the upper end of its 90 % interval."""
+"""The expected value, and the lower and the upper end of its 90 % interval."""
 
 
 @dataclass(frozen=True)
@@ -132,8 +132,8 @@ class Candidate:
             return f"{self.gpus:.0f} x {self.platform}, {how}"
         nodes = scale_in_words(self.nodes, self.nodes_are)
         batch = "" if self.batch_size is None else f", batch {self.batch_size:,}"
-        # "one node" and "8 nodes" say nothing next to the node count; nor does data parallelism over all of
-        # them where nothing else was run.
+        # The column of the node count already says "one node" or "8 nodes". Data parallelism over all nodes
+        # is not named either, if nothing else was run.
         plain = self.strategy == f"dp={self.nodes}"
         alone = plain or any(unit in self.strategy for unit in ("node", "GPU", "rank"))
         strategy = "" if alone else f", {self.strategy}"

@@ -39,14 +39,14 @@ IN_WORDS = {
     "co2": "CO2e",
     "edp": "product of energy and time",
 }
-"""What is weighed, in words."""
+"""The quantities that are compared, in words."""
 
 _ON_RUN = " among the scales that were run"
 
 _SAME = 0.005
-"""Relative difference below which a saving is not named."""
+"""The smallest relative saving that is named."""
 _NAMED = 60
-"""Most letters of the names of settings that overlap, in a sentence."""
+"""Most letters that a sentence spends on the names of overlapping settings."""
 
 
 def check_prices_of(limit: Limit, prices: Prices) -> None:
@@ -89,10 +89,11 @@ class Choice:
 
     Attributes:
         within: for each candidate, whether it is within the limit.
-        order: all places: what is within the limit comes first, then the least of what is judged.
-        least: what was judged: as the limit has it, or time if no energy is known.
-        by_energy: what estimated energy would choose, if time chooses in its place.
-        only_run: whether counts beyond those that were run were not chosen from.
+        order: all places. Candidates within the limit come first. Among these, the least value of the
+        objective comes first.
+        least: the objective: the objective of the limit, or time if no energy is known.
+        by_energy: the candidate that estimated energy would choose, if time chooses in place of it.
+        only_run: whether counts beyond the runs could not be chosen.
     """
 
     best: int | None
@@ -216,7 +217,7 @@ def _why_nothing_is_within(
 
 
 def _end(candidate: Candidate, quantity: str, budget: float, currency: str) -> tuple[str, str]:
-    """A budget, the most that a candidate takes, and what is expected of it, all in the same unit."""
+    """A budget, the upper bound of a candidate, and its expected value, all in the same unit."""
     value, _, high = candidate.ends(quantity)
     allowed, bound, expected = amounts_of(quantity, currency)(
         budget, candidate.bound(quantity), value
@@ -320,7 +321,7 @@ def _share_saved(one: Candidate, fastest: Candidate, paid: str) -> float | None:
     amount, spent = one.ends(paid)[0], fastest.ends(paid)[0]
     if amount is None or spent is None or steady(spent) <= 0:
         return None
-    # What was measured and what was estimated cannot be compared.
+    # Measured and estimated values cannot be compared.
     return 1 - amount / spent if fastest.source_of(paid) == one.source_of(paid) else None
 
 

@@ -35,7 +35,7 @@ _AS_FORECAST = (
     *("basis", "energy_source", "runs", "runs_with_energy", "width_is_assumed"),
     *("extrapolation", "times_beyond", "beyond_one_count"),
 )
-"""What a candidate has as the forecast of its setting has it."""
+"""Attributes that a candidate takes from the forecast of its setting."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,12 @@ class Campaign:
 
     platform: str
     runs: pd.DataFrame
-    """The network's own training runs on the platform."""
+    """The training runs of this network on this platform."""
     evidence: Evidence
     imported: bool
     left_out: list[dict[str, str]]
     notes: list[str]
-    """What a reader must know of the runs."""
+    """Notes on the runs, for readers."""
 
     @property
     def unit(self) -> str:
@@ -131,7 +131,7 @@ def _candidate(campaign: Campaign, row: dict[str, Any]) -> Candidate | None:
     strategy = f"{nodes} nodes" if campaign.imported else f"dp={row['ranks']:.0f}"
     if nodes == 1 and (campaign.imported or row["ranks"] == 1):
         strategy = f"one {unit_of(are)}"
-    # Where steps are counted, the samples in one are not known.
+    # If runs count only steps, the samples in a step are not known.
     has_batch = campaign.unit != "steps" and not pd.isna(row["batch"])
     return Candidate(
         nodes=nodes,
@@ -165,7 +165,7 @@ def campaign_candidates(
     """
     runs = campaign.runs
     ranks_per_node = float(runs["ranks"].iloc[-1] / runs["nodes"].iloc[-1])
-    # Imported runs show what an exchange costs: times of others on more nodes are known.
+    # Imported runs of others on more nodes show what an exchange costs.
     knows_exchange = campaign.imported or campaign.evidence.shows_exchange
     settings = [
         setting_of(runs, count, float(batch), work, asked.gpus_per_node)

@@ -52,7 +52,7 @@ from joulecast.simulate.strategy import text_of
 
 _USUAL_PRECISION = "bf16"
 _NORMAL = ndtri((np.arange(200) + 0.5) / 200)
-"""Equally likely values of a standard normal, for the work to a target."""
+"""Equally likely values of a standard normal variable, for the work until a target is reached."""
 
 
 @cache
@@ -72,8 +72,8 @@ def simulate_training(
 
     Args:
         batch: samples in one step, of all devices together.
-        passes: backward passes in a step, each of as many samples: gradients add up. A batch that does not
-            divide into them has one.
+        passes: number of backward passes in a step, whose gradients add up. Each pass has the same number of
+            samples. If the batch does not divide, there is one pass.
 
     Raises:
         JoulecastError: there is no such network or platform, or no strategy fits.
@@ -174,7 +174,7 @@ def _work(
 def _row(
     everything: Evidence, known: _Known, asked: ForecastRequest, devices: int
 ) -> dict[str, Any]:
-    """A forecast of so many devices of the platform that is asked for."""
+    """A forecast for a number of devices of the requested platform."""
     runs, platform = known.runs, str(asked.platform)
     each = float((runs["devices"] / runs["nodes"]).iloc[-1])
     batch = float(asked.batch or usual_batch(runs, round(devices / each), asked.scaling))
@@ -257,7 +257,7 @@ def forecast_other_platform(
     Raises:
         JoulecastError: nothing can be forecast. The error gives the reasons.
     """
-    # What is wrong with the platform is wrong for all.
+    # An error about the platform concerns all workloads.
     platform = simulated_platform(str(asked.platform))
     if asked.precision is not None:
         platform_and_costs(platform, asked.precision)

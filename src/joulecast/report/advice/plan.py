@@ -68,7 +68,7 @@ def plan(request: PlanRequest, prices: Prices) -> dict[str, Any]:
     metered = any(candidate.supply == "DC" for candidate in found.candidates)
     if metered and (known.price is not None or known.co2 is not None):
         found.warnings.append(f"for powers of metered nodes: {at_wall(None)}")
-    # Prices that differ between platforms stand in the request.
+    # The request has the prices that differ between platforms.
     differ = len({each.price_gpu_hour for each in of_platform.values()}) > 1
     shared = known.model_copy(update={"price_gpu_hour": None}) if differ else known
     return answer(replace(found, refused=[*refused, *found.refused]), request, shared)
@@ -79,14 +79,15 @@ class Machine:
     """A platform at one precision."""
 
     given: str
-    """What the request calls the platform."""
+    """Name of the platform in the request."""
     platform: Platform
     precision: str
     graph: OpGraph
     training: TrainingSetup
     costs: Costs
     known: CachedCosts
-    """The costs, remembered; what strategies of the network have in common is kept for all platforms."""
+    """The costs, with a cache. What the strategies of the network share is computed once for all
+    platforms."""
 
     @property
     def name(self) -> str:
@@ -98,7 +99,7 @@ def _precisions(request: PlanRequest) -> list[str]:
     """The precisions to choose from."""
     if request.precision:
         return list(dict.fromkeys(request.precision))
-    # A captured network is somebody's code in plain PyTorch.
+    # A captured network is a user's code in plain PyTorch.
     own_code = network_file(request.network) is not None
     return usual_precisions(request.network, request.calibrate, "amp" if own_code else "bf16")
 
@@ -198,7 +199,7 @@ def _candidate(
 def _settings(
     request: PlanRequest, machines: list[Machine], devices: int
 ) -> tuple[list[Candidate], list[Refused]]:
-    """All settings of a number of devices: the candidates, and those that are none."""
+    """All settings of a number of devices: the candidates, and the refused settings with their reasons."""
     found: list[Candidate] = []
     refused: list[Refused] = []
     for machine in machines:
@@ -213,7 +214,7 @@ def _settings(
                 for limit_w, step in _at_limits(machine, fastest, request):
                     candidate = _candidate(machine, step, limit_w, request.samples)
                     joules = candidate.energy_j and steady(candidate.energy_j)
-                    # A limit that its GPUs do not reach is no other setting.
+                    # If the GPUs never reach a limit, it makes no other setting.
                     if (steady(candidate.time_s), joules) not in takes:
                         found.append(candidate)
                     takes.add((steady(candidate.time_s), joules))
@@ -227,7 +228,7 @@ def _weighed(
     request: PlanRequest, machines: list[Machine], of_platform: Mapping[str, Prices]
 ) -> Weighed:
     """The settings that a plan chooses from, simulated and priced."""
-    # More devices have more strategies: what takes longest comes first.
+    # More devices have more strategies. So the work that takes longest begins first.
     counts = sorted(set(request.devices), reverse=True)
     weigh = partial(_settings, request, machines)
     each = mapped(weigh, counts, min(usable_cores(), len(counts)))

@@ -103,7 +103,7 @@ class AdviceRequest(Priced, Limit, Scale, Work):
 
 
 PLANNED_BATCH = 512
-"""Samples of a step of all devices where no batch is asked for: the same for all settings."""
+"""Samples in a step of all devices, if no batch is asked for. It is the same for all settings."""
 
 
 class PlanRequest(SimulatedTraining, WithPrices, Limit):

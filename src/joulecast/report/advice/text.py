@@ -18,7 +18,7 @@ from joulecast.report.forecast_lines import (
 from joulecast.runs.scale import unit_of
 
 _MOST = {"advice": 8, "plan": 16}
-"""Settings that are shown."""
+"""Number of settings that are shown."""
 
 
 def _choice(advice: Mapping[str, Any], prices: Prices, in_joules: InWords) -> list[str]:

@@ -31,10 +31,10 @@ from joulecast.runs.scale import scale_in_words, unit_of
 Row = Mapping[str, Any]
 _HEIGHT, _WIDTH = 240, 320
 _MOST_LABELS = 14
-"""Lines that have their name at their end; more have a legend."""
+"""The most lines with names at their ends. If there are more lines, the chart has a legend."""
 _NUMBERS = ("forecast", "low", "high")
 _DOUBLING = alt.Scale(type="log", base=2, nice=False)
-"""As many pixels from 4 to 8 nodes as from 8 to 16."""
+"""A logarithmic scale: from 4 to 8 nodes it has as many pixels as from 8 to 16."""
 _RUN, _FORECAST = "run", "forecast"
 _SHAPES = alt.Scale(domain=[_RUN, _FORECAST], range=["cross", "circle"])
 ENERGY, TIME, COST, CO2 = "energy", "time", "cost", "CO2e"
@@ -107,7 +107,7 @@ def _frame(rows: Sequence[Row], quantity: Quantity, factor: float) -> pd.DataFra
             each = digits(row["batch_size"] / row["nodes"])
             batch = f"{digits(row['batch_size'])} ({each} a {unit_of(row['nodes_are'])})"
         was_run = row["runs"]
-        # What is not a time rests on an energy.
+        # All quantities except the time rest on an energy.
         if quantity is not TIMES:
             was_run = row["runs_with_energy"]
             basis += f" ({row['energy_source']})" if row["energy_source"] is not None else ""
@@ -191,7 +191,7 @@ def _drawn(rows: Sequence[Row], quantity: Quantity, names: Sequence[str]) -> Cha
     if ran.max() < last:
         drawn = _beyond(quantity, int(ran.max()), last, title) + drawn
     if labelled:
-        # The names of the lines stand at their right ends, and none covers another.
+        # The name of each line is at its right end. No name covers another one.
         known = frame[frame["forecast"].notna()].sort_values("scale", kind="stable")
         ends = known.groupby("training", sort=False).tail(1)[["scale", "training", "forecast"]]
         ends = ends.assign(at=label_places(ends["forecast"], room, _HEIGHT))
@@ -239,9 +239,9 @@ def forecast_chart(rows: Sequence[Row]) -> alt.HConcatChart:
     """
     charts = forecast_charts(rows)
     sized = [charts[name].properties(width=_WIDTH) for name in (ENERGY, TIME) if name in charts]
-    # Altair checks against Vega-Lite's schema, which knows no layout of legends.
+    # Altair checks charts against Vega-Lite's schema, which does not have the layout of legends.
     legend = {name: value for name, value in CONFIG["legend"].items() if name != "layout"}
-    # A reader's font may be wider than the one that names are measured in.
+    # The reader's font may be wider than the font in which names are measured.
     room = {"left": 5, "top": 5, "right": 30, "bottom": 5}
     drawn: alt.HConcatChart = alt.hconcat(*sized, padding=room).configure(
         **CONFIG | {"legend": legend}

@@ -91,7 +91,7 @@ def _points(one: Advised) -> Iterator[dict[str, Any]]:
 
 
 def _front(points: pd.DataFrame, alike: pd.DataFrame, workload: str, source: str) -> Chart:
-    """A chart of one workload. Its axes hold all the points that are ``alike``."""
+    """A chart of one workload. Its axes hold all points with the same work (``alike``)."""
     work = work_in_words(points["unit"].iloc[0])
     second, of_time = TIMES.unit_for(alike["time_s"])
     joule, of_energy = ENERGIES.unit_for(alike["energy_j"])

@@ -15,7 +15,8 @@ from joulecast.report.figures.style import CONFIG, SERIES, SHADES, VEGA_LITE, WH
 
 PARTED = " · "
 _WIDTH = 400
-"""Pixels that a whole chart is wide, with its axes: as on a telephone, so that text stays legible there."""
+"""Width of a whole chart with its axes, in pixels. A telephone has this width, so text stays legible
+there."""
 _QUIET = {"aria": False}
 _SIZE = re.compile(r' (?:version|xmlns(?::xlink)?|xmlns:xlink)="[^"]*"')
 

@@ -28,13 +28,13 @@ SHADES = {
     "never": ("#6b2a55", "#efb8dc"),
     "never-tint": ("#faeef6", "#3c1c31"),
 }
-"""Colours of pages by name, on light and on dark paper; charts are drawn in the light ones."""
+"""Colours of pages by name, for light and for dark screens. Charts are drawn in the light colours."""
 INK, GREY, GRID = (SHADES[name][0] for name in ("ink", "soft", "grid"))
 WHITE, BLACK = "white", "black"
-"""Around marks, so that those next to each other can be seen apart, and text on bars."""
+"""Colour of the lines around marks, which separate neighbouring marks; and of text on bars."""
 
-# Okabe and Ito's colours, which colour-blind people can tell apart; in every chart a shape, a label or a
-# place tells the same.
+# These are Okabe and Ito's colours, which colour-blind people can distinguish. In every chart, a shape, a
+# label or a place says the same as the colour.
 SERIES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000")
 SHAPES = (
     "circle",
@@ -62,19 +62,21 @@ PALETTES = {
     "phases": tuple(PHASES.values()),
     "known": tuple(KNOWN.values()),
 }
-"""The colours of each chart, by what they tell apart."""
+"""The colours of each chart, by what they distinguish."""
 
 _FONT = "system-ui, -apple-system, 'Segoe UI', 'Liberation Sans', Arial, sans-serif"
 HEIGHT, _TITLE = 300, 330
 _BELOW = 54
-"""Letters of a line below a title."""
+"""Most letters in a line below a title."""
 _WIDE, _LARGE, _FEW_DECADES = 8.0, 1e5, 3.3
-"""Values that differ by more than this factor are on a logarithmic scale; larger ones are abbreviated."""
+"""If values differ by more than the first number, their scale is logarithmic. From the second number on,
+ticks are abbreviated. Below the third number of decades, a logarithmic axis has more ticks."""
 
 _ROW_LABEL, _LETTER, _WIDER = 170, 7.3, 1.15
-"""Pixels of a row's name at most, of a letter in a wide font, and how much wider that one is."""
+"""Most pixels of a row's name; pixels of a letter in a wide font; and the factor by which this font is
+wider."""
 _LABEL_PIXELS = 15
-"""Least distance of two names at the ends of lines."""
+"""Least distance between two names at the ends of lines."""
 
 CONFIG: dict[str, Any] = {
     "aria": False,
@@ -85,12 +87,12 @@ CONFIG: dict[str, Any] = {
         **{"labelColor": INK, "titleColor": INK, "gridColor": GRID, "domainColor": GREY},
         **{"tickColor": GREY, "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": 500},
     },
-    # Room for labels in a reader's font, which may be wider than the one that they are measured in.
+    # The reader's font may be wider than the font in which labels are measured. So labels get more room.
     "axisY": {"minExtent": 38},
     "legend": {
         **{"orient": "bottom", "labelColor": INK, "titleColor": INK, "labelFontSize": 12},
         **{"titleFontSize": 12, "titleFontWeight": 500, "columns": 3, "labelLimit": 150},
-        # Legends below each other, which Vega knows and Vega-Lite's schema does not.
+        # Put legends below each other. Vega can do this, but Vega-Lite's schema does not have it.
         "layout": {"bottom": {"direction": "vertical", "anchor": "start"}},
     },
     "title": {
@@ -99,7 +101,7 @@ CONFIG: dict[str, Any] = {
     },
 }
 VEGA_LITE = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
-"""Version that the charts are written for."""
+"""The version of Vega-Lite in which the charts are written."""
 Chart = alt.Chart | alt.LayerChart
 
 

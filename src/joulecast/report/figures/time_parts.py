@@ -27,7 +27,7 @@ from joulecast.runs.scale import scale_in_words, unit_of
 _MOST_BARS = 36
 _ROW_HEIGHT = 30
 _LABELLED_PERCENT = 9.0
-"""Share of a bar from which a part is wide enough for a number."""
+"""Least share of a bar that is wide enough for a number."""
 STAGES = dict(
     zip(
         PARTS,
@@ -35,7 +35,7 @@ STAGES = dict(
         strict=True,
     )
 )
-"""Names that people read, and those of records."""
+"""The names that people read, and the names in records."""
 _PHASES = {name: name for name in PHASES}
 
 
@@ -46,7 +46,7 @@ def stage_shares(results: Results) -> Figure:
         NothingToShow: the records do not divide their time.
     """
     table = results.tables[SCALING]
-    # A row a run, so that the batch of most runs counts.
+    # There is a row for each run, so the batch of most runs counts.
     rows = of_usual_batch(table.loc[table.index.repeat(table["runs"])]).drop_duplicates()
     charts, shown = [], 0
     for parts, palette in ((STAGES, PARTS), (_PHASES, PHASES)):
@@ -81,7 +81,7 @@ def _shares(rows: pd.DataFrame, parts: Mapping[str, str]) -> pd.DataFrame:
 def _share_bars(shares: pd.DataFrame, palette: Mapping[str, str], unit: str) -> Chart:
     """A bar for each row, its parts one after the other from left to right."""
     parts, what = list(palette), "share of the time"
-    # Nodes first: the end of a long name is cut off.
+    # The number of nodes comes first, because the end of a long name is cut off.
     names = [f"{counted(row.nodes, unit)}, {row.workload}" for row in shares.itertuples()]
     wide = shares[parts].set_axis(names).rename_axis(index="run", columns="part")
     bars = wide.stack().rename("size").reset_index()
@@ -103,7 +103,7 @@ def _share_bars(shares: pd.DataFrame, palette: Mapping[str, str], unit: str) -> 
     x = alt.X("start:Q", title="percent of the run", scale=scale, axis=alt.Axis(tickCount=5))
     blocks = alt.Chart(values(bars)).mark_bar(stroke=WHITE, strokeWidth=1)
     drawn = blocks.encode(x=x, x2="stop:Q", y=y, color=colour, tooltip=hover)
-    # On a bar, not on paper: the same on dark pages.
+    # This text is on a bar, and not on the page. So it has the same colour on dark pages.
     dark = [name for name in palette if palette[name] == SERIES[0]]
     on_dark = alt.FieldOneOfPredicate(field="part", oneOf=dark)
     ink = alt.condition(on_dark, alt.value(WHITE), alt.value(BLACK))

@@ -73,7 +73,7 @@ def cost_and_time(found: CampaignForecast, prices: Prices) -> CostAndTime:
 
 
 def _table(cells: Sequence[Mapping[str, str]], found: CampaignForecast) -> Table:
-    # What is the same in all rows stands in the caption alone.
+    # If a value is the same in all rows, only the caption has it.
     words = ("platform", "work is", "energy is", "nodes are")
     same = {name: cells[0][name] for name in words if len({row[name] for row in cells}) == 1}
     columns = dict.fromkeys(["workload", *(name for row in cells for name in row)])

@@ -162,7 +162,7 @@ def _with_whole_quantities(value: Any) -> Any:
     """Text in which no line breaks between a number and its unit or currency."""
     if not isinstance(value, str):
         return value
-    # Of its own type, so that what is HTML already is not escaped again.
+    # The result has the type of the argument. So text that is already HTML is not escaped again.
     return type(value)(_INSIDE_QUANTITY.sub("\xa0", value))
 
 

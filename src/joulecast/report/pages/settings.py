@@ -129,7 +129,7 @@ def settings_table(costs: pd.DataFrame, prices: Prices) -> Table:
     """
     ones = " or ".join(unit.removesuffix("s") for unit in sorted(set(costs["unit"])))
     works = sorted({work_in_words(unit) for unit in costs["unit"]})
-    # What is the same in all rows stands in the caption alone.
+    # If a value is the same in all rows, only the caption has it.
     shared = works[0] if len(works) == 1 else ""
     columns = (
         *(

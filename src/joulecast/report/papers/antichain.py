@@ -16,7 +16,7 @@ _TABLE = "Table 1"
 _ANTICHAINS = "antichain DP (PipeDream's arithmetic)"
 _EXACT = "exact, with a proof (joulecast)"
 _OF_ANTICHAINS = "what the paper prints for antichains; it has no exact planner"
-# The paper's column, what of ours stands next to it, and our planner: ``None`` is the exact one.
+# The column in the paper, our quantity next to it, and our planner. (``None`` is the exact planner.)
 _OURS = (
     ("cudasize", "greedy by memory (cudasize)", "cudasize"),
     ("hashrate", "greedy by work (hashrate)", "hashrate"),
@@ -118,7 +118,7 @@ def _times(
 
 
 def _ours(found: Mapping[str, Any] | None, planner: str | None) -> tuple[float | None, list[str]]:
-    """Seconds of one of our planners, and what is to be said of them."""
+    """Seconds of one of our planners, and a remark on them."""
     if found is None:
         return None, ["ours: there is no profile of the network"]
     if planner is None:

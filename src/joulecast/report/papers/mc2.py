@@ -22,8 +22,8 @@ _NOT_JUDGED = (
 
 
 def of_mc2(published: PublishedErrors, tables: Path) -> Paper:
-    """What the overview says of the paper: our data, the quantities of its summary, and where a rival is
-    better.
+    """The facts about the paper for the overview: our data, the quantities of its summary, and the settings
+    in which a rival is better.
 
     Args:
         tables: folder of ``energy_summary``.
@@ -45,7 +45,8 @@ def of_mc2(published: PublishedErrors, tables: Path) -> Paper:
 
 
 def _rivals(tables: Path) -> str:
-    """Where a rival is better than MC2 on the same settings. There are more rivals here than in the paper."""
+    """A sentence that says where a rival is better than MC2 on the same settings. There are more rivals here
+    than in the paper."""
     table = _held_out(read_frame(tables / "energy_summary.parquet", "table of a campaign"))
     judged = table[table["best_rival"].notna()]
     better = [
@@ -81,7 +82,7 @@ def mc2_rows(tables: Path, published: PublishedErrors) -> list[Row]:
 
 
 def _held_out(table: pd.DataFrame) -> pd.DataFrame:
-    """What was judged by a meter, on runs (or rests of traces) that the fit had not seen."""
+    """Errors that were judged by a meter, on runs (or rests of traces) that the fit had not seen."""
     return table[(table["split"] != "in-sample") & (table["judges"] == "models")]
 
 

@@ -37,7 +37,7 @@ OF_CODE = {
     Verdict.BETTER: Verdict.BETTER_THAN_CODE,
     Verdict.WORSE: Verdict.WORSE_THAN_CODE,
 }
-"""Verdicts on printed numbers, and the same on numbers of the paper's code."""
+"""For each verdict on a printed number: the same verdict on a number from the paper's code."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ sign (MAPE). Held out, so not seen by the fit: a node count (`leave-one-node-cou
 (`leave-one-workload-out`), all larger scales (`extrapolation`)."""
 _SPELLED_OUT = ("reference_is", "why_not_comparable", "tolerance")
 _SHOWN = 2
-"""Reasons, and rows that are not reproduced, that the line of a paper names; the table has all."""
+"""Most reasons, and most rows that are not reproduced, that the line of a paper names. The table has all of
+them."""
 
 
 def papers(
@@ -86,12 +87,12 @@ def write_papers(stem: Path, table: pd.DataFrame, papers: Sequence[Paper]) -> No
         stem: path without its suffix.
         papers: the papers of the table, in its order.
     """
-    # Some are printed as bounds (``>60``): the column is text.
+    # Some numbers are printed as bounds (``>60``). So the column is text.
     as_printed = table["published"].map(
         lambda number: number if isinstance(number, str) else f"{number:.12g}", na_action="ignore"
     )
     rounded = write_numbers(stem, table.assign(published=as_printed))
-    # Snakemake's report opens with what stands before the lines of the papers.
+    # Snakemake's report begins with the part of this text before the lines of the papers.
     of_papers = " ".join(
         f"{each.name}: {_came_out(table[table['paper'] == each.name])}." for each in papers
     )
@@ -106,7 +107,7 @@ def write_papers(stem: Path, table: pd.DataFrame, papers: Sequence[Paper]) -> No
         notes: dict[str, str] = {}
         of_paper = rounded[rounded["paper"] == paper.name]
         shown = of_paper.drop(columns=["paper", "comparable", "ours_from", *_SPELLED_OUT])
-        # A verdict leads to the table that ours is from.
+        # A verdict links to the table from which our number comes.
         shown["verdict"] = [
             f"[{verdict}]({file})" if isinstance(file, str) else verdict
             for verdict, file in zip(of_paper["verdict"], of_paper["ours_from"], strict=True)

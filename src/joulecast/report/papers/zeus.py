@@ -73,7 +73,7 @@ def _potential(table: pd.DataFrame, published: PublishedTuning) -> list[Row]:
             theirs, ours = getattr(printed, tuned), cells[name]["ours"]
             what = f"least energy, {name}"
             rows.append(row(what, "of the default", theirs, ours, None, potential))
-        # As ``32, 100 W``.
+        # The text has the form ``32, 100 W``.
         batch, watts = map(float, cells["both"]["configuration"].removesuffix(" W").split(", "))
         of_least = "of the least energy"
         rows.append(row(f"batch size {of_least}", "", printed.batch_size, batch, None, same))
@@ -121,7 +121,8 @@ def _reproduction(table: pd.DataFrame, published: PublishedTuning) -> list[Row]:
                 ours = float(cell[f"{what}_ratio"])
                 reference: dict[str, Any] = {"reference": simulated, "reference_is": _SIMULATED}
                 rows.append(row(what, "of the default", None, ours, None, tolerance, **reference))
-    # What the reproduction itself reports, from the GPU that saves least to the one that saves most.
+    # These numbers are printed in the reproduction. They go from the GPU that saves least to the GPU that
+    # saves most.
     saved = cells.xs(("zeus", "last five"), level=["policy", "recurrences"])[
         "energy_saving_percent"
     ]

@@ -51,7 +51,7 @@ INFORMATION_NOTE = (
 _QUESTION = ["energy_source", "split", "time"]
 _SPLITS = (*USUAL, "in-sample")
 EXTRAPOLATION = ("extrapolation",)
-"""The split that judges forecasts beyond what was run."""
+"""The split that judges forecasts for larger scales than the fitted runs."""
 SPLIT_SENTENCES = {
     "leave-one-node-count-out": "Each forecast is for a node count that was left out of its fit.",
     "leave-one-batch-out": "Each forecast is for a batch of the network that was left out of its fit. "
@@ -62,7 +62,7 @@ SPLIT_SENTENCES = {
     "in-sample": "The fit had seen these very runs, so this says nothing about new settings. Runs on more "
     "node counts, or with three batches of a network, would.",
 }
-"""What the fit had seen in each split."""
+"""Words that say what the fit had seen, by split."""
 
 
 def _judges(source: Any) -> str:
@@ -306,7 +306,7 @@ def _error(cells: pd.DataFrame) -> str:
         f"{percent(ours['mape_percent'])} off on average and {percent(ours['max_percent'])} at worst, over "
         f"{settings}{'' if seen else ' that the fit had not seen'}"
     ]
-    # In the sample, a model with more parameters is always closer.
+    # On the fitted runs, a model with more parameters always has smaller errors.
     if not seen:
         parts.append(
             f"On average the forecasts are {percent(abs(bias))} too {'high' if bias > 0 else 'low'}"
@@ -366,7 +366,7 @@ def write_tables(folder: Path, fit: CampaignFit, published: PublishedErrors) -> 
     for name, (title, table) in tables.items():
         has_published = any("published" in column for column in table.columns)
         of_table = [*energy_notes, *[source] * has_published]
-        # What was measured comes before what was estimated.
+        # Measured energies come before estimated ones.
         table = table.sort_values("judges", key=lambda j: j != "models", kind="stable")
         write_table(folder / name, title, of_table, table, sections="split")
     write_table(

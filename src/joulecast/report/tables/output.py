@@ -48,7 +48,7 @@ $body</main>
 """
 )
 _NOISE = 1e-12
-"""What is smaller is left over from rounding."""
+"""Smaller numbers are errors of rounding."""
 
 
 def write_table(
@@ -117,7 +117,7 @@ def markdown(table: pd.DataFrame) -> str:
 def _in_a_cell(value: object) -> object:
     if isinstance(value, Real) and not isinstance(value, bool):
         number = float(value)
-        # Five digits and more are read in threes.
+        # Numbers of five or more digits are easier to read in groups of three digits.
         return (
             f"{number:,.0f}"
             if number.is_integer()

@@ -26,9 +26,9 @@ _ERRORS = {
     "max": "max_error_percent",
     _REPEAT: "noise_percent",
 }
-"""Columns of the error of each model."""
+"""Columns with the errors of each model."""
 _FEWEST = 3
-"""Strategies that have an order worth telling."""
+"""Least number of strategies whose order is judged."""
 
 
 class PublishedSimulators(FromPaper):
@@ -38,7 +38,7 @@ class PublishedSimulators(FromPaper):
     ablation_error_percent: dict[str, float]
     order: str
     on_gpus_percent: dict[str, float]
-    """What other simulators publish on data of their own, by the data's name here."""
+    """Errors that other simulators publish on their own data, by our name of the data."""
     speed_s: dict[int, float]
 
 
@@ -228,7 +228,7 @@ _GPU_COLUMNS = {
     "covered_percent": "covered_percent",
     "called_out_of_memory": "called_out_of_memory",
 }
-"""Of the errors, by their names in judging."""
+"""Columns of the table of errors, by their names in the judged steps."""
 
 
 def _gpu_errors(cells: pd.DataFrame) -> pd.DataFrame:
@@ -320,7 +320,7 @@ def all_reduces_table(judged: pd.DataFrame) -> pd.DataFrame:
 
 
 _FEWEST_OF_CHOICE = 4
-"""Configurations of one training that make a choice."""
+"""Least number of configurations of a training between which the simulator chooses."""
 
 
 def choice_table(judged: pd.DataFrame) -> pd.DataFrame:

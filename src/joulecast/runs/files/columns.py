@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MAX_TABLE_BYTES = 1_000_000_000
-"""Of a file, and of what it unfolds to."""
+"""The most bytes of a file, packed and unpacked."""
 _MAX_ROWS = 50_000_000
 NOT_PACKED = (gzip.BadGzipFile, EOFError, zlib.error)
-"""What reading raises of a file that is not packed as its name says, or was cut short."""
+"""Errors of Python if a file was cut short, or is not packed although its name says so."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def _texts(values: "pd.Series", column: Column, origin: str) -> "pd.Series":
     import pandas as pd
 
     texts = pd.api.types.is_string_dtype(values) or values.dtype == object
-    # Few names in many rows: each is looked at once.
+    # Many rows share few names. So each name is checked only once.
     try:
         codes, names = pd.factorize(values if texts else values.astype(str).where(values.notna()))
         choices = column.choices

@@ -8,7 +8,7 @@ appears in messages, logs and recorded campaigns, so it must not contain a passw
 import re
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
-"""What becomes a file, a folder or a wildcard of the workflow may be called."""
+"""Allowed names of files, folders and wildcards of the workflow."""
 
 _UNFIT = re.compile(r"""[^\w ./+=@,:~-]""")
 _ADDRESS = re.compile(r"\b([a-z][a-z0-9+.-]*://)([^\s'\"<>]*)", re.IGNORECASE)

@@ -23,10 +23,11 @@ from joulecast.errors import JoulecastError
 T = TypeVar("T")
 
 MAX_BYTES = 64_000_000
-"""Of a file that is held in memory whole: Python's objects take about ten times the text."""
+"""The most bytes of a file that is read as a whole. Python's objects need about ten times as much memory as
+the text."""
 MAX_YAML_BYTES = 500_000
 MAX_YAML_NODES = 100_000
-"""Of a YAML file after its aliases are unfolded."""
+"""The most values in a YAML file after its aliases are unfolded."""
 MAX_DEPTH = 100
 _LARGEST_WHOLE = 10**100
 
@@ -75,7 +76,7 @@ def _too_large(path: Path, what: str, max_bytes: int) -> NoReturn:
 def read_bytes(path: Path, what: str, max_bytes: int = MAX_BYTES) -> bytes:
     """The content of a file. Arguments and errors are the same as for :func:`opened`."""
     with opened(path, what, max_bytes) as file:
-        # Files of the kernel call themselves empty, and some of them never end.
+        # Files of the kernel have the size 0, and some of them never end.
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         _too_large(path, what, max_bytes)
@@ -139,7 +140,7 @@ def _require_text(text: str | bytes, value: Any) -> None:
 
 
 def _require_shallow(value: Any, depth: int) -> None:
-    """Refuse deep nesting. What writes or compares the value later goes down recursively."""
+    """Refuse deep nesting. Functions that write or compare the value later are recursive."""
     if depth == 0:
         raise RecursionError
     if isinstance(value, dict):
@@ -231,7 +232,7 @@ def _unfolded(value: Any, seen: dict[int, int], depth: int) -> int:
     if isinstance(value, yaml.MappingNode):
         children = [part for pair in value.value for part in pair]
     elif isinstance(value, yaml.SequenceNode | yaml.ScalarNode):
-        # Text of a scalar is looked at, too.
+        # The text of a scalar is checked, too.
         children = value.value if isinstance(value.value, list) else [value.value]
     elif isinstance(value, dict):
         children = [part for pair in value.items() for part in pair]
@@ -242,7 +243,7 @@ def _unfolded(value: Any, seen: dict[int, int], depth: int) -> int:
 
 
 def _mistake(error: yaml.YAMLError) -> str:
-    """What is wrong, and in which line."""
+    """The error in words, with its line."""
     problem = getattr(error, "problem", None) or " ".join(str(error).split())
     mark = getattr(error, "problem_mark", None)
     return (
@@ -275,7 +276,7 @@ def key_and_message(problem: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _number_given(problem: Mapping[str, Any]) -> str:
-    """The value that was given, if it was a number. A text is not shown, because it may contain secrets."""
+    """The wrong value in words, if it is a number. A text is not shown, because it may contain secrets."""
     value = problem["input"]
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return f" (given: {value!r:.20})" if is_number else ""

@@ -79,7 +79,8 @@ def _sync(written: Path) -> None:
 def _put(written: Path, target: Path) -> None:
     """Give ``written`` the name ``target``."""
     if target.is_dir():
-        # Renamed first: removing takes time, and a file server keeps files that are being read.
+        # The old folder is renamed before it is removed, because removing takes time, and a file server keeps
+        # files that are being read.
         older = _aside(target)
         os.replace(target, older)
         os.replace(written, target)
@@ -99,7 +100,7 @@ def _remove(path: Path) -> None:
 def written_aside(target: Path) -> Iterator[Path]:
     """Give a temporary path beside ``target``; rename it to ``target`` if the block succeeds.
 
-    The content is on the disk before it has its name.
+    The content is on the disk before the file is renamed.
     """
     with explained_disk_errors(target):
         partial = _aside(target)
@@ -133,7 +134,7 @@ def write_csv(table: "pd.DataFrame", path: Path, **options: Any) -> None:
 def _no_formula(value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    # Within a line: readers of CSV take a carriage return for the end of one.
+    # Readers of CSV take a carriage return for the end of a line.
     plain = value.replace("\r", " ")
     if not value.startswith(_FORMULA):
         return plain

@@ -22,38 +22,43 @@ from pydantic import BaseModel, ConfigDict, Field
 from joulecast.errors import JoulecastError
 
 _PCIE_GB_PER_S = {3: 15.75, 4: 31.5, 5: 63.0}
-"""Nominal, of 16 lanes in one direction, by generation."""
+"""Nominal bytes/s of 16 lanes of PCIe in one direction, by generation."""
 LINK_SHARE = {"nvlink": 0.73, "direct": 0.9, "fabric": 0.6, "pcie": 0.65}
 """Share of a link's nominal rate that collectives reach. NVLink: measured in ``allreduce_in_node.csv``
 (vTrain, eight A100: 221 of 300 GB/s), and without a switch (two V100: 22.4 of 25 GB/s). The others are
 assumptions."""
 _NIC_SHARE = 0.9
-"""The same of network cards, an assumption."""
+"""The same share for network cards (an assumption)."""
 _LAUNCH_S, _STEP_S, _NIC_STEP_S = 37e-6, 2.4e-6, 9.6e-6
-"""Seconds before a collective moves, and of each of its steps: fitted to the same measurement."""
+"""Seconds before a collective starts to move, and seconds of each of its steps. They were fitted to the same
+measurement."""
 _EAGER_SHARE = 0.95
-"""Of the rate of the best shape: what products of plain PyTorch hold on one GPU, where every other kernel is
-counted by itself. Fitted to the products of steps on an H100 (``plain_pytorch.csv``: 0.89 to 1.03)."""
+"""Share of the best shape's rate that matrix products of plain PyTorch reach on one GPU. There, every other
+kernel is counted separately. It was fitted to the products of steps on an H100 (``plain_pytorch.csv``: 0.89
+to 1.03)."""
 _HELD_SHARE = 0.85
-"""Of the rate of the best shape, in bursts: what a training holds, whose shapes are others and whose clocks
-settle at the power limit: an assumption where ``gpus.yaml`` has none of the generation. On A100 it stands as
-llm-foundry's steps say 0.8 and vTrain's 0.86, and either makes those of the other worse."""
+"""Share of the best shape's rate in short bursts that a training reaches. A training has other shapes, and
+its clocks fall until the power limit is kept. This share is an assumption for generations without a value in
+``gpus.yaml``. It is also used for A100. There, llm-foundry's steps fit best with 0.8, and vTrain's with 0.86,
+and each of these values makes the errors of the other steps larger."""
 _PER_NODE = 8
 _MOST_GPUS = 72
-"""Of a node: a rack whose GPUs NVLink joins is one (NVL72)."""
+"""The most GPUs of a node. A rack whose GPUs are joined by NVLink counts as one node (NVL72)."""
 _LINKS = ("nvlink", "fabric", "pcie")
 _NICS = "1x100"
-"""Network cards of a node that is sold with none of its own: an assumption."""
+"""Network cards of a node if the maker does not sell it with cards (an assumption)."""
 _OVERLAP_SLOWDOWN = {"nvlink": 0.6, "fabric": 0.6, "pcie": 0.2}
-"""Gamma. With NVLink: where the errors of FSDP's steps (``llm_foundry.csv``) scatter least, 0.6 on H100 and
-0.8 on A100 alone. The others are assumptions: over PCIe NCCL runs on 4 multiprocessors, over NVLink on 24."""
+"""Gamma, by link. For NVLink, it is the value with which the errors of FSDP's steps (``llm_foundry.csv``)
+scatter least. (It would be 0.6 for H100 alone, and 0.8 for A100 alone.) The other values are assumptions:
+NCCL runs on 4 multiprocessors over PCIe, and on 24 over NVLink."""
 _CONTEXT_BYTES = 0.6e9
-"""What a process takes for the driver's context and the kernels of its libraries: 0.5 to 1 GB."""
+"""Memory that a process needs for the driver's context and the kernels of its libraries: 0.5 to 1 GB."""
 _CHANNELS = {"nvlink": 24, "fabric": 24, "pcie": 4}
-"""Of NCCL, as its logs say for nodes of A100 or H100, and for PCIe."""
+"""Number of NCCL's channels, from its logs, for nodes of A100 or H100, and for PCIe."""
 _CHANNEL_BYTES = 3 * 9.6e6
-"""Of a channel: buffers of 0.5, 4.9 and 4.2 MB (LL, LL128, Simple) for the ring's neighbour and the tree's
-two. Four A100 were measured to give 688 MB a communicator (github.com/NVIDIA/nccl issue 964)."""
+"""Bytes of a channel: buffers of 0.5, 4.9 and 4.2 MB (LL, LL128, Simple) for one neighbour in the ring and
+two in the tree. On four A100, 688 MB for each communicator were measured (github.com/NVIDIA/nccl issue
+964)."""
 _GIB = 1 << 30
 
 
@@ -80,7 +85,7 @@ class Gpu(BaseModel):
     switch_sums: float | None = None
     """As of :class:`~joulecast.runs.platforms.platform.Link`."""
     mesh: str | None = None
-    """How NVLink joins the GPUs of a node of up to eight, if not by a switch."""
+    """How NVLink joins up to eight GPUs of a node that has no switch."""
     per_node: int = _PER_NODE
     per_host: int | None = None
     """Number of GPUs of a host, if NVLink joins several hosts to a node."""
@@ -106,7 +111,7 @@ class Catalogue:
     meshes: dict[str, list[list[int]]]
     """Lines between each two GPUs of nodes without a switch."""
     by_alias: dict[str, str]
-    """Name by every way to say it."""
+    """The catalogue's name of each GPU, by each of its names."""
 
 
 @cache
@@ -146,9 +151,10 @@ def gpu_named(text: str) -> str | None:
 
 
 _VARIANTS = frozenset({"d", "laptop", "max", "mig", "mobile", "nvl", "super", "ti"})
-"""Words of a name that make another GPU of it, or a part of one: an RTX 4090 Laptop has other units."""
+"""Words in a name that mean another GPU, or a part of a GPU. For example, an RTX 4090 Laptop has another
+number of units."""
 _SLICE = re.compile(r"\d{1,2}[abcq]")
-"""Word for the part of a GPU that a virtual machine has: the last of ``GRID A100-10C``."""
+"""A word for the part of a GPU that a virtual machine has, as the last word of ``GRID A100-10C``."""
 
 
 def _words(text: str) -> frozenset[str]:
@@ -250,7 +256,7 @@ def _device(gpu: Gpu) -> dict[str, Any]:
 
 
 _SAME_PEAK = 0.05
-"""Share by which the peak of a platform's file may differ from that of the GPU that it names."""
+"""Largest share by which the peak in a platform's file may differ from the peak of the named GPU."""
 
 
 def as_catalogued(device: dict[str, Any]) -> dict[str, Any] | None:
@@ -273,13 +279,13 @@ def as_catalogued(device: dict[str, Any]) -> dict[str, Any] | None:
     measured = {
         precision: rate
         for precision, rate in known["measured_flops"].items()
-        # Autocast's products have the peak of bf16.
+        # Matrix products under autocast have the peak of bf16.
         if {"amp": "bf16"}.get(precision, precision) in same
     }
     kept = {key: known[key] for key in ("units", "power_limit_w", "architecture")}
     own_rates = own.get("measured_flops", {})
     if "bf16" in own_rates:
-        # What was measured of its products holds for autocast's too.
+        # The measured rates of these products also hold under autocast.
         measured.pop("amp", None)
     measured |= own_rates
     return kept | own | {"peak_flops": peak, "measured_flops": measured}

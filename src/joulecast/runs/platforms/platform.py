@@ -84,7 +84,7 @@ class Architecture(BaseModel):
     )
     narrow: dict[str, float] = Field(
         {},
-        description="As `matrix`, for products of fp8, mxfp8 and nvfp4. If a precision is missing "
+        description="The same as `matrix`, for products of fp8, mxfp8 and nvfp4. If a precision is missing "
         "here, `matrix` counts.",
     )
     memory: float = Field(
@@ -107,8 +107,8 @@ class Architecture(BaseModel):
         None,
         gt=0,
         le=1,
-        description="As `attention`, for torch's scaled_dot_product_attention under autocast. By default "
-        "the same.",
+        description="The same as `attention`, for torch's scaled_dot_product_attention under autocast. By "
+        "default the value of `attention`.",
     )
     winograd: float = Field(
         1.0,
@@ -403,5 +403,5 @@ def recorded_for(platform: str, own: Path = PLATFORMS) -> Path | None:
         return None
     folder = file.absolute().parent
     of_a_project = folder.parts[-2:] == PLATFORMS.parts
-    # An absolute path stays what it is.
+    # An absolute path is not changed.
     return (folder.parent.parent if of_a_project else folder) / recorded

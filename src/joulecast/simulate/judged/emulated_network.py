@@ -58,11 +58,11 @@ class Layer(Frozen):
     name: str
     forward_s: float = Field(ge=0)
     backward_s: float = Field(ge=0)
-    gradient_bytes: int = Field(ge=0, multiple_of=4, description="What a rank holds of it.")
+    gradient_bytes: int = Field(ge=0, multiple_of=4, description="Gradients that a rank holds.")
     activation_bytes: int = Field(
         ge=0,
         multiple_of=4,
-        description="Crosses a pipeline cut behind the layer; all-reduced by tensor-parallel groups.",
+        description="Sent over a pipeline cut after the layer. Tensor-parallel groups sum it.",
     )
 
 
@@ -84,7 +84,7 @@ class EmulatedStep(StepConfiguration):
     pipeline: int = Field(1, ge=1)
     micro_batches: int = Field(1, ge=1)
     schedule: Literal["gpipe", "1f1b"] = "gpipe"
-    bucket_bytes: int = Field(1 << 20, ge=1, description="A bucket closes when it has this much.")
+    bucket_bytes: int = Field(1 << 20, ge=1, description="Size at which a bucket closes.")
     overlap: bool = True
     algorithm: Algorithm = "ring"
     layers: tuple[Layer, ...] = Field(min_length=1)

@@ -192,7 +192,7 @@ def _plain_pytorch(row: Row) -> MeasuredStep | None:
         batch=int(row["batch"]),
         precision=str(row["precision"]),
         optimizer=str(row["optimizer"]),
-        # In one of these times the host waits for the GPU, and in the other it does not.
+        # The host waits for the GPU in one of these times, and not in the other one.
         step_s=min(float(row["step_s"]), float(row["event_step_s"])),
         memory_bytes=float(row["memory_bytes"]),
     )

@@ -129,7 +129,7 @@ class TrainingResults(Measurements[TrainingConfiguration]):
     parts: pd.DataFrame
     """``part``, ``network``, ``rank``, ``bytes``, and the same summary as ``collectives``."""
     databases: Databases
-    """Each from its quietest session."""
+    """Each row comes from its quietest session."""
     graphs: dict[str, OpGraph]
     """Op graphs by network."""
 
