@@ -12,8 +12,8 @@ from test_simulator import MB, chain, cluster_of, run
 
 import joulecast
 from joulecast.errors import JoulecastError
-from joulecast.graphs.network_graphs import load
-from joulecast.graphs.precision import training_of
+from joulecast.graphs.network_graphs import load, network_for
+from joulecast.graphs.precision import DEFAULT_TRAINING, training_of
 from joulecast.runs.platforms import Platform, simulated_platform
 from joulecast.simulate.bounds import least_computing, least_time, stage_seconds
 from joulecast.simulate.recomputation import attention_cores
@@ -351,6 +351,19 @@ def test_the_best_of_a_search_are_the_first_of_all(
     assert best.impossible == everything.impossible
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_search_calls_nothing_too_large_that_fits(batch: int) -> None:
+    network = "llama:layers=2,hidden=1024,heads=8,ffn=4096,vocabulary=1000,sequence=16"
+    graph, platform = network_for(network, DEFAULT_TRAINING), cluster_of(4, memory=2e8)
+    too_large = search(graph, platform, 8, batch).out_of_memory
+    by_state = [text for text, why in too_large.items() if "alone" in why]
+    assert by_state
+    for text in by_state:
+        strategy = parse_strategy(text)
+        found = simulate(graph, platform, strategy, batch // strategy.replicas)
+        assert found.out_of_memory, text
+
+
 def test_a_search_tries_every_kind_of_strategy() -> None:
     everything = search(load("gpt2"), cluster_of(4), 8, 64)
     tried = {text_of(each.strategy) for each in everything.feasible}
@@ -367,6 +380,8 @@ def test_a_search_tries_every_kind_of_strategy() -> None:
     assert not any("cp=" in text for text in tried)
     few = search(load("gpt2"), cluster_of(4), 8, 2)
     assert {"dp=2,cp=4", "dp=2,cp=2,tp=2"} <= {text_of(each.strategy) for each in few.feasible}
+    alone = search(load("gpt2"), cluster_of(4), 8, 1)
+    assert {"cp=8", "cp=8,zero=3"} <= {text_of(each.strategy) for each in alone.feasible}
     images = search(load("vgg16"), cluster_of(4), 4, 2)
     assert not any("cp=" in text_of(each.strategy) for each in images.feasible)
     forward = Assumptions(training=training_of("fp32", "none", inference=True))

@@ -448,11 +448,12 @@ class Capture:
         if is_constant(call, target):
             return constants(call, name)
         if target in OPERATORS:
+            before = len(self.builder.ops)
             try:
                 return OPERATORS[target](call)
             except _UNKNOWN_USE:
-                # The operator is used in an unknown way.
-                pass
+                # The operator is used in an unknown way. It may have added some of its ops.
+                del self.builder.ops[before:]
         self.unknown[target] += 1
         return any_operator(call)
 

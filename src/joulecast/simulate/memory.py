@@ -382,7 +382,7 @@ def least_state_bytes(graph: OpGraph, strategy: Strategy, training: TrainingSetu
         / split
         for is_frozen in (False, True)
     )
-    zero, shards = strategy.tree.zero or 0, mesh.get("data", 1)
+    zero, shards = strategy.tree.zero or 0, mesh.get("data", 1) * mesh.get("context", 1)
     scattered = strategy.micro_batches == 1 or strategy.scatter == "each"
     kept = [whole / (shards if zero >= level else 1) for level in (1, 2, 3)]
     gradients = training.gradient_bytes(kept[1] if scattered else whole)

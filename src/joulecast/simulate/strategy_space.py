@@ -89,7 +89,7 @@ def _shardings(
     share = max(fits, default=1)
     # Without gradients and optimizer, there are only weights to shard.
     levels = tuple(level for level in _ZERO_LEVELS if level in (0, 3) or not inference)
-    for zero in levels if data > 1 else levels[:1]:
+    for zero in levels if data * mesh.get("context", 1) > 1 else levels[:1]:
         yield dict(mesh), Node(zero=zero)
         if share > 1:
             yield divided_replicas(mesh, "ep", share), Node(zero=zero)
