@@ -9,7 +9,7 @@ memory's bandwidth. The shares are fitted to single kernels that were measured o
 
 import math
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from importlib import resources
 from typing import Literal
 
@@ -178,12 +178,24 @@ class KernelCosts:
     """Clock of the GPU over the clock at which it holds its rates."""
 
     def __post_init__(self) -> None:
+        # A GPU without a rate at this precision is refused here.
+        plateau(self.device, self.precision)
+
+    @cached_property
+    def _narrow_plateau(self) -> float:
+        """FLOP/s of large products of narrow operands, if the precision has such operands."""
+        return self.clock * plateau(self.device, self.precision)
+
+    @cached_property
+    def _plateau(self) -> float:
+        """FLOP/s of all other large products."""
         narrow = PRECISIONS[self.precision].operand_bytes is not None
-        wide = self.clock * plateau(self.device, "bf16" if narrow else self.precision)
-        object.__setattr__(self, "_plateau", wide)
-        held = self.clock * plateau(self.device, self.precision) if narrow else wide
-        object.__setattr__(self, "_narrow_plateau", held)
-        object.__setattr__(self, "_known", {})
+        return self.clock * plateau(self.device, "bf16" if narrow else self.precision)
+
+    @cached_property
+    def _known(self) -> dict[Kernel, float]:
+        """Seconds of kernels, remembered."""
+        return {}
 
     def _attention_rate(self, kernel: Attention) -> float:
         """FLOP/s of a fused attention."""
@@ -222,55 +234,59 @@ class KernelCosts:
         assert self.device.architecture is not None
         return self.device.architecture
 
-    def _loaded_s(self, kernel: Kernel) -> tuple[float, float]:
-        """Two times of a kernel: the seconds in which it uses memory or multiprocessors at their rate, and
-        the seconds in which its threads wait for each other."""
+    def _product_s(self, kernel: Product) -> float:
+        """Seconds in which a product computes, without launch."""
+        rates, held, precision = kernel_rates(), self._plateau, self.precision
+        if PRECISIONS[precision].plain and kernel.itemsize == WIDE_BYTES:
+            precision = "fp32"
+            held = self.clock * plateau(self.device, precision)
+        engine = engine_of(precision)
+        if kernel.operand_bytes is not None:
+            held = self._narrow_plateau
+        elif engine == "matrix" and not PRECISIONS[self.precision].half:
+            # Frameworks for half precision pad the vocabulary.
+            held *= rates.rows.get(kernel.row_bytes, 1.0)
+        if kernel.is_winograd and engine == "vector":
+            held *= self._architecture.winograd
+        assert self.device.units is not None
+        seconds = product_flops(kernel, rates.products[engine], self.device.units) / held
+        if kernel.padded > 1 and engine == "matrix" and not PRECISIONS[precision].half:
+            rate = rates.padded_flops * NARROW_BYTES / kernel.itemsize * self._clocks_per_s
+            seconds = max(seconds, kernel.padded * kernel.flops / rate)
+        return seconds
+
+    def _pass_s(self, kernel: Pass) -> tuple[float, float]:
+        """The two times of :meth:`_loaded_s`."""
         rates = kernel_rates()
-        held: float = self._plateau  # type: ignore[attr-defined]
-        moved = kernel.bytes / self.bytes_per_s
-        if isinstance(kernel, Product):
-            precision = self.precision
-            if PRECISIONS[precision].plain and kernel.itemsize == WIDE_BYTES:
-                precision = "fp32"
-                held = self.clock * plateau(self.device, precision)
-            engine = rates.products[engine_of(precision)]
-            assert self.device.units is not None
-            if kernel.operand_bytes is not None:
-                held = self._narrow_plateau  # type: ignore[attr-defined]
-            elif engine_of(precision) == "matrix" and not PRECISIONS[self.precision].half:
-                # Frameworks for half precision pad the vocabulary.
-                held *= rates.rows.get(kernel.row_bytes, 1.0)
-            if kernel.is_winograd and engine_of(precision) == "vector":
-                held *= self._architecture.winograd
-            computed_s = product_flops(kernel, engine, self.device.units) / held
-            if (
-                kernel.padded > 1
-                and engine_of(precision) == "matrix"
-                and not PRECISIONS[precision].half
-            ):
-                rate = rates.padded_flops * NARROW_BYTES / kernel.itemsize * self._clocks_per_s
-                computed_s = max(computed_s, kernel.padded * kernel.flops / rate)
-            return max(computed_s, moved), 0.0
-        if isinstance(kernel, Attention):
-            return max(kernel.flops / self._attention_rate(kernel), moved), 0.0
-        loaded_s = moved / rates.passes[self._architecture.vendor].get(kernel.kind, 1.0)
-        if kernel.kind in rates.block_bytes:
-            assert self.device.units is not None
-            alone, together = rates.block_bytes[kernel.kind]
-            # Blocks on one multiprocessor hide each other's waits, but not all of them.
-            most = math.ceil(kernel.blocks / self.device.units)
-            used = kernel.blocks / self.device.units * min(together, math.sqrt(most)) / most
-            return loaded_s, max(kernel.bytes / (used * alone * self._clocks_per_s) - loaded_s, 0.0)
-        if kernel.kind in rates.column_bytes:
+        share = rates.passes[self._architecture.vendor].get(kernel.kind, 1.0)
+        loaded_s = kernel.bytes / self.bytes_per_s / share
+        if kernel.kind in rates.block_bytes or kernel.kind in rates.column_bytes:
             assert self.device.units is not None
             used = kernel.blocks / self.device.units
-            rate = used * rates.column_bytes[kernel.kind] * self._clocks_per_s
-            return loaded_s, max(kernel.bytes / rate - loaded_s, 0.0)
+            if kernel.kind in rates.block_bytes:
+                alone, together = rates.block_bytes[kernel.kind]
+                # Blocks on one multiprocessor hide each other's waits, but not all of them.
+                most = math.ceil(used)
+                rate = used * min(together, math.sqrt(most)) / most * alone
+            else:
+                rate = used * rates.column_bytes[kernel.kind]
+            return loaded_s, max(kernel.bytes / (rate * self._clocks_per_s) - loaded_s, 0.0)
         if kernel.kind not in rates.clock_bytes:
             return loaded_s, 0.0
         clocked_s = kernel.bytes / (rates.clock_bytes[kernel.kind] * self._clocks_per_s)
         # The threads of a pool wait for each other more than they work.
         return (loaded_s, clocked_s) if kernel.kind == "max_pool" else (loaded_s + clocked_s, 0.0)
+
+    def _loaded_s(self, kernel: Kernel) -> tuple[float, float]:
+        """Two times of a kernel: the seconds in which it uses memory or multiprocessors at their rate, and
+        the seconds in which its threads wait for each other."""
+        if isinstance(kernel, Pass):
+            return self._pass_s(kernel)
+        if isinstance(kernel, Product):
+            computed_s = self._product_s(kernel)
+        else:
+            computed_s = kernel.flops / self._attention_rate(kernel)
+        return max(computed_s, kernel.bytes / self.bytes_per_s), 0.0
 
     def seconds(self, kernel: Kernel) -> float:
         """Seconds of one kernel, alone on the GPU."""
@@ -308,10 +324,9 @@ class KernelCosts:
         return Cost(sum(self._remembered(kernel) for kernel in kernels), "kernels")
 
     def _remembered(self, kernel: Kernel) -> float:
-        known: dict[Kernel, float] = self._known  # type: ignore[attr-defined]
-        if kernel not in known:
-            known[kernel] = self.seconds(kernel)
-        return known[kernel]
+        if kernel not in self._known:
+            self._known[kernel] = self.seconds(kernel)
+        return self._known[kernel]
 
     def pace_s(self, graph: OpGraph, op: Op, parts: Parts, inference: bool) -> NDArray[np.float64]:
         """Three times of a part of an op: the seconds in which a device runs its kernels, in which the host
