@@ -20,7 +20,7 @@ _OWN_TRACE = "end of the run's own trace"
 _SPLITS = {
     "leave-one-node-count-out": "node counts not seen",
     "extrapolation": "more nodes than seen",
-    "leave-one-workload-out": "networks not seen",
+    "leave-one-workload-out": "more nodes of one network than seen",
 }
 
 

@@ -244,18 +244,23 @@ def _gpu_errors(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def gpu_error_table(judged: pd.DataFrame, peers: Mapping[str, float] | None = None) -> pd.DataFrame:
-    """Mean errors by data source, GPU and kind of step. The first row of each source has its mean.
+    """Mean errors by data source, GPU and kind of step. The first row of each source has its mean. If it has
+    mixtures of experts and dense networks, the next rows have the means of both.
 
     Args:
         judged: as from :func:`joulecast.simulate.judged.gpu_steps.judge`.
         peers: published errors of other simulators on their own data, in percent, by data source.
     """
-    cells = by_setting(judged, ["step", "data", "gpu", "kind", "basis", "out_of_memory"])
-    parts = []
+    named = ["step", "data", "gpu", "kind", "step_kind", "basis", "out_of_memory"]
+    cells, parts = by_setting(judged, named), []
     for data, of_data in cells.groupby("data", sort=False):
         mixed = {name: "all" for name in ("gpu", "kind") if of_data[name].nunique() > 1}
         peer = (peers or {}).get(str(data), np.nan)
         parts.append(_gpu_errors(of_data.assign(**mixed)).assign(peer_error_percent=peer))
+        experts = of_data["step_kind"] == "experts"
+        if experts.nunique() > 1:
+            networks = experts.map({True: "mixtures of experts", False: "dense networks"})
+            parts.append(_gpu_errors(of_data.assign(gpu="all", kind=networks)))
         if mixed:
             parts.append(_gpu_errors(of_data.sort_values(["gpu", "kind"], kind="stable")))
     return pd.concat(parts, ignore_index=True)
