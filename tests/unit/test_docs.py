@@ -352,7 +352,9 @@ def test_the_readme_names_figures_that_were_kept():
         or row["data"] == "vtrain"
     }
     del errors["megatron_bridge"]
-    recipes = {row["kind"]: row["error_percent"] for row in rows if row["data"] == "megatron_bridge"}
+    recipes = {
+        row["kind"]: row["error_percent"] for row in rows if row["data"] == "megatron_bridge"
+    }
     assert f"{recipes['dense networks']:.1f} % for dense networks" in text
     assert f"{recipes['mixtures of experts']:.0f} % for mixtures of experts" in text
     later = errors.pop("plain_pytorch_later")
