@@ -82,7 +82,7 @@ SECTIONS: dict[str, list[Kept]] = {
             "Energy on real clusters",
             "Public runs of MLPerf Training on 1 and 8 nodes of eight H100. Each node has a power meter "
             "behind its power supplies (DC). Mean errors in percent. A power law cannot forecast "
-            "every setting. Where it forecasts fewer than the others, it has a separate line. MC2's "
+            "every setting. If it forecasts fewer settings than the others, it has a separate line. MC2's "
             "paper has 2.84 % on its own cluster.",
             ENERGY,
             "metered/tables/energy_summary.parquet",
@@ -154,7 +154,7 @@ SECTIONS: dict[str, list[Kept]] = {
             "same step differ.",
             {
                 "experiment": "experiment",
-                "configuration": "mean or maximum, number and kind of configurations",
+                "configuration": "configurations",
                 "predicted_error_percent": "error (%)",
                 "sum_error_percent": "error of the sum (%)",
                 "max_error_percent": "error of the larger (%)",
@@ -320,8 +320,8 @@ BRIEFS = [
         "error_percent",
     ),
     Brief(
-        "The same, later settings. The simulator was corrected with them. Before, it was 21 % off on 27 of "
-        "the steps, and 26 % on six",
+        "The same, later settings. The simulator was corrected with them. Before, it was 17 to 26 % off on "
+        "such steps",
         "another H100 and another H200 with slower hosts (measured by joulecast)",
         "simulator_real_gpus",
         {"data": "plain_pytorch_later", "kind": "all"},

@@ -147,8 +147,8 @@ def _are_all_in_use(run: Mapping[str, Any], info: RunInfo) -> bool:
 def setting_of(
     of_workload: pd.DataFrame, nodes: int, batch: float, work: float, per_node: int | None = None
 ) -> dict[str, Any]:
-    """A setting as a row of observations. The example for it is a run on the same number of nodes. If there
-    is none, it is a run on the most nodes. If possible, it is a run with a known energy.
+    """A setting as a row of observations. What the arguments do not say is taken from a run on the same
+    number of nodes, or else on the most nodes. A run with a known energy is preferred.
 
     Args:
         batch: batch of all nodes; NaN if the log of an imported run has none.

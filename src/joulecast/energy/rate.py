@@ -225,7 +225,7 @@ class Rate:
         return _Scales(*(np.array([float(value)]) for value in values))
 
     def noise(self, ranks: float, work: str) -> float:
-        """Relative standard deviation of a single run around the draws.
+        """Relative standard deviation of single runs around the expected time.
 
         Args:
             work: ``given`` or ``predicted``.

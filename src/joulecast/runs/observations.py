@@ -68,8 +68,8 @@ def platform_family(system: str) -> str:
 def imported_platform(info: RunInfo) -> str:
     """Name of the system of an imported run.
 
-    It contains the campaign, because one cluster may submit its runs twice: metered before and behind the
-    power supplies.
+    The name of the campaign is a part of it, because one cluster may submit its runs twice: metered before
+    and behind the power supplies.
     """
     family, campaign = platform_family(info.spec.platform.name), info.spec.campaign
     return family if campaign == UNNAMED else f"{family} ({campaign})"

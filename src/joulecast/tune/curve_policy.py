@@ -2,11 +2,10 @@
 pays back sooner.
 
 Zeus runs every batch size twice before it samples. This policy asks two questions about each untried size.
-How much will it probably save in later recurrences? How much more will it probably cost in this one? (It
-compares the expected improvement, times a horizon, with the expected excess. This is the knowledge gradient
-of Frazier et al. 2008, one step deep.) At first, power limits are tried from the highest down to the middle.
-Later, only limits around the best known one are tried. If the best limit is at the edge of the tried ones,
-the next ones are tried.
+How much will it probably save in later recurrences? How much more will it probably cost in this one? (This is
+the knowledge gradient of Frazier et al. 2008, one step deep.) At first, power limits are tried from the
+highest down to the middle. Later, only limits around the best known one are tried. If the best limit is at
+the edge of the tried ones, the next ones are tried.
 """
 
 import random

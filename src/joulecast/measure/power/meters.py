@@ -80,7 +80,7 @@ class Meter(Protocol):
     """One meter of one node.
 
     ``identity`` names the device that is read. It is the same for all containers of a machine that read
-    the device, and ``None`` for what is no device. A meter may also have ``covers``, ``remark`` and
+    the device, and ``None`` if no device is known. A meter may also have ``covers``, ``remark`` and
     ``renewed_s``, as in :class:`~joulecast.runs.meter_choice.MeterInfo`, and ``limits``.
     """
 
