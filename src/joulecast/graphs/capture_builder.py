@@ -110,8 +110,7 @@ class Builder:
         batch: Sequence[int] = (),
         spatial: Sequence[int] = (),
     ) -> View:
-        """Declare a tensor. ``batch`` and ``spatial`` are the numbers of its batch axes and of its spatial axes.
-        Returns its view."""
+        """Declare a tensor, with the numbers of its batch axes and of its spatial axes. Returns its view."""
         atoms = tuple(Atom(n, i in batch, i in spatial) for i, n in enumerate(shape))
         self.tensors[name] = Tensor(name, tuple(shape), itemsize, role)
         self._atoms[name] = atoms
