@@ -99,7 +99,9 @@ def search(request: SearchRequest, as_json: AsJson = False) -> None:
     if not result["feasible"]:
         why = [f"{name}: {each}" for name, each in result["out_of_memory"].items()]
         none_fits = f"no strategy fits in memory at {result['precision']}"
-        raise JoulecastError(f"{none_fits}; {why[0]}" if why else "no strategy can be run")
+        raise JoulecastError(
+            f"{none_fits}; {why[0]}; take more devices" if why else "no strategy can be run"
+        )
 
 
 def _print_ranking(result: dict[str, Any]) -> None:
