@@ -335,8 +335,9 @@ BRIEFS = [
         "error_percent",
     ),
     Brief(
-        "The same, its recipes for mixtures of experts, also at bf16",
-        "H100 and GB200. With other releases of the vendor's software, a recipe took up to twice as long",
+        "The same, its recipes for mixtures of experts, also at bf16. With different releases of its "
+        "software, the same recipe took up to twice as long",
+        "H100 and GB200 (Megatron-Bridge's data)",
         "simulator_real_gpus",
         {"data": "megatron_bridge", "kind": "mixtures of experts"},
         "error_percent",

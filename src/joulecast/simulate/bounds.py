@@ -146,13 +146,19 @@ class _Class:
                 start(number)
             summed += [now + self._sum_s(bucket) for _, bucket in segment.buckets]
         summed += [now + self._sum_s(bucket) for _, bucket in work.afterwards]
-        keys = {number: messages[number].key for number in done}
-        sent = [done[number] for number, key in keys.items() if key and abs(key[3] - key[4]) == 1]
+        sent = [
+            done[number]
+            for number in done
+            if (crossing := messages[number].crossing)
+            and abs(crossing.source - crossing.target) == 1
+        ]
         return _Turn(now, min(sent, default=now), max([now, *summed]))
 
     def _message_s(self, message: Message) -> float:
-        if message.key is not None:
-            flow = self.transfers.send(self.number, message.key[3], message.key[4])
+        if message.crossing is not None:
+            flow = self.transfers.send(
+                self.number, message.crossing.source, message.crossing.target
+            )
         else:
             flow = self.transfers.flow(message.kind, message.axis, self.number)
         return flow.seconds_alone(message.bytes)

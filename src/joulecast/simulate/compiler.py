@@ -23,7 +23,7 @@ from joulecast.simulate.device_mesh import DeviceMesh, uneven
 from joulecast.simulate.event_loop import Activity, ActivityGraph, Slowdown
 from joulecast.simulate.phases import (
     Bucket,
-    Key,
+    Crossing,
     Message,
     Phase,
     Segment,
@@ -290,25 +290,32 @@ class _Device:
         self._queue("weights" if message.weights else stream, number, after)
         return number
 
-    def _send(self, key: Key, message: Message, micro_batch: int, after: list[int]) -> int:
-        number = self._sent(key, micro_batch, self.number)
+    def _send(
+        self, crossing: Crossing, message: Message, micro_batch: int, after: list[int]
+    ) -> int:
+        number = self._sent(crossing, micro_batch, self.number)
         # The receiver may have added the message first. Only the sender knows its size.
-        sized = self.transfers.send(self.number, *key[3:]).activity("", message.bytes, False)
+        sized = self.transfers.send(self.number, crossing.source, crossing.target).activity(
+            "", message.bytes, False
+        )
         activity = self.activities[number]
         activity.label, activity.work, activity.latency = message.label, sized.work, sized.latency
-        self._queue(("to", key[4] % self.compiler.strategy.pipeline), number, after)
+        self._queue(("to", crossing.target % self.compiler.strategy.pipeline), number, after)
         return number
 
-    def _sent(self, key: Key, micro_batch: int, source: int) -> int:
+    def _sent(self, crossing: Crossing, micro_batch: int, source: int) -> int:
         """The activity of a message between stages that a class sends."""
-        number = self.shared.get((key, micro_batch, source))
+        number = self.shared.get((crossing, micro_batch, source))
         if number is None:
-            activity = self.transfers.send(source, *key[3:]).activity("", 0.0, False)
-            number = self.shared[key, micro_batch, source] = self.activities.add(activity)
+            activity = self.transfers.send(source, crossing.source, crossing.target).activity(
+                "", 0.0, False
+            )
+            number = self.shared[crossing, micro_batch, source] = self.activities.add(activity)
         return number
 
-    def _received(self, key: Key, micro_batch: int) -> int:
-        return self._sent(key, micro_batch, self.transfers.partner(self.number, key[3]))
+    def _received(self, crossing: Crossing, micro_batch: int) -> int:
+        sender = self.transfers.partner(self.number, crossing.source)
+        return self._sent(crossing, micro_batch, sender)
 
     def _exchange(self, tied: list[Message]) -> None:
         """For weights that other stages have, too: send their gradients, and wait for the gradients of the
@@ -316,12 +323,14 @@ class _Device:
         ready = [*self.last_compute, *self.gradient_messages]
         arrived, places = [], self.compiler.strategy.pipeline
         for message in tied:
-            assert message.key is not None
-            name, direction, layout, own, other = message.key
+            crossing = message.crossing
+            assert crossing is not None
+            own, other = crossing.source, crossing.target
             # If not, both chunks are on this device.
             if own % places != other % places:
-                self._send(message.key, message, _AT_THE_END, ready)
-                arrived.append(self._received((name, direction, layout, other, own), _AT_THE_END))
+                self._send(crossing, message, _AT_THE_END, ready)
+                back = crossing._replace(source=other, target=own)
+                arrived.append(self._received(back, _AT_THE_END))
         self.gradient_messages += arrived
 
     def _send_bucket(self, bucket: Bucket, key: tuple[int, int, int]) -> None:
@@ -348,8 +357,8 @@ class _Device:
             after = [sent[earlier] for earlier in message.behind] + self.last_compute
             if message.received is not None:
                 after.append(self._received(message.received, micro_batch))
-            if message.key is not None:
-                sent[number] = self._send(message.key, message, micro_batch, after)
+            if message.crossing is not None:
+                sent[number] = self._send(message.crossing, message, micro_batch, after)
             else:
                 key = (stage, turn.phase, micro_batch, number)
                 sent[number] = self._collective(key, message, after)

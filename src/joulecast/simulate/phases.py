@@ -10,8 +10,16 @@ from joulecast.simulate.collectives import Kind, Layout
 from joulecast.simulate.placement import PlacedOp
 from joulecast.simulate.strategy import shards_state, size_along
 
-Key = tuple[str, Direction, Layout, int, int]
-"""Key of a tensor that is sent between stages: tensor, direction, layout, from stage, to stage."""
+
+class Crossing(NamedTuple):
+    """A tensor that is sent from one stage to another."""
+
+    tensor: str
+    direction: Direction
+    layout: Layout
+    source: int
+    """The stage that sends it."""
+    target: int
 
 
 @dataclass
@@ -23,7 +31,7 @@ class Step:
     again: bool = False
     needs: list[int] = field(default_factory=list)
     """Messages to wait for."""
-    receives: list[Key] = field(default_factory=list)
+    receives: list[Crossing] = field(default_factory=list)
 
 
 @dataclass
@@ -38,10 +46,10 @@ class Message:
     """The step that makes the content of the message; -1: the start of the phase."""
     behind: list[int] = field(default_factory=list)
     """Messages to wait for."""
-    key: Key | None = None
+    crossing: Crossing | None = None
     weights: bool = False
     """Whether it gathers weights (ZeRO-3)."""
-    received: Key | None = None
+    received: Crossing | None = None
     """Tensor of another stage that the message gathers, after each tensor rank has received its part."""
 
 
@@ -187,7 +195,7 @@ class Segment:
     """Steps that run one after the other without a break."""
 
     needs: list[int]
-    receives: list[Key]
+    receives: list[Crossing]
     starts: list[int] = field(default_factory=list)
     """Messages that start when the segment ends."""
     buckets: list[tuple[int, Bucket]] = field(default_factory=list)

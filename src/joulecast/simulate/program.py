@@ -14,7 +14,7 @@ from joulecast.graphs.costs import part_of
 from joulecast.graphs.opgraph import Access, DimKind, OpGraph
 from joulecast.simulate.collectives import Layout, Place, conversion, layout_of, local_bytes, whole
 from joulecast.simulate.phases import (
-    Key,
+    Crossing,
     Message,
     Phase,
     Sharding,
@@ -110,9 +110,9 @@ class StageProgram:
             name = gradient.parameter
             stages = {item.stage for item, _ in self._builder.readers[name]}
             for other in sorted(stages - {self.stage}):
-                key: Key = (name, "backward", (), self.stage, other)
+                crossing = Crossing(name, "backward", (), self.stage, other)
                 label = f"send gradient of tied {name}"
-                messages.append(Message("send", "", gradient.bytes, label, -1, [], key))
+                messages.append(Message("send", "", gradient.bytes, label, -1, [], crossing))
         return messages
 
 
@@ -215,22 +215,26 @@ class ProgramBuilder:
     def _parts_sent(self, layout: Layout) -> int:
         return self.parts_sent if dict(layout).get("tensor") == "copies" else 1
 
-    def _send(self, phase: Phase, key: Key, after: int, behind: list[int], what: str = "") -> None:
+    def _send(
+        self, phase: Phase, crossing: Crossing, after: int, behind: list[int], what: str = ""
+    ) -> None:
         """Send a tensor to another stage."""
-        tensor, _, layout, _, _ = key
+        tensor, layout = crossing.tensor, crossing.layout
         size = local_bytes(self.graph.tensors[tensor], layout, self.mesh) / self._parts_sent(layout)
-        phase.send(Message("send", "", size, f"send {what}{tensor}", after, behind, key))
+        phase.send(Message("send", "", size, f"send {what}{tensor}", after, behind, crossing))
 
-    def _receive(self, phase: Phase, step: Step, key: Key) -> None:
+    def _receive(self, phase: Phase, step: Step, crossing: Crossing) -> None:
         """Let the next step of a phase wait for another stage, and for its parts to be gathered."""
-        if self._parts_sent(key[2]) == 1:
-            step.receives.append(key)
+        tensor, layout = crossing.tensor, crossing.layout
+        if self._parts_sent(layout) == 1:
+            step.receives.append(crossing)
             return
-        known = [number for number, message in enumerate(phase.messages) if message.received == key]
+        known = [n for n, message in enumerate(phase.messages) if message.received == crossing]
         if not known:
-            size = local_bytes(self.graph.tensors[key[0]], key[2], self.mesh)
+            size = local_bytes(self.graph.tensors[tensor], layout, self.mesh)
             after = len(phase.steps) - 1
-            gather = Message("all_gather", "tensor", size, f"gather {key[0]}", after, received=key)
+            label = f"gather {tensor}"
+            gather = Message("all_gather", "tensor", size, label, after, received=crossing)
             known = [phase.send(gather)]
         step.needs += known
 
@@ -259,7 +263,9 @@ class ProgramBuilder:
                     step.needs += converted[access.tensor, want]
                 elif access.tensor in self.written and not again:
                     source = self.written[access.tensor][0].stage
-                    self._receive(phase, step, (access.tensor, "forward", want, source, item.stage))
+                    self._receive(
+                        phase, step, Crossing(access.tensor, "forward", want, source, item.stage)
+                    )
             phase.steps.append(step)
             for access in item.op.writes:
                 self._pass_on(phase, access.tensor, converted, again)
@@ -281,10 +287,10 @@ class ProgramBuilder:
             want = self._read(access, reader)
             if (tensor, want) not in converted:
                 converted[tensor, want] = self._convert(phase, tensor, have, want, after, what)
-            key: Key = (tensor, "forward", want, producer.stage, reader.stage)
-            if reader.stage != producer.stage and key not in sent and not again:
-                sent.add(key)
-                self._send(phase, key, after, converted[tensor, want])
+            crossing = Crossing(tensor, "forward", want, producer.stage, reader.stage)
+            if reader.stage != producer.stage and crossing not in sent and not again:
+                sent.add(crossing)
+                self._send(phase, crossing, after, converted[tensor, want])
 
     def backward(self, stage: int) -> tuple[Phase, list[WeightGradient]]:
         """Backward pass of a stage, without gathers of weights. Also the gradients, in the order in which it
@@ -310,7 +316,9 @@ class ProgramBuilder:
                 step.needs += self._sum_gradients(phase, access.tensor, want, stage, done)
                 later = {reader.stage for reader, _ in self.readers[access.tensor]} - {stage}
                 for other in sorted(later):
-                    self._receive(phase, step, (access.tensor, "backward", want, other, stage))
+                    self._receive(
+                        phase, step, Crossing(access.tensor, "backward", want, other, stage)
+                    )
             phase.steps.append(step)
             done[item.op.name] = len(phase.steps) - 1
             self._collect(item, done[item.op.name], gradients)
@@ -386,6 +394,6 @@ class ProgramBuilder:
                 continue
             want = whole(written)
             behind = self._sum_gradients(phase, access.tensor, want, stage, done)
-            key: Key = (access.tensor, "backward", want, stage, producer.stage)
-            if all(message.key != key for message in phase.messages):
-                self._send(phase, key, done[item.op.name], behind, "gradient of ")
+            crossing = Crossing(access.tensor, "backward", want, stage, producer.stage)
+            if all(message.crossing != crossing for message in phase.messages):
+                self._send(phase, crossing, done[item.op.name], behind, "gradient of ")

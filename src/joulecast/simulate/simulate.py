@@ -217,10 +217,10 @@ def _kinds(
     for program in programs:
         phases = (program.first_forward, program.forward, program.backward)
         for message in (*(m for phase in phases for m in phase.messages), *program.tied):
-            if message.key is None:
+            if message.crossing is None:
                 kinds.add((message.kind, message.axis))
             else:
-                cuts.add((message.key[3] % places, message.key[4] % places))
+                cuts.add((message.crossing.source % places, message.crossing.target % places))
         for gradient in program.gradients:
             kinds |= {(reduction(gradient.sharding.zero, axis), axis) for axis in gradient.axes}
             if gradient.gathered_after_update:
