@@ -169,20 +169,21 @@ class RingTransfers(Transfers):
         """All devices count, because groups share ports that no class represents."""
         return np.arange(self.topology.devices)
 
-    def priced(self) -> list[Flow]:
-        """All flows. Each flow has its own port. Groups of a kind that cross a level above the device divide
-        it."""
+    def priced(self) -> tuple[list[Flow], list[float]]:
+        """All flows, and the bytes/s of their ports. Each flow has its own port. Groups of a kind that cross a
+        level above the device divide it."""
         flows: list[Flow] = []
+        capacity = []
         for number, (kind, group, members) in enumerate(self.specs):
             ring, ranks, nodes = self._ring(group), len(group), self.topology.nodes_of(group)
             rate = nccl_cost(kind, ring, ranks, nodes, 0.0).bandwidth_bytes_per_s
             rate /= self._sharers(number) if self.sharing else 1.0
-            self.capacity.append(rate)
+            capacity.append(rate)
             price = {number: 1.0}, rate, ((1.0, 0.0),)
             flows.append(
                 RingFlow(number, kind, members, *price, ring=ring, ranks=ranks, nodes=nodes)
             )
-        return flows
+        return flows, capacity
 
     def _ring(self, group: Ints) -> Ring:
         """The ring that the platform's file gives for a group, or the slowest port on its way."""

@@ -101,8 +101,7 @@ class Transfers:
                 self._signature("pipeline", pipelines),
             )
             self._add("send", ("send", source, target), pairs, pairs[:, :1], signature)
-        self.capacity: list[float] = []
-        self.flows = self.priced()
+        self.flows, self.capacity = self.priced()
 
     @property
     def seen_by(self) -> Ints:
@@ -191,10 +190,11 @@ class Transfers:
         along = hop_s[:-1] if len(hop_s) > 1 else hop_s
         return float(along.mean()) * steps_of(kind, self.algorithm, len(group))
 
-    def priced(self) -> list[Flow]:
-        """All flows: their members, ports and prices."""
+    def priced(self) -> tuple[list[Flow], list[float]]:
+        """All flows with their members, ports and prices, and the bytes/s of each port."""
         flows, launch = [], self.cluster.collective_launch_s
-        for number, usage in enumerate(self._port_usage()):
+        usages, capacity = self._port_usage()
+        for number, usage in enumerate(usages):
             kind, group, members = self.specs[number]
             ranks, nodes = len(group), self.topology.nodes_of(group)
             share = sent_share(kind, self.algorithm, ranks)
@@ -208,9 +208,9 @@ class Transfers:
             sums = self.cluster.links[0].switch_sums
             if self.trees and kind == "all_reduce" and nodes == 1 and sums:
                 ways.append((switch_share(ranks) / sums, ways[0][1]))
-            rate = alone(usage, self.capacity)
+            rate = alone(usage, capacity)
             flows.append(Flow(number, kind, members, usage, rate, tuple(ways), group_rate))
-        return flows
+        return flows, capacity
 
     def _rate(self, group: Ints) -> float:
         """Bytes per second of an all-reduce of one group. (If devices are folded, a flow may be several
@@ -219,11 +219,12 @@ class Transfers:
         load = self.topology.load(self._over_lines(hops, group[None], _ONE_FLOW), group)
         return float((self.topology.capacity()[load.port] / load.times).min())
 
-    def _port_usage(self) -> list[dict[int, float]]:
-        """The usage of each port by each flow. Ports with the same load are one port."""
+    def _port_usage(self) -> tuple[list[dict[int, float]], list[float]]:
+        """The usage of each port by each flow, and the bytes/s of each port. Ports with the same load are one
+        port."""
         usage: list[dict[int, float]] = [{} for _ in self.specs]
         if not self.loads:
-            return usage
+            return usage, []
         flows, crossed, times = (
             np.concatenate([getattr(each, name) for each in self.loads])
             for name in ("flow", "port", "times")
@@ -239,8 +240,7 @@ class Transfers:
                 summed_by(port, loads) + rates, return_index=True, return_inverse=True
             )
             ports, kept = ports[first], np.isin(port, first)
-        self.capacity = capacity[ports].tolist()
         each_use = zip(flows[kept], stands_for[port[kept]], times[kept], strict=True)
         for flow, number, share in each_use:
             usage[int(flow)][int(number)] = float(share)
-        return usage
+        return usage, capacity[ports].tolist()
