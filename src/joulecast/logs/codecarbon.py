@@ -17,7 +17,7 @@ from joulecast.errors import JoulecastError
 from joulecast.logs.log import Log, LoggedMeter, LoggedRun, LogOptions
 from joulecast.logs.log_table import LogTable
 from joulecast.logs.log_times import Floats
-from joulecast.runs.meter_covers import Covers
+from joulecast.runs.meter_choice import Covers
 
 _WHAT = "file of CodeCarbon"
 _NEEDED = ("timestamp", "duration", "energy_consumed")

@@ -12,7 +12,7 @@ from joulecast.errors import JoulecastError
 from joulecast.logs.log import Log, LoggedMeter, LogOptions
 from joulecast.logs.log_table import LogTable, numbers_of, opened_hdf5
 from joulecast.logs.log_times import Floats, Times
-from joulecast.runs.meter_covers import Covers
+from joulecast.runs.meter_choice import Covers
 
 _WHAT = "power file of jpwr"
 _TIMES = "timestamps"

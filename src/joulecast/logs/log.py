@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from joulecast.errors import JoulecastError
 from joulecast.logs.log_times import Clock, Floats, TimeForm, in_words
-from joulecast.runs.meter_choice import EnergySource, Supply
-from joulecast.runs.meter_covers import Covers
+from joulecast.runs.meter_choice import Covers, EnergySource, Supply
 
 NODE_METER = "node_power"
 _LONGEST_NAME = 150

@@ -16,7 +16,7 @@ from joulecast.errors import JoulecastError
 from joulecast.logs.log import Log, LoggedMeter, LogOptions, named
 from joulecast.logs.log_table import scale_of
 from joulecast.runs.files.reading import read_json_object
-from joulecast.runs.meter_covers import Covers
+from joulecast.runs.meter_choice import Covers
 
 _WHAT = "answer of Prometheus to a range query"
 _MAX_BYTES = 500_000_000

@@ -15,11 +15,13 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt
 
-from joulecast.runs.meter_covers import Covers
-
 EnergySource = Literal["measured", "estimated", "simulated", "recorded", "imported"]
 
 Supply = Literal["AC", "DC"]
+
+Covers = Literal["node", "module", "socket", "gpu", "cpu", "memory"]
+"""The part of a node whose power a meter counts: the whole node; a module of CPU, memory and GPU; a
+processor's socket with its memory; or one of these parts."""
 
 PARTS: dict[Covers, frozenset[str]] = {
     "node": frozenset({"cpu", "memory", "gpu", "rest"}),

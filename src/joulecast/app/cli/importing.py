@@ -155,7 +155,7 @@ def _add(kind: str) -> None:
         from joulecast.logs.import_log import import_log, read_runs, run_facts
         from joulecast.logs.log import LogOptions
         from joulecast.logs.log_times import TIME_UNITS, Clock, zone_named
-        from joulecast.runs.meter_covers import Covers
+        from joulecast.runs.meter_choice import Covers
 
         if time_unit not in TIME_UNITS:
             raise JoulecastError(f"--time-unit {time_unit}: give one of {', '.join(TIME_UNITS)}")

@@ -28,7 +28,7 @@ from joulecast.measure.power.meters import (
     identity_of,
     limits_of,
 )
-from joulecast.runs.meter_covers import Covers
+from joulecast.runs.meter_choice import Covers
 
 Ask = Callable[[], Reading]
 """Asks a slow meter once, with a bound on how long that takes; raises ``ReadFailed``."""

@@ -16,7 +16,7 @@ from joulecast.measure.power.meters import (
     ReadFailed,
     Reading,
 )
-from joulecast.runs.meter_covers import Covers
+from joulecast.runs.meter_choice import Covers
 
 
 def _host_work() -> float:

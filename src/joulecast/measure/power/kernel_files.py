@@ -23,7 +23,7 @@ from joulecast.measure.power.meters import (
     identity_of,
     limits_of,
 )
-from joulecast.runs.meter_covers import Covers
+from joulecast.runs.meter_choice import Covers
 
 
 def _number_in(file: Path) -> int:

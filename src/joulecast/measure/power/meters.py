@@ -18,8 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from joulecast.runs.meter_choice import MeterInfo
-from joulecast.runs.meter_covers import Covers
+from joulecast.runs.meter_choice import Covers, MeterInfo
 from joulecast.runs.provenance import boot_id
 
 _POSSIBLE_W: dict[Covers | None, tuple[float, float]] = {

@@ -23,7 +23,7 @@ from joulecast.measure.power.meters import (
     identity_of,
     limits_of,
 )
-from joulecast.runs.meter_covers import Covers
+from joulecast.runs.meter_choice import Covers
 
 GPU_RENEWED_S, CPU_RENEWED_S = 0.1, 0.001
 """How often the drivers renew a GPU's counter (NVML), and RAPL's."""
