@@ -20,8 +20,8 @@ from joulecast.errors import JoulecastError
 from joulecast.logs.checked_meters import CheckedMeter, checked_meters, checked_switch
 from joulecast.logs.lags import LoggedActivity, lag_of
 from joulecast.logs.log import NODE_METER, Findings, LoggedMeter, usual_spacing, utc
-from joulecast.logs.repeats import Repeat, compared, repeat_of
 from joulecast.logs.run_phases import Interval, logged_work
+from joulecast.logs.suspicious_runs import Repeat, compared, repeat_of
 from joulecast.quantities import counted
 from joulecast.runs.files.reading import validated
 from joulecast.runs.files.writing import directory_added_to

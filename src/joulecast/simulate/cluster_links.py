@@ -25,9 +25,9 @@ from joulecast.runs.files.writing import written_aside
 from joulecast.runs.platforms import Link, Platform, find_platform, gpu_in, gpu_names
 from joulecast.simulate.collectives import Kind
 from joulecast.simulate.device_mesh import build_device_mesh
+from joulecast.simulate.flows import Transfers
 from joulecast.simulate.strategy import Strategy
 from joulecast.simulate.topology import topology_of
-from joulecast.simulate.transfers import Transfers
 
 Floats = NDArray[np.float64]
 

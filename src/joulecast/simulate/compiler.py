@@ -21,6 +21,7 @@ from joulecast.graphs.precision import TrainingSetup
 from joulecast.simulate.cost_cache import CachedCosts
 from joulecast.simulate.device_mesh import DeviceMesh, uneven
 from joulecast.simulate.event_loop import Activity, ActivityGraph, Slowdown
+from joulecast.simulate.flows import Transfers
 from joulecast.simulate.phases import (
     Bucket,
     Crossing,
@@ -36,7 +37,6 @@ from joulecast.simulate.program import StageProgram
 from joulecast.simulate.proteus import BUCKET_BYTES, FIRST_BUCKET_BYTES
 from joulecast.simulate.schedules import DeviceOrder, Turn, Work, device_order
 from joulecast.simulate.strategy import DDP_BUCKET, DDP_FIRST_BUCKET, Strategy
-from joulecast.simulate.transfers import Transfers
 
 OPTIMIZER = "optimizer"
 """Label of the activities of the optimizer."""

@@ -27,8 +27,8 @@ from joulecast.runs.platforms import Cluster, Platform, Ring
 from joulecast.simulate.collectives import Kind, hops_of
 from joulecast.simulate.device_mesh import DeviceMesh, Ints
 from joulecast.simulate.event_loop import Activity
+from joulecast.simulate.flows import Flow, Transfers
 from joulecast.simulate.topology import Hops, Topology
-from joulecast.simulate.transfers import Flow, Transfers
 
 FIRST_BUCKET_BYTES = 1e6
 BUCKET_BYTES = 25e6

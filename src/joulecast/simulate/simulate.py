@@ -39,6 +39,7 @@ from joulecast.simulate.correction import (
 from joulecast.simulate.cost_cache import CachedCosts
 from joulecast.simulate.device_mesh import DeviceMesh, build_device_mesh
 from joulecast.simulate.event_loop import ActivityGraph, execute
+from joulecast.simulate.flows import Transfers
 from joulecast.simulate.inferred_splits import experts_in, experts_of_token, sequence_length
 from joulecast.simulate.memory import Memory, memory_of, memory_verdict, share_of_memory
 from joulecast.simulate.phases import reduction
@@ -48,7 +49,6 @@ from joulecast.simulate.proteus import RingTransfers
 from joulecast.simulate.shared_links import SharedLinks
 from joulecast.simulate.strategy import Strategy, gradient_passes, text_of
 from joulecast.simulate.topology import Topology, topology_of
-from joulecast.simulate.transfers import Transfers
 
 
 @dataclass(frozen=True)

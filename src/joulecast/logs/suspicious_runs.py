@@ -1,4 +1,5 @@
-"""Compares runs: with the repeats of their setting, with their platform, and with each other.
+"""Finds suspicious runs: compares them with the repeats of their setting, with their platform, and with each
+other.
 
 It looks for four faults. The readings of a run differ from its repeats. All repeats of a setting read half or
 double of what their platform reads in every other setting. A run occurs twice, metered before and behind the
