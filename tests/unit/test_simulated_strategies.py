@@ -414,6 +414,15 @@ def test_searches_in_two_threads_answer_their_own_questions() -> None:
         assert [ranking.feasible[0].strategy.devices for ranking in found] == [2, 4]
 
 
+def test_devices_share_long_sequences_if_that_beats_recomputation() -> None:
+    network = "gpt:layers=4,hidden=1024,heads=8,sequence=131072"
+    asked = {"network": network, "platform": "a100-40gb-sxm:gpus=4", "precision": "bf16"}
+    best = joulecast.search(devices=4, global_batch=4, top=1, **asked)["feasible"][0]
+    shared = joulecast.simulate_step(strategy="dp=2,cp=2,micro=2,zero=2", batch=2, **asked)
+    assert not shared["out_of_memory"]
+    assert best["step_s"] <= shared["step_s"] * (1 + 1e-6)
+
+
 def test_no_level_of_zero_beats_the_best_of_a_search() -> None:
     asked = {"network": "resnet50", "platform": "h100-sxm", "precision": "bf16"}
     best = joulecast.search(devices=8, global_batch=64, top=1, **asked)["feasible"][0]["step_s"]

@@ -1,5 +1,6 @@
 """Writes a plan as a Python file that trains a module in the plan's stages, under torchrun."""
 
+import shlex
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
@@ -114,7 +115,7 @@ def write_stages(out: Path, report: Mapping[str, Any], facts: Mapping[str, Any])
     text = _TEMPLATE.format(
         name=report["graph"],
         count=len(stages),
-        file=out.name,
+        file=shlex.quote(out.name),
         share=report["bottleneck"] / report["work"],
         imports=how["imports"],
         micro_batches=2 * len(stages),

@@ -201,6 +201,9 @@ class _Search:
         A candidate first has a bound of its ops. Then its strategies that fit in memory have a bound that
         also contains their messages. Then they are simulated. The lowest bound is always next. The search
         ends when all remaining bounds are above the best values.
+
+        More devices share the positions of a sample only if, with fewer of them, even fully sharded state
+        (ZeRO-3) leaves too little memory for the activations.
         """
         found = _Outcome()
         waiting: list[tuple[float, Place, Strategy | None]] = []
@@ -219,10 +222,23 @@ class _Search:
         def value_of(simulation: Simulation) -> float:
             return self.value(simulation.step_s, simulation.breakdown.computing_s)
 
+        groups: dict[tuple[int, int], dict[int, list[int]]] = {}
         for number, candidate in enumerate(self.candidates):
-            least = self._bound(candidate, found)
-            if least is not None:
-                add((number, 0), candidate.by_micro_batches[0], least, fits=False)
+            contexts = groups.setdefault(candidate.grid, {})
+            contexts.setdefault(candidate.context, []).append(number)
+
+        def add_next(grid: tuple[int, int], context: int = 0) -> None:
+            """Add the candidates with the least context parallelism above ``context``."""
+            contexts = groups[grid]
+            above = min((other for other in contexts if other > context), default=None)
+            for number in contexts.pop(above) if above else []:
+                candidate = self.candidates[number]
+                least = self._bound(candidate, found)
+                if least is not None:
+                    add((number, 0), candidate.by_micro_batches[0], least, fits=False)
+
+        for grid in groups:
+            add_next(grid)
         with workers(self.outcome, processes) as submit:
             while True:
                 while waiting and len(running) < processes and may_be_best(waiting[0][0]):
@@ -231,8 +247,17 @@ class _Search:
                 if not running:
                     break
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    outcome = future.result()
-                    del beaten[running.pop(future)]
+                    outcome, done = future.result(), running.pop(future)
+                    del beaten[done]
+                    candidate = self.candidates[done[0]]
+                    fitting = [strategy for strategy, _ in outcome.least.values()]
+                    activations_too_large = (
+                        candidate.by_micro_batches[0].tree.zero == 3
+                        and not outcome.simulations
+                        and all(one.tree.recompute for one in fitting)
+                    )
+                    if activations_too_large:
+                        add_next(candidate.grid, candidate.context)
                     for place, (strategy, least) in outcome.least.items():
                         add(place, strategy, least, fits=True)
                     for place, simulation in outcome.simulations.items():

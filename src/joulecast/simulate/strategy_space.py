@@ -33,6 +33,17 @@ class StrategyAlternatives:
     batch: int
     """Number of samples of a replica."""
 
+    @property
+    def context(self) -> int:
+        """Number of devices that share the positions of a sample."""
+        return self.by_micro_batches[0].mesh.get("context", 1)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Numbers of pipeline stages and of tensor-parallel devices."""
+        mesh = self.by_micro_batches[0].mesh
+        return mesh["pipeline"], mesh["tensor"]
+
 
 def _divisors(number: int) -> list[int]:
     smaller = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
@@ -51,16 +62,15 @@ def _meshes(devices: int, blocks: int, per_node: int) -> Iterator[dict[str, int]
 
 def _sharing_samples(
     mesh: Mapping[str, int], global_batch: int, splits_sequence: bool
-) -> dict[str, int] | None:
-    """The mesh with at least one sample for each replica. If the batch is too small, the fewest possible
-    devices share the positions of a sample (context parallelism). ``None`` if the batch does not divide."""
+) -> Iterator[dict[str, int]]:
+    """Meshes with at least one sample for each replica. Devices may also share the positions of a sample
+    (context parallelism), which saves memory. The fewest such devices come first."""
     data = mesh["data"]
     for shared in _divisors(data) if splits_sequence else [1]:
         if global_batch % (data // shared) == 0:
             context = {"context": shared} if shared > 1 else {}
             rest = {"data": data // shared, **context, "tensor": mesh["tensor"]}
-            return {"pipeline": mesh["pipeline"], **rest}
-    return None
+            yield {"pipeline": mesh["pipeline"], **rest}
 
 
 def _micro_batches(stages: int, batch: int) -> list[int]:
@@ -123,10 +133,12 @@ def candidates(
     blocks = block_count(graph)
     per_node = platform.require_cluster().devices_per_node
     splits_sequence, experts = sequence_length(graph) is not None, experts_in(graph)
-    for divided in _meshes(devices, blocks, per_node):
-        mesh = _sharing_samples(divided, global_batch, splits_sequence)
-        if mesh is None:
-            continue
+    meshes = (
+        mesh
+        for divided in _meshes(devices, blocks, per_node)
+        for mesh in _sharing_samples(divided, global_batch, splits_sequence)
+    )
+    for mesh in meshes:
         batch = global_batch // mesh["data"]
         counts = _micro_batches(mesh["pipeline"], batch)
         ways = [False, True] if mesh["tensor"] > 1 and splits_sequence else [False]

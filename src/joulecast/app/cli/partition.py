@@ -1,5 +1,6 @@
 """The commands of the partitioner: ``partition`` cuts a graph into stages, ``profile`` measures a graph."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -31,8 +32,8 @@ def partition(
         text = explained(report) if explain else f"{summary(report)}; --explain shows the stages"
         typer.echo(text)
         if request.export is not None:
-            stages = len(report["stages"])
-            typer.echo(f"run it: torchrun --nproc-per-node {stages} {request.export}")
+            stages, file = len(report["stages"]), shlex.quote(str(request.export))
+            typer.echo(f"run it: torchrun --nproc-per-node {stages} {file}")
 
 
 def profile(
