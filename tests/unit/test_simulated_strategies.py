@@ -423,6 +423,15 @@ def test_devices_share_long_sequences_if_that_beats_recomputation() -> None:
     assert best["step_s"] <= shared["step_s"] * (1 + 1e-6)
 
 
+def test_zero_changes_nothing_where_no_devices_share_the_state() -> None:
+    asked = {"network": "gpt2", "platform": "h100-sxm", "precision": "bf16", "batch": 16}
+    plain, sharded = (
+        joulecast.simulate_step(strategy=f"micro=4{zero}", **asked)["step_s"]
+        for zero in ("", ",zero=2")
+    )
+    assert sharded == pytest.approx(plain)
+
+
 def test_no_level_of_zero_beats_the_best_of_a_search() -> None:
     asked = {"network": "resnet50", "platform": "h100-sxm", "precision": "bf16"}
     best = joulecast.search(devices=8, global_batch=64, top=1, **asked)["feasible"][0]["step_s"]

@@ -212,6 +212,8 @@ def gradient_passes(strategy: Strategy) -> float:
     ``gradient_as_bucket_view=False``).
     """
     zero, count = strategy.tree.zero or 0, strategy.micro_batches
+    if not any(size > 1 for axis, size in strategy.mesh.items() if shards_state(axis)):
+        zero = 0
     added = 3 * (count - 1) / count if zero < 2 else 0.0
     copied = 4 / count if zero == 0 and strategy.overlap and strategy.replicas > 1 else 0.0
     return added + copied
