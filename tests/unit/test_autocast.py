@@ -204,13 +204,13 @@ def test_a_search_counts_no_passes_over_gradients_that_are_sharded(precision) ->
     training, platform = training_of(precision, "none"), find_platform("h100-sxm")
     costs = KernelCosts(platform.require_cluster().device, precision)
     graph, assumed = network_for(network, training), Assumptions(training=training)
-    asked = (graph, platform, 8, 256, costs, assumed)
+    asked = (graph, platform, 4, 128, costs, assumed)
     every = {text_of(one.strategy): one.step_s for one in search(*asked).feasible}
     best = search(*asked, top=1)
     assert best.feasible[0].step_s == min(every.values())
     bounds = {text: least_s for text, least_s in best.beaten.items() if text in every}
     assert {zero for zero in (1, 2, 3) for text in bounds if f"zero={zero}" in text} == {1, 2, 3}
-    assert all(least_s <= every[text] for text, least_s in bounds.items())
+    assert all(least_s <= every[text] * (1 + 1e-9) for text, least_s in bounds.items())
 
 
 def test_unpadded_vocabularies_are_slow() -> None:
