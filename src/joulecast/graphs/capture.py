@@ -87,7 +87,7 @@ def _as_in_training() -> Iterator[None]:
 
 @contextmanager
 def _with_finite_values() -> Iterator[None]:
-    """The same, and a forward pass that asks whether its values are finite hears that they are."""
+    """Let a forward pass run as in training, with the answer that all values are finite if it asks."""
     with ExitStack() as patches:
         patches.enter_context(_as_in_training())
         for name, answer in (("isfinite", True), ("isnan", False), ("isinf", False)):

@@ -90,14 +90,14 @@ def exposed_intervals(stages: pd.DataFrame) -> pd.DataFrame:
     busy = stages["stage"].isin(("computing", "update")).to_numpy()
     overlaps, rows, spans = np.zeros(len(stages), bool), list[int](), list[tuple[float, float]]()
     for one in pd.unique(rank):
-        moved, beside = (np.flatnonzero((rank == one) & each) for each in (communicates, busy))
-        beside = beside[np.argsort(begins[beside], kind="stable")]
-        first = np.searchsorted(ends[beside], begins[moved], side="right")
-        last = np.searchsorted(begins[beside], ends[moved], side="left")
+        moved, hiding = (np.flatnonzero((rank == one) & each) for each in (communicates, busy))
+        hiding = hiding[np.argsort(begins[hiding], kind="stable")]
+        first = np.searchsorted(ends[hiding], begins[moved], side="right")
+        last = np.searchsorted(begins[hiding], ends[moved], side="left")
         overlaps[moved] = first < last
         for row, lo, hi in zip(*(each[first < last] for each in (moved, first, last)), strict=True):
             edge = begins[row]
-            for hidden in beside[lo:hi]:
+            for hidden in hiding[lo:hi]:
                 if begins[hidden] > edge:
                     spans.append((edge, begins[hidden]))
                 edge = max(edge, ends[hidden])

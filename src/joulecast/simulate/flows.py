@@ -198,6 +198,9 @@ class Transfers:
             kind, group, members = self.specs[number]
             ranks, nodes = len(group), self.topology.nodes_of(group)
             share = sent_share(kind, self.algorithm, ranks)
+            sums = self.cluster.links[0].switch_sums
+            if self.trees and kind == "all_reduce" and nodes == 1 and sums:
+                share = min(share, switch_share(ranks) / sums)
             ways, group_rate = [(share, launch + self._latency(kind, group))], 1.0
             if self.trees and kind == "all_reduce" and nodes > 1:
                 within, between = tree_steps(ranks, nodes)
@@ -205,9 +208,6 @@ class Transfers:
                 latency = within * latencies[0] + between * latencies[-1]
                 ways.append((TREE_SHARE, launch + latency))
                 group_rate = self._rate(group)
-            sums = self.cluster.links[0].switch_sums
-            if self.trees and kind == "all_reduce" and nodes == 1 and sums:
-                ways.append((switch_share(ranks) / sums, ways[0][1]))
             rate = alone(usage, capacity)
             flows.append(Flow(number, kind, members, usage, rate, tuple(ways), group_rate))
         return flows, capacity
