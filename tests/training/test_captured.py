@@ -186,6 +186,7 @@ def test_a_training_without_joulecast_is_measured_and_says_why_it_was_not_captur
     assert not (tmp_path / "plain-n1-r1" / "network.json").exists()
 
 
+@pytest.mark.long
 def test_a_compiled_network_inside_of_a_module_that_cannot_be_captured_is_captured(tmp_path):
     """As in Lightning, whose module gets the batch and gives the loss. A compiled module has no length; T5's
     decoder takes its inputs from the labels. A step that calls it for two views of a batch of 4 has 8 samples
@@ -297,6 +298,7 @@ for step in range(4):
 """
 
 
+@pytest.mark.long
 def test_a_network_of_which_the_optimizer_updates_copies_is_captured(tmp_path):
     graph, info = captured(tmp_path, COPIES)
     assert [op["kind"] for op in graph["ops"]] == ["linear", "cross_entropy"]

@@ -382,6 +382,11 @@ def test_resnet50_of_nvidias_scripts(platform, precision, inference, images_per_
 def test_convolutions_on_a_p100(network, images_per_s) -> None:
     """What TensorFlow's benchmarks of 2017 have for batch 64 at fp32; cuDNN takes Winograd's algorithm."""
     step = joulecast.simulate_step(
-        network=network, platform="p100", strategy="dp=1", batch=64, optimizer="sgd"
+        network=network,
+        platform="p100",
+        strategy="dp=1",
+        batch=64,
+        precision="fp32",
+        optimizer="sgd",
     )
     assert step["samples_per_s"] == pytest.approx(images_per_s, rel=0.2)

@@ -123,7 +123,7 @@ def test_adding_a_platform(folder):
     (folder / file).write_text(the(page, file))
     simulate, plan = commands(DOCS / "how-to" / page)
     said = CliRunner().invoke(app, simulate)
-    assert said.exit_code == 0 and "8 devices of our-cluster, fp32" in said.output, said.output
+    assert said.exit_code == 0 and "8 devices of our-cluster, bf16" in said.output, said.output
     said = CliRunner().invoke(app, plan)
     assert said.exit_code == 0 and "nothing was run" in said.output, said.output
     assert CliRunner().invoke(app, ["meters", "--platform", file]).exit_code == 0

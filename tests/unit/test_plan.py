@@ -163,6 +163,15 @@ def test_a_precision_that_a_platform_lacks_is_no_candidate():
         plan("v100", precision="fp8", devices="1")
 
 
+def test_plan_simulate_and_search_choose_the_same_precision():
+    rows = plan("v100", "h100-sxm", precision=None, devices="1", power_limits="100")["candidates"]
+    assert {row["precision"] for row in rows} == {"fp16", "bf16"}
+    for row in rows:
+        step = joulecast.simulate_step(SMALL, row["platform"], row["strategy"], batch=16)
+        ranking = joulecast.search(SMALL, row["platform"], devices=1, global_batch=16, top=1)
+        assert step["precision"] == ranking["precision"] == row["precision"]
+
+
 def test_limits_and_objectives_choose():
     rows = plan("h100-sxm")["candidates"]
     fastest = min(rows, key=lambda row: row["time_s"])

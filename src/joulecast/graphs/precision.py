@@ -65,6 +65,14 @@ PRECISIONS = {
 }
 
 
+FUSED_PRECISIONS = ("bf16", "fp16")
+FUSED = (
+    "at bf16 and fp16, the code has fused kernels, as in Megatron-LM. Plain PyTorch with autocast, as in "
+    "Hugging Face's Trainer, takes longer: --precision amp"
+)
+"""What an answer says of these precisions if it chose one itself."""
+
+
 @dataclass(frozen=True)
 class Optimizer:
     """An optimizer, and the size of its state."""

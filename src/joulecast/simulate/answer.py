@@ -40,8 +40,11 @@ from joulecast.simulate.topology import with_links
 
 
 def precision_asked(request: OnSimulator) -> str:
-    """The precision of a request. If it has none: that of what was measured, otherwise fp32."""
-    return request.precision or usual_precisions(request.network, request.calibrate, "fp32")[0]
+    """The precision of a request. If it has none: the usual one. Ops are measured at fp32."""
+    if request.precision or request.database is not None:
+        return request.precision or "fp32"
+    platform = simulated_platform(request.platform)
+    return usual_precisions(request.network, request.calibrate, platform)[0]
 
 
 def simulate_request(request: SimulateRequest) -> Simulation:

@@ -129,13 +129,21 @@ def usual_optimizer(network: str) -> str:
     return "adam" if info is None else _optimizer_of(info)
 
 
-def usual_precisions(network: str, calibrate: Path | None, otherwise: str) -> list[str]:
+def usual_precisions(network: str, calibrate: Path | None, platform: Platform) -> list[str]:
     """The precisions to simulate if none is asked for: those of the measured steps, or of the training that
-    the network was captured from, or another one."""
+    the network was captured from. Otherwise 16 bits, if the platform has a rate for them: autocast for a
+    captured network, fused kernels for a named one."""
     if calibrate is not None:
         return list(dict.fromkeys(step.precision for step in read_steps(calibrate)))
     info = _training_of_network(network)
-    return [(info and precision_of(info)) or otherwise]
+    known = info and precision_of(info)
+    if known:
+        return [known]
+    rates = platform.require_cluster().device.peak_flops
+    narrow = [name for name in ("bf16", "fp16") if name in rates]
+    if narrow and network_file(network) is not None:
+        return ["amp"]
+    return [*narrow, "fp32"][:1]
 
 
 _IMAGES = {"image_size": 224, "patch_size": 16, "classes": 1000}

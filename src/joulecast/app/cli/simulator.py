@@ -8,8 +8,9 @@ import typer
 
 from joulecast.app.cli.options import AsJson, asks, echo_json, report_waiting
 from joulecast.errors import JoulecastError
+from joulecast.graphs.precision import FUSED, FUSED_PRECISIONS
 from joulecast.quantities import counted, digits, energies, step_times, with_range
-from joulecast.simulate.request import SearchRequest, SimulateRequest
+from joulecast.simulate.request import OnSimulator, SearchRequest, SimulateRequest
 
 
 @asks(SimulateRequest)
@@ -28,13 +29,15 @@ def simulate(request: SimulateRequest, as_json: AsJson = False) -> None:
             + ("" if result["out_of_memory"] else f"; {result['verdict']}")
         )
         typer.echo(_energy_line(result))
-        _print_remark(result)
+        _print_remarks(request, result)
     if result["out_of_memory"]:
         # The answer is printed before the error. It says how long the step would take.
         raise JoulecastError(f"{result['verdict']}. `joulecast search` finds strategies that fit")
 
 
-def _print_remark(result: dict[str, Any]) -> None:
+def _print_remarks(request: OnSimulator, result: dict[str, Any]) -> None:
+    if request.precision is None and result["precision"] in FUSED_PRECISIONS:
+        typer.echo(f"note: {FUSED}")
     if result["calibration_remark"]:
         typer.echo(f"note: {result['calibration_remark']}")
     if result["host_stretch"] > 1:
@@ -95,7 +98,7 @@ def search(request: SearchRequest, as_json: AsJson = False) -> None:
     if as_json:
         echo_json(result)
     else:
-        _print_ranking(result)
+        _print_ranking(request, result)
     if not result["feasible"]:
         why = [f"{name}: {each}" for name, each in result["out_of_memory"].items()]
         none_fits = f"no strategy fits in memory at {result['precision']}"
@@ -104,11 +107,11 @@ def search(request: SearchRequest, as_json: AsJson = False) -> None:
         )
 
 
-def _print_ranking(result: dict[str, Any]) -> None:
+def _print_ranking(request: SearchRequest, result: dict[str, Any]) -> None:
     """Print the best strategies of a search."""
     rows = result["feasible"]
     if rows:
-        _print_best(rows, result["prices"])
+        _print_best(request, rows, result["prices"])
     near = [row for row in rows if row["near_memory_limit"]]
     if near:
         typer.echo(f"{len(near)} of these come near a device's memory and may not fit")
@@ -120,7 +123,7 @@ def _print_ranking(result: dict[str, Any]) -> None:
     )
 
 
-def _print_best(rows: list[dict[str, Any]], given: dict[str, Any]) -> None:
+def _print_best(request: SearchRequest, rows: list[dict[str, Any]], given: dict[str, Any]) -> None:
     # This loads pandas, and `simulate` does not need it.
     from joulecast.energy.prices import Prices, at_wall
     from joulecast.report.forecast_lines import text_table
@@ -148,7 +151,7 @@ def _print_best(rows: list[dict[str, Any]], given: dict[str, Any]) -> None:
     if first["step_j"] is not None:
         energy = f"energy of the first: {first['energy_source']}; {first['energy_rests_on']}"
     typer.echo(energy)
-    _print_remark(first)
+    _print_remarks(request, first)
     if first["supply"] == "DC" and (prices.price, prices.co2) != (None, None):
         typer.echo(f"note: {at_wall(None)}")
     if "estimated" in (first["cost_rests_on"] or ""):

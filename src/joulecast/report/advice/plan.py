@@ -7,7 +7,7 @@ advice on runs.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from joulecast.energy.forecast import whole_steps
@@ -15,9 +15,9 @@ from joulecast.energy.prices import Prices, at_wall
 from joulecast.energy.strategy_energy import energy_of_steps, node_count
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs
-from joulecast.graphs.network_graphs import network_file, network_for
+from joulecast.graphs.network_graphs import network_for
 from joulecast.graphs.opgraph import OpGraph
-from joulecast.graphs.precision import TrainingSetup, training_of
+from joulecast.graphs.precision import FUSED, FUSED_PRECISIONS, TrainingSetup, training_of
 from joulecast.quantities import counted, steady
 from joulecast.report.advice.advise import Weighed, answer
 from joulecast.report.advice.candidate import Candidate
@@ -95,38 +95,36 @@ class Machine:
         return self.platform.name + "".join(self.given.partition(":")[1:])
 
 
-def _precisions(request: PlanRequest) -> list[str]:
-    """The precisions to choose from."""
-    if request.precision:
-        return list(dict.fromkeys(request.precision))
-    # A captured network is a user's code in plain PyTorch.
-    own_code = network_file(request.network) is not None
-    return usual_precisions(request.network, request.calibrate, "amp" if own_code else "bf16")
-
-
 def _machines(request: PlanRequest) -> tuple[list[Machine], list[Refused]]:
     """The platforms at the precisions that they have, and the precisions that they lack."""
     found, refused = [], []
-    precisions = _precisions(request)
     optimizer = request.optimizer or usual_optimizer(request.network)
-    for precision in precisions:
+
+    @cache
+    def shared(precision: str) -> tuple[TrainingSetup, OpGraph, OpCache]:
+        """What all platforms share at a precision."""
         training = training_of(precision, optimizer, False, request.gradients)
-        graph = network_for(request.network, training, request.attention)
-        op_cache = OpCache()
-        for name in dict.fromkeys(request.platform):
-            platform = simulated_platform(name, request.platforms)
-            try:
-                platform, costs = platform_and_costs(
-                    platform, precision, measured_steps=request.calibrate
-                )
-            except JoulecastError as error:
-                if len(request.platform) * len(precisions) == 1:
-                    raise
-                setting = f"{platform.name} at {precision}"
-                refused.append({"setting": setting, "why": str(error)})
-                continue
-            known = CachedCosts(costs, op_cache)
-            found.append(Machine(name, platform, precision, graph, training, costs, known))
+        return training, network_for(request.network, training, request.attention), OpCache()
+
+    asked = [
+        (name, platform, precision)
+        for name in dict.fromkeys(request.platform)
+        for platform in [simulated_platform(name, request.platforms)]
+        for precision in dict.fromkeys(
+            request.precision or usual_precisions(request.network, request.calibrate, platform)
+        )
+    ]
+    for name, platform, precision in asked:
+        training, graph, op_cache = shared(precision)
+        try:
+            on, costs = platform_and_costs(platform, precision, measured_steps=request.calibrate)
+        except JoulecastError as error:
+            if len(asked) == 1:
+                raise
+            refused.append({"setting": f"{platform.name} at {precision}", "why": str(error)})
+            continue
+        known = CachedCosts(costs, op_cache)
+        found.append(Machine(name, on, precision, graph, training, costs, known))
     return found, refused
 
 
@@ -240,11 +238,8 @@ def _weighed(
         rates += f", corrected by {request.calibrate}"
         remarks = [each.costs.remark for each in machines if isinstance(each.costs, Corrected)]
         warnings = ["times are simulated, as measured steps correct them", *filter(None, remarks)]
-    if not request.precision and {machine.precision for machine in machines} == {"bf16"}:
-        warnings.append(
-            "bf16 stands for code with fused kernels, as in Megatron-LM. Plain PyTorch with autocast, as in "
-            "Hugging Face's Trainer, takes longer: --precision amp"
-        )
+    if not request.precision and any(each.precision in FUSED_PRECISIONS for each in machines):
+        warnings.append(FUSED)
     if len({machine.precision for machine in machines}) > 1:
         warnings.append(
             "settings differ in precision: whether a training reaches the same accuracy is not known here"

@@ -138,8 +138,8 @@ class PlanRequest(SimulatedTraining, WithPrices, Limit):
         default=(),
         min_length=1,
         description="Precisions to choose from, such as bf16,fp8. By default that of the measured steps, or "
-        "of the training that the network was captured from; otherwise amp for captured networks, bf16 (code "
-        "with fused kernels) for others.",
+        "of the training that the network was captured from. Otherwise amp for a captured network, bf16 for "
+        "a named one (fp16 or fp32 on a GPU without bf16).",
     )
     power_limits: Percents = Field(
         default=(100, 85, 70),
