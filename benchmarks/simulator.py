@@ -22,7 +22,7 @@ from _output import parser, show
 import joulecast
 from joulecast.graphs.costs import roofline_of
 from joulecast.graphs.network_graphs import load, network_for
-from joulecast.graphs.precision import training_of
+from joulecast.graphs.precision import at_precision, training_of
 from joulecast.measure.workloads.gpt import GPTSize
 from joulecast.report.tables.simulator import PublishedSimulators
 from joulecast.runs.platforms import read_platform
@@ -70,19 +70,20 @@ def _large(what: str) -> dict[str, float]:
     from joulecast.graphs.capture import capture_gpt
 
     platform = read_platform(_CONFIG / "platforms" / "dgx-h100.yaml")
-    graph = capture_gpt(_LARGE, _LARGE.positions, "gpt3-175b")
-    costs = roofline_of(platform, "bf16")
+    training = training_of("bf16", "adam")
+    graph = at_precision(capture_gpt(_LARGE, _LARGE.positions, "gpt3-175b"), training.precision)
+    costs, assumed = roofline_of(platform, "bf16"), Assumptions(training=training)
     strategy = parse_strategy(f"tp=8,dp=2,pp=32,micro={what}") if what != "search" else None
     told: dict[str, float] = {}
     seconds = []
     for _ in range(3 if strategy else 1):
         start = time.perf_counter()
         if strategy is None:
-            ranking = search(graph, platform, 512, _LARGE_BATCH, costs, top=_TOP)
+            ranking = search(graph, platform, 512, _LARGE_BATCH, costs, assumed, _TOP)
             found = len(ranking.feasible) + len(ranking.beaten)
             told["strategies"] = found + len(ranking.out_of_memory)
         else:
-            simulate(graph, platform, strategy, strategy.micro_batches, costs)
+            simulate(graph, platform, strategy, strategy.micro_batches, costs, assumed)
         seconds.append(time.perf_counter() - start)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return told | {"seconds": min(seconds), "peak_mib": peak / 1024}
