@@ -111,9 +111,12 @@ def test_records_that_get_no_meter_say_why(tmp_path):
     )
     recorded(tmp_path / "records" / "b", meters=[metered])
     recorded(tmp_path / "records" / "c", started_utc="2026-03-01T00:00:00+00:00")
+    brief = make_record(make_spec("d", training={"steps": 1}), {"computing": 0.03})
+    write_record(tmp_path / "records" / "d", brief)
     wattmeter(tmp_path / "log.csv", 0.0)
     done = added(tmp_path, "csv", "log.csv", "--node", "host")
     assert done.exit_code == 0, done.output
+    assert "d: csv on host has something new every 0.5 s" in done.output
     assert "b: has a meter of node on host already (pm_counters:node)" in done.output
     assert "c: nothing was read while it ran" in done.output
     assert [f.name for f in (tmp_path / "out").iterdir()] == ["a"]

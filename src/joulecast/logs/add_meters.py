@@ -26,6 +26,7 @@ from joulecast.runs.folders import record_folders
 from joulecast.runs.frames import POWER_COLUMNS
 from joulecast.runs.integration import reading_quality
 from joulecast.runs.meter_choice import MeterInfo, host_of
+from joulecast.runs.metered_power import unusable
 from joulecast.runs.record import RunRecord, read_record, write_record
 
 _AROUND_S = 90.0
@@ -187,7 +188,12 @@ def with_meters(
     )
     frames = [f for f in (record.power, power_frame(added)) if len(f)]
     power = pd.concat(frames, ignore_index=True)[list(POWER_COLUMNS)]
-    return replace(record, info=info, power=power)
+    new = replace(record, info=info, power=power)
+    wrong = unusable(new)
+    faults = [wrong.get((meter.info.node, meter.info.meter)) for meter in added]
+    if all(faults):
+        raise _LeftOut(f"{added[0].info.meter} on {added[0].info.node} {faults[0]}")
+    return new
 
 
 def add_to_records(

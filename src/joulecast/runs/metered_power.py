@@ -38,7 +38,7 @@ def _may_stand_s(meter: MeterInfo, t_s: Floats, joules: Floats, lasts_s: float) 
     return max(_STILL_S, _STILL_SHARE * lasts_s, _STILL_COUNTS * slow_s)
 
 
-def _unusable(record: RunRecord) -> dict[tuple[str, str], str]:
+def unusable(record: RunRecord) -> dict[tuple[str, str], str]:
     """Meters whose readings cannot be used, by node and meter, with their faults."""
     outcome = record.info.outcome
     power = record.power
@@ -89,7 +89,7 @@ def counted_power(record: RunRecord) -> tuple[Metering, pd.DataFrame]:
         # The importer has checked these meters, and has divided the readings of shared ones among the nodes.
         metering = info.metering
         return metering, _of_meters(record.power, metering)
-    metering = metered(info.nodes, info.meters, _unusable(record))
+    metering = metered(info.nodes, info.meters, unusable(record))
     power = _of_meters(record.power, metering)
     sharers = {(m.node, m.meter): 1 + len(m.shared_with) for m in metering.meters if m.shared_with}
     if sharers:
