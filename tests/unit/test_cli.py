@@ -46,7 +46,9 @@ def measured(name):
         write_record(MEASURED / spec.run, make_record(spec))
 
 
-def test_a_folder_without_records_does_not_hide_the_training_of_its_name(tmp_path, monkeypatch):
+def test_a_folder_without_records_does_not_hide_the_training_of_its_name(
+    tmp_path, monkeypatch, caplog
+):
     monkeypatch.chdir(tmp_path)
     measured("tiny")
     (tmp_path / "tiny").mkdir()
@@ -54,6 +56,10 @@ def test_a_folder_without_records_does_not_hide_the_training_of_its_name(tmp_pat
     assert said.exit_code == 0, said.output
     (tmp_path / "empty").mkdir()
     assert "empty: holds no run record" in RUN(app, ["forecast", "empty", "--nodes", "2"]).output
+    # Beside records, such a folder is left out.
+    (MEASURED / "tiny-n1-r2" / "run.json").unlink()
+    said = RUN(app, ["forecast", "--records", str(MEASURED), "--nodes", "2"])
+    assert said.exit_code == 0 and "tiny-n1-r2: has no run.json" in caplog.text
 
 
 def test_an_error_about_an_option_lists_no_records(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """Folders of run records: finds them, and checks which one answers a specification."""
 
+import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,9 +10,12 @@ from joulecast.runs.files.shipped import MEASURED
 from joulecast.runs.record import read_info, read_record
 from joulecast.runs.spec import RunSpec
 
+_LOG = logging.getLogger(__name__)
+
 
 def record_folders(above: Path) -> list[Path]:
-    """All run records in a folder and its subfolders.
+    """All run records in a folder and its subfolders. A folder beside a record that holds none is named in a
+    warning.
 
     Raises:
         JoulecastError: there is no record.
@@ -24,6 +28,11 @@ def record_folders(above: Path) -> list[Path]:
         raise JoulecastError(
             f"{above}: holds no run record (a folder with run.json); import or measure some"
         )
+    with_record = {path for folder in folders for path in (folder, *folder.parents)}
+    for parent in sorted({folder.parent for folder in folders if folder != above}):
+        for other in sorted(parent.iterdir()):
+            if other.is_dir() and other not in with_record and not other.name.startswith("."):
+                _LOG.warning("warning: %s: has no run.json, and is left out; remove it", other)
     return folders
 
 
