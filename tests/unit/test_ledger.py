@@ -76,14 +76,19 @@ def test_what_had_run_is_no_forecast(runs, tmp_path):
 
 def test_the_commands_keep_and_judge(runs, tmp_path):
     ledger = str(tmp_path / "ledger.jsonl")
-    for _ in range(2):
+    for currency in ("EUR", "JPY"):
         words = ["forecast", "--records", str(runs / "before"), "--nodes", "8", "--keep", ledger]
+        words += ["--price", "0.3", "--currency", currency]
         assert CliRunner().invoke(app, words).exit_code == 0
     assert len(Path(ledger).read_text().splitlines()) == 2
     words = ["evaluate", "--records", str(runs / "all"), "--ledger", ledger]
     said = CliRunner().invoke(app, words)
     assert said.exit_code == 0 and "inside the 90 % interval" in said.output
     told = json.loads(CliRunner().invoke(app, [*words, "--json"]).output)
+    # Money of two currencies is not added.
+    costs = [row for row in told["summary"] if row["quantity"] == "cost"]
+    assert [row["currency"] for row in costs] == ["EUR", "JPY"] and "cost in JPY: " in said.output
+    assert costs[0]["missed"] == pytest.approx(costs[1]["missed"])
     assert len(told["settings"]) == 2 * len({row["workload"] for row in told["settings"]})
 
 

@@ -146,10 +146,10 @@ def judge_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, Any]:
         ``workload``, ``platform``, ``nodes``, ``batch_size`` and ``work``. For time, energy, cost and CO2, it
         has the forecast value and the real one (``time_s``, ``time_was_s``, ...), the error
         (``time_error_percent``), and whether the real value was inside the interval (``time_inside``).
-        ``summary`` has a row for each quantity: ``settings``, ``mape_percent``, ``bias_percent``,
-        ``covered_percent``, and ``missed`` (how much more was used than forecast, in total). ``waiting`` has
-        the forecasts of settings that did not run. ``had_run`` is the number of rows whose setting had
-        already run when the forecast was made. These rows are no forecasts.
+        ``summary`` has a row for each quantity, and for each ``currency`` of the cost: ``settings``,
+        ``mape_percent``, ``bias_percent``, ``covered_percent``, and ``missed`` (how much more was used than
+        forecast, in total). ``waiting`` has the forecasts of settings that did not run. ``had_run`` is the
+        number of rows whose setting had already run when the forecast was made. These rows are no forecasts.
 
     Raises:
         JoulecastError: the ledger is not valid, or no record can be read.
@@ -176,6 +176,7 @@ def judge_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, Any]:
                     for name in ("nodes_are", "batch_size", "work", "basis")
                 },
                 "widths": entry.widths,
+                "currency": prices.currency,
             }
             if took is None:
                 waiting.append(said)
@@ -260,18 +261,21 @@ def _summary(settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
     table, rows = pd.DataFrame(settings), []
     for quantity, form in _QUANTITIES.items() if settings else ():
         errors = pd.to_numeric(table[f"{quantity}_error_percent"]).dropna()
-        if errors.empty:
-            continue
-        inside = table[f"{quantity}_inside"].dropna().astype(float)
-        of = table.loc[errors.index]
-        rows.append(
-            {
-                "quantity": quantity,
-                "settings": len(errors),
-                "mape_percent": errors.abs().mean(),
-                "bias_percent": errors.mean(),
-                "covered_percent": 100 * inside.mean() if len(inside) else None,
-                "missed": (of[form.format("_was")] - of[form.format("")]).astype(float).sum(),
-            }
-        )
+        known = table.loc[errors.index]
+        # Money of two currencies cannot be added.
+        for currency, of in known.groupby("currency") if quantity == "cost" else [(None, known)]:
+            if of.empty:
+                continue
+            inside = of[f"{quantity}_inside"].dropna().astype(float)
+            rows.append(
+                {
+                    "quantity": quantity,
+                    "currency": currency,
+                    "settings": len(of),
+                    "mape_percent": errors[of.index].abs().mean(),
+                    "bias_percent": errors[of.index].mean(),
+                    "covered_percent": 100 * inside.mean() if len(inside) else None,
+                    "missed": (of[form.format("_was")] - of[form.format("")]).astype(float).sum(),
+                }
+            )
     return json_rows(pd.DataFrame(rows))

@@ -138,8 +138,9 @@ def _print_ledger(verdict: dict[str, Any]) -> None:
         in_words = {"time": times, "energy": energies}.get(row["quantity"])
         amount = abs(row["missed"])
         missed = digits(amount) if in_words is None else in_words(amount)[0]
+        quantity = " in ".join(filter(None, (row["quantity"], row["currency"])))
         typer.echo(
-            f"{row['quantity']}: mean error {percent(row['mape_percent'])}, bias "
+            f"{quantity}: mean error {percent(row['mape_percent'])}, bias "
             f"{percent(row['bias_percent'], signed=True)}, inside the 90 % interval "
             f"{percent(row['covered_percent'])}, {counted(row['settings'], 'setting')}; "
             f"{missed} {'more' if row['missed'] >= 0 else 'less'} than forecast in all"
