@@ -1,6 +1,9 @@
 """Runs and forecasts as other tools get them."""
 
 import json
+import sys
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -55,6 +58,47 @@ def test_two_platforms_do_not_share_a_run_of_mlflow(forecast):
     runs = [[(part.labels["platform"], part.scale) for part in run] for run in grouped(both)]
     expected = [[(name, 4), (name, 8)] for name in ("this-machine", "elsewhere") for _ in range(2)]
     assert sorted(runs) == sorted(expected)
+
+
+class Mlflow:
+    """What joulecast calls of MLflow, which is not installed here."""
+
+    def __init__(self):
+        self.runs, self.open = [], None
+
+    def active_run(self):
+        return None
+
+    @contextmanager
+    def start_run(self, run_name, nested):
+        self.open = SimpleNamespace(info=SimpleNamespace(run_id=str(len(self.runs))), tags={})
+        self.runs.append(self.open)
+        yield self.open
+
+    def search_runs(self, filter_string, output_format):
+        return [
+            r for r in self.runs if any(f"{n} = '{v}'" in filter_string for n, v in r.tags.items())
+        ]
+
+    def set_tag(self, name, value):
+        self.open.tags[f"tags.{name}"] = value
+
+    def set_tags(self, tags):
+        self.open.tags |= tags
+
+    def log_params(self, params):
+        pass
+
+    def log_metrics(self, metrics, step):
+        pass
+
+
+def test_the_second_export_to_mlflow_finds_the_runs_of_the_first(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mlflow", Mlflow())
+    first, second = (CliRunner().invoke(app, ["export", "mlflow", "one-h100"]) for _ in range(2))
+    del sys.modules["joulecast.app.exports.mlflow"]
+    assert first.exit_code == 0 and first.output == second.output
+    assert len(set(first.output.split())) == len(exported("one-h100"))
 
 
 def test_runs_say_whether_their_energy_was_measured():

@@ -2,6 +2,7 @@
 steps."""
 
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any
 
 import mlflow
@@ -13,7 +14,8 @@ from joulecast.app.exports.exported import exported, grouped
 def log(source: Records | Mapping[str, Any]) -> list[str]:
     """Log run records, or a forecast, into MLflow's current experiment.
 
-    If a run of MLflow is active, it gets the figures. Otherwise each run record or forecast gets a new run.
+    Each run record or forecast gets a run of MLflow, below the active run if there is one. If the current
+    experiment already has a run with the same figures, no second one is made.
 
     Args:
         source: the same as for :func:`joulecast.app.exports.exported.exported`.
@@ -26,7 +28,12 @@ def log(source: Records | Mapping[str, Any]) -> list[str]:
     """
     made = []
     for parts in grouped(exported(source)):
+        digest = sha256(repr(parts).encode()).hexdigest()
         active = mlflow.active_run() is not None
+        same = f"tags.joulecast_sha256 = '{digest}'"
+        if not active and (there := mlflow.search_runs(filter_string=same, output_format="list")):
+            made.append(str(there[0].info.run_id))
+            continue
         with mlflow.start_run(run_name=parts[0].title, nested=active) as run:
             made.append(str(run.info.run_id))
             mlflow.set_tags({"joulecast": parts[0].kind})
@@ -35,4 +42,6 @@ def log(source: Records | Mapping[str, Any]) -> list[str]:
             for part in parts:
                 metrics = {value.flat_name: value.amount for value in part.values}
                 mlflow.log_metrics(metrics, step=part.scale or 0)
+            # The last: a run that was cut short is not found again.
+            mlflow.set_tag("joulecast_sha256", digest)
     return made
