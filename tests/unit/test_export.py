@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
+from log_fixtures import run
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
@@ -109,6 +110,18 @@ def test_runs_say_whether_their_energy_was_measured():
     } == {"estimated"}
     stages = {sample.labels["stage"] for sample in by_name["joulecast_run_stage_seconds"]}
     assert {"materials", "computing", "update"} <= stages
+
+
+def test_two_imports_with_one_name_are_two_samples(tmp_path):
+    for log in ("a", "b"):
+        rows = "".join(f"{1770000000 + i},{300 + i % 7}\n" for i in range(60))
+        (tmp_path / f"{log}.csv").write_text("t,w\n" + rows)
+        words = ["--run", "train", "--network", "net", "--platform", "p", "--map", "time=t,watts=w"]
+        done = run("import", "csv", tmp_path / f"{log}.csv", tmp_path / "out" / log, *words)
+        assert done.exit_code == 0, done.output
+    for family in text_string_to_metric_families(openmetrics_text(tmp_path / "out")):
+        first, second = (sample.labels for sample in family.samples)
+        assert first["source"] != second["source"] and "batch" not in first
 
 
 def test_runs_say_which_part_of_a_node_had_the_meter():

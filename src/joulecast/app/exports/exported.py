@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+import pandas as pd
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -96,7 +97,8 @@ def of_record(record: RunRecord) -> Exported:
         for name, (column, text) in _RUN.items()
         if is_number(row[column])
         and (name != "samples" or counts_samples)
-        and (name != "steps" or row["steps"] > 0)
+        # If the work of an imported run is not known, its record has 0.
+        and (name not in ("samples", "steps") or row[name] > 0)
     ]
     values += [
         Value(
@@ -116,10 +118,12 @@ def of_record(record: RunRecord) -> Exported:
     row["gpus"] = hosts_and_gpus(row)[1]
     # Forecasts use the same name. The platform is a separate label.
     row["workload"] = row["network"]
-    labels = {name: _plain(row[name]) for name in named if is_number(row[name]) or row[name]}
+    labels = {name: _plain(row[name]) for name in named if row[name] != "" and pd.notna(row[name])}
     source = row["energy_source"] if is_number(row["energy_j"]) else "unknown"
-    # A run in another folder may have the same name.
+    # A run in another folder, or from another log, may have the same name.
     labels |= {"run": record.info.spec.run, "started": record.info.started_utc}
+    if "path" in record.info.source:
+        labels["source"] = str(record.info.source["path"])
     labels["energy_source"] = str(source)
     if row["energy_covers"]:
         labels["energy_covers"] = str(row["energy_covers"])
