@@ -32,26 +32,28 @@ def logged(results, run, *lines):
 
 
 def test_every_state_is_told_apart(tmp_path):
-    specs = [make_spec(f"run{k}", repeat=k) for k in range(6)]
+    specs = [make_spec(f"run{k}", repeat=k) for k in range(7)]
     done(tmp_path, specs[0])
     done(tmp_path, specs[1], [WHY])
     logged(tmp_path, "run2", "step 3", "error: no luck")
     logged(tmp_path, "run3", "step 3")
     broken = done(tmp_path, specs[4])
     (broken / "run.json").write_text("{")
+    logged(tmp_path, "run5", "run5: 3.1 s in all", "done")
     (tmp_path / "logs/fit.log").write_text("error: of another job\n")
     progress = progress_of(tmp_path, specs)
     assert [run.state for run in progress.runs] == [
-        *("done", "done", "failed", "failed", "damaged", "waiting")
+        *("done", "done", "failed", "failed", "damaged", "waiting", "waiting")
     ]
+    assert "record was removed" in progress.runs[5].why
     assert progress.runs[2].why == "no luck" and "killed" in progress.runs[3].why
-    assert progress.as_json()["counts"] == {"done": 2, "failed": 2, "damaged": 1, "waiting": 1}
+    assert progress.as_json()["counts"] == {"done": 2, "failed": 2, "damaged": 1, "waiting": 2}
     text = progress_text(progress, [])
-    for line in ("2 of 6 runs done", "failed: run2: no luck", f"disturbed: run1: {WHY}"):
+    for line in ("2 of 7 runs done", "failed: run2: no luck", f"disturbed: run1: {WHY}"):
         assert line in text
     assert f"rm -r {tmp_path}/records/run1 {tmp_path}/records/run4" in text
     found = progress_of(tmp_path)
-    assert [run.run for run in found.runs] == ["run0", "run1", "run2", "run3", "run4"]
+    assert [run.run for run in found.runs] == [f"run{k}" for k in range(6)]
 
 
 def test_the_command_that_repeats_runs_names_the_configuration(tmp_path):

@@ -76,14 +76,16 @@ def _logged_runs(results: Path) -> set[str]:
     return found
 
 
-def _reason_in(log: Path) -> str:
-    """Why a run failed: the last line of its log that names an error."""
+def _state_in(log: Path, run: str) -> RunState:
+    """The state of a run without a record, by the last line of its log."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _LAST_BYTES))
         lines = file.read().decode(errors="replace").splitlines()
-    if lines and lines[-1].startswith("error: "):
-        return lines[-1].removeprefix("error: ")
-    return KILLED
+    last = lines[-1] if lines else ""
+    if last == "done":
+        return RunState(run, "waiting", "its record was removed; the next start measures it again")
+    is_error = last.startswith("error: ")
+    return RunState(run, "failed", last.removeprefix("error: ") if is_error else KILLED)
 
 
 def run_state(results: Path, run: str, spec: RunSpec | None = None) -> RunState:
@@ -102,7 +104,7 @@ def run_state(results: Path, run: str, spec: RunSpec | None = None) -> RunState:
             return RunState(run, "done", disturbed="; ".join(info.disturbed) or None)
         return RunState(run, "waiting", "its record answers another specification")
     if log.is_file():
-        return RunState(run, "failed", _reason_in(log))
+        return _state_in(log, run)
     return RunState(run, "waiting")
 
 

@@ -179,10 +179,11 @@ def measure_run(
 
 @contextmanager
 def _reason_logged(log: TextIO, run: str) -> Iterator[None]:
-    """Begin the log with the run, and end it with the reason of a failure, as `joulecast status` reads it."""
+    """Begin the log with the run, and end it with how the run ended, as `joulecast status` reads it."""
     print(f"run {run}", file=log, flush=True)
     try:
         yield
+        print("done", file=log, flush=True)
     except KeyboardInterrupt:
         print("error: interrupted", file=log, flush=True)
         raise
