@@ -37,16 +37,20 @@ def on_l40s(tmp_path_factory):
     return _imported(runs, tmp_path_factory.mktemp("l40s"))
 
 
-def test_a_submitters_times_on_one_gpu_foretell_those_on_another(on_l40s):
+def test_a_submitters_times_on_one_gpu_foretell_those_on_another(on_l40s, tmp_path):
     runs = _times("Fujitsu", "resnet")
     was = runs[runs["accelerator"].str.contains("A100")]
-    asked = {"platform": "a100-80gb-pcie", "batch": 3200, **RESNET}
+    ledger = tmp_path / "ledger.jsonl"
+    asked = {"platform": "a100-80gb-pcie", "batch": 3200, "keep": ledger, **RESNET}
     (row,) = joulecast.forecast(on_l40s, epochs=float(was["work"].mean()), **asked)["forecasts"]
     assert row["basis"] == "simulated" and (row["nodes"], row["gpus"]) == (1, 8)
     assert row["time_s"] == pytest.approx(was["seconds"].mean(), rel=0.3)
     assert row["time_low_s"] < was["seconds"].min() < was["seconds"].max() < row["time_high_s"]
     # As uncertain as the time, and as the power.
     assert row["energy_high_j"] / row["energy_j"] > row["time_high_s"] / row["time_s"]
+    there = _imported(was.assign(system=row["platform"]), tmp_path)
+    (later,) = joulecast.evaluate([on_l40s, there], ledger=ledger)["settings"]
+    assert later["time_s"] == row["time_s"] and later["time_inside"]
 
 
 def test_a_training_that_is_slow_here_is_slow_there(on_l40s, tmp_path):

@@ -25,6 +25,7 @@ from joulecast.energy.request import PricesSection, Scales
 from joulecast.errors import JoulecastError
 from joulecast.runs.files.reading import read_text, validated
 from joulecast.runs.json_values import json_rows
+from joulecast.runs.platforms import same_hardware
 from joulecast.runs.scale import unit_of
 
 _QUANTITIES = {"time": "time{}_s", "energy": "energy{}_j", "cost": "cost{}", "co2": "co2{}_kg"}
@@ -40,6 +41,7 @@ class _Row(BaseModel):
     platform: str
     nodes: Annotated[int, Field(ge=1)]
     nodes_are: str
+    gpus: int | None = None
     batch_size: float | None
     work: float
     work_unit: str
@@ -135,6 +137,17 @@ def _measured(runs: KnownRuns, question: Scales, prices: Prices) -> dict[_Settin
     }
 
 
+def _ran_there(row: _Row, ran: dict[str, Any]) -> bool:
+    """Whether a setting that ran is what a row forecasts for another platform. In the row, the workload of
+    imported runs ends with the platform of the records. Their platforms end with the campaign in brackets."""
+    return (
+        row.workload.partition(" on ")[0] == ran["workload"]
+        and same_hardware(row.platform, ran["platform"].partition(" (")[0])
+        and (row.nodes, row.work_unit) == (ran["nodes"], ran["work_unit"])
+        and row.gpus in (None, ran["gpus"] or row.gpus)
+    )
+
+
 def judge_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, Any]:
     """Compare forecasts that were kept with the runs of the same settings.
 
@@ -168,6 +181,8 @@ def judge_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, Any]:
             if key not in known:
                 known[key] = _measured(runs, question, prices)
             took = known[key].get((row.workload, row.platform, row.nodes, row.work_unit))
+            if took is None and row.basis == "simulated":
+                took = next((ran for ran in known[key].values() if _ran_there(row, ran)), None)
             said = {
                 "at": entry.at.isoformat(),
                 **{name: getattr(row, name) for name in ("workload", "platform", "nodes")},
