@@ -38,6 +38,7 @@ def test_shipped_files_are_what_the_model_generates():
         ({"training": {"step": 3}}, "training.step: unknown key; did you mean `steps`?"),
         ({"partition": {"pipelines": [{"stage": 2}]}}, "pipelines.0.stage: unknown key; did you"),
         ({"workload": {"networks": ["vgg1"]}}, "unknown network `vgg1`; did you mean `vgg1"),
+        ({"workload": {"networks": ["vgg16"], "command": "t"}}, "workload: networks: a command"),
         ({"workload": {"image_size": 31}}, "image_size 31 is too small; it needs at least 32"),
         ({"scale": {"nodes": [0, 1]}}, "node count 0 is below 1"),
         ({"scale": {"nodes": []}}, "scale.nodes"),

@@ -48,9 +48,12 @@ class WorkloadSection(Section):
     @model_validator(mode="before")
     @classmethod
     def _a_command_takes_the_place_of_networks(cls, content: Any) -> Any:
+        if not isinstance(content, dict) or content.get("command") is None:
+            return content
         # Snakemake merges a user's file with the defaults. The defaults name networks.
-        has_command = isinstance(content, dict) and content.get("command") is not None
-        return content | {"networks": []} if has_command else content
+        if content.get("networks") not in (None, [], cls.model_fields["networks"].default):
+            raise ValueError("networks: a command takes their place; leave them out, or give []")
+        return content | {"networks": []}
 
     @field_validator("command")
     @classmethod
