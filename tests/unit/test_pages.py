@@ -407,6 +407,7 @@ def test_the_page_and_its_answers_are_written(campaign, tmp_path):
     assert page.stat().st_size < 1_500_000 and "<svg" in page.read_text()
     (first, _) = json.loads((tmp_path / "tables/advice/advice.json").read_text())
     assert first["answer"]["best"]["setting"] in page.read_text()
+    assert first["request"]["network"] and "request" not in first["answer"]
     assert json.loads((tmp_path / "tables/advice/forecast.json").read_text())["rows"]
     assert (tmp_path / f"{COSTS}.csv").is_file()
     assert not list(tmp_path.rglob("*.partial"))

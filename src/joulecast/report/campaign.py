@@ -98,9 +98,11 @@ def write_answers(answers: CampaignAnswers, out: Path, prices: Prices) -> None:
     not exist is not written."""
     out.mkdir(parents=True, exist_ok=True)
     advice = answers.advice.content or []
-    found: dict[str, Any] = {
-        "advice": [asdict(one) | {"request": one.request.asked()} for one in advice]
-    }
+    found: dict[str, Any] = {"advice": []}
+    for one in advice:
+        answer = one.answer and {k: v for k, v in one.answer.items() if k != "request"}
+        row = asdict(one) | {"request": one.request.asked(), "answer": answer}
+        found["advice"].append(row)
     if answers.forecast.content is not None:
         found["forecast"] = asdict(answers.forecast.content)
     for name, content in found.items():
