@@ -183,6 +183,14 @@ def test_a_trace_without_the_defaults_highest_limit_is_refused(folder: Path) -> 
     assert "no power limit of 250 W" in said
 
 
+def test_two_optimizers_are_two_trainings(folder: Path) -> None:
+    for file in folder.glob("*.csv"):
+        table = pd.read_csv(file)
+        pd.concat([table, table.assign(optimizer="sgd")]).to_csv(file, index=False)
+    said = refused("tune", "--traces", folder, *WHOLE)
+    assert "several optimizers (adadelta, sgd); keep the rows of one" in said
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

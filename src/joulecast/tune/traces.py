@@ -112,7 +112,8 @@ def read_trace(folder: Path, workload: str, gpu: str, *, target: float | None = 
 
     Raises:
         JoulecastError: the workload, GPU or target is not known; a file or column is missing; the default
-            batch size has no row for the highest power limit; or the two files have no rows in common.
+            batch size has no row for the highest power limit; the two files have no rows in common; or runs
+            have several optimizers.
     """
     if workload not in WORKLOADS:
         raise JoulecastError(f"no workload `{workload}`; there are {', '.join(WORKLOADS)}")
@@ -145,6 +146,12 @@ def read_trace(folder: Path, workload: str, gpu: str, *, target: float | None = 
     train, power = train.merge(joined), power.merge(joined)
     if train.empty:
         raise JoulecastError(f"{power_file}: no batch size of {workload} is also in {train_file}")
+    optimizers = sorted(set(joined["optimizer"]))
+    if len(optimizers) > 1:
+        raise JoulecastError(
+            f"{train_file}: the runs of {workload} have several optimizers ({', '.join(optimizers)}); keep the "
+            "rows of one"
+        )
     epochs = {
         int(batch): tuple(None if pd.isna(e) else int(e) for e in runs["target_epoch"])
         for batch, runs in train.groupby("batch_size")
