@@ -149,8 +149,8 @@ def read_trace(folder: Path, workload: str, gpu: str, *, target: float | None = 
     optimizers = sorted(set(joined["optimizer"]))
     if len(optimizers) > 1:
         raise JoulecastError(
-            f"{train_file}: the runs of {workload} have several optimizers ({', '.join(optimizers)}); keep the "
-            "rows of one"
+            f"{train_file}: the runs of {workload} have several optimizers ({', '.join(optimizers)}); "
+            "keep the rows of one"
         )
     epochs = {
         int(batch): tuple(None if pd.isna(e) else int(e) for e in runs["target_epoch"])
