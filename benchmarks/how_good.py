@@ -83,7 +83,8 @@ SECTIONS: dict[str, list[Kept]] = {
             "Public runs of MLPerf Training on 1 and 8 nodes of eight H100. Each node has a power meter "
             "behind its power supplies (DC). Mean errors in percent. A power law cannot forecast "
             "every setting. If it forecasts fewer settings than the others, it has a separate line. MC2's "
-            "paper has 2.84 % on its own cluster.",
+            "paper has 2.84 % on its own cluster. [What is held out](explanation/mc2.md#splits), [rivals]"
+            "(explanation/mc2.md#rivals).",
             ENERGY,
             "metered/tables/energy_summary.parquet",
             {"split": HELD_OUT, "model": MODELS},
