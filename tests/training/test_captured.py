@@ -157,6 +157,12 @@ def test_its_record_calibrates_a_plan_if_it_ran_on_gpus(folder, monkeypatch):
         assert json.loads(joulecast(*words, *more))["precision"] == "amp"
     words = ["search", "--network", "tagger", "--platform", "h100-sxm", "--devices", "2", "--json"]
     assert json.loads(joulecast(*words))["precision"] == "amp"
+    # As if it had been compiled.
+    info["observed_step"]["compiled"] = True
+    path.write_text(json.dumps(info))
+    for platform, fused in (("h100-sxm", "bf16"), ("v100", "fp16")):
+        words = ["simulate", "--network", "tagger", "--platform", platform, *setting, "--json"]
+        assert json.loads(joulecast(*words))["precision"] == fused
     # As if its weights were bf16, too.
     info["observed_step"]["weights"] = "bfloat16"
     path.write_text(json.dumps(info))
@@ -215,6 +221,7 @@ def test_a_compiled_network_inside_of_a_module_that_cannot_be_captured_is_captur
         "    optimizer.step()\n",
     )
     assert [op["kind"] for op in graph["ops"]] == ["embedding", "linear", "cross_entropy"]
+    assert info["observed_step"]["compiled"]
     assert any("8 samples" in remark and "gives 4" in remark for remark in info["remarks"])
 
 

@@ -104,6 +104,8 @@ class ObservedStep(_Part):
     """Backward passes of a rank."""
     recomputes: bool = False
     """Whether ``torch.utils.checkpoint`` recomputes activations."""
+    compiled: bool = False
+    """Whether ``torch.compile`` compiled any of it."""
 
 
 class RunInfo(_Part):

@@ -28,7 +28,7 @@ from scipy.optimize import root_scalar
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs, Scaled
 from joulecast.graphs.network_graphs import names, network_file, network_for
-from joulecast.graphs.precision import TrainingSetup, training_of
+from joulecast.graphs.precision import FUSED_PRECISIONS, TrainingSetup, training_of
 from joulecast.quantities import MOST_SAMPLES, counted, digits, listed
 from joulecast.runs.files.reading import read_yaml, validated
 from joulecast.runs.files.shipped import recorded_folder
@@ -101,7 +101,8 @@ def precision_of(info: RunInfo) -> str | None:
     if seen is None or info.outcome.device != "cuda":
         return None
     if seen.weights == "float32" and seen.precision in ("bfloat16", "float16"):
-        return "amp"
+        # A compiler fuses kernels, as frameworks do at 16 bits.
+        return _PRECISIONS[seen.precision] if seen.compiled else "amp"
     if seen.weights == "bfloat16":
         return "bf16-true"
     return _PRECISIONS.get(str(seen.precision))
@@ -137,11 +138,11 @@ def usual_precisions(network: str, calibrate: Path | None, platform: Platform) -
         return list(dict.fromkeys(step.precision for step in read_steps(calibrate)))
     info = _training_of_network(network)
     known = info and precision_of(info)
-    if known:
-        return [known]
     rates = platform.require_cluster().device.peak_flops
-    narrow = [name for name in ("bf16", "fp16") if name in rates]
-    if narrow and network_file(network) is not None:
+    narrow = [name for name in FUSED_PRECISIONS if name in rates]
+    if known and (known in narrow or known not in FUSED_PRECISIONS):
+        return [known]
+    if known is None and narrow and network_file(network) is not None:
         return ["amp"]
     return [*narrow, "fp32"][:1]
 

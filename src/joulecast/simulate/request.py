@@ -116,7 +116,10 @@ class SimulateRequest(OnSimulator):
         description="Parallel strategy, such as dp=8,tp=2,pp=4,micro=16,zero=1,recompute, or a YAML file."
     )
     batch: int = Field(
-        default=32, ge=1, le=MOST_SAMPLES, description="Samples of a replica in a step."
+        default=32,
+        ge=1,
+        le=MOST_SAMPLES,
+        description="Samples of one replica in a step. (Of `plan`, it is the batch of all devices.)",
     )
     devices: int | None = Field(
         default=None,
@@ -155,7 +158,8 @@ class SearchRequest(Priced, OnSimulator):
         default=None,
         ge=1,
         le=MOST_SAMPLES,
-        description="Samples that all replicas together take in a step. By default: 32 for each device.",
+        description="Samples of all devices together in a step, as of `plan --batch`. (Of `simulate`, "
+        "--batch is that of one replica.) By default: 32 for each device.",
     )
     objective: Objective = Field(
         default="time",

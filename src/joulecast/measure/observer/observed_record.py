@@ -244,6 +244,7 @@ def _observed_step(ranks: Sequence[Rank]) -> ObservedStep:
         wrapper=facts.wrapper,
         micro_batches=max(1, ranks[0].steps.micro_batches),
         recomputes=facts.recomputes,
+        compiled=facts.compiled,
     )
 
 
@@ -264,6 +265,8 @@ def _remarks(ranks: Sequence[Rank]) -> list[str]:
     said = [f"observed: {step.optimizer or 'an optimizer'}, {step.precision or 'unknown'}"]
     if step.micro_batches > 1:
         said.append(f"{step.micro_batches} backward passes a step")
+    if step.compiled:
+        said.append("compiled")
     if step.recomputes:
         said.append("activations are recomputed")
     if step.wrapper:

@@ -106,6 +106,7 @@ class Facts(BaseModel):
     wrapper: str | None = None
     autocast: str | None = None
     recomputes: bool = False
+    compiled: bool = False
     has_parts: bool = False
     precision: str | None = None
     copies_of: str | None = None

@@ -132,7 +132,8 @@ class PlanRequest(SimulatedTraining, WithPrices, Limit):
     batch: Batches = Field(
         default=(PLANNED_BATCH,),
         min_length=1,
-        description="Samples in one step, of all devices together, such as 256,512.",
+        description="Samples of all devices together in one step, such as 256,512. (Of `simulate`, it is the "
+        "batch of one replica.)",
     )
     precision: Annotated[tuple[PeakPrecision, ...], BeforeValidator(split_names)] = Field(
         default=(),

@@ -5,6 +5,7 @@ All are hooks that torch offers, or wrappers around one function. They never wai
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -214,6 +215,8 @@ class Watch:
         if device != self._device:
             self._device, self._clock = device, clock_of(device)
         if self._updates == 0:
+            compiler = sys.modules.get("torch._dynamo.utils")
+            self.marks.note(compiled=bool(compiler and compiler.counters["frames"]["ok"]))
             self._profiled.warm_up(self._device)
 
     def _updated(self, number: int) -> None:
