@@ -204,6 +204,9 @@ def test_a_clock_that_runs_backwards_and_nodes_of_one_name(tmp_path):
     table(tmp_path / "log.csv", rows[150:] + rows[:150])
     refused("csv", tmp_path / "log.csv", tmp_path / "out", *MAP)
     assert "non-monotonic stamps" in row(tmp_path / "out" / "net")["left_out"]
+    # The newest reading may be the first.
+    table(tmp_path / "log.csv", rows[::-1])
+    imported("csv", tmp_path / "log.csv", tmp_path / "out", *MAP)
     folder = tmp_path / "both"
     folder.mkdir()
     table(folder / "n1.csv", rows)
