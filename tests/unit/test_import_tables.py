@@ -134,6 +134,7 @@ def test_the_form_of_a_table_changes_nothing(tmp_path, form):
         ("t,w\n1,200\n2,200\n", ("--steps", "5"), "--batch-size"),
         ("t,w\n1,200\n2,200\n", ("--map", "time=t"), "either watts=COLUMN or joules=COLUMN"),
         ("t,w\n1,200\n2,200\n", ("--start", "2", "--stop", "1"), "stops before it starts"),
+        ("t,w\n1,200\n", (), "readings of one moment; give --start and --stop"),
         ("t,w\n1,200\n2,200\n", between(), "seconds since a start"),
         ("t,w\n1,200\n2,200\n", ("--covers", "rack"), "give one of node"),
         ("t,w\n2026-03-29T02:30:00,2\n2026-03-29T02:31:00,2\n", BERLIN, "is there twice or not at all"),
