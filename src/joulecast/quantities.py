@@ -170,7 +170,7 @@ def with_range(value: str, low: str, high: str) -> str:
     value."""
     if NONE in (low, high):
         return value
-    currency = f"{low.partition(' ')[0]} "
+    currency = f"{low.rpartition(' ')[0]} "
     if not currency[0].isdigit() and all(each.startswith(currency) for each in (value, high)):
         return f"{value} ({low.removeprefix(currency)} to {high.removeprefix(currency)})"
     unit = f" {low.rpartition(' ')[2]}"

@@ -59,7 +59,7 @@ def test_a_folder_without_records_does_not_hide_the_training_of_its_name(
     # Beside records, such a folder is left out.
     (MEASURED / "tiny-n1-r2" / "run.json").unlink()
     said = RUN(app, ["forecast", "--records", str(MEASURED), "--nodes", "2"])
-    assert said.exit_code == 0 and "tiny-n1-r2: has no run.json" in caplog.text
+    assert said.exit_code == 0 and "tiny-n1-r2: is left out" in caplog.text
 
 
 def test_an_error_about_an_option_lists_no_records(tmp_path, monkeypatch):

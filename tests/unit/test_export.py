@@ -51,6 +51,9 @@ def test_a_forecast_keeps_its_figures_and_intervals(forecast, tmp_path):
         line for line in answer.output.splitlines() if line.startswith("joulecast_forecast_cost{")
     ]
     assert money and all('currency="EUR"' in line for line in money)
+    # The labels have all digits: these are two series.
+    many = [row | {"work": 1281166.0 + k} for k, row in enumerate(forecast["forecasts"])]
+    assert 'work="1281167"' in openmetrics_text(forecast | {"forecasts": many})
 
 
 def test_two_platforms_do_not_share_a_run_of_mlflow(forecast):

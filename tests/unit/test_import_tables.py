@@ -134,6 +134,7 @@ def test_the_form_of_a_table_changes_nothing(tmp_path, form):
         ("t,w\n1,200\n2,200\n", ("--steps", "5"), "--batch-size"),
         ("t,w\n1,200\n2,200\n", ("--map", "time=t"), "either watts=COLUMN or joules=COLUMN"),
         ("t,w\n1,200\n2,200\n", ("--start", "2", "--stop", "1"), "stops before it starts"),
+        ("t,w\n1,200\n", (), "readings of one moment; give --start and --stop"),
         ("t,w\n1,200\n2,200\n", between(), "seconds since a start"),
         ("t,w\n1,200\n2,200\n", ("--covers", "rack"), "give one of node"),
         ("t,w\n2026-03-29T02:30:00,2\n2026-03-29T02:31:00,2\n", BERLIN, "is there twice or not at all"),
@@ -204,6 +205,9 @@ def test_a_clock_that_runs_backwards_and_nodes_of_one_name(tmp_path):
     table(tmp_path / "log.csv", rows[150:] + rows[:150])
     refused("csv", tmp_path / "log.csv", tmp_path / "out", *MAP)
     assert "non-monotonic stamps" in row(tmp_path / "out" / "net")["left_out"]
+    # The newest reading may be the first.
+    table(tmp_path / "log.csv", rows[::-1])
+    imported("csv", tmp_path / "log.csv", tmp_path / "out", *MAP)
     folder = tmp_path / "both"
     folder.mkdir()
     table(folder / "n1.csv", rows)

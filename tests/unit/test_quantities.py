@@ -14,6 +14,7 @@ from joulecast.quantities import (
     duration_s,
     energies,
     joules,
+    money,
     seconds,
     steady,
     step_times,
@@ -43,6 +44,7 @@ def test_quantities_of_one_sentence_have_one_unit():
     assert with_range(*energies(919, 509, 1660)) == "919 J (509 to 1,660 J)"
     assert with_range(*times(200, 150, 7500)) == "3 min 20 s (2 min 30 s to 2 h 5 min)"
     assert with_range(*energies(919, None, None)) == "919 J"
+    assert with_range(*money("US $", 5, 4, 6)) == "US $ 5.00 (4.00 to 6.00)"
 
 
 @given(st.floats(0, 1e14) | st.sampled_from([None, math.nan, math.inf]))

@@ -263,6 +263,8 @@ def _window(log: Log, source: Path, facts: RunFacts) -> Window:
             )
         ends[place] = float(times.t_s[0])
     is_whole = logged is None and facts.start is None and facts.stop is None
+    if is_whole and ends[0] == ends[1]:
+        raise JoulecastError(f"{source}: has readings of one moment; give --start and --stop")
     return Window(facts, ends[0], ends[1], logged, is_whole)
 
 

@@ -32,7 +32,7 @@ def record_folders(above: Path) -> list[Path]:
     for parent in sorted({folder.parent for folder in folders if folder != above}):
         for other in sorted(parent.iterdir()):
             if other.is_dir() and other not in with_record and not other.name.startswith("."):
-                _LOG.warning("warning: %s: has no run.json, and is left out; remove it", other)
+                _LOG.warning("warning: %s: is left out, because it has no run.json", other)
     return folders
 
 

@@ -136,16 +136,19 @@ def read_trace(folder: Path, workload: str, gpu: str, *, target: float | None = 
             "an epoch without time or power"
         )
     targets = sorted(set(train["target_metric"]))
+    none = f"none, as no row has dataset {known.dataset} and network {known.network}"
     train = train[np.isclose(train["target_metric"], target, rtol=0, atol=1e-9)]
     if train.empty:
         raise JoulecastError(
             f"{train_file}: {workload} has no target {target}; it has "
-            f"{', '.join(f'{value:g}' for value in targets) or 'none'}"
+            f"{', '.join(f'{value:g}' for value in targets) or none}"
         )
     joined = train[_JOINED].merge(power[_JOINED]).drop_duplicates()
     train, power = train.merge(joined), power.merge(joined)
     if train.empty:
-        raise JoulecastError(f"{power_file}: no batch size of {workload} is also in {train_file}")
+        raise JoulecastError(
+            f"{power_file}: no row of {workload} has batch size and optimizer of a row in {train_file}"
+        )
     optimizers = sorted(set(joined["optimizer"]))
     if len(optimizers) > 1:
         raise JoulecastError(

@@ -85,7 +85,8 @@ class Exported:
 
 
 def _plain(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    # Labels with fewer digits would make two amounts one series.
+    return f"{value:.15g}" if isinstance(value, float) else str(value)
 
 
 def of_record(record: RunRecord) -> Exported:
