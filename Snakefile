@@ -78,6 +78,7 @@ rule measure:
 
 rule energy_tables:
     input:
+        records(),
         rules.tables.output,
         rules.metered.output.tables,
     message:
