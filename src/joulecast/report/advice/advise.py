@@ -271,5 +271,5 @@ def measure_next(
     if most_nodes is not None and leading.nodes == most_nodes:
         unit = unit_of(leading.nodes_are)
         larger = scale_in_words(2 * most_nodes, leading.nodes_are)
-        steps.append((larger, f"{name} has the largest {unit} count that was run"))
+        steps.append((larger, f"no run has more {unit}s than {name}"))
     return [{"what": what, "why": why} for what, why in steps]
