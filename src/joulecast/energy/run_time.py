@@ -26,7 +26,7 @@ class RunTimes:
     runs: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     def fit(self, runs: pd.DataFrame) -> "RunTimes":
-        """Keep the runs whose time and work are known. A series is fitted when it is asked for."""
+        """Keep the runs whose time and work are known. A series is fitted when it is requested."""
         runs = runs[(runs["total_s"] > 0) & (runs["samples"] > 0)]
         if "has_phases" in runs:
             # A log without phases does not show how long the run stands still.

@@ -48,7 +48,7 @@ def precision_asked(request: OnSimulator) -> str:
 
 
 def simulate_request(request: SimulateRequest) -> Simulation:
-    """The step that is asked for."""
+    """The step that is requested."""
     graph, training, platform, costs = _asked(request, request.mode)
     sm_mhz = None
     if request.power_limit is not None or request.sm_clock is not None:
@@ -66,7 +66,7 @@ def simulate_request(request: SimulateRequest) -> Simulation:
 
 
 def search_request(request: SearchRequest, value_on: Callable[[Platform], Value | None]) -> Ranking:
-    """The ranked strategies that are asked for.
+    """The ranked strategies that are requested.
 
     Args:
         value_on: a function that gives, for a platform, the function of a step by which strategies are

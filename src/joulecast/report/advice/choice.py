@@ -128,7 +128,7 @@ class Choice:
 def choose(candidates: Sequence[Candidate], limit: Limit, currency: str = "EUR") -> Choice:
     """The candidate with the smallest objective, among the candidates within all budgets.
 
-    If no objective is asked for, and energy is not known or only estimated, the objective is time. If time
+    If no objective is requested, and energy is not known or only estimated, the objective is time. If time
     replaces an estimated energy, node counts that did not run come last. Otherwise the choice would often be
     the largest count, without any measurement behind it. If candidates are equal, the one with less energy is
     taken, then the one with less time, fewer nodes, and a smaller batch.
