@@ -165,7 +165,7 @@ def _stage_terms(runs: pd.DataFrame, form: str) -> dict[str, Terms]:
 
 
 class StageMC2:
-    """The model of time and power. :meth:`fit` it, then ask it for settings, which are rows of observations.
+    """The model of time and power. :meth:`fit` it, then it predicts settings, which are rows of observations.
 
     Attributes:
         time: fitted coefficients of the stage times.

@@ -13,7 +13,7 @@ from joulecast.runs.observations import most_frequent
 
 @dataclass
 class RunTimes:
-    """Times of imported runs. :meth:`fit` it to runs, then ask it for others.
+    """Times of imported runs. :meth:`fit` it to runs, then :meth:`predict` others.
 
     Runs have ``series`` (runs that can be compared: submitter, benchmark, accelerator), ``submitter``,
     ``network`` (the benchmark), ``accelerator``, ``work_unit``, ``nodes``, ``ranks``, ``batch``,

@@ -245,7 +245,7 @@ def _bisected(
 
 
 def orders_to_cut(order: PartialOrder) -> list[list[int]]:
-    """Some orders in which the nodes can run: the given order, and two orders that go through one branch
+    """Some orders in which the nodes can run: by their numbers, and two orders that go through one branch
     after the other."""
     given = list(range(order.size))
 

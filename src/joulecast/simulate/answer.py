@@ -125,7 +125,7 @@ def platform_and_costs(
     measured_steps: Path | None = None,
     mode: Literal["default", "proteus"] = "default",
 ) -> tuple[Platform, Costs]:
-    """A platform, and the costs of ops on it. Given rates replace the rates in the platform's file.
+    """A platform, and the costs of ops on it. Rates in the arguments replace those in the platform's file.
 
     Args:
         precision: precision that decides the peak rate.
