@@ -81,10 +81,9 @@ SECTIONS: dict[str, list[Kept]] = {
             "metered_energy",
             "Energy on real clusters",
             "Public runs of MLPerf Training on 1 and 8 nodes of eight H100. Each node has a power meter "
-            "behind its power supplies (DC). Mean errors in percent. A power law cannot forecast "
-            "every setting. If it forecasts fewer settings than the others, it has a separate line. MC2's "
-            "paper has 2.84 % on its own cluster. [What is held out](explanation/mc2.md#splits), [rivals]"
-            "(explanation/mc2.md#rivals).",
+            "behind its power supplies (DC). Mean errors in percent. If a power law cannot forecast all "
+            "settings, it has a separate line. MC2's paper has 2.84 % on its own cluster. [What is held out, "
+            "and what `given` means](explanation/mc2.md#splits), [rivals](explanation/mc2.md#rivals).",
             ENERGY,
             "metered/tables/energy_summary.parquet",
             {"split": HELD_OUT, "model": MODELS},
@@ -94,9 +93,10 @@ SECTIONS: dict[str, list[Kept]] = {
             "real_clusters",
             "Time on real clusters",
             "The first two lines are of the runs above. The others are of MLPerf Training v3.1 to v4.1. "
-            "There, the batch is given, and the amount of work is forecast. The rivals of the first two "
-            "lines are equal: from one node count, each can only assume perfect scaling. A result that was "
-            "sent to several rounds is several cases; the last line counts it once. Mean errors in percent.",
+            "There, the batch is known, and the amount of work is forecast. The rivals of the first two "
+            "lines are equal: from one node count, each can only assume perfect scaling. Some results were "
+            "sent to several rounds. Each round is a case, but the last line counts such a result once. "
+            "Mean errors in percent.",
             {"question": "question", "cases": "cases"},
             where={
                 "question": [
@@ -111,7 +111,7 @@ SECTIONS: dict[str, list[Kept]] = {
         Kept(
             "campaign_time",
             "Time on this machine's emulated nodes, per setting",
-            "The default campaign. A cell is the error of MC2's time in percent, by what was held out.",
+            "The default campaign. Errors of MC2's time in percent. The columns differ in what was held out.",
             {"workload": "workload", "nodes": "nodes"},
             "tables/energy/time_error.parquet",
             {"model": ["MC2"], "split": HELD_OUT},
@@ -120,7 +120,7 @@ SECTIONS: dict[str, list[Kept]] = {
         Kept(
             "observed_scales",
             "Time on four ranks, forecast from observed runs on one and two",
-            "Computing is a sleep, so that four ranks fit on two cores.",
+            "The ranks sleep and do not compute, so that four ranks fit on two cores.",
             {},
         ),
     ],
@@ -175,8 +175,8 @@ SECTIONS: dict[str, list[Kept]] = {
             "simulator",
             "Speed of simulating and searching",
             "*Original*: the Proteus paper's public code, on another machine with 2 cores. It simulates each "
-            "device, joulecast simulates equal devices once. The row `gpt3-175b search` prices ops "
-            "by the roofline of `dgx-h100.yaml`, with weights at bf16 and a batch of 1536.",
+            "device, joulecast simulates equal devices once. The row `gpt3-175b search` has the "
+            "times of ops by the roofline of `dgx-h100.yaml`, with weights at bf16 and a batch of 1536.",
             {
                 "what": "what",
                 "devices": "devices",
@@ -227,7 +227,7 @@ SECTIONS: dict[str, list[Kept]] = {
             "tuning_comparison",
             "Cost on the Zeus traces, relative to always taking the default",
             "After 5, 10, 20 and 50 recurrences of a training. Means over 24 settings: six workloads on four "
-            "GPUs, replayed. A value below 1 is a saving.",
+            "GPUs, replayed. A value below 1 is a saving. [Policies](explanation/tuning.md#policies).",
             {"policy": "policy"},
             "paper/tables/tuning/tuning_comparison.parquet",
             spread=("recurrences", "mean_cost_ratio"),
@@ -246,7 +246,7 @@ SECTIONS: dict[str, list[Kept]] = {
 
 BRIEFS = [
     Brief(
-        "Energy of a held-out run, forecast together with its time: mean error",
+        "Energy of a run on another node count, its time forecast, too: mean error",
         "metered runs of MLPerf Training, node count held out",
         "metered_energy",
         {"split": "leave-one-node-count-out", "time": "predicted", "model": "MC2"},
@@ -255,7 +255,7 @@ BRIEFS = [
         peer_is="best rival",
     ),
     Brief(
-        "Energy of a held-out larger scale, forecast together with its time: mean error",
+        "Energy of a run on more nodes, its time forecast, too: mean error",
         "the same runs, the larger scale held out",
         "metered_energy",
         {"split": "extrapolation", "time": "predicted", "model": "MC2"},
@@ -283,7 +283,7 @@ BRIEFS = [
     ),
     Brief(
         "Time on four ranks from one and two: mean error",
-        "this machine; ranks sleep in place of computing",
+        "this machine; the ranks sleep and do not compute",
         "observed_scales",
         {"width": "mean of all, without sign"},
         "error_percent",
@@ -353,7 +353,7 @@ BRIEFS = [
         peer_is="sum of computing and communicating",
     ),
     Brief(
-        "Cost of a training that is repeated 50 times, relative to its default setting",
+        "Cost of 50 repetitions of a training, relative to its default setting",
         "24 settings of the Zeus traces, replayed; policy `curve`, held out",
         "tuning_comparison",
         {"policy": "curve, held out", "recurrences": 50},

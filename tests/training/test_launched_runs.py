@@ -94,7 +94,7 @@ def test_the_wrong_number_of_hosts_is_recognised(tmp_path):
     spec = spec.model_copy(update={"platform": spec.platform.model_copy(update={"hosts": None})})
     with pytest.raises(JoulecastError):
         run(spec, tmp_path)
-    assert "on 1 hosts, 2 were asked for" in reason(tmp_path, "hosts")
+    assert "on 1 hosts, 2 were requested" in reason(tmp_path, "hosts")
 
 
 def _ranks(folder):

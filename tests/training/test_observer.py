@@ -203,7 +203,7 @@ def test_accumulated_gradients_are_one_step_and_steps_that_were_not_made_are_sai
     assert record.info.global_batch_size == 64
     assert "4 backward passes a step" in record.info.remarks[0]
     (why,) = record.info.left_out
-    assert "5 to 999 were asked for, the training made 10" in why
+    assert "5 to 999 were requested, the training made 10" in why
     assert len(record.power) > 2
 
 

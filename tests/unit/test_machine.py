@@ -126,6 +126,6 @@ def test_another_user_may_hold_it_and_a_link_is_not_followed(monkeypatch, tmp_pa
     lock_file = tmp_path / "lock"
     monkeypatch.setattr(machine, "LOCK_FILE", lock_file)
     lock_file.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(JoulecastError, match="cannot be held"), machine_lock(sys.stderr):
+    with pytest.raises(JoulecastError, match="cannot be locked"), machine_lock(sys.stderr):
         pass
     assert not (tmp_path / "elsewhere").exists()

@@ -471,7 +471,7 @@ def test_the_work_is_an_amount_also_where_none_is_asked_for(campaign):
     assert "--samples" in advice["work"]["why"]
     asked = advise(campaign, "vit_ti", samples=advice["work"]["samples"])
     assert asked["candidates"] == advice["candidates"]
-    assert asked["work"]["why"] == "as asked"
+    assert asked["work"]["why"] == "as requested"
     assert any("times that of the longest run" in w for w in asked["warnings"])
     assert any("batch size" in warning for warning in asked["warnings"])
 

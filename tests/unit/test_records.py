@@ -62,7 +62,7 @@ def _with(record, **changes):
 @pytest.mark.parametrize(
     ("what", "said"),
     [
-        ("ranks", "1 ranks took part, 2 were asked for"),
+        ("ranks", "1 ranks took part, 2 were requested"),
         ("hosts", "ran on 2 hosts, 1 were"),
         ("replicas", "weights differ"),
         ("digest", "does not belong"),

@@ -412,7 +412,7 @@ def test_bad_lines(strategy: str, message: str) -> None:
 
 
 def test_a_strategy_must_multiply_to_the_devices() -> None:
-    with pytest.raises(JoulecastError, match="takes 8 devices, not the 6 asked for"):
+    with pytest.raises(JoulecastError, match="takes 8 devices, not the 6 requested"):
         parse_strategy("dp=4,tp=2").check(6)
 
 

@@ -150,7 +150,7 @@ def test_what_does_not_fit_in_memory_is_said_and_fails() -> None:
         ({"--platform": "h100sxm"}, "`h100sxm` is not known; did you mean `h100-sxm`"),
         ({"--platform": "tianhe3-ft"}, "cluster.device.peak_flops has no fp32"),
         ({"--strategy": "dp=16", "--platform": "hc1"}, "key cluster.nodes"),
-        ({"--strategy": "dp=3,tp=2", "--devices": "8"}, "takes 6 devices, not the 8 asked for"),
+        ({"--strategy": "dp=3,tp=2", "--devices": "8"}, "takes 6 devices, not the 8 requested"),
         ({"--strategy": "dp=2,micro=3"}, "does not divide into 3 micro-batches"),
         ({"--strategy": "nowhere.yaml"}, "no such strategy file"),
         ({"--straggler": "9=2"}, "straggler 9"),

@@ -1,6 +1,6 @@
 """Forecasting a campaign: energy and time of node counts that were not run yet.
 
-MC2 is fitted to all records of a few small node counts. Then it is asked for larger counts of the same
+MC2 is fitted to all records of a few small node counts. Then it predicts larger counts of the same
 workloads. By default, the work is the work of the runs on the largest recorded scale. If all records have the
 same batch of all nodes, the forecast keeps this batch. If they have the same batch of each node, it keeps
 that one. Forecasts and advice use the same functions to find out which settings the records can answer, how
@@ -94,7 +94,7 @@ COLUMNS = [*_SETTING, *_AMOUNTS, *_BASIS, "extrapolation", "rests_on"]
 """Of a forecast, without what it costs."""
 
 _PER_WORK = {"samples": 1e6, "epochs": 1.0, "steps": 1e3}
-"""The work that costs are given for where no amount is asked for, by what is counted: so many samples that it
+"""The work that costs are given for where no amount is requested, by what is counted: so many samples that it
 decides nothing that a training has whole steps."""
 
 
@@ -114,7 +114,7 @@ def why_not_forecast(
     """Reason why the records of a workload cannot answer this question; ``None`` if they can.
 
     Args:
-        has_batch: whether a batch is asked for.
+        has_batch: whether a batch is requested.
         to_target: whether the work is given as the quality to reach.
     """
     unit = of_workload["work_unit"].iloc[0]
@@ -258,7 +258,7 @@ def answer_settings(
     at_least = {name: least_half_width(spread, of_workload) for name, spread in spreads.items()}
     answer = widen_intervals(model.predict(rows, "predicted"), widens, at_least)
     rows = rows.drop(columns=[*ANSWER], errors="ignore").join(answer)
-    # The work that was asked for, or that the law predicts.
+    # The work that was requested, or that the law predicts.
     rows["work"] = rows["work"].fillna(rows["samples"])
     rows = put_in_measured(fitted, of_workload, rows)
     was_run = rows["basis"] == "measured"
@@ -308,7 +308,7 @@ def recorded_work(of_workload: pd.DataFrame) -> tuple[float, str]:
 
 
 def usual_batch(of_workload: pd.DataFrame, nodes: int, scaling: str = "recorded") -> float:
-    """Batch of all nodes if none is asked for; NaN if none is known.
+    """Batch of all nodes if none is requested; NaN if none is known.
 
     Args:
         scaling: as in :class:`joulecast.energy.request.Scales`.
@@ -323,7 +323,7 @@ def usual_batch(of_workload: pd.DataFrame, nodes: int, scaling: str = "recorded"
 def _settings(
     of_workload: pd.DataFrame, scales: Sequence[int], asked: Scales
 ) -> list[dict[str, Any]]:
-    """A row for each scale that is asked for, all with the same amount of work.
+    """A row for each scale that is requested, all with the same amount of work.
 
     By default, the work is that of the largest recorded scale.
     """
@@ -333,7 +333,7 @@ def _settings(
     if asked.to_target:
         work, work_is = math.nan, "to the target"
     elif asked.work is not None:
-        work, work_is = asked.work, "asked for"
+        work, work_is = asked.work, "requested"
     else:
         work, work_is = recorded_work(of_workload)
     settings = []
@@ -587,7 +587,7 @@ def forecast(
         * ``extrapolation``: the ways in which a setting lies outside of the runs; and ``rests_on``: the data
           behind it;
         * the columns of :func:`~joulecast.energy.prices.cost_columns`;
-        * if the whole job is asked for, the terms that it adds (``whole_job``: ``name``, ``time_s``,
+        * if the whole job is requested, the terms that it adds (``whole_job``: ``name``, ``time_s``,
           ``energy_j``, ``source``).
 
         Further keys are ``prices``; ``widths``, the factors by which intervals are wider than the model's;

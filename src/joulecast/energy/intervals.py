@@ -79,7 +79,7 @@ class JudgedWidths:
 
 @cache
 def judged_widths() -> JudgedWidths:
-    """The widths of intervals that are shipped with joulecast."""
+    """The widths of intervals in joulecast's file ``judged_widths.yaml``."""
     text = (resources.files("joulecast.energy") / "judged_widths.yaml").read_text()
     return JudgedWidths(**yaml.safe_load(text))
 

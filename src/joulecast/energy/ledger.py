@@ -1,7 +1,7 @@
 """Compares kept forecasts with what ran later: their errors, how often the intervals were right, and how much
 more was used than forecast.
 
-A ledger has a line of JSON for each forecast that was asked for with ``--keep``: its time, its prices and its
+A ledger has a line of JSON for each forecast that was requested with ``--keep``: its time, its prices and its
 rows. To find what a setting really took, the same question is asked again. The forecast then has a row for
 this setting with the basis "measured". So one question has one answer.
 """

@@ -71,7 +71,7 @@ _POWER_NOISE = 0.01
 
 @dataclass
 class PhaseMC2:
-    """The model. :meth:`fit` it to rows of imported runs, then ask it for others.
+    """The model. :meth:`fit` it to rows of imported runs, then it predicts others.
 
     Rows have the columns of :func:`joulecast.runs.observations.observe`: the setting (``workload``,
     ``platform``, ``nodes``, ``batch``; ``samples`` is the work done), the phases, and for the fit the

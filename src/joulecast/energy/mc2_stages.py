@@ -120,7 +120,7 @@ def _columns(name: str, networks: Any) -> list[tuple[str, Any]]:
 
 def _the_only(exchanges: Sequence[Terms]) -> float | None:
     """The ratio of latency terms to byte terms, if all exchanges have one size and one number of ranks:
-    then latency and bandwidth cannot be told apart. Otherwise ``None``."""
+    then latency and bandwidth cannot be separated. Otherwise ``None``."""
     latency, moved = (
         np.concatenate([terms[name] for terms in exchanges]) for name in ("alpha", "k")
     )
@@ -165,7 +165,7 @@ def _stage_terms(runs: pd.DataFrame, form: str) -> dict[str, Terms]:
 
 
 class StageMC2:
-    """The model of time and power. :meth:`fit` it, then ask it for settings, which are rows of observations.
+    """The model of time and power. :meth:`fit` it, then it predicts settings, which are rows of observations.
 
     Attributes:
         time: fitted coefficients of the stage times.
@@ -303,7 +303,7 @@ class StageMC2:
         system = _System()
         runs = pd.concat([frame for frame in (training, calibration) if len(frame)])
         self._short = _too_short(runs)
-        # With one batch, samples cannot be told from the time of computing.
+        # With one batch, samples cannot be separated from the time of computing.
         batches = runs.groupby("network")["batch_per_rank"].nunique()
         self._several_batches = frozenset(batches.index[batches > 1])
         energy_j = _floats(runs, "energy_j")

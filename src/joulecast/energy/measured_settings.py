@@ -42,7 +42,7 @@ def metered_parts(runs: pd.DataFrame) -> str | None:
 def runs_of(of_workload: pd.DataFrame, setting: Mapping[str, Any]) -> pd.DataFrame:
     """The runs of exactly one setting.
 
-    If imported runs did another amount of work than is asked for, they do not count. The start and the pauses
+    If imported runs did another amount of work than is requested, they do not count. The start and the pauses
     of such runs do not grow with the work, so they do not show what the asked amount takes.
 
     Args:
@@ -167,12 +167,12 @@ def notes_on(
 
     The notes say how far the model is off the runs, whether the runs trained in different ways, and whether
     the spread of repeats is assumed. They also say how many times larger the predicted work is than the work
-    of any run, whose times are used beside the runs, and which part of a node was metered. At last they say
+    of any run, whose times are also used, and which part of a node was metered. At last they say
     which runs had more ranks than cores, and how many hosts are assumed for the largest scale.
 
     Args:
         remarks: remarks of the model. A remark on a workload begins with its name.
-        times_of_others: times of others that the model has seen beside the runs; may be empty.
+        times_of_others: times of others that the model has also seen; may be empty.
     """
     workload = str(of_workload["workload"].iloc[0])
     notes = [text for text in remarks if text.startswith(f"{workload}:")]
@@ -251,12 +251,12 @@ def _of_several_trainings(workload: str, of_workload: pd.DataFrame) -> list[str]
         return []
     return [
         f"{workload}: its runs differ in {listed(mixed)}, but count as repeats of one training. Measure each "
-        "training under a name of its own (--name), or give the records of one (--records)"
+        "training under its own name (--name), or name the records of one (--records)"
     ]
 
 
 def _on_other_scales(workload: str, of_workload: pd.DataFrame, others: pd.DataFrame) -> list[str]:
-    """What tells how imported runs scale: times of others, found by the name, or a guess."""
+    """Where the scaling of imported runs comes from: times of others, found by the name, or a guess."""
     network = of_workload["network"].iloc[0]
     known = set(others["network"]) if len(others) else set()
     if network in known:

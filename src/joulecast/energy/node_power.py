@@ -34,7 +34,7 @@ REST_SHARE = 0.42
 """Of the power limits of a node's GPUs: what all else of the node draws (processors, memory, network, fans,
 losses), where it was not metered. Of the metered node of 8 H100 it is 0.32: what it draws idle without the
 GPUs' own (``graphs/clocks.py``). Another maker's air-cooled node of 8 H100 draws 7.1 kW in MLPerf trainings
-where the metered one draws 5.8 (told by a submission that is not shipped): 0.55. This is their geometric
+where the metered one draws 5.8 (from a submission that is not shipped): 0.55. This is their geometric
 mean."""
 REST_WIDTH = 0.93
 """Half width of the logarithm of that share, of Student's t for one node type more. These two differ by 0.39

@@ -52,7 +52,7 @@ def spread_of_unseen(excess_w: Sequence[float], smallest: float, nodes: float) -
     Args:
         excess_w: excess powers of the workloads that did run.
         smallest: node count of the calibrations of these workloads.
-        nodes: node count of the workload that is asked for.
+        nodes: node count of the workload that is requested.
     """
     mean = float(np.mean(excess_w))
     among = float(np.std(excess_w)) / mean if mean > 0 else 0.0

@@ -52,13 +52,13 @@ class EvaluateRequest(Recorded):
     split: Split | None = Field(
         default=None,
         description="What is left out of the fit, and then predicted. By default each node count in turn. If "
-        "all runs have one node count: each batch, or each workload if no network has three batches. "
+        "there is only one node count: each batch. If moreover no network has three batches: each workload. "
         "next-scale: each scale of a submitter is predicted from the two scales below it.",
     )
     time: Literal["given", "predicted"] | None = Field(
         default=None,
-        description="Whether the models are given the time of the judged runs, or use a predicted time. By "
-        "default predicted; given if a workload is left out.",
+        description="given: the models know the time of the judged runs. predicted: they use "
+        "a predicted time. By default predicted; given if a workload is left out.",
     )
     ledger: Path | None = Field(
         default=None,
@@ -99,7 +99,7 @@ class Work(Request):
 
     @property
     def work(self) -> float | None:
-        """The amount that is asked for, in its unit."""
+        """The amount that is requested, in its unit."""
         return self.epochs if self.samples is None else self.samples
 
 
@@ -124,7 +124,7 @@ class Scales(Work, Scale):
     )
     whole_job: bool = Field(
         default=False,
-        description="Also say what start-up, checkpoints, restarts and switches add to the training.",
+        description="Also say what start-up, checkpoints, restarts and network switches add.",
     )
     checkpoint_s: Annotated[float | None, from_text(duration_s), Shell("--checkpoint")] = Field(
         default=None,

@@ -13,7 +13,7 @@ from joulecast.runs.observations import most_frequent
 
 @dataclass
 class RunTimes:
-    """Times of imported runs. :meth:`fit` it to runs, then ask it for others.
+    """Times of imported runs. :meth:`fit` it to runs, then :meth:`predict` others.
 
     Runs have ``series`` (runs that can be compared: submitter, benchmark, accelerator), ``submitter``,
     ``network`` (the benchmark), ``accelerator``, ``work_unit``, ``nodes``, ``ranks``, ``batch``,
@@ -26,7 +26,7 @@ class RunTimes:
     runs: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     def fit(self, runs: pd.DataFrame) -> "RunTimes":
-        """Keep the runs whose time and work are known. A series is fitted when it is asked for."""
+        """Keep the runs whose time and work are known. A series is fitted when it is requested."""
         runs = runs[(runs["total_s"] > 0) & (runs["samples"] > 0)]
         if "has_phases" in runs:
             # A log without phases does not show how long the run stands still.

@@ -95,7 +95,7 @@ held out only if there is one node count."""
 
 
 USUAL = ("leave-one-node-count-out", "leave-one-batch-out", "leave-one-workload-out")
-"""Where no split is asked for, errors are reported for the first of these that the runs have."""
+"""Where no split is requested, errors are reported for the first of these that the runs have."""
 
 
 def usual_time(split: str) -> str:

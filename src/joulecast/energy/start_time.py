@@ -191,7 +191,7 @@ def choose_start(request: StartRequest) -> dict[str, Any]:
         ``energy_kwh``, ``cost`` and ``co2_kg`` (``None`` if the file does not say it).
 
     Raises:
-        JoulecastError: the file is wrong, or does not cover the time that is asked for.
+        JoulecastError: the file is wrong, or does not cover the time that is requested.
     """
     hours = read_hours(request.hours)
     objective = request.objective or ("cost" if "price" in hours.values else "co2")

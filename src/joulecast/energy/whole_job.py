@@ -56,7 +56,7 @@ def job_terms(
     if checkpoint_s is not None:
         between_s = math.sqrt(2 * checkpoint_s * mean_s)
         writing_s = math.floor(time_s / between_s) * checkpoint_s
-        said = f"{duration_in_words(checkpoint_s)} each, as asked, every {duration_in_words(between_s)}"
+        said = f"{duration_in_words(checkpoint_s)} each, as requested, every {duration_in_words(between_s)}"
         terms.append(Term("checkpoints", writing_s, writing_s * train_w, said))
     lost_s = time_s / mean_s * (min(between_s, time_s) / 2 + (start_s or 0.0))
     said = f"an interruption each {duration_in_words(mean_s)}, as in the training of Llama 3"

@@ -5,7 +5,7 @@ of Large-Batch Training, 2018). Far below the critical batch, more samples in a 
 Far above it, they save none. All who train a benchmark share the law. A Gaussian process over the
 logarithm of the batch says how far a benchmark departs from it. Every submitter has its own level.
 
-``B_crit`` is the only parameter that cannot be solved for. Its prior is the batch that is asked for, or the
+``B_crit`` is the only parameter that cannot be solved for. Its prior is the batch that is requested, or the
 largest batch that the submitter ran. The reason: at the critical batch, McCandlish et al. say, time and work
 are both twice their least, and people choose batches near it. With a probability of one in ten, the work does
 not depend on the batch at all.

@@ -231,7 +231,7 @@ def concat(call: Call) -> Result:
     axis = (call["dim"] or 0) % len(like.axes)
     written = map_groups(like.axes)
     if any(dim.kind is BATCH for dim in written[axis]):
-        # Samples beside other samples, as the two pictures of a pair.
+        # Samples next to other samples, as the two pictures of a pair.
         return any_operator(call, "concat")[0]
     written[axis] = [Dim(written[axis][0].name, call.shape[axis], OPAQUE)]
     return call.emit("concat", [(v, bindings(v, written)) for v in operands], written)

@@ -82,7 +82,7 @@ def bindings(view: View, groups: Groups) -> list[Binding]:
 
 
 def grown(operands: Sequence[View]) -> list[Axis]:
-    """The axes of a result to which each operand grows along its axes of size 1."""
+    """The axes of a result of operands that are broadcast: axes of size 1 grow to the size of the others."""
     count = max(len(view.axes) for view in operands)
     axes: list[Axis] = [()] * count
     for view in operands:

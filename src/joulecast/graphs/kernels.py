@@ -39,8 +39,8 @@ class Product:
     is_winograd: bool = False
     """Whether Winograd's algorithm computes this convolution with fewer operations."""
     padded: float = 1.0
-    """Operations over those asked for. cuDNN pads the few channels of an image to 16 bytes. Above 1, the
-    loads of these short rows limit the kernel, and not the matrix units."""
+    """Operations over those without padding. cuDNN pads the few channels of an image to 16 bytes. Above 1,
+    the loads of these short rows limit the kernel, and not the matrix units."""
     launches: int = 1
     """Number of kernels that the host starts."""
 

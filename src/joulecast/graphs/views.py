@@ -115,12 +115,12 @@ def repeats(view: View) -> bool:
 
 
 def merges_repeats(view: View) -> bool:
-    """Whether one axis of a view has a repeated axis and another one. Torch copies the tensor for this."""
+    """Whether a view merges a repeated axis with another one. Torch copies the tensor for this."""
     return any(len(axis) > 1 and any(atom.repeated for atom in axis) for axis in view.leaves())
 
 
 def stored(view: View) -> View:
-    """What a view shows as a tensor of its own, which has an axis for each unit."""
+    """What a view shows, as a separate tensor, which has an axis for each unit."""
     return replace(
         view,
         axes=tuple(tuple(Atom(u.size, u.batch) for u in units(axis)) for axis in view.axes),

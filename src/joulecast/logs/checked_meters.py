@@ -86,8 +86,8 @@ def checked_meters(
 
 
 def _load_w(meter: LoggedMeter, run_s: Span | None) -> float:
-    """Watts that a meter gives for most of the run. If no reading is in the run, for most of all
-    readings. NaN without any."""
+    """The mean watts of a counter in the run, or the upper quartile of a meter's watts. If no reading is in
+    the run, that of all readings. NaN without any."""
     watts = meter.power
     if meter.joules is not None and len(meter.t_s) > 1:
         # A coarse counter does not change most of the time, so its two ends give the mean.

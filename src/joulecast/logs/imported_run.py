@@ -180,8 +180,8 @@ def _report_lag(run: ImportedRun) -> None:
 
 
 def record_of(run: ImportedRun) -> tuple[RunRecord, Repeat | None]:
-    """The record of a run. If the run is not left out already, also the figures that are compared with its
-    repeats."""
+    """The record of a run, and the figures that are compared with its repeats. There are no such figures if
+    the run is already left out."""
     _leave_out_what_cannot_be(run)
     _judge_course(run)
     meters = checked_meters(run.meters, run.accelerators_per_node, run.run_s, run.findings)

@@ -43,7 +43,7 @@ _CUT_SHORT = 0.5
 class Interval:
     """One epoch, block or evaluation, in seconds of the run clock.
 
-    ``index`` is its number in the log. ``counts`` says what this number counts, if the log says it.
+    ``index`` is its number in the log, and ``counts`` the unit of this number, if the log has it.
     ``closed`` is false if the log does not show the end of the interval. ``reached`` is the count at its end.
     ``lasts`` is by how much the index will grow, if the log announces it.
     """

@@ -151,7 +151,7 @@ def _most_done(gaps: tuple[list[float], list[float]], weight: float) -> float:
 
 
 def _least_done(gaps: tuple[list[float], list[float]], weight: float) -> float:
-    """The least weight from this one on that is in no gap."""
+    """The least weight that is in no gap, among those of at least ``weight``."""
     below, above = gaps
     place = bisect_right(below, weight) - 1
     return above[place] if place >= 0 and below[place] < weight < above[place] else weight
@@ -245,7 +245,7 @@ def _bisected(
 
 
 def orders_to_cut(order: PartialOrder) -> list[list[int]]:
-    """Some orders in which the nodes can run: the given order, and two orders that go through one branch
+    """Some orders in which the nodes can run: by their numbers, and two orders that go through one branch
     after the other."""
     given = list(range(order.size))
 

@@ -100,7 +100,7 @@ def compat_report(
     transfers as the cost.
 
     Raises:
-        JoulecastError: the optimizer does not have an option that is asked for.
+        JoulecastError: the optimizer does not have an option that is requested.
     """
     if cost == "sum" or memory is not None:
         what = "--cost sum" if cost == "sum" else "--memory"

@@ -127,7 +127,7 @@ class PartitionRequest(Request):
     ideals: int | None = Field(
         default=None,
         ge=1,
-        description="Most ideals (sets of finished tasks) that the search lists, by default 60,000.",
+        description="Largest number of ideals (sets of finished tasks) in the search, by default 60,000.",
     )
     export: Path | None = Field(
         default=None,

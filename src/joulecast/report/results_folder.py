@@ -76,7 +76,7 @@ class Results:
 
     @property
     def clean(self) -> pd.DataFrame:
-        """Training runs that no fit leaves out.
+        """Training runs, without those that fits leave out.
 
         Raises:
             NothingToShow: there are no such runs.

@@ -14,7 +14,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def record_folders(above: Path) -> list[Path]:
-    """All run records in a folder and its subfolders. A folder beside a record that holds none is named in a
+    """All run records in a folder and its subfolders. A folder next to a record that has none is named in a
     warning.
 
     Raises:

@@ -101,7 +101,7 @@ def _refuse_two_of_one_name(runs: pd.DataFrame) -> None:
             )
             raise JoulecastError(
                 f"{name}: its runs trained different networks (parameters: {sizes}); measure each under a "
-                "name of its own (--name), or give the folder of one alone (--records)"
+                "separate name (--name), or name the folder of one alone (--records)"
             )
 
 

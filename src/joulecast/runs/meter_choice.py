@@ -281,7 +281,7 @@ def metered(
             None,
             (),
             (),
-            _absence(of_nodes) or ("no meter was asked for" if nodes else "it has no readings"),
+            _absence(of_nodes) or ("no meter was requested" if nodes else "it has no readings"),
         )
     of_source = [meter for meter in there if meter.source in best]
     if any(meter.covers is None for meter in of_source):

@@ -82,7 +82,7 @@ class Outcome(_Part):
     reached_target: bool | None = None
     """Whether the target was reached, if there is one."""
     peak_rss_bytes: Count | None = None
-    """Most memory that any rank held."""
+    """Largest memory of a rank."""
 
 
 NETWORK = "network.json"
@@ -315,13 +315,13 @@ def _validate_execution(record: RunRecord) -> None:
     run = spec.run
     if info.checks.ranks != spec.ranks:
         raise JoulecastError(
-            f"run {run}: {info.checks.ranks} ranks took part, {spec.ranks} were asked for; is the "
+            f"run {run}: {info.checks.ranks} ranks took part, {spec.ranks} were requested; is the "
             "launcher starting one MPI job or several singletons?"
         )
     if info.checks.distinct_hosts != spec.hosts:
         raise JoulecastError(
             f"run {run}: the ranks ran on {info.checks.distinct_hosts} hosts, {spec.hosts} were "
-            "asked for; check the launcher and the key `hosts` of the platform file"
+            "requested; check the launcher and the key `hosts` of the platform file"
         )
     if info.checks.replicas_equal is False:
         raise JoulecastError(f"run {run}: the replicas' weights differ at the end")

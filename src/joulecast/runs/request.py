@@ -310,8 +310,7 @@ class WithPrices(NodePrices, Request):
 
     prices: Path | None = Field(
         default=None,
-        description="Configuration file. Its section `prices` gives each price for which "
-        "you give no option.",
+        description="Configuration file. Its section `prices` has the prices that no option sets.",
     )
 
 

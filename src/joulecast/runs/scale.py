@@ -58,7 +58,7 @@ def is_observed(of_workload: pd.DataFrame) -> bool:
 
 
 def gpus_per_node(of_workload: pd.DataFrame, asked: int | None = None) -> int | None:
-    """GPUs in each node, as asked for or as in the records; ``None`` if the records do not have it.
+    """GPUs in each node, as requested or as in the records; ``None`` if the records do not have it.
 
     For an observed training without GPUs, it is the number of ranks in each node.
 
@@ -80,7 +80,7 @@ def gpus_per_node(of_workload: pd.DataFrame, asked: int | None = None) -> int | 
 
 
 def counts(of_workload: pd.DataFrame, asked: Scale) -> list[int]:
-    """The counts that are asked for, in the unit of the workload's records (nodes or GPUs).
+    """The counts that are requested, in the unit of the workload's records (nodes or GPUs).
 
     Raises:
         JoulecastError: the GPUs do not fill whole nodes; or the number of GPUs of a node is not known, or is

@@ -188,7 +188,7 @@ class RunSpec(_Frozen):
     observed: Observed | None = None
     """Name and command of a training that ran under ``joulecast measure``."""
     meters: tuple[str, ...] = ("gpu", "cpu")
-    """Kinds of meters asked for, in this order."""
+    """Kinds of meters that were requested, in this order."""
     sample_period_s: float = Field(0.1, gt=0)
     """Time between two readings."""
     metering: MeterSettings = AS_USUAL

@@ -48,7 +48,7 @@ def precision_asked(request: OnSimulator) -> str:
 
 
 def simulate_request(request: SimulateRequest) -> Simulation:
-    """The step that is asked for."""
+    """The step that is requested."""
     graph, training, platform, costs = _asked(request, request.mode)
     sm_mhz = None
     if request.power_limit is not None or request.sm_clock is not None:
@@ -66,7 +66,7 @@ def simulate_request(request: SimulateRequest) -> Simulation:
 
 
 def search_request(request: SearchRequest, value_on: Callable[[Platform], Value | None]) -> Ranking:
-    """The ranked strategies that are asked for.
+    """The ranked strategies that are requested.
 
     Args:
         value_on: a function that gives, for a platform, the function of a step by which strategies are
@@ -125,7 +125,7 @@ def platform_and_costs(
     measured_steps: Path | None = None,
     mode: Literal["default", "proteus"] = "default",
 ) -> tuple[Platform, Costs]:
-    """A platform, and the costs of ops on it. Given rates replace the rates in the platform's file.
+    """A platform, and the costs of ops on it. Rates in the arguments replace those in the platform's file.
 
     Args:
         precision: precision that decides the peak rate.

@@ -124,14 +124,14 @@ def _training_of_network(network: str) -> RunInfo | None:
 
 
 def usual_optimizer(network: str) -> str:
-    """The optimizer to simulate if none is asked for: that of the training that the network was captured
+    """The optimizer to simulate if none is requested: that of the training that the network was captured
     from, or adam."""
     info = _training_of_network(network)
     return "adam" if info is None else _optimizer_of(info)
 
 
 def usual_precisions(network: str, calibrate: Path | None, platform: Platform) -> list[str]:
-    """The precisions to simulate if none is asked for: those of the measured steps, or of the training that
+    """The precisions to simulate if none is requested: those of the measured steps, or of the training that
     the network was captured from. Otherwise 16 bits, if the platform has a rate for them: autocast for a
     captured network, fused kernels for a named one."""
     if calibrate is not None:
@@ -152,9 +152,11 @@ _IMAGES = {"image_size": 224, "patch_size": 16, "classes": 1000}
 
 
 def _step_of(record: Path, info: RunInfo, step_s: float, batch: int) -> MeasuredStep | None:
-    """The step of a captured training, or of a campaign's own training, on GPUs. It is ``None`` for any other
-    training, if ranks are joined without DistributedDataParallel, or if no graph is shipped for a campaign's
-    network and size."""
+    """The step of a captured training, or of a campaign's own training, on GPUs.
+
+    It is ``None`` for any other training. It is also ``None`` if ranks are joined without
+    DistributedDataParallel, or if joulecast has no graph of a campaign's network and size.
+    """
     precision, ranks, seen = precision_of(info), info.spec.ranks, info.observed_step
     workload, network = info.spec.workload, record / NETWORK
     if precision is None:

@@ -39,7 +39,7 @@ def _kept_by(op: str, number: int = 0) -> str:
 class _Stage:
     """Activations of a stage: the bytes that a forward leaves, and the peaks of forward and backward.
 
-    A tensor that is gathered for a product is held whole, or with ``as_written`` as a shard.
+    A tensor that is gathered for a product is kept whole, or with ``as_written`` as a shard.
     """
 
     def __init__(
@@ -311,7 +311,8 @@ def _gathered(programs: list[StageProgram]) -> float:
 
 
 def _kept(weight: Sharding, level: int) -> float:
-    """Bytes that a device keeps of a tensor of a weight's size. ZeRO shards it from this level on."""
+    """Bytes that a device keeps of a tensor as large as a weight. ``level`` is the lowest ZeRO level that
+    shards the tensor."""
     return weight.bytes / (weight.shards if weight.zero >= level else 1)
 
 

@@ -30,7 +30,7 @@ from joulecast.simulate.strategy import Strategy, joined, shards_state, size_alo
 class StageProgram:
     """The phases of one stage, and its weights.
 
-    Phases are written only when they are asked for. A search looks at many strategies that do not fit in
+    Phases are written only when they are requested. A search looks at many strategies that do not fit in
     memory, and the memory is known without phases.
     """
 

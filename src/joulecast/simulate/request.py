@@ -55,14 +55,13 @@ class SimulatedTraining(Request):
 
     optimizer: Literal["none", "sgd", "momentum", "adam"] | None = Field(
         default=None,
-        description="Optimizer. By default that of the training that the network was captured from, "
-        "otherwise adam.",
+        description="Optimizer. By default that of the captured training, otherwise adam.",
     )
     attention: Literal["eager", "fused", "cudnn"] | None = Field(
         default=None,
         description="How attention is computed. fused (default): one kernel. cudnn (default at fp8, mxfp8 "
-        "and nvfp4): the kernel of cuDNN or FlashAttention 3. eager: one kernel for each operation (default "
-        "at fp32 and tf32 for grouped queries, for which torch has no fused kernel).",
+        "and nvfp4): the kernel of cuDNN or FlashAttention 3. eager: one kernel for each operation. It is "
+        "the default for grouped queries at fp32 and tf32, because torch has no fused kernel for them.",
     )
     gradients: Literal["fp32"] | None = Field(
         default=None,
@@ -89,7 +88,7 @@ class OnSimulator(SimulatedTraining):
         default=None,
         description="Precision. Plain PyTorch: fp32, tf32, amp (torch.autocast) or bf16-true (weights at "
         "bf16, too). Frameworks such as Megatron: bf16, fp16, or fp8, mxfp8, nvfp4 for the matrix products. "
-        "By default that of the measured steps, or of the training that the network was captured from. "
+        "By default that of the measured steps, or of the captured training. "
         "Otherwise amp for a captured network, bf16 for a named one (fp16 or fp32 on a GPU without bf16).",
     )
     links: Rates = Field(
@@ -125,7 +124,7 @@ class SimulateRequest(OnSimulator):
         default=None,
         ge=1,
         le=MOST_NODES,
-        description="Refuse a strategy for any other number of devices.",
+        description="Number of devices that the strategy must have.",
     )
     mode: Literal["default", "proteus"] = Field(
         default="default", description="proteus: the communication model of the Proteus paper."

@@ -98,7 +98,7 @@ class Simulation:
     """Remark for the user on the measured steps that corrected the simulation."""
     host: HostPace = NO_WAIT
     sm_mhz: float | None = None
-    """Clock under a power limit or a set clock; ``None`` if neither was asked for."""
+    """Clock under a power limit or a set clock; ``None`` if neither was requested."""
 
     @property
     def kind(self) -> StepKind:

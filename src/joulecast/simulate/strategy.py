@@ -173,7 +173,7 @@ class Strategy(BaseModel):
             short = {axis: key for key, axis in _AXES.items()}
             sizes = [f"{short.get(a, a)}={size}" for a, size in self.mesh.items() if size > 1]
             product = " x ".join(sizes) or "one device"
-            return f"{product} takes {self.devices} devices, not the {devices} asked for"
+            return f"{product} takes {self.devices} devices, not the {devices} requested"
         if self.sequence_parallel and self.mesh.get("tensor", 1) == 1:
             return (
                 "sp splits the sequence over a tensor-parallel group, and there is none; give tp=2 or more "

@@ -1,8 +1,8 @@
 """Ranks parallel strategies: all ways to divide devices, batch and training state that fit in memory.
 
 Recomputation saves memory and costs time. Adding up gradients over micro-batches does the same. A strategy is
-tried with these two only if it does not fit in memory without them. If only the best strategies are asked
-for, they are simulated in the order of the least time that they can take (:mod:`joulecast.simulate.bounds`).
+tried with these two only if it does not fit in memory without them. If only the best strategies are wanted,
+they are simulated in the order of the least time that they can take (:mod:`joulecast.simulate.bounds`).
 The search ends when no other strategy can be among the best.
 """
 

@@ -194,7 +194,7 @@ def topology_of(platform: Platform, devices: int) -> Topology:
         width = link.joins or devices
     if devices > width:
         raise JoulecastError(
-            f"platform {platform.name}: cluster.links join {width} devices at most, {devices} are asked for"
+            f"platform {platform.name}: cluster.links join {width} devices at most, {devices} are requested"
         )
     pairs = cluster.links[0].pairs if widths else ()
     return Topology(

@@ -55,7 +55,7 @@ class _Trained(Section):
         ge=8,
         description="Side of the images in pixels.",
     )
-    max_epochs: int = Field(100, ge=1, description="Most epochs of a training.")
+    max_epochs: int = Field(100, ge=1, description="Largest number of epochs of a training.")
     batch_sizes: list[int] = Field(
         [8, 16, 32, 64, 128, 256, 512], min_length=1, description="Batch sizes to choose from."
     )

@@ -42,7 +42,7 @@ class TrainingWatch:
 
     @property
     def limit_w(self) -> int | None:
-        """The power limit of the training; ``None`` if nobody changed it."""
+        """The power limit of the training; ``None`` if it was not changed."""
         return self._limit_w if self.profile is None else self.profile.chosen_w
 
     def begun(self) -> None:

@@ -48,7 +48,7 @@ def tune_on_this_machine(
         The environment; all recurrences, also the ones in the history; and the trials of this call.
 
     Raises:
-        JoulecastError: an option is wrong, or there is no GPU although one is asked for.
+        JoulecastError: an option is wrong, or there is no GPU although one is requested.
     """
     environment = LiveTraining(job)
     trials: list[Trial] = []

@@ -35,7 +35,7 @@ def paths(records: Records) -> list[Path]:
 
 
 def _folders(given: Path) -> list[Path]:
-    """The given folder, if it holds a record. Otherwise the folders of the observed training of this name."""
+    """The folder, if it contains a record. Otherwise the folders of the observed training of this name."""
     if any(given.rglob("run.json")):
         return [given]
     _check_is_no_log(given)
@@ -68,7 +68,7 @@ def _check_is_no_log(folder: Path) -> None:
 
 @contextmanager
 def naming(*given: AnyPath | None) -> Iterator[None]:
-    """Add the given files or trainings to an error that names none of them and no option."""
+    """Add the request's files or trainings to an error that names none of them and no option."""
     try:
         yield
     except JoulecastError as error:
@@ -85,13 +85,11 @@ def _is_there(given: Path) -> bool:
 
 
 def prices_of(request: WithPrices) -> Prices:
-    """The prices of a request. Prices that it does not give come from the section ``prices`` of its
-    configuration.
-
-    A request with prices of several platforms reads these prices itself.
+    """The prices of a request. Prices that it does not set come from the section ``prices`` of its
+    configuration. Prices of several platforms are not read here, but by their request.
 
     Raises:
-        JoulecastError: a configuration without prices.
+        JoulecastError: the configuration has no prices.
     """
     from joulecast.energy.prices import NO_PRICES, Prices
 

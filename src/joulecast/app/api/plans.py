@@ -137,7 +137,7 @@ def choose_start(request: StartRequest) -> dict[str, Any]:
         ``cost`` and ``co2_kg`` (``None`` if the file does not say it).
 
     Raises:
-        JoulecastError: the file is wrong, or does not cover the time that is asked for.
+        JoulecastError: the file is wrong, or does not cover the time that is requested.
     """
     from joulecast.energy.start_time import choose_start as chosen
 
@@ -203,7 +203,7 @@ def tune_training(request: TuneRequest, *, tell: Callable[[str], None] = print) 
 
     Raises:
         JoulecastError: an option is wrong, missing, or meant for the other kind of tuning; or there is no GPU
-            although one is asked for.
+            although one is requested.
     """
     from joulecast.tune.live_job import LiveJob
     from joulecast.tune.policy_report import live_report

@@ -48,7 +48,7 @@ class Part(BaseModel):
 
 
 class Began(Part):
-    """What was asked, and the begin of the run: zero of its clock, and the same moment on the first host's
+    """The request, and the begin of the run: zero of its clock, and the same moment on the first host's
     clock, in s."""
 
     training: RunSpec

@@ -106,7 +106,7 @@ def _window(
     left_out: list[str],
     remarks: list[str],
 ) -> tuple[int, int]:
-    """First and last step that count. If the run does not have the steps that were asked for, fits leave
+    """First and last step that count. If the run does not have the steps that were requested, fits leave
     it out."""
     made = steps_made(ranks, until_s)
     usual = _warm_up(ranks, made), made - 1
@@ -118,7 +118,7 @@ def _window(
     if asked is None or asked[1] < made:
         return asked or usual
     left_out.append(
-        f"other steps: {asked[0]} to {asked[1]} were asked for, the training made {made}, "
+        f"other steps: {asked[0]} to {asked[1]} were requested, the training made {made}, "
         "numbered from 0"
     )
     return usual
@@ -323,7 +323,7 @@ def observed_record(
     ranks = _ranks(processes, remarks)
     if in_campaign and ranks and len(ranks) != asked.ranks:
         raise JoulecastError(
-            f"the command trained with {counted(len(ranks), 'rank')}, {asked.ranks} were asked for; "
+            f"the command trained with {counted(len(ranks), 'rank')}, {asked.ranks} were requested; "
             "put {gpus} and {nodes} where its launcher counts"
         )
     spec = asked if in_campaign else _spec(asked, hosts, ranks)
@@ -360,7 +360,7 @@ def observed_record(
         nodes=[host.node for host in hosts],
         node_of_rank=[rank.host.node for rank in ranks] or [hosts[0].node] * spec.ranks,
         parameters=_parameters(ranks) if ranks else None,
-        # If the command failed before its first step, the numbers that were asked for are kept.
+        # If the command failed before its first step, the numbers that were requested are kept.
         checks=Checks(ranks=len(ranks) or spec.ranks, distinct_hosts=len(hosts)),
         oversubscribed=_shares_cores(ranks),
         left_out=left_out,

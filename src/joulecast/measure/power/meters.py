@@ -39,7 +39,7 @@ _MEAN_OF = 10
 class MeterUnavailable(Exception):
     """The meter cannot be opened. It says why, and how to get it.
 
-    ``not_applicable`` means that this kind of machine cannot have the meter, or that nobody set it up. Then
+    ``not_applicable`` means that this kind of machine cannot have the meter, or that it is not set up. Then
     only a list of all meters has a line about it.
     """
 
@@ -63,7 +63,7 @@ class NothingNew(ReadFailed):
 class Reading(NamedTuple):
     """Watts now, and joules since the meter was opened; ``None`` for what the meter does not give.
 
-    ``at_s`` is the time of the reading on the monotonic clock; ``None``: the time when it was asked for.
+    ``at_s`` is the time of the reading on the monotonic clock; ``None``: the time when it was requested.
     """
 
     watts: float | None

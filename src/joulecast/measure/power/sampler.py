@@ -180,7 +180,7 @@ def sample(
     Args:
         keep: a function that gets the facts, and the rows of the last few seconds.
         begun: a function that is called after the first readings.
-        asked: a function that is told which meter is being read.
+        asked: a function that is called with the meter that is being read.
     """
     meters, absent = open_all(order)
     activity = HostActivity(order.nodes, any(meter.name.startswith("gpu") for meter in meters))

@@ -1,7 +1,7 @@
-"""The machine of a measurement. Only one measurement at a time holds it, and it is quiet when a measurement
+"""The machine of a measurement. Only one measurement at a time locks it, and it is quiet when a measurement
 begins.
 
-A measurement holds the machine by ``flock`` on a file. Its processes inherit the lock. So the machine is held
+A measurement locks the machine by ``flock`` on a file. Its processes inherit the lock. So it lasts
 until the last of them has ended, even if the first one was killed.
 """
 
@@ -35,8 +35,8 @@ def _opened_lock() -> int:
             return os.open(LOCK_FILE, flags | os.O_CREAT, 0o444)
     except OSError as error:
         raise JoulecastError(
-            f"{LOCK_FILE}: this machine cannot be held for a measurement ({error.strerror}); have its owner "
-            "remove that file"
+            f"{LOCK_FILE}: this machine cannot be locked for a measurement ({error.strerror}); have "
+            "the owner of that file remove it"
         ) from None
 
 
@@ -45,7 +45,7 @@ def machine_lock(log: TextIO, longest_s: float = LONGEST_WAIT_S) -> Iterator[int
     """Hold this host for one measurement. Yields the descriptor of the lock, which children inherit.
 
     Raises:
-        JoulecastError: another measurement has held it for ``longest_s``.
+        JoulecastError: another measurement has locked it for ``longest_s``.
     """
     lock = _opened_lock()
     try:
@@ -59,11 +59,11 @@ def machine_lock(log: TextIO, longest_s: float = LONGEST_WAIT_S) -> Iterator[int
                 pass
             if time.monotonic() > until:
                 raise JoulecastError(
-                    f"another measurement has held this machine for {longest_s / 3600:.3g} h (`fuser "
+                    f"another measurement has locked this machine for {longest_s / 3600:.3g} h (`fuser "
                     f"{LOCK_FILE}` names it); wait for its end, or end it"
                 )
             if not is_noted:
-                _printer(log)("another measurement holds this machine; waiting for its end")
+                _printer(log)("another measurement has locked this machine; waiting for its end")
                 is_noted = True
             time.sleep(_LOOK_S)
         yield lock
@@ -84,7 +84,7 @@ def _printer(log: TextIO) -> Callable[[str], None]:
 
 @dataclass(frozen=True)
 class Machine:
-    """This machine, held for a measurement.
+    """This machine, locked for a measurement.
 
     Attributes:
         lock: the lock's descriptor, which children inherit.

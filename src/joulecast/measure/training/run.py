@@ -153,7 +153,7 @@ def _verify_ranks(spec: RunSpec, hosts: Hosts) -> None:
         )
     if hosts.count != spec.hosts:
         raise JoulecastError(
-            f"run {spec.run}: the ranks are on {hosts.count} hosts, {spec.hosts} were asked for "
+            f"run {spec.run}: the ranks are on {hosts.count} hosts, {spec.hosts} were requested "
             f"({', '.join(n.split(':')[0] for n in hosts.names)}); check the launcher and the key "
             "`hosts` of the platform file"
         )

@@ -74,7 +74,7 @@ def advise(
         raise JoulecastError(why_not)
     unit = campaign.unit
     if request.work is not None:
-        work, why = request.work, "as asked"
+        work, why = request.work, "as requested"
     elif campaign.imported:
         work, why = recorded_work(campaign.runs)
     elif unit == "steps":
@@ -145,15 +145,15 @@ def answer(found: Weighed, limit: AdviceRequest | PlanRequest, prices: Prices) -
     beyond = max(candidate.times_beyond for candidate in candidates)
     if beyond > BEYOND:
         warnings.append(
-            f"some settings are up to {digits(beyond)} times larger than the largest run, as asked. No error "
-            "of forecasts so far beyond the runs is known"
+            f"some settings are up to {digits(beyond)} times larger than the largest run, as requested. No "
+            "error of forecasts so far beyond the runs is known"
         )
     if best is not None and best.near_memory_limit:
         warnings.append(
             "the choice comes near a device's memory, and may not fit; `joulecast search` with these devices "
             "and this batch lists slower strategies that leave more room"
         )
-    why_counts = "as asked"
+    why_counts = "as requested"
     if isinstance(limit, AdviceRequest) and not limit.nodes and not limit.gpus:
         is_beyond = any(candidate.times_beyond > 1 for candidate in candidates)
         counts = f"up to {BEYOND} times the most that were run" if is_beyond else "as they were run"
@@ -271,5 +271,5 @@ def measure_next(
     if most_nodes is not None and leading.nodes == most_nodes:
         unit = unit_of(leading.nodes_are)
         larger = scale_in_words(2 * most_nodes, leading.nodes_are)
-        steps.append((larger, f"{name} has the largest {unit} count that was run"))
+        steps.append((larger, f"no run has more {unit}s than {name}"))
     return [{"what": what, "why": why} for what, why in steps]

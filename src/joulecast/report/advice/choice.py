@@ -128,7 +128,7 @@ class Choice:
 def choose(candidates: Sequence[Candidate], limit: Limit, currency: str = "EUR") -> Choice:
     """The candidate with the smallest objective, among the candidates within all budgets.
 
-    If no objective is asked for, and energy is not known or only estimated, the objective is time. If time
+    If no objective is requested, and energy is not known or only estimated, the objective is time. If time
     replaces an estimated energy, node counts that did not run come last. Otherwise the choice would often be
     the largest count, without any measurement behind it. If candidates are equal, the one with less energy is
     taken, then the one with less time, fewer nodes, and a smaller batch.
@@ -163,11 +163,11 @@ def choose(candidates: Sequence[Candidate], limit: Limit, currency: str = "EUR")
 
     order = sorted(range(len(candidates)), key=rank)
     lowest = f"the lowest expected {IN_WORDS[least]}{_ON_RUN * only_run}{why_time}"
-    judged_by = f"{lowest}; no limit was given"
+    judged_by = f"{lowest}; no limit was set"
     if budgets:
         ends = " and ".join(_upper(quantity, candidates) for quantity in budgets)
         keep = "within the limit" if len(budgets) == 1 else "within the limits"
-        judged_by = f"{lowest}, among the settings with {ends} {keep}"
+        judged_by = f"{lowest}, among the settings {keep}, by {ends}"
     by_energy = None
     if kept and only_estimated:
         fitting = [place for place in order if within[place]]
@@ -280,9 +280,9 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
         why_unknown = f"all runs have only one {unit_of(best.nodes_are)} count, and it has another"
     rivals = [other for other in others if overlaps(other, best, least)]
     if not rivals and best.width_is_assumed:
-        why_unknown = "without repeats, the spread of runs is assumed"
+        why_unknown = "no run was repeated, so the spread of runs is assumed"
     if why_unknown is not None:
-        return nothing | {"in_words": f"not known whether it is clearly the best: {why_unknown}"}
+        return nothing | {"in_words": f"it may not be clearly the best: {why_unknown}"}
     paid = "energy" if best.cost is None else "cost"
     if not rivals:
         among = _ON_RUN * choice.only_run

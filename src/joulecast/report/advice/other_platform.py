@@ -163,7 +163,7 @@ def _work(
     """The work of a training, the half width of its logarithm, and where it comes from."""
     first = runs.iloc[0]
     if asked.work is not None:
-        return asked.work, 0.0, "asked for"
+        return asked.work, 0.0, "requested"
     if not asked.to_target or first["kind"] != "imported":
         return recorded_work(runs)[0], 0.0, recorded_work(runs)[1]
     law = everything.run_times.law(first["network"], first["work_unit"])

@@ -148,7 +148,7 @@ def find_fastest(machine: Machine, devices: int, batch: int) -> Simulation | str
 def _at_limits(
     machine: Machine, fastest: Simulation, request: PlanRequest
 ) -> Iterator[tuple[float | None, Simulation]]:
-    """The step at each power limit (in W) that is asked for. ``None`` is the highest limit."""
+    """The step at each power limit (in W) that is requested. ``None`` is the highest limit."""
     limit_w = machine.platform.require_cluster().device.power_limit_w
     if limit_w is None:
         yield None, fastest
@@ -249,7 +249,7 @@ def _weighed(
     return Weighed(
         ", ".join(of_platform),
         "simulated",
-        {"samples": request.samples, "unit": "samples", "why": f"as asked{of_length}"},
+        {"samples": request.samples, "unit": "samples", "why": f"as requested{of_length}"},
         [candidate.priced(of_platform[str(candidate.platform)]) for candidate in candidates],
         refused,
         [

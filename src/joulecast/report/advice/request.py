@@ -39,16 +39,18 @@ class Limit(Request):
     deadline_s: Annotated[float | None, from_text(duration_s), Shell("--deadline")] = Field(
         default=None,
         gt=0,
-        description="Most time: seconds, or with a unit (30min, 1h, 2d).",
+        description="Limit of the time: seconds, or with a unit (30min, 1h, 2d).",
     )
     energy_budget_j: Annotated[float | None, from_text(energy_j), Shell("--energy-budget")] = Field(
-        default=None, gt=0, description="Most energy: joules, or with a unit (5MJ, 2kWh)."
+        default=None, gt=0, description="Limit of the energy: joules, or with a unit (5MJ, 2kWh)."
     )
     cost_budget: float | None = Field(
-        default=None, gt=0, description="Most money, at the given prices."
+        default=None, gt=0, description="Limit of the money, in the currency of the prices."
     )
     co2_budget_kg: Annotated[float | None, from_text(mass_kg), Shell("--co2-budget")] = Field(
-        default=None, gt=0, description="Most CO2 equivalent: kg, or with a unit (500g, 1t)."
+        default=None,
+        gt=0,
+        description="Limit of the CO2 equivalent: kg, or with a unit (500g, 1t).",
     )
 
     @property
@@ -103,7 +105,7 @@ class AdviceRequest(Priced, Limit, Scale, Work):
 
 
 PLANNED_BATCH = 512
-"""Samples in a step of all devices, if no batch is asked for. It is the same for all settings."""
+"""Samples in a step of all devices, if no batch is requested. It is the same for all settings."""
 
 
 class PlanRequest(SimulatedTraining, WithPrices, Limit):
@@ -139,7 +141,7 @@ class PlanRequest(SimulatedTraining, WithPrices, Limit):
         default=(),
         min_length=1,
         description="Precisions to choose from, such as bf16,fp8. By default that of the measured steps, or "
-        "of the training that the network was captured from. Otherwise amp for a captured network, bf16 for "
+        "of the captured training. Otherwise amp for a captured network, bf16 for "
         "a named one (fp16 or fp32 on a GPU without bf16).",
     )
     power_limits: Percents = Field(

@@ -79,7 +79,7 @@ def advice_text(advice: Mapping[str, Any]) -> str:
     where = "" if is_plan else f" on {advice['platform']} (nodes are {advice['nodes_are']})"
     lines = [
         f"{advice['network']}{where}, {amount(work['samples'], work['unit'])} ({work['why']}); "
-        f"{within_words(given, prices.currency) or 'no limit given'}",
+        f"{within_words(given, prices.currency) or 'no limit set'}",
         "",
         *_choice(advice, prices, in_joules),
     ]

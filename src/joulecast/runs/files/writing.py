@@ -98,7 +98,7 @@ def _remove(path: Path) -> None:
 
 @contextmanager
 def written_aside(target: Path) -> Iterator[Path]:
-    """Give a temporary path beside ``target``; rename it to ``target`` if the block succeeds.
+    """Make a temporary path next to ``target``; rename it to ``target`` if the block succeeds.
 
     The content is on the disk before the file is renamed.
     """
