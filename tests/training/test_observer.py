@@ -214,8 +214,8 @@ def test_accumulated_gradients_are_one_step_and_steps_that_were_not_made_are_sai
 def test_steps_that_still_compile_do_not_count_unless_they_are_asked_for(
     measured, tmp_path, asked, steps, most_s
 ):
-    """As with torch.compile, the second step takes long. A long step in the middle counts. Two optimizers in
-    turn, as of two folds, train the same parameters."""
+    """As with torch.compile, the second step takes long. A long step in the middle counts, and is named. Two
+    optimizers in turn, as of two folds, train the same parameters."""
     waits = "    time.sleep(1.5 if step == 1 else 0.7 if step == 20 else 0.01)\n"
     second = (
         "    if step == 15:\n        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)\n"
@@ -229,6 +229,8 @@ def test_steps_that_still_compile_do_not_count_unless_they_are_asked_for(
     assert 0.7 + 1.5 * (steps == 29) < observe(record)["total_s"] < most_s
     assert record.info.parameters == 64 * 64 + 64
     assert any("first 2 steps" in remark for remark in record.info.remarks) == (not asked)
+    longest = f"step {20 if not asked else 1} took"
+    assert any(longest in remark for remark in record.info.remarks)
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,14 @@ def test_every_state_is_told_apart(tmp_path):
     assert [run.run for run in found.runs] == [f"run{k}" for k in range(6)]
 
 
+def test_a_record_that_no_forecast_uses_is_done_and_says_why(tmp_path):
+    record = make_record(make_spec("run0"))
+    info = record.info.model_copy(update={"left_out": ["no steps: measure for longer"]})
+    write_record(tmp_path / "records/run0", replace(record, info=info))
+    text = progress_text(progress_of(tmp_path), None)
+    assert "1 of 1 run done" in text and "run0: no steps: measure for longer" in text
+
+
 def test_the_command_that_repeats_runs_names_the_configuration(tmp_path):
     done(tmp_path, make_spec("run0"), [WHY])
     file = tmp_path / "mine.yaml"

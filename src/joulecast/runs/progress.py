@@ -11,7 +11,7 @@ from joulecast.quantities import counted, listed
 from joulecast.runs.files.reading import read_json_object
 from joulecast.runs.files.shipped import MEASURED
 from joulecast.runs.folders import measured_names, measured_records
-from joulecast.runs.record import read_info
+from joulecast.runs.record import RunInfo, read_info
 from joulecast.runs.spec import RunSpec
 
 State = Literal["done", "failed", "damaged", "waiting"]
@@ -23,9 +23,10 @@ _LAST_BYTES = 10_000
 
 @dataclass(frozen=True)
 class RunState:
-    """State of one run. If the run is not done, it has the reason.
+    """State of one run.
 
     Attributes:
+        why: the reason if the run is not done. Of a run that is done, why fits leave it out.
         disturbed: load by other programs during a run that is done.
     """
 
@@ -88,6 +89,12 @@ def _state_in(log: Path, run: str) -> RunState:
     return RunState(run, "failed", last.removeprefix("error: ") if is_error else KILLED)
 
 
+def _done(run: str, info: RunInfo) -> RunState:
+    return RunState(
+        run, "done", "; ".join(info.left_out) or None, "; ".join(info.disturbed) or None
+    )
+
+
 def run_state(results: Path, run: str, spec: RunSpec | None = None) -> RunState:
     """State of one run.
 
@@ -101,7 +108,7 @@ def run_state(results: Path, run: str, spec: RunSpec | None = None) -> RunState:
         except JoulecastError as error:
             return RunState(run, "damaged", str(error))
         if spec is None or info.spec_sha256 == spec.digest():
-            return RunState(run, "done", disturbed="; ".join(info.disturbed) or None)
+            return _done(run, info)
         return RunState(run, "waiting", "its record answers another specification")
     if log.is_file():
         return _state_in(log, run)
@@ -147,8 +154,7 @@ def progress_of_training(name: str) -> Progress | None:
             if failed:
                 states.append(RunState(folder.name, "failed", failed[0].removeprefix("failed: ")))
                 continue
-            why = "; ".join(info.disturbed) or None
-            states.append(RunState(folder.name, "done", disturbed=why))
+            states.append(_done(folder.name, info))
         except JoulecastError as error:
             states.append(RunState(folder.name, "damaged", str(error)))
     return Progress(str(MEASURED), states, [], name) if states else None
@@ -187,6 +193,9 @@ def progress_text(progress: Progress, configfiles: Sequence[str] | None) -> str:
             lines.append(f"of a training that `measure` ran, give the name: {listed(names)}")
     for state in ("failed", "damaged"):
         lines += [f"{state}: {run.run}: {run.why}" for run in progress.of(state)]
+    lines += [
+        f"left out of forecasts: {run.run}: {run.why}" for run in progress.of("done") if run.why
+    ]
     lines += [f"disturbed: {run.run}: {run.disturbed}" for run in progress.disturbed]
     lines += [f"disturbed: pipeline {name}" for name in progress.disturbed_pipelines]
     again = [run.run for run in [*progress.disturbed, *progress.of("damaged")]]
