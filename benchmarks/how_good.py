@@ -176,7 +176,7 @@ SECTIONS: dict[str, list[Kept]] = {
             "Speed of simulating and searching",
             "*Original*: the Proteus paper's public code, on another machine with 2 cores. It simulates each "
             "device, joulecast simulates equal devices once. The row `gpt3-175b search` has the "
-            "times of ops by the roofline of `dgx-h100.yaml`, with weights at bf16 and a batch of 1536.",
+            "times of ops by the roofline of `dgx-h100.yaml`, with weights at fp32 and a batch of 1536.",
             {
                 "what": "what",
                 "devices": "devices",

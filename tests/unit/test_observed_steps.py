@@ -20,7 +20,7 @@ from joulecast.measure.observer.inside.exchange import (
 from joulecast.measure.observer.inside.hooks import samples_of
 from joulecast.measure.observer.inside.marks import DeviceClock, Marks
 from joulecast.measure.observer.job_folder import place
-from joulecast.measure.observer.observed_record import steps_made
+from joulecast.measure.observer.observed_record import longest_step, steps_made
 from joulecast.measure.observer.steps import MARK, Steps, read_processes
 from joulecast.measure.power.host_clocks import ClockServer, offset_from
 from joulecast.runs.request import Priced
@@ -493,11 +493,17 @@ def test_updates_of_an_optimizer_of_fastai_are_steps(tmp_path):
     assert (process.facts.optimizer, process.facts.parameters_0) == ("Optimizer", 10)
 
 
+def rank(ends):
+    host = SimpleNamespace(clock=lambda host_s: host_s - 10)
+    return SimpleNamespace(steps=SimpleNamespace(ends=np.array(ends)), host=host)
+
+
 @pytest.mark.parametrize(("until_s", "made"), [(3.5, 3), (99.0, 4), (0.5, 4)])
 def test_steps_after_a_killed_measurement_do_not_count(until_s, made):
-    def rank(ends):
-        host = SimpleNamespace(clock=lambda host_s: host_s - 10)
-        return SimpleNamespace(steps=SimpleNamespace(ends=ends), host=host)
+    assert steps_made([rank(np.arange(11.0, 16.0)), rank(np.arange(11.2, 15.2))], until_s) == made
 
-    ranks = [rank(np.arange(11.0, 16.0)), rank(np.arange(11.2, 15.2))]
-    assert steps_made(ranks, until_s) == made
+
+def test_a_step_is_named_if_it_is_unlike_the_others():
+    assert not longest_step([rank([11, 12, 13, 14, 15])], 0, 4)
+    (remark,) = longest_step([rank([11, 12, 13, 17, 18])], 0, 4)
+    assert remark.startswith("step 3 took 4")

@@ -30,7 +30,8 @@ _WARM_UP, _WARM_UP_S = 5.0, 0.2
 """A step behind the first is a warm-up, too, if it lasts more than so many times as long as the median, and
 so many seconds longer: torch.compile may compile again in the second step. Less is noise of short steps."""
 _LONGEST = 0.2
-"""A remark names a step that takes more than this part of the time of all steps, and more than _WARM_UP_S."""
+"""A remark names a step that is longer than the median by this part of the time of all steps, and by
+_WARM_UP_S."""
 
 
 @dataclass(frozen=True)
@@ -126,12 +127,15 @@ def _window(
     return usual
 
 
-def _longest(ranks: Sequence[Rank], first: int, last: int) -> list[str]:
+def longest_step(ranks: Sequence[Rank], first: int, last: int) -> list[str]:
     """A remark if one step takes so much of the time that the mean step is not the usual one."""
     ends = np.max([rank.host.clock(rank.steps.ends[first : last + 1]) for rank in ranks], axis=0)
     lasting = np.diff(ends)
-    total_s, longest_s = float(lasting.sum()), float(lasting.max(initial=0.0))
-    if len(lasting) < _FEWEST_STEPS or longest_s < max(_WARM_UP_S, _LONGEST * total_s):
+    if len(lasting) < _FEWEST_STEPS:
+        return []
+    total_s, longest_s = float(lasting.sum()), float(lasting.max())
+    # Of few equal steps, each takes a large part of the time.
+    if longest_s - float(np.median(lasting)) < max(_WARM_UP_S, _LONGEST * total_s):
         return []
     return [
         f"step {first + 1 + int(lasting.argmax())} took {step_times(longest_s)[0]}, "
@@ -353,7 +357,7 @@ def observed_record(
         stages = stages[stages["stop_s"] > start_s].reset_index(drop=True)
         stages["start_s"] = stages["start_s"].clip(lower=start_s)
         steps = last - first + 1
-        remarks += [*_remarks(ranks), *_longest(ranks, first, last)]
+        remarks += [*_remarks(ranks), *longest_step(ranks, first, last)]
     else:
         left_out.append(_EARLY_END if until_s < math.inf else _NO_UPDATES)
     batch, unit = _batch(ranks, asked.global_batch_size, remarks)
