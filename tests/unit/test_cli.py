@@ -56,10 +56,12 @@ def test_a_folder_without_records_does_not_hide_the_training_of_its_name(
     assert said.exit_code == 0, said.output
     (tmp_path / "empty").mkdir()
     assert "empty: holds no run record" in RUN(app, ["forecast", "empty", "--nodes", "2"]).output
-    # Beside records, such a folder is left out.
+    # A folder next to records is named only if it was a record.
     (MEASURED / "tiny-n1-r2" / "run.json").unlink()
+    (MEASURED / "data").mkdir()
     said = RUN(app, ["forecast", "--records", str(MEASURED), "--nodes", "2"])
     assert said.exit_code == 0 and "tiny-n1-r2: is left out" in caplog.text
+    assert str(MEASURED / "data") not in caplog.text
 
 
 def test_an_error_about_an_option_lists_no_records(tmp_path, monkeypatch):

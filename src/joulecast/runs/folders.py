@@ -14,26 +14,25 @@ _LOG = logging.getLogger(__name__)
 
 
 def record_folders(above: Path) -> list[Path]:
-    """All run records in a folder and its subfolders. A folder next to a record that has none is named in a
-    warning.
+    """All run records in a folder and its subfolders. A warning names the records that lost their run.json.
 
     Raises:
         JoulecastError: there is no record.
     """
-    files = (path.relative_to(above) for path in above.rglob("run.json"))
-    # A hidden folder is not finished.
-    seen = (file for file in files if not any(part.startswith(".") for part in file.parts))
-    folders = sorted(above / file.parent for file in seen)
+    folders, with_frames = (_folders_of(above, name) for name in ("run.json", "activity.parquet"))
     if not folders:
         raise JoulecastError(
             f"{above}: holds no run record (a folder with run.json); import or measure some"
         )
-    with_record = {path for folder in folders for path in (folder, *folder.parents)}
-    for parent in sorted({folder.parent for folder in folders if folder != above}):
-        for other in sorted(parent.iterdir()):
-            if other.is_dir() and other not in with_record and not other.name.startswith("."):
-                _LOG.warning("warning: %s: is left out, because it has no run.json", other)
-    return folders
+    for folder in sorted(with_frames - folders):
+        _LOG.warning("warning: %s: is left out, because it has no run.json", folder)
+    return sorted(folders)
+
+
+def _folders_of(above: Path, name: str) -> set[Path]:
+    files = (path.relative_to(above) for path in above.rglob(name))
+    # A hidden folder is not finished.
+    return {above / f.parent for f in files if not any(part.startswith(".") for part in f.parts)}
 
 
 _MEASURED = re.compile(r"(.+)-n(\d+)-r(\d+)")
