@@ -9,6 +9,7 @@ the GPU itself. Source of the kernels: NeuSight (sitar-lab, MIT).
 import argparse
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,6 +21,7 @@ from joulecast.graphs.kernel_costs import ProductRates, product_flops
 from joulecast.graphs.kernels import Product
 from joulecast.runs.platforms import Device, find_platform
 
+RATES = Path(kernel_costs.__file__).with_name("kernel_rates.yaml")
 TENSORS = {
     # By file, the number of tensors (operands and result) of the size of the result that a kernel moves.
     "elementwise": {
@@ -156,10 +158,22 @@ def vendor(gpu: str) -> str:
     return architecture.vendor
 
 
+def read_rates() -> dict[str, Any]:
+    """The numbers of the shipped file."""
+    content: dict[str, Any] = yaml.safe_load(RATES.read_text())
+    return content
+
+
+def write_rates(content: dict[str, Any]) -> None:
+    """Write the numbers to the shipped file, below the comments at its head."""
+    head = RATES.read_text().split("source:")[0]
+    numbers = yaml.safe_dump(content, sort_keys=False, width=118, default_flow_style=None)
+    RATES.write_text(head + numbers)
+
+
 def write(shares: dict[str, dict[str, float]], fitted: ProductRates) -> None:
     """Put the fitted numbers into the shipped file. Other numbers in the file are not changed."""
-    path = Path(kernel_costs.__file__).with_name("kernel_rates.yaml")
-    content = yaml.safe_load(path.read_text())
+    content = read_rates()
     for name in ("nvidia", "amd"):
         content["passes"][name] |= ASSUMED | {
             kind: round(relative(shares, kind, [g for g in by_gpu if vendor(g) == name]), 2)
@@ -167,10 +181,7 @@ def write(shares: dict[str, dict[str, float]], fitted: ProductRates) -> None:
             if kind != "elementwise"
         }
     content["products"]["vector"] |= {"depth": fitted.depth, "round": fitted.round}
-    head = path.read_text().split("source:")[0]
-    path.write_text(
-        head + yaml.safe_dump(content, sort_keys=False, width=118, default_flow_style=None)
-    )
+    write_rates(content)
 
 
 if __name__ == "__main__":

@@ -265,14 +265,18 @@ def image_model(setting: Setting, device: torch.device) -> tuple[Any, Callable[[
     return model, loss
 
 
+def network(setting: Setting, device: torch.device) -> tuple[Any, Callable[[], torch.Tensor]]:
+    """The network of a setting, and what computes its loss of a batch that is on the device."""
+    make = language_model if setting.sequence else image_model
+    model, loss_of = (recurrent_model if setting.network == "lstm" else make)(setting, device)
+    return (model.to(torch.bfloat16) if setting.precision == "bf16-true" else model), loss_of
+
+
 def training(setting: Setting, device: torch.device) -> tuple[int, Callable[[], None]]:
     """The parameters of a setting's network, and what makes one step of its training."""
     torch.set_float32_matmul_precision("high" if setting.precision == "tf32" else "highest")
     torch.backends.cudnn.allow_tf32 = setting.precision == "tf32"
-    make = language_model if setting.sequence else image_model
-    model, loss_of = (recurrent_model if setting.network == "lstm" else make)(setting, device)
-    if setting.precision == "bf16-true":
-        model.to(torch.bfloat16)
+    model, loss_of = network(setting, device)
     if setting.precision == "compile":
         model.compile()
     if not setting.sequence:
