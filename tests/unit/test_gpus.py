@@ -1,5 +1,6 @@
 """Platforms by the name of their GPU, what kernels take there, and steps that were measured on GPUs."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -272,12 +273,15 @@ def test_one_measured_step_far_from_its_simulation_is_said_to_be_odd(tmp_path: P
 def test_a_folder_of_records_becomes_the_file_to_write(tmp_path: Path) -> None:
     records = tmp_path / "measured"
     for run in ("a", "b"):
-        write_record(records / run, make_record(make_spec(run, nodes=2)))
+        record = make_record(make_spec(run, nodes=2))
+        on_cpu = record.info.outcome.model_copy(update={"device": "cpu"})
+        info = record.info.model_copy(update={"outcome": on_cpu})
+        write_record(records / run, replace(record, info=info))
     asked = ("simulate", "--network", "vit-s", "--platform", "h100-sxm", "--strategy", "dp=2")
     asked += ("--batch", "4", "--calibrate")
     refused = CliRunner().invoke(app, [*asked, str(records)])
     assert refused.exit_code == 2
-    assert str(records) in refused.stderr.splitlines()[0]
+    assert str(records) in refused.stderr.splitlines()[0] and "on cpu" in refused.stderr
     file = tmp_path / "steps.yaml"
     written = "\n".join(refused.stderr.splitlines()[1:])
     for place, value in {"NETWORK": "vit-s", "STRATEGY": "dp=2", "PRECISION": "fp32"}.items():

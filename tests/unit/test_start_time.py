@@ -92,11 +92,15 @@ def test_pauses_follow_the_hours_of_a_month(tmp_path):
 
 
 def test_a_pause_is_one_also_where_power_earns_money(tmp_path):
-    file = written(tmp_path, [-2, -1, 3, 3])
+    file = written(tmp_path, [-2, -1, 3, 3, -2])
     answer = chosen(file, 2, restart_s=600)
     runs = [[np.datetime64(each.rstrip("Z")) for each in pair] for pair in answer["paused"]["runs"]]
     assert all(a[1] < b[0] for a, b in itertools.pairwise(runs))
     assert answer["best"]["cost"] == pytest.approx(-3)
+    # No restart without work, although it would earn money.
+    assert [(end - start) / np.timedelta64(1, "m") for start, end in runs] == pytest.approx(
+        [70, 60]
+    )
 
 
 def _restarts_work(hours_run):

@@ -114,7 +114,8 @@ def best_spans(
         return alone
     begins = after_s + step_s * np.arange(count)
     cost = hours.kwh_cost(name, begins, begins + step_s)
-    summed = np.concatenate([[0.0], np.cumsum(cost)])
+    # A restart earns nothing at a negative price. Otherwise the cheapest run would restart all the time.
+    summed = np.concatenate([[0.0], np.cumsum(np.maximum(cost, 0.0))])
     # Least cost with so many steps of work done: while it stands, and while it runs.
     stands, runs = np.full((count + 1, work + 1), np.inf), np.full((count + 1, work + 1), np.inf)
     stands[0, 0] = 0.0
@@ -127,7 +128,7 @@ def best_spans(
             again = stands[at - 1, 1:] + summed[at + restart] - summed[at]
             runs[at + restart, 1:] = np.minimum(runs[at + restart, 1:], again)
     ended = int(np.argmin(stands[:, work]))
-    spans = _walked_back(stands, runs, cost, summed, ended, work, restart, after_s, step_s)
+    spans = _walked_back(stands, runs, cost, ended, work, restart, after_s, step_s)
     # Work and restarts were counted in whole steps of time. The rest of a step is cut off here.
     starts, ends = np.transpose(spans)
     starts[1:] += step_s * restart - restart_s
@@ -140,7 +141,6 @@ def _walked_back(
     stands: Floats,
     runs: Floats,
     cost: Floats,
-    summed: Floats,
     at: int,
     done: int,
     restart: int,

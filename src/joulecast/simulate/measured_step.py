@@ -208,7 +208,10 @@ def _recorded_steps(folder: Path) -> list[MeasuredStep]:
         each = max(1, batch // ranks)
         step = _step_of(record, info, step_s, each)
         found += [] if step is None else [step]
-        said = "; ".join([f"{counted(ranks, 'rank')}, {batch} samples of all", *info.remarks])
+        where = f" on {outcome.device}" if outcome.device else ""
+        said = "; ".join(
+            [f"{counted(ranks, 'rank')}{where}, {batch} samples of all", *info.remarks]
+        )
         lines.append(
             f"  - {{network: NETWORK, strategy: STRATEGY, batch: {each}, precision: "
             f"PRECISION, step_s: {step_s:.6g}}}  # {record.name}: {said}"
