@@ -29,8 +29,8 @@ def run(spec, tmp_path, **options):
     return read_record(tmp_path / spec.run)
 
 
-def reason(tmp_path, name):
-    """The last line of a run's log, where a failed one has its reason."""
+def log_end(tmp_path, name):
+    """The last line of a run's log: `done`, or the reason why the run failed."""
     return (tmp_path / f"{name}.log").read_text().splitlines()[-1]
 
 
@@ -66,7 +66,7 @@ def test_more_ranks_than_cores_are_refused_without_emulation(tmp_path):
     ranks = usable_cores() + 1
     with pytest.raises(JoulecastError, match="would measure time sharing"):
         run(make_spec("crowd", ranks), tmp_path)
-    why = reason(tmp_path, "crowd")
+    why = log_end(tmp_path, "crowd")
     assert why.startswith("error: ") and "would measure time sharing" in why
     assert "nodes_per_core" in why and not (tmp_path / "crowd").exists()
 
@@ -86,7 +86,7 @@ def test_singletons_instead_of_one_job_are_recognised(tmp_path):
     fake.chmod(0o755)
     with pytest.raises(JoulecastError):
         run(make_spec("alone", 2), tmp_path, launcher=str(fake))
-    assert "has 1 ranks, the specification 2" in reason(tmp_path, "alone")
+    assert "has 1 ranks, the specification 2" in log_end(tmp_path, "alone")
 
 
 def test_the_wrong_number_of_hosts_is_recognised(tmp_path):
@@ -94,7 +94,7 @@ def test_the_wrong_number_of_hosts_is_recognised(tmp_path):
     spec = spec.model_copy(update={"platform": spec.platform.model_copy(update={"hosts": None})})
     with pytest.raises(JoulecastError):
         run(spec, tmp_path)
-    assert "on 1 hosts, 2 were requested" in reason(tmp_path, "hosts")
+    assert "on 1 hosts, 2 were requested" in log_end(tmp_path, "hosts")
 
 
 def _ranks(folder):
@@ -126,7 +126,7 @@ def test_a_rank_that_dies_fails_the_run(tmp_path):
     with pytest.raises(JoulecastError, match="exit code"):
         run(long, tmp_path)
     killer.join()
-    assert reason(tmp_path, "dies").startswith("error: ")
+    assert log_end(tmp_path, "dies").startswith("error: ")
     assert not (tmp_path / "dies").exists() and not list(tmp_path.glob(".dies*"))
     assert not _ranks(tmp_path), "no rank is left behind"
 
@@ -153,6 +153,7 @@ def test_a_killed_sampler_costs_the_energy_and_not_the_times(tmp_path):
     assert set(record.stages["step"]) == set(range(150)) and row["t_computing_s"] > 0
     assert row["energy_j"] != row["energy_j"] and row["energy_source"] is None
     assert "the power sampler was ended by SIGKILL" in row["why_no_energy"]
+    assert log_end(tmp_path, "dark") == "done"
 
 
 def test_a_run_that_hangs_is_ended(tmp_path):

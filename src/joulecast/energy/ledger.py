@@ -144,7 +144,7 @@ def _ran_there(row: _Row, ran: dict[str, Any]) -> bool:
         row.workload.partition(" on ")[0] == ran["workload"]
         and same_hardware(row.platform, ran["platform"].partition(" (")[0])
         and (row.nodes, row.work_unit) == (ran["nodes"], ran["work_unit"])
-        and row.gpus in (None, ran["gpus"] or row.gpus)
+        and ran["gpus"] in (None, row.gpus)
     )
 
 

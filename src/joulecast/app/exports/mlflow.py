@@ -14,8 +14,8 @@ from joulecast.app.exports.exported import exported, grouped
 def log(source: Records | Mapping[str, Any]) -> list[str]:
     """Log run records, or a forecast, into MLflow's current experiment.
 
-    Each run record or forecast gets a run of MLflow, below the active run if there is one. If the current
-    experiment already has a run with the same figures, no second one is made.
+    Each run record or forecast gets a run of MLflow. If a run of MLflow is active, they are its children.
+    Otherwise, figures that the current experiment already has do not get a second run.
 
     Args:
         source: the same as for :func:`joulecast.app.exports.exported.exported`.
