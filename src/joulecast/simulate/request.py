@@ -88,7 +88,7 @@ class OnSimulator(SimulatedTraining):
         default=None,
         description="Precision. Plain PyTorch: fp32, tf32, amp (torch.autocast) or bf16-true (weights at "
         "bf16, too). Frameworks such as Megatron: bf16, fp16, or fp8, mxfp8, nvfp4 for the matrix products. "
-        "By default that of the measured steps, or of the captured training. "
+        "By default that of the measured steps, or of the captured training (on a GPU). "
         "Otherwise amp for a captured network, bf16 for a named one (fp16 or fp32 on a GPU without bf16).",
     )
     links: Rates = Field(

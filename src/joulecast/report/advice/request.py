@@ -141,7 +141,7 @@ class PlanRequest(SimulatedTraining, WithPrices, Limit):
         default=(),
         min_length=1,
         description="Precisions to choose from, such as bf16,fp8. By default that of the measured steps, or "
-        "of the captured training. Otherwise amp for a captured network, bf16 for "
+        "of the captured training (on a GPU). Otherwise amp for a captured network, bf16 for "
         "a named one (fp16 or fp32 on a GPU without bf16).",
     )
     power_limits: Percents = Field(
