@@ -3,6 +3,7 @@
 import pandas as pd
 import pytest
 from conftest import ROOT
+from log_fixtures import run
 from typer.testing import CliRunner
 
 import joulecast
@@ -48,9 +49,18 @@ def test_a_submitters_times_on_one_gpu_foretell_those_on_another(on_l40s, tmp_pa
     assert row["time_low_s"] < was["seconds"].min() < was["seconds"].max() < row["time_high_s"]
     # As uncertain as the time, and as the power.
     assert row["energy_high_j"] / row["energy_j"] > row["time_high_s"] / row["time_s"]
-    there = _imported(was.assign(system=row["platform"]), tmp_path)
-    (later,) = joulecast.evaluate([on_l40s, there], ledger=ledger)["settings"]
+    times = range(0, round(was["seconds"].mean()), 2)
+    readings = "".join(f"{t},{2000 + t % 7}\n" for t in times)
+    (tmp_path / "gpus.csv").write_text("t,w\n" + readings)
+    words = ["--run", "later", "--network", "resnet", "--platform", str(row["platform"])]
+    words += ["--epochs", "35", "--batch-size", "3200", "--accelerators", "8", "--covers", "gpu"]
+    words += ["--map", "time=t,watts=w"]
+    done = run("import", "csv", tmp_path / "gpus.csv", tmp_path / "there", *words)
+    assert done.exit_code == 0, done.output
+    (later,) = joulecast.evaluate([on_l40s, tmp_path / "there"], ledger=ledger)["settings"]
     assert later["time_s"] == row["time_s"] and later["time_inside"]
+    # The forecast is of whole nodes, but only GPUs had a meter.
+    assert row["energy_j"] and later["energy_was_j"] is None
 
 
 def test_a_training_that_is_slow_here_is_slow_there(on_l40s, tmp_path):

@@ -9,7 +9,7 @@ this setting with the basis "measured". So one question has one answer.
 import json
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -137,15 +137,20 @@ def _measured(runs: KnownRuns, question: Scales, prices: Prices) -> dict[_Settin
     }
 
 
-def _ran_there(row: _Row, ran: dict[str, Any]) -> bool:
-    """Whether a setting that ran is what a row forecasts for another platform. In the row, the workload of
+def _ran_there(row: _Row, settings: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
+    """The setting that ran, of those that a row forecasts for another platform. In the row, the workload of
     imported runs ends with the platform of the records. Their platforms end with the campaign in brackets."""
-    return (
-        row.workload.partition(" on ")[0] == ran["workload"]
-        and same_hardware(row.platform, ran["platform"].partition(" (")[0])
-        and (row.nodes, row.work_unit) == (ran["nodes"], ran["work_unit"])
-        and ran["gpus"] in (None, row.gpus)
-    )
+    for ran in settings:
+        if (
+            row.workload.partition(" on ")[0] == ran["workload"]
+            and same_hardware(row.platform, ran["platform"].partition(" (")[0])
+            and (row.nodes, row.work_unit) == (ran["nodes"], ran["work_unit"])
+            and ran["gpus"] in (None, row.gpus)
+        ):
+            # The forecast is of whole nodes.
+            is_whole = ran["energy_covers"] == "node"
+            return ran if is_whole else ran | dict.fromkeys(("energy_j", "cost", "co2_kg"))
+    return None
 
 
 def judge_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, Any]:
@@ -182,7 +187,7 @@ def judge_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, Any]:
                 known[key] = _measured(runs, question, prices)
             took = known[key].get((row.workload, row.platform, row.nodes, row.work_unit))
             if took is None and row.basis == "simulated":
-                took = next((ran for ran in known[key].values() if _ran_there(row, ran)), None)
+                took = _ran_there(row, known[key].values())
             said = {
                 "at": entry.at.isoformat(),
                 **{name: getattr(row, name) for name in ("workload", "platform", "nodes")},

@@ -139,8 +139,8 @@ def longest_step(ranks: Sequence[Rank], first: int, last: int) -> list[str]:
         return []
     return [
         f"step {first + 1 + int(lasting.argmax())} took {step_times(longest_s)[0]}, "
-        f"{percent(100 * longest_s / total_s)} of the time of all steps, as when torch compiles again: a "
-        "forecast repeats it as often. Measure more steps, or name those that count (--steps)"
+        f"{percent(100 * longest_s / total_s)} of the time of all steps (an evaluation, or torch compiled "
+        "again?): a forecast repeats it as often. Measure more steps, or name those that count (--steps)"
     ]
 
 
