@@ -84,12 +84,12 @@ def test_the_commands_keep_and_judge(runs, tmp_path):
     words = ["evaluate", "--records", str(runs / "all"), "--ledger", ledger]
     said = CliRunner().invoke(app, words)
     assert said.exit_code == 0 and "inside the 90 % interval" in said.output
-    told = json.loads(CliRunner().invoke(app, [*words, "--json"]).output)
+    verdict = json.loads(CliRunner().invoke(app, [*words, "--json"]).output)
     # Money of two currencies is not added.
-    costs = [row for row in told["summary"] if row["quantity"] == "cost"]
+    costs = [row for row in verdict["summary"] if row["quantity"] == "cost"]
     assert [row["currency"] for row in costs] == ["EUR", "JPY"] and "cost in JPY: " in said.output
     assert costs[0]["missed"] == pytest.approx(costs[1]["missed"])
-    assert len(told["settings"]) == 2 * len({row["workload"] for row in told["settings"]})
+    assert len(verdict["settings"]) == 2 * len({row["workload"] for row in verdict["settings"]})
 
 
 def test_intervals_widen_once_forecasts_that_were_kept_missed_what_ran(runs, tmp_path):

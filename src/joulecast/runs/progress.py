@@ -26,13 +26,15 @@ class RunState:
     """State of one run.
 
     Attributes:
-        why: the reason if the run is not done. Of a run that is done, why fits leave it out.
+        why: the reason if the run is not done.
+        left_out: why forecasts do not use a run that is done.
         disturbed: load by other programs during a run that is done.
     """
 
     run: str
     state: State
     why: str | None = None
+    left_out: str | None = None
     disturbed: str | None = None
 
 
@@ -90,9 +92,8 @@ def _state_in(log: Path, run: str) -> RunState:
 
 
 def _done(run: str, info: RunInfo) -> RunState:
-    return RunState(
-        run, "done", "; ".join(info.left_out) or None, "; ".join(info.disturbed) or None
-    )
+    left_out, disturbed = "; ".join(info.left_out), "; ".join(info.disturbed)
+    return RunState(run, "done", left_out=left_out or None, disturbed=disturbed or None)
 
 
 def run_state(results: Path, run: str, spec: RunSpec | None = None) -> RunState:
@@ -194,7 +195,9 @@ def progress_text(progress: Progress, configfiles: Sequence[str] | None) -> str:
     for state in ("failed", "damaged"):
         lines += [f"{state}: {run.run}: {run.why}" for run in progress.of(state)]
     lines += [
-        f"left out of forecasts: {run.run}: {run.why}" for run in progress.of("done") if run.why
+        f"left out of forecasts: {run.run}: {run.left_out}"
+        for run in progress.of("done")
+        if run.left_out
     ]
     lines += [f"disturbed: {run.run}: {run.disturbed}" for run in progress.disturbed]
     lines += [f"disturbed: pipeline {name}" for name in progress.disturbed_pipelines]

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from joulecast.errors import JoulecastError
@@ -88,13 +89,18 @@ def steps_made(ranks: Sequence[Rank], until_s: float) -> int:
     return min(int(ended.sum()) for ended in by_then) or min(len(ended) for ended in by_then)
 
 
+def _step_lengths(ranks: Sequence[Rank], first: int, last: int) -> npt.NDArray[np.float64]:
+    """Seconds of the steps after ``first``, to ``last``. A step ends when the last rank has ended it."""
+    ends = [rank.host.clock(rank.steps.ends[first : last + 1]) for rank in ranks]
+    return np.diff(np.max(ends, axis=0))
+
+
 def _warm_up(ranks: Sequence[Rank], made: int) -> int:
     """Number of steps at the beginning that do not count: the first, and those behind it that last much
-    longer than a usual step. A step ends when the last rank has ended it. At least half of them count."""
+    longer than a usual step. At least half of them count."""
     if made < _FEWEST_STEPS:
         return 0
-    ends = [rank.host.clock(rank.steps.ends[:made]) for rank in ranks]
-    lasting = np.diff(np.max(ends, axis=0))
+    lasting = _step_lengths(ranks, 0, made - 1)
     usual_s, first = float(np.median(lasting)), 1
     longest_s = max(_WARM_UP * usual_s, usual_s + _WARM_UP_S)
     while first < made // 2 and lasting[first - 1] > longest_s:
@@ -129,8 +135,7 @@ def _window(
 
 def longest_step(ranks: Sequence[Rank], first: int, last: int) -> list[str]:
     """A remark if one step takes so much of the time that the mean step is not the usual one."""
-    ends = np.max([rank.host.clock(rank.steps.ends[first : last + 1]) for rank in ranks], axis=0)
-    lasting = np.diff(ends)
+    lasting = _step_lengths(ranks, first, last)
     if len(lasting) < _FEWEST_STEPS:
         return []
     total_s, longest_s = float(lasting.sum()), float(lasting.max())

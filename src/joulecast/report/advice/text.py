@@ -110,13 +110,14 @@ def advice_text(advice: Mapping[str, Any]) -> str:
             cells["basis"] = basis_in_words(row) + ", extrapolated" * bool(row["extrapolation"])
         rows.append(cells)
     lines += text_table(rows)
-    legend = ["* the choice"] * (best is not None)
+    legend = [] if best is None else ["* the choice"]
     legend += ["x not within the limit"] * (not all(row["within_limit"] for row in shown))
     if any(row["near_memory_limit"] for row in shown):
         legend.append("(memory): near a device's memory, it may not fit")
     if hidden := len(candidates) - len(shown):
         legend.append(f"{counted(hidden, 'more setting')} with --json")
-    lines += ["; ".join(legend)] * bool(legend)
+    if legend:
+        lines.append("; ".join(legend))
     lines += [
         f"not a candidate: {row['setting']}: {row['why']}" for row in advice["refused"][:most]
     ]
