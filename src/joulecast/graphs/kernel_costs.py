@@ -21,7 +21,15 @@ from pydantic import BaseModel, ConfigDict
 from joulecast.errors import JoulecastError
 from joulecast.graphs.autocast import NARROW_BYTES, WIDE_BYTES
 from joulecast.graphs.costs import Cost, Costs, Direction, Parts, Scaled, part_of
-from joulecast.graphs.kernels import TURN, Attention, Kernel, Pass, Product, kernels_of
+from joulecast.graphs.kernels import (
+    CAST_LAUNCHES,
+    TURN,
+    Attention,
+    Kernel,
+    Pass,
+    Product,
+    kernels_of,
+)
 from joulecast.graphs.opgraph import Op, OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, PRECISIONS, TrainingSetup
 from joulecast.runs.platforms import Architecture, Device, Platform, as_catalogued
@@ -90,11 +98,11 @@ class KernelRates(BaseModel):
     padded_flops: float
     """Operations at 16 bits that a multiprocessor reaches in a clock, for convolutions of few channels."""
     host_s: float
-    """Seconds in which the host starts a kernel of plain PyTorch. The mean of three virtual machines."""
+    """Seconds in which the host starts a kernel of plain PyTorch. The mean of four virtual machines."""
     fast_host_s: float
     """The same for a fast host. It is assumed."""
     slow_host_s: float
-    """The same for a slow host, from the slowest steps of the slowest machine."""
+    """The same for a slow host, from the slowest of the steps that a host limited."""
     launch_s: float
     """Seconds that every kernel takes on the GPU to start."""
     dispatch_s: float
@@ -332,14 +340,19 @@ class KernelCosts:
         """Three times of a part of an op: the seconds in which a device runs its kernels, in which the host
         starts them in eager mode, and in which they use memory or multiprocessors at their rate.
 
-        Passes over gradients count only for the device: the code that starts them is not Python.
+        Passes over gradients count only for the device: the code that starts them is not Python. The host
+        also needs time for each weight that is trained.
         """
         directions: tuple[Direction, ...] = ("forward",) if inference else ("forward", "backward")
         busy_s = sum(self.cost(graph, op, parts, direction).seconds for direction in directions)
         kernels = [
             k for direction in directions for k in self._kernels(graph, op, parts, direction)
         ]
-        host_s = kernel_rates().host_s * sum(kernel.launches for kernel in kernels)
+        launches = sum(kernel.launches for kernel in kernels)
+        if not inference:
+            weights = (a for a in op.reads if graph.tensors[a.tensor].role == "parameter")
+            launches += CAST_LAUNCHES * sum(graph.readers[a.tensor][0] is op for a in weights)
+        host_s = kernel_rates().host_s * launches
         loaded_s = sum(self._loaded_s(kernel)[0] for kernel in kernels)
         return np.array([busy_s, host_s, loaded_s])
 
