@@ -308,8 +308,6 @@ class KernelCosts:
 
     def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
         """Seconds of a part of an op."""
-        if op.kind == "timed":
-            return Cost(float(op.attributes[f"{direction}_s"]), "given")
         kernels = self._kernels(graph, op, parts, direction)
         if direction == "backward" and self.gradient_passes:
             kernels += [
@@ -321,12 +319,10 @@ class KernelCosts:
                 # If ops share a weight, its gradient is complete in the backward of the first of them.
                 if graph.tensors[a.tensor].role == "parameter" and graph.readers[a.tensor][0] is op
             ]
-        return Cost(sum(self._remembered(kernel) for kernel in kernels), "kernels")
-
-    def _remembered(self, kernel: Kernel) -> float:
-        if kernel not in self._known:
-            self._known[kernel] = self.seconds(kernel)
-        return self._known[kernel]
+        for kernel in kernels:
+            if kernel not in self._known:
+                self._known[kernel] = self.seconds(kernel)
+        return Cost(sum(self._known[kernel] for kernel in kernels), "kernels")
 
     def pace_s(self, graph: OpGraph, op: Op, parts: Parts, inference: bool) -> NDArray[np.float64]:
         """Three times of a part of an op: the seconds in which a device runs its kernels, in which the host
