@@ -36,13 +36,8 @@ from joulecast.runs.folders import record_folders
 from joulecast.runs.platforms import Platform
 from joulecast.runs.record import NETWORK, RunInfo, read_info
 from joulecast.runs.recorded import CAMPAIGN_FILE, recorded_infos
-from joulecast.simulate.correction import (
-    Corrected,
-    MeasuredError,
-    MeasuredSteps,
-    step_setting,
-)
-from joulecast.simulate.cost_cache import cached
+from joulecast.simulate.correction import MeasuredError, MeasuredSteps, step_setting
+from joulecast.simulate.cost_cache import CachedCosts, cached
 from joulecast.simulate.simulate import Assumptions, Simulation, simulate
 from joulecast.simulate.strategy import parse_strategy
 
@@ -337,7 +332,7 @@ def correction_remark(steps: Sequence[MeasuredStep], simulations: Sequence[Simul
 
 def corrected(
     platform: Platform, costs: Costs, steps: Sequence[MeasuredStep]
-) -> tuple[Platform, Corrected]:
+) -> tuple[Platform, CachedCosts]:
     """The platform and its costs, corrected by measured steps.
 
     Raises:
@@ -359,6 +354,6 @@ def corrected(
         device = cluster.device.model_copy(update={"reserved_bytes": reserved})
         cluster = cluster.model_copy(update={"device": device})
         platform = platform.model_copy(update={"cluster": cluster})
-    return platform, Corrected(
-        cached(costs), MeasuredSteps(errors), correction_remark(steps, found)
-    )
+    evidence = MeasuredSteps(errors, correction_remark(steps, found))
+    known = cached(costs)
+    return platform, CachedCosts(known.costs, known.op_cache, evidence)

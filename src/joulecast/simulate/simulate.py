@@ -25,21 +25,12 @@ from joulecast.runs.platforms import Platform
 from joulecast.simulate.breakdown import Breakdown, breakdowns, mean_breakdown
 from joulecast.simulate.collectives import Kind
 from joulecast.simulate.compiler import OPTIMIZER, Compiler
-from joulecast.simulate.correction import (
-    NO_WAIT,
-    HostPace,
-    StepKind,
-    basis_of,
-    costs_in_step,
-    host_pace,
-    host_paces,
-    memory_width,
-    step_interval,
-)
-from joulecast.simulate.cost_cache import CachedCosts
+from joulecast.simulate.correction import StepKind, basis_of, memory_width, step_interval
+from joulecast.simulate.cost_cache import CachedCosts, cached
 from joulecast.simulate.device_mesh import DeviceMesh, build_device_mesh
 from joulecast.simulate.event_loop import ActivityGraph, execute
 from joulecast.simulate.flows import Transfers
+from joulecast.simulate.host_pace import NO_WAIT, HostPace, host_pace, host_paces
 from joulecast.simulate.inferred_splits import experts_in, experts_of_token, sequence_length
 from joulecast.simulate.memory import Memory, memory_of, memory_verdict, share_of_memory
 from joulecast.simulate.phases import reduction
@@ -47,7 +38,7 @@ from joulecast.simulate.placement import PlacedOp, check_heads, place
 from joulecast.simulate.program import ProgramBuilder, StageProgram
 from joulecast.simulate.proteus import RingTransfers
 from joulecast.simulate.shared_links import SharedLinks
-from joulecast.simulate.strategy import Strategy, gradient_passes, text_of
+from joulecast.simulate.strategy import Strategy, text_of
 from joulecast.simulate.topology import Topology, topology_of
 
 
@@ -262,6 +253,7 @@ class Prepared:
     costs: CachedCosts
     training: TrainingSetup
     host: HostPace
+    calibration_remark: str | None
 
     @cached_property
     def memory(self) -> list[Memory]:
@@ -301,10 +293,8 @@ def prepare(
             f"{strategy.micro_batches}); take a number that divides the {batch} samples of a replica"
         )
     at_batch = graph.with_batch(batch * strategy.replicas // strategy.micro_batches)
-    passes = gradient_passes(strategy)
-    in_step = costs_in_step(
-        costs or roofline_of(platform), passes, at_batch, strategy, training.inference
-    )
+    known = cached(costs or roofline_of(platform))
+    in_step = known.in_step(at_batch, strategy, training.inference)
     topology = topology_of(platform, strategy.devices)
     slowest = 1 / min(topology.bytes_per_s) if topology.bytes_per_s else 0.0
     placed, tensor = place(at_batch, strategy, in_step, slowest), strategy.mesh.get("tensor", 1)
@@ -320,8 +310,10 @@ def prepare(
         in_step = CachedCosts(Scaled(in_step, host.share, updates=False), in_step.op_cache)
     if not uneven_heads and tensor > 1 and not strategy.tree.split:
         check_heads(placed, tensor)
+    remark = known.evidence.remark if known.evidence else None
     return Prepared(
-        graph, at_batch, platform, strategy, placed, programs, topology, in_step, training, host
+        *(graph, at_batch, platform, strategy, placed, programs, topology, in_step, training),
+        *(host, remark),
     )
 
 
@@ -454,4 +446,5 @@ def run_prepared(
         optimizer_s=_optimizer_s(activities, device_mesh),
         host=ready.host,
         capacity=compiler.transfers.capacity,
+        calibration_remark=ready.calibration_remark,
     )
