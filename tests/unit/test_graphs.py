@@ -368,7 +368,7 @@ class TestProfile:
             nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5)
         )
         network = TimedNetwork(module, torch.randn(6, 3, 8, 8), 5, "tiny")
-        entries, check = tabulated(network.graph, time_steps(network, 3))
+        entries, check = tabulated(network.graph, time_steps(network, 3), 3)
         timed = {(entry.signature.kind, entry.signature.direction) for entry in entries}
         kinds = [op.kind for op in network.graph.ops]
         assert timed == {(kind, d) for kind in kinds for d in ("forward", "backward")} | {

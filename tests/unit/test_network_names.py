@@ -161,7 +161,7 @@ def test_experts_share_the_tokens() -> None:
         ("gpt:layers=2,hidden=10,heads=4", "hidden=10 does not divide by heads=4"),
         ("llama-7b:kv_heads=5", "heads=32 does not divide by kv_heads=5"),
         ("gpt2:layers=two", "layers=two: give a whole number"),
-        ("gpt2:tied=maybe", "give yes or no"),
+        ("gpt2:tied=maybe", "known: yes, no"),
         ("gpt2:loss=maybe", "known: auto, eager, fused, no"),
         ("gpt2:dropout=2", "give a probability"),
         ("gpt2:layers=2,layers=3", "given twice"),

@@ -170,7 +170,7 @@ class Simulation:
             "global_batch": self.batch,
             "sequence": sequence_length(self.graph),
             "precision": self.training.precision.name,
-            "optimizer": self.training.optimizer.name,
+            "optimizer": self.training.optimizer,
             "inference": self.training.inference,
             "sm_mhz": self.sm_mhz,
             "attention": attention_of(self.graph),
