@@ -213,7 +213,7 @@ def _value(name: str, size: TransformerSize, key: str, value: str) -> Any:
         raise JoulecastError(
             f"network `{name}`: {key}={value}: give a probability from 0 to below 1"
         )
-    if value.isdigit() and int(value) <= _MOST:
+    if value.isdecimal() and int(value) <= _MOST:
         return int(value)
     raise JoulecastError(f"network `{name}`: {key}={value}: give a whole number from 0")
 

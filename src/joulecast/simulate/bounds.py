@@ -98,7 +98,7 @@ class _Class:
         So a step takes at least ``least_s + gamma z``, and at least ``computing + exchange - (1 - gamma) z``.
         Up to a gamma of 1, the larger of both is least where they are equal.
         """
-        gamma = min(self.compiler.slowdown.compute, 1.0)
+        gamma = min(self.compiler.slowdown.gamma, 1.0)
         return least_s + gamma * max(0.0, self.computing_s + self.flowing_s - least_s)
 
     def _flowing(

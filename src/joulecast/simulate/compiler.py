@@ -106,7 +106,7 @@ class Compiler:
     def slowdown(self) -> Slowdown:
         """How much computing and the exchange of gradients slow each other down."""
         gamma = self.transfers.cluster.overlap_slowdown or 0.0
-        return Slowdown(gamma, gamma, whole_activity=not self.fuse)
+        return Slowdown(gamma, whole_activity=not self.fuse)
 
     def compile(self) -> ActivityGraph:
         """The activities of every class."""

@@ -338,9 +338,10 @@ def corrected(
     Raises:
         JoulecastError: a simulated step takes much longer or shorter than the measured one.
     """
-    found = [simulated_step(step, platform, costs) for step in steps]
+    known = cached(costs)
+    found = [simulated_step(step, platform, known.costs) for step in steps]
     errors = tuple(
-        error_of(step, simulation, _factor_of(step, simulation, platform, costs))
+        error_of(step, simulation, _factor_of(step, simulation, platform, known.costs))
         for step, simulation in zip(steps, found, strict=True)
     )
     extra = [
@@ -355,5 +356,4 @@ def corrected(
         cluster = cluster.model_copy(update={"device": device})
         platform = platform.model_copy(update={"cluster": cluster})
     evidence = MeasuredSteps(errors, correction_remark(steps, found))
-    known = cached(costs)
     return platform, CachedCosts(known.costs, known.op_cache, evidence)

@@ -327,7 +327,7 @@ def _cut(
             for split in dict.fromkeys(splits)
         }
         op_s = [seconds[split] for split in splits]
-        stages = cut_stages(graph, blocks, op_s, strategy, send_s_per_byte)
+        stages = cut_stages(graph, *blocks, op_s, strategy, send_s_per_byte)
     else:
         stages = [stage or 0 for stage in given]
         _check_stages(graph, stages, strategy.stages)

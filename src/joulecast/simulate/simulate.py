@@ -9,7 +9,7 @@ import gc
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, astuple, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ from joulecast.graphs.opgraph import OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, TrainingSetup
 from joulecast.graphs.transformer import attention_of
 from joulecast.runs.platforms import Platform
-from joulecast.simulate.breakdown import Breakdown, breakdowns, mean_breakdown
+from joulecast.simulate.breakdown import Breakdown, breakdowns
 from joulecast.simulate.collectives import Kind
 from joulecast.simulate.compiler import OPTIMIZER, Compiler
 from joulecast.simulate.correction import StepKind, basis_of, memory_width, step_interval
@@ -410,8 +410,7 @@ def _timed(compiler: Compiler, assumed: Assumptions) -> tuple[ActivityGraph, flo
             execute(activities, links, compiler.slowdown)
             parts = breakdowns(activities, classes.count)
         before, pace_before = row, pace
-        step_s = activities.duration_s
-        row = np.array([[step_s, *astuple(part)] for part in parts])
+        row = np.insert(parts, 0, activities.duration_s, axis=1)
         pace = (row - before) / (count - done)
         done = count
         same = _SAME_PACE * pace[0, 0]
@@ -419,16 +418,13 @@ def _timed(compiler: Compiler, assumed: Assumptions) -> tuple[ActivityGraph, flo
         if changed[0] < same and changed[:4].max() < 10 * same and bubble.min() > -10 * same:
             break
     row = np.maximum(row + (wanted - done) * pace, 0.0)
-    mean = mean_breakdown([Breakdown(*part) for part in row[:, 1:].tolist()], classes.size)
-    return activities, float(row[0, 0]), mean
+    _, *mean = np.average(row, axis=0, weights=classes.size).tolist()
+    return activities, float(row[0, 0]), Breakdown(*mean)
 
 
-def run_prepared(
-    ready: Prepared, assumed: Assumptions, compiler: Compiler | None = None
-) -> Simulation:
-    """Simulate a strategy that :func:`prepare` has prepared. If a compiler from :func:`compiler_of` is given,
-    it is used."""
-    compiler = compiler or compiler_of(ready, assumed)
+def run_prepared(ready: Prepared, assumed: Assumptions) -> Simulation:
+    """Simulate a strategy that :func:`prepare` has prepared."""
+    compiler = compiler_of(ready, assumed)
     device_mesh = compiler.device_mesh
     activities, step_s, breakdown = _timed(compiler, assumed)
     return Simulation(
