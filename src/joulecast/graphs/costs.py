@@ -195,34 +195,6 @@ def roofline_of(platform: Platform, precision: str = "fp32") -> Roofline:
     return Roofline(peak[wide], device.memory_bytes_per_s, device.launch_s, narrow_flops_per_s)
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """Fallback of a database if the peak rates of the device are not known. It only raises an error."""
-
-    reason: str
-
-    def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
-        sizes = ", ".join(f"{d.name}={d.size / parts.get(d.name, 1):g}" for d in op.dims)
-        raise JoulecastError(
-            f"graph {graph.name}: op `{op.name}` ({op.kind} {direction}, {sizes}) is not in the op "
-            f"database, and there is no roofline to fall back to: {self.reason}"
-        )
-
-    def optimizer(self, parameter_bytes: float, training: TrainingSetup = DEFAULT_TRAINING) -> Cost:
-        raise JoulecastError(
-            f"the optimizer on {parameter_bytes:.0f} bytes is not in the op database, and there is no "
-            f"roofline to fall back to: {self.reason}"
-        )
-
-
-def roofline_or_refusal(platform: Platform, precision: str = "fp32") -> Costs:
-    """The platform's roofline. If it has none, the returned costs raise an error with the reason."""
-    try:
-        return roofline_of(platform, precision)
-    except JoulecastError as error:
-        return Refusal(str(error))
-
-
 _NOTHING = frozenset(
     ("add", "avg_pool", "timed", "scale", "mask", "rotary", "dropout", "cross_entropy")
 )

@@ -262,19 +262,33 @@ class MeasuredCosts:
     """Costs from a database. If it has no answer, they come from ``fallback``."""
 
     database: Database
-    fallback: Costs
+    fallback: Costs | str
+    """Other costs, or the reason why there are none."""
     precision: str = "fp32"
 
     def cost(
         self, graph: OpGraph, op: Op, parts: Mapping[str, float], direction: Direction
     ) -> Cost:
-        wanted = signature(graph, op, direction, parts, self.precision)
-        return self.database.lookup(wanted) or self.fallback.cost(graph, op, parts, direction)
+        known = self.database.lookup(signature(graph, op, direction, parts, self.precision))
+        if known is not None:
+            return known
+        sizes = ", ".join(f"{d.name}={d.size / parts.get(d.name, 1):g}" for d in op.dims)
+        what = f"graph {graph.name}: op `{op.name}` ({op.kind} {direction}, {sizes})"
+        return self._instead(what).cost(graph, op, parts, direction)
+
+    def _instead(self, what: str) -> Costs:
+        """The fallback for what the database does not have."""
+        if isinstance(self.fallback, str):
+            raise JoulecastError(
+                f"{what} is not in the op database, and there is no roofline to fall back to: {self.fallback}"
+            )
+        return self.fallback
 
     def optimizer(self, parameter_bytes: float, training: TrainingSetup = DEFAULT_TRAINING) -> Cost:
         answer = self.database.optimizer(parameter_bytes, self.precision)
         if answer is None:
-            return self.fallback.optimizer(parameter_bytes, training)
+            what = f"the optimizer on {parameter_bytes:.0f} bytes"
+            return self._instead(what).optimizer(parameter_bytes, training)
         # SGD with momentum was measured. Another optimizer takes the same time for each byte that it moves.
         times = training.update_bytes(parameter_bytes) / DEFAULT_TRAINING.update_bytes(
             parameter_bytes

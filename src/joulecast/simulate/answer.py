@@ -10,7 +10,7 @@ from typing import Literal
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.clocks import set_clock
-from joulecast.graphs.costs import Costs, roofline_of, roofline_or_refusal
+from joulecast.graphs.costs import Costs, roofline_of
 from joulecast.graphs.database import MeasuredCosts, read_database
 from joulecast.graphs.kernel_costs import kernel_costs_of
 from joulecast.graphs.network_graphs import network_for
@@ -140,11 +140,17 @@ def platform_and_costs(
     found = with_links(found, dict(links or {}))
     if mode == "proteus":
         return found, CachedCosts(proteus_costs(found, precision), op_cache)
-    costs: Costs | None = kernel_costs_of(found, precision)
+    costs: Costs | str
+    try:
+        costs = kernel_costs_of(found, precision) or roofline_of(found, precision)
+    except JoulecastError as error:
+        if database is None:
+            raise
+        costs = str(error)
     if database is not None:
-        fallback = costs or roofline_or_refusal(found, precision)
-        costs = MeasuredCosts(read_database(database), fallback, precision)
-    known = CachedCosts(costs or roofline_of(found, precision), op_cache)
+        costs = MeasuredCosts(read_database(database), costs, precision)
+    assert not isinstance(costs, str)
+    known = CachedCosts(costs, op_cache)
     if measured_steps is None:
         return found, known
     steps = read_steps(measured_steps)

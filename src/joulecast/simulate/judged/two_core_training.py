@@ -38,7 +38,7 @@ from pydantic import Field, model_validator
 from scipy.optimize import minimize_scalar
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.costs import Cost, Direction, Refusal, part_of
+from joulecast.graphs.costs import Cost, Direction, part_of
 from joulecast.graphs.database import (
     Database,
     MeasuredCosts,
@@ -181,7 +181,7 @@ class TrainingCosts:
         self, graph: OpGraph, op: Op, parts: Mapping[str, float], direction: Direction
     ) -> Cost:
         database = self.results.databases[self.network, self.ranks_at_work]
-        missing = Refusal(f"{self.network} was not measured at that batch")
+        missing = f"{self.network} was not measured at that batch"
         known = MeasuredCosts(database, missing).cost(graph, op, parts, direction)
         if direction == "forward":
             return known
