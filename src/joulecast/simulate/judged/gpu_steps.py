@@ -227,8 +227,8 @@ def _megatron_bridge(row: Row) -> MeasuredStep | None:
     network = _BRIDGE_NETWORKS.get(str(row["Model"]).removesuffix(" (tokendrop)"))
     if network is None or not row["section"].startswith("Pre-Training"):
         return None
-    # If a row has two recipes, the numbers of the second one are in brackets.
-    first = {key: str(value).split(" (")[0] for key, value in row.items()}
+    # If a row has two recipes, the numbers of the second one are in brackets. Some rows have n/a for none.
+    first = {key: value.split(" (")[0].replace("n/a", "") for key, value in row.items()}
     gpus, sequence = int(first["#-GPUs"]), int(first["Sequence Length"])
     tp, pp, cp = (int(first[key]) for key in ("TP", "PP", "CP"))
     dp, batch = gpus // (tp * pp * cp), int(first["GBS"])
