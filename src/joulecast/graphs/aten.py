@@ -25,6 +25,7 @@ from joulecast.graphs.capture_builder import (
     bindings,
     copied,
     grown,
+    has_batch,
     map_groups,
     rows,
 )
@@ -184,7 +185,7 @@ def elementwise(kind: str, **fixed: str) -> Callable[[Call], Result]:
                 return operands[0]
         whole = [v for v in operands if v.shape == call.shape]
         if whole:
-            like = max(whole, key=lambda v: any(u.batch for axis in v.axes for u in units(axis)))
+            like = max(whole, key=has_batch)
             written = map_groups(like.axes)
         else:
             written = map_groups(grown(operands))
@@ -222,7 +223,7 @@ def concat(call: Call) -> Result:
     """Joins tensors along a dim, which may not be split (OPAQUE). The other dims are those of an element-wise
     op."""
     operands: list[View] = [view for view in call["tensors"] if 0 not in view.shape]
-    like = max(operands, key=lambda v: any(u.batch for axis in v.axes for u in units(axis)))
+    like = max(operands, key=has_batch)
     axis = (call["dim"] or 0) % len(like.axes)
     written = map_groups(like.axes)
     if any(dim.kind is BATCH for dim in written[axis]):

@@ -228,11 +228,11 @@ class _Network:
             experts: whether each expert has its own layers. ``x`` has the tokens of each.
         """
         net, size = self.net, self.size
+        bias = size.bias or (size.mlp_bias and not experts)
 
         def linear(name: str, x: str, out: int) -> str:
-            if experts:
-                return self._of_experts(f"{module}.{name}", x, out)
-            return net.linear(f"{module}.{name}", x, out, bias=size.bias or size.mlp_bias)
+            each = ("experts",) if experts else ()
+            return net.linear(f"{module}.{name}", x, out, bias=bias, each=each)
 
         if size.mlp == "swiglu":
             gate, up = linear("gate", x, ffn), linear("up", x, ffn)
@@ -275,27 +275,6 @@ class _Network:
             return combined
         always = self.mlp(f"{module}.shared", x, size.shared * size.ffn)
         return net.pointwise("add", f"{module}/add", combined, always, module=module)
-
-    def _of_experts(self, name: str, x: str, out: int) -> str:
-        """Add a linear layer of each expert, on its own tokens. The weight has the axes experts, out, in."""
-        net = self.net
-        shape = net.shape(x)
-        inner, experts = shape.pop("features"), shape["experts"]
-        weight = net.tensor(f"{name}.weight", (experts, out, inner))
-        reads = [(x, ("batch", "experts", "sequence", "in")), (weight, ("experts", "out", "in"))]
-        if self.size.bias:
-            reads.append((net.tensor(f"{name}.bias", (experts, out)), ("experts", "out")))
-        # The columns come before the experts, because the tensor axis splits the first dim of the weights.
-        dims: dict[str, int | Dim] = {
-            "batch": 1,
-            "sequence": shape["sequence"],
-            "out": Dim("out", out, OTHER),
-            "experts": experts,
-            "in": Dim("in", inner, REDUCE),
-        }
-        written = {**shape, "features": out}
-        writes = [(name, ("batch", "experts", "sequence", "out"), written)]
-        return net.add("linear", name, dims, list(reads), writes)
 
     def block(self, number: int, x: str) -> str:
         """Add a layer: attention and MLP. The output of each is added to its input."""

@@ -13,8 +13,8 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 
-from joulecast.graphs.costs import Parts, extra_kept, kept_for_backward, part_of
-from joulecast.graphs.opgraph import Access, OpGraph
+from joulecast.graphs.costs import bytes_of, extra_kept, kept_for_backward, part_of
+from joulecast.graphs.opgraph import OpGraph
 from joulecast.graphs.precision import TrainingSetup
 from joulecast.runs.platforms import Platform
 from joulecast.simulate.cost_cache import OpCache
@@ -67,25 +67,22 @@ class _Stage:
         written = {access.tensor for item in items for access in item.op.writes}
         every_parts = [_parts(item) for item in items]
 
-        def bytes_of(access: Access, parts: Parts) -> float:
-            return graph.tensors[access.tensor].bytes * part_of(access, parts)
-
         for item, parts in zip(items, every_parts, strict=True):
             reads = [a for a in item.op.reads if not (as_written and a.tensor in written)]
             for access in (*reads, *item.op.writes):
                 if graph.tensors[access.tensor].role in ("input", "activation"):
-                    size = max(self.sizes.get(access.tensor, 0.0), bytes_of(access, parts))
+                    size = max(self.sizes.get(access.tensor, 0.0), bytes_of(graph, [access], parts))
                     self.sizes[access.tensor] = size
         for place, (item, parts) in enumerate(zip(items, every_parts, strict=True)):
             op = item.op
             gathered = [a for a in op.reads if a.tensor in self.sizes]
             self.gathered.append(
-                sum(max(0.0, bytes_of(a, parts) - self.sizes[a.tensor]) for a in gathered)
+                sum(max(0.0, bytes_of(graph, [a], parts) - self.sizes[a.tensor]) for a in gathered)
             )
             # If there are several readers, the backward of the last one makes the gradient first.
             begin = [a for a in op.reads if graph.readers[a.tensor][-1] is op]
             begin = [a for a in begin if graph.tensors[a.tensor].role == "parameter"]
-            self.weights.append(sum(bytes_of(a, parts) for a in begin))
+            self.weights.append(bytes_of(graph, begin, parts))
             makes = [a.tensor for a in op.writes if a.tensor in self.sizes]
             for access in kept_for_backward(graph, op) if keeps else ():
                 self.keepers[access.tensor].append(place)
