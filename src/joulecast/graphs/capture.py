@@ -479,27 +479,12 @@ class Capture:
         return checked(graph.with_batch(1))
 
 
-def _traced(values: Any, samples: int | None = None) -> Any:
-    """The same inputs with the batch of a trace. A value that is no tensor stays unchanged.
-
-    Args:
-        samples: the batch that the inputs have. Tensors without it stay unchanged. ``None`` if every tensor
-            has a batch, of any size.
-    """
-
-    def traced(each: torch.Tensor) -> torch.Tensor:
-        if not each.dim() or samples not in (None, each.shape[0]):
-            return each
-        return each.new_zeros((TRACED_BATCH, *each.shape[1:]))
-
-    return tree_map_only(torch.Tensor, traced, values)
-
-
 def capture(
     module: nn.Module,
     example_inputs: Sequence[Any],
     name: str,
     named_inputs: Mapping[str, Any] = MappingProxyType({}),
+    samples: int | None = None,
 ) -> OpGraph:
     """The op graph of a module, for one sample.
 
@@ -507,16 +492,20 @@ def capture(
     logits ``(batch, ..., classes)``. It may be on the ``meta`` device, because nothing is computed. An
     unknown operator becomes an op that only reads and writes memory, with a warning.
 
+    Args:
+        samples: the batch of the inputs. Tensors without it stay unchanged. ``None`` if every tensor has a
+            batch, of any size.
+
     Raises:
         JoulecastError: torch cannot export the module.
     """
-    return _captured(module, _traced(list(example_inputs)), name, _traced(dict(named_inputs)))
 
+    def traced(each: torch.Tensor) -> torch.Tensor:
+        if not each.dim() or samples not in (None, each.shape[0]):
+            return each
+        return each.new_zeros((TRACED_BATCH, *each.shape[1:]))
 
-def _captured(
-    module: nn.Module, inputs: Sequence[Any], name: str, named_inputs: Mapping[str, Any]
-) -> OpGraph:
-    """The op graph of a module, of inputs with the batch of a trace."""
+    given = tree_map_only(torch.Tensor, traced, (list(example_inputs), dict(named_inputs)))
     module = separate(module)
     unpacked = sum(isinstance(part, Unpacked) for part in module.modules())
     if unpacked:
@@ -525,7 +514,7 @@ def _captured(
             "counted",
             stacklevel=2,
         )
-    captured = Capture(module, exported(module, inputs, named_inputs), name)
+    captured = Capture(module, exported(module, *given), name)
     if captured.unknown:
         found = ", ".join(f"{target} ({count})" for target, count in captured.unknown.items())
         warnings.warn(
@@ -557,15 +546,16 @@ def capture_trained(
         for each in tree_leaves(given)
         if isinstance(each, torch.Tensor) and each.dim()
     )
-    inputs, named = _traced(given, batches.most_common(1)[0][0] if batches else None)
+    inputs, named = given
+    samples = batches.most_common(1)[0][0] if batches else None
     unlabelled = {key: each for key, each in named.items() if key not in _NAMES_OF_LABELS}
     try:
-        graph = _captured(module, inputs, name, unlabelled)
+        graph = capture(module, inputs, name, unlabelled, samples)
     except JoulecastError:
         if unlabelled.keys() == named.keys():
             raise
         # The decoder of a sequence-to-sequence network takes its inputs from the labels.
-        graph = _captured(module, inputs, name, named)
+        graph = capture(module, inputs, name, named, samples)
     if not any(map(graph.has_backward, graph.ops)):
         raise JoulecastError(
             f"{name}: its export shows no op of its trained weights, as with networks of Keras"

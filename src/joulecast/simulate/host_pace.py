@@ -16,17 +16,14 @@ from joulecast.simulate.placement import PlacedOp
 
 @dataclass(frozen=True)
 class HostPace:
-    """How the host and the kernels of plain PyTorch keep a device busy."""
+    """How the host and the kernels of plain PyTorch keep a device busy. By default, as in code that never
+    waits for its host: it fuses its kernels, or replays them as a graph."""
 
     share: float = 0.0
     """Seconds in which the host starts kernels, divided by the seconds in which the device runs them."""
     loaded: float = 1.0
     """Share of the device's seconds in which kernels work. In the rest they start, end, or have waiting
     threads."""
-
-
-NO_WAIT = HostPace()
-"""The pace of code that never waits for its host: it fuses its kernels, or replays them as a graph."""
 
 
 def host_pace(
@@ -37,14 +34,14 @@ def host_pace(
     while hasattr(eager, "costs"):
         eager = eager.costs
     if not isinstance(eager, KernelCosts) or PRECISIONS[eager.precision].half:
-        return NO_WAIT
+        return HostPace()
     seconds = np.zeros(3)
     for split, count in Counter(item.split for item in placed).items():
         seconds += count * eager.pace_s(
             graph, split.op, split.parts, inference or not split.has_backward
         )
     busy_s, host_s, loaded_s = seconds.tolist()
-    return HostPace(host_s / busy_s, loaded_s / busy_s) if busy_s else NO_WAIT
+    return HostPace(host_s / busy_s, loaded_s / busy_s) if busy_s else HostPace()
 
 
 def host_paces() -> tuple[float, float]:

@@ -30,7 +30,7 @@ from joulecast.simulate.cost_cache import CachedCosts, cached
 from joulecast.simulate.device_mesh import DeviceMesh, build_device_mesh
 from joulecast.simulate.event_loop import ActivityGraph, execute
 from joulecast.simulate.flows import Transfers
-from joulecast.simulate.host_pace import NO_WAIT, HostPace, host_pace, host_paces
+from joulecast.simulate.host_pace import HostPace, host_pace, host_paces
 from joulecast.simulate.inferred_splits import experts_in, experts_of_token, sequence_length
 from joulecast.simulate.memory import Memory, memory_of, memory_verdict, share_of_memory
 from joulecast.simulate.phases import reduction
@@ -85,9 +85,9 @@ class Simulation:
     """Seconds of the optimizer (mean over devices). They are part of computing."""
     capacity: list[float]
     """Bytes/s of the ports in the usage of activities."""
+    host: HostPace
     calibration_remark: str | None = None
     """Remark for the user on the measured steps that corrected the simulation."""
-    host: HostPace = NO_WAIT
     sm_mhz: float | None = None
     """Clock under a power limit or a set clock; ``None`` if neither was requested."""
 
