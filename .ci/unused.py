@@ -16,6 +16,9 @@ meaning
 forward_flops
 log_loss
 
+# In the file of an op database.
+dropped
+
 # A tool for developers: makes the shipped graphs anew.
 write_shipped
 

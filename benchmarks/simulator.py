@@ -21,7 +21,7 @@ from _output import parser, show
 
 import joulecast
 from joulecast.graphs.costs import roofline_of
-from joulecast.graphs.network_graphs import load, network_for
+from joulecast.graphs.network_graphs import network_for, op_graph
 from joulecast.graphs.precision import at_precision, training_of
 from joulecast.measure.workloads.gpt import GPTSize
 from joulecast.report.tables.simulator import PublishedSimulators
@@ -43,7 +43,7 @@ _GPUS = ("a100-80gb-sxm", "h100-sxm", "dgx-h100", "b200")
 
 def _simulate(network: str, devices: int, folded: bool) -> dict[str, float]:
     platform = read_platform(_CONFIG / "platforms" / "hc2.yaml")
-    graph = load(network)
+    graph = op_graph(network)
     strategy = Strategy(mesh={"data": devices})
     seconds = []
     for _ in range(3):
@@ -56,7 +56,7 @@ def _simulate(network: str, devices: int, folded: bool) -> dict[str, float]:
 
 def _search(network: str, devices: int) -> dict[str, float]:
     platform = read_platform(_CONFIG / "platforms" / "hc2.yaml")
-    graph = load(network)
+    graph = op_graph(network)
     start = time.perf_counter()
     ranking = search(graph, platform, devices, 32 * devices, top=_TOP)
     seconds = time.perf_counter() - start

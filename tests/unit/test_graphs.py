@@ -124,7 +124,7 @@ class TestShipped:
     def test_all_are_sound_and_end_in_a_loss(self):
         assert set(shipped.names()) >= {"vgg16", "vgg19", "resnet50", "inception_v3", "gpt2"}
         for name in shipped.names():
-            graph = shipped.load(name)
+            graph = shipped.op_graph(name)
             assert graph.name == name and graph.batch == 1
             assert graph.ops[-1].kind == "cross_entropy"
             grown = graph.with_batch(8)
@@ -136,13 +136,13 @@ class TestShipped:
 
     def test_an_unknown_name_names_the_nearest(self):
         with pytest.raises(JoulecastError, match="did you mean `resnet50`"):
-            shipped.load("resnet5")
+            shipped.op_graph("resnet5")
 
     def test_resnet50_is_what_is_captured_now(self):
         from joulecast.graphs.capture import SHIPPED_IMAGES, capture_network
 
         again = capture_network("resnet50", SHIPPED_IMAGES["resnet50"], 16, 1000)
-        assert again == shipped.load("resnet50")
+        assert again == shipped.op_graph("resnet50")
 
 
 def graph_flops(graph) -> int:
@@ -368,7 +368,7 @@ class TestProfile:
             nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5)
         )
         network = TimedNetwork(module, torch.randn(6, 3, 8, 8), 5, "tiny")
-        entries, check = tabulated(network.graph, time_steps(network, 3))
+        entries, check = tabulated(network.graph, time_steps(network, 3), 3)
         timed = {(entry.signature.kind, entry.signature.direction) for entry in entries}
         kinds = [op.kind for op in network.graph.ops]
         assert timed == {(kind, d) for kind in kinds for d in ("forward", "backward")} | {

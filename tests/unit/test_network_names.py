@@ -6,7 +6,7 @@ import pytest
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import op_work
-from joulecast.graphs.network_graphs import attention_of, graph_origin, load, op_graph
+from joulecast.graphs.network_graphs import attention_of, graph_origin, op_graph
 from joulecast.graphs.network_names import PRESETS, parse_network
 from joulecast.graphs.opgraph import KINDS, DimKind
 
@@ -64,7 +64,7 @@ def test_mixtures_have_about_the_published_parameters(name, published) -> None:
 
 def test_the_case_of_a_name_does_not_matter() -> None:
     assert parse_network("GPT3-1.3B:layers=4") == parse_network("gpt3-1.3b:layers=4")
-    assert load("ResNet50") == load("resnet50")
+    assert op_graph("ResNet50") == op_graph("resnet50")
 
 
 def test_a_graph_says_where_it_comes_from() -> None:
@@ -89,7 +89,7 @@ def test_the_shipped_gpt2_has_the_same_products() -> None:
             tuple(sorted(dim.size for dim in op.dims)) for op in graph.ops if op.kind == "linear"
         )
 
-    assert products(load("gpt2")) == products(op_graph("gpt:layers=12,hidden=768,heads=12"))
+    assert products(op_graph("gpt2")) == products(op_graph("gpt:layers=12,hidden=768,heads=12"))
 
 
 @pytest.mark.parametrize("name", ["gpt2-medium", "bert-base", "opt-125m", "llama-7b", "vit-s"])
@@ -161,7 +161,7 @@ def test_experts_share_the_tokens() -> None:
         ("gpt:layers=2,hidden=10,heads=4", "hidden=10 does not divide by heads=4"),
         ("llama-7b:kv_heads=5", "heads=32 does not divide by kv_heads=5"),
         ("gpt2:layers=two", "layers=two: give a whole number"),
-        ("gpt2:tied=maybe", "give yes or no"),
+        ("gpt2:tied=maybe", "known: yes, no"),
         ("gpt2:loss=maybe", "known: auto, eager, fused, no"),
         ("gpt2:dropout=2", "give a probability"),
         ("gpt2:layers=2,layers=3", "given twice"),
@@ -178,20 +178,20 @@ def test_a_wrong_name_says_what_is_known(name, said) -> None:
 
 
 def test_a_captured_graph_keeps_its_attention() -> None:
-    written = load("vit_b", "eager")
-    assert attention_of(written) == "eager" and attention_of(load("vit_b")) == "fused"
+    written = op_graph("vit_b", "eager")
+    assert attention_of(written) == "eager" and attention_of(op_graph("vit_b")) == "fused"
     flops = [
         sum(
             op_work(graph, op, {}, "forward").flops
             for op in graph.ops
             if KINDS[op.kind] == "matmul"
         )
-        for graph in (written, load("vit_b"))
+        for graph in (written, op_graph("vit_b"))
     ]
     assert flops[0] == pytest.approx(flops[1])
-    assert load("resnet50", "fused").name == "resnet50"
+    assert op_graph("resnet50", "fused").name == "resnet50"
     with pytest.raises(JoulecastError, match="eager or fused"):
-        load("gpt2", "flash")
+        op_graph("gpt2", "flash")
 
 
 def test_every_preset_is_sound() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from joulecast.graphs.network_graphs import load
+from joulecast.graphs.network_graphs import op_graph
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.runs.platforms import Cluster, Device, Link, Platform, Ring, read_platform
 from joulecast.simulate.proteus import ProteusRoofline, nccl_cost
@@ -108,7 +108,7 @@ def graphs() -> dict[str, OpGraph]:
     return {
         "inception_v3": capture(inception, [image], "inception_v3"),
         "gpt": capture_gpt(GPTSize(vocabulary=40478, positions=512), 512),
-        **{name: load(name) for name in ("alexnet", "resnet50", "vgg19")},
+        **{name: op_graph(name) for name in ("alexnet", "resnet50", "vgg19")},
     }
 
 

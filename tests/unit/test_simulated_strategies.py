@@ -12,7 +12,7 @@ from test_simulator import MB, chain, cluster_of, run
 
 import joulecast
 from joulecast.errors import JoulecastError
-from joulecast.graphs.network_graphs import load, network_for
+from joulecast.graphs.network_graphs import network_for, op_graph
 from joulecast.graphs.precision import DEFAULT_TRAINING, training_of
 from joulecast.runs.platforms import Platform, simulated_platform
 from joulecast.simulate.bounds import least_computing, least_time, stage_seconds
@@ -69,7 +69,7 @@ def test_folded_equals_unfolded_with_many_micro_batches(
     platform = cluster_of(per_node, inside=2e10, nic=4e9, gamma=gamma)
     folded, unfolded = (
         simulate(
-            load(network),
+            op_graph(network),
             platform,
             strategy,
             micro,
@@ -89,7 +89,7 @@ def test_folded_equals_unfolded_with_many_micro_batches(
 
 def test_sequence_parallelism_scatters_and_gathers_in_place_of_sums() -> None:
     plain, split = (
-        simulate(load("gpt2"), cluster_of(per_node=4), parse_strategy(text), 2)
+        simulate(op_graph("gpt2"), cluster_of(per_node=4), parse_strategy(text), 2)
         for text in ("tp=4", "tp=4,sp")
     )
     sums = counted(plain)["all_reduce"]
@@ -107,7 +107,7 @@ def test_sequence_parallelism_scatters_and_gathers_in_place_of_sums() -> None:
 
 
 def test_selective_recomputation_repeats_the_cores_of_attention() -> None:
-    graph = load("gpt2")
+    graph = op_graph("gpt2")
     cores = attention_cores(graph)
     assert {op.kind for op in graph.ops if op.name in cores} == {"attention"}
     assert len(set(cores.values())) == len(cores) == 12
@@ -119,7 +119,7 @@ def test_selective_recomputation_repeats_the_cores_of_attention() -> None:
 
 
 def test_a_tied_embedding_is_gathered_once_a_pass() -> None:
-    graph = load("gpt2")
+    graph = op_graph("gpt2")
     simulated = simulate(graph, cluster_of(), parse_strategy("dp=4,zero=3"), 1)
     tasks = simulated.activities
     gathered = sum(t.work for t in tasks if t.label.startswith("gather weights"))
@@ -189,11 +189,11 @@ def test_what_does_not_divide_is_named(
     network: str, strategy: str, batch: int, message: str
 ) -> None:
     with pytest.raises(JoulecastError, match=message):
-        simulate(load(network), cluster_of(8), parse_strategy(strategy), batch)
+        simulate(op_graph(network), cluster_of(8), parse_strategy(strategy), batch)
 
 
 def test_a_search_adds_gradients_up_only_as_often_as_memory_needs() -> None:
-    graph = load("vgg16")
+    graph = op_graph("vgg16")
     one = simulate(graph, cluster_of(), parse_strategy("dp=2"), 32).peak_memory_bytes
     ranking = search(graph, cluster_of(memory=0.8 * one), 2, 64)
     found = {text_of(simulation.strategy) for simulation in ranking.feasible}
@@ -244,7 +244,7 @@ def test_no_step_takes_less_than_its_least_time(
 ) -> None:
     if ",sp" in text and network == "vgg16":
         text = text.replace(",sp", "")
-    graph, strategy = load(network), parse_strategy(text)
+    graph, strategy = op_graph(network), parse_strategy(text)
     platform = cluster_of(per_node, inside=2e10, nic=4e9, gamma=gamma)
     assumed = Assumptions(mode=mode, stragglers={strategy.devices - 1: 1.3} if slow else {})
     ready = prepare(graph, platform, strategy, 16, uneven_heads=True)
@@ -263,7 +263,7 @@ def assert_continued(
     slow: dict[int, float] | None = None,
 ) -> None:
     """A step is that of all its micro-batches, and so are its parts, ``within`` shares of it."""
-    graph, strategy = load(network), parse_strategy(text)
+    graph, strategy = op_graph(network), parse_strategy(text)
     some, every = (
         simulate(
             graph,
@@ -338,8 +338,8 @@ def test_the_best_of_a_search_are_the_first_of_all(
     network: str, devices: int, top: int, gamma: float, memory: float | None
 ) -> None:
     platform = cluster_of(4, inside=2e10, nic=4e9, gamma=gamma, memory=memory)
-    everything = search(load(network), platform, devices, 16)
-    best = search(load(network), platform, devices, 16, top=top)
+    everything = search(op_graph(network), platform, devices, 16)
+    best = search(op_graph(network), platform, devices, 16, top=top)
     times = {text_of(each.strategy): each.step_s for each in everything.feasible}
     found = [text_of(each.strategy) for each in best.feasible]
     assert found == list(times)[:top]
@@ -365,7 +365,7 @@ def test_a_search_calls_nothing_too_large_that_fits(batch: int) -> None:
 
 
 def test_a_search_tries_every_kind_of_strategy() -> None:
-    everything = search(load("gpt2"), cluster_of(4), 8, 64)
+    everything = search(op_graph("gpt2"), cluster_of(4), 8, 64)
     tried = {text_of(each.strategy) for each in everything.feasible}
     assert {
         "dp=2,tp=4",
@@ -378,14 +378,14 @@ def test_a_search_tries_every_kind_of_strategy() -> None:
     assert not everything.beaten
     # Where devices outnumber samples, they share the positions of a sample.
     assert not any("cp=" in text for text in tried)
-    few = search(load("gpt2"), cluster_of(4), 8, 2)
+    few = search(op_graph("gpt2"), cluster_of(4), 8, 2)
     assert {"dp=2,cp=4", "dp=2,cp=2,tp=2"} <= {text_of(each.strategy) for each in few.feasible}
-    alone = search(load("gpt2"), cluster_of(4), 8, 1)
+    alone = search(op_graph("gpt2"), cluster_of(4), 8, 1)
     assert {"cp=8", "cp=8,zero=3"} <= {text_of(each.strategy) for each in alone.feasible}
-    images = search(load("vgg16"), cluster_of(4), 4, 2)
+    images = search(op_graph("vgg16"), cluster_of(4), 4, 2)
     assert not any("cp=" in text_of(each.strategy) for each in images.feasible)
     forward = Assumptions(training=training_of("fp32", "none", inference=True))
-    others = search(load("gpt2"), cluster_of(4), 8, 64, assumptions=forward)
+    others = search(op_graph("gpt2"), cluster_of(4), 8, 64, assumptions=forward)
     kept = {text_of(each.strategy) for each in others.feasible}
     assert "pp=2,dp=4,micro=8,schedule=1f1b,zero=3" in kept
     assert not any(word in text for text in kept for word in ("zb-h1", "zero=2", "recompute"))
@@ -395,7 +395,7 @@ def test_a_search_tries_every_kind_of_strategy() -> None:
 def test_processes_find_what_one_finds(monkeypatch, processes):
     from joulecast.simulate import strategy_search
 
-    graph, platform = load("gpt2"), cluster_of(4)
+    graph, platform = op_graph("gpt2"), cluster_of(4)
     alone = search(graph, platform, 4, 16, top=5)
     monkeypatch.setattr(strategy_search, "_WORTH_PROCESSES", 0)
     monkeypatch.setattr(strategy_search, "usable_cores", lambda: processes)
@@ -408,7 +408,7 @@ def test_processes_find_what_one_finds(monkeypatch, processes):
 
 
 def test_searches_in_two_threads_answer_their_own_questions() -> None:
-    graph, platform = load("gpt2"), cluster_of(4)
+    graph, platform = op_graph("gpt2"), cluster_of(4)
     with ThreadPoolExecutor(2) as threads:
         found = threads.map(lambda devices: search(graph, platform, devices, 8, top=1), (2, 4))
         assert [ranking.feasible[0].strategy.devices for ranking in found] == [2, 4]

@@ -7,7 +7,7 @@ import pytest
 import joulecast
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Roofline, op_work
-from joulecast.graphs.network_graphs import load, op_graph
+from joulecast.graphs.network_graphs import op_graph
 from joulecast.graphs.precision import PRECISIONS, at_precision, for_inference, training_of
 from joulecast.runs.files.shipped import recorded_folder
 from joulecast.runs.platforms import Cluster, Device, Link, Platform
@@ -201,7 +201,7 @@ def test_two_activations_have_two_backward_products() -> None:
 
 
 def test_a_first_layer_has_one_backward_product() -> None:
-    graph = load("vgg16")
+    graph = op_graph("vgg16")
     first = graph.ops[0]
     assert op_work(graph, first, {}, "backward").flops == op_work(graph, first, {}, "forward").flops
 

@@ -20,10 +20,12 @@ from joulecast.graphs.capture_builder import (
     OTHER,
     REDUCE,
     Call,
+    Groups,
     any_operator,
     bindings,
     copied,
     grown,
+    has_batch,
     map_groups,
     rows,
 )
@@ -44,7 +46,7 @@ from joulecast.graphs.views import View, units
 Result = View | list[View]
 
 
-def attention(call: Call) -> Result:
+def attention(call: Call) -> View:
     """softmax(q k') v. Its dims are the batch, ``heads`` (OTHER), ``query``, ``head_dim`` and ``key``
     (OPAQUE).
 
@@ -84,7 +86,7 @@ def attention(call: Call) -> Result:
     )
 
 
-def _folded_attention(call: Call) -> Result:
+def _folded_attention(call: Call) -> View:
     """Attention with other axes in front than batch and heads, such as windows: they are taken as heads. A
     mask is read whole."""
     mask = call["attn_mask"]
@@ -98,7 +100,6 @@ def _folded_attention(call: Call) -> Result:
         shape = (batch, prod(x.shape[:-2]) // batch, *x.shape[-2:])
         folded[name] = views.reshape(x, shape)
     made = attention(replace(call, arguments=call.arguments | folded))
-    assert isinstance(made, View)
     return views.reshape(made, call.shape)
 
 
@@ -110,27 +111,28 @@ def _flash_attention(call: Call) -> Result:
     }
     how = {"dropout_p": call["dropout_p"], "is_causal": call["causal"], "enable_gqa": True}
     made = attention(replace(call, arguments=moved | how))
-    assert isinstance(made, View)
     # The other results are for its own backward.
     return [views.transpose(made, 1, 2)] * len(call.shapes)
 
 
-def batch_norm(call: Call) -> Result:
+def _norm(call: Call, kind: str, written: Groups, along: str, *vectors: str) -> View:
+    """A norm that reads vectors along a dim."""
+    x = call["input"]
+    read = [call[name] for name in ("weight", "bias", *vectors) if call[name]]
+    reads = [(x, bindings(x, written)), *((v, [(v.axes[0], along)]) for v in read)]
+    return call.emit(kind, reads, written)
+
+
+def batch_norm(call: Call) -> View:
     """Batch norm. Its dims are the batch, ``channels`` (OTHER), ``h`` and ``w``. It reads running
     statistics."""
-    x = call["input"]
-    written = map_groups(x.axes)
-    channels = written[1][0].name
-    vectors = [call[n] for n in ("weight", "bias", "running_mean", "running_var") if call[n]]
-    reads = [(x, bindings(x, written)), *((v, [(v.axes[0], channels)]) for v in vectors)]
-    return call.emit("batch_norm", reads, written)
+    written = map_groups(call["input"].axes)
+    return _norm(call, "batch_norm", written, written[1][0].name, "running_mean", "running_var")
 
 
 def _batch_norm_of_torch_2_5(call: Call) -> Result:
     """Batch norm, which an export by torch 2.5 gives together with statistics."""
-    made = batch_norm(call)
-    assert isinstance(made, View)
-    return [made] * len(call.shapes)
+    return [batch_norm(call)] * len(call.shapes)
 
 
 def layer_norm(call: Call) -> Result:
@@ -139,20 +141,14 @@ def layer_norm(call: Call) -> Result:
     if count != 1:
         raise JoulecastError("a layer norm over several axes is not known")
     written = [*rows(x.axes[:-1]), [Dim("features", x.shape[-1], OPAQUE)]]
-    vectors = [call[n] for n in ("weight", "bias") if call[n]]
-    reads = [(x, bindings(x, written)), *((v, [(v.axes[0], "features")]) for v in vectors)]
-    return call.emit("layer_norm", reads, written)
+    return _norm(call, "layer_norm", written, "features")
 
 
 def group_norm(call: Call) -> Result:
     """Group norm, or instance norm. It has the dims of an element-wise op, but no channels may be split."""
-    x = call["input"]
-    written = map_groups(x.axes)
+    written = map_groups(call["input"].axes)
     written[1] = [replace(dim, kind=OPAQUE) for dim in written[1]]
-    vectors = [call[n] for n in ("weight", "bias") if call[n]]
-    channels = written[1][0].name
-    reads = [(x, bindings(x, written)), *((v, [(v.axes[0], channels)]) for v in vectors)]
-    return call.emit("layer_norm", reads, written)
+    return _norm(call, "layer_norm", written, written[1][0].name)
 
 
 def softmax(call: Call) -> Result:
@@ -189,7 +185,7 @@ def elementwise(kind: str, **fixed: str) -> Callable[[Call], Result]:
                 return operands[0]
         whole = [v for v in operands if v.shape == call.shape]
         if whole:
-            like = max(whole, key=lambda v: any(u.batch for axis in v.axes for u in units(axis)))
+            like = max(whole, key=has_batch)
             written = map_groups(like.axes)
         else:
             written = map_groups(grown(operands))
@@ -203,7 +199,7 @@ def elementwise(kind: str, **fixed: str) -> Callable[[Call], Result]:
     return build
 
 
-def converted(call: Call) -> Result:
+def converted(call: Call) -> View:
     """A copy with numbers of another size, unless both are floating-point numbers.
 
     A conversion to fp32 and the one back change only what the view says: the graph is at fp32, and its
@@ -227,7 +223,7 @@ def concat(call: Call) -> Result:
     """Joins tensors along a dim, which may not be split (OPAQUE). The other dims are those of an element-wise
     op."""
     operands: list[View] = [view for view in call["tensors"] if 0 not in view.shape]
-    like = max(operands, key=lambda v: any(u.batch for axis in v.axes for u in units(axis)))
+    like = max(operands, key=has_batch)
     axis = (call["dim"] or 0) % len(like.axes)
     written = map_groups(like.axes)
     if any(dim.kind is BATCH for dim in written[axis]):
@@ -237,7 +233,7 @@ def concat(call: Call) -> Result:
     return call.emit("concat", [(v, bindings(v, written)) for v in operands], written)
 
 
-def copy(call: Call) -> Result:
+def copy(call: Call) -> View:
     """A copy. It has the same dims as an element-wise op."""
     return copied(call, call["self"])
 
@@ -325,9 +321,7 @@ def _slice(call: Call) -> Result:
 
 
 def _moved(call: Call) -> Result:
-    moved = converted(call)
-    assert isinstance(moved, View)
-    return replace(moved, wide=call["self"].wide)
+    return replace(converted(call), wide=call["self"].wide)
 
 
 def _unchanged(call: Call) -> Result:

@@ -25,8 +25,6 @@ def autocast(graph: OpGraph) -> OpGraph:
     # What torch's unfused attention computes at 32 bits; a copy gives it the size of its queries.
     math = {a.tensor for op in graph.ops if op.attributes.get("math") for a in op.writes}
     for op in graph.ops:
-        if KINDS[op.kind] == "timed":
-            continue
         if op.attributes.get("math"):
             size = WIDE_BYTES
         elif op.kind == "copy" and op.reads[0].tensor in math:

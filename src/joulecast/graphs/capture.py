@@ -76,25 +76,22 @@ def _as_in_training() -> Iterator[None]:
     For an export, Hugging Face's code makes a mask. In training, it has a causal kernel without a mask. The
     code also tests whether positions begin anew, as in packed sequences. Here positions only count up.
     """
-    masks = sys.modules.get("transformers.masking_utils")
-    with ExitStack() as patches:
-        patches.enter_context(patch.object(torch.compiler, "is_exporting", lambda: False))
-        if hasattr(masks, "find_packed_sequence_indices"):
-            unpacked = patch.object(masks, "find_packed_sequence_indices", lambda _: None)
-            patches.enter_context(unpacked)
+    masks, asks = sys.modules.get("transformers.masking_utils"), "find_packed_sequence_indices"
+    unpacked = patch.object(masks, asks, lambda _: None) if hasattr(masks, asks) else nullcontext()
+    with patch.object(torch.compiler, "is_exporting", lambda: False), unpacked:
         yield
 
 
 @contextmanager
 def _with_finite_values() -> Iterator[None]:
     """Let a forward pass run as in training, with the answer that all values are finite if it asks."""
-    with ExitStack() as patches:
-        patches.enter_context(_as_in_training())
-        for name, answer in (("isfinite", True), ("isnan", False), ("isinf", False)):
-            # Only a tensor that is made during the export has a value there.
-            patches.enter_context(
-                patch.object(torch, name, lambda _, answer=answer: torch.tensor(answer))
-            )
+    # Only a tensor that is made during the export has a value there.
+    with (
+        _as_in_training(),
+        patch.object(torch, "isfinite", lambda _: torch.tensor(True)),
+        patch.object(torch, "isnan", lambda _: torch.tensor(False)),
+        patch.object(torch, "isinf", lambda _: torch.tensor(False)),
+    ):
         yield
 
 
@@ -149,11 +146,12 @@ def _without_autocast() -> Iterator[None]:
     Hugging Face's Trainer and accelerate put autocast inside the module's ``forward``. An export would hide
     everything in it in one operator. :mod:`joulecast.graphs.autocast` has the rules of autocast.
     """
-    with ExitStack() as patches:
-        for device in ("cpu", "cuda"):
-            patches.enter_context(torch.autocast(device, enabled=False))
-        patches.enter_context(patch.object(torch.autocast, "__enter__", lambda autocast: autocast))
-        patches.enter_context(patch.object(torch.autocast, "__exit__", lambda *_: None))
+    with (
+        torch.autocast("cpu", enabled=False),
+        torch.autocast("cuda", enabled=False),
+        patch.object(torch.autocast, "__enter__", lambda autocast: autocast),
+        patch.object(torch.autocast, "__exit__", lambda *_: None),
+    ):
         yield
 
 
@@ -218,27 +216,6 @@ def exported(
     )
 
 
-class NodeNamer:
-    """Finds the place of a node in the module tree, and whether it is the only node of its layer."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self._layers = dict(module.named_modules())
-
-    def place(self, node: torch.fx.Node, weight: str) -> tuple[str, bool]:
-        """The module path of a node, and whether this module has no layers inside.
-
-        Some parents call the function of a layer and not the layer itself (torch's attention does so with its
-        output projection). Then the name of the ``weight`` gives the layer.
-        """
-        stack = list((node.meta.get("nn_module_stack") or {}).values())
-        path = re.sub(r"@\d+", "", stack[-1][0]) if stack else ""
-        owner = weight.rpartition(".")[0]
-        if owner.startswith(f"{path}." if path else "") and owner in self._layers and weight:
-            path = owner
-        layer = self._layers.get(path)
-        return path, bool(path) and layer is not None and not any(layer.children())
-
-
 def _itemsize(tensor: torch.Tensor) -> int:
     """Bytes of a number in the graph, which is at fp32 whatever the precision of the module."""
     kind = tensor.dtype
@@ -253,12 +230,6 @@ def _parameter_names(module: nn.Module) -> dict[str, str]:
         *module.named_buffers(remove_duplicate=False),
     )
     return {name: first.setdefault(id(tensor), name) for name, tensor in both}
-
-
-def _role_of(module: nn.Module, parameter: str | None) -> Role:
-    if parameter is None:
-        return "buffer"
-    return "parameter" if module.get_parameter(parameter).requires_grad else "frozen"
 
 
 def _place_tensors(
@@ -280,12 +251,13 @@ def _place_tensors(
         if found or buffer:
             name = names.get(found or buffer, found or buffer)
             if name not in declared:
+                role: Role = "buffer"
                 weight = module.get_parameter(found) if found else None
+                if weight is not None:
+                    role = "parameter" if weight.requires_grad else "frozen"
                 packed = getattr(weight, "packed_bytes", None)
                 size = _itemsize(value) if packed is None else 1
-                declared[name] = builder.add_tensor(
-                    name, value.shape, size, _role_of(module, found)
-                )
+                declared[name] = builder.add_tensor(name, value.shape, size, role)
                 builder.tensors[name] = replace(builder.tensors[name], packed_bytes=packed)
             views[node] = declared[name]
         elif isinstance(value, torch.Tensor):
@@ -341,7 +313,7 @@ class Capture:
     def __init__(self, module: nn.Module, program: ExportedProgram, name: str) -> None:
         self.name, self.builder = name, Builder()
         self.graph_ops: dict[str, str | None] = {}
-        self._namer = NodeNamer(module)
+        self._layers = dict(module.named_modules())
         self._is_half = any(p.dtype.itemsize == 2 for p in module.parameters())
         self.unknown: Counter[str] = Counter()
         """Operators of which only the memory traffic is known, and how often they occur."""
@@ -391,7 +363,7 @@ class Capture:
             return
         arguments = _arguments(node, self._values)
         weight = arguments.get("weight")
-        module, leaf = self._namer.place(node, weight.tensor if isinstance(weight, View) else "")
+        module, leaf = self._place(node, weight.tensor if isinstance(weight, View) else "")
         target = str(node.target).removeprefix("aten.")
         if any(isinstance(size, torch.SymInt) for result in results for size in result.shape):
             raise JoulecastError(
@@ -424,6 +396,20 @@ class Capture:
         else:
             activation = self.builder.tensors[view.tensor].role == "activation"
             self.graph_ops[node.name] = view.tensor if activation else None
+
+    def _place(self, node: torch.fx.Node, weight: str) -> tuple[str, bool]:
+        """The module path of a node, and whether this module has no layers inside.
+
+        Some parents call the function of a layer and not the layer itself (torch's attention does so with its
+        output projection). Then the name of the ``weight`` gives the layer.
+        """
+        stack = list((node.meta.get("nn_module_stack") or {}).values())
+        path = re.sub(r"@\d+", "", stack[-1][0]) if stack else ""
+        owner = weight.rpartition(".")[0]
+        if weight and owner in self._layers and owner.startswith(f"{path}." if path else ""):
+            path = owner
+        layer = self._layers.get(path)
+        return path, bool(path) and layer is not None and not any(layer.children())
 
     def _add_block(self, node: torch.fx.Node) -> None:
         """Add the ops of a block of code under ``no_grad`` (or under ``enable_grad``)."""
@@ -493,27 +479,12 @@ class Capture:
         return checked(graph.with_batch(1))
 
 
-def _traced(values: Any, samples: int | None = None) -> Any:
-    """The same inputs with the batch of a trace. A value that is no tensor stays unchanged.
-
-    Args:
-        samples: the batch that the inputs have. Tensors without it stay unchanged. ``None`` if every tensor
-            has a batch, of any size.
-    """
-
-    def traced(each: torch.Tensor) -> torch.Tensor:
-        if not each.dim() or samples not in (None, each.shape[0]):
-            return each
-        return each.new_zeros((TRACED_BATCH, *each.shape[1:]))
-
-    return tree_map_only(torch.Tensor, traced, values)
-
-
 def capture(
     module: nn.Module,
     example_inputs: Sequence[Any],
     name: str,
     named_inputs: Mapping[str, Any] = MappingProxyType({}),
+    samples: int | None = None,
 ) -> OpGraph:
     """The op graph of a module, for one sample.
 
@@ -521,16 +492,20 @@ def capture(
     logits ``(batch, ..., classes)``. It may be on the ``meta`` device, because nothing is computed. An
     unknown operator becomes an op that only reads and writes memory, with a warning.
 
+    Args:
+        samples: the batch of the inputs. Tensors without it stay unchanged. ``None`` if every tensor has a
+            batch, of any size.
+
     Raises:
         JoulecastError: torch cannot export the module.
     """
-    return _captured(module, _traced(list(example_inputs)), name, _traced(dict(named_inputs)))
 
+    def traced(each: torch.Tensor) -> torch.Tensor:
+        if not each.dim() or samples not in (None, each.shape[0]):
+            return each
+        return each.new_zeros((TRACED_BATCH, *each.shape[1:]))
 
-def _captured(
-    module: nn.Module, inputs: Sequence[Any], name: str, named_inputs: Mapping[str, Any]
-) -> OpGraph:
-    """The op graph of a module, of inputs with the batch of a trace."""
+    given = tree_map_only(torch.Tensor, traced, (list(example_inputs), dict(named_inputs)))
     module = separate(module)
     unpacked = sum(isinstance(part, Unpacked) for part in module.modules())
     if unpacked:
@@ -539,7 +514,7 @@ def _captured(
             "counted",
             stacklevel=2,
         )
-    captured = Capture(module, exported(module, inputs, named_inputs), name)
+    captured = Capture(module, exported(module, *given), name)
     if captured.unknown:
         found = ", ".join(f"{target} ({count})" for target, count in captured.unknown.items())
         warnings.warn(
@@ -571,15 +546,16 @@ def capture_trained(
         for each in tree_leaves(given)
         if isinstance(each, torch.Tensor) and each.dim()
     )
-    inputs, named = _traced(given, batches.most_common(1)[0][0] if batches else None)
+    inputs, named = given
+    samples = batches.most_common(1)[0][0] if batches else None
     unlabelled = {key: each for key, each in named.items() if key not in _NAMES_OF_LABELS}
     try:
-        graph = _captured(module, inputs, name, unlabelled)
+        graph = capture(module, inputs, name, unlabelled, samples)
     except JoulecastError:
         if unlabelled.keys() == named.keys():
             raise
         # The decoder of a sequence-to-sequence network takes its inputs from the labels.
-        graph = _captured(module, inputs, name, named)
+        graph = capture(module, inputs, name, named, samples)
     if not any(map(graph.has_backward, graph.ops)):
         raise JoulecastError(
             f"{name}: its export shows no op of its trained weights, as with networks of Keras"

@@ -309,7 +309,8 @@ def constants(call: Call, name: str) -> list[View]:
     ]
 
 
-def _has_batch(view: View) -> bool:
+def has_batch(view: View) -> bool:
+    """Whether an axis of a view follows the batch."""
     return any(unit.batch for axis in view.axes for unit in units(axis))
 
 
@@ -329,7 +330,7 @@ def _batch_at(shape: Sequence[int], operands: Sequence[View]) -> tuple[int, list
     It is the first axis that an operand's merged batch explains, or that has the size of the batch. If there
     is none, it is the first axis that the batch divides.
     """
-    if not any(_has_batch(view) for view in operands):
+    if not any(has_batch(view) for view in operands):
         return None
     for place, size in enumerate(shape):
         merged = [size] if size == TRACED_BATCH else _batch_merged(operands, size)
@@ -364,7 +365,7 @@ def any_operator(call: Call, kind: str = "other", **attributes: Any) -> list[Vie
             continue
         written = _written(shape, operands)
         there = {dim.name for group in written for dim in group}
-        batched = any(_has_batch(view) for view in operands)
+        batched = any(has_batch(view) for view in operands)
         # An op that sums over the batch has the batch as a dim, too.
         inner = () if "batch" in there or not batched else (Dim("batch", TRACED_BATCH, BATCH),)
         reads = [

@@ -49,23 +49,18 @@ def bytes_of(graph: OpGraph, accesses: Iterable[Access], parts: Parts) -> float:
     return sum(graph.tensors[a.tensor].bytes * part_of(a, parts) for a in accesses)
 
 
-def _volume(op: Op, parts: Parts) -> float:
-    return math.prod(dim.size / parts.get(dim.name, 1) for dim in op.dims)
-
-
-def _attention_work(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> OpWork:
-    """Work of fused attention (Dao et al. 2022). No scores are in memory: backward computes them again."""
-    touched = bytes_of(graph, op.reads, parts) + bytes_of(graph, op.writes, parts)
-    # Products are counted whole, causal or not, as torch's counter does.
-    product = 2.0 * _volume(op, parts)
-    if direction == "forward":
-        return OpWork(2.0 * product, touched)
-    return OpWork(5.0 * product, 2.0 * touched)
-
-
 def _matmul_work(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> OpWork:
     touched = bytes_of(graph, op.reads, parts) + bytes_of(graph, op.writes, parts)
-    flops = 2.0 * _volume(op, parts) / op.attributes.get("groups", 1)
+    flops = 2.0 * math.prod(dim.size / parts.get(dim.name, 1) for dim in op.dims)
+    if op.kind == "attention":
+        # Products are counted whole, causal or not, as torch's counter does. No scores are in memory: the
+        # backward computes them again (Dao et al. 2022).
+        return (
+            OpWork(2.0 * flops, touched)
+            if direction == "forward"
+            else OpWork(5.0 * flops, 2 * touched)
+        )
+    flops /= op.attributes.get("groups", 1)
     if direction == "forward":
         return OpWork(flops, touched)
     # There is one product for each gradient: of the weights, and of each activation. Data have no gradient.
@@ -87,13 +82,9 @@ def op_work(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> OpWor
     if op.attributes.get("in_next"):
         # The kernel of the next op computes this op, too.
         return OpWork(0.0, 0.0)
-    if op.kind == "attention":
-        return _attention_work(graph, op, parts, direction)
     if family == "matmul":
         return _matmul_work(graph, op, parts, direction)
     reads, writes = bytes_of(graph, op.reads, parts), bytes_of(graph, op.writes, parts)
-    if family == "timed":
-        return OpWork(0.0, 0.0)
     if family == "lookup":
         # Only the rows that are looked up are read and written, whatever the size of the table.
         return OpWork(0.0, 2.0 * writes)
@@ -145,8 +136,6 @@ class Roofline:
     """Peak rate for products whose operands are narrower than tensors."""
 
     def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
-        if op.kind == "timed":
-            return Cost(float(op.attributes[f"{direction}_s"]), "given")
         work = op_work(graph, op, parts, direction)
         narrow = op.attributes.get("operand_bytes") is not None
         rate = self.narrow_flops_per_s if narrow and self.narrow_flops_per_s else self.flops_per_s
@@ -169,8 +158,7 @@ class Scaled:
     """Whether the optimizer takes longer too."""
 
     def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
-        known = self.costs.cost(graph, op, parts, direction)
-        return known if known.source == "given" else self._scaled(known)
+        return self._scaled(self.costs.cost(graph, op, parts, direction))
 
     def optimizer(self, parameter_bytes: float, training: TrainingSetup = DEFAULT_TRAINING) -> Cost:
         known = self.costs.optimizer(parameter_bytes, training)
@@ -202,38 +190,9 @@ def roofline_of(platform: Platform, precision: str = "fp32") -> Roofline:
             f"platform {platform.name}: cluster.device.memory_bytes_per_s is not known; put it there, or "
             "measure an op database on it"
         )
-    peak, memory, launch_s = device.peak_flops, device.memory_bytes_per_s, device.launch_s
-    if narrow:
-        return Roofline(peak[wide], memory, launch_s, peak[precision])
-    return Roofline(peak[wide], memory, launch_s)
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Fallback of a database if the peak rates of the device are not known. It only raises an error."""
-
-    reason: str
-
-    def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
-        sizes = ", ".join(f"{d.name}={d.size / parts.get(d.name, 1):g}" for d in op.dims)
-        raise JoulecastError(
-            f"graph {graph.name}: op `{op.name}` ({op.kind} {direction}, {sizes}) is not in the op "
-            f"database, and there is no roofline to fall back to: {self.reason}"
-        )
-
-    def optimizer(self, parameter_bytes: float, training: TrainingSetup = DEFAULT_TRAINING) -> Cost:
-        raise JoulecastError(
-            f"the optimizer on {parameter_bytes:.0f} bytes is not in the op database, and there is no "
-            f"roofline to fall back to: {self.reason}"
-        )
-
-
-def roofline_or_refusal(platform: Platform, precision: str = "fp32") -> Costs:
-    """The platform's roofline. If it has none, the returned costs raise an error with the reason."""
-    try:
-        return roofline_of(platform, precision)
-    except JoulecastError as error:
-        return Refusal(str(error))
+    peak = device.peak_flops
+    narrow_flops_per_s = peak[precision] if narrow else None
+    return Roofline(peak[wide], device.memory_bytes_per_s, device.launch_s, narrow_flops_per_s)
 
 
 _NOTHING = frozenset(

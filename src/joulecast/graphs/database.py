@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, Field, TypeAdapter
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Cost, Costs, Direction
@@ -219,23 +219,12 @@ class Database:
             partial.write_text(f'{head[:-1]}, "entries": [\n{lines}\n]}}\n')
 
 
-class _Provenance(BaseModel):
-    """The part of the provenance that is compared. The rest is kept unchanged."""
-
-    model_config = ConfigDict(extra="allow")
-
-    host: dict[str, Any] = {}
-
-
 class _Content(BaseModel):
     """Content of the file of a database."""
 
-    provenance: _Provenance
+    provenance: dict[str, Any]
     entries: tuple[Entry, ...]
     steps: tuple[StepCheck, ...]
-
-
-_CONTENT = TypeAdapter(_Content)
 
 
 def read_database(path: Path) -> Database:
@@ -247,14 +236,14 @@ def read_database(path: Path) -> Database:
     found = read_json_object(
         path, "op database (`./run snakemake --cores all -- results/ops/NETWORK.json` makes it)"
     )
-    content = validated(_CONTENT, found, f"{path}: is no op database")
+    content = validated(TypeAdapter(_Content), found, f"{path}: is no op database")
     for entry in content.entries:
         named = [name for name, _ in (*entry.signature.fixed, *entry.signature.dims)]
         if len(set(named)) < len(named) or (entry.signature.kind == "sgd" and len(named) != 1):
             raise JoulecastError(
                 f"{path}: is no op database: {entry.signature.kind} has the dims {', '.join(named)}"
             )
-    return Database(content.provenance.model_dump(), content.entries, content.steps)
+    return Database(content.provenance, content.entries, content.steps)
 
 
 def merged(entries: Iterable[Entry]) -> tuple[Entry, ...]:
@@ -273,19 +262,33 @@ class MeasuredCosts:
     """Costs from a database. If it has no answer, they come from ``fallback``."""
 
     database: Database
-    fallback: Costs
+    fallback: Costs | str
+    """Other costs, or the reason why there are none."""
     precision: str = "fp32"
 
     def cost(
         self, graph: OpGraph, op: Op, parts: Mapping[str, float], direction: Direction
     ) -> Cost:
-        wanted = signature(graph, op, direction, parts, self.precision)
-        return self.database.lookup(wanted) or self.fallback.cost(graph, op, parts, direction)
+        known = self.database.lookup(signature(graph, op, direction, parts, self.precision))
+        if known is not None:
+            return known
+        sizes = ", ".join(f"{d.name}={d.size / parts.get(d.name, 1):g}" for d in op.dims)
+        what = f"graph {graph.name}: op `{op.name}` ({op.kind} {direction}, {sizes})"
+        return self._instead(what).cost(graph, op, parts, direction)
+
+    def _instead(self, what: str) -> Costs:
+        """The fallback for what the database does not have."""
+        if isinstance(self.fallback, str):
+            raise JoulecastError(
+                f"{what} is not in the op database, and there is no roofline to fall back to: {self.fallback}"
+            )
+        return self.fallback
 
     def optimizer(self, parameter_bytes: float, training: TrainingSetup = DEFAULT_TRAINING) -> Cost:
         answer = self.database.optimizer(parameter_bytes, self.precision)
         if answer is None:
-            return self.fallback.optimizer(parameter_bytes, training)
+            what = f"the optimizer on {parameter_bytes:.0f} bytes"
+            return self._instead(what).optimizer(parameter_bytes, training)
         # SGD with momentum was measured. Another optimizer takes the same time for each byte that it moves.
         times = training.update_bytes(parameter_bytes) / DEFAULT_TRAINING.update_bytes(
             parameter_bytes

@@ -9,7 +9,8 @@ another layout, belong to the op that wrote it.
 
 import operator
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,11 +35,6 @@ _FREE = {
 """Views whose backward moves nothing. Its short time counts for the op before it in the backward."""
 
 
-def _logits_of(outputs: Any) -> list[Tensor]:
-    """The outputs of the network. Inception has two."""
-    return [outputs] if isinstance(outputs, Tensor) else list(outputs)
-
-
 def _loss(logits: Tensor, target: Tensor) -> Tensor:
     """Cross entropy, summed over samples (and positions)."""
     return functional.cross_entropy(logits.flatten(0, -2), target.flatten(), reduction="sum")
@@ -48,8 +44,8 @@ def _loss(logits: Tensor, target: Tensor) -> Tensor:
 class _Clock:
     """Times at which each op was at work."""
 
-    forward: Times = field(default_factory=dict)
-    backward: Times = field(default_factory=dict)
+    forward: Times = field(default_factory=lambda: defaultdict(float))
+    backward: Times = field(default_factory=lambda: defaultdict(float))
     known: set[Any] = field(default_factory=set)
     """Nodes of the tape. This set holds them, because autograd's references to them are weak."""
     events: list[tuple[str, float]] = field(default_factory=list)
@@ -63,23 +59,13 @@ class _Clock:
         node = getattr(output, "grad_fn", None)
         if node is not None and node not in self.known:
             self.known.add(node)
-            node.register_prehook(self._arrival(op))
-
-    def _arrival(self, op: str) -> Callable[[Any], None]:
-        def arrive(gradients: Any) -> None:
-            self.events.append((op, time.perf_counter()))
-
-        return arrive
-
-    def add(self, op: str, seconds: float) -> None:
-        """Add seconds to the forward time of an op."""
-        self.forward[op] = self.forward.get(op, 0.0) + seconds
+            node.register_prehook(lambda _: self.events.append((op, time.perf_counter())))
 
     def close(self, stop: float) -> None:
         """Compute the backward time of each op from the arrivals, and drop the nodes."""
         ends = [start for _, start in self.events[1:]] + [stop]
         for (op, start), end in zip(self.events, ends, strict=True):
-            self.backward[op] = self.backward.get(op, 0.0) + end - start
+            self.backward[op] += end - start
         self.known.clear()
 
 
@@ -99,7 +85,7 @@ class _Timed(torch.fx.Interpreter):
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         start = time.perf_counter()
         result = target(*args, **kwargs)
-        self.clock.add(self._now, time.perf_counter() - start)
+        self.clock.forward[self._now] += time.perf_counter() - start
         if str(target) not in _FREE:
             for output in result if isinstance(result, list | tuple) else (result,):
                 self.clock.claim(self._now, output)
@@ -151,7 +137,10 @@ class TimedNetwork:
         """Seconds of forward, loss and backward of the network itself."""
         self._clear()
         start = time.perf_counter()
-        losses = [_loss(x, self._target) for x in _logits_of(self.module(self._inputs))]
+        outputs = self.module(self._inputs)
+        # Inception has two outputs.
+        logits = [outputs] if isinstance(outputs, Tensor) else outputs
+        losses = [_loss(each, self._target) for each in logits]
         (sum(losses[1:], losses[0]) / len(self._inputs)).backward()
         return time.perf_counter() - start
 
@@ -165,7 +154,7 @@ class TimedNetwork:
         for op, logits in zip(self._losses, outputs, strict=True):
             start = time.perf_counter()
             losses.append(_loss(logits, self._target))
-            clock.add(op, time.perf_counter() - start)
+            clock.forward[op] += time.perf_counter() - start
             clock.claim(op, losses[-1])
         total = sum(losses[1:], losses[0]) / len(self._inputs)
         clock.claim(self._losses[0], total)

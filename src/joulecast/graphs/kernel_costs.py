@@ -189,16 +189,9 @@ class KernelCosts:
         # A GPU without a rate at this precision is refused here.
         plateau(self.device, self.precision)
 
-    @cached_property
-    def _narrow_plateau(self) -> float:
-        """FLOP/s of large products of narrow operands, if the precision has such operands."""
-        return self.clock * plateau(self.device, self.precision)
-
-    @cached_property
-    def _plateau(self) -> float:
-        """FLOP/s of all other large products."""
-        narrow = PRECISIONS[self.precision].operand_bytes is not None
-        return self.clock * plateau(self.device, "bf16" if narrow else self.precision)
+    def _held(self, precision: str) -> float:
+        """FLOP/s of large products at a precision, at this clock."""
+        return self.clock * plateau(self.device, precision)
 
     @cached_property
     def _known(self) -> dict[Kernel, float]:
@@ -210,15 +203,13 @@ class KernelCosts:
         rates, architecture = kernel_rates(), self._architecture
         precision = PRECISIONS[self.precision]
         if precision.tensor_bytes == 4 and not precision.plain:
-            held = self.clock * plateau(self.device, "fp32")
-            return held * rates.attention_fp32[kernel.direction]
+            return self._held("fp32") * rates.attention_fp32[kernel.direction]
         share = architecture.cudnn if kernel.cudnn else architecture.attention
         if precision.plain:
             share = architecture.sdpa or share
             share *= rates.attention_dropout[kernel.direction] if kernel.drops else 1.0
             share *= rates.attention_head if kernel.head < _WIDE_HEAD else 1.0
-        of_products = precision.of_products(self.device.peak_flops)
-        held = self.clock * plateau(self.device, of_products)
+        held = self._held(precision.of_products(self.device.peak_flops))
         return held * share * (rates.attention_backward if kernel.direction == "backward" else 1.0)
 
     @property
@@ -244,14 +235,13 @@ class KernelCosts:
 
     def _product_s(self, kernel: Product) -> float:
         """Seconds in which a product computes, without launch."""
-        rates, held, precision = kernel_rates(), self._plateau, self.precision
+        rates, precision = kernel_rates(), self.precision
         if PRECISIONS[precision].plain and kernel.itemsize == WIDE_BYTES:
             precision = "fp32"
-            held = self.clock * plateau(self.device, precision)
         engine = engine_of(precision)
-        if kernel.operand_bytes is not None:
-            held = self._narrow_plateau
-        elif engine == "matrix" and not PRECISIONS[self.precision].half:
+        has_wide = kernel.operand_bytes is None and PRECISIONS[precision].operand_bytes is not None
+        held = self._held("bf16" if has_wide else precision)
+        if engine == "matrix" and not PRECISIONS[self.precision].half:
             # Frameworks for half precision pad the vocabulary.
             held *= rates.rows.get(kernel.row_bytes, 1.0)
         if kernel.is_winograd and engine == "vector":
@@ -316,8 +306,6 @@ class KernelCosts:
 
     def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
         """Seconds of a part of an op."""
-        if op.kind == "timed":
-            return Cost(float(op.attributes[f"{direction}_s"]), "given")
         kernels = self._kernels(graph, op, parts, direction)
         if direction == "backward" and self.gradient_passes:
             kernels += [
@@ -329,12 +317,10 @@ class KernelCosts:
                 # If ops share a weight, its gradient is complete in the backward of the first of them.
                 if graph.tensors[a.tensor].role == "parameter" and graph.readers[a.tensor][0] is op
             ]
-        return Cost(sum(self._remembered(kernel) for kernel in kernels), "kernels")
-
-    def _remembered(self, kernel: Kernel) -> float:
-        if kernel not in self._known:
-            self._known[kernel] = self.seconds(kernel)
-        return self._known[kernel]
+        for kernel in kernels:
+            if kernel not in self._known:
+                self._known[kernel] = self.seconds(kernel)
+        return Cost(sum(self._known[kernel] for kernel in kernels), "kernels")
 
     def pace_s(self, graph: OpGraph, op: Op, parts: Parts, inference: bool) -> NDArray[np.float64]:
         """Three times of a part of an op: the seconds in which a device runs its kernels, in which the host

@@ -115,9 +115,9 @@ _PASS_OF = {
     "layer_norm": "norm",
     "rms_norm": "norm",
     "batch_norm": "batch_norm",
-    "embedding": "lookup",
     "copy": "copy",
     "concat": "copy",
+    "avg_pool": "copy",
 }
 _BACKWARD_PASSES: dict[str, float] = {
     # Number of reads and writes of a tensor that has the size of the output.
@@ -373,13 +373,13 @@ def _attention(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> li
         graph.tensors[access.tensor].elements * part_of(access, parts)
         for access in (*op.reads, *op.writes)
     )
+    if direction == "backward":
+        # The scores are computed again. Then there are four products (Dao et al. 2022).
+        flops, moved = 2.5 * flops, 2 * moved
     cudnn, drops = bool(op.attributes.get("cudnn")), bool(op.attributes.get("dropout"))
     head = op.dim("head_dim").size
-    copies = _unpacked(graph, op, parts, direction)
-    if direction == "forward":
-        return [*copies, Attention(flops, moved, direction, cudnn, drops, head)]
-    # The scores are computed again. Then there are four products (Dao et al. 2022).
-    return [*copies, Attention(2.5 * flops, 2 * moved, direction, cudnn, drops, head)]
+    kernel = Attention(flops, moved, direction, cudnn, drops, head)
+    return [*_unpacked(graph, op, parts, direction), kernel]
 
 
 def _lookup(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
@@ -393,8 +393,6 @@ def _lookup(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[
 
 def _passes(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
     kind = _PASS_OF.get(op.kind, "elementwise")
-    if op.kind == "avg_pool":
-        kind = "copy"
     if op.kind == "max_pool":
         # The place of each maximum has 8 bytes, and is read in the backward. The threads limit this pass, and
         # not the memory: numbers of 4 bytes take no longer than numbers of 2 bytes.
@@ -469,12 +467,6 @@ def _loss(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Ke
     return [Pass("softmax", moved * elements)]
 
 
-_FAMILIES: dict[str, Callable[[OpGraph, Op, Parts, Direction], list[Kernel]]] = {
-    "lookup": _lookup,
-    "timed": lambda graph, op, parts, direction: [],
-}
-
-
 def kernels_of(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
     """The kernels of a part of an op.
 
@@ -485,17 +477,15 @@ def kernels_of(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> li
         direction: forward; or backward, for the gradients of everything that it reads except network inputs.
     """
     if op.attributes.get("in_next"):
-        found = []
-    elif op.kind == "cross_entropy":
-        found = _loss(graph, op, parts, direction)
-    elif op.kind == "attention":
-        found = _attention(graph, op, parts, direction)
-    elif KINDS[op.kind] == "matmul":
-        found = _products(graph, op, parts, direction)
-    else:
-        found = _FAMILIES.get(KINDS[op.kind], _passes)(graph, op, parts, direction)
-    if not op.attributes.get("in_next"):
-        found += _autocasts(graph, op, parts, direction)
-    if direction == "backward" and not op.attributes.get("in_next"):
+        return []
+    own: dict[str, Callable[[OpGraph, Op, Parts, Direction], list[Kernel]]] = {
+        "cross_entropy": _loss,
+        "attention": _attention,
+        "embedding": _lookup,
+    }
+    usual = _products if KINDS[op.kind] == "matmul" else _passes
+    found = own.get(op.kind, usual)(graph, op, parts, direction)
+    found += _autocasts(graph, op, parts, direction)
+    if direction == "backward":
         found += _added_gradients(graph, op, parts) + _joined(graph, op, parts)
     return found

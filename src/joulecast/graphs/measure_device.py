@@ -9,6 +9,7 @@ clocks have settled then. This module needs torch.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -46,7 +47,7 @@ class MeasuredDevice:
     bytes_per_s: float
 
 
-def _settled(work: Callable[[], None], wait: Callable[[], None], seconds: float) -> float:
+def _settled(work: Callable[[], object], wait: Callable[[], None], seconds: float) -> float:
     """Seconds of a call under load. It is the median of the second half of the calls."""
     work()
     wait()
@@ -65,19 +66,12 @@ def _product_rate(
 ) -> float:
     """The plateau in FLOP/s: the rate of large products at a precision."""
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
-    kind, size = _TYPES[precision], 1024
-    while True:
-        left = torch.randn(size, size, device=device).to(kind)
-        right = torch.randn(size, size, device=device).to(kind)
-        out = torch.empty(size, size, device=device, dtype=kind)
-
-        def product(a: torch.Tensor = left, b: torch.Tensor = right, c: torch.Tensor = out) -> None:
-            torch.mm(a, b, out=c)
-
-        took = _settled(product, wait, 0.0)
-        if took >= _LEAST_CALL_S or size >= _LARGEST:
-            break
+    kind, size, took = _TYPES[precision], 512, 0.0
+    while took < _LEAST_CALL_S and size < _LARGEST:
         size *= 2
+        left, right = (torch.randn(size, size, device=device).to(kind) for _ in range(2))
+        product = partial(torch.mm, left, right, out=torch.empty_like(left))
+        took = _settled(product, wait, 0.0)
     took = _settled(product, wait, seconds)
     shape = Product(1, size, size, size, left.element_size())
     return product_flops(shape, kernel_rates().products[engine_of(precision)], units) / took
@@ -88,9 +82,7 @@ def _copy_rate(device: torch.device, moved: int, seconds: float, wait: Callable[
     source = torch.zeros(moved // 4, device=device)
     target = torch.empty_like(source)
 
-    def copy() -> None:
-        torch.add(source, 1.0, out=target)
-
+    copy = partial(torch.add, source, 1.0, out=target)
     return 2 * source.nbytes / _settled(copy, wait, seconds)
 
 

@@ -8,17 +8,17 @@ in training. Steps that are timed op by op alternate with steps that are timed a
 import multiprocessing
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from statistics import fmean, median
 from threading import BrokenBarrierError
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
+from unittest.mock import patch
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Direction
@@ -48,30 +48,8 @@ WAITING = 0.03
 _ARRIVAL_S = 600.0
 
 
-class StepTimes:
-    """Times of the steps of one or several ranks, in seconds. Lists have one entry for each kept step."""
-
-    def __init__(self) -> None:
-        self.whole: list[float] = []
-        self.timed: list[float] = []
-        self.optimizer: list[float] = []
-        self.ops: dict[tuple[str, Direction], list[float]] = {}
-        self.waited: list[float] = []
-        self.dropped = 0
-
-    def add(self, other: "StepTimes") -> None:
-        """Add the times of another rank."""
-        self.whole += other.whole
-        self.timed += other.timed
-        self.optimizer += other.optimizer
-        self.waited += other.waited
-        self.dropped += other.dropped
-        for key, times in other.ops.items():
-            self.ops.setdefault(key, []).extend(times)
-
-
 @dataclass(frozen=True)
-class _Step:
+class StepTimes:
     """Times of a whole step, and of a step timed op by op. ``waited`` is the share of both without a core."""
 
     whole: float
@@ -79,8 +57,13 @@ class _Step:
     optimizer: float
     waited: float
 
+    @property
+    def timed(self) -> float:
+        """Seconds of the step that was timed op by op."""
+        return sum(self.by_op.values())
 
-def _step(network: "TimedNetwork", barrier: Barrier | None) -> _Step:
+
+def _step(network: "TimedNetwork", barrier: Barrier | None) -> StepTimes:
     def arrive() -> tuple[float, float]:
         if barrier:
             barrier.wait(_ARRIVAL_S)
@@ -98,12 +81,12 @@ def _step(network: "TimedNetwork", barrier: Barrier | None) -> _Step:
     cpu_s += time.process_time() - before[1]
     by_op: dict[tuple[str, Direction], float] = {(op, "forward"): s for op, s in forward.items()}
     by_op |= {(op, "backward"): s for op, s in backward.items()}
-    return _Step(whole, by_op, optimizer, 1 - cpu_s / wall_s)
+    return StepTimes(whole, by_op, optimizer, 1 - cpu_s / wall_s)
 
 
 def time_steps(
     network: "TimedNetwork", iterations: int, barrier: Barrier | None = None
-) -> StepTimes:
+) -> list[StepTimes]:
     """Train for ``iterations`` steps of both kinds, after a warm-up. All ranks start each step together.
 
     Steps in which the rank had no core for more than :data:`WAITING` of the time are dropped, the worst
@@ -112,73 +95,49 @@ def time_steps(
     for _ in range(WARM_UP):
         _step(network, barrier)
     taken = [_step(network, barrier) for _ in range(iterations)]
-    steps = StepTimes()
-    for index, step in enumerate(sorted(taken, key=lambda step: step.waited)):
-        if index >= FEWEST and step.waited > WAITING:
-            steps.dropped += 1
-            continue
-        steps.whole.append(step.whole)
-        steps.timed.append(sum(step.by_op.values()))
-        steps.optimizer.append(step.optimizer)
-        steps.waited.append(step.waited)
-        for key, seconds in step.by_op.items():
-            steps.ops.setdefault(key, []).append(seconds)
-    return steps
+    taken.sort(key=lambda step: step.waited)
+    return taken[:FEWEST] + [step for step in taken[FEWEST:] if step.waited <= WAITING]
 
 
 def tabulated(
-    graph: OpGraph, steps: StepTimes, precision: str = "fp32"
+    graph: OpGraph, steps: Sequence[StepTimes], taken: int, precision: str = "fp32"
 ) -> tuple[tuple[Entry, ...], StepCheck]:
     """Times of a graph's ops, with one entry for each signature. Also the check of their sum.
 
     The time of an op is its mean over the fastest quarter of the steps. All ops have the same steps. So their
     times add up to the mean of these steps, with all delays.
+
+    Args:
+        steps: steps of all ranks that were kept.
+        taken: number of steps that all ranks took.
     """
-    entries: list[Entry] = []
-    total = 0.0
+    fastest = [steps[place] for place in fastest_quarter([step.timed for step in steps])]
+    seconds: dict[tuple[str, Direction], float] = {
+        (op.name, direction): fmean(step.by_op[op.name, direction] for step in fastest)
+        for op in graph.ops
+        for direction in get_args(Direction)
+        if (op.name, direction) in fastest[0].by_op
+    }
     ops = {op.name: op for op in graph.ops}
-    fastest = fastest_quarter(steps.timed)
-    for (name, direction), times in steps.ops.items():
-        if name not in ops:  # it looks at a parameter or an input, or counts batches
-            continue
-        seconds = fmean(times[step] for step in fastest)
-        total += seconds
-        key = signature(graph, ops[name], direction, precision=precision)
-        entries.append(Entry(key, seconds * 1e3, len(fastest)))
-    optimizer = mean_of_fastest(steps.optimizer)
+    entries = [
+        Entry(signature(graph, ops[name], direction, precision=precision), 1e3 * s, len(fastest))
+        for (name, direction), s in seconds.items()
+    ]
+    optimizer = mean_of_fastest([step.optimizer for step in steps])
     size = sum(tensor.bytes for tensor in graph.parameters)
-    key = optimizer_signature(size, precision)
-    entries.append(Entry(key, optimizer * 1e3, len(steps.optimizer)))
+    entries.append(Entry(optimizer_signature(size, precision), optimizer * 1e3, len(steps)))
     check = StepCheck(
         network=graph.name,
         batch=graph.batch,
-        whole_s=mean_of_fastest(steps.whole),
-        ops_s=total,
-        timed_s=mean_of_fastest(steps.timed),
+        whole_s=mean_of_fastest([step.whole for step in steps]),
+        ops_s=sum(seconds.values()),
+        timed_s=mean_of_fastest([step.timed for step in steps]),
         optimizer_s=optimizer,
-        kept=len(steps.whole),
-        dropped=steps.dropped,
-        waited_share=max(0.0, median(steps.waited)),
+        kept=len(steps),
+        dropped=taken - len(steps),
+        waited_share=max(0.0, median(step.waited for step in steps)),
     )
     return merged(entries), check
-
-
-@contextmanager
-def _environment_of_training() -> Iterator[None]:
-    """Set huge pages and one thread, as in the launch of a training."""
-    names = ("GLIBC_TUNABLES", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
-    environment = rank_environment(threads=1)
-    wanted = {name: environment[name] for name in names}
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 _BARRIER: list[Barrier] = []
@@ -192,7 +151,7 @@ def _set_barrier(barrier: Barrier) -> None:
 
 def _rank(
     size: tuple[str, int, int, int], batches: Sequence[int], iterations: int, core: int
-) -> list[tuple[OpGraph, StepTimes]]:
+) -> list[tuple[OpGraph, list[StepTimes]]]:
     """Train as one rank. Returns the graph and the times of its steps for each batch size."""
     (barrier,) = _BARRIER
     try:
@@ -220,16 +179,19 @@ def _rank(
 
 def _measure_ranks(
     size: tuple[str, int, int, int], batches: Sequence[int], iterations: int, ranks: int
-) -> list[tuple[OpGraph, StepTimes]]:
+) -> list[tuple[OpGraph, list[StepTimes]]]:
     """The graph, and the times of all ranks, for each batch size.
 
     Raises:
         JoulecastError: a rank failed. The error has its message.
     """
     context = multiprocessing.get_context("spawn")
+    # Huge pages and one thread, as in the launch of a training.
+    launched = rank_environment(threads=1)
+    names = ("GLIBC_TUNABLES", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
     cores = sorted(os.sched_getaffinity(0))[:ranks]
     with (
-        _environment_of_training(),
+        patch.dict(os.environ, {name: launched[name] for name in names}),
         ProcessPoolExecutor(ranks, context, _set_barrier, (context.Barrier(ranks),)) as pool,
     ):
         # Each rank waits for the others at its first step. So no process of the pool gets two ranks.
@@ -249,7 +211,7 @@ def _measure_ranks(
     first, *others = [rank.result() for rank in each]
     for other in others:
         for (_, steps), (_, more) in zip(first, other, strict=True):
-            steps.add(more)
+            steps += more
     return first
 
 
@@ -299,7 +261,7 @@ def measure_database(
     measured = _measure_ranks(
         (network, image_size, patch_size, classes), batches, iterations, ranks
     )
-    tables = [tabulated(graph, steps) for graph, steps in measured]
+    tables = [tabulated(graph, steps, ranks * iterations) for graph, steps in measured]
     database = Database(
         provenance={
             "source": "measured",

@@ -140,6 +140,7 @@ class NetworkBuilder:
         bias: bool,
         weight: str | None = None,
         parts: Mapping[str, int] | None = None,
+        each: tuple[str, ...] = (),
     ) -> str:
         """Add a linear layer over the last axis of ``x``.
 
@@ -150,13 +151,15 @@ class NetworkBuilder:
             bias: whether it has a bias.
             weight: weight of another layer, if the two layers share it (tied).
             parts: tensors that it writes side by side, with their features (q, k and v of one product).
+            each: axes of ``x`` along which every place has its own layer (experts).
         """
         *leading, last = self.axes[x]
         inner = self.shape(x)[last]
-        weight = weight or self.tensor(f"{name}.weight", (out, inner))
-        reads: list[tuple[str, Axes]] = [(x, (*leading, "in")), (weight, ("out", "in"))]
+        own = tuple(self.shape(x)[axis] for axis in each)
+        weight = weight or self.tensor(f"{name}.weight", (*own, out, inner))
+        reads: list[tuple[str, Axes]] = [(x, (*leading, "in")), (weight, (*each, "out", "in"))]
         if bias:
-            reads.append((self.tensor(f"{name}.bias", (out,)), ("out",)))
+            reads.append((self.tensor(f"{name}.bias", (*own, out)), (*each, "out")))
         sizes = {axis: self.shape(x)[axis] for axis in leading}
         dims: dict[str, int | Dim] = {
             **sizes,

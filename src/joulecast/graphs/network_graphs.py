@@ -7,7 +7,7 @@ pixels, Inception 299; 1000 classes), and GPT-2 with 1024 tokens. They are for o
 import sys
 import traceback
 from collections.abc import Iterable
-from importlib import import_module, resources
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,11 +21,12 @@ from joulecast.runs.files.shipped import is_path
 from joulecast.runs.folders import measured_records
 from joulecast.runs.record import NETWORK
 
+_SHIPPED = Path(__file__).with_name("networks")
+
 
 def names() -> list[str]:
     """Names of the networks whose graphs are shipped."""
-    folder = resources.files("joulecast.graphs") / "networks"
-    return sorted(f.name.removesuffix(".json") for f in folder.iterdir() if f.name[-5:] == ".json")
+    return sorted(path.stem for path in _SHIPPED.glob("*.json"))
 
 
 def _plain(name: str) -> str:
@@ -34,15 +35,10 @@ def _plain(name: str) -> str:
     return f"{base.lower()}{colon}{keys}"
 
 
-def is_graph_file(graph: str) -> bool:
-    """Whether a network is given by the file of an op graph."""
-    return is_path(graph, (".json",)) and not graph.startswith("hf:")
-
-
 def network_file(graph: str) -> Path | None:
     """The file of a network, if it is given by this file or by the name of a training that `measure`
     captured."""
-    if is_graph_file(graph):
+    if is_path(graph, (".json",)) and not graph.startswith("hf:"):
         return Path(graph)
     name = _plain(graph)
     if ":" in name or name in names() or is_by_numbers(name):
@@ -66,32 +62,6 @@ def graph_origin(
     return "shipped" if name in names() and not by_numbers else "numbers"
 
 
-def load(name: str, attention: Attention | None = None, half: bool = False) -> OpGraph:
-    """The op graph of a network by name, for one sample. It is shipped, or made from numbers.
-
-    Args:
-        name: name of a shipped graph (upper or lower case), or numbers, for example
-            ``gpt:layers=36,hidden=1280,heads=20`` or ``llama-7b`` (:mod:`joulecast.graphs.network_names`).
-        attention: attention of a network by numbers: ``fused`` (the default) or ``eager``. With
-            ``eager``, a network that is both shipped and known by numbers (gpt2) is made from its numbers.
-        half: whether a network by numbers runs in half precision (see
-            :func:`joulecast.graphs.transformer.transformer`).
-
-    Raises:
-        JoulecastError: network or key are unknown (the error has the nearest), or the graph lacks this
-            attention.
-    """
-    if attention is not None and attention not in ATTENTIONS:
-        raise JoulecastError(f"attention={attention}: give {' or '.join(ATTENTIONS)}")
-    shipped, name = names(), _plain(name)
-    if graph_origin(name, attention) == "numbers":
-        size = parse_network(name, shipped)
-        return transformer(size, name, attention or "fused", half)
-    file = resources.files("joulecast.graphs") / "networks" / f"{name}.json"
-    with resources.as_file(file) as path:
-        return _with_attention(read_graph(Path(path)), attention)
-
-
 def _with_attention(graph: OpGraph, attention: Attention | None) -> OpGraph:
     has = attention_of(graph)
     if attention == "eager" and has == "fused":
@@ -105,16 +75,27 @@ def _with_attention(graph: OpGraph, attention: Attention | None) -> OpGraph:
 
 
 def op_graph(graph: str, attention: Attention | None = None, half: bool = False) -> OpGraph:
-    """The op graph of a network. ``graph`` is its name, the name of a captured training, or a file (the path
-    has a ``/`` or ends in ``.json``).
+    """The op graph of a network, for one sample.
+
+    Args:
+        graph: name of a shipped graph (upper or lower case); numbers, for example
+            ``gpt:layers=36,hidden=1280,heads=20`` or ``llama-7b`` (:mod:`joulecast.graphs.network_names`);
+            the name of a captured training; or a file (the path has a ``/`` or ends in ``.json``).
+        attention: ``fused`` (the default) or ``eager``. With ``eager``, a network that is both shipped and
+            known by numbers (gpt2) is made from its numbers.
+        half: whether a network by numbers runs in half precision (see
+            :func:`joulecast.graphs.transformer.transformer`).
 
     Raises:
-        JoulecastError: an error of :func:`load` or :func:`joulecast.graphs.opgraph.read_graph`.
+        JoulecastError: network or key are unknown (the error has the nearest); the graph lacks this
+            attention; or an error of :func:`joulecast.graphs.opgraph.read_graph`.
     """
-    file = network_file(graph)
-    if file is not None:
-        return _with_attention(read_graph(file), attention)
-    return load(graph, attention, half)
+    if attention is not None and attention not in ATTENTIONS:
+        raise JoulecastError(f"attention={attention}: give {' or '.join(ATTENTIONS)}")
+    file, name = network_file(graph), _plain(graph)
+    if file is None and graph_origin(name, attention) == "numbers":
+        return transformer(parse_network(name, names()), name, attention or "fused", half)
+    return _with_attention(read_graph(file or _SHIPPED / f"{name}.json"), attention)
 
 
 def network_for(name: str, training: TrainingSetup, attention: Attention | None = None) -> OpGraph:

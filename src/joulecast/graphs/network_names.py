@@ -11,6 +11,7 @@ sequence in place of windows), MPT (MosaicML's llm-foundry), ViT (Dosovitskiy et
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -120,106 +121,56 @@ _HEADS: dict[str, tuple[Head, ...]] = {
 _NEEDED = ("layers", "hidden", "heads")
 
 
-def _sized(family: Family, layers: int, hidden: int, heads: int, **more: Any) -> TransformerSize:
-    given = {"layers": layers, "hidden": hidden, "heads": heads, **more}
-    return replace(_DEFAULTS[family], **given)
-
-
-def _mpt(layers: int, hidden: int, heads: int) -> TransformerSize:
-    # Composer's MPT logs cross entropy and perplexity of every micro-batch (`use_train_metrics`).
-    more = {"sequence": 2048, "vocabulary": 50368, "dropout": 0.0, "gelu": "fused", "metrics": 2}
-    return _sized("gpt", layers, hidden, heads, **more)
-
-
-def _gpt3(layers: int, hidden: int, heads: int) -> TransformerSize:
-    return _sized("gpt", layers, hidden, heads, sequence=2048)
-
-
-def _opt(layers: int, hidden: int, heads: int, **more: Any) -> TransformerSize:
-    # OPT's table of positions has two rows more than tokens.
-    return _sized("opt", layers, hidden, heads, positions=2050, **more)
-
-
-def _llama3(layers: int, hidden: int, heads: int, ffn: int) -> TransformerSize:
-    more = {"kv_heads": 8, "ffn": ffn, "vocabulary": 128256, "sequence": 8192}
-    return _sized("llama", layers, hidden, heads, **more)
-
-
-def _moe(layers: int, hidden: int, heads: int, ffn: int, **more: Any) -> TransformerSize:
-    return _sized("llama", layers, hidden, heads, ffn=ffn, **more)
-
-
-def _qwen3(layers: int, hidden: int, heads: int, ffn: int) -> TransformerSize:
-    more = {"kv_heads": 4, "head_dim": 128, "qk_norm": True, "vocabulary": 151936}
-    return _moe(layers, hidden, heads, ffn, experts=128, top_k=8, **more)
-
-
-PRESETS: dict[str, TransformerSize] = {
-    "gpt2": _sized("gpt", 12, 768, 12),
-    "gpt2-medium": _sized("gpt", 24, 1024, 16),
-    "gpt2-large": _sized("gpt", 36, 1280, 20),
-    "gpt2-xl": _sized("gpt", 48, 1600, 25),
-    "gpt3-1.3b": _gpt3(24, 2048, 16),
-    "gpt3-2.7b": _gpt3(32, 2560, 32),
-    "gpt3-6.7b": _gpt3(32, 4096, 32),
-    "gpt3-13b": _gpt3(40, 5120, 40),
-    "gpt3-175b": _gpt3(96, 12288, 96),
-    "bert-base": _sized("bert", 12, 768, 12),
-    "bert-large": _sized("bert", 24, 1024, 16),
-    "opt-125m": _opt(12, 768, 12),
-    "opt-350m": _opt(24, 1024, 16, embedding=512, prenorm=False),
-    "opt-1.3b": _opt(24, 2048, 32),
-    "opt-2.7b": _opt(32, 2560, 32),
-    "opt-6.7b": _opt(32, 4096, 32),
-    "opt-13b": _opt(40, 5120, 40),
-    "llama-7b": _sized("llama", 32, 4096, 32, ffn=11008),
-    "llama-13b": _sized("llama", 40, 5120, 40, ffn=13824),
-    "llama-70b": _sized("llama", 80, 8192, 64, kv_heads=8, ffn=28672),
-    "llama3-8b": _llama3(32, 4096, 32, 14336),
-    "llama3-70b": _llama3(80, 8192, 64, 28672),
-    "llama3-405b": _llama3(126, 16384, 128, 53248),
-    "mixtral-8x7b": _moe(32, 4096, 32, 14336, kv_heads=8, experts=8, sequence=8192),
-    "qwen3-30b-a3b": _qwen3(48, 2048, 32, 768),
-    "qwen3-235b-a22b": _qwen3(94, 4096, 64, 1536),
-    "gpt-oss-120b": _moe(
-        36,
-        2880,
-        64,
-        2880,
-        kv_heads=8,
-        head_dim=64,
-        experts=128,
-        top_k=4,
-        vocabulary=201088,
-    ),
-    "deepseek-v3": _moe(
-        61,
-        7168,
-        128,
-        2048,
-        head_dim=128,
-        q_rank=1536,
-        kv_rank=512,
-        rope=64,
-        experts=256,
-        top_k=8,
-        shared=1,
-        dense=3,
-        dense_ffn=18432,
-        vocabulary=129280,
-    ),
-    "mpt-125m": _mpt(12, 768, 12),
-    "mpt-350m": _mpt(24, 1024, 16),
-    "mpt-760m": _mpt(24, 1536, 12),
-    "mpt-1b": _mpt(24, 2048, 16),
-    "mpt-3b": _mpt(32, 2560, 20),
-    "mpt-7b": _mpt(32, 4096, 32),
-    "mpt-13b": _mpt(40, 5120, 40),
-    "mpt-30b": _mpt(48, 7168, 56),
-    "mpt-70b": _mpt(80, 8192, 64),
-    "vit-s": _sized("vit", 12, 384, 6),
-    "vit-b": _sized("vit", 12, 768, 12),
-    "vit-l": _sized("vit", 24, 1024, 16),
+_GPT3 = "gpt:sequence=2048"
+# OPT's table of positions has two rows more than tokens.
+_OPT = "opt:positions=2050"
+_LLAMA3 = "llama:kv_heads=8,vocabulary=128256,sequence=8192"
+_QWEN3 = "llama:kv_heads=4,head_dim=128,qk_norm=yes,vocabulary=151936,experts=128,top_k=8"
+# Composer's MPT logs cross entropy and perplexity of every micro-batch (`use_train_metrics`).
+_MPT = "gpt:sequence=2048,vocabulary=50368,dropout=0,gelu=fused,metrics=2"
+PRESETS = {
+    "gpt2": "gpt:layers=12,hidden=768,heads=12",
+    "gpt2-medium": "gpt:layers=24,hidden=1024,heads=16",
+    "gpt2-large": "gpt:layers=36,hidden=1280,heads=20",
+    "gpt2-xl": "gpt:layers=48,hidden=1600,heads=25",
+    "gpt3-1.3b": f"{_GPT3},layers=24,hidden=2048,heads=16",
+    "gpt3-2.7b": f"{_GPT3},layers=32,hidden=2560,heads=32",
+    "gpt3-6.7b": f"{_GPT3},layers=32,hidden=4096,heads=32",
+    "gpt3-13b": f"{_GPT3},layers=40,hidden=5120,heads=40",
+    "gpt3-175b": f"{_GPT3},layers=96,hidden=12288,heads=96",
+    "bert-base": "bert:layers=12,hidden=768,heads=12",
+    "bert-large": "bert:layers=24,hidden=1024,heads=16",
+    "opt-125m": f"{_OPT},layers=12,hidden=768,heads=12",
+    "opt-350m": f"{_OPT},layers=24,hidden=1024,heads=16,embedding=512,prenorm=no",
+    "opt-1.3b": f"{_OPT},layers=24,hidden=2048,heads=32",
+    "opt-2.7b": f"{_OPT},layers=32,hidden=2560,heads=32",
+    "opt-6.7b": f"{_OPT},layers=32,hidden=4096,heads=32",
+    "opt-13b": f"{_OPT},layers=40,hidden=5120,heads=40",
+    "llama-7b": "llama:layers=32,hidden=4096,heads=32,ffn=11008",
+    "llama-13b": "llama:layers=40,hidden=5120,heads=40,ffn=13824",
+    "llama-70b": "llama:layers=80,hidden=8192,heads=64,kv_heads=8,ffn=28672",
+    "llama3-8b": f"{_LLAMA3},layers=32,hidden=4096,heads=32,ffn=14336",
+    "llama3-70b": f"{_LLAMA3},layers=80,hidden=8192,heads=64,ffn=28672",
+    "llama3-405b": f"{_LLAMA3},layers=126,hidden=16384,heads=128,ffn=53248",
+    "mixtral-8x7b": "llama:layers=32,hidden=4096,heads=32,ffn=14336,kv_heads=8,experts=8,sequence=8192",
+    "qwen3-30b-a3b": f"{_QWEN3},layers=48,hidden=2048,heads=32,ffn=768",
+    "qwen3-235b-a22b": f"{_QWEN3},layers=94,hidden=4096,heads=64,ffn=1536",
+    "gpt-oss-120b": "llama:layers=36,hidden=2880,heads=64,ffn=2880,kv_heads=8,head_dim=64,experts=128,"
+    "top_k=4,vocabulary=201088",
+    "deepseek-v3": "llama:layers=61,hidden=7168,heads=128,ffn=2048,head_dim=128,q_rank=1536,kv_rank=512,"
+    "rope=64,experts=256,top_k=8,shared=1,dense=3,dense_ffn=18432,vocabulary=129280",
+    "mpt-125m": f"{_MPT},layers=12,hidden=768,heads=12",
+    "mpt-350m": f"{_MPT},layers=24,hidden=1024,heads=16",
+    "mpt-760m": f"{_MPT},layers=24,hidden=1536,heads=12",
+    "mpt-1b": f"{_MPT},layers=24,hidden=2048,heads=16",
+    "mpt-3b": f"{_MPT},layers=32,hidden=2560,heads=20",
+    "mpt-7b": f"{_MPT},layers=32,hidden=4096,heads=32",
+    "mpt-13b": f"{_MPT},layers=40,hidden=5120,heads=40",
+    "mpt-30b": f"{_MPT},layers=48,hidden=7168,heads=56",
+    "mpt-70b": f"{_MPT},layers=80,hidden=8192,heads=64",
+    "vit-s": "vit:layers=12,hidden=384,heads=6",
+    "vit-b": "vit:layers=12,hidden=768,heads=12",
+    "vit-l": "vit:layers=24,hidden=1024,heads=16",
 }
 """Networks by their usual names. ``llama-`` is Llama 2."""
 
@@ -235,38 +186,6 @@ def is_by_numbers(name: str) -> bool:
     return ":" in name or name.lower() in PRESETS or name.lower() in _DEFAULTS
 
 
-def _number(name: str, key: str, value: str) -> int:
-    if not value.isdigit() or not int(value) <= _MOST:
-        raise JoulecastError(f"network `{name}`: {key}={value}: give a whole number from 0")
-    return int(value)
-
-
-def _flag(name: str, key: str, value: str) -> bool:
-    if value not in ("yes", "no"):
-        raise JoulecastError(f"network `{name}`: {key}={value}: give yes or no")
-    return value == "yes"
-
-
-def _share(name: str, key: str, value: str) -> float:
-    try:
-        share = float(value)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share < 1:
-        raise JoulecastError(
-            f"network `{name}`: {key}={value}: give a probability from 0 to below 1"
-        )
-    return share
-
-
-def _word(name: str, key: str, value: str, known: tuple[str, ...]) -> str:
-    if value not in known:
-        raise JoulecastError(
-            f"network `{name}`: {key}={value} is not known (known: {', '.join(known)})"
-        )
-    return value
-
-
 _KEYS = [field.name for field in fields(TransformerSize) if field.name != "family"]
 
 
@@ -275,16 +194,28 @@ def _value(name: str, size: TransformerSize, key: str, value: str) -> Any:
         raise JoulecastError(
             f"network `{name}`: `{key}` is no key{nearest(key, _KEYS)} (keys: {', '.join(_KEYS)})"
         )
-    default = getattr(size, key)
-    if key == "head":
-        return _word(name, key, value, _HEADS.get(size.family, ("lm", "none")))
-    if key in ("gelu", "loss"):
-        return _word(name, key, value, get_args(Gelu if key == "gelu" else Loss))
-    if isinstance(default, bool):
-        return _flag(name, key, value)
+    is_flag = isinstance(getattr(size, key), bool)
+    words = {
+        "head": _HEADS.get(size.family, ("lm", "none")),
+        "gelu": get_args(Gelu),
+        "loss": get_args(Loss),
+    }.get(key, ("yes", "no") if is_flag else ())
+    if value in words:
+        return value == "yes" if is_flag else value
+    if words:
+        raise JoulecastError(
+            f"network `{name}`: {key}={value} is not known (known: {', '.join(words)})"
+        )
     if key.endswith("dropout"):
-        return _share(name, key, value)
-    return _number(name, key, value)
+        with suppress(ValueError):
+            if 0 <= float(value) < 1:
+                return float(value)
+        raise JoulecastError(
+            f"network `{name}`: {key}={value}: give a probability from 0 to below 1"
+        )
+    if value.isdecimal() and int(value) <= _MOST:
+        return int(value)
+    raise JoulecastError(f"network `{name}`: {key}={value}: give a whole number from 0")
 
 
 def _checked(name: str, size: TransformerSize) -> TransformerSize:
@@ -348,9 +279,9 @@ def parse_network(name: str, also: Sequence[str] = ()) -> TransformerSize:
         return _hugging_face(name)
     base, _, keys = name.partition(":")
     base = base.lower()
-    known = {**_DEFAULTS, **PRESETS}
-    if base not in known:
-        names = list(dict.fromkeys([*known, *also]))
+    family, _, numbers = PRESETS.get(base, base).partition(":")
+    if family not in _DEFAULTS:
+        names = list(dict.fromkeys([*_DEFAULTS, *PRESETS, *also]))
         hint = (
             nearest(base, names)
             or f"; by name: {', '.join(n for n in names if n not in _DEFAULTS)}"
@@ -360,7 +291,7 @@ def parse_network(name: str, also: Sequence[str] = ()) -> TransformerSize:
             f"{', '.join(_DEFAULTS)}; or the path of an op graph, or the name of a training that `joulecast "
             "measure --capture` ran from this folder)"
         )
-    return _with_keys(name, known[base], keys)
+    return _checked(name, _with_keys(name, _with_keys(base, _DEFAULTS[family], numbers), keys))
 
 
 _LONG = 8192
@@ -377,7 +308,7 @@ def _hugging_face(name: str) -> TransformerSize:
             f"network `{name}`: it allows samples of {size.sequence} tokens; say how many a sample has, as "
             f"hf:{path}.json:sequence=4096"
         )
-    return _with_keys(name, size, keys.removeprefix(":"))
+    return _checked(name, _with_keys(name, size, keys.removeprefix(":")))
 
 
 def _with_keys(name: str, size: TransformerSize, keys: str) -> TransformerSize:
@@ -393,4 +324,4 @@ def _with_keys(name: str, size: TransformerSize, keys: str) -> TransformerSize:
         raise JoulecastError(
             f"network `{name}`: the sequence of a vit follows from image and patch"
         )
-    return _checked(name, replace(size, **given))
+    return replace(size, **given)

@@ -16,12 +16,11 @@ This module needs no torch.
 
 import json
 import math
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, Strict, TypeAdapter
 
@@ -155,7 +154,7 @@ KINDS: dict[str, str] = {
     "other": "elementwise",
     "concat": "copy",
     "copy": "copy",
-    # An op with given times (attributes forward_s and backward_s), which are the same for every part.
+    # An op with given times (attributes forward_s and backward_s): only the emulated network has such ops.
     "timed": "timed",
 }
 """Kinds of ops, and the family of each kind. All kinds of a family have the same cost formula."""
@@ -258,19 +257,6 @@ class OpGraph:
             partial.write_text("\n".join(lines))
 
 
-def _check_order(name: str, ops: Iterable[Op], tensors: dict[str, Tensor]) -> None:
-    written_by = {access.tensor: op.name for op in ops for access in op.writes}
-    written: set[str] = set()
-    for op in ops:
-        for access in op.reads:
-            if access.tensor in written_by and access.tensor not in written:
-                raise JoulecastError(
-                    f"graph {name}: the graph has a cycle or its ops are out of order: op `{op.name}` "
-                    f"reads `{access.tensor}` before op `{written_by[access.tensor]}` has written it"
-                )
-        written |= {access.tensor for access in op.writes}
-
-
 class _Attributes(BaseModel):
     """Attributes that the code computes with. All others are kept unchanged."""
 
@@ -278,8 +264,6 @@ class _Attributes(BaseModel):
     steps: Annotated[int, Strict(), Field(ge=1, le=1_000_000)] = 1
     kernel: tuple[Annotated[int, Strict(), Field(ge=1, le=MAX_SIZE)], ...] = ()
     roles: dict[str, Literal["count", "m", "n", "k"]] = {}
-    forward_s: Annotated[float, Strict(), Field(ge=0, le=1e9, allow_inf_nan=False)] = 0.0
-    backward_s: Annotated[float, Strict(), Field(ge=0, le=1e9, allow_inf_nan=False)] = 0.0
 
 
 _ATTRIBUTES = TypeAdapter(_Attributes)
@@ -296,10 +280,6 @@ def _check_op(name: str, op: Op, tensors: dict[str, Tensor]) -> None:
     validated(_ATTRIBUTES, op.attributes, f"graph {name}: op `{op.name}`: attributes")
     if math.prod(dim.size for dim in op.dims) > _MAX_POINTS:
         raise JoulecastError(f"graph {name}: op `{op.name}` has more than {_MAX_POINTS:g} points")
-    if op.kind == "timed" and not {"forward_s", "backward_s"} <= op.attributes.keys():
-        raise JoulecastError(
-            f"graph {name}: op `{op.name}` is timed, and needs the attributes forward_s and backward_s"
-        )
     sizes = {dim.name: dim.size for dim in op.dims}
     if len(sizes) != len(op.dims):
         raise JoulecastError(f"graph {name}: op `{op.name}` has a dim twice")
@@ -322,21 +302,6 @@ def _check_op(name: str, op: Op, tensors: dict[str, Tensor]) -> None:
                 )
 
 
-def _check_tensors(name: str, tensors: Iterable[Tensor]) -> None:
-    for tensor in tensors:
-        if tensor.role not in get_args(Role):
-            raise JoulecastError(
-                f"graph {name}: tensor `{tensor.name}` has the unknown role `{tensor.role}` "
-                f"(known: {', '.join(get_args(Role))})"
-            )
-        if min(tensor.shape, default=1) < 0 or tensor.itemsize < 1:
-            raise JoulecastError(f"graph {name}: tensor `{tensor.name}` has a negative size")
-        if tensor.elements > _MAX_ELEMENTS:
-            raise JoulecastError(
-                f"graph {name}: tensor `{tensor.name}` has more than {_MAX_ELEMENTS:g} elements"
-            )
-
-
 def checked(graph: OpGraph) -> OpGraph:
     """Check a graph, and return it.
 
@@ -347,13 +312,22 @@ def checked(graph: OpGraph) -> OpGraph:
     """
     if graph.batch < 1 or not graph.ops:
         raise JoulecastError(f"graph {graph.name}: it needs ops, and a batch above 0")
-    _check_tensors(graph.name, graph.tensors.values())
+    for tensor in graph.tensors.values():
+        if tensor.elements > _MAX_ELEMENTS:
+            raise JoulecastError(
+                f"graph {graph.name}: tensor `{tensor.name}` has more than {_MAX_ELEMENTS:g} elements"
+            )
     if len({op.name for op in graph.ops}) < len(graph.ops):
         raise JoulecastError(f"graph {graph.name}: two ops have the same name")
-    for op in graph.ops:
-        _check_op(graph.name, op, graph.tensors)
     writers: dict[str, str] = {}
     for op in graph.ops:
+        _check_op(graph.name, op, graph.tensors)
+        for access in op.reads:
+            if access.tensor in graph.producer and access.tensor not in writers:
+                raise JoulecastError(
+                    f"graph {graph.name}: the graph has a cycle or its ops are out of order: op `{op.name}` "
+                    f"reads `{access.tensor}` before op `{graph.producer[access.tensor].name}` has written it"
+                )
         for access in op.writes:
             if access.tensor in writers:
                 raise JoulecastError(
@@ -361,7 +335,6 @@ def checked(graph: OpGraph) -> OpGraph:
                     f"`{writers[access.tensor]}` and by op `{op.name}`"
                 )
             writers[access.tensor] = op.name
-    _check_order(graph.name, graph.ops, graph.tensors)
     return graph
 
 
@@ -372,9 +345,6 @@ class _Content(BaseModel):
     batch: Annotated[int, Field(ge=1, le=1_000_000_000)]
     tensors: list[Tensor]
     ops: list[Op]
-
-
-_CONTENT = TypeAdapter(_Content)
 
 
 def read_graph(path: Path) -> OpGraph:
@@ -388,14 +358,9 @@ def read_graph(path: Path) -> OpGraph:
         raise JoulecastError(
             f"{path}: is a configuration from the Hugging Face hub; give it as hf:{path}"
         )
-    content = validated(_CONTENT, given, f"{path}: is no op graph")
-    graph = OpGraph(
-        name=content.name,
-        ops=tuple(content.ops),
-        tensors={tensor.name: tensor for tensor in content.tensors},
-        batch=content.batch,
-    )
+    found = validated(TypeAdapter(_Content), given, f"{path}: is no op graph")
+    tensors = {tensor.name: tensor for tensor in found.tensors}
     try:
-        return checked(graph)
+        return checked(OpGraph(found.name, tuple(found.ops), tensors, found.batch))
     except JoulecastError as error:
         raise JoulecastError(f"{path}: {error}") from None

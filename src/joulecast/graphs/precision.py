@@ -73,19 +73,8 @@ FUSED = (
 """What an answer says of these precisions if it chose one itself."""
 
 
-@dataclass(frozen=True)
-class Optimizer:
-    """An optimizer, and the size of its state."""
-
-    name: str
-    states: int
-    """Numbers that it keeps for each parameter, in addition to weight and gradient."""
-
-
-OPTIMIZERS = {
-    name: Optimizer(name, states)
-    for name, states in {"none": 0, "sgd": 0, "momentum": 1, "adam": 2}.items()
-}
+OPTIMIZERS = {"none": 0, "sgd": 0, "momentum": 1, "adam": 2}
+"""Numbers that an optimizer keeps for each parameter, in addition to weight and gradient."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +82,7 @@ class TrainingSetup:
     """What a step does with the weights. By default it is SGD with momentum at fp32."""
 
     precision: Precision = PRECISIONS["fp32"]
-    optimizer: Optimizer = OPTIMIZERS["momentum"]
+    optimizer: str = "momentum"
     inference: bool = False
     """Whether a step is only a forward pass, which keeps nothing for a backward and updates nothing."""
     fp32_gradients: bool = False
@@ -102,7 +91,7 @@ class TrainingSetup:
     @property
     def updates(self) -> bool:
         """Whether the weights are updated."""
-        return not self.inference and self.optimizer.name != "none"
+        return not self.inference and self.optimizer != "none"
 
     @property
     def gradient_share(self) -> float:
@@ -121,7 +110,7 @@ class TrainingSetup:
         """Bytes that the optimizer keeps for weights of this size."""
         if not self.updates:
             return 0.0
-        copies = self.optimizer.states + self.precision.half
+        copies = OPTIMIZERS[self.optimizer] + self.precision.half
         return copies * weight_bytes / self.precision.tensor_bytes * self._state_size
 
     @property
@@ -136,9 +125,8 @@ class TrainingSetup:
         """
         if not self.updates:
             return 0.0
-        size = self._state_size
-        read = self._gradient_size + size * (1 + self.optimizer.states)
-        written = size * (1 + self.optimizer.states)
+        written = self._state_size * (1 + OPTIMIZERS[self.optimizer])
+        read = self._gradient_size + written
         if self.precision.half:
             written += self.precision.tensor_bytes
         return (read + written) * weight_bytes / self.precision.tensor_bytes
@@ -174,9 +162,7 @@ def training_of(
             )
     if gradients not in (None, "fp32"):
         raise JoulecastError(f"gradients={gradients} is not known (known: fp32; or leave it out)")
-    return TrainingSetup(
-        PRECISIONS[precision], OPTIMIZERS[optimizer], inference, gradients is not None
-    )
+    return TrainingSetup(PRECISIONS[precision], optimizer, inference, gradients is not None)
 
 
 def at_precision(graph: OpGraph, precision: Precision) -> OpGraph:

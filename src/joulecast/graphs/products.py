@@ -22,27 +22,33 @@ from joulecast.graphs.opgraph import Dim
 from joulecast.graphs.views import View, permute, repeats, units
 
 
-def _layer(call: Call, x: View, weight: View, bias: View | None, names: tuple[str, str]) -> View:
-    """A linear layer. ``names`` says which axis of the weight is ``in`` and which is ``out``."""
-    leading = rows(x.axes[:-1])
+def linear_layer(
+    call: Call,
+    x: View,
+    weight: View,
+    bias: View | None,
+    names: tuple[str, str] = ("out", "in"),
+    splits: bool = True,
+    **facts: Any,
+) -> View:
+    """A linear layer. ``names`` says which axis of the weight is ``in`` and which is ``out``. Without
+    ``splits``, no dim but the batch may be split."""
+    free, summed = (OTHER, REDUCE) if splits else (OPAQUE, OPAQUE)
+    leading = rows(x.axes[:-1], free)
     sizes = dict(zip(names, weight.shape, strict=True))
+    out, inner = Dim("out", sizes["out"], free), Dim("in", sizes["in"], summed)
     reads = [
-        (x, [*bindings(View(x.tensor, x.axes[:-1]), leading), (x.axes[-1], "in")]),
+        (x, bindings(x, [*leading, [inner]])),
         (weight, list(zip(weight.axes, names, strict=True))),
     ]
     if bias:
         reads.append((bias, [(bias.axes[-1], "out")]))
-    return call.emit(
-        "linear",
-        reads,
-        [*leading, [Dim("out", sizes["out"], OTHER)]],
-        (Dim("in", sizes["in"], REDUCE),),
-    )
+    return call.emit("linear", reads, [*leading, [out]], (inner,), **facts)
 
 
 def linear(call: Call) -> View:
     """A linear layer. Its dims are the batch, ``sequence`` and ``out`` (OTHER), and ``in`` (REDUCE)."""
-    return _layer(call, call["input"], call["weight"], call["bias"], ("out", "in"))
+    return linear_layer(call, call["input"], call["weight"], call["bias"])
 
 
 def matmul(call: Call) -> View:
@@ -50,7 +56,7 @@ def matmul(call: Call) -> View:
     one, other = call["mat1"] or call["self"], call["mat2"] or call["other"]
     bias = call["self"] if call["mat1"] else None
     if len(other.axes) == 2 and call.builder.tensors[other.tensor].role == "parameter":
-        return _layer(call, one, other, bias, ("in", "out"))
+        return linear_layer(call, one, other, bias, ("in", "out"))
     return batched(call, one, other, bias)
 
 
@@ -69,15 +75,8 @@ def batched(call: Call, one: View, other: View, bias: View | None = None) -> Vie
     ]
     column, inner = Dim("columns", other.shape[-1], OTHER), Dim("inner", one.shape[-1], REDUCE)
     reads = [
-        (one, [*bindings(View(one.tensor, one.axes[:-1]), [*front, row]), (one.axes[-1], "inner")]),
-        (
-            other,
-            [
-                *bindings(View(other.tensor, other.axes[:-2]), front),
-                (other.axes[-2], "inner"),
-                (other.axes[-1], "columns"),
-            ],
-        ),
+        (one, bindings(one, [*front, row, [inner]])),
+        (other, bindings(other, [*front, [inner], [column]])),
     ]
     if bias:
         reads.append((bias, [(bias.axes[-1], "columns")]))
@@ -149,17 +148,17 @@ def grouped(call: Call) -> View:
     *leading, tokens = rows(x.axes[:1])[0]
     if tokens.kind is BATCH or tokens.size % experts or len(x.axes) != 2:
         raise JoulecastError("experts among which tokens cannot be spread evenly are not known")
+    of_expert = Dim("in", inner, REDUCE)
     spread = [
         *leading,
         Dim("experts", experts, OTHER),
         Dim("sequence", tokens.size // experts, OTHER),
     ]
     reads = [
-        (x, [*bindings(View(x.tensor, x.axes[:1]), [spread]), (x.axes[1], "in")]),
+        (x, bindings(x, [spread, [of_expert]])),
         (weight, list(zip(weight.axes, ("experts", "in", "out"), strict=True))),
     ]
-    written = [spread, [Dim("out", out, OTHER)]]
-    return call.emit("linear", reads, written, (Dim("in", inner, REDUCE),))
+    return call.emit("linear", reads, [spread, [Dim("out", out, OTHER)]], (of_expert,))
 
 
 _PLACES, _WINDOW = ("d", "h", "w"), ("k0", "k1", "k2")

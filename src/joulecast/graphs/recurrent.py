@@ -6,33 +6,24 @@ each step (attribute ``steps``), and each waits for the one before. A graph has 
 the hidden states reads the first product in place of the states that the cell writes.
 """
 
-from typing import Any
-
 from joulecast.errors import JoulecastError
 from joulecast.graphs import views
 from joulecast.graphs.capture_builder import OPAQUE, Call, bindings, map_groups, rows
 from joulecast.graphs.opgraph import Dim
+from joulecast.graphs.products import linear_layer
 from joulecast.graphs.views import View
 
 
 def _direction(call: Call, x: View, weights: list[View], steps: int) -> View:
     """One layer in one direction. ``weights`` are those of inputs and hidden states, and then the biases."""
     of_input, of_hidden, *biases = weights
-    gates, hidden = of_hidden.shape
+    of_inputs = linear_layer(call, x, of_input, biases[0] if biases else None, splits=False)
+    of_states = linear_layer(
+        call, of_inputs, of_hidden, biases[1] if biases else None, splits=False, steps=steps
+    )
     leading = rows(x.axes[:-1], OPAQUE)
-    made: list[View] = []
-    for place, weight in enumerate((of_input, of_hidden)):
-        last = made[-1] if made else x
-        out, inner = Dim("out", gates, OPAQUE), Dim("in", weight.shape[1], OPAQUE)
-        reads = [
-            (last, [*bindings(View(last.tensor, last.axes[:-1]), leading), (last.axes[-1], "in")]),
-            (weight, list(zip(weight.axes, ("out", "in"), strict=True))),
-            *((bias, [(bias.axes[0], "out")]) for bias in biases[place : place + 1]),
-        ]
-        facts: dict[str, Any] = {"steps": steps} if made else {}
-        made.append(call.emit("linear", reads, [*leading, [out]], (inner,), **facts))
-    written = [*leading, [Dim("hidden", hidden, OPAQUE)]]
-    states = [(each, bindings(View(each.tensor, each.axes[:-1]), leading)) for each in made]
+    states = [(v, bindings(View(v.tensor, v.axes[:-1]), leading)) for v in (of_inputs, of_states)]
+    written = [*leading, [Dim("hidden", of_hidden.shape[1], OPAQUE)]]
     return call.emit("other", states, written, steps=steps)
 
 

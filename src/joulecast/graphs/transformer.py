@@ -220,20 +220,27 @@ class _Network:
         inner = net.pointwise("scale", f"{act}/plus_one", inner, module=act)
         return net.pointwise("multiply", f"{act}/multiply", half, inner, module=act)
 
-    def mlp(self, module: str, x: str, ffn: int) -> str:
+    def mlp(self, module: str, x: str, ffn: int, experts: bool = False) -> str:
         """Add a linear layer, a nonlinearity, and a second linear layer. Megatron splits the first layer by
-        columns, and the second one by rows."""
+        columns, and the second one by rows.
+
+        Args:
+            experts: whether each expert has its own layers. ``x`` has the tokens of each.
+        """
         net, size = self.net, self.size
-        bias = size.bias or size.mlp_bias
+        bias = size.bias or (size.mlp_bias and not experts)
+
+        def linear(name: str, x: str, out: int) -> str:
+            each = ("experts",) if experts else ()
+            return net.linear(f"{module}.{name}", x, out, bias=bias, each=each)
+
         if size.mlp == "swiglu":
-            gate = net.linear(f"{module}.gate", x, ffn, bias=bias)
-            up = net.linear(f"{module}.up", x, ffn, bias=bias)
+            gate, up = linear("gate", x, ffn), linear("up", x, ffn)
             gated = net.pointwise("silu", f"{module}.silu", gate, in_next=True)
             inner = net.pointwise("multiply", f"{module}/multiply", gated, up, module=module)
         else:
-            up = net.linear(f"{module}.up", x, ffn, bias=bias)
-            inner = self.activation(module, up)
-        return net.linear(f"{module}.down", inner, size.hidden, bias=bias)
+            inner = self.activation(module, linear("up", x, ffn))
+        return linear("down", inner, size.hidden)
 
     def experts(self, module: str, x: str) -> str:
         """Add a mixture of experts. A token goes to ``top_k`` of them, evenly spread (Fedus et al. 2022)."""
@@ -252,14 +259,7 @@ class _Network:
             [(x, ("batch", "sequence", "features"))],
             top_k=size.top_k,
         )
-        if size.mlp == "swiglu":
-            gate = self._of_experts(f"{module}.gate", given, size.ffn)
-            up = self._of_experts(f"{module}.up", given, size.ffn)
-            gated = net.pointwise("silu", f"{module}.silu", gate, in_next=True)
-            inner = net.pointwise("multiply", f"{module}/multiply", gated, up, module=module)
-        else:
-            inner = self.activation(module, self._of_experts(f"{module}.up", given, size.ffn))
-        done = self._of_experts(f"{module}.down", inner, size.hidden)
+        done = self.mlp(module, given, size.ffn, experts=True)
         shape = {"batch": 1, "sequence": size.sequence, "features": size.hidden}
         combined = net.add(
             "multiply",
@@ -275,27 +275,6 @@ class _Network:
             return combined
         always = self.mlp(f"{module}.shared", x, size.shared * size.ffn)
         return net.pointwise("add", f"{module}/add", combined, always, module=module)
-
-    def _of_experts(self, name: str, x: str, out: int) -> str:
-        """Add a linear layer of each expert, on its own tokens. The weight has the axes experts, out, in."""
-        net = self.net
-        shape = net.shape(x)
-        inner, experts = shape.pop("features"), shape["experts"]
-        weight = net.tensor(f"{name}.weight", (experts, out, inner))
-        reads = [(x, ("batch", "experts", "sequence", "in")), (weight, ("experts", "out", "in"))]
-        if self.size.bias:
-            reads.append((net.tensor(f"{name}.bias", (experts, out)), ("experts", "out")))
-        # The columns come before the experts, because the tensor axis splits the first dim of the weights.
-        dims: dict[str, int | Dim] = {
-            "batch": 1,
-            "sequence": shape["sequence"],
-            "out": Dim("out", out, OTHER),
-            "experts": experts,
-            "in": Dim("in", inner, REDUCE),
-        }
-        written = {**shape, "features": out}
-        writes = [(name, ("batch", "experts", "sequence", "out"), written)]
-        return net.add("linear", name, dims, list(reads), writes)
 
     def block(self, number: int, x: str) -> str:
         """Add a layer: attention and MLP. The output of each is added to its input."""

@@ -10,15 +10,14 @@ from typing import Literal
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.clocks import set_clock
-from joulecast.graphs.costs import Costs, roofline_of, roofline_or_refusal
+from joulecast.graphs.costs import Costs, roofline_of
 from joulecast.graphs.database import MeasuredCosts, read_database
 from joulecast.graphs.kernel_costs import kernel_costs_of
 from joulecast.graphs.network_graphs import network_for
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.graphs.precision import TrainingSetup, training_of
 from joulecast.runs.platforms import Platform, gpu_in, simulated_platform
-from joulecast.simulate.correction import Corrected
-from joulecast.simulate.cost_cache import cached
+from joulecast.simulate.cost_cache import CachedCosts, OpCache
 from joulecast.simulate.measured_step import (
     corrected,
     read_steps,
@@ -62,7 +61,7 @@ def simulate_request(request: SimulateRequest) -> Simulation:
         every_micro_batch=request.trace is not None,
     )
     simulation = simulate(graph, platform, strategy, request.batch, costs, assumed)
-    return replace(_with_remark(simulation, costs), sm_mhz=sm_mhz)
+    return replace(simulation, sm_mhz=sm_mhz)
 
 
 def search_request(request: SearchRequest, value_on: Callable[[Platform], Value | None]) -> Ranking:
@@ -77,27 +76,21 @@ def search_request(request: SearchRequest, value_on: Callable[[Platform], Value 
     assumed = Assumptions(training=training)
     value = value_on(platform)
     best = () if value is None else (request.top, value)
-    ranking = search(graph, platform, request.devices, batch, costs, assumed, *best)
-    return replace(ranking, feasible=[_with_remark(each, costs) for each in ranking.feasible])
+    return search(graph, platform, request.devices, batch, costs, assumed, *best)
 
 
-def at_clock(costs: Costs, limit_w: float | None, sm_mhz: float | None) -> tuple[Costs, float]:
-    """The same as :func:`joulecast.graphs.clocks.set_clock`, also for costs that measured steps correct. The
-    correction is the same at every clock."""
-    if not isinstance(costs, Corrected):
-        return set_clock(costs, limit_w, sm_mhz)
-    slower, mhz = set_clock(costs.costs.costs, limit_w, sm_mhz)
-    return Corrected(cached(slower), costs.evidence, costs.remark), mhz
-
-
-def _with_remark(simulation: Simulation, costs: Costs) -> Simulation:
-    remark = costs.remark if isinstance(costs, Corrected) else None
-    return replace(simulation, calibration_remark=remark)
+def at_clock(
+    costs: CachedCosts, limit_w: float | None, sm_mhz: float | None
+) -> tuple[CachedCosts, float]:
+    """The same as :func:`joulecast.graphs.clocks.set_clock`. Measured steps correct the costs at every clock
+    in the same way."""
+    slower, mhz = set_clock(costs.costs, limit_w, sm_mhz)
+    return CachedCosts(slower, costs.op_cache, costs.evidence), mhz
 
 
 def _asked(
     request: OnSimulator, mode: Literal["default", "proteus"] = "default"
-) -> tuple[OpGraph, TrainingSetup, Platform, Costs]:
+) -> tuple[OpGraph, TrainingSetup, Platform, CachedCosts]:
     """Network, training, platform and costs of a request."""
     precision = precision_asked(request)
     platform, costs = platform_and_costs(
@@ -124,7 +117,8 @@ def platform_and_costs(
     database: Path | None = None,
     measured_steps: Path | None = None,
     mode: Literal["default", "proteus"] = "default",
-) -> tuple[Platform, Costs]:
+    op_cache: OpCache | None = None,
+) -> tuple[Platform, CachedCosts]:
     """A platform, and the costs of ops on it. Rates in the arguments replace those in the platform's file.
 
     Args:
@@ -135,6 +129,7 @@ def platform_and_costs(
             are used.
         measured_steps: steps that were measured on the platform. They correct the costs.
         mode: ``proteus``: costs as in the Proteus paper.
+        op_cache: results that several platforms share for a network.
 
     Raises:
         JoulecastError: there is no such platform or link, a file is not valid, or a rate is not known.
@@ -144,14 +139,20 @@ def platform_and_costs(
         found = calibrated(found, read_calibration(calibration))
     found = with_links(found, dict(links or {}))
     if mode == "proteus":
-        return found, proteus_costs(found, precision)
-    costs: Costs | None = kernel_costs_of(found, precision)
+        return found, CachedCosts(proteus_costs(found, precision), op_cache)
+    costs: Costs | str
+    try:
+        costs = kernel_costs_of(found, precision) or roofline_of(found, precision)
+    except JoulecastError as error:
+        if database is None:
+            raise
+        costs = str(error)
     if database is not None:
-        fallback = costs or roofline_or_refusal(found, precision)
-        costs = MeasuredCosts(read_database(database), fallback, precision)
-    costs = costs or roofline_of(found, precision)
+        costs = MeasuredCosts(read_database(database), costs, precision)
+    assert not isinstance(costs, str)
+    known = CachedCosts(costs, op_cache)
     if measured_steps is None:
-        return found, costs
+        return found, known
     steps = read_steps(measured_steps)
     device = found.require_cluster().device.name
     for step in steps:
@@ -166,4 +167,4 @@ def platform_and_costs(
                 f"{measured_steps}: a step at {step.precision} cannot correct costs at {precision}; "
                 f"measure one at that precision, or ask with --precision {step.precision}"
             )
-    return corrected(found, costs, steps)
+    return corrected(found, known, steps)

@@ -85,7 +85,7 @@ class _Class:
             work = works[name]
             self.turns_s += count * self.turn(work).computed_s
             sent = [each for segment in work.segments for each in segment.buckets]
-            self.sums_s += count * sum(self._sum_s(b) for _, b in [*sent, *work.afterwards])
+            self.sums_s += count * sum(map(self._sum_s, [*sent, *work.afterwards]))
             self.computing_s += count * self.pace * sum(s.seconds for s in work.segments)
             for stream, seconds in self._flowing(work, [*sent, *work.afterwards]):
                 flowing_s[stream] += count * seconds
@@ -98,19 +98,17 @@ class _Class:
         So a step takes at least ``least_s + gamma z``, and at least ``computing + exchange - (1 - gamma) z``.
         Up to a gamma of 1, the larger of both is least where they are equal.
         """
-        gamma = min(self.compiler.slowdown.compute, 1.0)
+        gamma = min(self.compiler.slowdown.gamma, 1.0)
         return least_s + gamma * max(0.0, self.computing_s + self.flowing_s - least_s)
 
-    def _flowing(
-        self, work: TurnWork, buckets: list[tuple[int, Bucket]]
-    ) -> Iterator[tuple[str, float]]:
+    def _flowing(self, work: TurnWork, buckets: list[Bucket]) -> Iterator[tuple[str, float]]:
         """Streams of exchange that slows computing, and seconds that bytes flow, without latencies."""
         flow = self.transfers.flow
         for message in work.phase.messages:
             if message.weights:
                 carried = flow(message.kind, message.axis, self.number)
                 yield "weights", carried.seconds_alone(message.bytes, latency=False)
-        for _, bucket in buckets:
+        for bucket in buckets:
             for kind, axis, size in bucket.sums(self.compiler.device_mesh.mesh):
                 carried = flow(kind, axis, self.number)
                 yield bucket.stream, carried.seconds_alone(size, latency=False)
@@ -144,8 +142,8 @@ class _Class:
             now += segment.seconds * self.pace
             for number in segment.starts:
                 start(number)
-            summed += [now + self._sum_s(bucket) for _, bucket in segment.buckets]
-        summed += [now + self._sum_s(bucket) for _, bucket in work.afterwards]
+            summed += [now + self._sum_s(bucket) for bucket in segment.buckets]
+        summed += [now + self._sum_s(bucket) for bucket in work.afterwards]
         sent = [
             done[number]
             for number in done

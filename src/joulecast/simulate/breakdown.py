@@ -5,7 +5,7 @@ travels, this is exposed communication. If none of its messages travels, this is
 another stage, or for a straggler.
 """
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +35,9 @@ def _covered(starts: Floats, ends: Floats) -> float:
     return float(np.maximum(latest - begins, 0.0).sum())
 
 
-def breakdowns(graph: ActivityGraph, classes: int) -> list[Breakdown]:
-    """The breakdown of each class of devices, over the whole step."""
+def breakdowns(graph: ActivityGraph, classes: int) -> Floats:
+    """The breakdown of each class of devices, over the whole step. A row has the fields of
+    :class:`Breakdown`."""
     computing: list[list[int]] = [[] for _ in range(classes)]
     talking: list[list[int]] = [[] for _ in range(classes)]
     for number, activity in enumerate(graph):
@@ -52,10 +53,5 @@ def breakdowns(graph: ActivityGraph, classes: int) -> list[Breakdown]:
             for chosen in (compute, compute + communication, communication)
         )
         exposed_s, bubble_s = max(0.0, busy_s - computing_s), max(0.0, step_s - busy_s)
-        found.append(Breakdown(computing_s, exposed_s, bubble_s, communication_s))
-    return found
-
-
-def mean_breakdown(parts: list[Breakdown], sizes: NDArray[np.int64]) -> Breakdown:
-    """The mean breakdown of all devices. ``sizes`` are the numbers of devices in the classes."""
-    return Breakdown(*np.average([astuple(part) for part in parts], axis=0, weights=sizes).tolist())
+        found.append((computing_s, exposed_s, bubble_s, communication_s))
+    return np.array(found)

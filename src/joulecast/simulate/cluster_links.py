@@ -22,7 +22,7 @@ from joulecast.errors import JoulecastError
 from joulecast.logs.nccl_tests import CollectiveTest
 from joulecast.quantities import counted, percent
 from joulecast.runs.files.writing import written_aside
-from joulecast.runs.platforms import Link, Platform, find_platform, gpu_in, gpu_names
+from joulecast.runs.platforms import Platform, find_platform, gpu_in, gpu_names
 from joulecast.simulate.collectives import Kind
 from joulecast.simulate.device_mesh import build_device_mesh
 from joulecast.simulate.flows import Transfers
@@ -150,23 +150,24 @@ def _ratios(platform: Platform, tests: Sequence[CollectiveTest]) -> Floats:
 
 
 def _fitted(
-    platform: Platform, tests: Sequence[CollectiveTest], level: int, names: Sequence[str]
+    platform: Platform, tests: Sequence[CollectiveTest], level: int, large: bool
 ) -> Platform:
-    """Fit a platform: multiply the named facts by the factor with the least error of the tests."""
+    """Fit the rate of a link to large buffers, or its latency to small ones: multiply it by the factor with
+    the least error of the tests. Within a node, the launch is multiplied, too."""
+    tests = _parts(tests, large)
     if not tests:
         return platform
     cluster = platform.require_cluster()
     link = cluster.links[level]
-    known = cluster.model_dump() | link.model_dump()
 
     def there(logarithm: float) -> Platform:
-        facts = {name: math.exp(logarithm) * (known[name] or _LEAST_S) for name in names}
-        links = list(cluster.links)
-        links[level] = link.model_copy(
-            update={name: value for name, value in facts.items() if name in Link.model_fields}
-        )
-        of_cluster = {name: value for name, value in facts.items() if name not in Link.model_fields}
-        return _changed(platform, links=tuple(links), **of_cluster)
+        factor, links = math.exp(logarithm), list(cluster.links)
+        fact, known = ("bytes_per_s", link.bytes_per_s) if large else ("latency_s", link.latency_s)
+        links[level] = link.model_copy(update={fact: factor * (known or _LEAST_S)})
+        launch_s = cluster.collective_launch_s
+        if not large and level == 0:
+            launch_s = factor * (launch_s or _LEAST_S)
+        return _changed(platform, links=tuple(links), collective_launch_s=launch_s)
 
     def off(logarithm: float) -> Floats:
         return np.log(_ratios(there(logarithm), tests))
@@ -217,10 +218,9 @@ def fit_links(platform: Platform, tests: Sequence[CollectiveTest]) -> ClusterLin
     between = [test for test in found if test.nodes > 1]
     widest = max((test.gpus for test in between), default=0)
     between = [test for test in between if test.gpus == widest]
-    launched = ("collective_launch_s", "latency_s")
-    for group, level, steps in ((within, 0, launched), (between, 1, ("latency_s",))):
-        platform = _fitted(platform, _parts(group, large=False), level, steps)
-        platform = _fitted(platform, _parts(group, large=True), level, ("bytes_per_s",))
+    for level, group in enumerate((within, between)):
+        for large in (False, True):
+            platform = _fitted(platform, group, level, large)
     ratios: dict[tuple[str, bool], list[float]] = {}
     for test in _parts(within + between, large=True):
         of_kind = ratios.setdefault((test.collective, test.nodes > 1), [])

@@ -52,7 +52,7 @@ class TurnWork:
     stage: int
     phase: Phase
     segments: list[Segment]
-    afterwards: Sequence[tuple[int, Bucket]]
+    afterwards: Sequence[Bucket]
     """Buckets that are sent when everything else is done."""
 
 
@@ -62,8 +62,8 @@ class StagePlan:
 
     program: StageProgram
     costs: Mapping[tuple[Split, Direction], Cost]
-    buckets: list[tuple[int, Bucket]]
-    """Gradients that are sent together, numbered."""
+    buckets: list[Bucket]
+    """Gradients that are sent together."""
     works: dict[tuple[str, bool], TurnWork] = field(default_factory=dict)
     """Work of turns, by phase and whether it is the first forward or last backward of the step."""
 
@@ -106,7 +106,7 @@ class Compiler:
     def slowdown(self) -> Slowdown:
         """How much computing and the exchange of gradients slow each other down."""
         gamma = self.transfers.cluster.overlap_slowdown or 0.0
-        return Slowdown(gamma, gamma, whole_activity=not self.fuse)
+        return Slowdown(gamma, whole_activity=not self.fuse)
 
     def compile(self) -> ActivityGraph:
         """The activities of every class."""
@@ -138,7 +138,7 @@ class Compiler:
                 costs[split, direction] = cost
                 self.sources[cost.source] += count
         buckets = buckets_of(program.gradients, self.strategy.bucket_bytes, usual)
-        return StagePlan(program, costs, list(enumerate(buckets)))
+        return StagePlan(program, costs, buckets)
 
     def _cost_of(self, split: Split, direction: Direction, places: Mapping[str, int]) -> Cost:
         parts = dict(split.parts)
@@ -173,7 +173,7 @@ class Compiler:
         """
         program, later = plan.program, name == "weights"
         halves = self.strategy.schedule == "zb-h1"
-        buckets: list[tuple[int, Bucket]] = []
+        buckets: list[Bucket] = []
         if name == "forward":
             phase = program.first_forward if at_edge else program.forward
         else:
@@ -182,7 +182,7 @@ class Compiler:
                 phase = Phase([replace(step, needs=[], receives=[]) for step in phase.steps])
             if later == halves:
                 each = self.strategy.scatter == "each"
-                buckets = [b for b in plan.buckets if at_edge or (each and b[1].zero >= 2)]
+                buckets = [b for b in plan.buckets if at_edge or (each and b.zero >= 2)]
 
         def seconds_of(step: Step) -> float:
             share = float(not later)
@@ -245,8 +245,8 @@ class _Device:
         for turn, name in zip(order.turns, order.works, strict=True):
             work = works[name]
             self._run(turn, work)
-            for place, bucket in work.afterwards:
-                self._send_bucket(bucket, (work.stage, place, turn.micro_batch))
+            for bucket in work.afterwards:
+                self._send_bucket(bucket, work.stage, turn.micro_batch)
         for plan in compiler.plans_of(self.number):
             self._exchange(plan.program.tied)
         seconds = compiler.update_seconds(self.number)
@@ -333,17 +333,12 @@ class _Device:
                 arrived.append(self._received(back, _AT_THE_END))
         self.gradient_messages += arrived
 
-    def _send_bucket(self, bucket: Bucket, key: tuple[int, int, int]) -> None:
-        """Sum a bucket over all axes along which it is a partial sum. The update waits for this.
-
-        Args:
-            bucket: the gradients.
-            key: stage of the bucket, its place in the stage, and the micro-batch.
-        """
+    def _send_bucket(self, bucket: Bucket, stage: int, micro_batch: int) -> None:
+        """Sum a bucket over all axes along which it is a partial sum. The update waits for this."""
         after = self.last_compute
         for kind, axis, size in bucket.sums(self.compiler.device_mesh.mesh):
-            message = Message(kind, axis, size, f"gradients {key[1]}", -1)
-            shared = ("gradients", *key, axis)
+            message = Message(kind, axis, size, f"gradients {bucket.number}", -1)
+            shared = ("gradients", stage, bucket.number, micro_batch, axis)
             after = [self._collective(shared, message, after, bucket.stream, gradient=True)]
         self.gradient_messages += after
 
@@ -374,5 +369,5 @@ class _Device:
             self._compute(Activity(label, (self.number,), seconds, parts=parts), arriving)
             for number in segment.starts:
                 start(number)
-            for place, bucket in segment.buckets:
-                self._send_bucket(bucket, (stage, place, micro_batch))
+            for bucket in segment.buckets:
+                self._send_bucket(bucket, stage, micro_batch)

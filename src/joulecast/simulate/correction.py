@@ -8,9 +8,8 @@ the corrected time of a measured step is its measured time. A step that differs 
 by the first part.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import resources
 from typing import Any, Literal
@@ -19,12 +18,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from joulecast.graphs.costs import Cost, Costs, Direction, Parts, Scaled
-from joulecast.graphs.kernel_costs import KernelCosts, kernel_rates
-from joulecast.graphs.opgraph import Op, OpGraph
-from joulecast.graphs.precision import DEFAULT_TRAINING, PRECISIONS, TrainingSetup
-from joulecast.simulate.cost_cache import CachedCosts, cached
-from joulecast.simulate.placement import PlacedOp
+from joulecast.graphs.opgraph import OpGraph
 from joulecast.simulate.strategy import Strategy
 
 _SHARED, _SHARED_TAIL = 0.055, 5
@@ -94,6 +88,8 @@ class MeasuredSteps:
     """Measured steps of a GPU, and the corrections of other steps that follow from them."""
 
     errors: tuple[MeasuredError, ...]
+    remark: str | None = None
+    """Names the measured steps, and the odd ones among them."""
 
     @cached_property
     def shared(self) -> float:
@@ -121,85 +117,6 @@ class MeasuredSteps:
     def factor(self, setting: Setting) -> float:
         """Factor by which the ops of a step take longer than predicted."""
         return float(np.exp(self.shared + self._alike([setting])[:, 0] @ self._own))
-
-
-@dataclass(frozen=True)
-class Corrected:
-    """Costs that measured steps correct. The factor depends on the step."""
-
-    costs: CachedCosts
-    evidence: MeasuredSteps
-    remark: str | None = None
-    """Names the measured steps, and the odd ones among them."""
-    _known: dict[tuple[float, Setting], CachedCosts] = field(default_factory=dict, repr=False)
-
-    def at(self, setting: Setting, passes: float) -> CachedCosts:
-        """The costs in a step of this setting, with this number of passes over the gradients of weights."""
-        if (passes, setting) not in self._known:
-            factor = self.evidence.factor(setting)
-            scaled = Scaled(self.costs.passing(passes), factor, "calibrated")
-            self._known[passes, setting] = CachedCosts(scaled, self.costs.op_cache)
-        return self._known[passes, setting]
-
-    @property
-    def _shared(self) -> Scaled:
-        return Scaled(self.costs, float(np.exp(self.evidence.shared)), "calibrated")
-
-    def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
-        return self._shared.cost(graph, op, parts, direction)
-
-    def optimizer(self, parameter_bytes: float, training: TrainingSetup = DEFAULT_TRAINING) -> Cost:
-        return self._shared.optimizer(parameter_bytes, training)
-
-
-def costs_in_step(
-    costs: Costs, passes: float, graph: OpGraph, strategy: Strategy, inference: bool
-) -> CachedCosts:
-    """Costs of ops in a step. They contain the step's passes over gradients. If steps were measured, they
-    correct the costs."""
-    known = cached(costs)
-    if isinstance(known.costs, Corrected):
-        return known.costs.at(step_setting(graph, strategy, inference), passes)
-    return known.passing(passes)
-
-
-@dataclass(frozen=True)
-class HostPace:
-    """How the host and the kernels of plain PyTorch keep a device busy."""
-
-    share: float = 0.0
-    """Seconds in which the host starts kernels, divided by the seconds in which the device runs them."""
-    loaded: float = 1.0
-    """Share of the device's seconds in which kernels work. In the rest they start, end, or have waiting
-    threads."""
-
-
-NO_WAIT = HostPace()
-"""The pace of code that never waits for its host: it fuses its kernels, or replays them as a graph."""
-
-
-def host_pace(
-    costs: CachedCosts, graph: OpGraph, placed: Sequence[PlacedOp], inference: bool
-) -> HostPace:
-    """How the host keeps pace with a device's parts. Code for half precision is not held up by its host."""
-    eager: Costs = costs
-    while isinstance(eager, (CachedCosts, Corrected, Scaled)):
-        eager = eager.costs
-    if not isinstance(eager, KernelCosts) or PRECISIONS[eager.precision].half:
-        return NO_WAIT
-    seconds = np.zeros(3)
-    for split, count in Counter(item.split for item in placed).items():
-        seconds += count * eager.pace_s(
-            graph, split.op, split.parts, inference or not split.has_backward
-        )
-    busy_s, host_s, loaded_s = seconds.tolist()
-    return HostPace(host_s / busy_s, loaded_s / busy_s) if busy_s else NO_WAIT
-
-
-def host_paces() -> tuple[float, float]:
-    """Time that a fast host and a slow host take to start a kernel, each divided by the assumed time."""
-    rates = kernel_rates()
-    return rates.fast_host_s / rates.host_s, rates.slow_host_s / rates.host_s
 
 
 StepKind = Literal["one", "several", "experts"]

@@ -8,10 +8,12 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from joulecast.graphs.autocast import cast_reads, casts_first
-from joulecast.graphs.costs import Cost, Costs, Direction, Parts
+from joulecast.graphs.costs import Cost, Costs, Direction, Parts, Scaled
 from joulecast.graphs.kernel_costs import with_gradient_passes
 from joulecast.graphs.opgraph import Access, Op, OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, TrainingSetup
+from joulecast.simulate.correction import MeasuredSteps, step_setting
+from joulecast.simulate.strategy import Strategy, gradient_passes
 
 Signature = tuple[object, ...]
 T = TypeVar("T")
@@ -72,18 +74,30 @@ class OpCache:
 class CachedCosts:
     """Costs with a cache. The cost of a signature, with its parts and direction, is computed only once."""
 
-    def __init__(self, costs: Costs, op_cache: OpCache | None = None) -> None:
+    def __init__(
+        self, costs: Costs, op_cache: OpCache | None = None, evidence: MeasuredSteps | None = None
+    ) -> None:
         self.costs = costs
         self.op_cache = op_cache or OpCache()
+        self.evidence = evidence
+        """Measured steps that correct the costs of other steps."""
         self._known: dict[tuple[object, ...], Cost] = {}
-        self._passing: dict[float, CachedCosts] = {0.0: self}
+        self._in_steps: dict[tuple[float, float | None], CachedCosts] = {(0.0, None): self}
 
-    def passing(self, passes: float) -> "CachedCosts":
-        """The costs with this number of passes over the gradients of weights. They have a cache, too."""
-        if passes not in self._passing:
+    def in_step(self, graph: OpGraph, strategy: Strategy, inference: bool) -> "CachedCosts":
+        """Costs of ops in a step. They contain the step's passes over gradients. If steps were measured, they
+        correct the costs, by a factor that depends on the step."""
+        known, passes = self._in_steps, gradient_passes(strategy)
+        if (passes, None) not in known:
             priced = with_gradient_passes(self.costs, passes)
-            self._passing[passes] = CachedCosts(priced, self.op_cache)
-        return self._passing[passes]
+            known[passes, None] = CachedCosts(priced, self.op_cache)
+        if self.evidence is None:
+            return known[passes, None]
+        factor = self.evidence.factor(step_setting(graph, strategy, inference))
+        if (passes, factor) not in known:
+            scaled = Scaled(known[passes, None], factor, "calibrated")
+            known[passes, factor] = CachedCosts(scaled, self.op_cache)
+        return known[passes, factor]
 
     def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
         key = (self.op_cache.numbers(graph)[op.name], direction, *sorted(parts.items()))

@@ -46,11 +46,9 @@ class Activity:
 
 @dataclass(frozen=True)
 class Slowdown:
-    """The slowdown by overlap: computing takes ``1 + compute`` times as long, and gradient transfers take ``1
-    + transfer`` times as long."""
+    """The slowdown by overlap: computing and gradient transfers take ``1 + gamma`` times as long."""
 
-    compute: float = 0.0
-    transfer: float = 0.0
+    gamma: float = 0.0
     whole_activity: bool = False
 
 
@@ -87,7 +85,7 @@ class _Run:
         self.activities = list(graph)
         self.links = links
         self.slowdown = slowdown
-        self.overlaps = slowdown.compute > 0 or slowdown.transfer > 0
+        self.overlaps = slowdown.gamma > 0
         count = len(self.activities)
         self.waits = [activity.waits_for for activity in self.activities]
         self.left = [activity.work for activity in self.activities]
@@ -108,13 +106,17 @@ class _Run:
         self.changed_compute: set[int] = set()
         self.met: set[int] = set()
 
-    def _set_rate(self, activity: int, rate: float) -> None:
-        if rate == self.rate[activity]:
-            return
+    def _advance(self, activity: int) -> None:
+        """Take off the work that an activity has done at its rate until now."""
         # Without a rate, there is no progress yet. With an infinite rate, the activity ends at once.
         if self.rate[activity] > 0:
             self.left[activity] -= (self.now - self.since[activity]) * self.rate[activity]
         self.since[activity] = self.now
+
+    def _set_rate(self, activity: int, rate: float) -> None:
+        if rate == self.rate[activity]:
+            return
+        self._advance(activity)
         self.rate[activity] = rate
         self.version[activity] += 1
         ends = self.now + max(0.0, self.left[activity]) / rate
@@ -132,7 +134,7 @@ class _Run:
                 self.met |= self.sending.get(work.devices[0], set())
                 if self.slowdown.whole_activity:
                     for transfer in self.queued.get(work.devices[0], ()):
-                        self._stretch(transfer, self.slowdown.transfer)
+                        self._stretch(transfer)
             return
         self.links.add(activity, usage)
         self.changed_flows.add(activity)
@@ -170,17 +172,15 @@ class _Run:
             if self.waits[later] == 0:
                 self.ready.append(later)
 
-    def _stretch(self, activity: int, slowdown: float) -> None:
+    def _stretch(self, activity: int) -> None:
         """Make a whole activity longer, once, if it overlaps the other kind at all (the paper's overlap).
 
         A transfer overlaps compute that still runs when its gradients are ready, even if it is queued.
         """
         if not self.stretched[activity]:
             self.stretched[activity] = True
-            if self.rate[activity] > 0:
-                self.left[activity] -= (self.now - self.since[activity]) * self.rate[activity]
-            self.since[activity] = self.now
-            self.left[activity] += slowdown * self.activities[activity].work
+            self._advance(activity)
+            self.left[activity] += self.slowdown.gamma * self.activities[activity].work
             self.rate[activity] = 0.0
 
     def _settle(self) -> None:
@@ -203,9 +203,9 @@ class _Run:
                 rate = 1.0
                 if self.overlaps and self.sending.get(self.activities[number].devices[0]):
                     if self.slowdown.whole_activity:
-                        self._stretch(number, self.slowdown.compute)
+                        self._stretch(number)
                     else:
-                        rate /= 1 + self.slowdown.compute
+                        rate /= 1 + self.slowdown.gamma
                 self._set_rate(number, rate)
         self.changed_compute.clear()
         slows = self.overlaps and not self.slowdown.whole_activity
@@ -217,7 +217,7 @@ class _Run:
                     and activity.gradient
                     and not self.computing.keys().isdisjoint(activity.devices)
                 ):
-                    rate /= 1 + self.slowdown.transfer
+                    rate /= 1 + self.slowdown.gamma
                 self._set_rate(number, rate)
         self.met.clear()
 

@@ -6,7 +6,7 @@ The batch is split along replicas. Along ``tensor``, matrix products are split b
 other op keeps the shards of the tensors that it reads.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.opgraph import Dim, DimKind, Op, OpGraph
@@ -87,9 +87,21 @@ def _sharded_dim(op: Op, shards: Mapping[str, int], graph: OpGraph, *kinds: DimK
     return None
 
 
-def _written_shards(op: Op, dim: str | None) -> dict[str, int]:
-    """The axis along which each written tensor is sharded when the op splits ``dim``."""
-    return {a.tensor: a.axes.index(dim) for a in op.writes if dim is not None and dim in a.axes}
+def _carry(
+    graph: OpGraph,
+    placements: Placements,
+    axis: str,
+    choose: Callable[[Op, dict[str, str], dict[str, int]], str | None],
+) -> dict[str, int]:
+    """Split ops in order. ``choose`` gives the dim of an op from its placement and the shards of tensors that
+    earlier ops wrote. Returns all shards."""
+    shards: dict[str, int] = {}
+    for op, placement in zip(graph.ops, placements, strict=True):
+        dim = choose(op, placement, shards)
+        if dim is not None:
+            placement[axis] = dim
+            shards |= {a.tensor: a.axes.index(dim) for a in op.writes if dim in a.axes}
+    return shards
 
 
 def split_products(
@@ -100,8 +112,8 @@ def split_products(
     The parts of the second product are then summed. With ``whole_experts``, the devices divide the experts of
     a mixture among themselves, and no expert is split by columns.
     """
-    shards: dict[str, int] = {}
-    for op, placement in zip(graph.ops, placements, strict=True):
+
+    def choose(op: Op, placement: dict[str, str], shards: dict[str, int]) -> str | None:
         dim: str | None = None
         if whole_experts and _experts_of(graph, op):
             dim = "experts"
@@ -125,9 +137,9 @@ def split_products(
         else:
             dim = _sharded_dim(op, shards, graph, DimKind.OTHER, DimKind.BATCH)
         taken = dim != "experts" and dim in placement.values()
-        if dim is not None and not taken and op.dim(dim).size >= size:
-            placement[axis] = dim
-            shards |= _written_shards(op, dim)
+        return None if dim is None or taken or op.dim(dim).size < size else dim
+
+    _carry(graph, placements, axis, choose)
 
 
 _BETWEEN = ("layer_norm", "rms_norm", "pow", "dropout", "add")
@@ -206,13 +218,14 @@ def split_context(graph: OpGraph, placements: Placements, axis: str, size: int) 
 
 def follow(graph: OpGraph, placements: Placements, axis: str) -> None:
     """Let ops without a setting keep the shards of the tensors that they read."""
-    shards: dict[str, int] = {}
-    for op, placement in zip(graph.ops, placements, strict=True):
-        if axis not in placement:
-            dim = _sharded_dim(op, shards, graph, DimKind.OTHER, DimKind.BATCH)
-            if dim is not None and dim not in placement.values():
-                placement[axis] = dim
-        shards |= _written_shards(op, placement.get(axis))
+
+    def choose(op: Op, placement: dict[str, str], shards: dict[str, int]) -> str | None:
+        if axis in placement:
+            return placement[axis]
+        dim = _sharded_dim(op, shards, graph, DimKind.OTHER, DimKind.BATCH)
+        return None if dim in placement.values() else dim
+
+    _carry(graph, placements, axis, choose)
 
 
 def _experts_of(graph: OpGraph, op: Op) -> Dim | None:
@@ -229,19 +242,18 @@ def split_experts(graph: OpGraph, placements: Placements, axis: str, size: int) 
     Raises:
         JoulecastError: there are no experts, or they do not divide.
     """
-    split_batch(graph, placements, axis)
-    shards: dict[str, int] = {}
-    for op, placement in zip(graph.ops, placements, strict=True):
+
+    def choose(op: Op, placement: dict[str, str], shards: dict[str, int]) -> str | None:
         experts = _experts_of(graph, op)
         if experts is not None and experts.size % size:
             raise JoulecastError(
                 f"strategy: ep={size} does not divide the {experts.size} experts of op `{op.name}`"
             )
         # Element-wise ops between two products of the experts stay with the experts.
-        dim = experts.name if experts else _sharded_dim(op, shards, graph, DimKind.OTHER)
-        if dim is not None:
-            placement[axis] = dim
-            shards |= _written_shards(op, dim)
+        return experts.name if experts else _sharded_dim(op, shards, graph, DimKind.OTHER)
+
+    split_batch(graph, placements, axis)
+    shards = _carry(graph, placements, axis, choose)
     if not shards:
         raise JoulecastError(f"strategy: ep={size}: {graph.name} has no experts to split")
 

@@ -36,13 +36,8 @@ from joulecast.runs.folders import record_folders
 from joulecast.runs.platforms import Platform
 from joulecast.runs.record import NETWORK, RunInfo, read_info
 from joulecast.runs.recorded import CAMPAIGN_FILE, recorded_infos
-from joulecast.simulate.correction import (
-    Corrected,
-    MeasuredError,
-    MeasuredSteps,
-    step_setting,
-)
-from joulecast.simulate.cost_cache import cached
+from joulecast.simulate.correction import MeasuredError, MeasuredSteps, step_setting
+from joulecast.simulate.cost_cache import CachedCosts, cached
 from joulecast.simulate.simulate import Assumptions, Simulation, simulate
 from joulecast.simulate.strategy import parse_strategy
 
@@ -87,8 +82,6 @@ _SHOWN = 10
 
 _PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}
 _REPLICAS = "DistributedDataParallel"
-
-
 _OWN_PRECISIONS = {"bf16": "amp", "fp32": "fp32"}
 """Precisions of campaigns in the simulator. At bf16, a campaign uses autocast, with weights at fp32."""
 
@@ -307,45 +300,40 @@ def error_of(step: MeasuredStep, simulation: Simulation, ops_factor: float) -> M
     )
 
 
-def odd_remark(steps: Sequence[MeasuredStep], simulations: Sequence[Simulation]) -> str | None:
-    """A remark if a single step is slower or faster than the 90 % interval of its simulation allows.
+def correction_remark(steps: Sequence[MeasuredStep], simulations: Sequence[Simulation]) -> str:
+    """A remark that names the measured steps, because they may be of other networks.
 
-    If two steps are off in the same direction, the description of the GPU is probably wrong, and there is no
-    remark.
+    It also names a single step that is slower or faster than the 90 % interval of its simulation allows. If
+    two steps are off in the same direction, the description of the GPU is probably wrong, and there is no
+    such remark.
     """
+    said = [f"{step.network} ({step.strategy}, batch {step.batch})" for step in steps]
     outside: dict[bool, list[str]] = {True: [], False: []}
-    for step, found in zip(steps, simulations, strict=True):
+    for name, step, found in zip(said, steps, simulations, strict=True):
         interval = found.interval_s
         if interval and not interval[0] <= step.step_s <= interval[1]:
             outside[step.step_s > found.step_s].append(
-                f"the measured step of {step.network} ({step.strategy}, batch {step.batch}) takes "
-                f"{digits(step.step_s / found.step_s)} times as long as simulated, where nine of ten take "
-                f"{digits(interval[0] / found.step_s)} to {digits(interval[1] / found.step_s)} times: it may "
-                "be an odd one; measure another setting, and give both"
+                f"the measured step of {name} takes {digits(step.step_s / found.step_s)} times as long as "
+                f"simulated, where nine of ten take {digits(interval[0] / found.step_s)} to "
+                f"{digits(interval[1] / found.step_s)} times: it may be an odd one; measure another setting, "
+                "and give both"
             )
-    alone = [said[0] for said in outside.values() if len(said) == 1]
-    return "; ".join(alone) or None
-
-
-def correction_remark(steps: Sequence[MeasuredStep], simulations: Sequence[Simulation]) -> str:
-    """A remark that names the measured steps, because they may be of other networks. It also says which of
-    them may be outliers."""
-    said = [f"{step.network} ({step.strategy}, batch {step.batch})" for step in steps]
     which = f"corrected by {counted(len(steps), 'measured step')}: {listed(said, 3)}"
-    return "; ".join(filter(None, (which, odd_remark(steps, simulations))))
+    return "; ".join([which, *(odd[0] for odd in outside.values() if len(odd) == 1)])
 
 
 def corrected(
     platform: Platform, costs: Costs, steps: Sequence[MeasuredStep]
-) -> tuple[Platform, Corrected]:
+) -> tuple[Platform, CachedCosts]:
     """The platform and its costs, corrected by measured steps.
 
     Raises:
         JoulecastError: a simulated step takes much longer or shorter than the measured one.
     """
-    found = [simulated_step(step, platform, costs) for step in steps]
+    known = cached(costs)
+    found = [simulated_step(step, platform, known.costs) for step in steps]
     errors = tuple(
-        error_of(step, simulation, _factor_of(step, simulation, platform, costs))
+        error_of(step, simulation, _factor_of(step, simulation, platform, known.costs))
         for step, simulation in zip(steps, found, strict=True)
     )
     extra = [
@@ -359,6 +347,5 @@ def corrected(
         device = cluster.device.model_copy(update={"reserved_bytes": reserved})
         cluster = cluster.model_copy(update={"device": device})
         platform = platform.model_copy(update={"cluster": cluster})
-    return platform, Corrected(
-        cached(costs), MeasuredSteps(errors), correction_remark(steps, found)
-    )
+    evidence = MeasuredSteps(errors, correction_remark(steps, found))
+    return platform, CachedCosts(known.costs, known.op_cache, evidence)

@@ -11,10 +11,10 @@ Weights, gradients and optimizer state are added. ZeRO says how these are sharde
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from joulecast.graphs.costs import Parts, extra_kept, kept_for_backward, part_of
-from joulecast.graphs.opgraph import Access, OpGraph
+from joulecast.graphs.costs import bytes_of, extra_kept, kept_for_backward, part_of
+from joulecast.graphs.opgraph import OpGraph
 from joulecast.graphs.precision import TrainingSetup
 from joulecast.runs.platforms import Platform
 from joulecast.simulate.cost_cache import OpCache
@@ -67,25 +67,22 @@ class _Stage:
         written = {access.tensor for item in items for access in item.op.writes}
         every_parts = [_parts(item) for item in items]
 
-        def bytes_of(access: Access, parts: Parts) -> float:
-            return graph.tensors[access.tensor].bytes * part_of(access, parts)
-
         for item, parts in zip(items, every_parts, strict=True):
             reads = [a for a in item.op.reads if not (as_written and a.tensor in written)]
             for access in (*reads, *item.op.writes):
                 if graph.tensors[access.tensor].role in ("input", "activation"):
-                    size = max(self.sizes.get(access.tensor, 0.0), bytes_of(access, parts))
+                    size = max(self.sizes.get(access.tensor, 0.0), bytes_of(graph, [access], parts))
                     self.sizes[access.tensor] = size
         for place, (item, parts) in enumerate(zip(items, every_parts, strict=True)):
             op = item.op
             gathered = [a for a in op.reads if a.tensor in self.sizes]
             self.gathered.append(
-                sum(max(0.0, bytes_of(a, parts) - self.sizes[a.tensor]) for a in gathered)
+                sum(max(0.0, bytes_of(graph, [a], parts) - self.sizes[a.tensor]) for a in gathered)
             )
             # If there are several readers, the backward of the last one makes the gradient first.
             begin = [a for a in op.reads if graph.readers[a.tensor][-1] is op]
             begin = [a for a in begin if graph.tensors[a.tensor].role == "parameter"]
-            self.weights.append(sum(bytes_of(a, parts) for a in begin))
+            self.weights.append(bytes_of(graph, begin, parts))
             makes = [a.tensor for a in op.writes if a.tensor in self.sizes]
             for access in kept_for_backward(graph, op) if keeps else ():
                 self.keepers[access.tensor].append(place)
@@ -115,8 +112,9 @@ class _Stage:
             saved |= {a.tensor for place in places for a in items[place].op.reads} - self._inside(
                 unit
             )
-        self.saved = {t for t in saved if t in self.sizes}
-        self.saved_bytes = sum(self.sizes[t] for t in self.saved)
+        # In the order of the sizes, so that sums do not depend on the order of a set.
+        self.saved = {t: self.sizes[t] for t in self.sizes if t in saved}
+        self.saved_bytes = sum(self.saved.values())
 
     def _inside(self, unit: str) -> set[str]:
         return {tensor for place in self.units[unit] for tensor in self.makes[place]}
@@ -125,7 +123,7 @@ class _Stage:
         """Most bytes during a forward that starts from nothing, and its op's place; -1: before all ops."""
         live: set[str] = {t for t in self.sizes if t not in self.made and t in self.last_read}
         now = sum(self.sizes[t] for t in live)
-        live -= self.saved
+        live -= self.saved.keys()
         peak, where = now, -1
         for place in range(len(self.items)):
             for tensor in self.makes[place]:
@@ -165,7 +163,7 @@ class _Stage:
             item = self.items[place]
             if item.recompute != unit:
                 unit = item.recompute
-                made = self._inside(unit) - self.saved if unit else set()
+                made = self._inside(unit) - self.saved.keys() if unit else set()
                 again = sum(self.sizes[t] for t in made if t in self.keepers)
             for access in item.op.reads:
                 # The gradient of each input. Several readers add to the same gradient.
@@ -192,7 +190,6 @@ class _Stage:
 class _StagePeaks:
     """Bytes of a stage's activations of one micro-batch."""
 
-    items: list[PlacedOp]
     saved: float
     """Bytes that a forward leaves for its backward."""
     forward: float
@@ -205,10 +202,6 @@ class _StagePeaks:
     with_gradients: tuple[float, float]
     """Bytes of activations, and of weights whose gradients exist, when both together are largest. They count
     if each step allocates its gradients again."""
-
-    def op_at(self, place: int) -> str:
-        """Name of the op at a place."""
-        return "" if place < 0 else self.items[place].op.name
 
 
 def _shape_of(program: StageProgram) -> Hashable:
@@ -236,10 +229,10 @@ def _stage_peaks(
         stage = _Stage(graph, program.items, keeps, as_written)
         forward, at = stage.forward_peak()
         backward = stage.backward_peak() if keeps else (0.0, -1, (0.0, 0.0))
-        return _StagePeaks(program.items, stage.saved_bytes, forward, at, *backward)
+        return _StagePeaks(stage.saved_bytes, forward, at, *backward)
 
     key = (_shape_of(program), tuple(strategy.mesh.items()), keeps, as_written)
-    return replace(op_cache.once(graph, key, looked_at), items=program.items)
+    return op_cache.once(graph, key, looked_at)
 
 
 @dataclass(frozen=True)
@@ -268,13 +261,21 @@ class Memory:
         return self.state_bytes + self.activations_bytes + self.communication_bytes
 
 
+def _op_at(program: StageProgram, place: int) -> str:
+    """Name of the op at a place of a stage."""
+    return "" if place < 0 else program.items[place].op.name
+
+
 def _activations(
     strategy: Strategy, programs: list[StageProgram], chunks: list[_StagePeaks], inference: bool
 ) -> tuple[float, str]:
     """The peak of the activations on a device in bytes, and the op at which it occurs. For inference, it is
     the peak of the forward pass."""
     if inference:
-        return max((chunk.forward, chunk.op_at(chunk.forward_at)) for chunk in chunks)
+        return max(
+            (chunk.forward, _op_at(program, chunk.forward_at))
+            for program, chunk in zip(programs, chunks, strict=True)
+        )
     peak, where = 0.0, ""
     for (phase, number, _), held in device_order(strategy, programs[0].stage).in_flight:
         chunk, now, at = chunks[number], 0.0, -1
@@ -284,7 +285,7 @@ def _activations(
         elif phase == "backward":
             now, at = saved - chunk.saved + chunk.backward, chunk.backward_at
         if now > peak:
-            peak, where = now, chunk.op_at(at)
+            peak, where = now, _op_at(programs[number], at)
     return peak, where
 
 
@@ -348,11 +349,11 @@ def memory_of(
     if strategy.devices == 1 and strategy.micro_batches == 1 and not training.precision.half:
         # Plain PyTorch on one GPU allocates its gradients in each step: ``zero_grad`` frees them. Wrappers
         # and frameworks keep buffers.
-        (chunk,) = chunks
+        (chunk,), (program,) = chunks, programs
         peak, gradients = chunk.with_gradients
-        where = chunk.op_at(chunk.backward_at)
+        where = _op_at(program, chunk.backward_at)
         if chunk.forward > peak + gradients:
-            peak, gradients, where = chunk.forward, 0.0, chunk.op_at(chunk.forward_at)
+            peak, gradients, where = chunk.forward, 0.0, _op_at(program, chunk.forward_at)
     else:
         peak, where = _activations(strategy, programs, chunks, training.inference)
     # A group for each axis. If not only data are split, Megatron's code has two more: all devices, and the

@@ -148,6 +148,8 @@ class Bucket:
     zero: int
     unit: str = ""
     """The block of the gradients, if the gradients of each block are sent alone."""
+    number: int = 0
+    """Its place among the buckets of its stage."""
 
     @property
     def stream(self) -> str:
@@ -187,7 +189,8 @@ def buckets_of(
         first = all((b.axes, b.zero, b.unit) != kind for b in closed)
         if not by_unit and bucket.bytes >= (least or usual[0 if first else 1]):
             closed.append(filling.pop(kind))
-    return sorted([*closed, *filling.values()], key=lambda bucket: bucket.after)
+    found = sorted([*closed, *filling.values()], key=lambda bucket: bucket.after)
+    return [replace(bucket, number=number) for number, bucket in enumerate(found)]
 
 
 @dataclass
@@ -198,8 +201,8 @@ class Segment:
     receives: list[Crossing]
     starts: list[int] = field(default_factory=list)
     """Messages that start when the segment ends."""
-    buckets: list[tuple[int, Bucket]] = field(default_factory=list)
-    """Buckets that are sent when the segment ends, each with its place among all buckets."""
+    buckets: list[Bucket] = field(default_factory=list)
+    """Buckets that are sent when the segment ends."""
     parts: list[tuple[Step, float]] = field(default_factory=list)
     """The steps of the segment, and their seconds."""
     seconds: float = 0.0
@@ -207,7 +210,7 @@ class Segment:
 
 def segments_of(
     phase: Phase,
-    buckets: Sequence[tuple[int, Bucket]],
+    buckets: Sequence[Bucket],
     fuse: bool,
     seconds_of: Callable[[Step], float],
 ) -> list[Segment]:
@@ -215,9 +218,9 @@ def segments_of(
     starts: dict[int, list[int]] = defaultdict(list)
     for number, message in enumerate(phase.messages):
         starts[message.after].append(number)
-    ready: dict[int, list[tuple[int, Bucket]]] = defaultdict(list)
-    for each in buckets:
-        ready[each[1].after].append(each)
+    ready: dict[int, list[Bucket]] = defaultdict(list)
+    for bucket in buckets:
+        ready[bucket.after].append(bucket)
     segments: list[Segment] = []
     ended = True
     for number, step in enumerate(phase.steps):

@@ -1,6 +1,5 @@
 """Cuts a network into pipeline stages of about the same time."""
 
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import accumulate, pairwise
 
@@ -63,18 +62,9 @@ def block_count(graph: OpGraph) -> int:
     return len({unit for unit in units if unit[-1:].isdigit()} or units)
 
 
-@dataclass(frozen=True)
-class Blocks:
-    """The parts of a network between which it is cut."""
-
-    of_op: list[int]
-    """The block of each op."""
-    crossing_bytes: list[int]
-    """Bytes of the activations that must be sent for a cut before each block."""
-
-
-def blocks_of(graph: OpGraph) -> Blocks:
-    """The blocks of a network. A block is a sequence of ops of the same unit."""
+def blocks_of(graph: OpGraph) -> tuple[list[int], list[int]]:
+    """The blocks between which a network is cut: the block of each op, and the bytes of the activations that
+    must be sent for a cut before each block. A block is a sequence of ops of the same unit."""
     units = [unit_of(op.module) for op in graph.ops]
     of_op = list(accumulate((one != other for one, other in pairwise(units)), initial=0))
     block_of = dict(zip((op.name for op in graph.ops), of_op, strict=True))
@@ -85,12 +75,13 @@ def blocks_of(graph: OpGraph) -> Blocks:
         if last > block_of[op.name]:
             change[block_of[op.name] + 1] += graph.tensors[name].bytes
             change[last + 1] -= graph.tensors[name].bytes
-    return Blocks(of_op, list(accumulate(change[:-1])))
+    return of_op, list(accumulate(change[:-1]))
 
 
 def cut_stages(
     graph: OpGraph,
-    blocks: Blocks,
+    of_op: list[int],
+    crossing_bytes: list[int],
     seconds: list[float],
     strategy: Strategy,
     send_s_per_byte: float,
@@ -98,11 +89,12 @@ def cut_stages(
     """Stages of about the same time. If there are enough blocks, the cuts are between blocks.
 
     Args:
+        of_op, crossing_bytes: result of :func:`blocks_of`.
         seconds: seconds of each op, forward and backward.
         send_s_per_byte: seconds that a byte takes between stages.
     """
     # The embedding and the head may be stages of their own.
-    has, count = block_count(graph), len(blocks.crossing_bytes)
+    has, count = block_count(graph), len(crossing_bytes)
     most = min(has + 2, count)
     if strategy.stages > most:
         stages = f"{strategy.stages} pipeline stages"
@@ -113,7 +105,7 @@ def cut_stages(
         )
     # An activation that crosses a cut is sent forward, and its gradient back.
     per_byte = 2 * send_s_per_byte / strategy.replicas
-    weights = np.bincount(blocks.of_op, seconds, count)
-    sends = tuple(size * per_byte for size in blocks.crossing_bytes)
+    weights = np.bincount(of_op, seconds, count)
+    sends = tuple(size * per_byte for size in crossing_bytes)
     owner = even_cut(tuple(weights.tolist()), strategy.stages, sends)
-    return [owner[block] for block in blocks.of_op]
+    return [owner[block] for block in of_op]

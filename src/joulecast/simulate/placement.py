@@ -134,24 +134,21 @@ def _settle_splits(graph: OpGraph, strategy: Strategy) -> tuple[list[dict[str, s
             )
         for name, axis in node.split.items():
             wrong = None
-            dims = [(i, dim) for i in inside for dim in _named_dims(graph, graph.ops[i], name)]
-            opaque = [(i, dim) for i, dim in dims if dim.kind is DimKind.OPAQUE]
             if axis == "pipeline":
                 wrong = "no dim is split along `pipeline`; `stage` places a node on it"
             elif axis not in strategy.mesh:
                 wrong = f"the mesh has no axis `{axis}` (it has: {', '.join(strategy.mesh)})"
-            elif opaque:
-                i, dim = opaque[0]
-                wrong = (
-                    f"dim `{dim.name}` of op `{graph.ops[i].name}` is opaque and cannot be split"
-                )
-            elif not dims:
-                known = sorted({dim.name for i in inside for dim in graph.ops[i].dims})
-                wrong = f"no op in it has that dim (dims: {', '.join(known)})"
-            if wrong:
-                raise JoulecastError(f"{where}: split.{name}: {wrong}")
+            dims = [(i, dim) for i in inside for dim in _named_dims(graph, graph.ops[i], name)]
             for i, dim in dims:
                 placements[i][axis] = dim.name
+                if dim.kind is DimKind.OPAQUE:
+                    what = f"dim `{dim.name}` of op `{graph.ops[i].name}`"
+                    wrong = wrong or f"{what} is opaque and cannot be split"
+            if not dims:
+                known = sorted({dim.name for i in inside for dim in graph.ops[i].dims})
+                wrong = wrong or f"no op in it has that dim (dims: {', '.join(known)})"
+            if wrong:
+                raise JoulecastError(f"{where}: split.{name}: {wrong}")
         given = node.model_dump(
             include={"stage", "recompute", "zero"}, exclude_none=True, exclude_unset=True
         )
@@ -327,7 +324,7 @@ def _cut(
             for split in dict.fromkeys(splits)
         }
         op_s = [seconds[split] for split in splits]
-        stages = cut_stages(graph, blocks, op_s, strategy, send_s_per_byte)
+        stages = cut_stages(graph, *blocks, op_s, strategy, send_s_per_byte)
     else:
         stages = [stage or 0 for stage in given]
         _check_stages(graph, stages, strategy.stages)

@@ -31,7 +31,7 @@ def recomputed_ops(graph: OpGraph, block: Sequence[Op]) -> int:
 
 
 _SEEDS = ("attention", "softmax")
-_CORE = ("matmul", "scale", "mask", "softmax", "dropout", "attention")
+_CORE = ("matmul", "scale", "mask", "softmax", "dropout")
 
 
 def attention_cores(graph: OpGraph) -> dict[str, str]:
@@ -48,19 +48,16 @@ def attention_cores(graph: OpGraph) -> dict[str, str]:
             if op.name in found:
                 continue
             found[op.name] = name
+            if op.kind == "attention":
+                # A fused kernel is a core alone.
+                continue
             near = [graph.producer[a.tensor] for a in op.reads if a.tensor in graph.producer]
             near += [reader for access in op.writes for reader in graph.readers[access.tensor]]
-            waiting += [other for other in near if _belongs(graph, other, op)]
+            waiting += [
+                other
+                for other in near
+                if other.kind in _CORE
+                and unit_of(other.module) == unit_of(op.module)
+                and not any(graph.tensors[access.tensor].is_weight for access in other.reads)
+            ]
     return found
-
-
-def _belongs(graph: OpGraph, other: Op, op: Op) -> bool:
-    """Whether a neighbour of an op in a core is in the core, too. A fused kernel is a core alone."""
-    parameters = {a.tensor for a in other.reads if graph.tensors[a.tensor].is_weight}
-    return (
-        op.kind != "attention"
-        and other.kind in _CORE
-        and other.kind != "attention"
-        and not parameters
-        and unit_of(other.module) == unit_of(op.module)
-    )

@@ -83,14 +83,12 @@ def _order(
     if kind == "zb-h1":
         return DeviceOrder(_zero_bubble(pipeline, device, micro_batches))
     if kind == "gpipe":
-        return DeviceOrder(_gpipe(micro_batches))
+        # All forwards come first, then all backwards in the opposite order.
+        forwards = [Turn("forward", batch) for batch in range(micro_batches)]
+        return DeviceOrder(
+            [*forwards, *(turn._replace(phase="backward") for turn in forwards[::-1])]
+        )
     return DeviceOrder(_1f1b(micro_batches, most_in_flight))
-
-
-def _gpipe(micro_batches: int) -> list[Turn]:
-    """All forwards come first, then all backwards in the opposite order."""
-    forwards = [Turn("forward", batch) for batch in range(micro_batches)]
-    return forwards + [Turn("backward", batch) for batch in reversed(range(micro_batches))]
 
 
 def _1f1b(micro_batches: int, most_in_flight: int) -> list[Turn]:

@@ -9,7 +9,7 @@ import gc
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, astuple, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -22,24 +22,15 @@ from joulecast.graphs.opgraph import OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, TrainingSetup
 from joulecast.graphs.transformer import attention_of
 from joulecast.runs.platforms import Platform
-from joulecast.simulate.breakdown import Breakdown, breakdowns, mean_breakdown
+from joulecast.simulate.breakdown import Breakdown, breakdowns
 from joulecast.simulate.collectives import Kind
 from joulecast.simulate.compiler import OPTIMIZER, Compiler
-from joulecast.simulate.correction import (
-    NO_WAIT,
-    HostPace,
-    StepKind,
-    basis_of,
-    costs_in_step,
-    host_pace,
-    host_paces,
-    memory_width,
-    step_interval,
-)
-from joulecast.simulate.cost_cache import CachedCosts
+from joulecast.simulate.correction import StepKind, basis_of, memory_width, step_interval
+from joulecast.simulate.cost_cache import CachedCosts, cached
 from joulecast.simulate.device_mesh import DeviceMesh, build_device_mesh
 from joulecast.simulate.event_loop import ActivityGraph, execute
 from joulecast.simulate.flows import Transfers
+from joulecast.simulate.host_pace import HostPace, host_pace, host_paces
 from joulecast.simulate.inferred_splits import experts_in, experts_of_token, sequence_length
 from joulecast.simulate.memory import Memory, memory_of, memory_verdict, share_of_memory
 from joulecast.simulate.phases import reduction
@@ -47,7 +38,7 @@ from joulecast.simulate.placement import PlacedOp, check_heads, place
 from joulecast.simulate.program import ProgramBuilder, StageProgram
 from joulecast.simulate.proteus import RingTransfers
 from joulecast.simulate.shared_links import SharedLinks
-from joulecast.simulate.strategy import Strategy, gradient_passes, text_of
+from joulecast.simulate.strategy import Strategy, text_of
 from joulecast.simulate.topology import Topology, topology_of
 
 
@@ -94,9 +85,9 @@ class Simulation:
     """Seconds of the optimizer (mean over devices). They are part of computing."""
     capacity: list[float]
     """Bytes/s of the ports in the usage of activities."""
+    host: HostPace
     calibration_remark: str | None = None
     """Remark for the user on the measured steps that corrected the simulation."""
-    host: HostPace = NO_WAIT
     sm_mhz: float | None = None
     """Clock under a power limit or a set clock; ``None`` if neither was requested."""
 
@@ -179,7 +170,7 @@ class Simulation:
             "global_batch": self.batch,
             "sequence": sequence_length(self.graph),
             "precision": self.training.precision.name,
-            "optimizer": self.training.optimizer.name,
+            "optimizer": self.training.optimizer,
             "inference": self.training.inference,
             "sm_mhz": self.sm_mhz,
             "attention": attention_of(self.graph),
@@ -262,6 +253,7 @@ class Prepared:
     costs: CachedCosts
     training: TrainingSetup
     host: HostPace
+    calibration_remark: str | None
 
     @cached_property
     def memory(self) -> list[Memory]:
@@ -301,10 +293,8 @@ def prepare(
             f"{strategy.micro_batches}); take a number that divides the {batch} samples of a replica"
         )
     at_batch = graph.with_batch(batch * strategy.replicas // strategy.micro_batches)
-    passes = gradient_passes(strategy)
-    in_step = costs_in_step(
-        costs or roofline_of(platform), passes, at_batch, strategy, training.inference
-    )
+    known = cached(costs or roofline_of(platform))
+    in_step = known.in_step(at_batch, strategy, training.inference)
     topology = topology_of(platform, strategy.devices)
     slowest = 1 / min(topology.bytes_per_s) if topology.bytes_per_s else 0.0
     placed, tensor = place(at_batch, strategy, in_step, slowest), strategy.mesh.get("tensor", 1)
@@ -320,8 +310,10 @@ def prepare(
         in_step = CachedCosts(Scaled(in_step, host.share, updates=False), in_step.op_cache)
     if not uneven_heads and tensor > 1 and not strategy.tree.split:
         check_heads(placed, tensor)
+    remark = known.evidence.remark if known.evidence else None
     return Prepared(
-        graph, at_batch, platform, strategy, placed, programs, topology, in_step, training, host
+        *(graph, at_batch, platform, strategy, placed, programs, topology, in_step, training),
+        *(host, remark),
     )
 
 
@@ -418,8 +410,7 @@ def _timed(compiler: Compiler, assumed: Assumptions) -> tuple[ActivityGraph, flo
             execute(activities, links, compiler.slowdown)
             parts = breakdowns(activities, classes.count)
         before, pace_before = row, pace
-        step_s = activities.duration_s
-        row = np.array([[step_s, *astuple(part)] for part in parts])
+        row = np.insert(parts, 0, activities.duration_s, axis=1)
         pace = (row - before) / (count - done)
         done = count
         same = _SAME_PACE * pace[0, 0]
@@ -427,16 +418,13 @@ def _timed(compiler: Compiler, assumed: Assumptions) -> tuple[ActivityGraph, flo
         if changed[0] < same and changed[:4].max() < 10 * same and bubble.min() > -10 * same:
             break
     row = np.maximum(row + (wanted - done) * pace, 0.0)
-    mean = mean_breakdown([Breakdown(*part) for part in row[:, 1:].tolist()], classes.size)
-    return activities, float(row[0, 0]), mean
+    _, *mean = np.average(row, axis=0, weights=classes.size).tolist()
+    return activities, float(row[0, 0]), Breakdown(*mean)
 
 
-def run_prepared(
-    ready: Prepared, assumed: Assumptions, compiler: Compiler | None = None
-) -> Simulation:
-    """Simulate a strategy that :func:`prepare` has prepared. If a compiler from :func:`compiler_of` is given,
-    it is used."""
-    compiler = compiler or compiler_of(ready, assumed)
+def run_prepared(ready: Prepared, assumed: Assumptions) -> Simulation:
+    """Simulate a strategy that :func:`prepare` has prepared."""
+    compiler = compiler_of(ready, assumed)
     device_mesh = compiler.device_mesh
     activities, step_s, breakdown = _timed(compiler, assumed)
     return Simulation(
@@ -454,4 +442,5 @@ def run_prepared(
         optimizer_s=_optimizer_s(activities, device_mesh),
         host=ready.host,
         capacity=compiler.transfers.capacity,
+        calibration_remark=ready.calibration_remark,
     )

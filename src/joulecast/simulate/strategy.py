@@ -219,12 +219,17 @@ def gradient_passes(strategy: Strategy) -> float:
     return added + copied
 
 
-_SCHEDULES = ("1f1b", "gpipe", "interleaved", "zb-h1")
 _RECOMPUTE: dict[str, bool | str] = {"": True, "full": True, "selective": "selective"}
-_AXES = {"dp": "data", "cp": "context", "tp": "tensor", "pp": "pipeline"}
+_AXES = {"pp": "pipeline", "dp": "data", "cp": "context", "tp": "tensor"}
 _GROUPS = {"shard": ("replica", "data"), "ep": ("data", "expert")}
 """For each key: the axis of the groups of replicas, and the axis of the replicas in a group."""
-_NUMBERS = {"micro": "micro_batches", "virtual": "virtual"}
+_FIELDS = {
+    "micro": "micro_batches",
+    "virtual": "virtual",
+    "bucket": "bucket_bytes",
+    "schedule": "schedule",
+    "scatter": "scatter",
+}
 _WORDS = {
     "sp": {"sequence_parallel": True},
     "tp-overlap": {"tensor_overlap": True},
@@ -232,33 +237,10 @@ _WORDS = {
 }
 
 
-def _number(key: str, value: str) -> float:
-    try:
-        number = float(value)
-    except ValueError:
-        raise JoulecastError(f"{key}={value} is no number") from None
-    if not math.isfinite(number):
-        raise JoulecastError(f"{key}={value} is not finite")
-    return number
-
-
-def _whole(key: str, value: str, least: float = -math.inf) -> int:
-    number = _number(key, value)
-    if number != int(number) or number < least:
-        above = " above 0" if least > 0 else ""
-        raise JoulecastError(f"{key}={value}: a whole number{above} is needed")
-    return int(number)
-
-
-def _schedule(value: str) -> str | list[int]:
-    if value in _SCHEDULES:
-        return value
-    if all(part.isdigit() for part in value.split("/")):
-        return [int(part) for part in value.split("/")]
-    raise JoulecastError(
-        f"schedule={value}: {', '.join(_SCHEDULES)}, or how many micro-batches each stage may have under "
-        "way, such as 3/2/1"
-    )
+def _whole(key: str, value: str) -> int:
+    if not value.isdecimal() or not int(value):
+        raise JoulecastError(f"{key}={value}: a whole number above 0 is needed")
+    return int(value)
 
 
 def parse_strategy(text: str) -> Strategy:
@@ -282,28 +264,22 @@ def parse_strategy(text: str) -> Strategy:
 
 
 def _parsed(text: str) -> dict[str, object]:
-    sizes = {"pp": 1, "dp": 1, "cp": 1, "tp": 1}
+    sizes = dict.fromkeys(_AXES, 1)
     rest: dict[str, object] = {}
     root: dict[str, object] = {}
     groups: dict[str, int] = {}
     for word in filter(None, (part.strip() for part in text.split(","))):
         key, _, value = word.partition("=")
         if key in sizes:
-            sizes[key] = _whole(key, value, least=1)
+            sizes[key] = _whole(key, value)
         elif key in _GROUPS:
-            groups[key] = _whole(key, value, least=1)
-        elif key in _NUMBERS:
-            rest[_NUMBERS[key]] = _whole(key, value)
+            groups[key] = _whole(key, value)
         elif key == "interleaved":
-            rest |= {"schedule": "interleaved", "virtual": _whole(key, value)}
-        elif key == "bucket":
-            rest["bucket_bytes"] = _number(key, value)
-        elif key == "schedule":
-            rest["schedule"] = _schedule(value)
-        elif key == "scatter":
-            rest["scatter"] = value
+            rest |= {"schedule": "interleaved", "virtual": value}
+        elif key in _FIELDS:
+            rest[_FIELDS[key]] = value
         elif key == "zero":
-            root["zero"] = _whole(key, value)
+            root["zero"] = int(value) if value.isdecimal() else value
         elif key == "recompute" and value in _RECOMPUTE:
             root["recompute"] = _RECOMPUTE[value]
         elif word in _WORDS:
@@ -314,7 +290,11 @@ def _parsed(text: str) -> dict[str, object]:
                 "shard=, scatter=each|once, bucket=, recompute, recompute=selective, sp, tp-overlap, "
                 "no-overlap; or the path of a YAML file)"
             )
-    if rest.get("schedule") == "interleaved":
+    schedule = str(rest.get("schedule", ""))
+    if schedule.replace("/", "").isdecimal():
+        # How many micro-batches each stage may have under way.
+        rest["schedule"] = schedule.split("/")
+    if schedule == "interleaved":
         rest.setdefault("virtual", 2)
     if groups.get("ep", 1) > 1 and rest.get("sequence_parallel"):
         if groups["ep"] % sizes["tp"]:
@@ -339,8 +319,7 @@ def _mesh(sizes: dict[str, int], groups: dict[str, int], root: dict[str, object]
         raise JoulecastError(
             f"ep={groups['ep']} and shard={groups['shard']} cannot be combined; leave one out"
         )
-    context = {"context": sizes["cp"]} if sizes["cp"] > 1 else {}
-    mesh = {"pipeline": sizes["pp"], "data": sizes["dp"], **context, "tensor": sizes["tp"]}
+    mesh = {axis: sizes[key] for key, axis in _AXES.items() if key != "cp" or sizes["cp"] > 1}
     for key, size in groups.items():
         mesh = divided_replicas(mesh, key, size)
     return mesh

@@ -191,7 +191,7 @@ class _Search:
                 found.least[place[0], n] = fits.strategy, least
         else:
             ready = self._prepared(strategy, candidate.batch)
-            simulation = run_prepared(ready, self.assumed, compiler_of(ready, self.assumed))
+            simulation = run_prepared(ready, self.assumed)
             found.simulations[place] = replace(simulation.without_activities(), graph=_NOT_SENT)
         return found
 

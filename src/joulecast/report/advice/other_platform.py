@@ -45,7 +45,6 @@ from joulecast.runs.platforms import gpu_in, same_hardware, simulated_platform
 from joulecast.runs.record import NETWORK, read_info
 from joulecast.runs.scale import gpus_per_node, hosts_and_gpus
 from joulecast.simulate.answer import platform_and_costs
-from joulecast.simulate.cost_cache import CachedCosts, OpCache
 from joulecast.simulate.measured_step import precision_of
 from joulecast.simulate.simulate import Assumptions, Simulation, simulate
 from joulecast.simulate.strategy import text_of
@@ -60,9 +59,7 @@ def _machine(platform: str, network: str, precision: str) -> Machine:
     training = training_of(precision, "adam", False, None)
     graph = network_for(network, training, None)
     found, costs = platform_and_costs(simulated_platform(platform), precision)
-    return Machine(
-        platform, found, precision, graph, training, costs, CachedCosts(costs, OpCache())
-    )
+    return Machine(platform, found, precision, graph, training, costs)
 
 
 def simulate_training(
@@ -89,7 +86,7 @@ def simulate_training(
     strategy = each.model_copy(update={"micro_batches": passes * each.micro_batches})
     assumed = Assumptions(training=machine.training)
     replica = batch // each.replicas
-    step = simulate(machine.graph, machine.platform, strategy, replica, machine.known, assumed)
+    step = simulate(machine.graph, machine.platform, strategy, replica, machine.costs, assumed)
     if step.out_of_memory:
         raise JoulecastError(
             f"{network} on {devices} x {platform}, batch {batch:,} in {passes} backward passes: no strategy "

@@ -14,7 +14,6 @@ from joulecast.energy.forecast import whole_steps
 from joulecast.energy.prices import Prices, at_wall
 from joulecast.energy.strategy_energy import energy_of_steps, node_count
 from joulecast.errors import JoulecastError
-from joulecast.graphs.costs import Costs
 from joulecast.graphs.network_graphs import network_for
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.graphs.precision import FUSED, FUSED_PRECISIONS, TrainingSetup, training_of
@@ -27,7 +26,6 @@ from joulecast.runs.platforms import Platform, simulated_platform
 from joulecast.runs.processes import mapped
 from joulecast.runs.provenance import usable_cores
 from joulecast.simulate.answer import at_clock, platform_and_costs
-from joulecast.simulate.correction import Corrected
 from joulecast.simulate.cost_cache import CachedCosts, OpCache
 from joulecast.simulate.inferred_splits import sequence_length
 from joulecast.simulate.measured_step import usual_optimizer, usual_precisions
@@ -84,10 +82,8 @@ class Machine:
     precision: str
     graph: OpGraph
     training: TrainingSetup
-    costs: Costs
-    known: CachedCosts
-    """The costs, with a cache. What the strategies of the network share is computed once for all
-    platforms."""
+    costs: CachedCosts
+    """What the strategies of the network share is computed once for all platforms."""
 
     @property
     def name(self) -> str:
@@ -117,14 +113,15 @@ def _machines(request: PlanRequest) -> tuple[list[Machine], list[Refused]]:
     for name, platform, precision in asked:
         training, graph, op_cache = shared(precision)
         try:
-            on, costs = platform_and_costs(platform, precision, measured_steps=request.calibrate)
+            on, costs = platform_and_costs(
+                platform, precision, measured_steps=request.calibrate, op_cache=op_cache
+            )
         except JoulecastError as error:
             if len(asked) == 1:
                 raise
             refused.append({"setting": f"{platform.name} at {precision}", "why": str(error)})
             continue
-        known = CachedCosts(costs, op_cache)
-        found.append(Machine(name, on, precision, graph, training, costs, known))
+        found.append(Machine(name, on, precision, graph, training, costs))
     return found, refused
 
 
@@ -136,7 +133,7 @@ def find_fastest(machine: Machine, devices: int, batch: int) -> Simulation | str
     assumed = Assumptions(training=machine.training)
     try:
         ranking = search(
-            machine.graph, machine.platform, devices, batch, machine.known, assumed, 1, processes=1
+            machine.graph, machine.platform, devices, batch, machine.costs, assumed, 1, processes=1
         )
     except JoulecastError as error:
         return str(error)
@@ -158,8 +155,7 @@ def _at_limits(
             yield None, fastest
             continue
         set_w = round(percent / 100 * limit_w, 3)
-        slower_costs, sm_mhz = at_clock(machine.costs, set_w, None)
-        costs = CachedCosts(slower_costs, machine.known.op_cache)
+        costs, sm_mhz = at_clock(machine.costs, set_w, None)
         batch = round(fastest.batch) // fastest.strategy.replicas
         slower = simulate(
             machine.graph,
@@ -188,7 +184,7 @@ def _candidate(
         precision=machine.precision,
         power_limit_w=power_limit_w,
         near_memory_limit=step.near_memory_limit,
-        is_calibrated=isinstance(machine.costs, Corrected),
+        is_calibrated=machine.costs.evidence is not None,
         **energy_of_steps(step, whole_steps(samples, batch)),
     )
 
@@ -236,7 +232,8 @@ def _weighed(
     rates = "the rates of the platforms' descriptions"
     if request.calibrate is not None:
         rates += f", corrected by {request.calibrate}"
-        remarks = [each.costs.remark for each in machines if isinstance(each.costs, Corrected)]
+        evidence = [each.costs.evidence for each in machines]
+        remarks = [steps.remark for steps in evidence if steps]
         warnings = ["times are simulated, as measured steps correct them", *filter(None, remarks)]
     if not request.precision and any(each.precision in FUSED_PRECISIONS for each in machines):
         warnings.append(FUSED)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from joulecast.graphs.network_graphs import load
+from joulecast.graphs.network_graphs import op_graph
 from joulecast.quantities import steady
 from joulecast.report.tables.output import write_table
 from joulecast.report.tables.published import FromPaper
@@ -130,7 +130,7 @@ def speed_table(
 ) -> pd.DataFrame:
     """Seconds that our simulator takes for data-parallel ResNet-50, next to the seconds of the original
     simulator."""
-    graph = load("resnet50")
+    graph = op_graph("resnet50")
     rows: list[dict[str, Any]] = []
     for count in devices:
         for folded in (True, False):

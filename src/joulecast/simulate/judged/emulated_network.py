@@ -37,6 +37,7 @@ from joulecast.graphs.precision import DEFAULT_TRAINING, TrainingSetup
 from joulecast.runs.platforms import Platform
 from joulecast.simulate.collectives import Algorithm
 from joulecast.simulate.judged.results import (
+    Calibrated,
     Experiment,
     Frozen,
     IterationTable,
@@ -231,9 +232,9 @@ def calibrations(results: Measurements[EmulatedStep]) -> dict[str, NetworkCalibr
 def emulated_platform(results: Measurements[EmulatedStep], ranks_per_node: int) -> Platform:
     """The emulated network as a platform, with the rates of its calibration."""
     found = calibrations(results)
-    links: dict[tuple[str, int | None], NetworkCalibration] = {("nic", None): found["nic"]}
+    links = [Calibrated("nic", found["nic"])]
     if ranks_per_node > 1:
-        links = {("node", ranks_per_node): found["node"], **links}
+        links = [Calibrated("node", found["node"], ranks_per_node), *links]
     return platform_of("emulated-network", "a sleeping rank", links, ranks_per_node, 0.0)
 
 

@@ -10,8 +10,9 @@ are ours. A prediction rests on one of these:
 * ``three steps``: also three of these rows. They are drawn at random ten times. Each draw is a prediction.
 """
 
+import csv
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.kernel_costs import KernelCosts
 from joulecast.graphs.precision import PRECISIONS
 from joulecast.runs.files.columns import Column, read_csv
+from joulecast.runs.files.reading import read_text
 from joulecast.runs.judging import by_setting, join_references
 from joulecast.runs.platforms import Platform, find_platform
 from joulecast.simulate.cluster_links import collective_seconds
@@ -225,8 +227,8 @@ def _megatron_bridge(row: Row) -> MeasuredStep | None:
     network = _BRIDGE_NETWORKS.get(str(row["Model"]).removesuffix(" (tokendrop)"))
     if network is None or not row["section"].startswith("Pre-Training"):
         return None
-    # If a row has two recipes, the numbers of the second one are in brackets.
-    first = {key: str(value).split(" (")[0] for key, value in row.items()}
+    # If a row has two recipes, the numbers of the second one are in brackets. Some rows have n/a for none.
+    first = {key: value.split(" (")[0].replace("n/a", "") for key, value in row.items()}
     gpus, sequence = int(first["#-GPUs"]), int(first["Sequence Length"])
     tp, pp, cp = (int(first[key]) for key in ("TP", "PP", "CP"))
     dp, batch = gpus // (tp * pp * cp), int(first["GBS"])
@@ -249,32 +251,27 @@ def _megatron_bridge(row: Row) -> MeasuredStep | None:
     )
 
 
-def _texts(*names: str) -> dict[str, Column]:
-    return {name: Column("text", optional=True) for name in names}
-
-
-_COLUMNS = _texts(
-    *("source", "gpu", "model", "layers", "hidden", "heads", "sequence", "vocabulary"),
-    *("global_batch", "micro_batch", "dp", "tp", "pp", "sharding", "recompute", "precision"),
-    *("kind", "step_s", "note"),
-)
-_PLAIN_COLUMNS = _texts(
-    *("round", "gpu", "network", "batch", "sequence", "precision", "recompute", "optimizer"),
-    *("step_s", "event_step_s", "step_j", "memory_bytes"),
-)
-_BRIDGE_COLUMNS = _texts(
-    *("section", "Model", "System", "#-GPUs", "Precision", "GBS", "MBS", "Sequence Length"),
-    *("TP", "PP", "CP", "VP", "EP", "Tokens / sec / GPU", "FSDP"),
-)
-_READERS: dict[str, tuple[Callable[[Row], MeasuredStep | None], dict[str, Column]]] = {
-    "neusight": (_neusight, _COLUMNS),
-    "vtrain": (_vtrain, _COLUMNS),
-    "llm_foundry": (_llm_foundry, _COLUMNS),
-    "megatron_bridge": (_megatron_bridge, _BRIDGE_COLUMNS),
-    "plain_pytorch": (_plain_pytorch, _PLAIN_COLUMNS),
+_READERS: dict[str, Callable[[Row], MeasuredStep | None]] = {
+    "neusight": _neusight,
+    "vtrain": _vtrain,
+    "llm_foundry": _llm_foundry,
+    "megatron_bridge": _megatron_bridge,
+    "plain_pytorch": _plain_pytorch,
 }
-"""For each file, the function that reads a row (a step that the simulator cannot express is ``None``), and
-the columns."""
+"""For each file, the function that reads a row. A step that the simulator cannot express is ``None``."""
+
+
+def _read(
+    path: Path, reader: Callable[[Row], MeasuredStep | None]
+) -> Iterator[tuple[Row, MeasuredStep]]:
+    """The rows of a file, each with its step."""
+    for row in csv.DictReader(read_text(path, "measured steps").splitlines()):
+        try:
+            step = reader(row)
+        except (KeyError, ValueError) as error:
+            raise JoulecastError(f"{path}: a row that is no measured step: {error}") from None
+        if step is not None:
+            yield row, step
 
 
 def read_gpu_steps(folder: Path) -> list[GpuStep]:
@@ -284,19 +281,12 @@ def read_gpu_steps(folder: Path) -> list[GpuStep]:
         JoulecastError: a file is missing, lacks a column, or has a row that is no measured step.
     """
     found = []
-    for name, (reader, columns) in _READERS.items():
-        path = folder / f"{name}.csv"
-        frame = read_csv(path, "measured steps", columns).astype(object).fillna("")
-        try:
-            for row in frame.to_dict("records"):
-                step = reader(row)
-                if step is not None:
-                    gpu = str(row["System"] if "System" in row else row["gpu"])
-                    platform = _CLUSTERS.get((row.get("source"), gpu), gpu)
-                    later = "_later" if row.get("round") in _LATER else ""
-                    found.append(GpuStep(name + later, platform, step))
-        except (KeyError, ValueError) as error:
-            raise JoulecastError(f"{path}: a row that is no measured step: {error}") from None
+    for name, reader in _READERS.items():
+        for row, step in _read(folder / f"{name}.csv", reader):
+            gpu = str(row.get("System") or row["gpu"])
+            platform = _CLUSTERS.get((row.get("source"), gpu), gpu)
+            later = "_later" if row.get("round") in _LATER else ""
+            found.append(GpuStep(name + later, platform, step))
     return found
 
 
@@ -449,8 +439,8 @@ def judge_memory(folder: Path) -> pd.DataFrame:
     Raises:
         JoulecastError: a file is missing or lacks a column.
     """
-    sailor = read_csv(folder / "sailor.csv", "measured steps", _COLUMNS).astype(object).fillna("")
-    steps = [GpuStep("sailor", "gh200", _sailor(row)) for row in sailor.to_dict("records")]
+    sailor = _read(folder / "sailor.csv", _sailor)
+    steps = [GpuStep("sailor", "gh200", step) for _, step in sailor]
     steps += [step for step in read_gpu_steps(folder) if step.source == "plain_pytorch_later"]
     rows = []
     for each in steps:

@@ -16,7 +16,7 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -174,10 +174,19 @@ ROLES = {"simulator": "model", "sum": "rival", "max": "rival", "measured again":
 part."""
 
 
+class Calibrated(NamedTuple):
+    """A link with its calibration."""
+
+    name: str
+    rates: NetworkCalibration
+    joins: int | None = None
+    """Number of devices that it joins; ``None``: all."""
+
+
 def platform_of(
     name: str,
     device: str,
-    links: Mapping[tuple[str, int | None], NetworkCalibration],
+    links: Sequence[Calibrated],
     devices_per_node: int,
     overlap_slowdown: float,
     nodes: int | None = None,
@@ -185,12 +194,10 @@ def platform_of(
     """A platform with calibrated links.
 
     Args:
-        links: calibrations of the links, the innermost first. A key has the name of a link and the number
-            of devices that it joins (``None``: all). Collectives have the launch and the algorithm of the
-            outermost link.
+        links: the innermost first. Collectives have the launch and the algorithm of the outermost link.
         nodes: number of nodes; ``None``: any number.
     """
-    outermost = list(links.values())[-1]
+    outermost = links[-1].rates
     return Platform(
         name=name,
         cluster=Cluster(
@@ -198,8 +205,8 @@ def platform_of(
             devices_per_node=devices_per_node,
             device=Device(name=device),
             links=tuple(
-                Link(name=link, joins=joins, bytes_per_s=of.bytes_per_s, latency_s=of.latency_s)
-                for (link, joins), of in links.items()
+                Link(name=name, joins=joins, bytes_per_s=of.bytes_per_s, latency_s=of.latency_s)
+                for name, of, joins in links
             ),
             collective_launch_s=outermost.launch_s,
             collective_algorithm=outermost.algorithm,

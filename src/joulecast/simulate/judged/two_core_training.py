@@ -38,7 +38,7 @@ from pydantic import Field, model_validator
 from scipy.optimize import minimize_scalar
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.costs import Cost, Direction, Refusal, part_of
+from joulecast.graphs.costs import Cost, Direction, part_of
 from joulecast.graphs.database import (
     Database,
     MeasuredCosts,
@@ -47,9 +47,9 @@ from joulecast.graphs.database import (
 )
 from joulecast.graphs.opgraph import Op, OpGraph, read_graph
 from joulecast.graphs.precision import DEFAULT_TRAINING, TrainingSetup
-from joulecast.runs.platforms import Platform
 from joulecast.simulate.judged.results import (
     STAGES,
+    Calibrated,
     Experiment,
     IterationTable,
     Measurements,
@@ -139,11 +139,6 @@ def quietest_database(databases: Sequence[Database]) -> Database:
     return min(databases, key=lambda each: sum(step.ops_s for step in each.steps))
 
 
-def _database(folder: Path, network: str, ranks: int, sessions: int) -> Database:
-    names = [f"database-{network}-{ranks}-{number}.json" for number in range(sessions)]
-    return quietest_database([read_database(folder / name) for name in names])
-
-
 def read_results(folder: Path) -> TrainingResults:
     """Read the measurements of real training.
 
@@ -154,12 +149,16 @@ def read_results(folder: Path) -> TrainingResults:
     rows, sessions = results.rows["steps"], len(results.provenance["sessions"])
     buckets = rows[rows.repeat == 0].groupby("configuration", sort=False).buckets.first()
     networks = list(dict.fromkeys(each.network for each in results.configurations))
-    known = vars(results) | {"steps": results.steps.assign(buckets=buckets)}
     return TrainingResults(
-        **known,
+        **vars(results) | {"steps": results.steps.assign(buckets=buckets)},
         parts=REAL.apart_from_steps("parts", results.rows["parts"]),
         databases={
-            (network, ranks): _database(folder, network, ranks, sessions)
+            (network, ranks): quietest_database(
+                [
+                    read_database(folder / f"database-{network}-{ranks}-{number}.json")
+                    for number in range(sessions)
+                ]
+            )
             for network in networks
             for ranks in (1, 2)
         },
@@ -182,7 +181,7 @@ class TrainingCosts:
         self, graph: OpGraph, op: Op, parts: Mapping[str, float], direction: Direction
     ) -> Cost:
         database = self.results.databases[self.network, self.ranks_at_work]
-        missing = Refusal(f"{self.network} was not measured at that batch")
+        missing = f"{self.network} was not measured at that batch"
         known = MeasuredCosts(database, missing).cost(graph, op, parts, direction)
         if direction == "forward":
             return known
@@ -208,31 +207,22 @@ def _parts(results: TrainingResults, part: str, network: str) -> pd.DataFrame:
     return parts[(parts.part == part) & (parts.network == network)]
 
 
-def _per_byte(results: TrainingResults, part: str, network: str) -> float:
-    parts = _parts(results, part, network)
-    return float((parts.seconds / parts.bytes).median())
-
-
 def costs_of(results: TrainingResults, configuration: TrainingConfiguration) -> TrainingCosts:
     """Costs of a configuration's operators, with the time to copy their gradients or to add them up."""
-    network = configuration.network
-    if not configuration.is_pipeline:
-        return TrainingCosts(results, network, RANKS, _per_byte(results, "copy", network))
-    # The gradient of the first micro-batch is not added to anything.
-    later = (configuration.micro_batches - 1) / configuration.micro_batches
-    return TrainingCosts(results, network, 1, later * _per_byte(results, "accumulate", network))
+    network, ranks, share = configuration.network, RANKS, 1.0
+    if configuration.is_pipeline:
+        # The gradient of the first micro-batch is not added to anything.
+        ranks, share = 1, (configuration.micro_batches - 1) / configuration.micro_batches
+    parts = _parts(results, "accumulate" if configuration.is_pipeline else "copy", network)
+    return TrainingCosts(
+        results, network, ranks, share * float((parts.seconds / parts.bytes).median())
+    )
 
 
 def calibrations(results: TrainingResults) -> dict[str, NetworkCalibration]:
     """Calibrations of all-reduces in shared memory, and of messages between stages."""
     found = results.collectives[results.collectives.clean > 0].assign(ranks=RANKS)
     return {kind: calibrate_network(found[found.kind == kind]) for kind in ("all_reduce", "send")}
-
-
-def training_platform(found: NetworkCalibration, gamma: float) -> Platform:
-    """The machine as a platform of two ranks and a link between them."""
-    links: dict[tuple[str, int | None], NetworkCalibration] = {("between_ranks", None): found}
-    return platform_of("two-core-training", "a core", links, RANKS, gamma, nodes=1)
 
 
 def with_named_ops(graph: OpGraph) -> OpGraph:
@@ -282,10 +272,10 @@ def predict(
 ) -> Simulation:
     """Simulate a configuration, without fetching the batch (see :func:`predicted_s`)."""
     graph = with_named_ops(results.graphs[configuration.network])
-    kind = "send" if configuration.is_pipeline else "all_reduce"
+    link = Calibrated("between_ranks", found["send" if configuration.is_pipeline else "all_reduce"])
     return simulate(
         graph,
-        training_platform(found[kind], gamma),
+        platform_of("two-core-training", "a core", [link], RANKS, gamma, nodes=1),
         strategy_of(configuration, graph),
         configuration.batch,
         costs_of(results, configuration),

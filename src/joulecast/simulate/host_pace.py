@@ -1,0 +1,50 @@
+"""How the host of plain PyTorch keeps pace with its device. A fast GPU waits for the host."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from joulecast.graphs.costs import Costs
+from joulecast.graphs.kernel_costs import KernelCosts, kernel_rates
+from joulecast.graphs.opgraph import OpGraph
+from joulecast.graphs.precision import PRECISIONS
+from joulecast.simulate.placement import PlacedOp
+
+
+@dataclass(frozen=True)
+class HostPace:
+    """How the host and the kernels of plain PyTorch keep a device busy. By default, as in code that never
+    waits for its host: it fuses its kernels, or replays them as a graph."""
+
+    share: float = 0.0
+    """Seconds in which the host starts kernels, divided by the seconds in which the device runs them."""
+    loaded: float = 1.0
+    """Share of the device's seconds in which kernels work. In the rest they start, end, or have waiting
+    threads."""
+
+
+def host_pace(
+    costs: Costs, graph: OpGraph, placed: Sequence[PlacedOp], inference: bool
+) -> HostPace:
+    """How the host keeps pace with a device's parts. Code for half precision is not held up by its host."""
+    eager: Any = costs
+    while hasattr(eager, "costs"):
+        eager = eager.costs
+    if not isinstance(eager, KernelCosts) or PRECISIONS[eager.precision].half:
+        return HostPace()
+    seconds = np.zeros(3)
+    for split, count in Counter(item.split for item in placed).items():
+        seconds += count * eager.pace_s(
+            graph, split.op, split.parts, inference or not split.has_backward
+        )
+    busy_s, host_s, loaded_s = seconds.tolist()
+    return HostPace(host_s / busy_s, loaded_s / busy_s) if busy_s else HostPace()
+
+
+def host_paces() -> tuple[float, float]:
+    """Time that a fast host and a slow host take to start a kernel, each divided by the assumed time."""
+    rates = kernel_rates()
+    return rates.fast_host_s / rates.host_s, rates.slow_host_s / rates.host_s
