@@ -264,6 +264,13 @@ def test_slurm_accounts(tmp_path):
     assert "no column End; there are: JobID, Start; ask sacct" in refused(
         "slurm", tmp_path / "bad.txt", tmp_path / "no"
     )
+    # In autumn, an hour is there twice. The order of the jobs does not say which of the two is meant.
+    job = "{}|t|COMPLETED|2026-10-24T22:00:00|2026-10-25T02:{}:00|1|n01|9e6|\n"
+    (tmp_path / "autumn.txt").write_text(
+        SACCT[: SACCT.index("17")] + job.format(1, 50) + job.format(2, 10)
+    )
+    zone = "--timezone", "Europe/Berlin"
+    assert "is there twice" in refused("slurm", tmp_path / "autumn.txt", tmp_path / "no", *zone)
 
 
 def test_totals_of_several_node_counts_forecast_another(tmp_path):
