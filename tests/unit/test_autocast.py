@@ -131,6 +131,18 @@ def test_the_host_of_a_device_starts_its_kernels_however_many_replicas_there_are
     assert several["step_s"] > one["step_s"]
 
 
+def test_a_vocabulary_that_does_not_divide_leaves_the_host_its_pace() -> None:
+    one, two = (
+        joulecast.simulate_step(
+            "gpt2", "h100-sxm", each, batch=1, precision="amp", optimizer="none"
+        )
+        for each in ("dp=1", "tp=2")
+    )
+    # Each of the two devices has as many kernels to start, whatever their size.
+    assert one["host_stretch"] > 1
+    assert two["computing_s"] == pytest.approx(one["computing_s"], rel=0.01)
+
+
 def test_the_optimizer_runs_at_its_own_pace() -> None:
     large = LLAMA.replace("hidden=512,heads=8", "hidden=4096,heads=32")
     step = simulate("amp", network=large, batch=1)

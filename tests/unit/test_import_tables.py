@@ -139,6 +139,8 @@ def test_the_form_of_a_table_changes_nothing(tmp_path, form):
         ("t,w\n1,200\n2,200\n", ("--covers", "rack"), "give one of node"),
         ("t,w\n2026-03-29T02:30:00,2\n2026-03-29T02:31:00,2\n", BERLIN, "is there twice or not at all"),
         ("t,w\n2026-10-25T02:30:00,2\n2026-10-25T02:31:00,2\n", BERLIN, "is there twice"),
+        # A line that is there twice does not say that the clock was put back.
+        ("t,w\n" + "2026-10-25T02:30:00,2\n" * 2 + "2026-10-25T02:31:00,2\n", BERLIN, "is there twice"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line_with_the_way_out(tmp_path, text, options, says):

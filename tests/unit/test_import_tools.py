@@ -264,6 +264,13 @@ def test_slurm_accounts(tmp_path):
     assert "no column End; there are: JobID, Start; ask sacct" in refused(
         "slurm", tmp_path / "bad.txt", tmp_path / "no"
     )
+    # In autumn, an hour is there twice. The order of the jobs does not say which of the two is meant.
+    job = "{}|t|COMPLETED|2026-10-24T22:00:00|2026-10-25T02:{}:00|1|n01|9e6|\n"
+    (tmp_path / "autumn.txt").write_text(
+        SACCT[: SACCT.index("17")] + job.format(1, 50) + job.format(2, 10)
+    )
+    zone = "--timezone", "Europe/Berlin"
+    assert "is there twice" in refused("slurm", tmp_path / "autumn.txt", tmp_path / "no", *zone)
 
 
 def test_totals_of_several_node_counts_forecast_another(tmp_path):
@@ -376,6 +383,17 @@ def test_prometheus_gauges_and_counters(tmp_path):
     millijoules = [(energy, SECONDS, counts * 1e3)]
     imported("prometheus", answer(tmp_path / "mj.json", *millijoules), tmp_path / "mj", *between())
     assert row(tmp_path / "mj" / "net")["energy_j"] == pytest.approx(expected_j(), rel=0.01)
+    for name, numbers in (
+        ("pdu_power_kw", watts / 1e3),
+        ("ipmi_kilowatts", watts / 1e3),
+        ("pdu_power_watthours_total", counts / 3.6e3),
+        ("pdu_power_meter_kwh", counts / 3.6e6),
+    ):
+        series = ({"__name__": name, "instance": "n1:1"}, SECONDS, numbers)
+        imported(
+            "prometheus", answer(tmp_path / f"{name}.json", series), tmp_path / name, *between()
+        )
+        assert row(tmp_path / name / "net")["energy_j"] == pytest.approx(expected_j(), rel=0.02)
 
 
 def test_prometheus_slices_of_a_gpu_and_gpus_that_change_hands_count_once(tmp_path):

@@ -146,11 +146,11 @@ class Clock:
         index = pd.DatetimeIndex(moments).tz_localize(None).as_unit("ns")
         return Times(index.asi8 / 1e9, "placed" if zoned.any() else "local")
 
-    def place(self, times: Times, where: str) -> Times:
+    def place(self, times: Times, where: str, *, in_order: bool = True) -> Times:
         """Local times as seconds since 1970, if their zone is known. Other times are not changed.
 
         Args:
-            times: times of one meter, in the order of its readings.
+            in_order: whether the times are in the order of the clock, as the readings of one meter.
 
         Raises:
             JoulecastError: the times lie in an hour that occurs twice (in autumn) or never (in spring).
@@ -158,14 +158,18 @@ class Clock:
         if times.form != "local" or self.zone is None or not len(times.t_s):
             return times
         local = pd.DatetimeIndex((times.t_s * 1e6).round().astype("int64").astype("datetime64[us]"))
+        # pandas takes a line that is there twice for the clock being put back.
+        new = np.diff(times.t_s, prepend=np.nan) != 0
         try:
-            placed = local.tz_localize(self.zone, ambiguous="infer", nonexistent="raise")
+            placed = local[new].tz_localize(
+                self.zone, ambiguous="infer" if in_order else "raise", nonexistent="raise"
+            )
         except ValueError:
             raise JoulecastError(
                 f"{where}: its times have an hour in {self.zone} that is there twice or not at all (the "
                 f"clock is put back or on); give an offset instead, as --timezone +02:00"
             ) from None
-        return Times(placed.as_unit("ns").asi8 / 1e9, "placed")
+        return Times(placed.as_unit("ns").asi8[np.cumsum(new) - 1] / 1e9, "placed")
 
     def moment(self, text: str, where: str) -> Times:
         """One time that a user gives, in seconds since 1970 if its zone is known."""

@@ -45,17 +45,20 @@ _NO_POWER = (
         "is a share of what a device draws (of programs, or without idling); ask for the metric of the node",
     ),
 )
-_UNITS = {
-    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": "mJ",
-    "milliwatt": "mW",
-    "microwatt": "uW",
-    "millijoule": "mJ",
-    "microjoule": "uJ",
-    "joule": "J",
-    "watt": "W",
-    "power": "W",
-}
-"""The unit of a metric, by a part of its name. The first part that occurs in the name counts."""
+_UNITS = (
+    (r"DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "mJ"),
+    (r"kilowatt_?hour|kwh", "kWh"),
+    (r"watt_?hour|_wh(?:_|$)", "Wh"),
+    (r"kilowatt|_kw(?:_|$)", "kW"),
+    (r"kilojoule", "kJ"),
+    (r"milliwatt", "mW"),
+    (r"microwatt", "uW"),
+    (r"millijoule", "mJ"),
+    (r"microjoule", "uJ"),
+    (r"joule", "J"),
+    (r"watt|power", "W"),
+)
+"""The unit of a metric, by a part of its name. The first that is found counts."""
 _MODE = "mode"
 """Label by which Kepler divides an energy into a dynamic and an idle part. The parts are added up."""
 _SLICE = "GPU_I_ID"
@@ -141,8 +144,9 @@ def _meter(
     for pattern, why in _NO_POWER:
         if pattern.search(name):
             raise JoulecastError(f"{file}: {name} {why}")
-    plain = name if name in _UNITS else name.lower()
-    unit = options.unit or next((unit for word, unit in _UNITS.items() if word in plain), None)
+    unit = options.unit or next(
+        (unit for pattern, unit in _UNITS if re.search(pattern, name, re.IGNORECASE)), None
+    )
     if unit is None:
         raise JoulecastError(
             f"{file}: does {name or 'the query'} read watts or count joules? say --unit W or --unit J"

@@ -137,7 +137,7 @@ def _of_table(file: Path, options: LogOptions) -> tuple[list[_Row], TimeForm]:
         raise JoulecastError(f"{file}: has no job that has begun and ended; {_WAY_OUT}")
     clock = options.clock
     start, end = (
-        clock.place(clock.seconds(rows[name], f"{file}, column {name}"), str(file))
+        clock.place(clock.seconds(rows[name], f"{file}, column {name}"), str(file), in_order=False)
         for name in ("Start", "End")
     )
     found = []

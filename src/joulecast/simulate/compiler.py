@@ -32,7 +32,7 @@ from joulecast.simulate.phases import (
     buckets_of,
     segments_of,
 )
-from joulecast.simulate.placement import Split, remainder
+from joulecast.simulate.placement import Split
 from joulecast.simulate.program import StageProgram
 from joulecast.simulate.proteus import BUCKET_BYTES, FIRST_BUCKET_BYTES
 from joulecast.simulate.schedules import DeviceOrder, Turn, Work, device_order
@@ -141,14 +141,7 @@ class Compiler:
         return StagePlan(program, costs, buckets)
 
     def _cost_of(self, split: Split, direction: Direction, places: Mapping[str, int]) -> Cost:
-        parts = dict(split.parts)
-        for axis, dim in split.placement.items():
-            # Uneven dims give the first places one more.
-            size, count = split.op.dim(dim).size, self.device_mesh.mesh[axis]
-            if size % count:
-                more = remainder(size, count)
-                mine = size // count + (places[axis] < more if more else 1)
-                parts[dim] *= size / mine / count
+        parts = split.parts_at(places, self.device_mesh.mesh)
         return self.costs.cost(self.graph, split.op, parts, direction)
 
     def order_of(self, number: int) -> DeviceOrder:

@@ -1,7 +1,7 @@
 """How the host of plain PyTorch keeps pace with its device. A fast GPU waits for the host."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,18 +27,23 @@ class HostPace:
 
 
 def host_pace(
-    costs: Costs, graph: OpGraph, placed: Sequence[PlacedOp], inference: bool
+    costs: Costs,
+    graph: OpGraph,
+    placed: Sequence[PlacedOp],
+    mesh: Mapping[str, int],
+    inference: bool,
 ) -> HostPace:
-    """How the host keeps pace with a device's parts. Code for half precision is not held up by its host."""
+    """How the host keeps pace with the largest parts that a device has. Code for half precision is not
+    held up by its host."""
     eager: Any = costs
     while hasattr(eager, "costs"):
         eager = eager.costs
     if not isinstance(eager, KernelCosts) or PRECISIONS[eager.precision].half:
         return HostPace()
-    seconds = np.zeros(3)
+    seconds, first = np.zeros(3), dict.fromkeys(mesh, 0)
     for split, count in Counter(item.split for item in placed).items():
         seconds += count * eager.pace_s(
-            graph, split.op, split.parts, inference or not split.has_backward
+            graph, split.op, split.parts_at(first, mesh), inference or not split.has_backward
         )
     busy_s, host_s, loaded_s = seconds.tolist()
     return HostPace(host_s / busy_s, loaded_s / busy_s) if busy_s else HostPace()

@@ -59,6 +59,18 @@ class Split:
         """The directions in which the op runs in a step."""
         return ("forward", "backward") if self.has_backward and not inference else ("forward",)
 
+    def parts_at(self, places: Mapping[str, int], mesh: Mapping[str, int]) -> dict[str, float]:
+        """The parts of each split dim, by the size of the one at a place of the mesh. Uneven dims give the
+        first places one more."""
+        parts = dict(self.parts)
+        for axis, dim in self.placement.items():
+            size, count = self.op.dim(dim).size, mesh[axis]
+            if size % count:
+                more = remainder(size, count)
+                mine = size // count + (places[axis] < more if more else 1)
+                parts[dim] *= size / mine / count
+        return parts
+
 
 class PlacedOp(NamedTuple):
     """An op, and the part of it that one device computes."""

@@ -304,7 +304,7 @@ def prepare(
         at_batch, placed, strategy, training.gradient_share, parts_sent, training.inference
     )
     programs = [StageProgram(builder, stage) for stage in range(strategy.stages)]
-    host = host_pace(in_step, at_batch, placed, training.inference)
+    host = host_pace(in_step, at_batch, placed, strategy.mesh, training.inference)
     if host.share > 1:
         # The optimizer does not wait for the host.
         in_step = CachedCosts(Scaled(in_step, host.share, updates=False), in_step.op_cache)
