@@ -292,6 +292,23 @@ def _arguments(node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> dict[st
     return {name: viewed(value) for name, value in given.items()}
 
 
+def _is_strided(node: torch.fx.Node, result: torch.Tensor) -> bool:
+    """Whether an element-wise operation has operands whose axes lie in different orders in memory, or
+    repeats one. Torch's kernel then looks for the place of each element."""
+    layouts = set()
+    for each in (node, *node.all_input_nodes):
+        value = each.meta.get("val")
+        if isinstance(value, torch.Tensor) and value.dim():
+            try:
+                shown = value.expand(result.shape)
+            except RuntimeError:
+                # The operation is not element-wise.
+                return False
+            pairs = zip(shown.stride(), shown.shape, strict=True)
+            layouts.add(tuple(stride for stride, size in pairs if size > 1))
+    return len(layouts) > 1
+
+
 def _without_gradient(graph: torch.fx.Graph) -> set[torch.fx.Node]:
     """Nodes whose results are only used behind a ``detach``, as those of a teacher or of a frozen part."""
     found: set[torch.fx.Node] = set()
@@ -380,6 +397,7 @@ class Capture:
             leaf,
             inplace=target.split(".")[0].endswith("_"),
             wide=results[0].dtype == torch.float32 if self._is_half else None,
+            strided=not several and _is_strided(node, results[0]),
         )
         known = len(self.builder.ops)
         if node.target is torch.ops.aten.cross_entropy_loss.default:

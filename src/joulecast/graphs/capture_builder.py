@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from joulecast.graphs.opgraph import Access, Dim, DimKind, Op, Role, Tensor
+from joulecast.graphs.kernels import STRIDED
+from joulecast.graphs.opgraph import KINDS, Access, Dim, DimKind, Op, Role, Tensor
 from joulecast.graphs.views import Atom, Axis, Unit, View, regroup, units
 
 BATCH, REDUCE, OTHER, OPAQUE = DimKind.BATCH, DimKind.REDUCE, DimKind.OTHER, DimKind.OPAQUE
@@ -208,6 +209,8 @@ class Call:
     inplace: bool = False
     wide: bool | None = None
     """Whether the results have 4 bytes in a module at 16 bits; ``None`` if the module has 32 bits."""
+    strided: bool = False
+    """Whether the operands of an element-wise operation lie in memory in different orders."""
 
     def __getitem__(self, name: str) -> Any:
         return self.arguments.get(name)
@@ -224,6 +227,8 @@ class Call:
         """Add an op of this kind. Returns the view that it writes."""
         if self.inplace:
             attributes["inplace"] = True
+        if self.strided and KINDS[kind] in ("elementwise", "copy"):
+            attributes[STRIDED] = True
         tensors = self.builder.tensors
         # An op at fp32 has all its operands at fp32. A module at 32 bits does not show it otherwise: there,
         # a conversion to fp32 changes nothing.

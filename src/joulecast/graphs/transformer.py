@@ -108,9 +108,11 @@ def _written_norm(net: NetworkBuilder, name: str, x: str, weight: str, rows: int
     inverse = net.pointwise("scale", f"{name}/eps", mean, **wide)
     inverse = net.pointwise("pow", f"{name}/rsqrt", inverse, **wide)
     along: Axes = net.axes[x] if rows > 1 else tuple(leading)
-    scaled = net.pointwise("multiply", f"{name}/scaled", x, (inverse, along), **wide)
+    repeated: dict[str, Any] = {**wide, STRIDED: True}
+    scaled = net.pointwise("multiply", f"{name}/scaled", x, (inverse, along), **repeated)
     of_weight = last if rows == 1 else None
-    return net.pointwise("multiply", name, scaled, (weight, (of_weight,)), module=name)
+    given: dict[str, Any] = {"module": name, STRIDED: True}
+    return net.pointwise("multiply", name, scaled, (weight, (of_weight,)), **given)
 
 
 def _normalised_heads(net: NetworkBuilder, name: str, x: str, size: TransformerSize) -> str:
