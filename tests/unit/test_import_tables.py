@@ -267,7 +267,7 @@ def test_watts_that_rise_in_a_saw_tooth_are_watts(tmp_path):
     assert "counter" not in row(tmp_path / "out" / "net")["left_out"]
 
 
-@pytest.mark.parametrize("column", ["power_kW", "P kw", "Power [kW]"])
+@pytest.mark.parametrize("column", ["power_kW", "P kw", "Power [kW]", "kW", "power_kw_avg"])
 def test_the_unit_in_the_name_of_a_column_counts(tmp_path, column):
     watts = 20 * load(SECONDS) + SECONDS % 7
     rows = [f"{ZERO_S + t},{w / 1000:.4f}" for t, w in zip(SECONDS, watts, strict=True)]

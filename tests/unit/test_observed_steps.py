@@ -71,6 +71,18 @@ def test_micro_batches_add_up_and_their_samples_too():
     )
 
 
+@pytest.mark.parametrize("of_epoch", [(3, 3, 3, 1), (4, 2)])
+def test_the_last_step_of_an_epoch_may_have_fewer_micro_batches(of_epoch):
+    rows, at = [], 0.0
+    for micro_batches in 5 * of_epoch:
+        for _ in range(micro_batches):
+            rows += [(marks.FETCH, at, 1.0, 8.0), (marks.BACKWARD, at + 3, 3.0, 0.0)]
+            at += 6
+        rows.append((marks.UPDATE, at, 1.0, 0.0))
+        at += 1
+    assert Steps.of(marked(*rows)).samples.tolist() == [8 * count for count in 5 * of_epoch]
+
+
 def test_exchange_that_nothing_hides_is_not_computing():
     assert lengths(plain_steps(3, exchange=0.5), 1, 1) == pytest.approx(
         {"materials": 1.0, "computing": 4.5, "communicating_copy": 0.5, "update": 1.0}

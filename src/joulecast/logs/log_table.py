@@ -49,8 +49,8 @@ _WORDS = {
 }
 _UNITS = "W, mW, uW, kW, J, mJ, uJ, kJ, Wh, kWh"
 _IN_BRACKETS = re.compile(r"[\[(]\s*([^\])]+?)\s*[\])]\s*$")
-_UNIT_AT_END = re.compile(r"[_ .-]([mku]?(?:W|Wh|J)|kw|wh|kwh)$")
-"""The unit in ``power_kW``; of lower case letters only what cannot be another unit."""
+_UNIT_WORD = re.compile(r"(?<![^_ .-])([mku]?(?:W|Wh|J)|kw|wh|kwh)(?![^_ .-])")
+"""The unit in ``kW`` and ``power_kw_avg``; of lower case letters only what cannot be another unit."""
 _OWN_UNIT = r"\d\.?\s*([a-zA-Zµμ]{1,3})$"
 
 
@@ -301,7 +301,7 @@ class LogTable:
             raise self.at(
                 column, line, f"`{texts[line][:_SHOWN]}` is in another unit than those before it"
             )
-        in_name = _IN_BRACKETS.search(column) or _UNIT_AT_END.search(column)
+        in_name = _IN_BRACKETS.search(column) or _UNIT_WORD.search(column)
         of_column = next((unit for unit in units if unit), in_name and in_name[1])
         unit = self._options.unit or of_column
         return values * (_factor(unit, what, where) if unit else 1.0)

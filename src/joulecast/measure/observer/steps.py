@@ -247,17 +247,22 @@ class Steps:
         if no batch with tensors was seen.
 
         A step usually has n batches. Before each update, only the last n batches count. Earlier ones were
-        fetched by an evaluation.
+        fetched by an evaluation. If each batch has a backward pass of its own, these say how many batches a
+        step has: the last step of an epoch may have fewer.
         """
+        backward = np.searchsorted(self._kind(marks.BACKWARD)["start"], self.ends)
         for kind in (marks.FETCH, marks.PREFETCH):
             fetched = self._kind(kind)
             fetched = fetched[fetched["amount"] > 0]
             each = round(self._per_step(kind))
             if len(fetched) and each:
                 until = np.searchsorted(fetched["start"], self.ends)
-                since = np.maximum(np.concatenate([[0], until[:-1]]), until - each)
+                has = np.full(len(until), each)
+                if each == self.micro_batches:
+                    has = np.diff(backward, prepend=0)
+                since = np.maximum(np.concatenate([[0], until[:-1]]), until - has)
                 summed = np.concatenate([[0.0], np.cumsum(fetched["amount"], dtype=float)])
-                whole = until - since == each
+                whole = (until - since == has) & (has > 0)
                 if 2 * whole.sum() > len(whole):
                     return np.asarray((summed[until] - summed[since])[whole])
                 # Another thread fetched the batches long before the steps.
