@@ -81,9 +81,9 @@ SECTIONS: dict[str, list[Kept]] = {
             "metered_energy",
             "Energy on real clusters",
             "Public runs of MLPerf Training on 1 and 8 nodes of eight H100. Each node has a power meter "
-            "behind its power supplies (DC). Mean errors in percent. If a power law cannot forecast all "
-            "settings, it has a separate line. MC2's paper has 2.84 % on its own cluster. [What is held out, "
-            "and what `given` means](explanation/mc2.md#splits), [rivals](explanation/mc2.md#rivals).",
+            "behind its power supplies (DC). Mean errors in percent. The power law cannot forecast some "
+            "settings. Then it has a separate line. MC2's paper has 2.84 % on its own cluster. [What is held "
+            "out, and what `given` means](explanation/mc2.md#splits), [rivals](explanation/mc2.md#rivals).",
             ENERGY,
             "metered/tables/energy_summary.parquet",
             {"split": HELD_OUT, "model": MODELS},
@@ -95,7 +95,8 @@ SECTIONS: dict[str, list[Kept]] = {
             "The first two lines are of the runs above. The others are of MLPerf Training v3.1 to v4.1. "
             "There, the batch is known, and the amount of work is forecast. The rivals of the first two "
             "lines are equal: from one node count, each can only assume perfect scaling. Some results were "
-            "sent to several rounds. Each round is a case, but the last line counts such a result once. "
+            "sent to several rounds. In the third line, such a result is a case in each round. In the last "
+            "line, it is one case. "
             "Mean errors in percent.",
             {"question": "question", "cases": "cases"},
             where={
@@ -131,8 +132,8 @@ SECTIONS: dict[str, list[Kept]] = {
             "Single GPUs (NeuSight), Megatron on up to 512 A100 (vTrain), FSDP (llm-foundry), a vendor's "
             "recipes on up to 1,024 H100 and GB200 (Megatron-Bridge), and plain PyTorch, measured by "
             "joulecast. Some constants were fitted to these steps "
-            "([which](explanation/simulator.md#what-it-is-judged-on)). `after one measured step`: another "
-            "step of the same data, GPU and kind has corrected the simulation.",
+            "([which](explanation/simulator.md#what-it-is-judged-on)). `after one measured step`: the "
+            "mean error after a correction by one other step of the same data, GPU and kind.",
             {
                 "data": "data",
                 "gpu": "GPU",
@@ -175,8 +176,9 @@ SECTIONS: dict[str, list[Kept]] = {
             "simulator",
             "Speed of simulating and searching",
             "*Original*: the Proteus paper's public code, on another machine with 2 cores. It simulates each "
-            "device, joulecast simulates equal devices once. The row `gpt3-175b search` has the "
-            "times of ops by the roofline of `dgx-h100.yaml`, with weights at fp32 and a batch of 1536.",
+            "device, joulecast simulates equal devices once. The row "
+            "`gpt3-175b search` is for `dgx-h100.yaml`, whose ops have the times of a roofline. Its weights are "
+            "at fp32, and its batch is 1536.",
             {
                 "what": "what",
                 "devices": "devices",
@@ -246,7 +248,7 @@ SECTIONS: dict[str, list[Kept]] = {
 
 BRIEFS = [
     Brief(
-        "Energy of a run on another node count, its time forecast, too: mean error",
+        "Energy of a run on another node count, from its forecast time: mean error",
         "metered runs of MLPerf Training, node count held out",
         "metered_energy",
         {"split": "leave-one-node-count-out", "time": "predicted", "model": "MC2"},
@@ -255,7 +257,7 @@ BRIEFS = [
         peer_is="best rival",
     ),
     Brief(
-        "Energy of a run on more nodes, its time forecast, too: mean error",
+        "Energy of a run on more nodes, from its forecast time: mean error",
         "the same runs, the larger scale held out",
         "metered_energy",
         {"split": "extrapolation", "time": "predicted", "model": "MC2"},
@@ -273,7 +275,7 @@ BRIEFS = [
         peer_is="best rival",
     ),
     Brief(
-        "Time to quality at a submitter's next larger scale: mean error",
+        "Time to the target quality on more accelerators than a submitter's known runs: mean error",
         "MLPerf Training v3.1 to v4.1, the next scale held out",
         "real_clusters",
         {"question": "time to quality at the next scale", "model": "MC2"},
@@ -321,8 +323,8 @@ BRIEFS = [
         "error_percent",
     ),
     Brief(
-        "The same, later settings. The simulator was corrected with them. Before, it was 17 to 26 % off on "
-        "such steps",
+        "The same, later steps. The simulator was corrected with them. Before that, its error on such steps "
+        "was 17 to 26 %",
         "another H100 and another H200 with slower hosts (measured by joulecast)",
         "simulator_real_gpus",
         {"data": "plain_pytorch_later", "kind": "all"},
@@ -369,7 +371,7 @@ BRIEFS = [
         {"ranks": 1, "wrapper": "joulecast measure"},
         "overhead_percent",
         peer=["least_percent", "most_percent"],
-        peer_is="single pairs",
+        peer_is="least and most of the pairs",
     ),
     Brief(
         "CPU that sampling takes",
