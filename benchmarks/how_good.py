@@ -176,9 +176,9 @@ SECTIONS: dict[str, list[Kept]] = {
             "simulator",
             "Speed of simulating and searching",
             "*Original*: the Proteus paper's public code, on another machine with 2 cores. It simulates each "
-            "device, joulecast simulates equal devices once. The row "
-            "`gpt3-175b search` is for `dgx-h100.yaml`, whose ops have the times of a roofline. Its weights are "
-            "at fp32, and its batch is 1536.",
+            "device, joulecast simulates equal devices once. The row `gpt3-175b search` is for "
+            "`dgx-h100.yaml`, whose ops have the times of a roofline. Its weights are at fp32, and its batch "
+            "is 1536.",
             {
                 "what": "what",
                 "devices": "devices",

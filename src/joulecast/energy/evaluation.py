@@ -184,7 +184,7 @@ def _refused(evidence: Evidence, judged: pd.DataFrame) -> pd.DataFrame:
 def _named(
     judged: pd.DataFrame, split: str, time: str, model: str, role: str, seen: pd.Series
 ) -> pd.DataFrame:
-    """Rows of predictions without their answers."""
+    """Rows for predictions. The predicted values are not in them yet."""
     rows = judged[["folder"]].assign(split=split, time=time, model=model, role=role)
     return rows.assign(basis=np.where(seen[judged.index], "own runs", "other runs"))
 

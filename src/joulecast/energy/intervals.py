@@ -48,8 +48,8 @@ of scales of one series in ``recorded/mlperf-times`` differ by less in the rate 
 between them (of logarithms; a test computes it again)."""
 
 _NO_EXCHANGE = (
-    "no run exchanged gradients, so the forecast has no exchange; the upper end allows for one over a link "
-    "of 1 GB/s. Measure two ranks or more"
+    "no run exchanged gradients, so the forecast has no exchange. The upper end of the interval contains an "
+    "exchange over a link of 1 GB/s. Measure two ranks or more"
 )
 
 
@@ -339,7 +339,7 @@ def one_count_notes(fitted: pd.DataFrame, imported: bool) -> list[str]:
         return []
     unit = unit_of(fitted["nodes_are"].iloc[-1])
     return [
-        f"all runs have one {unit} count, which does not show how time changes with it: the intervals of "
-        f"others widen by a factor of {math.exp(ONE_COUNT):.3g} for each doubling, as 90 % of recorded "
-        "MLPerf runs do; measure a second count"
+        f"all runs have one {unit} count, so they do not show how time changes with it. For each doubling, "
+        f"the interval widens by a factor of {math.exp(ONE_COUNT):.3g}: 90 % of recorded MLPerf runs differ "
+        "by less. Measure a second count"
     ]

@@ -167,7 +167,7 @@ def judge_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, Any]:
         ``summary`` has a row for each quantity, and for each ``currency`` of the cost: ``settings``,
         ``mape_percent``, ``bias_percent``, ``covered_percent``, and ``missed`` (how much more was used than
         forecast, in total). ``waiting`` has the forecasts of settings that did not run. ``had_run`` is the
-        number of rows whose setting had already run when the forecast was made. These rows are no forecasts.
+        number of rows whose setting had already run when the forecast was made. These rows are not judged.
 
     Raises:
         JoulecastError: the ledger is not valid, or no record can be read.

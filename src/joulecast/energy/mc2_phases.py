@@ -202,7 +202,7 @@ class PhaseMC2:
     def _fall(
         self, pace: float, computes: float, row: Row, spent_s: Floats, kappa: Floats | float
     ) -> Floats:
-        """Excess power in a phase, relative to the calibration, from the node-seconds that its work takes."""
+        """Power above idle in a phase, divided by that of the calibration. It follows from the time."""
         share = np.minimum(1.0, computes * pace * row["samples"] / np.maximum(spent_s, 1e-9))
         # A single node waits for no other, however long its step takes.
         share = np.ones_like(share) if row["nodes"] == 1 else share

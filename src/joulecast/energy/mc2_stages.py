@@ -119,8 +119,9 @@ def _columns(name: str, networks: Any) -> list[tuple[str, Any]]:
 
 
 def _the_only(exchanges: Sequence[Terms]) -> float | None:
-    """The ratio of latency terms to byte terms, if all exchanges have one size and one number of ranks:
-    then latency and bandwidth cannot be separated. Otherwise ``None``."""
+    """The ratio of latency terms to byte terms, if all exchanges have the same one; otherwise ``None``.
+
+    With one ratio, latency and bandwidth cannot be separated."""
     latency, moved = (
         np.concatenate([terms[name] for terms in exchanges]) for name in ("alpha", "k")
     )

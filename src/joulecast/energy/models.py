@@ -218,8 +218,8 @@ class MC2OnPhases:
     def predict(self, runs: pd.DataFrame, time: str) -> pd.DataFrame:
         """Joules and seconds of ``runs``, with intervals.
 
-        An interval is no narrower than MC2's error on settings that it had not seen, and than its error on
-        the workload's own runs. Beyond the largest node count of these runs, the second error grows with each
+        Two errors of MC2 are lower limits of an interval's width: on settings that it had not seen, and on
+        the workload's own runs. Beyond the largest node count of these runs, the second one grows with each
         doubling.
         """
         prediction = self._predicted(runs, time)

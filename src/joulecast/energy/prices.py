@@ -43,14 +43,11 @@ def from_wall(supply: Any, efficiency: Any) -> tuple[float, float, float]:
 def at_wall(efficiency: Any) -> str:
     """What meters behind the power supplies mean for kWh, money and CO2, in words (:func:`from_wall`)."""
     expected, low, high = from_wall("DC", efficiency)
-    rests = (
-        "by the log"
-        if low == high
-        else f"{low:.2f} to {high:.2f}; assumed, the log does not say it"
-    )
+    rests = "by the log" if low == high else f"assumed: {low:.2f} to {high:.2f}"
     return (
         "the meters of the nodes are behind the power supplies (DC). At the wall, the nodes draw "
-        f"{expected:.2f} times as much ({rests}). kWh, money and CO2 contain this factor; the energy does not"
+        f"{expected:.2f} times as much ({rests}). The building's kWh, money and CO2 contain this factor. "
+        "The energy of the nodes does not"
     )
 
 

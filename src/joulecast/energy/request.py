@@ -51,14 +51,14 @@ class EvaluateRequest(Recorded):
 
     split: Split | None = Field(
         default=None,
-        description="What is left out of the fit, and then predicted. By default each node count in turn. If "
-        "there is only one node count: each batch. If moreover no network has three batches: each workload. "
+        description="What is left out of the fit, and then predicted. By default each node count in turn. "
+        "With only one node count: each batch, or each workload if no network has three batches. "
         "next-scale: each scale of a submitter is predicted from the two scales below it.",
     )
     time: Literal["given", "predicted"] | None = Field(
         default=None,
         description="given: the models know the time of the judged runs. predicted: they use "
-        "a predicted time. By default predicted; given if a workload is left out.",
+        "a predicted time. By default predicted, but given for leave-one-workload-out.",
     )
     ledger: Path | None = Field(
         default=None,

@@ -16,8 +16,8 @@ from joulecast.runs.provenance import gpus_in_words
 from joulecast.runs.record import RunInfo
 
 NODES_ARE = {
-    "hosts": "each is a machine",
-    "ranks of one host": "processes that share one machine, so they share its cores and memory",
+    "hosts": "each node is a machine",
+    "ranks of one host": "the nodes are processes on one machine, and share its cores and memory",
     "emulated": "emulated on one machine: each node is slower than the machine",
 }
 """What counts as a node of a run, by ``nodes_are``."""

@@ -173,9 +173,9 @@ class _Run:
                 self.ready.append(later)
 
     def _stretch(self, activity: int) -> None:
-        """Make a whole activity longer, once, if it overlaps the other kind at all (the paper's overlap).
+        """Make an activity longer, as the paper does: its whole work, and only once, if any part overlaps.
 
-        A transfer overlaps compute that still runs when its gradients are ready, even if it is queued.
+        A transfer that is queued counts as overlapping if compute still runs when its gradients are ready.
         """
         if not self.stretched[activity]:
             self.stretched[activity] = True

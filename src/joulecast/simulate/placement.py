@@ -128,7 +128,7 @@ def _named_dims(graph: OpGraph, op: Op, name: str) -> list[Dim]:
 
 
 def _settle_splits(graph: OpGraph, strategy: Strategy) -> tuple[list[dict[str, str]], list[Node]]:
-    """The settings of the tree for each op: dims by mesh axis, and the other settings, with inheritance."""
+    """What the tree says for each op, inherited from above: dims by mesh axis, and the other settings."""
     placements: list[dict[str, str]] = [{} for _ in graph.ops]
     settings = [strategy.tree for _ in graph.ops]
 

@@ -88,8 +88,9 @@ class OnSimulator(SimulatedTraining):
         default=None,
         description="Precision. Plain PyTorch: fp32, tf32, amp (torch.autocast) or bf16-true (weights at "
         "bf16, too). Frameworks such as Megatron: bf16, fp16, or fp8, mxfp8, nvfp4 for the matrix products. "
-        "By default that of the measured steps, or of the captured training (on a GPU). "
-        "Otherwise amp for a captured network, bf16 for a named one (fp16 or fp32 on a GPU without bf16).",
+        "By default the precision of the measured steps, or of the training that was captured on a GPU. "
+        "If there is neither: amp for a captured network, bf16 for a named one (fp16 or fp32 if the GPU has "
+        "no bf16).",
     )
     links: Rates = Field(
         default={},

@@ -102,9 +102,9 @@ class LimitProfile:
         self.again(limits_w, set_limit)
 
     def again(self, limits_w: Sequence[int], set_limit: Callable[[int], None]) -> None:
-        """Another training begins. Measured limits are not measured again.
+        """Begin another training. Of the proposed limits, only the unmeasured ones are measured.
 
-        If all proposed limits were measured already, they are measured again.
+        If there are none, all proposed limits are measured again.
         """
         self._proposed = set(limits_w)
         if self._proposed <= set(self.limits):

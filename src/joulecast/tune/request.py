@@ -36,8 +36,8 @@ class Goals(BaseModel):
     )
     criterion: Criterion = Field(
         default="cost",
-        description="Choice among the measured power limits: least cost, energy or time, or the lowest "
-        "limit within max-slowdown.",
+        description="Choice among the measured power limits: least cost, energy or time, or (max-slowdown) "
+        "the lowest limit that is fast enough.",
     )
     max_slowdown: float = Field(
         default=1.1,

@@ -40,7 +40,7 @@ def profile(
     network: Annotated[
         str | None,
         typer.Argument(
-            help="A network by name, such as resnet50. With --device: the platform file to write."
+            help="A network by name, such as resnet50. With --device, it is the platform file to write."
         ),
     ] = None,
     out: Annotated[Path | None, typer.Argument(help="Task graph to write, a JSON file.")] = None,

@@ -236,11 +236,9 @@ def measure_next(
     name = "the fastest setting" if best is None else "the choice"
     steps: list[tuple[str, str]] = []
     if leading.basis == "simulated" and not leading.is_calibrated:
-        why = "nothing was run there: times are simulated"
+        why = "nothing was run there, so times are simulated"
         why += " and have no interval" * (leading.time_low_s is None)
-        what = (
-            f"a few steps of it on two GPUs of {leading.platform}, and give them with --calibrate"
-        )
+        what = f"a few steps of it on two GPUs of {leading.platform} (for --calibrate)"
         steps.append((what, why))
     elif leading.basis == "fitted":
         outside = f"it lies outside of what was run ({'; '.join(leading.extrapolation)})"

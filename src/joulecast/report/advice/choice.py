@@ -166,8 +166,10 @@ def choose(candidates: Sequence[Candidate], limit: Limit, currency: str = "EUR")
     judged_by = f"{lowest}; no limit was set"
     if budgets:
         ends = " and ".join(_upper(quantity, candidates) for quantity in budgets)
-        keep = "within the limit" if len(budgets) == 1 else "within the limits"
-        judged_by = f"{lowest}, among the settings {keep}, by {ends}"
+        limit_is, applies = ("limit", "applies") if len(budgets) == 1 else ("limits", "apply")
+        judged_by = (
+            f"{lowest}, of the settings within the {limit_is}. The {limit_is} {applies} to {ends}"
+        )
     by_energy = None
     if kept and only_estimated:
         fitting = [place for place in order if within[place]]

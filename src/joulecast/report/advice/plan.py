@@ -250,7 +250,7 @@ def _weighed(
         [candidate.priced(of_platform[str(candidate.platform)]) for candidate in candidates],
         refused,
         [
-            f"simulated: {counted(len(candidates), 'setting')}, of each the fastest strategy, by {rates}"
+            f"simulated: {counted(len(candidates), 'setting')}, each with its fastest strategy, by {rates}"
         ],
         warnings,
         [],

@@ -84,7 +84,7 @@ class AdviceRequest(Priced, Limit, Scale, Work):
     batch: Batches = Field(
         default=(),
         description="Batches to choose from, of all nodes together, such as 4,8. By default the batches "
-        "that were run, of all nodes or of a rank.",
+        "that were run.",
     )
 
     @model_validator(mode="before")
@@ -140,9 +140,9 @@ class PlanRequest(SimulatedTraining, WithPrices, Limit):
     precision: Annotated[tuple[PeakPrecision, ...], BeforeValidator(split_names)] = Field(
         default=(),
         min_length=1,
-        description="Precisions to choose from, such as bf16,fp8. By default that of the measured steps, or "
-        "of the captured training (on a GPU). Otherwise amp for a captured network, bf16 for "
-        "a named one (fp16 or fp32 on a GPU without bf16).",
+        description="Precisions to choose from, such as bf16,fp8. By default the precision of the "
+        "measured steps, or of the training that was captured on a GPU. If there is neither: amp for a "
+        "captured network, bf16 for a named one (fp16 or fp32 if the GPU has no bf16).",
     )
     power_limits: Percents = Field(
         default=(100, 85, 70),

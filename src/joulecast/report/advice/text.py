@@ -100,7 +100,7 @@ def advice_text(advice: Mapping[str, Any]) -> str:
     if is_plan:
         front = [row for row in candidates if row["on_front"] or row is best]
         shown = sorted(front, key=lambda row: float(row["time_s"]))
-        lines.append("the front, the fastest first: no other setting takes less of all")
+        lines.append("the front, fastest first: no other setting is better in every quantity")
     rows = []
     for row in shown:
         mark = "*" if row is best else " " if row["within_limit"] else "x"

@@ -47,7 +47,7 @@ def predicted_against_measured(fit: CampaignFit) -> Figure:
         "Is the forecast right?",
         charts,
         " ".join(error_sentences(fit)),
-        "Each point is a setting: a network on so many nodes. On the line, the forecast was right. Above it, "
+        "Each point is a network on a number of nodes. On the line, the forecast was right. Above it, "
         f"the forecast was too high. {SPLIT_SENTENCES[time['split'].iloc[0]]}",
         files=("tables/energy/time_error", "tables/energy/energy_error"),
     )

@@ -63,7 +63,7 @@ class Marks:
         os.register_at_fork(after_in_child=self._forget)
 
     def open(self, folder: str) -> None:
-        """Write into ``folder`` from now on. Facts that were noted before stay known."""
+        """Write into ``folder`` from now on. Earlier facts are kept."""
         self.close()
         self._folder = folder
 

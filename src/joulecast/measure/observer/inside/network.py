@@ -51,7 +51,7 @@ def _samples(*inputs: Any) -> int:
 
 
 def _names(module: Any) -> int:
-    """Number of places in a module where a parameter stands."""
+    """Number of names of parameters in a module. A shared parameter has several."""
     return len(list(module.named_parameters(remove_duplicate=False)))
 
 
