@@ -597,6 +597,33 @@ def test_images_of_a_depthwise_convolution_are_not_turned(tmp_path) -> None:
         assert any(getattr(each, "kind", None) == TURN for each in kernels) == (groups == 1)
 
 
+class Sums(nn.Module):
+    """A sum with another tensor, with one in another order, or with one that is repeated."""
+
+    def __init__(self, other):
+        super().__init__()
+        self.one, self.other = nn.Linear(64, 64), other
+
+    def forward(self, x):
+        y = self.one(x)
+        return y + self.other(y)
+
+
+@pytest.mark.parametrize(
+    ("other", "kind"),
+    [
+        (torch.tanh, "elementwise"),
+        (lambda y: y.mT, STRIDED),
+        (lambda y: y[..., :1], STRIDED),
+    ],
+)
+def test_sums_across_the_order_of_memory_have_a_slower_kernel(other, kind, recwarn) -> None:
+    graph = capture(Sums(other), [torch.zeros(2, 64, 64)], "sums")
+    op = next(op for op in graph.ops if op.kind == "add")
+    assert [kernel.kind for kernel in kernels_of(graph, op, {}, "forward")] == [kind]
+    assert not recwarn.list
+
+
 class TakenApart(nn.Module):
     """Queries, keys and values out of one product: by unbind, as in timm, or by chunk."""
 

@@ -446,6 +446,7 @@ OPERATORS: dict[str, Callable[[Call], Result]] = {
     "numpy_T.default": lambda call: views.permute(
         call["self"], range(len(call["self"].axes))[::-1]
     ),
+    "mT.default": lambda call: views.transpose(call["self"], -2, -1),
     "t.default": lambda call: views.transpose(call["self"], 0, 1),
     "select.int": lambda call: views.select(call["self"], call["dim"]),
     "expand.default": lambda call: views.expand(call["self"], call.shape),

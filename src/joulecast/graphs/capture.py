@@ -293,19 +293,20 @@ def _arguments(node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> dict[st
 
 
 def _is_strided(node: torch.fx.Node, result: torch.Tensor) -> bool:
-    """Whether an element-wise operation has operands whose axes lie in different orders in memory, or
-    repeats one. Torch's kernel then looks for the place of each element."""
+    """Whether an element-wise operation has operands that lie in memory in different orders, or repeats one.
+    Torch's kernel then looks for the place of each element."""
     layouts = set()
     for each in (node, *node.all_input_nodes):
         value = each.meta.get("val")
         if isinstance(value, torch.Tensor) and value.dim():
-            try:
-                shown = value.expand(result.shape)
-            except RuntimeError:
+            added = result.dim() - value.dim()
+            shape = [*(1 for _ in range(added)), *value.shape]
+            strides = [*(0 for _ in range(added)), *value.stride()]
+            axes = list(zip(shape, strides, result.shape, strict=False))
+            if added < 0 or any(mine not in (1, size) for mine, _, size in axes):
                 # The operation is not element-wise.
                 return False
-            pairs = zip(shown.stride(), shown.shape, strict=True)
-            layouts.add(tuple(stride for stride, size in pairs if size > 1))
+            layouts.add(tuple(stride * (mine > 1) for mine, stride, size in axes if size > 1))
     return len(layouts) > 1
 
 

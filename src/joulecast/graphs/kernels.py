@@ -420,10 +420,15 @@ def _passes(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[
             if sides:
                 stretch = max(1.0, _PIXELS_OF_THREADS / math.prod(sides))
     reads, writes = bytes_of(graph, op.reads, parts), bytes_of(graph, op.writes, parts)
-    if KINDS[op.kind] == "copy":
-        # If only a part of an axis is taken, only this part is read.
-        reads = min(reads, writes)
     elements = writes / graph.tensors[op.writes[0].tensor].itemsize if op.writes else 0.0
+    # If only a part of an axis is taken, only this part is read.
+    if KINDS[op.kind] == "copy":
+        reads = min(reads, writes)
+    elif KINDS[op.kind] == "elementwise" and op.kind != "other":
+        reads = sum(
+            min(bytes_of(graph, (a,), parts), elements * graph.tensors[a.tensor].itemsize)
+            for a in op.reads
+        )
     mask = _MASK_BYTES * elements if op.kind == "dropout" else 0.0
     if steps := op.attributes.get("steps"):
         # The cell of a recurrent layer. The backward reads the states too, and writes gradients.
