@@ -135,8 +135,8 @@ def spreads_on(fitted: pd.DataFrame, of_workload: pd.DataFrame) -> dict[str, Spr
 
 
 def least_half_width(spread: Spread, of_workload: pd.DataFrame) -> float:
-    """Least half width (of logarithms) of any interval of a workload. It is the half width for one more run
-    of the setting that was run least often. A setting without runs cannot have a narrower interval."""
+    """Least half width (of logarithms) of an interval for a setting without runs: the half width of the
+    setting that was run least often."""
     return spread.half(int(of_workload.groupby([*SETTING], dropna=False).size().min()))
 
 

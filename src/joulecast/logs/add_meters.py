@@ -114,7 +114,7 @@ def _refuse_twice(meters: Sequence[LoggedMeter], record: RunRecord) -> None:
 
 
 def _added(meter: LoggedMeter, record: RunRecord, lag: Lag) -> CheckedMeter:
-    """The meter as the record lists it, judged over the run."""
+    """The meter for the record, with the quality of its readings during the run."""
     outcome = record.info.outcome
     meter = meter.only(np.argsort(meter.t_s, kind="stable"))
     period_s = usual_spacing(meter.t_s) or 0.0
@@ -199,7 +199,7 @@ def with_meters(
 def add_to_records(
     kind: str, source: Path, out: Path, records: Path, options: LogOptions
 ) -> AddedMeters:
-    """Write each record of a folder that a log overlaps to ``out``, with the log's meters added.
+    """Copy records to ``out``, with the meters of a log: each record that overlaps with the log in time.
 
     Args:
         out: folder for the new records. The old records are not changed.

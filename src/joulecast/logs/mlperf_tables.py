@@ -159,7 +159,7 @@ def _run(
 
 
 def _numbers(values: pd.Series) -> Floats:
-    """Numbers that a log can mean; NaN for all else."""
+    """The values as numbers. A text, or a number that is too large for a log, becomes NaN."""
     read = as_numbers(values).to_numpy()
     return np.where(np.abs(read) <= LARGEST, read, np.nan)
 

@@ -109,7 +109,7 @@ class MeasuredSteps:
 
     @cached_property
     def _own(self) -> NDArray[np.float64]:
-        """The steps' own errors, divided so that similar steps do not count twice."""
+        """For each measured step, the weight of its own error. Similar steps share a weight."""
         between = self._alike([error.setting for error in self.errors])
         left = np.array([error.ops - self.shared for error in self.errors])
         return np.linalg.solve(between + _REPEATS * np.eye(len(left)), left)

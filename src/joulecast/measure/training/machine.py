@@ -26,7 +26,7 @@ _LOOK_S, _NAMED_LOOK_S = 0.2, 1.0
 
 
 def _opened_lock() -> int:
-    """Descriptor of the lock's file, which any user may lock and none needs to write."""
+    """Open the lock's file read-only: locking needs no right to write. Returns its descriptor."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         try:

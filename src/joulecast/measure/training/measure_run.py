@@ -197,8 +197,8 @@ def _scratch(out: Path) -> Iterator[Path]:
     """A folder for the ranks next to the records, because ranks on other hosts use it. It is deleted at
     the end.
 
-    Folders of killed attempts are deleted first. No process can use them, because it would hold the
-    machine.
+    Folders of killed attempts are deleted first. No process can use them, because this one
+    has locked the machine.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
     for left in out.parent.glob(f".{out.name}-scratch-*"):

@@ -53,10 +53,10 @@ def headline(advised: Sequence[Advised]) -> tuple[str, str]:
 
 
 def cautions(notes: Sequence[str], advised: Sequence[Advised]) -> list[str]:
-    """Warnings that a reader must know before using the numbers. Each has the networks that it concerns.
+    """Warnings that a reader must know before using the numbers. Each names its networks.
 
     Args:
-        notes: notes of the forecast. Notes on the runs of a network are also in the advice on it.
+        notes: notes of the forecast. If there are any, the advice repeats those on the runs of its network.
     """
     of_advice = [
         Note(one.name, f"{one.name}: {warning.removeprefix(f'{one.name}: ')}")

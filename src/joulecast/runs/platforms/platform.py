@@ -55,8 +55,8 @@ class Link(BaseModel):
         None,
         gt=0,
         le=1,
-        description="For the innermost link, if its switches can sum the buffers of an all-reduce (NVLink "
-        "SHARP): share of the link's rate that such an all-reduce reaches. null: they cannot.",
+        description="For the innermost link: share of its rate that an all-reduce reaches if the switches "
+        "sum the buffers (NVLink SHARP). null: the switches cannot sum.",
     )
 
 
