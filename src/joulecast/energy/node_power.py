@@ -145,7 +145,7 @@ class MeteredNode:
             f"step computes {100 * share:.0f} % of its time"
         )
         if min(used) < gpus:
-            text += f"; {gpus - min(used)} of the {gpus} GPUs of a node are idle, and their floor is paid"
+            text += f"; {gpus - min(used)} of the {gpus} GPUs of a node are idle; their idle power counts"
         if share < self.least_share:
             text += f"; that is less than in any metered run ({100 * self.least_share:.0f} %)"
         return text
