@@ -413,9 +413,10 @@ def test_nvidia_smi_in_any_order_with_and_without_units_and_header(tmp_path):
         "nvidia-smi:1",
     ]
     bare = nvidia(tmp_path / "n2.csv", None, lambda t, gpu, w: f"{w:.2f}, GPU-{gpu:08x}, {t}")
-    few = ("--timezone", "UTC", "--accelerators", 4)
-    line = refused("nvidia-smi", log, tmp_path / "no", *between(), *few)
-    assert "readings of 2 GPUs" in line and "a node has 4" in line
+    for other in (1, 4):
+        wrong = ("--timezone", "UTC", "--accelerators", other)
+        line = refused("nvidia-smi", log, tmp_path / "no", *between(), *wrong)
+        assert "readings of 2 GPUs" in line and f"a node has {other}" in line
     assert "--columns timestamp,index,power.draw" in refused("nvidia-smi", bare, tmp_path / "no")
     columns = ("--columns", "power.draw,uuid,timestamp")
     imported("nvidia-smi", bare, tmp_path / "bare", *columns, *between(), "--timezone", "UTC")

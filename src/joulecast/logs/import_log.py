@@ -346,7 +346,7 @@ def run_of_window(
         raise JoulecastError(
             f"{source}: has {device} of {twice[0][0]} twice in one run; select one of them"
         )
-    _refuse_missing_gpus(kind, source, facts, [m for m in meters if m.node in hosts])
+    _refuse_other_gpus(kind, source, facts, [m for m in meters if m.node in hosts])
     # Its readings near the run, up to the runs before and after it.
     shared = _on_its_nodes(window, others)
     start_s, stop_s = window.start_s, window.stop_s
@@ -412,20 +412,21 @@ def _refuse_another_run(out: Path, source: Path, runs: Sequence[Window]) -> None
             )
 
 
-def _refuse_missing_gpus(
+def _refuse_other_gpus(
     kind: str, source: Path, facts: RunFacts, meters: Sequence[LoggedMeter]
 ) -> None:
-    """Raise if a log with a meter for each GPU has too few meters for a node.
+    """Raise if a log with a meter for each GPU has fewer or more meters than a node has GPUs.
 
-    Its energy would be only a part of the node's, and would look like all of it.
+    Its energy would look like that of the run's GPUs.
     """
     if kind != "nvidia-smi" or facts.accelerators is None:
         return
     for node, count in Counter(m.node for m in meters if m.covers == "gpu").items():
-        if count < facts.accelerators:
+        if count != facts.accelerators:
             raise JoulecastError(
                 f"{source}: has readings of {counted(count, 'GPU')} of {node}, and a node has "
-                f"{facts.accelerators} (--accelerators); log all of them, or say how many the run used"
+                f"{facts.accelerators} (--accelerators); take a log of the GPUs that the run used, and give "
+                "their number"
             )
 
 
