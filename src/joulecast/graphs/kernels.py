@@ -424,7 +424,7 @@ def _passes(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[
     # If only a part of an axis is taken, only this part is read.
     if KINDS[op.kind] == "copy":
         reads = min(reads, writes)
-    elif KINDS[op.kind] == "elementwise" and op.kind != "other":
+    elif KINDS[op.kind] == "elementwise" and {d.name for d in op.dims} <= {*op.writes[0].axes}:
         reads = sum(
             min(bytes_of(graph, (a,), parts), elements * graph.tensors[a.tensor].itemsize)
             for a in op.reads
