@@ -71,9 +71,8 @@ def with_factors(rates: Any, factors: Iterable[float]) -> Any:
     return reduce(lambda known, each: scaled(known, each[0].split("."), each[1]), named, rates)
 
 
-def simulated(steps: list[GpuStep], factors: Iterable[float]) -> pd.DataFrame:
-    """The steps, simulated with a factor for each of the constants."""
-    rates = KernelRates.model_validate(with_factors(kernel_rates().model_dump(), factors))
+def simulated(steps: list[GpuStep], rates: KernelRates) -> pd.DataFrame:
+    """The steps, simulated with other rates."""
     kernel_costs.kernel_rates = lambda: rates
     try:
         return simulate_steps(steps)
@@ -81,11 +80,16 @@ def simulated(steps: list[GpuStep], factors: Iterable[float]) -> pd.DataFrame:
         kernel_costs.kernel_rates = kernel_rates
 
 
+def scaled_rates(factors: Iterable[float]) -> KernelRates:
+    """The rates, with a factor for each of the constants."""
+    return KernelRates.model_validate(with_factors(kernel_rates().model_dump(), factors))
+
+
 def fitted(steps: list[GpuStep]) -> npt.NDArray[np.float64]:
     """The factor of each constant with the least errors of some steps."""
 
     def errors(factors: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        found = simulated(steps, factors)
+        found = simulated(steps, scaled_rates(factors))
         of_steps = np.log(found["predicted_s"] / found["measured_s"]) / USUAL_ERROR
         return np.concatenate([of_steps, np.log(factors) / USUAL_FACTOR])
 
@@ -102,7 +106,7 @@ def fitted(steps: list[GpuStep]) -> npt.NDArray[np.float64]:
 
 def mean_errors(steps: list[GpuStep], factors: Iterable[float]) -> dict[str, float]:
     """Mean error (%) of the steps by their group."""
-    found = simulated(steps, factors)
+    found = simulated(steps, scaled_rates(factors))
     group = np.where(
         found["data"] == "plain_pytorch", "round 1, " + found["gpu"], "later steps (held out)"
     )
@@ -117,14 +121,11 @@ def mean_errors(steps: list[GpuStep], factors: Iterable[float]) -> dict[str, flo
 def host_paces(steps: list[GpuStep]) -> Iterator[dict[str, Any]]:
     """For each machine and each host time of a cast: the best pace of the host, and the mean error with
     it."""
-    known = kernel_rates()
     for launches in CAST_LAUNCHES:
         kernels.CAST_LAUNCHES = kernel_costs.CAST_LAUNCHES = launches
         errors = {}
         for host_s in HOST_S:
-            rates = known.model_copy(update={"host_s": host_s})
-            kernel_costs.kernel_rates = lambda rates=rates: rates
-            found = simulate_steps(steps)
+            found = simulated(steps, kernel_rates().model_copy(update={"host_s": host_s}))
             errors[host_s] = (
                 (100 * (found["predicted_s"] / found["measured_s"] - 1).abs())
                 .groupby([found["data"], found["gpu"]])

@@ -280,7 +280,9 @@ def test_a_search_has_the_joules_of_its_steps():
 )
 def test_an_objective_that_cannot_be_judged_is_an_error(words, said):
     code, text = _run(*SEARCH, *words)
-    assert code == 2 and "error: " in text and said in text
+    # A slow machine says first that it still searches.
+    error = text.splitlines()[-1]
+    assert code == 2 and error.startswith("error: ") and said in error
 
 
 def test_the_commands_say_joules_and_their_source():

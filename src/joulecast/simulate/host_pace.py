@@ -3,14 +3,14 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from joulecast.graphs.costs import Costs
+from joulecast.graphs.costs import Costs, Scaled
 from joulecast.graphs.kernel_costs import KernelCosts, kernel_rates
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.graphs.precision import PRECISIONS
+from joulecast.simulate.cost_cache import CachedCosts
 from joulecast.simulate.placement import PlacedOp
 
 
@@ -35,8 +35,8 @@ def host_pace(
 ) -> HostPace:
     """How the host keeps pace with the largest parts that a device has. Code for half precision is not
     held up by its host."""
-    eager: Any = costs
-    while hasattr(eager, "costs"):
+    eager = costs
+    while isinstance(eager, (CachedCosts, Scaled)):
         eager = eager.costs
     if not isinstance(eager, KernelCosts) or PRECISIONS[eager.precision].half:
         return HostPace()
