@@ -401,8 +401,8 @@ def test_an_endless_schedule_is_an_error() -> None:
         ("dp=2,tq=2", "`tq=2` is not known"),
         ("dp=two", "dp=two: a whole number above 0"),
         ("dp=2,bucket=inf", "bucket_bytes: Input should be a finite number"),
-        ("micro=2.5", "micro_batches: Input should be a valid integer"),
-        ("pp=2,schedule=foo", "Input should be '1f1b', 'gpipe', 'interleaved' or 'zb-h1'"),
+        ("micro=2.5", "micro=2.5: a whole number above 0"),
+        ("pp=2,schedule=foo", "schedule=foo: 1f1b, gpipe, interleaved, zb-h1, or"),
         ("dp=2,zero=4", "tree.zero"),
     ],
 )

@@ -227,9 +227,9 @@ _FIELDS = {
     "micro": "micro_batches",
     "virtual": "virtual",
     "bucket": "bucket_bytes",
-    "schedule": "schedule",
     "scatter": "scatter",
 }
+_SCHEDULES = ("1f1b", "gpipe", "interleaved", "zb-h1")
 _WORDS = {
     "sp": {"sequence_parallel": True},
     "tp-overlap": {"tensor_overlap": True},
@@ -241,6 +241,17 @@ def _whole(key: str, value: str) -> int:
     if not value.isdecimal() or not int(value):
         raise JoulecastError(f"{key}={value}: a whole number above 0 is needed")
     return int(value)
+
+
+def _schedule(value: str) -> str | list[int]:
+    if value in _SCHEDULES:
+        return value
+    if value.replace("/", "").isdecimal():
+        return [_whole("schedule", part) for part in value.split("/")]
+    raise JoulecastError(
+        f"schedule={value}: {', '.join(_SCHEDULES)}, or how many micro-batches each stage may have under "
+        "way, such as 3/2/1"
+    )
 
 
 def parse_strategy(text: str) -> Strategy:
@@ -275,7 +286,11 @@ def _parsed(text: str) -> dict[str, object]:
         elif key in _GROUPS:
             groups[key] = _whole(key, value)
         elif key == "interleaved":
-            rest |= {"schedule": "interleaved", "virtual": value}
+            rest |= {"schedule": "interleaved", "virtual": _whole(key, value)}
+        elif key == "schedule":
+            rest["schedule"] = _schedule(value)
+        elif key in ("micro", "virtual"):
+            rest[_FIELDS[key]] = _whole(key, value)
         elif key in _FIELDS:
             rest[_FIELDS[key]] = value
         elif key == "zero":
@@ -290,11 +305,7 @@ def _parsed(text: str) -> dict[str, object]:
                 "shard=, scatter=each|once, bucket=, recompute, recompute=selective, sp, tp-overlap, "
                 "no-overlap; or the path of a YAML file)"
             )
-    schedule = str(rest.get("schedule", ""))
-    if schedule.replace("/", "").isdecimal():
-        # How many micro-batches each stage may have under way.
-        rest["schedule"] = schedule.split("/")
-    if schedule == "interleaved":
+    if rest.get("schedule") == "interleaved":
         rest.setdefault("virtual", 2)
     if groups.get("ep", 1) > 1 and rest.get("sequence_parallel"):
         if groups["ep"] % sizes["tp"]:
