@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from joulecast.energy.models import EnergyModel, Evidence, ablations, fit_groups, mc2_for, rivals
+from joulecast.energy.models import EnergyModel, Evidence, Rivals, ablations, fit_groups, mc2_for
 from joulecast.energy.proportional_models import Watts
 from joulecast.energy.splits import NEXT_SCALE, SPLITS, Split
-from joulecast.energy.time_rivals import TIME_MODELS
+from joulecast.energy.time_rivals import predict_seconds
 from joulecast.runs.judging import COLUMNS, TIME
 
 
@@ -146,7 +146,7 @@ def _evaluate(
             key = "series" if imported else "workload"
             seen = judged[key].isin(set(evidence.training[key]))
             has_energy = not evidence.metered.empty and judged["energy_j"].notna().any()
-            others = rivals(evidence) if has_energy else []
+            others = Rivals.fit(evidence)
             parts = ablations(imported) if has_energy else []
             parts = [part.fit(evidence) for part in parts]
             # Without energy there are only times to predict, and a workload that the fit has not seen at all
@@ -156,15 +156,20 @@ def _evaluate(
             for time in times if has_energy else {"predicted"} & {*times}:
                 asked = _without_work(of, name) if time == "predicted" else of
                 answer = mc2.predict(asked, time)
-                answers = [(mc2.name, "model", answer)]
-                answers += [(r.name, "rival", r.predict(asked, time, answer)) for r in others]
-                answers += [(p.name, "ablation", p.predict(asked, time)) for p in parts]
-                rows += [
-                    _named(of, name, time, model, role, seen).join(found)
-                    for model, role, found in answers
-                ]
+                answers = {(mc2.name, "model"): answer}
+                if has_energy:
+                    guesses = others.predict(asked, time, answer)
+                    answers |= {(rival, "rival"): guess for rival, guess in guesses.items()}
+                answers |= {(part.name, "ablation"): part.predict(asked, time) for part in parts}
+                rows.append(_rows(answers, of, name, time, seen))
             if "predicted" in times and len(timed):
-                rows += _time_rivals(evidence, timed, name, key, seen)
+                asked = _without_work(timed, name)
+                seconds = predict_seconds(evidence.training, asked, key)
+                answers = {
+                    (rival, "time rival"): of_rival.to_frame("time_s")
+                    for rival, of_rival in seconds.items()
+                }
+                rows.append(_rows(answers, timed, name, "predicted", seen))
     return Evaluation(
         _joined(rows),
         [full],
@@ -181,24 +186,19 @@ def _refused(evidence: Evidence, judged: pd.DataFrame) -> pd.DataFrame:
     return judged.loc[unseen & judged["energy_j"].notna(), _PLACE].drop_duplicates()
 
 
-def _named(
-    judged: pd.DataFrame, split: str, time: str, model: str, role: str, seen: pd.Series
+def _rows(
+    answers: dict[tuple[str, str], pd.DataFrame],
+    judged: pd.DataFrame,
+    split: str,
+    time: str,
+    seen: pd.Series,
 ) -> pd.DataFrame:
-    """Rows for predictions. The predicted values are not in them yet."""
-    rows = judged[["folder"]].assign(split=split, time=time, model=model, role=role)
-    return rows.assign(basis=np.where(seen[judged.index], "own runs", "other runs"))
-
-
-def _time_rivals(
-    evidence: Evidence, judged: pd.DataFrame, split: str, key: str, seen: pd.Series
-) -> list[pd.DataFrame]:
-    asked = _without_work(judged, split)
-    return [
-        _named(judged, split, "predicted", rival, "time rival", seen).assign(
-            time_s=guess(evidence.training, asked, key)
-        )
-        for rival, guess in TIME_MODELS.items()
-    ]
+    """A row for each model and judged run, from the models' answers by name and role."""
+    rows = pd.concat(answers, names=["model", "role", "run"]).reset_index()
+    runs = rows.pop("run")
+    basis = np.where(seen[runs], "own runs", "other runs")
+    folders = judged["folder"][runs].to_numpy()
+    return rows.assign(folder=folders, split=split, time=time, basis=basis)
 
 
 def _joined(frames: list[pd.DataFrame]) -> pd.DataFrame:

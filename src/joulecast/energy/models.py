@@ -1,7 +1,7 @@
 """The energy models, with one interface. They are fitted to the same evidence, and predict the same runs.
 
 :class:`MC2OnStages` is MC2 on runs whose ranks timed their stages. :class:`MC2OnPhases` is MC2 on runs whose
-log has only phases. :class:`Proportional` is one of the rivals. Each predicts with the time given, or with
+log has only phases. :class:`Rivals` are the proportional models. Each predicts with the time given, or with
 the time that MC2 predicts. MC2 also gives 90 % intervals.
 """
 
@@ -24,7 +24,7 @@ from joulecast.energy.intervals import (
 from joulecast.energy.mc2_phases import PhaseMC2
 from joulecast.energy.mc2_stages import SPLIT_POWERS, StageMC2
 from joulecast.energy.mc2_terms import ABLATIONS, Terms
-from joulecast.energy.proportional_models import MODELS, Context, Rival, Watts
+from joulecast.energy.proportional_models import MODELS, Context, Watts
 from joulecast.energy.recorded_times import times_of_others
 from joulecast.energy.run_time import RunTimes
 from joulecast.runs.judging import ANSWER
@@ -241,52 +241,44 @@ class MC2OnPhases:
         return prediction
 
 
-@dataclass
-class Proportional:
-    """A rival. It gets the times of the runs."""
+@dataclass(frozen=True)
+class Rivals:
+    """All proportional rivals. They share what they may use of each platform."""
 
-    name: str
-    rival: Rival
+    contexts: dict[str, Context]
 
-    def fit(self, evidence: Evidence) -> "Proportional":
-        """Keep for each platform the data that the rival may use."""
-        self._contexts = {
-            platform: Context.of(of_platform, evidence.calibration, evidence.watts)
-            for platform, of_platform in evidence.metered.groupby("platform")
-        }
-        return self
+    @classmethod
+    def fit(cls, evidence: Evidence) -> "Rivals":
+        """Keep for each platform the data that the rivals may use."""
+        metered = evidence.metered.groupby("platform")
+        return cls(
+            {name: Context.of(of, evidence.calibration, evidence.watts) for name, of in metered}
+        )
 
-    def predict(self, runs: pd.DataFrame, time: str, mc2: pd.DataFrame) -> pd.DataFrame:
-        """Joules and seconds of ``runs``, without intervals. Joules are NaN on a platform that was not seen.
+    def predict(self, runs: pd.DataFrame, time: str, mc2: pd.DataFrame) -> dict[str, pd.DataFrame]:
+        """Joules and seconds of ``runs`` by each rival, without intervals. Joules are NaN on a platform that
+        was not seen.
 
         Args:
             mc2: the answer of MC2, which was fitted to the same evidence. Predicted times are MC2's times.
         """
         seconds = runs["total_s"] if time == "given" else mc2["time_s"]
         runs = runs.assign(samples=runs["samples"].fillna(mc2["work"]))
-        prediction = [
-            self._on(platform, of_platform, seconds[of_platform.index], time)
-            for platform, of_platform in runs.groupby("platform")
-        ]
-        return pd.concat(prediction).reindex(runs.index)
-
-    def _on(self, platform: str, runs: pd.DataFrame, seconds: pd.Series, time: str) -> pd.DataFrame:
-        context = self._contexts.get(platform)
-        if context is None:
-            return _prediction(pd.Series(np.nan, index=runs.index), seconds)
-        # If the time is given, rivals get the run's own utilisation, otherwise the mean of the fit's runs.
-        known = context.with_utilisation(runs, seconds, own=time == "given")
-        return _prediction(self.rival(context, known, seconds), seconds)
+        joules = pd.DataFrame(np.nan, index=runs.index, columns=[*MODELS])
+        for platform, of in runs.groupby("platform"):
+            context = self.contexts.get(platform)
+            if context is None:
+                continue
+            # If the time is given, rivals get the run's own utilisation, otherwise the fit's mean.
+            known = context.with_utilisation(of, seconds[of.index], own=time == "given")
+            for name, rival in MODELS.items():
+                joules.loc[of.index, name] = rival(context, known, seconds[of.index])
+        return {name: _prediction(joules[name], seconds) for name in MODELS}
 
 
 def mc2_for(imported: bool) -> MC2OnStages | MC2OnPhases:
     """MC2 for imported runs (on phases), or for runs with stages."""
     return MC2OnPhases() if imported else MC2OnStages()
-
-
-def rivals(evidence: Evidence) -> list[Proportional]:
-    """All proportional rivals, fitted."""
-    return [Proportional(name, rival).fit(evidence) for name, rival in MODELS.items()]
 
 
 def ablations(imported: bool) -> list[EnergyModel]:

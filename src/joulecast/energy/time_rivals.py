@@ -8,7 +8,6 @@ else nodes. If the fit saw a workload on only one scale, perfect scaling is assu
 
 import warnings
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -100,10 +99,11 @@ CURVES: dict[str, Curve] = {
 }
 
 
-def predicted_seconds(
-    curve: Curve, training: pd.DataFrame, runs: pd.DataFrame, key: str = "workload"
-) -> pd.Series:
-    """Seconds of ``runs``, from the runs of the fit; NaN if the fit has no runs with the same ``key``.
+def predict_seconds(
+    training: pd.DataFrame, runs: pd.DataFrame, key: str = "workload"
+) -> dict[str, pd.Series]:
+    """Seconds of ``runs`` by each rival, from the runs of the fit; NaN if the fit has no runs with the same
+    ``key`` (the column that names a workload).
 
     Each scale is computed once, however often it was repeated.
     """
@@ -111,26 +111,23 @@ def predicted_seconds(
     known_work = runs["samples"].notna().all()
     work = usual["samples"] if known_work else 1.0
     seen = usual.assign(seconds=usual["total_s"] / work, scale=_scale(usual))
-    means = seen.groupby([key, "scale"])["seconds"].mean()
+    means = {
+        name: of.groupby("scale")["seconds"].mean() for name, of in seen.groupby(key, sort=False)
+    }
     settings = list(zip(runs[key], _scale(runs), strict=True))
-    asked: dict[tuple[str, float], float] = {}
-    for name, scale in dict.fromkeys(settings):
-        own = means.loc[[name]] if name in means.index.get_level_values(0) else means.iloc[:0]
-        scales = own.index.get_level_values(1).to_numpy(float)
-        asked[name, scale] = curve(scales, own.to_numpy(float), scale) if len(own) else np.nan
-    seconds = pd.Series([asked[setting] for setting in settings], index=runs.index, dtype=float)
-    return seconds * runs["samples"] if known_work else seconds
+    predicted = {}
+    for rival, curve in CURVES.items():
+        asked = {
+            (name, scale): curve(means[name].index.to_numpy(float), means[name].to_numpy(), scale)
+            for name, scale in dict.fromkeys(settings)
+            if name in means
+        }
+        each = [asked.get(setting, np.nan) for setting in settings]
+        seconds = pd.Series(each, index=runs.index, dtype=float)
+        predicted[rival] = seconds * runs["samples"] if known_work else seconds
+    return predicted
 
 
 def _scale(runs: pd.DataFrame) -> pd.Series:
     imported = runs["kind"] == "imported"
     return runs["nodes"].where(~imported, runs["ranks"]).astype(float)
-
-
-TimeModel = Callable[..., pd.Series]
-
-
-TIME_MODELS: dict[str, TimeModel] = {
-    name: partial(predicted_seconds, curve) for name, curve in CURVES.items()
-}
-"""Rivals by name: (runs of the fit, runs to predict, column that names a workload) -> total seconds."""
