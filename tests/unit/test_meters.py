@@ -417,6 +417,8 @@ def here(root: Path) -> MeteredNodes:
 def put(folder: Path, **files: object) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
+        # A new file: to cut an old one to nothing waits for the disk.
+        (folder / name).unlink(missing_ok=True)
         (folder / name).write_text(f"{content}\n")
     return folder
 
