@@ -27,13 +27,12 @@ from joulecast.measure.power.meters import Limits, ReadFailed, Reading
 from joulecast.measure.training import machine
 from joulecast.runs.spec import Workload
 from joulecast.tune import live
-from joulecast.tune.history import History, begun_of, read_history_file
-from joulecast.tune.limit_choice import selector
+from joulecast.tune.history import History
 from joulecast.tune.limit_measurement import LimitProfile, LimitWindow
 from joulecast.tune.live import LiveJob, LiveTraining, live_job, tune_live
 from joulecast.tune.live_record import live_record
 from joulecast.tune.policies import Default, PowerLimitOnly
-from joulecast.tune.trial import CostModel, Proposal
+from joulecast.tune.trial import CostModel, Proposal, SearchSpace
 from joulecast.tune.zeus import Zeus
 
 DIGITS = Workload(network="lenet5", image_size=8)
@@ -148,6 +147,10 @@ class Bench:
         self.work(0.1 * (1 + (400 - self.limit_w) / 400), self.limit_w)
 
 
+def chooser(criterion):
+    return SearchSpace((64,), 64, {}, CostModel(0.5, 400), criterion).best_limit
+
+
 def test_a_job_of_the_scheduler_s_can_train():
     """Its step leaves addresses for ranks in the environment, and MPI would abort a process that is none."""
     train = (
@@ -171,7 +174,7 @@ def test_windows_go_on_over_the_ends_of_epochs(steps_per_epoch):
         bench.set_limit,
         lambda: bench.now_s,
         lambda: bench.used_j,
-        selector("energy", CostModel(1.0, 400)),
+        chooser("energy"),
         steps_per_epoch,
         LimitWindow(10, 40, 5.0),
     )
@@ -201,8 +204,9 @@ def test_without_a_reading_a_window_has_no_energy():
     bench = Bench()
     args = (bench.set_limit, lambda: bench.now_s)
     for joules in (lambda: None, lambda: 17.0):
-        select = selector("cost", CostModel(0.5, 400))
-        profile = LimitProfile((300, 400), *args, joules, select, 10, LimitWindow(1, 2, 0.0))
+        profile = LimitProfile(
+            (300, 400), *args, joules, chooser("cost"), 10, LimitWindow(1, 2, 0.0)
+        )
         assert profile.chosen_w == 400, "before any is measured: the one in force"
         for _ in range(6):
             bench.step()
@@ -379,7 +383,7 @@ def test_short_trainings_are_profiled_over_several_recurrences(bench, tmp_path):
 
 def test_a_profile_is_of_the_limits_that_are_proposed():
     bench = Bench()
-    measures = (lambda: bench.now_s, lambda: bench.used_j, selector("energy", CostModel(1.0, 400)))
+    measures = (lambda: bench.now_s, lambda: bench.used_j, chooser("energy"))
 
     def train(profile, steps):
         for _ in range(steps):
@@ -648,8 +652,7 @@ def test_a_record_says_where_its_trials_come_from(bench, tmp_path):
     begun["begun"]["versions"]["torch"] = "0.1"
     file.write_text("\n".join([json.dumps(begun), *lines, ""]))
     done = tune_live(environment, policy, 2, seed=1, history_file=file, say=quiet)
-    said, history = read_history_file(file)
-    record = live_record(environment, "default", done, history, begun_of(said))
+    record = live_record(environment, "default", done, file)
     assert record["begun"]["versions"]["torch"] == "0.1" != record["now"]["versions"]["torch"]
     assert set(record["now"]) == set(record["begun"]) == {"host", "versions", "source"}
     assert len(record["recurrences"]) == 2

@@ -12,12 +12,7 @@ from scipy.special import stdtrit
 
 from joulecast.quantities import steady
 from joulecast.tune.curve_policy import Curve
-from joulecast.tune.expectation import (
-    best_configuration,
-    expected,
-    expected_default,
-    expected_recurrences,
-)
+from joulecast.tune.expectation import expected_default, expected_recurrences
 from joulecast.tune.policy_experiment import Setting, replayed
 from joulecast.tune.trial import PLAIN, Goal, SearchSpace
 
@@ -107,17 +102,6 @@ def break_even(ratios: NDArray[np.float64]) -> int | None:
         return 1
     first = int(above[-1]) + 2
     return first if first <= ratios.shape[1] else None
-
-
-def regret(costs: NDArray[np.float64], best: float) -> float:
-    """Cost of all recurrences minus the cost of the oracle, divided by the oracle's mean cost. It is the mean
-    over seeds."""
-    return float((costs - best).sum(axis=1).mean() / best)
-
-
-def oracle_cost(setting: Setting, eta: float = 0.5) -> float:
-    """Expected cost of a recurrence with the best configuration."""
-    return expected(setting.trace, *best_configuration(setting.trace, eta), eta).cost
 
 
 @dataclass(frozen=True)

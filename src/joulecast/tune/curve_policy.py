@@ -23,9 +23,8 @@ from joulecast.tune.cost_curve import (
     pooled_variance,
 )
 from joulecast.tune.history import History
-from joulecast.tune.limit_choice import selector_of
-from joulecast.tune.policies import is_last_cost_unknown, propose_untried
-from joulecast.tune.trial import Phase, Proposal, SearchSpace, Trial
+from joulecast.tune.policies import LimitChooser, is_last_cost_unknown, propose_untried
+from joulecast.tune.trial import Proposal, SearchSpace, Trial
 from joulecast.tune.zeus import check_beta
 
 FIRST_SD, LEAST_SD = 0.05, 0.02
@@ -36,28 +35,25 @@ _CLOSE_TO_BEST = 1.5
 _KNOWN_TO_WORK = 2.0
 
 
-class NarrowLimits:
+class NarrowLimits(LimitChooser):
     """Chooses power limits for a batch size, a few at a time."""
-
-    def __init__(self, space: SearchSpace) -> None:
-        self._space = space
-        self._select = selector_of(space)
 
     def limits(self, history: History, batch_size: int) -> tuple[int, ...]:
         """The power limits to propose for a batch size."""
-        settable = self._space.limits(batch_size)
+        space = self.space
+        settable = space.limits(batch_size)
         if len(settable) < 2:
             return settable
         arm = history.arms.get(batch_size)
         if arm is not None and arm.limits:
-            best = settable.index(self._select(arm.limits))
+            best = settable.index(space.best_limit(arm.limits))
             around = settable[max(best - 1, 0) : best + 2]
             return tuple(w for w in around if w == settable[best] or w not in arm.limits)
         profiled = [size for size, arm in history.arms.items() if arm.limits]
         if not profiled:
             return settable[: len(settable) // 2 + 1]
         nearest = min(profiled, key=lambda b: max(b / batch_size, batch_size / b))
-        best_w = self._select(history.arms[nearest].limits)
+        best_w = space.best_limit(history.arms[nearest].limits)
         best = min(range(len(settable)), key=lambda i: abs(settable[i] - best_w))
         return settable[max(best - 1, 0) : best + 2]
 
@@ -116,14 +112,14 @@ class Curve:
         costs = {b: s.cost_of_epoch * sum(s.epochs) / len(s.epochs) for b, s in worked.items()}
         best = min(costs, key=lambda batch: costs[batch])
         if is_last_cost_unknown(history):
-            return self._proposal(history, best, inf, "best")
+            return self._limits.proposal(history, best, inf, "best")
         last = history.trials[-1]
         if not last.reached:
             # After a failed experiment, the best known size is run. If the best known size itself has failed,
             # costs have drifted.
             drifted = last.proposal.batch_size == best
             bound = inf if drifted else _KNOWN_TO_WORK * self._beta * costs[best]
-            return self._proposal(history, best, bound, "best")
+            return self._limits.proposal(history, best, bound, "best")
         bound = self._beta * costs[best]
         variance = pooled_variance(
             [[log(epochs) for epochs in size.epochs] for size in worked.values()],
@@ -132,12 +128,9 @@ class Curve:
         )
         worth_it = self._worth_trying(known, costs, variance)
         if worth_it is not None:
-            return self._proposal(history, worth_it, bound, "walk")
+            return self._limits.proposal(history, worth_it, bound, "walk")
         sampled = self._sampled(worked, costs, variance, rng)
-        return self._proposal(history, sampled, _KNOWN_TO_WORK * bound, "sample")
-
-    def _proposal(self, history: History, size: int, bound: float, phase: Phase) -> Proposal:
-        return Proposal(size, self._limits.limits(history, size), bound, phase)
+        return self._limits.proposal(history, sampled, _KNOWN_TO_WORK * bound, "sample")
 
     def _first(self, history: History) -> Proposal:
         """The first size: the default, or the size that earlier runs would choose. If all have failed, a
@@ -145,8 +138,8 @@ class Curve:
         space = self._space
         if self._warm and not history.trials:
             cheapest = space.batch_sizes[int(self._curve.shape.argmin())]
-            return self._proposal(history, cheapest, inf, "walk")
-        return propose_untried(space, history, self._limits)
+            return self._limits.proposal(history, cheapest, inf, "walk")
+        return propose_untried(history, self._limits)
 
     def _known(self, trials: list[Trial]) -> dict[int, _Size]:
         """What is known of each batch size; the newest trial gives the cost of an epoch."""

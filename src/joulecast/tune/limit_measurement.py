@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from joulecast.errors import JoulecastError
-from joulecast.tune.limit_choice import Selector
 from joulecast.tune.trial import EpochAtLimit
 
 
@@ -84,7 +83,7 @@ class LimitProfile:
         set_limit: Callable[[int], None],
         seconds: Callable[[], float],
         joules: Callable[[], float | None],
-        select: Selector,
+        select: Callable[[Mapping[int, EpochAtLimit]], int],
         steps_per_epoch: int,
         window: LimitWindow | None = None,
         measured: Mapping[int, EpochAtLimit] | None = None,

@@ -18,7 +18,7 @@ from dataclasses import asdict
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from joulecast.errors import JoulecastError
 from joulecast.measure.power.energy_counter import (
@@ -33,18 +33,28 @@ from joulecast.measure.training.machine import held_machine, machine_lock
 from joulecast.measure.training.ranks import leave_mpi_job
 from joulecast.runs import provenance
 from joulecast.tune.history import History, add_to_history_file, begin_history_file
-from joulecast.tune.limit_choice import selector_of
 from joulecast.tune.limit_measurement import LimitProfile
-from joulecast.tune.live_job import LiveJob, TunedTraining, live_job, live_provenance, stopped_by
+from joulecast.tune.live_job import LiveJob, live_job, live_provenance
 from joulecast.tune.policies import Policy, SeededByTrial
-from joulecast.tune.recurrences import TRIES, Recurrence, run_recurrences
+from joulecast.tune.policy_registry import make_policy
+from joulecast.tune.recurrences import Recurrence, run_recurrences
 from joulecast.tune.training_monitor import TrainingWatch
-from joulecast.tune.trial import CostModel, EpochAtLimit, Proposal, SearchSpace, Trial
+from joulecast.tune.trial import (
+    CostModel,
+    EpochAtLimit,
+    Proposal,
+    SearchSpace,
+    StoppedBy,
+    Trial,
+)
+
+if TYPE_CHECKING:
+    from joulecast.measure.training.to_target import TrainedToTarget, TrainingToTarget
 
 __all__ = ["LiveJob", "LiveTraining", "live_job", "tune_live"]
 
 
-def _open_training(job: LiveJob) -> TunedTraining:
+def _open_training(job: LiveJob) -> "TrainingToTarget":
     leave_mpi_job()
     # torch and MPI are only loaded when something is trained.
     from joulecast.measure.training.to_target import TrainingToTarget
@@ -87,13 +97,13 @@ class LiveTraining:
         self,
         job: LiveJob,
         *,
-        open_training: Callable[[LiveJob], TunedTraining] = _open_training,
+        open_training: "Callable[[LiveJob], TrainingToTarget]" = _open_training,
         counter: EnergyCounter | None = None,
         seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self.job, self.notes = job, list[str]()
         self._open_training, self._seconds = open_training, seconds
-        self._training: TunedTraining | None = None
+        self._training: TrainingToTarget | None = None
         on_gpu = job.device == "cuda"
         self._gpu = (first_visible_gpu() if job.gpu is None else job.gpu) if on_gpu else 0
         self._counter = counter or open_energy_counter(job.device, self._gpu)
@@ -119,7 +129,6 @@ class LiveTraining:
             job.criterion,
             job.max_slowdown,
         )
-        self._select = selector_of(self.space)
         self.continue_from(History())
 
     def _say_what_a_cpu_has_not(self) -> None:
@@ -253,7 +262,7 @@ class LiveTraining:
             recurrence,
             proposal,
             trained.reached,
-            stopped_by(trained),
+            _stopped_by(trained),
             trained.epochs,
             trained.time_s,
             energy_j,
@@ -280,7 +289,7 @@ class LiveTraining:
             set_limit,
             self._seconds,
             self._counter.read,
-            self._select,
+            self.space.best_limit,
             steps_per_epoch,
             self.job.window,
             self._measured.get(size),
@@ -291,7 +300,7 @@ class LiveTraining:
         if note not in self.notes:
             self.notes.append(note)
 
-    def _opened(self) -> TunedTraining:
+    def _opened(self) -> "TrainingToTarget":
         if self._training is None:
             if self.job.device == "cuda":
                 # CUDA then numbers devices as NVML does.
@@ -312,6 +321,15 @@ class LiveTraining:
             )
 
 
+def _stopped_by(trained: "TrainedToTarget") -> StoppedBy:
+    """Reason why a training ended, in the terms of a trial."""
+    if trained.failed is not None:
+        return "interrupted"
+    if trained.reached:
+        return "target"
+    return "cost_bound" if trained.stopped else "max_epochs"
+
+
 def _to_stderr(note: str) -> None:
     print(note, file=sys.stderr, flush=True)
 
@@ -324,7 +342,6 @@ def tune_live(
     seed: int,
     history_file: Path | None = None,
     header: Mapping[str, Any] | None = None,
-    tries: int = TRIES,
     ended: Callable[[Trial], None] | None = None,
     say: Callable[[str], None] = _to_stderr,
     quiet_wait_s: float = 0.0,
@@ -390,7 +407,6 @@ def tune_live(
             recurrences,
             random.Random(seed),
             history=history,
-            tries=tries,
             ended=keep,
         ):
             pass
@@ -398,3 +414,37 @@ def tune_live(
     say_notes()
     by_recurrence = groupby(history.trials, key=lambda trial: trial.recurrence)
     return [Recurrence.of(number, list(trials)) for number, trials in by_recurrence]
+
+
+def tune_on_this_machine(
+    job: LiveJob,
+    policy: str,
+    options: dict[str, Any],
+    recurrences: int,
+    history_file: Path | None,
+    say: Callable[[str], None],
+    *,
+    quiet_wait_s: float = 0.0,
+) -> tuple[LiveTraining, list[Recurrence], list[Trial]]:
+    """Tune a training on this machine by a policy of this name, with these options (:func:`tune_live`).
+
+    Returns:
+        The environment; all recurrences, also the ones in the history; and the trials of this call.
+
+    Raises:
+        JoulecastError: an option is wrong, or there is no GPU although one is requested.
+    """
+    environment = LiveTraining(job)
+    trials: list[Trial] = []
+    done = tune_live(
+        environment,
+        make_policy(policy, environment.space, **options),
+        recurrences,
+        seed=job.seed,
+        history_file=history_file,
+        header={"policy": policy, **options},
+        ended=trials.append,
+        say=say,
+        quiet_wait_s=quiet_wait_s,
+    )
+    return environment, done, trials

@@ -1,10 +1,11 @@
 """The record of a live tuning: its recurrences, and their provenance."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from joulecast.tune.history import History
+from joulecast.tune.history import BEGUN, read_history_file
 from joulecast.tune.live import LiveTraining
 from joulecast.tune.live_job import live_provenance
 from joulecast.tune.recurrences import Recurrence
@@ -14,17 +15,15 @@ def live_record(
     environment: LiveTraining,
     policy: str,
     recurrences: Sequence[Recurrence],
-    history: History,
-    begun: Mapping[str, Any] | None,
+    history_file: Path,
 ) -> dict[str, Any]:
-    """Record of a live tuning as plain data. Times are in s; energies are in J, or ``None`` with the
-    reason.
+    """Record of a live tuning as plain data. Times are in s; energies are in J, or ``None`` with the reason.
 
-    Args:
-        begun: provenance of the first trials, from the history file. Another version of joulecast may have
-            made the later trials.
+    ``begun`` is the provenance of the first trials. Another version of joulecast may have made the later
+    trials.
     """
     job = environment.job
+    first_line, history = read_history_file(history_file)
     trials = history.trials
     without = [trial.why_no_energy for trial in trials if trial.energy_j is None and trial.epochs]
     sources = {trial.energy_source for trial in trials if trial.energy_source is not None}
@@ -42,6 +41,6 @@ def live_record(
         "tries": len(trials),
         "recurrences": [asdict(recurrence) for recurrence in recurrences],
         "job": environment.described(),
-        "begun": None if begun is None else dict(begun),
+        "begun": first_line[BEGUN],
         "now": live_provenance(),
     }

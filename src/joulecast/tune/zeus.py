@@ -22,7 +22,7 @@ from joulecast.tune.policies import (
     is_last_cost_unknown,
     propose_untried,
 )
-from joulecast.tune.trial import Phase, Proposal, SearchSpace, Trial
+from joulecast.tune.trial import Proposal, SearchSpace, Trial
 
 _ROUNDS = 2
 
@@ -102,22 +102,19 @@ class Zeus:
         best = cheapest_arm(history, self._window)
         known_to_work = space.default if best is None else best
         if is_last_cost_unknown(history):
-            return self._proposal(history, known_to_work, inf, "best")
+            return self._limits.proposal(history, known_to_work, inf, "best")
         bound = bound_of(history, self._beta, self._window)
         pruned = prune(space, history.trials)
         if pruned.next_size is not None:
-            return self._proposal(history, pruned.next_size, bound, "prune")
+            return self._limits.proposal(history, pruned.next_size, bound, "prune")
         survivors = [size for size in pruned.survivors if history.arms[size].costs]
         if survivors:
             sampled = self._sampled(history, survivors, rng)
-            return self._proposal(history, sampled, bound, "sample")
+            return self._limits.proposal(history, sampled, bound, "sample")
         # All sizes were removed: by chance, or because the default and all larger sizes fail.
         if best is not None:
-            return self._proposal(history, best, bound, "best")
-        return propose_untried(space, history, self._limits)
-
-    def _proposal(self, history: History, size: int, bound: float, phase: Phase) -> Proposal:
-        return Proposal(size, self._limits.limits(history, size), bound, phase)
+            return self._limits.proposal(history, best, bound, "best")
+        return propose_untried(history, self._limits)
 
     def _sampled(self, history: History, sizes: list[int], rng: random.Random) -> int:
         """The size whose mean cost, drawn from its posterior, is least."""
