@@ -177,6 +177,7 @@ def test_windows_go_on_over_the_ends_of_epochs(steps_per_epoch):
         chooser("energy"),
         steps_per_epoch,
         LimitWindow(10, 40, 5.0),
+        {},
     )
     steps = 0
     while not profile.is_over:
@@ -205,7 +206,7 @@ def test_without_a_reading_a_window_has_no_energy():
     args = (bench.set_limit, lambda: bench.now_s)
     for joules in (lambda: None, lambda: 17.0):
         profile = LimitProfile(
-            (300, 400), *args, joules, chooser("cost"), 10, LimitWindow(1, 2, 0.0)
+            (300, 400), *args, joules, chooser("cost"), 10, LimitWindow(1, 2, 0.0), {}
         )
         assert profile.chosen_w == 400, "before any is measured: the one in force"
         for _ in range(6):
@@ -391,7 +392,7 @@ def test_a_profile_is_of_the_limits_that_are_proposed():
             profile.stepped()
         profile.paused()
 
-    profile = LimitProfile((400, 300), bench.set_limit, *measures, 10, LimitWindow(1, 3, 0.0))
+    profile = LimitProfile((400, 300), bench.set_limit, *measures, 10, LimitWindow(1, 3, 0.0), {})
     train(profile, 6)
     assert set(profile.limits) == {400}, "of 300 W a step is measured"
     profile.again((400, 200), bench.set_limit)

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from joulecast.quantities import steady
-from joulecast.tune.curve_policy import Curve
 from joulecast.tune.expectation import expected_default, expected_recurrences
 from joulecast.tune.policy_experiment import Setting, replayed
-from joulecast.tune.trial import PLAIN, Goal, SearchSpace
+from joulecast.tune.trial import PLAIN, Goal
 
 QUANTITIES = {"energy": "energy_j", "time": "time_s", "cost": "cost"}
 """The quantities that are compared with the default, and their columns in a table of recurrences."""
@@ -166,39 +165,24 @@ _CHOSEN_AT = 20
 HELD_OUT = "curve, held out"
 
 
-def _chosen(choice: Choice, space: SearchSpace) -> Curve:
-    return Curve(space, beta=choice["beta"], horizon=choice["horizon"], reach=int(choice["reach"]))
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """The curve policy, with constants that were chosen on the other workloads.
-
-    Attributes:
-        table: recurrences of every workload. The constants for it were chosen without it.
-        choices: the chosen constants, by workload.
-    """
-
-    table: pd.DataFrame
-    choices: dict[str, Choice]
-
-
 def leave_one_workload_out(
     settings: Sequence[Setting], seeds: int, recurrences: int, eta: float = 0.5
-) -> HeldOut:
+) -> tuple[pd.DataFrame, dict[str, Choice]]:
     """Choose three constants of the curve policy on all workloads but one. Then replay the workload that was
     left out with them. This is done for each workload.
 
     The choice with the smallest mean cumulative ratio after 20 recurrences is taken. The form of the
     policy and the constants of its prior are not chosen here.
+
+    Returns:
+        The recurrences of every workload, and the constants that were chosen for it.
     """
+    replay = partial(replayed, name="curve", seeds=seeds, goal=Goal(eta))
     workloads = list(dict.fromkeys(setting.name[0] for setting in settings))
     until = min(_CHOSEN_AT, recurrences)
     means = []
     for choice in CHOICES:
-        table = replayed(
-            settings, HELD_OUT, seeds, until, goal=Goal(eta), make=partial(_chosen, choice)
-        )
+        table = replay(settings, recurrences=until, options=choice)
         ratios = cumulative_ratios(by_setting(table, "cost"), settings, eta)
         means.append({name: float(curve[:, -1].mean()) for name, curve in ratios.items()})
     tables, choices = [], {}
@@ -209,9 +193,5 @@ def leave_one_workload_out(
         ]
         choice = choices[held_out] = CHOICES[int(np.argmin([steady(score) for score in scores]))]
         judged = [setting for setting in settings if setting.name[0] == held_out]
-        tables.append(
-            replayed(
-                judged, HELD_OUT, seeds, recurrences, goal=Goal(eta), make=partial(_chosen, choice)
-            )
-        )
-    return HeldOut(pd.concat(tables, ignore_index=True), choices)
+        tables.append(replay(judged, recurrences=recurrences, options=choice))
+    return pd.concat(tables, ignore_index=True).assign(policy=HELD_OUT), choices

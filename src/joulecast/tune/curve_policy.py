@@ -9,6 +9,7 @@ the edge of the tried ones, the next ones are tried.
 """
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, log, sqrt
 
@@ -16,7 +17,6 @@ from joulecast.errors import JoulecastError
 from joulecast.quantities import steady
 from joulecast.tune.cost_curve import (
     CostCurve,
-    CurvePrior,
     expected_excess,
     expected_improvement,
     log_mean,
@@ -72,7 +72,7 @@ class Curve:
     were tried.
 
     Args:
-        prior: prior of cost curves.
+        earlier: by batch size, the log cost of earlier runs on another device (:func:`earlier_costs`).
         horizon: number of recurrences for which a better batch size will probably be used.
         reach: largest distance, in sizes, of an untried size from a size that has reached the target.
         beta: a try is stopped when it costs more than this many times the best.
@@ -86,7 +86,7 @@ class Curve:
         self,
         space: SearchSpace,
         *,
-        prior: CurvePrior | None = None,
+        earlier: Mapping[int, float] | None = None,
         horizon: float = 5.0,
         reach: int = 3,
         beta: float = 2.0,
@@ -100,8 +100,8 @@ class Curve:
                 )
         self._space, self._beta, self._horizon, self._reach = space, beta, horizon, reach
         self._window = window
-        self._warm = prior is not None and prior.earlier is not None
-        self._curve = CostCurve(space.batch_sizes, space.default, prior or CurvePrior())
+        self._warm = earlier is not None
+        self._curve = CostCurve(space.batch_sizes, space.default, earlier)
         self._limits = NarrowLimits(space)
 
     def propose(self, history: History, rng: random.Random) -> Proposal:
@@ -179,16 +179,15 @@ class Curve:
         for batch, size in known.items():
             if batch not in seen and size.stopped_at > 0:
                 seen[batch] = log(size.stopped_at) + _ABOVE_BOUND, _ABOVE_BOUND_SD**2
-        believed = self._curve.believe(seen)
+        mean, spread = self._curve.believe(seen)
         worked = [i for i, batch in enumerate(sizes) if batch in costs]
-        best = min(worked, key=lambda i: believed.mean[i])
-        spread = believed.covariance
+        best = min(worked, key=lambda i: mean[i])
         most, choice = 0.0, None
         for i, batch in enumerate(sizes):
             if batch in known or min(abs(i - j) for j in worked) > self._reach:
                 continue
             doubt = max(spread[i, i] + spread[best, best] - 2 * spread[i, best], 1e-9)
-            better_by = float(believed.mean[best] - believed.mean[i])
+            better_by = float(mean[best] - mean[i])
             gain = self._horizon * expected_improvement(better_by, sqrt(doubt))
             excess = expected_excess(better_by, sqrt(doubt + variance), self._beta)
             net = steady(gain - excess, beside=gain)
@@ -214,7 +213,7 @@ class Curve:
 
 
 def earlier_costs(history: History) -> dict[int, float]:
-    """Log costs by batch size, from the history of another device. They are for a prior.
+    """Log costs by batch size, from the history of another device. A warm start begins with them.
 
     If a size never reached the target there, its cost is assumed to be higher than the cost of its tries.
     """

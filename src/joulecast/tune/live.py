@@ -292,7 +292,7 @@ class LiveTraining:
             self.space.best_limit,
             steps_per_epoch,
             self.job.window,
-            self._measured.get(size),
+            self._measured.get(size, {}),
         )
         return self._profiles[size]
 

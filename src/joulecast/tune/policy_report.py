@@ -26,7 +26,6 @@ from joulecast.tune.expectation import (
 )
 from joulecast.tune.history import History, read_history_file
 from joulecast.tune.policy_experiment import Setting, replayed
-from joulecast.tune.policy_registry import make_policy
 from joulecast.tune.recurrences import Recurrence
 from joulecast.tune.request import TuneRequest
 from joulecast.tune.traces import WORKLOADS, Trace, read_trace
@@ -66,14 +65,7 @@ def replay_report(traces: Path, request: TuneRequest) -> dict[str, Any]:
         elsewhere = read_trace(traces, workload, other, target=target)
     setting = Setting(trace, elsewhere)
     default = expected_default(trace, eta)
-    table = replayed(
-        [setting],
-        policy,
-        seeds,
-        recurrences,
-        goal=goal,
-        make=(lambda space: make_policy(policy, space, **options)) if options else None,
-    )
+    table = replayed([setting], policy, seeds, recurrences, goal=goal, options=options)
     relative = {
         quantity: recurrences_of(policy, table, [setting], column, goal)[setting.name]
         / getattr(default, column)

@@ -10,8 +10,6 @@ The authors' program can get stuck in some states. So this one differs in four p
 """
 
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass
 from math import inf, sqrt
 
 from joulecast.errors import JoulecastError
@@ -27,46 +25,34 @@ from joulecast.tune.trial import Proposal, SearchSpace, Trial
 _ROUNDS = 2
 
 
-@dataclass(slots=True)
-class _Pruned:
-    """State of the pruning: the next size to try, or the sizes that remain."""
-
-    next_size: int | None
-    survivors: list[int]
-
-
-def _walk(sizes: list[int], start: int) -> Iterator[list[int]]:
-    """The batch sizes of a round in two lists: downwards from the start, and upwards from the next larger
-    size.
-    """
-    at = sizes.index(start)
-    yield sizes[at::-1]
-    yield sizes[at + 1 :]
-
-
-def prune(space: SearchSpace, trials: list[Trial]) -> _Pruned:
+def prune(space: SearchSpace, trials: list[Trial]) -> tuple[int | None, list[int]]:
     """Replay the pruning over its trials (section 4.4 of the paper, algorithm 3).
 
     Args:
         trials: all trials. Trials of other phases are skipped.
+
+    Returns:
+        The next size to try; or ``None``, and the sizes that remain.
     """
     ended = iter([trial for trial in trials if trial.proposal.phase == "prune"])
     sizes, start = list(space.batch_sizes), space.default
     for _ in range(_ROUNDS):
         survivors: dict[int, float] = {}
-        for way in _walk(sizes, start):
+        at = sizes.index(start)
+        # Downwards from the start, then upwards from the next larger size.
+        for way in (sizes[at::-1], sizes[at + 1 :]):
             for size in way:
                 trial = next(ended, None)
                 if trial is None:
-                    return _Pruned(size, [])
+                    return size, []
                 if not trial.reached:
                     break
                 survivors[size] = inf if trial.cost is None else trial.cost
         if not survivors:
-            return _Pruned(None, [])
+            return None, []
         sizes = sorted(survivors)
         start = min(survivors, key=lambda size: survivors[size])
-    return _Pruned(None, sizes)
+    return None, sizes
 
 
 class Zeus:
@@ -104,10 +90,10 @@ class Zeus:
         if is_last_cost_unknown(history):
             return self._limits.proposal(history, known_to_work, inf, "best")
         bound = bound_of(history, self._beta, self._window)
-        pruned = prune(space, history.trials)
-        if pruned.next_size is not None:
-            return self._limits.proposal(history, pruned.next_size, bound, "prune")
-        survivors = [size for size in pruned.survivors if history.arms[size].costs]
+        next_size, remaining = prune(space, history.trials)
+        if next_size is not None:
+            return self._limits.proposal(history, next_size, bound, "prune")
+        survivors = [size for size in remaining if history.arms[size].costs]
         if survivors:
             sampled = self._sampled(history, survivors, rng)
             return self._limits.proposal(history, sampled, bound, "sample")
