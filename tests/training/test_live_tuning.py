@@ -29,8 +29,7 @@ from joulecast.runs.spec import Workload
 from joulecast.tune import live
 from joulecast.tune.history import History
 from joulecast.tune.limit_measurement import LimitProfile, LimitWindow
-from joulecast.tune.live import LiveJob, LiveTraining, live_job, tune_live
-from joulecast.tune.live_record import live_record
+from joulecast.tune.live import LiveJob, LiveTraining, live_job, live_record, tune_live
 from joulecast.tune.policies import Default, PowerLimitOnly
 from joulecast.tune.trial import CostModel, Proposal, SearchSpace
 from joulecast.tune.zeus import Zeus

@@ -8,8 +8,7 @@ from joulecast.app.campaign.config import Config
 from joulecast.app.campaign.scripts import run_script
 from joulecast.runs.files.writing import written_aside
 from joulecast.report.tables.tuning import write_live_table
-from joulecast.tune.live import LiveJob, tune_on_this_machine
-from joulecast.tune.live_record import live_record
+from joulecast.tune.live import LiveJob, live_record, tune_on_this_machine
 
 
 def main(live: dict[str, Any], history: Path, config: Config, record: Path, tables: Path) -> None:

@@ -12,7 +12,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from functools import partial
@@ -32,7 +32,13 @@ from joulecast.measure.power.zeus_devices import gpu_identity
 from joulecast.measure.training.machine import held_machine, machine_lock
 from joulecast.measure.training.ranks import leave_mpi_job
 from joulecast.runs import provenance
-from joulecast.tune.history import History, add_to_history_file, begin_history_file
+from joulecast.tune.history import (
+    BEGUN,
+    History,
+    add_to_history_file,
+    begin_history_file,
+    read_history_file,
+)
 from joulecast.tune.limit_measurement import LimitProfile
 from joulecast.tune.live_job import LiveJob, live_job, live_provenance
 from joulecast.tune.policies import Policy, SeededByTrial
@@ -448,3 +454,38 @@ def tune_on_this_machine(
         quiet_wait_s=quiet_wait_s,
     )
     return environment, done, trials
+
+
+def live_record(
+    environment: LiveTraining,
+    policy: str,
+    recurrences: Sequence[Recurrence],
+    history_file: Path,
+) -> dict[str, Any]:
+    """Record of a live tuning as plain data. Times are in s; energies are in J, or ``None`` with the reason.
+
+    ``begun`` is the provenance of the first trials. Another version of joulecast may have made the later
+    trials.
+    """
+    job = environment.job
+    first_line, history = read_history_file(history_file)
+    trials = history.trials
+    without = [trial.why_no_energy for trial in trials if trial.energy_j is None and trial.epochs]
+    sources = {trial.energy_source for trial in trials if trial.energy_source is not None}
+    return {
+        "label": "measured",
+        "network": job.workload.network,
+        "dataset": job.workload.dataset,
+        "target_accuracy": job.target_accuracy,
+        "policy": policy,
+        "cost_unit": environment.space.cost.unit,
+        "energy_source": ", ".join(sorted(sources)) or None,
+        "why_no_energy": without[0] if without else None,
+        "notes": list(environment.notes),
+        "training_s": sum(trial.time_s for trial in trials),
+        "tries": len(trials),
+        "recurrences": [asdict(recurrence) for recurrence in recurrences],
+        "job": environment.described(),
+        "begun": first_line[BEGUN],
+        "now": live_provenance(),
+    }

@@ -85,7 +85,6 @@ def _table(cells: Sequence[Mapping[str, str]], found: CampaignForecast) -> Table
     amounts = [
         Amounts.of(
             row,
-            row["energy_source"],
             work=row["work"],
             unit=row["work_unit"],
             batch=row["batch_size"] if row["has_steps"] else None,

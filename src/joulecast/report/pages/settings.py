@@ -95,7 +95,6 @@ def short_table(advised: Sequence[Advised], prices: Prices) -> Table | None:
         amounts.append(
             Amounts.of(
                 best,
-                best["energy_source"],
                 work=work_of(unit),
                 unit=unit,
                 batch=best["batch_size"] if in_steps else None,
@@ -161,7 +160,6 @@ def settings_table(costs: pd.DataFrame, prices: Prices) -> Table:
         amounts.append(
             Amounts.of(
                 row,
-                row["energy_source"],
                 work=work_of(row["unit"]),
                 unit=row["unit"],
                 batch=row["batch"] if row["has_steps"] else None,
