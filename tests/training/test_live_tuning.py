@@ -677,7 +677,7 @@ job = live_job(
 on_cpu = job.model_copy(update={"device": "cpu"})
 environment = LiveTraining(job, open_training=lambda _: _open_training(on_cpu))
 tune_live(
-    environment, PowerLimitOnly(environment.space), int(sys.argv[2]), seed=1,
+    environment, PowerLimitOnly(environment.space), int(sys.argv[2]), seed=1, say=lambda note: None,
     history_file=Path(sys.argv[1]), ended=lambda trial: print("ended", trial.recurrence, flush=True),
 )
 """

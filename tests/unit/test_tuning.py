@@ -130,8 +130,7 @@ def watched(
     """Replay a policy with a few tries a recurrence."""
     policy = Watched(make_policy(name, trace.space(), **options))
     environment = Replay(trace, random.Random(seed))
-    for _ in run_recurrences(environment, policy, recurrences, random.Random(seed), tries=5):
-        pass
+    run_recurrences(environment, policy, recurrences, random.Random(seed), tries=5)
     return policy
 
 
@@ -168,7 +167,7 @@ def drifting(
 ) -> list[Any]:
     workload, gpu = Setting(trace, trace).name
     environment = Drifting(Replay(trace, random.Random(f"{workload} {gpu} {seed}")), factor)
-    return list(run_recurrences(environment, policy, recurrences, random.Random(seed)))
+    return run_recurrences(environment, policy, recurrences, random.Random(seed))
 
 
 # --- the reference's numbers -------------------------------------------------------------------------------
@@ -476,7 +475,7 @@ def test_a_meter_that_is_lost_ends_experiments_until_it_is_back(name: str, first
     environment = LosesItsMeter(trace, range(first, first + 20))
     policy = make_policy(name, environment.space)
     history = History()
-    list(run_recurrences(environment, policy, 20 + first, random.Random(0), history=history))
+    run_recurrences(environment, policy, 20 + first, random.Random(0), history=history)
     blind = history.trials[first : first + 20]
     # The first one was proposed before anything was lost.
     sizes = {trial.proposal.batch_size for trial in blind[1:]}
@@ -484,7 +483,7 @@ def test_a_meter_that_is_lost_ends_experiments_until_it_is_back(name: str, first
     told = [trial for trial in history.trials[:first] if trial.reached]
     known = {trial.proposal.batch_size: trial.cost for trial in told}
     assert sizes == {min(known, key=lambda size: known[size]) if known else 256}
-    later = list(run_recurrences(environment, policy, 90, random.Random(0), history=history))
+    later = run_recurrences(environment, policy, 90, random.Random(0), history=history)
     if name != "grid-search":
         assert later[-1].batch_size == 32, "and they go on afterwards"
 
@@ -515,9 +514,8 @@ def test_policy_and_environment_choose_limits_alike() -> None:
         environment = Replay(trace, random.Random(0), goal=Goal(criterion=criterion))
         policy = Zeus(environment.space)
         history = History()
-        assert next(
-            run_recurrences(environment, policy, 1, random.Random(0), history=history)
-        ).reached
+        (done,) = run_recurrences(environment, policy, 1, random.Random(0), history=history)
+        assert done.reached
         again = PowerLimitOnly(environment.space).propose(history, random.Random(0))
         assert again.power_limits_w == (history.trials[0].power_limit_w,)
 

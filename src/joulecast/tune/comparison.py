@@ -19,6 +19,7 @@ QUANTITIES = {"energy": "energy_j", "time": "time_s", "cost": "cost"}
 """The quantities that are compared with the default, and their columns in a table of recurrences."""
 Curves = dict[tuple[str, str], NDArray[np.float64]]
 _ROUNDING = 1e-9
+_DRAWS = 10_000
 STEADY = 5
 """Number of recurrences at the end that count as steady state."""
 
@@ -115,7 +116,6 @@ class PairedDifference:
         better_in: number of settings in which the first policy is better.
     """
 
-    recurrence: int
     difference: float
     over_settings: tuple[float, float]
     over_workloads: tuple[float, float]
@@ -123,17 +123,13 @@ class PairedDifference:
     settings: int
 
 
-def _interval(
-    values: NDArray[np.float64], draws: int, rng: np.random.Generator
-) -> tuple[float, float]:
-    drawn = values[rng.integers(len(values), size=(draws, len(values)))].mean(axis=1)
+def _interval(values: NDArray[np.float64], rng: np.random.Generator) -> tuple[float, float]:
+    drawn = values[rng.integers(len(values), size=(_DRAWS, len(values)))].mean(axis=1)
     low, high = np.quantile(drawn, [0.025, 0.975])
     return float(low), float(high)
 
 
-def paired_bootstrap(
-    ours: Curves, theirs: Curves, recurrence: int, draws: int = 10_000, seed: int = 1
-) -> PairedDifference:
+def paired_bootstrap(ours: Curves, theirs: Curves, recurrence: int) -> PairedDifference:
     """Paired bootstrap over settings (Efron and Tibshirani 1993) of the ratio after n recurrences."""
     differences = {
         name: float(ours[name][:, recurrence - 1].mean() - theirs[name][:, recurrence - 1].mean())
@@ -144,12 +140,11 @@ def paired_bootstrap(
         by_workload.setdefault(workload, []).append(difference)
     of_settings = np.array(list(differences.values()))
     of_workloads = np.array([np.mean(each) for each in by_workload.values()])
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(1)
     return PairedDifference(
-        recurrence,
         float(of_settings.mean()),
-        _interval(of_settings, draws, rng),
-        _interval(of_workloads, draws, rng),
+        _interval(of_settings, rng),
+        _interval(of_workloads, rng),
         int((of_settings < 0).sum()),
         len(of_settings),
     )

@@ -1,7 +1,7 @@
 """Live tuning: every trial is a training of a real network to its target, here and now.
 
     environment = LiveTraining(live_job(target_accuracy=0.9))
-    tune_live(environment, Zeus(environment.space), 50, seed=1, history_file=Path("history.jsonl"))
+    tune_live(environment, Zeus(environment.space), 50, seed=1, say=print, history_file=Path("h.jsonl"))
 
 On a CPU, only the batch size can be chosen, and the cost is seconds. (Thread counts and CPU quotas do not
 limit power.) On an NVIDIA GPU, the energy comes from its counter. Power limits are tried if the job allows
@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -336,20 +335,16 @@ def _stopped_by(trained: "TrainedToTarget") -> StoppedBy:
     return "cost_bound" if trained.stopped else "max_epochs"
 
 
-def _to_stderr(note: str) -> None:
-    print(note, file=sys.stderr, flush=True)
-
-
 def tune_live(
     environment: LiveTraining,
     policy: Policy,
     recurrences: int,
     *,
     seed: int,
+    say: Callable[[str], None],
     history_file: Path | None = None,
     header: Mapping[str, Any] | None = None,
     ended: Callable[[Trial], None] | None = None,
-    say: Callable[[str], None] = _to_stderr,
     quiet_wait_s: float = 0.0,
 ) -> list[Recurrence]:
     """Let a policy tune real trainings. It continues where its history file ends.
@@ -359,13 +354,13 @@ def tune_live(
     Args:
         recurrences: number of all recurrences. Recurrences in the history file count.
         seed: seed of the policy's random choices.
+        say: is called once with each of the environment's notes, and with each new reason why an energy is
+            not known.
         history_file: file to which every trial is added when it has ended. A trial in the file is not
             repeated.
         header: more facts that describe the tuning (for example, the policy's name and options).
         ended: is called with every trial.
         quiet_wait_s: longest wait for other programs to end before the first trial.
-        say: is called once with each of the environment's notes, and with each new reason why an energy is
-            not known.
 
     Returns:
         All recurrences, also the ones in the history file.
@@ -407,19 +402,17 @@ def tune_live(
             of = environment.described() | {"policy_seed": seed} | dict(header or {})
             history = begin_history_file(history_file, of, begun=live_provenance())
         environment.continue_from(history)
-        for _ in run_recurrences(
+        done = run_recurrences(
             environment,
             seeded,
             recurrences,
             random.Random(seed),
             history=history,
             ended=keep,
-        ):
-            pass
+        )
         environment.notes += [f"Disturbed: {why}." for why in disturbances(load, watch.load())]
     say_notes()
-    by_recurrence = groupby(history.trials, key=lambda trial: trial.recurrence)
-    return [Recurrence.of(number, list(trials)) for number, trials in by_recurrence]
+    return done
 
 
 def tune_on_this_machine(

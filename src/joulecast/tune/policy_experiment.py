@@ -52,13 +52,12 @@ class Setting:
 def read_settings(
     folder: Path,
     workloads: Iterable[str] = tuple(WORKLOADS),
-    gpus: Sequence[str] = tuple(MAX_POWER_W),
     target: float | None = None,
 ) -> list[Setting]:
     """All pairs of workloads and GPUs."""
     settings = []
     for workload in workloads:
-        traces = [read_trace(folder, workload, gpu, target=target) for gpu in gpus]
+        traces = [read_trace(folder, workload, gpu, target=target) for gpu in MAX_POWER_W]
         others = [*traces[1:], traces[0]]
         settings += [Setting(*pair) for pair in zip(traces, others, strict=True)]
     return settings
@@ -102,7 +101,7 @@ def replay(
     workload, gpu = setting.name
     drawn = random.Random(f"{workload} {gpu} {seed}")
     environment = Replay(setting.trace, drawn, goal=goal)
-    return list(run_recurrences(environment, policy, recurrences, random.Random(seed)))
+    return run_recurrences(environment, policy, recurrences, random.Random(seed))
 
 
 def replayed(
