@@ -20,6 +20,7 @@ QUANTITIES = {"energy": "energy_j", "time": "time_s", "cost": "cost"}
 Curves = dict[tuple[str, str], NDArray[np.float64]]
 _ROUNDING = 1e-9
 _DRAWS = 10_000
+"""Number of resampled sets of a bootstrap."""
 STEADY = 5
 """Number of recurrences at the end that count as steady state."""
 

@@ -1,6 +1,6 @@
 """Live tuning: every trial is a training of a real network to its target, here and now.
 
-    environment = LiveTraining(live_job(target_accuracy=0.9))
+    environment = LiveTraining(LiveJob(target_accuracy=0.9))
     tune_live(environment, Zeus(environment.space), 50, seed=1, say=print, history_file=Path("h.jsonl"))
 
 On a CPU, only the batch size can be chosen, and the cost is seconds. (Thread counts and CPU quotas do not
@@ -39,7 +39,7 @@ from joulecast.tune.history import (
     read_history_file,
 )
 from joulecast.tune.limit_measurement import LimitProfile
-from joulecast.tune.live_job import LiveJob, live_job, live_provenance
+from joulecast.tune.live_job import LiveJob, live_provenance
 from joulecast.tune.policies import Policy, SeededByTrial
 from joulecast.tune.policy_registry import make_policy
 from joulecast.tune.recurrences import Recurrence, run_recurrences
@@ -56,7 +56,7 @@ from joulecast.tune.trial import (
 if TYPE_CHECKING:
     from joulecast.measure.training.to_target import TrainedToTarget, TrainingToTarget
 
-__all__ = ["LiveJob", "LiveTraining", "live_job", "tune_live"]
+__all__ = ["LiveJob", "LiveTraining", "tune_live"]
 
 
 def _open_training(job: LiveJob) -> "TrainingToTarget":

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import ConfigDict, Field
 
-from joulecast.runs.files.reading import validated
 from joulecast.runs.provenance import host_fingerprint, source_state, versions
 from joulecast.runs.spec import Workload
 from joulecast.tune.limit_measurement import LimitWindow
@@ -41,15 +40,6 @@ class LiveJob(RecurringTraining):
         compared."""
         content = self.model_dump(mode="json", exclude={"network", "image_size"})
         return content | {"workload": self.workload.model_dump(mode="json")}
-
-
-def live_job(**keys: Any) -> LiveJob:
-    """A job with these keys. Other keys have their defaults.
-
-    Raises:
-        JoulecastError: a key does not exist, or has an impossible value. The error names the key.
-    """
-    return validated(TypeAdapter(LiveJob), keys, "live tuning")
 
 
 def live_provenance() -> dict[str, Any]:
