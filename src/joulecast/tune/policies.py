@@ -63,11 +63,10 @@ class PowerLimitOnly:
     """The default batch size under its best limit. The first run finds this limit."""
 
     def __init__(self, space: SearchSpace) -> None:
-        self._batch_size = space.default
         self._limits = LimitChooser(space)
 
     def propose(self, history: History, rng: random.Random) -> Proposal:
-        return self._limits.proposal(history, self._batch_size)
+        return self._limits.proposal(history, self._limits.space.default)
 
 
 class Fixed:

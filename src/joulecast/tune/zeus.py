@@ -104,15 +104,13 @@ class Zeus:
 
     def _sampled(self, history: History, sizes: list[int], rng: random.Random) -> int:
         """The size whose mean cost, drawn from its posterior, is least."""
-        best, least = sizes[0], inf
+        drawn = {}
         for size in sizes:
             costs = history.arms[size].costs
             if self._window is not None:
                 costs = costs[-self._window :]
-            drawn = self._draw(costs, rng)
-            if drawn < least:
-                best, least = size, drawn
-        return best
+            drawn[size] = self._draw(costs, rng)
+        return min(drawn, key=lambda size: drawn[size])
 
     def _draw(self, costs: list[float], rng: random.Random) -> float:
         """Draw from a normal distribution whose variance is that of the costs seen. The prior is flat."""
