@@ -8,11 +8,11 @@ Errors are of workloads that the fit had not seen.
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import pandas as pd
 import yaml
+from real_clusters import metered_records
 from scipy.stats import t as student
 
 from joulecast.energy import node_power
@@ -21,8 +21,6 @@ from joulecast.energy.mc2_phases import PhaseMC2
 from joulecast.energy.node_power import MeteredNode, shipped_nodes
 from joulecast.energy.priors import UNSEEN, Gaussian
 from joulecast.graphs.clocks import gpu_power_of
-from joulecast.logs.mlperf import import_mlperf
-from joulecast.runs.files.shipped import recorded_folder
 from joulecast.runs.platforms.platform import find_platform
 
 HEAD = """\
@@ -76,9 +74,8 @@ def fitted(runs: pd.DataFrame) -> list[MeteredNode]:
 
 def shipped_runs() -> pd.DataFrame:
     """The clean runs of ``recorded/mlperf-power``."""
-    with TemporaryDirectory() as folder:
-        import_mlperf(recorded_folder(Path("recorded/mlperf-power")), Path(folder) / "records")
-        return KnownRuns.of_records(sorted((Path(folder) / "records").iterdir())).trained
+    with metered_records() as folders:
+        return KnownRuns.of_records(folders).trained
 
 
 def held_out(runs: pd.DataFrame) -> pd.DataFrame:

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from _output import parser, show
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array, eye_array, hstack, kron, vstack
@@ -239,18 +240,7 @@ def _profiles(folder: Path | None) -> list[TaskGraph]:
     return found
 
 
-def _print_table(rows: list[dict[str, Any]], out: Path | None) -> None:
-    import pandas as pd
-
-    table = pd.DataFrame(rows)
-    print(table.to_string(index=False, na_rep="", float_format=lambda value: f"{value:.6g}"))
-    if out is not None:
-        table.to_csv(out, index=False)
-
-
 def _print_summary(rows: list[dict[str, Any]]) -> None:
-    import pandas as pd
-
     by_name = pd.DataFrame(rows).groupby("partitioner", sort=False)
     summary = by_name.agg(
         answers=("bottleneck_us", "count"),
@@ -282,7 +272,6 @@ def _arguments() -> argparse.Namespace:
     made.add_argument(
         "--repeat", type=int, default=5, help="number of runs, of which the best counts"
     )
-    made.add_argument("--out", type=Path, help="CSV file")
     return made.parse_args()
 
 
@@ -299,12 +288,10 @@ def main() -> None:
         for devices in asked.devices
         for row in _network_rows(graph, devices, asked.repeat)
     ]
-    if asked.json or asked.keep:
-        show(rows, asked)
-        return
-    _print_table(rows, asked.out)
-    _print_summary(rows)
-    _print_verdict(rows)
+    show(rows, asked)
+    if not asked.json and not asked.keep:
+        _print_summary(rows)
+        _print_verdict(rows)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -45,6 +46,14 @@ _SHOWN = {
     "worst_percent": "max_percent",
     "inside_percent": "covered_percent",
 }
+
+
+@contextmanager
+def metered_records() -> Iterator[list[Path]]:
+    """The metered runs as records, in a folder for the block."""
+    with tempfile.TemporaryDirectory() as scratch:
+        import_mlperf(recorded_folder(Path("mlperf-power")), Path(scratch) / "records")
+        yield record_folders(Path(scratch) / "records")
 
 
 def timed_runs() -> pd.DataFrame:
@@ -98,16 +107,6 @@ def metered(folders: list[Path], what: tuple[str, ...]) -> Iterator[dict[str, An
                 yield _row(f"{quantity}, {split}, time {time}", row)
 
 
-@contextmanager
-def _changed(module: Any, name: str, value: Any) -> Iterator[None]:
-    before = getattr(module, name)
-    setattr(module, name, value)
-    try:
-        yield
-    finally:
-        setattr(module, name, before)
-
-
 def _priors() -> Iterator[tuple[str, Any, str, Any]]:
     """Every prior of the time model, halved and doubled. Each has a text, a module, a name and a value."""
     for factor in (0.5, 2.0):
@@ -155,14 +154,14 @@ def _energy_priors(folders: list[Path]) -> Iterator[dict[str, Any]]:
     """Energies, with every prior of kappa halved and doubled."""
     for factor in (0.5, 2.0):
         for name in ("KAPPA_PRIOR", "KAPPA_SPREAD"):
-            with _changed(mc2_phases, name, factor * getattr(mc2_phases, name)):
+            with patch.object(mc2_phases, name, factor * getattr(mc2_phases, name)):
                 yield from _ours(folders, f"{name} x {factor:g}")
 
 
 def _varied(changes: Callable[[], Iterator[tuple[str, Any, str, Any]]]) -> Iterator[dict[str, Any]]:
     runs = timed_runs()
     for text, module, name, value in changes():
-        with _changed(module, name, value):
+        with patch.object(module, name, value):
             cases = next_scale(runs)
         ours = cases[cases["model"] == "MC2"]
         yield next(_in_short(f"time to quality at the next scale, {text}", ours))
@@ -210,15 +209,13 @@ def main() -> None:
         show(shown[columns].to_dict("records"), given)
         return
     ours = cases.drop_duplicates(["model", "measured"])
-    with tempfile.TemporaryDirectory() as scratch:
-        import_mlperf(recorded_folder(Path("mlperf-power")), Path(scratch) / "records")
-        folders = record_folders(Path(scratch) / "records")
+    with metered_records() as folders:
         rows = [*metered(folders, ("summary", "time_summary"))]
         rows += _in_short("time to quality at the next scale", cases)
         rows += _in_short("the same; a case of several rounds counts once", ours)
         if given.ablation:
             rows += [*metered(folders, ("ablation",)), *_varied(_ablations)]
-            with _changed(run_time.RunTimes, "_neighbours", _nothing):
+            with patch.object(run_time.RunTimes, "_neighbours", _nothing):
                 rows += _ours(folders, "without the times of others")
         if given.priors:
             rows += [*_energy_priors(folders), *_varied(_priors)]

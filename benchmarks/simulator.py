@@ -50,8 +50,7 @@ def _simulate(network: str, devices: int, folded: bool) -> dict[str, float]:
         start = time.perf_counter()
         simulate(graph, platform, strategy, 32, assumptions=Assumptions(folded=folded))
         seconds.append(time.perf_counter() - start)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"seconds": min(seconds), "peak_mib": peak / 1024}
+    return {"seconds": min(seconds)}
 
 
 def _search(network: str, devices: int) -> dict[str, float]:
@@ -60,9 +59,8 @@ def _search(network: str, devices: int) -> dict[str, float]:
     start = time.perf_counter()
     ranking = search(graph, platform, devices, 32 * devices, top=_TOP)
     seconds = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     count = len(ranking.feasible) + len(ranking.beaten) + len(ranking.out_of_memory)
-    return {"seconds": seconds, "peak_mib": peak / 1024, "strategies": count}
+    return {"seconds": seconds, "strategies": count}
 
 
 def _large(what: str) -> dict[str, float]:
@@ -85,8 +83,7 @@ def _large(what: str) -> dict[str, float]:
         else:
             simulate(graph, platform, strategy, strategy.micro_batches, costs, assumed)
         seconds.append(time.perf_counter() - start)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return told | {"seconds": min(seconds), "peak_mib": peak / 1024}
+    return told | {"seconds": min(seconds)}
 
 
 def _cpu_s() -> float:
@@ -107,28 +104,29 @@ def _search_on(platform_name: str, batch: int) -> dict[str, float]:
     began = _cpu_s()
     simulate(graph, platform, best, batch // best.replicas, costs, assumed)
     once = _cpu_s() - began
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"seconds": seconds, "peak_mib": peak / 1024, "simulations": cpu_s / once}
+    return {"seconds": seconds, "simulations": cpu_s / once}
 
 
 def _plan(network: str) -> dict[str, float]:
     start = time.perf_counter()
     found = joulecast.plan(network=network, platform=_PLANNED, devices="1:512", samples=1e6)
     seconds = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"seconds": seconds, "peak_mib": peak / 1024, "settings": len(found["candidates"])}
+    return {"seconds": seconds, "settings": len(found["candidates"])}
 
 
 def _measured(kind: str, network: str, size: str) -> dict[str, float]:
     if kind == "large":
-        return _large(size)
-    if kind == "search-on":
-        return _search_on(network, int(size))
-    if kind == "plan":
-        return _plan(network)
-    if kind == "search":
-        return _search(network, int(size))
-    return _simulate(network, int(size), kind == "folded")
+        found = _large(size)
+    elif kind == "search-on":
+        found = _search_on(network, int(size))
+    elif kind == "plan":
+        found = _plan(network)
+    elif kind == "search":
+        found = _search(network, int(size))
+    else:
+        found = _simulate(network, int(size), kind == "folded")
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"seconds": found["seconds"], "peak_mib": peak_mib} | found
 
 
 def _in_a_process(*arguments: str) -> dict[str, float]:

@@ -16,7 +16,6 @@ import argparse
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
@@ -24,7 +23,7 @@ import numpy as np
 import pandas as pd
 import yaml
 from _output import parser, show
-from real_clusters import timed_runs
+from real_clusters import metered_records, timed_runs
 
 from joulecast.energy import intervals, rate
 from joulecast.energy.campaign_fit import KnownRuns
@@ -32,13 +31,11 @@ from joulecast.energy.evaluation import evaluate, without_copies
 from joulecast.energy.intervals import JudgedWidths
 from joulecast.energy.run_time import RunTimes
 from joulecast.errors import JoulecastError
-from joulecast.logs.mlperf import import_mlperf
 from joulecast.logs.mlperf_tables import times_table
 from joulecast.report.advice.other_platform import simulate_training
 from joulecast.runs.files.shipped import recorded_folder
 from joulecast.runs.judging import OURS, judge
 from joulecast.runs.platforms import gpu_in
-from joulecast.runs.recorded import record_folders
 
 HEAD = "# Written by benchmarks/widths.py --write; JudgedWidths in energy/intervals.py says what they are.\n"
 NO_WIDTHS = JudgedWidths(0, {"given": 0.0, "predicted": 0.0}, 0, 0.0, 0, 0.0)
@@ -125,9 +122,8 @@ def _needed(times: pd.DataFrame) -> pd.Series:
 def energies_given() -> pd.DataFrame:
     """Energies of held-out runs with their time given, in the form of
     :func:`joulecast.runs.judging.judge`."""
-    with TemporaryDirectory() as scratch:
-        import_mlperf(recorded_folder(Path("recorded/mlperf-power")), Path(scratch) / "records")
-        runs = KnownRuns.of_records(record_folders(Path(scratch) / "records"))
+    with metered_records() as folders:
+        runs = KnownRuns.of_records(folders)
         found = evaluate(runs.clean, runs.allreduce, runs.watts, splits=_SPLITS, times=["given"])
     judged = judge(found.predictions, runs.clean, "energy")
     judged = judged[judged["model"] == OURS].reset_index(drop=True)

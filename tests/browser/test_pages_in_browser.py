@@ -17,7 +17,7 @@ from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.report.figures.style import GREY, PALETTES
 from joulecast.report.forecast_lines import forecast_cells
 from joulecast.report.pages.overview import write_overview
-from joulecast.report.papers.rows import Paper, Row, paper_table
+from joulecast.report.papers.rows import Paper, Row
 from joulecast.report.papers.write import write_papers
 from joulecast.report.tables.output import write_table
 from joulecast.report.tables.published import PublishedErrors, Tolerance
@@ -387,18 +387,12 @@ def test_a_page_of_one_table_is_readable_and_accessible(browser, tmp_path):
 def test_the_papers_page_is_readable_and_alone(browser, tmp_path, width, scheme):
     tolerance = Tolerance(absolute=0.5, because="rounding")
     rows = [
-        Row(
-            "Zeus", "t", f"s{ours}", "q", "%", 10.0, ours, "replayed", tolerance, ours_from=tmp_path
-        )
+        Row("t", f"s{ours}", "q", "%", 10.0, ours, "replayed", tolerance, ours_from=tmp_path)
         for ours in (10.3, 9.2, 112.0, 10.1)
     ]
     rows += [replace(rows[0], published=">60"), replace(rows[1], why_not_comparable="another " * 9)]
-    papers = [
-        Paper(
-            "Zeus", PublishedErrors.read(ROOT / "config/published/mc2.yaml"), "traces", {"q": ["q"]}
-        )
-    ]
-    write_papers(tmp_path / "papers", paper_table(rows, tmp_path), papers)
+    published = PublishedErrors.read(ROOT / "config/published/mc2.yaml")
+    write_papers(tmp_path / "papers", [Paper("Zeus", published, "traces", {"q": ["q"]}, rows)])
     context = browser.new_context(
         viewport={"width": width, "height": 900}, offline=True, color_scheme=scheme
     )

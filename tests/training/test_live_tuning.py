@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 from sampling import FakeGpu, show_gpus
 from zeus.device.gpu.common import ZeusGPULostError
 
@@ -27,17 +28,15 @@ from joulecast.measure.power.meters import Limits, ReadFailed, Reading
 from joulecast.measure.training import machine
 from joulecast.runs.spec import Workload
 from joulecast.tune import live
-from joulecast.tune.history import History, begun_of, read_history_file
-from joulecast.tune.limit_choice import selector
+from joulecast.tune.history import History
 from joulecast.tune.limit_measurement import LimitProfile, LimitWindow
-from joulecast.tune.live import LiveJob, LiveTraining, live_job, tune_live
-from joulecast.tune.live_record import live_record
+from joulecast.tune.live import LiveJob, LiveTraining, live_record, tune_live
 from joulecast.tune.policies import Default, PowerLimitOnly
-from joulecast.tune.trial import CostModel, Proposal
+from joulecast.tune.trial import CostModel, Proposal, SearchSpace
 from joulecast.tune.zeus import Zeus
 
 DIGITS = Workload(network="lenet5", image_size=8)
-EASY = live_job(
+EASY = LiveJob(
     batch_sizes=(32, 64, 128),
     default_batch_size=64,
     target_accuracy=0.6,
@@ -46,7 +45,7 @@ EASY = live_job(
 
 
 def replace(job: LiveJob, **keys) -> LiveJob:
-    return live_job(**job.model_dump() | keys)
+    return LiveJob(**job.model_dump() | keys)
 
 
 NO_COUNTER = EnergyCounter([], "nothing counts here")
@@ -119,8 +118,8 @@ def test_accuracy_is_of_the_images_that_there_are():
 
 def test_torch_is_loaded_only_to_train():
     code = (
-        "import sys; from joulecast.tune.live import LiveTraining, live_job\n"
-        "LiveTraining(live_job(image_size=64))\n"
+        "import sys; from joulecast.tune.live import LiveJob, LiveTraining\n"
+        "LiveTraining(LiveJob(image_size=64))\n"
         "assert not {'torch', 'mpi4py'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
@@ -148,12 +147,16 @@ class Bench:
         self.work(0.1 * (1 + (400 - self.limit_w) / 400), self.limit_w)
 
 
+def chooser(criterion):
+    return SearchSpace((64,), 64, {}, CostModel(0.5, 400), criterion).best_limit
+
+
 def test_a_job_of_the_scheduler_s_can_train():
     """Its step leaves addresses for ranks in the environment, and MPI would abort a process that is none."""
     train = (
-        "from joulecast.tune.live import LiveTraining, live_job;"
+        "from joulecast.tune.live import LiveJob, LiveTraining;"
         "from joulecast.tune.trial import Proposal;"
-        "job = live_job(batch_sizes=(64,), default_batch_size=64, target_accuracy=0.01, max_epochs=1);"
+        "job = LiveJob(batch_sizes=(64,), default_batch_size=64, target_accuracy=0.01, max_epochs=1);"
         "print(LiveTraining(job).run(Proposal(64), 1).epochs)"
     )
     step = {**os.environ, "PMI_FD": "11", "PMI_RANK": "0", "PMI_SIZE": "1"}
@@ -171,9 +174,10 @@ def test_windows_go_on_over_the_ends_of_epochs(steps_per_epoch):
         bench.set_limit,
         lambda: bench.now_s,
         lambda: bench.used_j,
-        selector("energy", CostModel(1.0, 400)),
+        chooser("energy"),
         steps_per_epoch,
         LimitWindow(10, 40, 5.0),
+        {},
     )
     steps = 0
     while not profile.is_over:
@@ -201,8 +205,9 @@ def test_without_a_reading_a_window_has_no_energy():
     bench = Bench()
     args = (bench.set_limit, lambda: bench.now_s)
     for joules in (lambda: None, lambda: 17.0):
-        select = selector("cost", CostModel(0.5, 400))
-        profile = LimitProfile((300, 400), *args, joules, select, 10, LimitWindow(1, 2, 0.0))
+        profile = LimitProfile(
+            (300, 400), *args, joules, chooser("cost"), 10, LimitWindow(1, 2, 0.0), {}
+        )
         assert profile.chosen_w == 400, "before any is measured: the one in force"
         for _ in range(6):
             bench.step()
@@ -379,7 +384,7 @@ def test_short_trainings_are_profiled_over_several_recurrences(bench, tmp_path):
 
 def test_a_profile_is_of_the_limits_that_are_proposed():
     bench = Bench()
-    measures = (lambda: bench.now_s, lambda: bench.used_j, selector("energy", CostModel(1.0, 400)))
+    measures = (lambda: bench.now_s, lambda: bench.used_j, chooser("energy"))
 
     def train(profile, steps):
         for _ in range(steps):
@@ -387,7 +392,7 @@ def test_a_profile_is_of_the_limits_that_are_proposed():
             profile.stepped()
         profile.paused()
 
-    profile = LimitProfile((400, 300), bench.set_limit, *measures, 10, LimitWindow(1, 3, 0.0))
+    profile = LimitProfile((400, 300), bench.set_limit, *measures, 10, LimitWindow(1, 3, 0.0), {})
     train(profile, 6)
     assert set(profile.limits) == {400}, "of 300 W a step is measured"
     profile.again((400, 200), bench.set_limit)
@@ -558,20 +563,20 @@ def test_a_gpu_that_is_not_there_is_named(bench):
     [
         (
             {"target_accuracy": 7},
-            "live tuning: target_accuracy: Input should be less than or equal to 1",
+            "target_accuracy\n  Input should be less than or equal to 1",
         ),
-        ({"target_accuracy": math.nan}, "target_accuracy: Input should be a finite number"),
-        ({"max_epochs": 0}, "max_epochs: Input should be greater than or equal to 1"),
+        ({"target_accuracy": math.nan}, "target_accuracy\n  Input should be a finite number"),
+        ({"max_epochs": 0}, "max_epochs\n  Input should be greater than or equal to 1"),
         ({"batch_sizes": ()}, "batch_sizes"),
         ({"batch_sizes": (0, 64)}, "batch size 0 is below 1"),
         ({"default_batch_size": 65}, "default_batch_size 65 is none of"),
-        ({"eta": 1.5}, "eta: Input should be less than or equal to 1"),
-        ({"learning_rate": 0}, "learning_rate: Input should be greater than 0"),
-        ({"gpu": -1}, "gpu: Input should be greater than or equal to 0"),
+        ({"eta": 1.5}, "eta\n  Input should be less than or equal to 1"),
+        ({"learning_rate": 0}, "learning_rate\n  Input should be greater than 0"),
+        ({"gpu": -1}, "gpu\n  Input should be greater than or equal to 0"),
     ],
 )
 def test_values_that_make_no_sense_are_named(value, said):
-    with pytest.raises(JoulecastError, match=re.escape(said)):
+    with pytest.raises(ValidationError, match=re.escape(said)):
         replace(EASY, **value)
 
 
@@ -648,8 +653,7 @@ def test_a_record_says_where_its_trials_come_from(bench, tmp_path):
     begun["begun"]["versions"]["torch"] = "0.1"
     file.write_text("\n".join([json.dumps(begun), *lines, ""]))
     done = tune_live(environment, policy, 2, seed=1, history_file=file, say=quiet)
-    said, history = read_history_file(file)
-    record = live_record(environment, "default", done, history, begun_of(said))
+    record = live_record(environment, "default", done, file)
     assert record["begun"]["versions"]["torch"] == "0.1" != record["now"]["versions"]["torch"]
     assert set(record["now"]) == set(record["begun"]) == {"host", "versions", "source"}
     assert len(record["recurrences"]) == 2
@@ -664,17 +668,17 @@ from dataclasses import replace
 from pathlib import Path
 from joulecast.runs.spec import Workload
 from joulecast.tune.limit_measurement import LimitWindow
-from joulecast.tune.live import LiveTraining, _open_training, live_job, tune_live
+from joulecast.tune.live import LiveJob, LiveTraining, _open_training, tune_live
 from joulecast.tune.policies import PowerLimitOnly
 
-job = live_job(
+job = LiveJob(
     batch_sizes=(64,), default_batch_size=64, target_accuracy=0.7, device="cuda", gpu=0,
     allow_power_limit=True, limit_step_w=100, window=LimitWindow(2, 5, 0.0),
 )
 on_cpu = job.model_copy(update={"device": "cpu"})
 environment = LiveTraining(job, open_training=lambda _: _open_training(on_cpu))
 tune_live(
-    environment, PowerLimitOnly(environment.space), int(sys.argv[2]), seed=1,
+    environment, PowerLimitOnly(environment.space), int(sys.argv[2]), seed=1, say=lambda note: None,
     history_file=Path(sys.argv[1]), ended=lambda trial: print("ended", trial.recurrence, flush=True),
 )
 """

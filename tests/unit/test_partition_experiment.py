@@ -9,7 +9,7 @@ from test_partition import a_graph
 
 from joulecast.errors import JoulecastError
 from joulecast.partition.planner_experiment import partition_experiment, stages_for_runtime
-from joulecast.report.papers.antichain import antichain_rows
+from joulecast.report.papers.antichain import antichain
 from joulecast.report.tables.partition import (
     PublishedPartitioning,
     quality,
@@ -41,7 +41,7 @@ def test_every_planner_is_beside_the_optimum(experiment):
     assert table.at[4, "pipedream_ratio"] == pytest.approx(1)
     assert table.at[4, "uniform_ratio"] >= 1
     experiment.write_text(json.dumps(found | {"network": "resnet18"}))
-    rows = antichain_rows([experiment], [], published, experiment.parent)
+    rows = antichain(published, [experiment], [], experiment.parent).rows
     of_eight = {row.quantity: row for row in rows if row.setting == "resnet18, 8 devices"}
     by_antichains, exact = (
         next(row for what, row in of_eight.items() if f"time to partition: {kind}" in what)
@@ -60,7 +60,7 @@ def test_what_is_not_certified_is_not_called_proven(experiment):
     for certified in (True, False):
         if not certified:
             experiment.write_text(json.dumps(found))
-        rows = antichain_rows([experiment], [], published, experiment.parent)
+        rows = antichain(published, [experiment], [], experiment.parent).rows
         exact = [r for r in rows if "exact, with a proof" in r.quantity and r.ours is not None]
         assert len(exact) == 2
         told = ["the proof did not come to an end" in row.why_not_comparable for row in exact]

@@ -11,11 +11,11 @@ from joulecast.tune.policy_experiment import read_settings
 
 
 def main(traces: Path, tuning: dict[str, Any], recurrences: Path, choices: Path) -> None:
-    held_out = leave_one_workload_out(read_settings(traces), **tuning)
+    table, chosen = leave_one_workload_out(read_settings(traces), **tuning)
     with written_aside(recurrences) as partial:
-        held_out.table.to_parquet(partial)
+        table.to_parquet(partial)
     with written_aside(choices) as partial:
-        partial.write_text(json.dumps(held_out.choices, indent=1) + "\n")
+        partial.write_text(json.dumps(chosen, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -17,8 +17,7 @@ def main(
     metered: Path,
     tables: Path,
 ) -> None:
-    table, of_papers = papers(
-        tables,
+    found = papers(
         simulator=simulator,
         partition=partition,
         tuning=tuning,
@@ -27,8 +26,7 @@ def main(
         profile_experiments=profile_experiments,
         own_experiments=own_experiments,
     )
-    write_papers(tables / "papers", table, of_papers)
-    print(verdict_counts(table).to_string())
+    print(verdict_counts(write_papers(tables / "papers", found)).to_string())
 
 
 if __name__ == "__main__":

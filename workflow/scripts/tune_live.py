@@ -8,10 +8,7 @@ from joulecast.app.campaign.config import Config
 from joulecast.app.campaign.scripts import run_script
 from joulecast.runs.files.writing import written_aside
 from joulecast.report.tables.tuning import write_live_table
-from joulecast.tune.history import begun_of, read_history_file
-from joulecast.tune.live_job import live_job
-from joulecast.tune.live_record import live_record
-from joulecast.tune.tune import tune_on_this_machine
+from joulecast.tune.live import LiveJob, live_record, tune_on_this_machine
 
 
 def main(live: dict[str, Any], history: Path, config: Config, record: Path, tables: Path) -> None:
@@ -19,11 +16,10 @@ def main(live: dict[str, Any], history: Path, config: Config, record: Path, tabl
     job = dict(live)
     policy, recurrences = job.pop("policy"), job.pop("recurrences")
     environment, done, _ = tune_on_this_machine(
-        live_job(**job), policy, {}, recurrences, history, print, quiet_wait_s=config.quiet.wait_s
+        LiveJob(**job), policy, {}, recurrences, history, print, quiet_wait_s=config.quiet.wait_s
     )
+    content = live_record(environment, policy, done, history)
     with written_aside(record) as partial:
-        said, trials = read_history_file(history)
-        content = live_record(environment, policy, done, trials, begun_of(said))
         partial.write_text(json.dumps(content, indent=1) + "\n")
     write_live_table(tables, content)
 

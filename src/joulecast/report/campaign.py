@@ -128,9 +128,7 @@ def work_in_words(unit: str) -> str:
     return counted(int(work_of(unit)), unit.removesuffix("s"))
 
 
-def advise_campaign(
-    results: Results, runs: KnownRuns, priced_by: str | None = None
-) -> list[Advised]:
+def advise_campaign(results: Results, runs: KnownRuns, priced_by: str | None) -> list[Advised]:
     """Advice for every network of the campaign. The objective is energy, as by default in ``joulecast
     advise``.
 
@@ -142,7 +140,6 @@ def advise_campaign(
     """
     each = results.clean.sort_values("workload", kind="stable").drop_duplicates("workload")
     labels = names_of(list(each["network"].astype(str)), list(each["platform"].astype(str)))
-    folders = [Path(folder) for folder in runs.observations["folder"]]
     is_own = (results.folder / "records").is_dir()
     place = results.folder / ("records" if is_own else "imported")
     advised = []
@@ -152,7 +149,7 @@ def advise_campaign(
         request = AdviceRequest(**asked, **priced, records=(place,))
         answer, why = None, None
         try:
-            answer = advise(folders, request, results.prices, runs)
+            answer = advise(runs, request, results.prices)
         except JoulecastError as error:
             why = str(error)
         has_steps = row.kind == "training"

@@ -39,7 +39,7 @@ _KINDS = {
 _MOST_ROWS, _MOST_WARNINGS = 200, 12
 
 
-def energy_is(source: str, runs: pd.DataFrame) -> str:
+def source_in_words(source: str, runs: pd.DataFrame) -> str:
     """What the source of the energies of some runs means, and which part of the nodes had meters."""
     parts = metered_parts(runs[runs["energy_source"] == source])
     return _ENERGY_IS[source] + (f"; only the {parts} had meters" if parts else "")
@@ -163,7 +163,7 @@ def source_sentences(results: Results) -> list[str]:
     trained = results.observations[is_training(results.observations)]
     counts = trained["energy_source"].value_counts()
     sentences = [
-        f"{energy_is(str(s), trained)} ({counted(int(n), 'run')})." for s, n in counts.items()
+        f"{source_in_words(str(s), trained)} ({counted(int(n), 'run')})." for s, n in counts.items()
     ]
     by_others = int((trained["kind"] == "imported").sum())
     for number, whose in ((by_others, " by others and imported"), (len(trained) - by_others, "")):

@@ -35,14 +35,15 @@ class Amounts:
     is_estimated: bool = False
 
     @classmethod
-    def of(cls, row: Mapping[str, Any], source: Any, **known: Any) -> "Amounts":
-        """Amounts of a row. The row has ``time_s``, ``energy_j`` and the ends of their intervals, as in
-        forecasts."""
+    def of(cls, row: Mapping[str, Any], **known: Any) -> "Amounts":
+        """Amounts of a row. The row has ``energy_source``, ``time_s``, ``energy_j`` and the ends of their
+        intervals, as in forecasts."""
         time_s, energy_j = (
             tuple(row.get(f"{name}{end}_{unit}") for end in _ENDS)
             for name, unit in (("time", "s"), ("energy", "j"))
         )
-        return cls(time_s, energy_j, is_estimated="estimated" in str(source), **known)
+        is_estimated = "estimated" in str(row["energy_source"])
+        return cls(time_s, energy_j, is_estimated=is_estimated, **known)
 
     def as_json(self) -> str:
         """All attributes as JSON. A number that is not known is ``null``."""

@@ -46,10 +46,9 @@ class Part:
         """The part that a function makes, or the reason why it cannot make it."""
         try:
             return cls(make())
-        except NothingToShow as nothing:
-            return cls(None, str(nothing), nothing.target)
         except JoulecastError as error:
-            return cls(None, str(error), "all")
+            target = error.target if isinstance(error, NothingToShow) else "all"
+            return cls(None, str(error), target)
 
     def then(self, make: Callable[[Any], Any]) -> "Part":
         """The part that a function makes from an answer. If there is no answer, the reason is kept."""

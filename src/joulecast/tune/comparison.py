@@ -11,20 +11,16 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from joulecast.quantities import steady
-from joulecast.tune.curve_policy import Curve
-from joulecast.tune.expectation import (
-    best_configuration,
-    expected,
-    expected_default,
-    expected_recurrences,
-)
+from joulecast.tune.expectation import expected_default, expected_recurrences
 from joulecast.tune.policy_experiment import Setting, replayed
-from joulecast.tune.trial import PLAIN, Goal, SearchSpace
+from joulecast.tune.trial import PLAIN, Goal
 
 QUANTITIES = {"energy": "energy_j", "time": "time_s", "cost": "cost"}
 """The quantities that are compared with the default, and their columns in a table of recurrences."""
 Curves = dict[tuple[str, str], NDArray[np.float64]]
 _ROUNDING = 1e-9
+_DRAWS = 10_000
+"""Number of resampled sets of a bootstrap."""
 STEADY = 5
 """Number of recurrences at the end that count as steady state."""
 
@@ -109,17 +105,6 @@ def break_even(ratios: NDArray[np.float64]) -> int | None:
     return first if first <= ratios.shape[1] else None
 
 
-def regret(costs: NDArray[np.float64], best: float) -> float:
-    """Cost of all recurrences minus the cost of the oracle, divided by the oracle's mean cost. It is the mean
-    over seeds."""
-    return float((costs - best).sum(axis=1).mean() / best)
-
-
-def oracle_cost(setting: Setting, eta: float = 0.5) -> float:
-    """Expected cost of a recurrence with the best configuration."""
-    return expected(setting.trace, *best_configuration(setting.trace, eta), eta).cost
-
-
 @dataclass(frozen=True)
 class PairedDifference:
     """Difference of two policies in their cumulative ratios after a number of recurrences, over all settings.
@@ -132,7 +117,6 @@ class PairedDifference:
         better_in: number of settings in which the first policy is better.
     """
 
-    recurrence: int
     difference: float
     over_settings: tuple[float, float]
     over_workloads: tuple[float, float]
@@ -140,17 +124,13 @@ class PairedDifference:
     settings: int
 
 
-def _interval(
-    values: NDArray[np.float64], draws: int, rng: np.random.Generator
-) -> tuple[float, float]:
-    drawn = values[rng.integers(len(values), size=(draws, len(values)))].mean(axis=1)
+def _interval(values: NDArray[np.float64], rng: np.random.Generator) -> tuple[float, float]:
+    drawn = values[rng.integers(len(values), size=(_DRAWS, len(values)))].mean(axis=1)
     low, high = np.quantile(drawn, [0.025, 0.975])
     return float(low), float(high)
 
 
-def paired_bootstrap(
-    ours: Curves, theirs: Curves, recurrence: int, draws: int = 10_000, seed: int = 1
-) -> PairedDifference:
+def paired_bootstrap(ours: Curves, theirs: Curves, recurrence: int) -> PairedDifference:
     """Paired bootstrap over settings (Efron and Tibshirani 1993) of the ratio after n recurrences."""
     differences = {
         name: float(ours[name][:, recurrence - 1].mean() - theirs[name][:, recurrence - 1].mean())
@@ -161,12 +141,11 @@ def paired_bootstrap(
         by_workload.setdefault(workload, []).append(difference)
     of_settings = np.array(list(differences.values()))
     of_workloads = np.array([np.mean(each) for each in by_workload.values()])
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(1)
     return PairedDifference(
-        recurrence,
         float(of_settings.mean()),
-        _interval(of_settings, draws, rng),
-        _interval(of_workloads, draws, rng),
+        _interval(of_settings, rng),
+        _interval(of_workloads, rng),
         int((of_settings < 0).sum()),
         len(of_settings),
     )
@@ -182,39 +161,24 @@ _CHOSEN_AT = 20
 HELD_OUT = "curve, held out"
 
 
-def _chosen(choice: Choice, space: SearchSpace) -> Curve:
-    return Curve(space, beta=choice["beta"], horizon=choice["horizon"], reach=int(choice["reach"]))
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """The curve policy, with constants that were chosen on the other workloads.
-
-    Attributes:
-        table: recurrences of every workload. The constants for it were chosen without it.
-        choices: the chosen constants, by workload.
-    """
-
-    table: pd.DataFrame
-    choices: dict[str, Choice]
-
-
 def leave_one_workload_out(
     settings: Sequence[Setting], seeds: int, recurrences: int, eta: float = 0.5
-) -> HeldOut:
+) -> tuple[pd.DataFrame, dict[str, Choice]]:
     """Choose three constants of the curve policy on all workloads but one. Then replay the workload that was
     left out with them. This is done for each workload.
 
     The choice with the smallest mean cumulative ratio after 20 recurrences is taken. The form of the
     policy and the constants of its prior are not chosen here.
+
+    Returns:
+        The recurrences of every workload, and the constants that were chosen for it.
     """
+    replay = partial(replayed, name="curve", seeds=seeds, goal=Goal(eta))
     workloads = list(dict.fromkeys(setting.name[0] for setting in settings))
     until = min(_CHOSEN_AT, recurrences)
     means = []
     for choice in CHOICES:
-        table = replayed(
-            settings, HELD_OUT, seeds, until, goal=Goal(eta), make=partial(_chosen, choice)
-        )
+        table = replay(settings, recurrences=until, options=choice)
         ratios = cumulative_ratios(by_setting(table, "cost"), settings, eta)
         means.append({name: float(curve[:, -1].mean()) for name, curve in ratios.items()})
     tables, choices = [], {}
@@ -225,9 +189,5 @@ def leave_one_workload_out(
         ]
         choice = choices[held_out] = CHOICES[int(np.argmin([steady(score) for score in scores]))]
         judged = [setting for setting in settings if setting.name[0] == held_out]
-        tables.append(
-            replayed(
-                judged, HELD_OUT, seeds, recurrences, goal=Goal(eta), make=partial(_chosen, choice)
-            )
-        )
-    return HeldOut(pd.concat(tables, ignore_index=True), choices)
+        tables.append(replay(judged, recurrences=recurrences, options=choice))
+    return pd.concat(tables, ignore_index=True).assign(policy=HELD_OUT), choices

@@ -8,50 +8,19 @@ The prior is the same for all workloads.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import erf, exp, log, pi, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.errors import JoulecastError
-
-_LEVEL_SD = 2.0
+# The belief about cost curves before anything is tried, all in log cost: the standard deviation of the level;
+# of the slope, for each doubling of the batch size; the mean and the standard deviation of the curvature, for
+# each doubling squared; and the standard deviation of a batch size from the parabola.
+_LEVEL_SD, _SLOPE_SD, _CURVATURE, _CURVATURE_SD, _DEVIATION_SD = 2.0, 0.3, 0.05, 0.06, 0.1
+# A curve relative to earlier costs has only this share of the slope and the curvature.
+_EARLIER_SHARE = 0.3
 # A normal distribution is divided into eight slices of equal probability. These are their means.
 _SLICES = (-1.65, -0.9, -0.49, -0.16, 0.16, 0.49, 0.9, 1.65)
-
-
-@dataclass(frozen=True)
-class CurvePrior:
-    """The belief about cost curves before anything is tried. All numbers are of log cost.
-
-    Attributes:
-        slope_sd: standard deviation of the slope, for each doubling of the batch size.
-        curvature: mean and standard deviation of the curvature, for each doubling squared.
-        deviation_sd: standard deviation of a batch size from the parabola.
-        earlier: by batch size, the log cost of earlier runs on another device. The curve then describes the
-            ratio to these costs. Its prior has only ``earlier_share`` of the slope and the curvature.
-    """
-
-    slope_sd: float = 0.3
-    curvature: float = 0.05
-    curvature_sd: float = 0.06
-    deviation_sd: float = 0.1
-    earlier: Mapping[int, float] | None = None
-    earlier_share: float = 0.3
-
-
-@dataclass(frozen=True)
-class Believed:
-    """Normal beliefs about the logarithm of the mean cost.
-
-    Attributes:
-        mean: mean for every batch size.
-        covariance: covariance of all batch sizes.
-    """
-
-    mean: NDArray[np.float64]
-    covariance: NDArray[np.float64]
 
 
 class CostCurve:
@@ -60,32 +29,36 @@ class CostCurve:
     Args:
         batch_sizes: batch sizes, ascending.
         default: the batch size at x = 0.
-        prior: the belief before anything is seen.
+        earlier: by batch size, the log cost of earlier runs on another device. The curve then describes the
+            ratio to these costs.
 
     Attributes:
         shape: expected log cost of every batch size before anything is seen, up to a constant.
     """
 
-    def __init__(self, batch_sizes: Sequence[int], default: int, prior: CurvePrior) -> None:
-        if prior.deviation_sd <= 0 or prior.slope_sd <= 0 or prior.curvature_sd <= 0:
-            raise JoulecastError(f"a cost curve's standard deviations have to be above 0: {prior}")
+    def __init__(
+        self, batch_sizes: Sequence[int], default: int, earlier: Mapping[int, float] | None
+    ) -> None:
         x = np.log2(np.array(batch_sizes, float) / default)
-        share = 1.0 if prior.earlier is None else prior.earlier_share
+        share = 1.0 if earlier is None else _EARLIER_SHARE
         features = np.stack([np.ones_like(x), x, x**2])
-        spread = np.array([_LEVEL_SD, share * prior.slope_sd, share * prior.curvature_sd]) ** 2
+        spread = np.array([_LEVEL_SD, share * _SLOPE_SD, share * _CURVATURE_SD]) ** 2
         self._covariance = features.T @ (spread[:, None] * features)
-        self._covariance += prior.deviation_sd**2 * np.eye(len(x))
-        self.shape = prior.curvature * x**2
-        if prior.earlier is not None:
-            known = np.array([batch in prior.earlier for batch in batch_sizes])
-            costs = np.array([prior.earlier.get(batch, 0.0) for batch in batch_sizes])
+        self._covariance += _DEVIATION_SD**2 * np.eye(len(x))
+        self.shape = _CURVATURE * x**2
+        if earlier is not None:
+            known = np.array([batch in earlier for batch in batch_sizes])
+            costs = np.array([earlier.get(batch, 0.0) for batch in batch_sizes])
             if known.any():
                 # Between known sizes, the curve is interpolated. Beyond them, it is constant.
                 self.shape = np.interp(x, x[known], costs[known])
         self._index = {batch: i for i, batch in enumerate(batch_sizes)}
 
-    def believe(self, seen: Mapping[int, tuple[float, float]]) -> Believed:
-        """Beliefs after some costs were seen.
+    def believe(
+        self, seen: Mapping[int, tuple[float, float]]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Normal beliefs about the logarithm of the mean cost, after some costs were seen: the mean for every
+        batch size, and the covariance of all batch sizes.
 
         Args:
             seen: by batch size, the logarithm of the mean cost, and the variance of this logarithm.
@@ -96,9 +69,8 @@ class CostCurve:
         prior = self.shape + (log_costs[0] - self.shape[at[0]])
         of_seen = self._covariance[at]
         weights = np.linalg.solve(of_seen[:, at] + np.diag(variances), of_seen)
-        return Believed(
-            prior + (log_costs - prior[at]) @ weights, self._covariance - of_seen.T @ weights
-        )
+        mean = prior + (log_costs - prior[at]) @ weights
+        return mean, self._covariance - of_seen.T @ weights
 
 
 def expected_improvement(better_by: float, sd: float) -> float:

@@ -9,6 +9,7 @@ the edge of the tried ones, the next ones are tried.
 """
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, log, sqrt
 
@@ -16,16 +17,14 @@ from joulecast.errors import JoulecastError
 from joulecast.quantities import steady
 from joulecast.tune.cost_curve import (
     CostCurve,
-    CurvePrior,
     expected_excess,
     expected_improvement,
     log_mean,
     pooled_variance,
 )
 from joulecast.tune.history import History
-from joulecast.tune.limit_choice import selector_of
-from joulecast.tune.policies import is_last_cost_unknown, propose_untried
-from joulecast.tune.trial import Phase, Proposal, SearchSpace, Trial
+from joulecast.tune.policies import LimitChooser, is_last_cost_unknown, propose_untried
+from joulecast.tune.trial import Proposal, SearchSpace, Trial
 from joulecast.tune.zeus import check_beta
 
 FIRST_SD, LEAST_SD = 0.05, 0.02
@@ -36,28 +35,25 @@ _CLOSE_TO_BEST = 1.5
 _KNOWN_TO_WORK = 2.0
 
 
-class NarrowLimits:
+class NarrowLimits(LimitChooser):
     """Chooses power limits for a batch size, a few at a time."""
-
-    def __init__(self, space: SearchSpace) -> None:
-        self._space = space
-        self._select = selector_of(space)
 
     def limits(self, history: History, batch_size: int) -> tuple[int, ...]:
         """The power limits to propose for a batch size."""
-        settable = self._space.limits(batch_size)
+        space = self.space
+        settable = space.limits(batch_size)
         if len(settable) < 2:
             return settable
         arm = history.arms.get(batch_size)
         if arm is not None and arm.limits:
-            best = settable.index(self._select(arm.limits))
+            best = settable.index(space.best_limit(arm.limits))
             around = settable[max(best - 1, 0) : best + 2]
             return tuple(w for w in around if w == settable[best] or w not in arm.limits)
         profiled = [size for size, arm in history.arms.items() if arm.limits]
         if not profiled:
             return settable[: len(settable) // 2 + 1]
         nearest = min(profiled, key=lambda b: max(b / batch_size, batch_size / b))
-        best_w = self._select(history.arms[nearest].limits)
+        best_w = space.best_limit(history.arms[nearest].limits)
         best = min(range(len(settable)), key=lambda i: abs(settable[i] - best_w))
         return settable[max(best - 1, 0) : best + 2]
 
@@ -76,7 +72,7 @@ class Curve:
     were tried.
 
     Args:
-        prior: prior of cost curves.
+        earlier: by batch size, the log cost of earlier runs on another device (:func:`earlier_costs`).
         horizon: number of recurrences for which a better batch size will probably be used.
         reach: largest distance, in sizes, of an untried size from a size that has reached the target.
         beta: a try is stopped when it costs more than this many times the best.
@@ -90,7 +86,7 @@ class Curve:
         self,
         space: SearchSpace,
         *,
-        prior: CurvePrior | None = None,
+        earlier: Mapping[int, float] | None = None,
         horizon: float = 5.0,
         reach: int = 3,
         beta: float = 2.0,
@@ -104,8 +100,8 @@ class Curve:
                 )
         self._space, self._beta, self._horizon, self._reach = space, beta, horizon, reach
         self._window = window
-        self._warm = prior is not None and prior.earlier is not None
-        self._curve = CostCurve(space.batch_sizes, space.default, prior or CurvePrior())
+        self._warm = earlier is not None
+        self._curve = CostCurve(space.batch_sizes, space.default, earlier)
         self._limits = NarrowLimits(space)
 
     def propose(self, history: History, rng: random.Random) -> Proposal:
@@ -116,14 +112,14 @@ class Curve:
         costs = {b: s.cost_of_epoch * sum(s.epochs) / len(s.epochs) for b, s in worked.items()}
         best = min(costs, key=lambda batch: costs[batch])
         if is_last_cost_unknown(history):
-            return self._proposal(history, best, inf, "best")
+            return self._limits.proposal(history, best, inf, "best")
         last = history.trials[-1]
         if not last.reached:
             # After a failed experiment, the best known size is run. If the best known size itself has failed,
             # costs have drifted.
             drifted = last.proposal.batch_size == best
             bound = inf if drifted else _KNOWN_TO_WORK * self._beta * costs[best]
-            return self._proposal(history, best, bound, "best")
+            return self._limits.proposal(history, best, bound, "best")
         bound = self._beta * costs[best]
         variance = pooled_variance(
             [[log(epochs) for epochs in size.epochs] for size in worked.values()],
@@ -132,12 +128,9 @@ class Curve:
         )
         worth_it = self._worth_trying(known, costs, variance)
         if worth_it is not None:
-            return self._proposal(history, worth_it, bound, "walk")
+            return self._limits.proposal(history, worth_it, bound, "walk")
         sampled = self._sampled(worked, costs, variance, rng)
-        return self._proposal(history, sampled, _KNOWN_TO_WORK * bound, "sample")
-
-    def _proposal(self, history: History, size: int, bound: float, phase: Phase) -> Proposal:
-        return Proposal(size, self._limits.limits(history, size), bound, phase)
+        return self._limits.proposal(history, sampled, _KNOWN_TO_WORK * bound, "sample")
 
     def _first(self, history: History) -> Proposal:
         """The first size: the default, or the size that earlier runs would choose. If all have failed, a
@@ -145,8 +138,8 @@ class Curve:
         space = self._space
         if self._warm and not history.trials:
             cheapest = space.batch_sizes[int(self._curve.shape.argmin())]
-            return self._proposal(history, cheapest, inf, "walk")
-        return propose_untried(space, history, self._limits)
+            return self._limits.proposal(history, cheapest, inf, "walk")
+        return propose_untried(history, self._limits)
 
     def _known(self, trials: list[Trial]) -> dict[int, _Size]:
         """What is known of each batch size; the newest trial gives the cost of an epoch."""
@@ -186,16 +179,15 @@ class Curve:
         for batch, size in known.items():
             if batch not in seen and size.stopped_at > 0:
                 seen[batch] = log(size.stopped_at) + _ABOVE_BOUND, _ABOVE_BOUND_SD**2
-        believed = self._curve.believe(seen)
+        mean, spread = self._curve.believe(seen)
         worked = [i for i, batch in enumerate(sizes) if batch in costs]
-        best = min(worked, key=lambda i: believed.mean[i])
-        spread = believed.covariance
+        best = min(worked, key=lambda i: mean[i])
         most, choice = 0.0, None
         for i, batch in enumerate(sizes):
             if batch in known or min(abs(i - j) for j in worked) > self._reach:
                 continue
             doubt = max(spread[i, i] + spread[best, best] - 2 * spread[i, best], 1e-9)
-            better_by = float(believed.mean[best] - believed.mean[i])
+            better_by = float(mean[best] - mean[i])
             gain = self._horizon * expected_improvement(better_by, sqrt(doubt))
             excess = expected_excess(better_by, sqrt(doubt + variance), self._beta)
             net = steady(gain - excess, beside=gain)
@@ -221,7 +213,7 @@ class Curve:
 
 
 def earlier_costs(history: History) -> dict[int, float]:
-    """Log costs by batch size, from the history of another device. They are for a prior.
+    """Log costs by batch size, from the history of another device. A warm start begins with them.
 
     If a size never reached the target there, its cost is assumed to be higher than the cost of its tries.
     """

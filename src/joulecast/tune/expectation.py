@@ -6,7 +6,6 @@ from math import inf
 from statistics import fmean
 
 from joulecast.errors import JoulecastError
-from joulecast.tune.limit_choice import selector_of
 from joulecast.tune.traces import Trace
 from joulecast.tune.trial import PLAIN, CostModel, EpochAtLimit, Goal
 
@@ -19,25 +18,6 @@ class Expected:
     energy_j: float
     time_s: float
 
-    def __truediv__(self, other: "Expected") -> "Expected":
-        return Expected(
-            self.cost / other.cost, self.energy_j / other.energy_j, self.time_s / other.time_s
-        )
-
-
-def expected_tries(trace: Trace, batch_size: int) -> tuple[float, float]:
-    """Expected number of epochs and of tries in a recurrence with a batch size; infinite if no run reaches
-    the target.
-
-    A try that fails runs to the last epoch, and is followed by another try.
-    """
-    runs = trace.epochs[batch_size]
-    reached = [epochs for epochs in runs if epochs is not None and epochs <= trace.max_epochs]
-    if not reached:
-        return inf, inf
-    failures = len(runs) / len(reached) - 1
-    return fmean(reached) + failures * trace.max_epochs, 1 + failures
-
 
 def _of_epochs(trace: Trace, eta: float, epochs: float, epoch: EpochAtLimit) -> Expected:
     energy_j = epochs * (epoch.energy_j or 0.0)
@@ -48,8 +28,17 @@ def _of_epochs(trace: Trace, eta: float, epochs: float, epoch: EpochAtLimit) -> 
 
 
 def expected(trace: Trace, batch_size: int, power_limit_w: int, eta: float = 0.5) -> Expected:
-    """The expected recurrence with a batch size and a power limit."""
-    epochs, _ = expected_tries(trace, batch_size)
+    """The expected recurrence with a batch size and a power limit. It is infinite if no run reaches the
+    target.
+
+    A try that fails runs to the last epoch, and is followed by another try.
+    """
+    runs = trace.epochs[batch_size]
+    reached = [epochs for epochs in runs if epochs is not None and epochs <= trace.max_epochs]
+    epochs = inf
+    if reached:
+        failures = len(runs) / len(reached) - 1
+        epochs = fmean(reached) + failures * trace.max_epochs
     return _of_epochs(trace, eta, epochs, trace.at_limit[batch_size][power_limit_w])
 
 
@@ -93,7 +82,7 @@ def expected_power_limit_only(trace: Trace, goal: Goal = PLAIN) -> tuple[Expecte
     """Two expected recurrences with the default batch size: the first one, in which power limits are
     profiled, and a later one under the best limit."""
     at_limit = trace.at_limit[trace.default]
-    kept, eta = selector_of(trace.space(goal))(at_limit), goal.eta
+    kept, eta = trace.space(goal).best_limit(at_limit), goal.eta
     later = expected(trace, trace.default, kept, eta)
     profiled = EpochAtLimit(
         fmean(epoch.time_s for epoch in at_limit.values()),

@@ -23,7 +23,8 @@ from joulecast.tune.trial import EpochAtLimit, Trial
 _TRIAL = TypeAdapter(Trial)
 _LEAST = 1e-9
 _FORMAT = 1
-_BEGUN = "begun"
+BEGUN = "begun"
+"""Key of the first line that has the provenance of the first trial."""
 # The text for a missing value in messages. No header contains it.
 _ABSENT = "not given"
 # If the first epoch of a size alone costs more than the bound, the cost of this size is taken as this many
@@ -43,7 +44,6 @@ class Arm:
 
     costs: list[float] = field(default_factory=list)
     reached: int = 0
-    failed: int = 0
     limits: Mapping[int, EpochAtLimit] = field(default_factory=dict)
 
 
@@ -69,10 +69,7 @@ class History:
         """Add a trial that has ended."""
         self.trials.append(trial)
         arm = self.arms.setdefault(trial.proposal.batch_size, Arm())
-        if trial.reached:
-            arm.reached += 1
-        else:
-            arm.failed += 1
+        arm.reached += trial.reached
         if trial.limits:
             arm.limits = {**arm.limits, **trial.limits}
         spent = self._open.get(trial.recurrence, 0.0)
@@ -98,10 +95,6 @@ class History:
         """
         totals = self.totals if window is None else self.totals[-window:]
         return min(totals, default=inf)
-
-
-def _header(trained: Mapping[str, Any], begun: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {"format": _FORMAT, **trained} | ({} if begun is None else {_BEGUN: dict(begun)})
 
 
 def _differences(
@@ -133,13 +126,12 @@ def begin_history_file(
         JoulecastError: the file is the history of another training, is no history, or cannot be written; or
             its folder does not exist.
     """
+    described = {"format": _FORMAT, **header}
     if path.exists():
-        content = _content(path)
+        content = read_bytes(path, "history of trials")
         first_line, history = _read(path, content)
-        first_line.pop(_BEGUN, None)
-        for key, then, now in _differences(
-            first_line, json.loads(json.dumps(_header(header, None)))
-        ):
+        first_line.pop(BEGUN, None)
+        for key, then, now in _differences(first_line, json.loads(json.dumps(described))):
             raise JoulecastError(
                 f"{path}: its `{key}` is {then}, now it is {now}; unlike trials do not mix: move "
                 "the file away, or name another"
@@ -151,8 +143,9 @@ def begin_history_file(
         return history
     if not path.parent.is_dir():
         raise JoulecastError(f"{path}: there is no folder {path.parent}; make it, or name another")
+    described |= {} if begun is None else {BEGUN: begun}
     with _explained(path), written_aside(path) as aside:
-        aside.write_text(json.dumps(_header(header, begun)) + "\n", encoding="utf-8")
+        aside.write_text(json.dumps(described) + "\n", encoding="utf-8")
     return History()
 
 
@@ -203,16 +196,7 @@ def read_history_file(path: Path) -> tuple[dict[str, Any], History]:
         JoulecastError: there is no such file, it has another format, or a line is no trial. (If only the
             last line is cut off, it is skipped.)
     """
-    return _read(path, _content(path))
-
-
-def begun_of(first_line: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Provenance of the first trial of a history file; ``None`` if the file has none."""
-    return first_line.get(_BEGUN)
-
-
-def _content(path: Path) -> bytes:
-    return read_bytes(path, "history of trials")
+    return _read(path, read_bytes(path, "history of trials"))
 
 
 def _whole_lines(content: bytes) -> bytes:

@@ -16,8 +16,6 @@ profiled, over several recurrences.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from joulecast.errors import JoulecastError
-from joulecast.tune.limit_choice import Selector
 from joulecast.tune.trial import EpochAtLimit
 
 
@@ -31,21 +29,11 @@ class LimitWindow:
         least_s: shortest time of the measurement in s. An energy counter that is renewed every 0.1 s is then
             within some percent. This also holds if the window has several pieces, because the errors at the
             begin and at the end of a piece cancel.
-
-    Raises:
-        JoulecastError: a number is negative, or no step is to be measured.
     """
 
     warmup_steps: int = 10
     measured_steps: int = 40
     least_s: float = 5.0
-
-    def __post_init__(self) -> None:
-        if self.warmup_steps < 0 or self.measured_steps < 1 or not self.least_s >= 0:
-            raise JoulecastError(
-                f"a window of {self.measured_steps} steps and {self.least_s} s after {self.warmup_steps} "
-                "measures nothing"
-            )
 
 
 @dataclass(slots=True)
@@ -84,15 +72,15 @@ class LimitProfile:
         set_limit: Callable[[int], None],
         seconds: Callable[[], float],
         joules: Callable[[], float | None],
-        select: Selector,
+        select: Callable[[Mapping[int, EpochAtLimit]], int],
         steps_per_epoch: int,
-        window: LimitWindow | None = None,
-        measured: Mapping[int, EpochAtLimit] | None = None,
+        window: LimitWindow,
+        measured: Mapping[int, EpochAtLimit],
     ) -> None:
         self._seconds, self._joules = seconds, joules
         self._select, self._steps_per_epoch = select, steps_per_epoch
-        self._window = LimitWindow() if window is None else window
-        self.limits = dict(measured or {})
+        self._window = window
+        self.limits = dict(measured)
         self._pieces: dict[int, _Measured] = {}
         # These belong to the open window, if there is one: the steps since the limit was set, and the piece
         # that is measured now (its steps, and the readings at its start).

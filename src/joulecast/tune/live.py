@@ -1,7 +1,7 @@
 """Live tuning: every trial is a training of a real network to its target, here and now.
 
-    environment = LiveTraining(live_job(target_accuracy=0.9))
-    tune_live(environment, Zeus(environment.space), 50, seed=1, history_file=Path("history.jsonl"))
+    environment = LiveTraining(LiveJob(target_accuracy=0.9))
+    tune_live(environment, Zeus(environment.space), 50, seed=1, say=print, history_file=Path("h.jsonl"))
 
 On a CPU, only the batch size can be chosen, and the cost is seconds. (Thread counts and CPU quotas do not
 limit power.) On an NVIDIA GPU, the energy comes from its counter. Power limits are tried if the job allows
@@ -12,13 +12,12 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from functools import partial
-from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from joulecast.errors import JoulecastError
 from joulecast.measure.power.energy_counter import (
@@ -32,19 +31,35 @@ from joulecast.measure.power.zeus_devices import gpu_identity
 from joulecast.measure.training.machine import held_machine, machine_lock
 from joulecast.measure.training.ranks import leave_mpi_job
 from joulecast.runs import provenance
-from joulecast.tune.history import History, add_to_history_file, begin_history_file
-from joulecast.tune.limit_choice import selector_of
+from joulecast.tune.history import (
+    BEGUN,
+    History,
+    add_to_history_file,
+    begin_history_file,
+    read_history_file,
+)
 from joulecast.tune.limit_measurement import LimitProfile
-from joulecast.tune.live_job import LiveJob, TunedTraining, live_job, live_provenance, stopped_by
+from joulecast.tune.live_job import LiveJob, live_provenance
 from joulecast.tune.policies import Policy, SeededByTrial
-from joulecast.tune.recurrences import TRIES, Recurrence, run_recurrences
+from joulecast.tune.policy_registry import make_policy
+from joulecast.tune.recurrences import Recurrence, run_recurrences
 from joulecast.tune.training_monitor import TrainingWatch
-from joulecast.tune.trial import CostModel, EpochAtLimit, Proposal, SearchSpace, Trial
+from joulecast.tune.trial import (
+    CostModel,
+    EpochAtLimit,
+    Proposal,
+    SearchSpace,
+    StoppedBy,
+    Trial,
+)
 
-__all__ = ["LiveJob", "LiveTraining", "live_job", "tune_live"]
+if TYPE_CHECKING:
+    from joulecast.measure.training.to_target import TrainedToTarget, TrainingToTarget
+
+__all__ = ["LiveJob", "LiveTraining", "tune_live"]
 
 
-def _open_training(job: LiveJob) -> TunedTraining:
+def _open_training(job: LiveJob) -> "TrainingToTarget":
     leave_mpi_job()
     # torch and MPI are only loaded when something is trained.
     from joulecast.measure.training.to_target import TrainingToTarget
@@ -87,13 +102,13 @@ class LiveTraining:
         self,
         job: LiveJob,
         *,
-        open_training: Callable[[LiveJob], TunedTraining] = _open_training,
+        open_training: "Callable[[LiveJob], TrainingToTarget]" = _open_training,
         counter: EnergyCounter | None = None,
         seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self.job, self.notes = job, list[str]()
         self._open_training, self._seconds = open_training, seconds
-        self._training: TunedTraining | None = None
+        self._training: TrainingToTarget | None = None
         on_gpu = job.device == "cuda"
         self._gpu = (first_visible_gpu() if job.gpu is None else job.gpu) if on_gpu else 0
         self._counter = counter or open_energy_counter(job.device, self._gpu)
@@ -119,7 +134,6 @@ class LiveTraining:
             job.criterion,
             job.max_slowdown,
         )
-        self._select = selector_of(self.space)
         self.continue_from(History())
 
     def _say_what_a_cpu_has_not(self) -> None:
@@ -253,7 +267,7 @@ class LiveTraining:
             recurrence,
             proposal,
             trained.reached,
-            stopped_by(trained),
+            _stopped_by(trained),
             trained.epochs,
             trained.time_s,
             energy_j,
@@ -280,10 +294,10 @@ class LiveTraining:
             set_limit,
             self._seconds,
             self._counter.read,
-            self._select,
+            self.space.best_limit,
             steps_per_epoch,
             self.job.window,
-            self._measured.get(size),
+            self._measured.get(size, {}),
         )
         return self._profiles[size]
 
@@ -291,7 +305,7 @@ class LiveTraining:
         if note not in self.notes:
             self.notes.append(note)
 
-    def _opened(self) -> TunedTraining:
+    def _opened(self) -> "TrainingToTarget":
         if self._training is None:
             if self.job.device == "cuda":
                 # CUDA then numbers devices as NVML does.
@@ -312,8 +326,13 @@ class LiveTraining:
             )
 
 
-def _to_stderr(note: str) -> None:
-    print(note, file=sys.stderr, flush=True)
+def _stopped_by(trained: "TrainedToTarget") -> StoppedBy:
+    """Reason why a training ended, in the terms of a trial."""
+    if trained.failed is not None:
+        return "interrupted"
+    if trained.reached:
+        return "target"
+    return "cost_bound" if trained.stopped else "max_epochs"
 
 
 def tune_live(
@@ -322,11 +341,10 @@ def tune_live(
     recurrences: int,
     *,
     seed: int,
+    say: Callable[[str], None],
     history_file: Path | None = None,
     header: Mapping[str, Any] | None = None,
-    tries: int = TRIES,
     ended: Callable[[Trial], None] | None = None,
-    say: Callable[[str], None] = _to_stderr,
     quiet_wait_s: float = 0.0,
 ) -> list[Recurrence]:
     """Let a policy tune real trainings. It continues where its history file ends.
@@ -336,13 +354,13 @@ def tune_live(
     Args:
         recurrences: number of all recurrences. Recurrences in the history file count.
         seed: seed of the policy's random choices.
+        say: is called once with each of the environment's notes, and with each new reason why an energy is
+            not known.
         history_file: file to which every trial is added when it has ended. A trial in the file is not
             repeated.
         header: more facts that describe the tuning (for example, the policy's name and options).
         ended: is called with every trial.
         quiet_wait_s: longest wait for other programs to end before the first trial.
-        say: is called once with each of the environment's notes, and with each new reason why an energy is
-            not known.
 
     Returns:
         All recurrences, also the ones in the history file.
@@ -384,17 +402,83 @@ def tune_live(
             of = environment.described() | {"policy_seed": seed} | dict(header or {})
             history = begin_history_file(history_file, of, begun=live_provenance())
         environment.continue_from(history)
-        for _ in run_recurrences(
+        done = run_recurrences(
             environment,
             seeded,
             recurrences,
             random.Random(seed),
             history=history,
-            tries=tries,
             ended=keep,
-        ):
-            pass
+        )
         environment.notes += [f"Disturbed: {why}." for why in disturbances(load, watch.load())]
     say_notes()
-    by_recurrence = groupby(history.trials, key=lambda trial: trial.recurrence)
-    return [Recurrence.of(number, list(trials)) for number, trials in by_recurrence]
+    return done
+
+
+def tune_on_this_machine(
+    job: LiveJob,
+    policy: str,
+    options: dict[str, Any],
+    recurrences: int,
+    history_file: Path | None,
+    say: Callable[[str], None],
+    *,
+    quiet_wait_s: float = 0.0,
+) -> tuple[LiveTraining, list[Recurrence], list[Trial]]:
+    """Tune a training on this machine by a policy of this name, with these options (:func:`tune_live`).
+
+    Returns:
+        The environment; all recurrences, also the ones in the history; and the trials of this call.
+
+    Raises:
+        JoulecastError: an option is wrong, or there is no GPU although one is requested.
+    """
+    environment = LiveTraining(job)
+    trials: list[Trial] = []
+    done = tune_live(
+        environment,
+        make_policy(policy, environment.space, **options),
+        recurrences,
+        seed=job.seed,
+        history_file=history_file,
+        header={"policy": policy, **options},
+        ended=trials.append,
+        say=say,
+        quiet_wait_s=quiet_wait_s,
+    )
+    return environment, done, trials
+
+
+def live_record(
+    environment: LiveTraining,
+    policy: str,
+    recurrences: Sequence[Recurrence],
+    history_file: Path,
+) -> dict[str, Any]:
+    """Record of a live tuning as plain data. Times are in s; energies are in J, or ``None`` with the reason.
+
+    ``begun`` is the provenance of the first trials. Another version of joulecast may have made the later
+    trials.
+    """
+    job = environment.job
+    first_line, history = read_history_file(history_file)
+    trials = history.trials
+    without = [trial.why_no_energy for trial in trials if trial.energy_j is None and trial.epochs]
+    sources = {trial.energy_source for trial in trials if trial.energy_source is not None}
+    return {
+        "label": "measured",
+        "network": job.workload.network,
+        "dataset": job.workload.dataset,
+        "target_accuracy": job.target_accuracy,
+        "policy": policy,
+        "cost_unit": environment.space.cost.unit,
+        "energy_source": ", ".join(sorted(sources)) or None,
+        "why_no_energy": without[0] if without else None,
+        "notes": list(environment.notes),
+        "training_s": sum(trial.time_s for trial in trials),
+        "tries": len(trials),
+        "recurrences": [asdict(recurrence) for recurrence in recurrences],
+        "job": environment.described(),
+        "begun": first_line[BEGUN],
+        "now": live_provenance(),
+    }

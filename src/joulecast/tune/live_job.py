@@ -1,16 +1,13 @@
-"""The job of a live tuning: what is trained, the target of a training, and the provenance of its trials."""
+"""The job of a live tuning: what is trained, and the provenance of its trials."""
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import ConfigDict, Field
 
-from joulecast.runs.files.reading import validated
 from joulecast.runs.provenance import host_fingerprint, source_state, versions
 from joulecast.runs.spec import Workload
 from joulecast.tune.limit_measurement import LimitWindow
 from joulecast.tune.request import RecurringTraining
-from joulecast.tune.trial import StoppedBy
 
 
 class LiveJob(RecurringTraining):
@@ -43,61 +40,6 @@ class LiveJob(RecurringTraining):
         compared."""
         content = self.model_dump(mode="json", exclude={"network", "image_size"})
         return content | {"workload": self.workload.model_dump(mode="json")}
-
-
-def live_job(**keys: Any) -> LiveJob:
-    """A job with these keys. Other keys have their defaults.
-
-    Raises:
-        JoulecastError: a key does not exist, or has an impossible value. The error names the key.
-    """
-    return validated(TypeAdapter(LiveJob), keys, "live tuning")
-
-
-class TunedResult(Protocol):
-    """The interface of a training's result. :class:`joulecast.measure.training.to_target.TrainedToTarget` has
-    it."""
-
-    @property
-    def reached(self) -> bool: ...
-    @property
-    def stopped(self) -> bool: ...
-    @property
-    def epochs(self) -> int: ...
-    @property
-    def time_s(self) -> float: ...
-    @property
-    def accuracy(self) -> float | None: ...
-    @property
-    def failed(self) -> str | None: ...
-
-
-class TunedTraining(Protocol):
-    """The interface of a training. :class:`joulecast.measure.training.to_target.TrainingToTarget` has it."""
-
-    def steps_per_epoch(self, batch_size: int) -> int: ...
-
-    def device_uuid(self) -> str | None: ...
-
-    def train(
-        self,
-        batch_size: int,
-        seed: int,
-        *,
-        begun: Callable[[], None],
-        stepped: Callable[[int], None],
-        ended: Callable[[], None],
-        may_continue: Callable[[int, float], bool],
-    ) -> TunedResult: ...
-
-
-def stopped_by(trained: TunedResult) -> StoppedBy:
-    """Reason why a training ended, in the terms of a trial."""
-    if trained.failed is not None:
-        return "interrupted"
-    if trained.reached:
-        return "target"
-    return "cost_bound" if trained.stopped else "max_epochs"
 
 
 def live_provenance() -> dict[str, Any]:

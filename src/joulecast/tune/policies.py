@@ -4,11 +4,11 @@ A new policy is one class with a ``propose``, and an entry in :mod:`joulecast.tu
 """
 
 import random
+from math import inf
 from typing import Protocol
 
 from joulecast.tune.history import History
-from joulecast.tune.limit_choice import selector_of
-from joulecast.tune.trial import Proposal, SearchSpace
+from joulecast.tune.trial import Phase, Proposal, SearchSpace
 
 
 class Policy(Protocol):
@@ -25,26 +25,25 @@ class Policy(Protocol):
         ...
 
 
-class LimitsOf(Protocol):
-    """Chooses the power limits of a proposal."""
-
-    def limits(self, history: History, batch_size: int) -> tuple[int, ...]: ...
-
-
 class LimitChooser:
     """Chooses the power limits for a batch size: the first time all of them, later only the best one."""
 
     def __init__(self, space: SearchSpace) -> None:
-        self._space = space
-        self._select = selector_of(space)
+        self.space = space
+
+    def proposal(
+        self, history: History, batch_size: int, bound: float = inf, phase: Phase = "fixed"
+    ) -> Proposal:
+        """The proposal of a batch size, with its power limits."""
+        return Proposal(batch_size, self.limits(history, batch_size), bound, phase)
 
     def limits(self, history: History, batch_size: int) -> tuple[int, ...]:
         """The power limits to propose for a batch size."""
         arm = history.arms.get(batch_size)
-        settable = self._space.limits(batch_size)
+        settable = self.space.limits(batch_size)
         if arm is None or not arm.limits:
             return settable
-        best = self._select(arm.limits)
+        best = self.space.best_limit(arm.limits)
         # If a run ended before all limits were profiled, the next one continues with the limits that are
         # left.
         return tuple(watts for watts in settable if watts == best or watts not in arm.limits)
@@ -64,11 +63,10 @@ class PowerLimitOnly:
     """The default batch size under its best limit. The first run finds this limit."""
 
     def __init__(self, space: SearchSpace) -> None:
-        self._batch_size = space.default
         self._limits = LimitChooser(space)
 
     def propose(self, history: History, rng: random.Random) -> Proposal:
-        return Proposal(self._batch_size, self._limits.limits(history, self._batch_size))
+        return self._limits.proposal(history, self._limits.space.default)
 
 
 class Fixed:
@@ -146,23 +144,18 @@ def is_last_cost_unknown(history: History) -> bool:
     return bool(history.trials) and history.trials[-1].cost is None
 
 
-def nearest_untried(space: SearchSpace, history: History) -> int | None:
-    """The batch size that was not tried and is nearest to the default, in doublings."""
-    untried = [size for size in space.batch_sizes if size not in history.arms]
-    default = space.default
-    return min(untried, key=lambda b: max(b / default, default / b), default=None)
-
-
-def propose_untried(space: SearchSpace, history: History, limits: LimitsOf) -> Proposal:
+def propose_untried(history: History, limits: LimitChooser) -> Proposal:
     """The proposal if there is no batch size that reached the target at a known cost.
 
-    As long as costs are known, it proposes the untried size that is nearest to the default. If no size is
-    left, it proposes the default without a bound.
+    As long as costs are known, it proposes the untried size that is nearest to the default, in doublings. If
+    no size is left, it proposes the default without a bound.
     """
-    size = None if is_last_cost_unknown(history) else nearest_untried(space, history)
-    if size is None:
-        return Proposal(space.default, space.highest_limit(space.default), phase="unbounded")
-    return Proposal(size, limits.limits(history, size), phase="walk")
+    space, default = limits.space, limits.space.default
+    untried = [size for size in space.batch_sizes if size not in history.arms]
+    if is_last_cost_unknown(history) or not untried:
+        return Proposal(default, space.highest_limit(default), phase="unbounded")
+    nearest = min(untried, key=lambda size: max(size / default, default / size))
+    return limits.proposal(history, nearest, phase="walk")
 
 
 class SeededByTrial:

@@ -5,23 +5,23 @@ see the same sequence of recorded runs. So policies can be compared in pairs.
 """
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import pandas as pd
 
-from joulecast.errors import JoulecastError
-from joulecast.tune.cost_curve import CurvePrior
 from joulecast.tune.curve_policy import Curve, earlier_costs
 from joulecast.tune.expectation import best_configuration, expected_default
 from joulecast.tune.history import History
 from joulecast.tune.policies import Fixed, Policy
-from joulecast.tune.policy_registry import POLICIES, make_policy
+from joulecast.tune.policy_registry import INFORMED, make_policy
 from joulecast.tune.recurrences import Recurrence, run_recurrences
 from joulecast.tune.replay import Replay
 from joulecast.tune.traces import MAX_POWER_W, WORKLOADS, Trace, read_trace
-from joulecast.tune.trial import PLAIN, Goal, Proposal, SearchSpace
+from joulecast.tune.trial import PLAIN, Goal, Proposal
 
 # The policies in the tables, in this order.
 COMPARED = (
@@ -32,7 +32,6 @@ COLUMNS = (
     *("workload", "gpu", "policy", "seed", "recurrence", "tries", "reached", "cost", "energy_j"),
     *("time_s", "batch_size", "power_limit_w", "phase"),
 )
-MakePolicy = Callable[[SearchSpace], Policy]
 
 
 @dataclass(frozen=True)
@@ -53,13 +52,12 @@ class Setting:
 def read_settings(
     folder: Path,
     workloads: Iterable[str] = tuple(WORKLOADS),
-    gpus: Sequence[str] = tuple(MAX_POWER_W),
     target: float | None = None,
 ) -> list[Setting]:
     """All pairs of workloads and GPUs."""
     settings = []
     for workload in workloads:
-        traces = [read_trace(folder, workload, gpu, target=target) for gpu in gpus]
+        traces = [read_trace(folder, workload, gpu, target=target) for gpu in MAX_POWER_W]
         others = [*traces[1:], traces[0]]
         settings += [Setting(*pair) for pair in zip(traces, others, strict=True)]
     return settings
@@ -70,28 +68,25 @@ def paper_recurrences(trace: Trace) -> int:
     return 2 * len(trace.epochs) * len(trace.at_limit[trace.default])
 
 
-def sweep_settings(trace: Trace, rng: random.Random, goal: Goal) -> History:
-    """One run of every batch size of a trace, each under its best power limit."""
-    environment, history = Replay(trace, rng, goal=goal), History()
-    for number, batch in enumerate(trace.epochs):
-        limits = environment.space.limits(batch)
-        history.append(environment.run(Proposal(batch, limits, phase="sweep"), number))
-    return history
-
-
-def policy_for(setting: Setting, name: str, seed: int, goal: Goal = PLAIN) -> Policy:
+def policy_for(
+    setting: Setting, name: str, seed: int, goal: Goal, options: Mapping[str, Any]
+) -> Policy:
     """A policy by its name, also a policy that needs more than the search space.
 
     Raises:
-        JoulecastError: there is no such policy.
+        JoulecastError: there is no such policy, or it does not have an option.
     """
+    space = setting.trace.space(goal)
+    if options or name not in INFORMED:
+        return make_policy(name, space, **options)
     if name == "oracle":
         return Fixed(*best_configuration(setting.trace, goal.eta))
-    space = setting.trace.space(goal)
-    if name == "warm-start":
-        history = sweep_settings(setting.elsewhere, random.Random(f"swept {seed}"), goal)
-        return Curve(space, prior=CurvePrior(earlier=earlier_costs(history)))
-    return make_policy(name, space)
+    # The warm start has seen one run of every batch size elsewhere, each under its best power limit.
+    swept, history = Replay(setting.elsewhere, random.Random(f"swept {seed}"), goal=goal), History()
+    for number, batch in enumerate(setting.elsewhere.epochs):
+        proposal = Proposal(batch, swept.space.limits(batch), phase="sweep")
+        history.append(swept.run(proposal, number))
+    return Curve(space, earlier=earlier_costs(history))
 
 
 def replay(
@@ -106,7 +101,7 @@ def replay(
     workload, gpu = setting.name
     drawn = random.Random(f"{workload} {gpu} {seed}")
     environment = Replay(setting.trace, drawn, goal=goal)
-    return list(run_recurrences(environment, policy, recurrences, random.Random(seed)))
+    return run_recurrences(environment, policy, recurrences, random.Random(seed))
 
 
 def replayed(
@@ -116,29 +111,24 @@ def replayed(
     recurrences: int | None,
     *,
     goal: Goal = PLAIN,
-    make: MakePolicy | None = None,
+    options: Mapping[str, Any] = MappingProxyType({}),
 ) -> pd.DataFrame:
     """A row for each recurrence of a policy, over all settings and seeds.
 
     Args:
         recurrences: number of recurrences in every setting; ``None``: the number in the paper.
-        make: function that makes the policy; by default the policy of this name.
+        options: options of the policy.
 
     Raises:
-        JoulecastError: there is no such policy, or no batch size reaches the target in a setting.
+        JoulecastError: there is no such policy, it does not have an option, or no batch size reaches the
+            target in a setting.
     """
-    if make is None and name not in (*POLICIES, *COMPARED):
-        raise JoulecastError(f"no policy `{name}`; there are {', '.join(COMPARED)}")
     rows = []
     for setting in settings:
         expected_default(setting.trace, goal.eta)
         count = paper_recurrences(setting.trace) if recurrences is None else recurrences
         for seed in range(seeds):
-            policy = (
-                policy_for(setting, name, seed, goal)
-                if make is None
-                else make(setting.trace.space(goal))
-            )
+            policy = policy_for(setting, name, seed, goal, options)
             rows += [
                 (
                     *(*setting.name, name, seed, done.number, done.tries, done.reached, done.cost),

@@ -17,7 +17,6 @@ from joulecast.tune.comparison import (
     STEADY,
     Estimate,
     break_even,
-    oracle_cost,
     recurrences_of,
 )
 from joulecast.tune.expectation import (
@@ -27,28 +26,17 @@ from joulecast.tune.expectation import (
 )
 from joulecast.tune.history import History, read_history_file
 from joulecast.tune.policy_experiment import Setting, replayed
-from joulecast.tune.policy_registry import make_policy
 from joulecast.tune.recurrences import Recurrence
 from joulecast.tune.request import TuneRequest
-from joulecast.tune.traces import WORKLOADS, read_trace
+from joulecast.tune.traces import WORKLOADS, Trace, read_trace
 from joulecast.tune.trial import SearchSpace, Trial
 
-
-def read_setting(
-    folder: Path, workload: str, gpu: str, target: float | None, policy: str
-) -> Setting:
-    """Read one setting. If the policy starts from runs on another GPU, also the workload on that GPU."""
-    trace = read_trace(folder, workload, gpu, target=target)
-    if policy != "warm-start":
-        return Setting(trace, trace)
-    elsewhere = "a40" if gpu == "v100" else "v100"
-    return Setting(trace, read_trace(folder, workload, elsewhere, target=target))
+_SEEDS = 20
+"""Number of replays if none is requested."""
 
 
-def _configuration(
-    setting: Setting, batch_size: int, power_limit_w: int, eta: float
-) -> dict[str, Any]:
-    found = expected(setting.trace, batch_size, power_limit_w, eta)
+def _configuration(trace: Trace, batch_size: int, power_limit_w: int, eta: float) -> dict[str, Any]:
+    found = expected(trace, batch_size, power_limit_w, eta)
     return {
         "batch_size": batch_size,
         "power_limit_w": power_limit_w,
@@ -58,40 +46,26 @@ def _configuration(
     }
 
 
-def _setting_replayed(setting: Setting, request: TuneRequest) -> dict[str, Any]:
-    """What is replayed, as plain data."""
-    workload, target = setting.trace.workload, request.target
-    return {
-        "workload": workload,
-        "gpu": setting.trace.gpu,
-        "target": WORKLOADS[workload].target if target is None else target,
-        "criterion": request.criterion,
-        "options": request.options,
-    }
-
-
-def replay_report(setting: Setting, request: TuneRequest, seeds: int) -> dict[str, Any]:
+def replay_report(traces: Path, request: TuneRequest) -> dict[str, Any]:
     """Replay a policy, and compare it with the default. Ratios below 1 are savings.
 
     Args:
-        setting: the setting that :func:`read_setting` has read.
-        seeds: number of replays.
+        traces: folder of the traces.
 
     Raises:
-        JoulecastError: there is no such policy, it has no option beta, beta is not above 1, or the default
-            batch size never reaches the target.
+        JoulecastError: there are no such traces, workload, GPU or policy; the policy has no option beta; beta
+            is not above 1; or the default batch size never reaches the target.
     """
+    workload, gpu, target = str(request.workload), str(request.gpu), request.target
     policy, recurrences, options = request.policy, request.recurrences, request.options
-    trace, eta, goal = setting.trace, request.eta, request.goal
+    eta, goal, seeds = request.eta, request.goal, request.seeds or _SEEDS
+    trace = elsewhere = read_trace(traces, workload, gpu, target=target)
+    if policy == "warm-start":
+        other = "a40" if gpu == "v100" else "v100"
+        elsewhere = read_trace(traces, workload, other, target=target)
+    setting = Setting(trace, elsewhere)
     default = expected_default(trace, eta)
-    table = replayed(
-        [setting],
-        policy,
-        seeds,
-        recurrences,
-        goal=goal,
-        make=(lambda space: make_policy(policy, space, **options)) if options else None,
-    )
+    table = replayed([setting], policy, seeds, recurrences, goal=goal, options=options)
     relative = {
         quantity: recurrences_of(policy, table, [setting], column, goal)[setting.name]
         / getattr(default, column)
@@ -101,17 +75,23 @@ def replay_report(setting: Setting, request: TuneRequest, seeds: int) -> dict[st
     counted = np.arange(1, recurrences + 1)
     cumulative = {what: np.cumsum(ratios, axis=1) / counted for what, ratios in relative.items()}
     pays_back_at = break_even(cumulative["cost"])
-    best = best_configuration(trace, eta)
-    oracle = oracle_cost(setting, eta) / default.cost
+    oracle = _configuration(trace, *best_configuration(trace, eta), eta)
+    oracle_ratio = oracle["cost_j"] / default.cost
     return {
         "setting": {
-            **_setting_replayed(setting, request),
-            **{"eta": eta, "recurrences": recurrences, "seeds": seeds},
+            "workload": workload,
+            "gpu": gpu,
+            "target": WORKLOADS[workload].target if target is None else target,
+            "criterion": request.criterion,
+            "options": options,
+            "eta": eta,
+            "recurrences": recurrences,
+            "seeds": seeds,
         },
         "policy": policy,
         "energy_source": "recorded",
-        "default": _configuration(setting, trace.default, trace.max_power_w, eta),
-        "oracle": _configuration(setting, *best, eta),
+        "default": _configuration(trace, trace.default, trace.max_power_w, eta),
+        "oracle": oracle,
         "ratio_to_default": {
             "steady_state": {
                 what: asdict(Estimate.of(ratios[:, -steady:].mean(axis=1)))
@@ -120,7 +100,7 @@ def replay_report(setting: Setting, request: TuneRequest, seeds: int) -> dict[st
             "with_exploration": {
                 what: asdict(Estimate.of(r.mean(axis=1))) for what, r in relative.items()
             },
-            "oracle_cost": oracle,
+            "oracle_cost": oracle_ratio,
         },
         "steady_recurrences": steady,
         "break_even_recurrence": pays_back_at,
@@ -130,7 +110,7 @@ def replay_report(setting: Setting, request: TuneRequest, seeds: int) -> dict[st
         "regret": {
             "of_recurrences": recurrences,
             "in_oracle_recurrences": asdict(
-                Estimate.of((relative["cost"] - oracle).sum(axis=1) / oracle)
+                Estimate.of((relative["cost"] - oracle_ratio).sum(axis=1) / oracle_ratio)
             ),
         },
         "tries_per_recurrence": float(table["tries"].mean()),

@@ -1,7 +1,7 @@
 """The loop of recurrences: propose, try, and try again if the target was not reached."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from joulecast.tune.history import History
@@ -64,7 +64,7 @@ def run_recurrences(
     history: History | None = None,
     tries: int = TRIES,
     ended: Callable[[Trial], None] | None = None,
-) -> Iterator[Recurrence]:
+) -> list[Recurrence]:
     """Run recurrences one after the other. It continues where a history ends.
 
     Args:
@@ -73,21 +73,20 @@ def run_recurrences(
         tries: largest number of tries in a recurrence. After this many failed tries, the recurrence is given
             up.
         ended: is called with every trial, before the next one is proposed.
+
+    Returns:
+        All recurrences, also the ones in the history.
     """
     history = History() if history is None else history
-    trials: list[Trial] = []
-    number = 0
-    if history.trials:
-        number = history.trials[-1].recurrence
-        trials = [trial for trial in history.trials if trial.recurrence == number]
-        if trials[-1].reached or len(trials) >= tries:
-            number, trials = number + 1, []
-    for recurrence in range(number, recurrences):
+    tried: dict[int, list[Trial]] = {}
+    for trial in history.trials:
+        tried.setdefault(trial.recurrence, []).append(trial)
+    for recurrence in range(max(tried, default=0), recurrences):
+        trials = tried.setdefault(recurrence, [])
         while not (trials and trials[-1].reached) and len(trials) < tries:
             trial = environment.run(policy.propose(history, rng), recurrence)
             history.append(trial)
             trials.append(trial)
             if ended is not None:
                 ended(trial)
-        yield Recurrence.of(recurrence, trials)
-        trials = []
+    return [Recurrence.of(number, trials) for number, trials in tried.items()]

@@ -5,7 +5,6 @@ import random
 from math import floor, inf
 
 from joulecast.errors import JoulecastError
-from joulecast.tune.limit_choice import selector_of
 from joulecast.tune.traces import Trace
 from joulecast.tune.trial import PLAIN, CostModel, EpochAtLimit, Goal, Proposal, Trial
 
@@ -32,7 +31,6 @@ class Replay:
         self.trace = trace
         self.space = trace.space(goal)
         self._rng = rng
-        self._select = selector_of(self.space)
         # By batch size and proposed limits: first epoch, later epochs, limit kept.
         self._epochs: dict[tuple[int, tuple[int, ...]], tuple[EpochAtLimit, EpochAtLimit, int]] = {}
 
@@ -49,7 +47,7 @@ class Replay:
                     f"{proposal.batch_size} under {limits or 'any limit'} W"
                 )
             tried = {watts: at_limit[watts] for watts in limits}
-            kept = self._select(tried)
+            kept = self.space.best_limit(tried)
             first = EpochAtLimit(
                 sum(epoch.time_s for epoch in tried.values()) / len(tried),
                 sum(epoch.energy_j or 0.0 for epoch in tried.values()) / len(tried),

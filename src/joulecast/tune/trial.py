@@ -11,6 +11,7 @@ from typing import Annotated, Literal, Protocol
 from pydantic import Field, Strict
 
 from joulecast.errors import JoulecastError
+from joulecast.quantities import steady
 
 Phase = Literal["fixed", "prune", "sample", "walk", "sweep", "best", "unbounded"]
 StoppedBy = Literal["target", "max_epochs", "cost_bound", "not_started", "interrupted"]
@@ -180,6 +181,26 @@ class SearchSpace:
     def highest_limit(self, batch_size: int) -> tuple[int, ...]:
         """The highest limit, in the form that a proposal needs."""
         return self.limits(batch_size)[:1]
+
+    def best_limit(self, epochs: Mapping[int, EpochAtLimit]) -> int:
+        """The best of the power limits under which an epoch was measured, by the criterion. Of equally good
+        limits, it is the lowest one.
+
+        The best limit for a batch size does not depend on the number of epochs. So the limits can be measured
+        during a run (You et al., Zeus, section 4.2).
+        """
+        if self.criterion == "max-slowdown":
+            allowed_s = self.max_slowdown * epochs[max(epochs)].time_s
+            return min(watts for watts, epoch in epochs.items() if epoch.time_s <= allowed_s)
+        known = []
+        for watts, epoch in epochs.items():
+            least = epoch.time_s if self.criterion == "time" else epoch.energy_j
+            if self.criterion == "cost":
+                least = self.cost.of(epoch.time_s, epoch.energy_j)
+            if least is not None:
+                known.append((steady(least), watts))
+        # Without energies, there is no reason for a lower limit.
+        return min(known)[1] if known else max(epochs)
 
 
 class Environment(Protocol):

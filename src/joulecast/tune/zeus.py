@@ -10,8 +10,6 @@ The authors' program can get stuck in some states. So this one differs in four p
 """
 
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass
 from math import inf, sqrt
 
 from joulecast.errors import JoulecastError
@@ -22,51 +20,39 @@ from joulecast.tune.policies import (
     is_last_cost_unknown,
     propose_untried,
 )
-from joulecast.tune.trial import Phase, Proposal, SearchSpace, Trial
+from joulecast.tune.trial import Proposal, SearchSpace, Trial
 
 _ROUNDS = 2
 
 
-@dataclass(slots=True)
-class _Pruned:
-    """State of the pruning: the next size to try, or the sizes that remain."""
-
-    next_size: int | None
-    survivors: list[int]
-
-
-def _walk(sizes: list[int], start: int) -> Iterator[list[int]]:
-    """The batch sizes of a round in two lists: downwards from the start, and upwards from the next larger
-    size.
-    """
-    at = sizes.index(start)
-    yield sizes[at::-1]
-    yield sizes[at + 1 :]
-
-
-def prune(space: SearchSpace, trials: list[Trial]) -> _Pruned:
+def prune(space: SearchSpace, trials: list[Trial]) -> tuple[int | None, list[int]]:
     """Replay the pruning over its trials (section 4.4 of the paper, algorithm 3).
 
     Args:
         trials: all trials. Trials of other phases are skipped.
+
+    Returns:
+        The next size to try; or ``None``, and the sizes that remain.
     """
     ended = iter([trial for trial in trials if trial.proposal.phase == "prune"])
     sizes, start = list(space.batch_sizes), space.default
     for _ in range(_ROUNDS):
         survivors: dict[int, float] = {}
-        for way in _walk(sizes, start):
+        at = sizes.index(start)
+        # Downwards from the start, then upwards from the next larger size.
+        for way in (sizes[at::-1], sizes[at + 1 :]):
             for size in way:
                 trial = next(ended, None)
                 if trial is None:
-                    return _Pruned(size, [])
+                    return size, []
                 if not trial.reached:
                     break
                 survivors[size] = inf if trial.cost is None else trial.cost
         if not survivors:
-            return _Pruned(None, [])
+            return None, []
         sizes = sorted(survivors)
         start = min(survivors, key=lambda size: survivors[size])
-    return _Pruned(None, sizes)
+    return None, sizes
 
 
 class Zeus:
@@ -102,34 +88,29 @@ class Zeus:
         best = cheapest_arm(history, self._window)
         known_to_work = space.default if best is None else best
         if is_last_cost_unknown(history):
-            return self._proposal(history, known_to_work, inf, "best")
+            return self._limits.proposal(history, known_to_work, inf, "best")
         bound = bound_of(history, self._beta, self._window)
-        pruned = prune(space, history.trials)
-        if pruned.next_size is not None:
-            return self._proposal(history, pruned.next_size, bound, "prune")
-        survivors = [size for size in pruned.survivors if history.arms[size].costs]
+        next_size, remaining = prune(space, history.trials)
+        if next_size is not None:
+            return self._limits.proposal(history, next_size, bound, "prune")
+        survivors = [size for size in remaining if history.arms[size].costs]
         if survivors:
             sampled = self._sampled(history, survivors, rng)
-            return self._proposal(history, sampled, bound, "sample")
+            return self._limits.proposal(history, sampled, bound, "sample")
         # All sizes were removed: by chance, or because the default and all larger sizes fail.
         if best is not None:
-            return self._proposal(history, best, bound, "best")
-        return propose_untried(space, history, self._limits)
-
-    def _proposal(self, history: History, size: int, bound: float, phase: Phase) -> Proposal:
-        return Proposal(size, self._limits.limits(history, size), bound, phase)
+            return self._limits.proposal(history, best, bound, "best")
+        return propose_untried(history, self._limits)
 
     def _sampled(self, history: History, sizes: list[int], rng: random.Random) -> int:
         """The size whose mean cost, drawn from its posterior, is least."""
-        best, least = sizes[0], inf
+        drawn = {}
         for size in sizes:
             costs = history.arms[size].costs
             if self._window is not None:
                 costs = costs[-self._window :]
-            drawn = self._draw(costs, rng)
-            if drawn < least:
-                best, least = size, drawn
-        return best
+            drawn[size] = self._draw(costs, rng)
+        return min(drawn, key=lambda size: drawn[size])
 
     def _draw(self, costs: list[float], rng: random.Random) -> float:
         """Draw from a normal distribution whose variance is that of the costs seen. The prior is flat."""

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from joulecast.energy.prices import Prices
 
 R = TypeVar("R", bound=Request)
-A = TypeVar("A", bound=dict[str, Any])
 T = TypeVar("T")
 P = ParamSpec("P")
 AnyPath = str | PathLike[str]
@@ -113,29 +112,11 @@ def prices_of(request: WithPrices) -> Prices:
 
 def takes_request(
     model: type[R], *positional: str
-) -> Callable[[Callable[Concatenate[R, P], A]], Callable[..., A]]:
-    """The same as :func:`parameters_of`. The function's result then also has the question, under
-    ``request``."""
-
-    def decorated(function: Callable[Concatenate[R, P], A]) -> Callable[..., A]:
-        @wraps(function)
-        def answering(request: R, /, *args: P.args, **named: P.kwargs) -> A:
-            answer = function(request, *args, **named)
-            answer["request"] = request.asked()
-            return answer
-
-        return parameters_of(model, *positional)(answering)
-
-    return decorated
-
-
-def parameters_of(
-    model: type[R], *positional: str
 ) -> Callable[[Callable[Concatenate[R, P], T]], Callable[..., T]]:
     """A decorator that gives a function of a request the request's fields as parameters.
 
     The caller gives these parameters, or a ready request in place of them. Signature and docstring list all
-    of them.
+    of them. A result of plain data also has the question, under ``request``.
 
     Args:
         positional: fields that may be given without their names, in addition to those that must be given.
@@ -155,7 +136,10 @@ def parameters_of(
                 request = args[0]
             else:
                 request = model(**signature.bind(*args, **named).arguments)
-            return function(request, **rest)  # type: ignore[call-arg]
+            answer = function(request, **rest)  # type: ignore[call-arg]
+            if isinstance(answer, dict):
+                answer["request"] = request.asked()
+            return answer
 
         public.__signature__ = signature  # type: ignore[attr-defined]
         fields = [f"    {name}: {field.description}" for name, field in model.in_order().items()]

@@ -140,9 +140,10 @@ def advise(request: AdviceRequest) -> dict[str, Any]:
         JoulecastError: the network or platform is unknown, there is nothing to choose from, or the objective
             or a budget needs a price or CO2 intensity that is missing.
     """
+    from joulecast.energy.campaign_fit import KnownRuns
     from joulecast.report.advice.advise import advise as advise_on
     from joulecast.runs.recorded import run_records
 
     paid, folders = prices_of(request), paths(request.records)
     with naming(*request.records), run_records(folders) as records:
-        return advise_on(records, request, paid)
+        return advise_on(KnownRuns.of_records(records), request, paid)

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from joulecast.app.api.arguments import parameters_of
+from joulecast.app.api.arguments import takes_request
 from joulecast.measure.observer.request import ObserveRequest, observed
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Observing(ContextDecorator):
             print("\n".join(lines), file=sys.stderr, flush=True)
 
 
-@parameters_of(ObserveRequest, "name")
+@takes_request(ObserveRequest, "name")
 def observe(request: ObserveRequest) -> Observing:
     """Observe the training in a ``with`` block or a decorated function, as ``joulecast measure`` does.
 

@@ -205,11 +205,11 @@ def tune_training(request: TuneRequest, *, tell: Callable[[str], None] = print) 
         JoulecastError: an option is wrong, missing, or meant for the other kind of tuning; or there is no GPU
             although one is requested.
     """
-    from joulecast.tune.live_job import LiveJob
-    from joulecast.tune.policy_report import live_report
-    from joulecast.tune.tune import tune_on_this_machine, tune_on_traces
+    from joulecast.tune.policy_report import live_report, replay_report
 
     if request.live:
+        from joulecast.tune.live import LiveJob, tune_on_this_machine
+
         chosen = request.model_fields_set & Goals.model_fields.keys()
         job = LiveJob(**{name: getattr(request, name) for name in chosen})
         here, done, trials = tune_on_this_machine(
@@ -217,4 +217,4 @@ def tune_training(request: TuneRequest, *, tell: Callable[[str], None] = print) 
         )
         return live_report(here.space, request.policy, done, trials, here.notes, request.history)
     with naming(request.traces):
-        return tune_on_traces(recorded_folder(request.traces or ZEUS_TRACE), request)
+        return replay_report(recorded_folder(request.traces or ZEUS_TRACE), request)

@@ -20,26 +20,6 @@ _WORKFLOW = Path("workflow/rules/common.smk")
 """A file that identifies the folder of this workflow."""
 
 
-def _require_imports(config: Config) -> None:
-    for folder in config.evaluation.imports:
-        if not Path(folder).is_dir():
-            raise JoulecastError(f"evaluation.imports: {folder} is no folder")
-
-
-def _require_kept(config: Config, project: Path) -> None:
-    kept = {
-        "simulator.emulated_network": config.simulator.emulated_network,
-        "simulator.real_training": config.simulator.real_training,
-        "simulator.gpu_steps": config.simulator.gpu_steps,
-        "partition.graphs": config.partition.graphs,
-    }
-    for key, folder in kept.items():
-        if folder is not None and not (project / folder).is_dir():
-            raise JoulecastError(
-                f"{key}: {project / folder} is no folder; leave the key out for that of joulecast"
-            )
-
-
 def require_campaign(
     config: Config, platforms: Path = PLATFORMS, project: Path | None = None
 ) -> list[RunSpec]:
@@ -54,9 +34,20 @@ def require_campaign(
             measurements are missing. It names the key, and says what to do.
     """
     runs = campaign_runs(config, platforms)
-    _require_imports(config)
-    if project is not None:
-        _require_kept(config, project)
+    for folder in config.evaluation.imports:
+        if not Path(folder).is_dir():
+            raise JoulecastError(f"evaluation.imports: {folder} is no folder")
+    kept = {
+        "simulator.emulated_network": config.simulator.emulated_network,
+        "simulator.real_training": config.simulator.real_training,
+        "simulator.gpu_steps": config.simulator.gpu_steps,
+        "partition.graphs": config.partition.graphs,
+    }
+    for key, named in kept.items():
+        if project is not None and named is not None and not (project / named).is_dir():
+            raise JoulecastError(
+                f"{key}: {project / named} is no folder; leave the key out for that of joulecast"
+            )
     return runs
 
 

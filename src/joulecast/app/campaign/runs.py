@@ -50,26 +50,25 @@ def _spec(config: Config, platform: Platform, run: str, **parts: object) -> RunS
     return validated(_SPEC, common | parts, f"run {run} (configuration keys `scale`)")
 
 
-def _training_runs(config: Config, platform: Platform) -> list[RunSpec]:
+def _cells(config: Config) -> list[tuple[int, int, int]]:
+    """Nodes, batch and repeat of each run of a training."""
     scale = config.scale
-    asked = len(config.workload.networks) * len(scale.nodes) * scale.repeats
+    asked = max(1, len(config.workload.networks)) * len(scale.nodes) * scale.repeats
     if asked > _MOST_RUNS:
         raise JoulecastError(
             f"the configuration asks for {asked:,} runs, more than {_MOST_RUNS:,} (keys `workload.networks`, "
             "`scale.nodes` and `scale.repeats`)"
         )
     cells = {
-        (network, nodes, scale.batch_size * (nodes if scale.scaling == "weak" else 1), repeat)
-        for network in config.workload.networks
+        (nodes, scale.batch_size * (nodes if scale.scaling == "weak" else 1), repeat)
         for nodes in scale.nodes
         for repeat in range(1, scale.repeats + 1)
     }
     # One node also runs the batch sizes of the sweep, except those that the campaign runs anyway.
-    cells |= {
-        (network, 1, batch, 1)
-        for network in config.workload.networks
-        for batch in config.calibration.batch_sizes
-    }
+    return sorted(cells | {(1, batch, 1) for batch in config.calibration.batch_sizes})
+
+
+def _training_runs(config: Config, platform: Platform) -> list[RunSpec]:
     section = config.training.model_dump(exclude={"steps", "samples"})
     workload = config.workload.model_dump(exclude={"networks", "command", "name"})
     return [
@@ -80,32 +79,22 @@ def _training_runs(config: Config, platform: Platform) -> list[RunSpec]:
             kind="training",
             nodes=nodes,
             repeat=repeat,
-            seed=scale.seed + repeat,
+            seed=config.scale.seed + repeat,
             workload=Workload(network=network, **workload),
             training=Training.model_validate(
                 {**section, "global_batch_size": batch, "steps": _steps(config, network, batch)}
             ),
         )
-        for network, nodes, batch, repeat in sorted(cells)
+        for network in sorted(set(config.workload.networks))
+        for nodes, batch, repeat in _cells(config)
     ]
 
 
-def _command_runs(config: Config, platform: Platform) -> list[RunSpec]:
-    """Trainings by the configuration's command, on all node counts and batches."""
-    scale, name = config.scale, config.workload.name
-    weak = scale.scaling == "weak"
-    cells = {
-        (nodes, scale.batch_size * (nodes if weak else 1), repeat)
-        for nodes in scale.nodes
-        for repeat in range(1, scale.repeats + 1)
-    }
-    cells |= {(1, batch, 1) for batch in config.calibration.batch_sizes}
-    return [_command_run(config, platform, name, *cell) for cell in sorted(cells)]
-
-
 def _command_run(
-    config: Config, platform: Platform, name: str, nodes: int, batch: int, repeat: int
+    config: Config, platform: Platform, nodes: int, batch: int, repeat: int
 ) -> RunSpec:
+    """A training by the configuration's command."""
+    name = config.workload.name
     run = f"{name}-n{nodes}-b{batch}-r{repeat}"
     ranks = nodes * config.scale.ranks_per_node
     if batch % ranks:
@@ -133,37 +122,20 @@ def _command_run(
 
 def _calibration_runs(config: Config, platform: Platform) -> list[RunSpec]:
     section = config.calibration
-    algorithm = config.training.algorithm
-    runs = [
-        _spec(
-            config,
-            platform,
-            "idle-n1",
-            kind="idle",
-            nodes=1,
-            calibration=Calibration(seconds=section.idle_s),
-        )
-    ]
+    allreduce = Calibration(
+        sizes_bytes=tuple(section.allreduce_bytes),
+        repeats=section.allreduce_repeats,
+        algorithm=config.training.algorithm,
+    )
+    cells = [("idle", 1, Calibration(seconds=section.idle_s))]
     for nodes in config.scale.nodes:
-        if nodes * config.scale.ranks_per_node == 1:
-            continue
-        for kind, part in (
-            (
-                "allreduce",
-                Calibration(
-                    sizes_bytes=tuple(section.allreduce_bytes),
-                    repeats=section.allreduce_repeats,
-                    algorithm=algorithm,
-                ),
-            ),
-            ("sleeping_rank", Calibration(seconds=section.sleeping_rank_s)),
-        ):
-            runs.append(
-                _spec(
-                    config, platform, f"{kind}-n{nodes}", kind=kind, nodes=nodes, calibration=part
-                )
-            )
-    return runs
+        if nodes * config.scale.ranks_per_node > 1:
+            cells.append(("allreduce", nodes, allreduce))
+            cells.append(("sleeping_rank", nodes, Calibration(seconds=section.sleeping_rank_s)))
+    return [
+        _spec(config, platform, f"{kind}-n{nodes}", kind=kind, nodes=nodes, calibration=part)
+        for kind, nodes, part in cells
+    ]
 
 
 def _require_root(config: Config) -> None:
@@ -205,7 +177,7 @@ def campaign_runs(config: Config, platforms: Path = PLATFORMS) -> list[RunSpec]:
     else:
         # A user's command does its own exchange. So our calibration of the all-reduce does not hold for it.
         idle = [run for run in _calibration_runs(config, platform) if run.kind == "idle"]
-        runs = _command_runs(config, platform) + idle
+        runs = [_command_run(config, platform, *cell) for cell in _cells(config)] + idle
     random.Random(config.scale.seed).shuffle(runs)
     return runs
 

@@ -23,13 +23,6 @@ def _print_table(rows: list[dict[str, str]]) -> None:
     typer.echo("\n".join(text_table(rows)))
 
 
-def _print_notes(result: dict[str, Any]) -> None:
-    for run in result["left_out"]:
-        typer.echo(f"left out: {run['run']}: {run['kind']} (its run.json says more)")
-    for note in result["notes"]:
-        typer.echo(f"note: {note}")
-
-
 def _as_judged(row: dict[str, Any], time: str, has_batch: bool) -> dict[str, str]:
     """One setting and model as a line."""
     from joulecast.runs.scale import unit_of
@@ -110,7 +103,10 @@ def evaluate(request: EvaluateRequest, as_json: AsJson = False) -> None:
             f"not predicted: {row['workload']} on {digits(row['nodes'])} nodes of {row['platform']}: "
             f"{row['reason']}"
         )
-    _print_notes(verdict)
+    for run in verdict["left_out"]:
+        typer.echo(f"left out: {run['run']}: {run['kind']} (its run.json says more)")
+    for note in verdict["notes"]:
+        typer.echo(f"note: {note}")
 
 
 def _print_ledger(verdict: dict[str, Any]) -> None:

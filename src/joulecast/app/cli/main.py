@@ -33,20 +33,11 @@ config_app = typer.Typer(
 app.add_typer(config_app, name="config")
 app.add_typer(import_app, name="import")
 app.add_typer(export_app, name="export")
-app.command()(measure)
-app.command()(meters)
-app.command()(plan)
-app.command()(when)
-app.command()(simulate)
-app.command()(search)
-app.command()(capture)
-app.command()(partition)
-app.command()(profile)
-app.command()(tune)
-app.command()(evaluate)
-app.command()(forecast)
-app.command()(advise)
-app.command()(status)
+for _command in (
+    *(measure, meters, plan, when, simulate, search, capture, partition, profile, tune),
+    *(evaluate, forecast, advise, status),
+):
+    app.command()(_command)
 
 
 def _say_version(asked: bool) -> None:

@@ -38,20 +38,26 @@ _FORECAST = {
     "cost": ("cost", "", 1.0, "Money, in the currency of the prices."),
     "co2_grams": ("co2", "kg", 1e3, "CO2 equivalent of the training."),
 }
-_Count = Annotated[int, Field(ge=0, le=10**12)]
 _ENDS = {"expected": "", "low": "_low", "high": "_high"}
-_FORECAST_LABELS = (
-    "workload",
-    "platform",
-    "nodes",
-    "nodes_are",
-    "gpus",
-    "batch_size",
-    "work",
-    "work_unit",
-    "basis",
-    "energy_covers",
-)
+_Count = Annotated[int, Field(ge=0, le=10**12)]
+
+
+class _Scale(BaseModel):
+    """A row of a forecast, without its figures. Its values are labels of the figures."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    workload: str
+    platform: str | None = None
+    nodes: _Count
+    nodes_are: str | None
+    gpus: _Count | None
+    batch_size: _Count | NonNegativeFloat | None = None
+    work: _Count | NonNegativeFloat | None = None
+    work_unit: str | None = None
+    basis: str | None = None
+    energy_covers: str | None = None
+    energy_source: str | None
 
 
 @dataclass(frozen=True)
@@ -142,7 +148,7 @@ def of_forecast(forecast: Mapping[str, Any]) -> Iterator[Exported]:
                 if amount is not None:
                     labels = {"end": end} | ({"currency": currency} if name == "cost" else {})
                     values.append(Value(name, amount * factor, text, labels))
-        named = {name: row.get(name) for name in _FORECAST_LABELS}
+        named = {name: row.get(name) for name in _Scale.model_fields}
         labels = {name: _plain(value) for name, value in named.items() if value is not None}
         labels["energy_source"] = str(row["energy_source"] or "unknown")
         scale = row["gpus"] or row["nodes"]
@@ -168,24 +174,6 @@ def exported(source: Records | Mapping[str, Any]) -> list[Exported]:
 
 class _Prices(BaseModel):
     currency: str | None = None
-
-
-class _Scale(BaseModel):
-    """A row of a forecast, without its figures."""
-
-    model_config = ConfigDict(allow_inf_nan=False)
-
-    workload: str
-    platform: str | None = None
-    nodes: _Count
-    nodes_are: str | None
-    gpus: _Count | None
-    batch_size: _Count | NonNegativeFloat | None = None
-    work: _Count | NonNegativeFloat | None = None
-    work_unit: str | None = None
-    basis: str | None = None
-    energy_source: str | None
-    energy_covers: str | None = None
 
 
 _FIGURES: dict[str, Any] = {

@@ -6,13 +6,12 @@ of the two it is. For hardware without any run, :mod:`joulecast.report.advice.pl
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from joulecast.energy.campaign_fit import KnownRuns
 from joulecast.energy.forecast import recorded_work, why_not_forecast, work_of
 from joulecast.energy.intervals import one_count_notes
-from joulecast.energy.prices import NO_PRICES, Prices
+from joulecast.energy.prices import Prices
 from joulecast.errors import JoulecastError
 from joulecast.quantities import counted, digits, steady
 from joulecast.report.advice import from_records
@@ -48,27 +47,18 @@ class Weighed:
     """The most nodes that were run; ``None`` if nothing was run."""
 
 
-def advise(
-    records: Sequence[Path],
-    request: AdviceRequest,
-    prices: Prices = NO_PRICES,
-    known_runs: KnownRuns | None = None,
-) -> dict[str, Any]:
+def advise(known_runs: KnownRuns, request: AdviceRequest, prices: Prices) -> dict[str, Any]:
     """Choose the node count and batch size of a training that was run.
-
-    Args:
-        known_runs: the runs of ``records``, if they have been read already.
 
     Returns:
         The same as :func:`answer`.
 
     Raises:
-        JoulecastError: the network or platform is unknown, there are no records, or a price is missing that a
-            limit needs.
+        JoulecastError: the network or platform is unknown, or a price is missing that a limit needs.
     """
     check_prices_of(request, prices)
     network = request.network
-    campaign = from_records.read_campaign(records, network, request.platform, known_runs)
+    campaign = from_records.campaign_of(known_runs, network, request.platform)
     why_not = why_not_forecast(campaign.runs, request, bool(request.batch))
     if why_not:
         raise JoulecastError(why_not)

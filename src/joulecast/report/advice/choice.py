@@ -253,28 +253,18 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
         was run and the choice has another one. ``overlapping`` has the settings within the limit whose
         intervals overlap the interval of the best setting. ``cheapest`` and ``fastest`` are chosen among
         these and the best setting. (The cheapest has the lowest cost, or without a price the lowest energy.)
-        For a clear winner, ``fastest`` is the fastest of all settings within the limit. ``in_words`` says all
-        this in sentences. It is ``None`` if there is no choice.
+        ``in_words`` says all this in sentences. It is ``None`` if there is no choice.
     """
-    nothing: dict[str, Any] = {
-        "clear_winner": None,
-        "overlapping": [],
-        "cheapest": None,
-        "fastest": None,
-        "in_words": None,
-    }
     if choice.best is None:
-        return nothing
+        return _verdict(None, None)
     best, least = candidates[choice.best], choice.least
     others = choice.others(candidates)
     if not others:
         has_others = sum(choice.within) > 1
         why_alone = "is known" if len(candidates) == 1 or has_others else "is within the limits"
-        return nothing | {
-            "cheapest": best.setting,
-            "fastest": best.setting,
-            "in_words": f"no other setting{_ON_RUN * choice.only_run} {why_alone}",
-        }
+        return _verdict(
+            None, f"no other setting{_ON_RUN * choice.only_run} {why_alone}", best, best
+        )
     why_unknown = None
     if best.ends(least)[2] is None:
         why_unknown = "it has no interval"
@@ -284,7 +274,7 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
     if not rivals and best.width_is_assumed:
         why_unknown = "no run was repeated, so the spread of runs is assumed"
     if why_unknown is not None:
-        return nothing | {"in_words": f"it may not be clearly the best: {why_unknown}"}
+        return _verdict(None, f"it may not be clearly the best: {why_unknown}")
     paid = "energy" if best.cost is None else "cost"
     if not rivals:
         among = _ON_RUN * choice.only_run
@@ -292,12 +282,7 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
             f"a clear winner{among}: its 90 % interval of the {IN_WORDS[least]} overlaps no other's"
         )
         trade = _won(best, min([best, *others], key=lambda c: c.order("time")), paid)
-        return nothing | {
-            "clear_winner": True,
-            "cheapest": best.setting,
-            "fastest": best.setting,
-            "in_words": f"{text}; {trade}",
-        }
+        return _verdict(True, f"{text}; {trade}", best, best)
     alike = [best, *rivals]
     cheapest = min(alike, key=lambda candidate: candidate.order(paid))
     fastest = min(alike, key=lambda candidate: candidate.order("time"))
@@ -308,12 +293,23 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
     named = "; ".join(each.setting for each in alike)
     if len(named) <= _NAMED:
         overlap += f" ({named})"
+    text = f"no clear winner: {overlap}. {_trade(cheapest, fastest, paid, currency)}"
+    return _verdict(False, text, cheapest, fastest, rivals)
+
+
+def _verdict(
+    clear_winner: bool | None,
+    in_words: str | None,
+    cheapest: Candidate | None = None,
+    fastest: Candidate | None = None,
+    overlapping: Sequence[Candidate] = (),
+) -> dict[str, Any]:
     return {
-        "clear_winner": False,
-        "overlapping": [rival.setting for rival in rivals],
-        "cheapest": cheapest.setting,
-        "fastest": fastest.setting,
-        "in_words": f"no clear winner: {overlap}. {_trade(cheapest, fastest, paid, currency)}",
+        "clear_winner": clear_winner,
+        "overlapping": [rival.setting for rival in overlapping],
+        "cheapest": cheapest and cheapest.setting,
+        "fastest": fastest and fastest.setting,
+        "in_words": in_words,
     }
 
 

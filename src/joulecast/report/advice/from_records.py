@@ -3,9 +3,7 @@
 They are the rows of a forecast (:func:`joulecast.energy.forecast.answer_settings`).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -63,23 +61,13 @@ class Campaign:
         return str(reasons.iloc[0]) if len(reasons) else "the runs carry no energy"
 
 
-def read_campaign(
-    records: Sequence[Path],
-    network: str,
-    platform: str | None,
-    known_runs: KnownRuns | None = None,
-) -> Campaign:
+def campaign_of(known_runs: KnownRuns, network: str, platform: str | None) -> Campaign:
     """The records of a network.
 
-    Args:
-        known_runs: the runs of ``records``, if they have been read already.
-
     Raises:
-        JoulecastError: there are no records, or no record is left to fit; the network is not in them, or not
-            on this platform; or the network is on several platforms, and none was named. The error lists the
-            networks and platforms.
+        JoulecastError: the network is not in the records, or not on this platform; or it is on several
+            platforms, and none was named. The error lists the networks and platforms.
     """
-    known_runs = known_runs or KnownRuns.of_records(records)
     trained = known_runs.trained
     found = sorted(set(trained.loc[trained["network"] == network, "platform"]))
     if not found:

@@ -119,19 +119,20 @@ def _front(points: pd.DataFrame, alike: pd.DataFrame, workload: str, source: str
     )
     kinds = {kind: KNOWN[kind] for kind in KNOWN if kind in set(points["kind"])}
     hover = ("setting", "time", "energy", "basis")
-    drawn = spans + front_marks(points, x, y, kinds, hover)
-    chosen = points[points["chosen"]]
-    if len(chosen):
-        label = alt.Chart(values(chosen)).mark_text(dy=-14, color=INK, fontWeight="bold")
-        drawn += label.encode(x=x, y=y, text="setting:N")
+    drawn = spans + front_marks(points, x, y, kinds, hover, "setting:N")
     return titled(drawn, workload, below=f"{source} energy, and forecasts from it")
 
 
 def front_marks(
-    points: pd.DataFrame, x: alt.X, y: alt.Y, kinds: Mapping[str, str], hover: Sequence[str]
+    points: pd.DataFrame,
+    x: alt.X,
+    y: alt.Y,
+    kinds: Mapping[str, str],
+    hover: Sequence[str],
+    label: Any,
 ) -> alt.LayerChart:
     """Settings as dots in the colours of their ``kind``. Dots whose ``front`` is :data:`ON_FRONT` are large,
-    and a line joins them.
+    and a line joins them. The ``chosen`` one has a label.
 
     Args:
         hover: columns that a dot shows on hovering.
@@ -150,4 +151,8 @@ def front_marks(
         size=alt.condition(f"datum.front == '{ON_FRONT}'", alt.value(150), alt.value(60)),
         tooltip=tooltips(*hover),
     )
+    chosen = points[points["chosen"]]
+    if len(chosen):
+        words = alt.Chart(values(chosen)).mark_text(dy=-14, color=INK, fontWeight="bold")
+        drawn += words.encode(x=x, y=y, text=label)
     return drawn

@@ -41,9 +41,8 @@ def inline_svg(chart: Chart, name: str) -> str:
 def _described(part: dict[str, Any]) -> dict[str, Any]:
     """A specification in which each mark has as its description what is shown on hovering."""
     found = dict(part)
-    for whole in ("layer", "concat", "hconcat", "vconcat"):
-        if whole in found:
-            found[whole] = [_described(inner) for inner in found[whole]]
+    if "layer" in found:
+        found["layer"] = [_described(inner) for inner in found["layer"]]
     encoding = dict(found.get("encoding", {}))
     shown = encoding.pop("tooltip", None)
     if isinstance(shown, list):

@@ -14,7 +14,7 @@ from joulecast.report.figures.forecast import (
 )
 from joulecast.report.figures.style import Chart
 from joulecast.report.forecast_lines import forecast_cells
-from joulecast.report.measured_runs import NODES_ARE, energy_is
+from joulecast.report.measured_runs import NODES_ARE, source_in_words
 from joulecast.report.page_table import Amounts, Table
 from joulecast.report.results_folder import NothingToShow, Results
 from joulecast.runs.observations import is_training
@@ -85,7 +85,6 @@ def _table(cells: Sequence[Mapping[str, str]], found: CampaignForecast) -> Table
     amounts = [
         Amounts.of(
             row,
-            row["energy_source"],
             work=row["work"],
             unit=row["work_unit"],
             batch=row["batch_size"] if row["has_steps"] else None,
@@ -131,7 +130,7 @@ def badges(results: Results, nodes_are: Sequence[str], replayed: Sequence[str]) 
     trained = results.observations[is_training(results.observations)]
     metered = trained[trained["energy_j"].notna()]
     for source, number in metered["energy_source"].value_counts().items():
-        more = f"{energy_is(str(source), metered)} ({counted(int(number), 'run')})"
+        more = f"{source_in_words(str(source), metered)} ({counted(int(number), 'run')})"
         found.append(Badge(f"energy is {source}", str(source), more))
     if len(trained) and metered.empty:
         found.append(

@@ -58,20 +58,18 @@ def plan_front(planned: Mapping[str, Any]) -> Figure:
         scale = value_scale(*(points[name + end] for end in _ENDS))
         title = f"{of.name}, {unit}"
         channels[name] = {"title": title, "scale": scale, "axis": value_axis(scale)}
+    points["chosen"] = points["setting"] == (planned["best"] or {}).get("setting")
     beaten = points["y"] >= points["y"].cummin().shift()
     points["front"] = beaten.map({True: "beaten", False: ON_FRONT})
     front, x, y = points[~beaten], alt.X("x:Q", **channels["x"]), alt.Y("y:Q", **channels["y"])
+    hover = ("setting", time.name, paid.name)
     span = alt.Chart(values(front)).mark_rule(color=INK, opacity=0.5)
     kinds = {name: SERIES[at % len(SERIES)] for at, name in enumerate(points["kind"].unique())}
     drawn = (
         span.encode(x=alt.X("x_low:Q", scale=x["scale"]), x2="x_high:Q", y=y)
         + span.encode(x=x, y=alt.Y("y_low:Q", scale=y["scale"]), y2="y_high:Q")
-        + front_marks(points, x, y, kinds, ("setting", time.name, paid.name))
+        + front_marks(points, x, y, kinds, hover, alt.value("the choice"))
     )
-    chosen = points[points["setting"] == (planned["best"] or {}).get("setting")]
-    if len(chosen):
-        label = alt.Chart(values(chosen)).mark_text(dy=-14, color=INK, fontWeight="bold")
-        drawn += label.encode(x=x, y=y, text=alt.value("the choice"))
 
     def said(some: pd.DataFrame) -> str:
         shown = zip(some["setting"], some[time.name], some[paid.name], strict=True)
@@ -82,7 +80,7 @@ def plan_front(planned: Mapping[str, Any]) -> Figure:
         "plan",
         f"Time and {paid.name}",
         [titled(drawn, f"Time and {paid.name}", below="simulated; lines: 90 % intervals")],
-        f"The choice: {said(chosen) or 'none'}. The {unbeaten}: {said(front)}.",
+        f"The choice: {said(points[points['chosen']]) or 'none'}. The {unbeaten}: {said(front)}.",
         f"Lower left is better. The dashed line joins {unbeaten}; their upright and level lines are 90 % "
         "intervals.",
         files=(),

@@ -79,23 +79,20 @@ def short_table(advised: Sequence[Advised], prices: Prices) -> Table | None:
         works.append(work_in_words(unit))
         least.append(answer["limit"]["in_words"])
         rows.append(
-            (
-                *(
-                    one.label,
-                    best["setting"],
-                    in_words(best, "energy", consumptions),
-                    energy_is(best),
-                ),
-                *paid_cells(best, prices).values(),
-                in_words(best, "time"),
-                answer["verdict"]["in_words"] or "",
-            )
+            {
+                "network": one.label,
+                "setting": best["setting"],
+                "energy": in_words(best, "energy", consumptions),
+                "energy is": energy_is(best),
+                **paid_cells(best, prices),
+                "time": in_words(best, "time"),
+                "verdict": answer["verdict"]["in_words"] or "",
+            }
         )
         in_steps = one.has_steps and unit == "samples"
         amounts.append(
             Amounts.of(
                 best,
-                best["energy_source"],
                 work=work_of(unit),
                 unit=unit,
                 batch=best["batch_size"] if in_steps else None,
@@ -105,20 +102,12 @@ def short_table(advised: Sequence[Advised], prices: Prices) -> Table | None:
         )
     if not rows:
         return None
-    columns = (
-        "network",
-        "setting",
-        "energy",
-        "energy is",
-        *paid_cells({}, prices),
-        "time",
-        "verdict",
-    )
     caption = (
         f"Which setting to take, for {' or '.join(dict.fromkeys(works))}: the one with the lowest expected "
         f"{listed(list(dict.fromkeys(least)))}. The brackets hold 90 % intervals"
     )
-    return Table(caption, columns, rows, amounts=amounts)
+    cells = [tuple(row.values()) for row in rows]
+    return Table(caption, tuple(rows[0]), cells, amounts=amounts)
 
 
 def settings_table(costs: pd.DataFrame, prices: Prices) -> Table:
@@ -131,37 +120,30 @@ def settings_table(costs: pd.DataFrame, prices: Prices) -> Table:
     works = sorted({work_in_words(unit) for unit in costs["unit"]})
     # If a value is the same in all rows, only the caption has it.
     shared = works[0] if len(works) == 1 else ""
-    columns = (
-        *(
-            "network",
-            scales_are(costs["nodes_are"]),
-            "energy",
-            "energy is",
-            *paid_cells({}, prices),
-        ),
-        *("time", *(() if shared else ("for", f"energy per {ones}"))),
-        *("time off by (held out)", "energy off by (held out)", "batch of all nodes", "runs"),
-    )
     rows, amounts, in_joules = [], [], consumptions_of(costs["energy_j"])
     for row in json_rows(costs):
         source = NONE if row["energy_source"] is None else str(row["energy_source"])
         why = f"none: {row['why']}" if source == NONE and row["why"] else source
         per_one_j = row["energy_j"] and row["energy_j"] / work_of(row["unit"])
-        per_one = (work_in_words(row["unit"]), joules(per_one_j))
+        per_one = {"for": work_in_words(row["unit"]), f"energy per {ones}": joules(per_one_j)}
         rows.append(
-            (
-                *(str(row["workload"]), str(row["nodes"]), *in_joules(row["energy_j"]), why),
-                *(*paid_cells(row, prices, with_interval=False).values(), seconds(row["time_s"])),
-                *(() if shared else per_one),
-                percent(row["time_off_percent"], signed=True),
-                percent(row["energy_off_percent"], signed=True),
-                *(digits(row["batch"]), str(row["runs"])),
-            )
+            {
+                "network": str(row["workload"]),
+                scales_are(costs["nodes_are"]): str(row["nodes"]),
+                "energy": in_joules(row["energy_j"])[0],
+                "energy is": why,
+                **paid_cells(row, prices, with_interval=False),
+                "time": seconds(row["time_s"]),
+                **({} if shared else per_one),
+                "time off by (held out)": percent(row["time_off_percent"], signed=True),
+                "energy off by (held out)": percent(row["energy_off_percent"], signed=True),
+                "batch of all nodes": digits(row["batch"]),
+                "runs": str(row["runs"]),
+            }
         )
         amounts.append(
             Amounts.of(
                 row,
-                row["energy_source"],
                 work=work_of(row["unit"]),
                 unit=row["unit"],
                 batch=row["batch"] if row["has_steps"] else None,
@@ -171,5 +153,6 @@ def settings_table(costs: pd.DataFrame, prices: Prices) -> Table:
     caption = "Cost of the settings that were run" + (f", for {shared}" if shared else "")
     if paid_by := prices.in_words():
         caption = f"{caption} (prices: {paid_by})"
-    numeric = frozenset(columns) - {"network", "energy is"}
-    return Table(caption, columns, rows, numeric, COSTS, amounts)
+    numeric = frozenset(rows[0]) - {"network", "energy is"}
+    cells = [tuple(row.values()) for row in rows]
+    return Table(caption, tuple(rows[0]), cells, numeric, COSTS, amounts)

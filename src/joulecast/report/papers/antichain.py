@@ -11,8 +11,6 @@ from joulecast.report.papers.rows import Paper, Row
 from joulecast.report.tables.partition import PublishedPartitioning, quality
 from joulecast.runs.files.reading import read_json_object
 
-_PAPER = "antichain"
-_TABLE = "Table 1"
 _ANTICHAINS = "antichain DP (PipeDream's arithmetic)"
 _EXACT = "exact, with a proof (joulecast)"
 _OF_ANTICHAINS = "what the paper prints for antichains; it has no exact planner"
@@ -25,31 +23,13 @@ _OURS = (
 )
 
 
-def of_antichain(published: PublishedPartitioning) -> Paper:
-    """The paper, the data behind our numbers, and the quantities that the summary names for it."""
-    return Paper(
-        _PAPER,
-        published,
-        "PipeDream's profiles of the same networks, and graphs that this project measured",
-        {
-            "time to partition by antichains": [f"time to partition: {_ANTICHAINS}"],
-            **{
-                f"speedup of the pipeline on {devices} devices": [
-                    f"speedup of the pipeline on {devices} devices"
-                ]
-                for devices in published.pipeline_speedup
-            },
-        },
-    )
-
-
-def antichain_rows(
+def antichain(
+    published: PublishedPartitioning,
     experiments: Sequence[Path],
     own_experiments: Sequence[Path],
-    published: PublishedPartitioning,
     tables: Path,
-) -> list[Row]:
-    """Rows of Table 1 and of the speedups.
+) -> Paper:
+    """The paper, with the rows of Table 1 and of the speedups.
 
     Args:
         experiments: results of :func:`joulecast.partition.planner_experiment.partition_experiment` on some
@@ -62,11 +42,27 @@ def antichain_rows(
         for paths in (experiments, own_experiments)
     )
     made_of = {e["network"]: path for e, path in zip(found, experiments, strict=True)}
-    rows = _times(found, published, made_of)
-    rows += _speedups(quality(found), "PipeDream's profiles", published)
     sources = " and ".join(sorted({experiment["source"] for experiment in own}))
     made = tables / "partition_quality.html"
-    return rows + _speedups(quality(own), f"our graphs ({sources})", published, made)
+    return Paper(
+        "antichain",
+        published,
+        "PipeDream's profiles of the same networks, and graphs that this project measured",
+        {
+            "time to partition by antichains": [f"time to partition: {_ANTICHAINS}"],
+            **{
+                f"speedup of the pipeline on {devices} devices": [
+                    f"speedup of the pipeline on {devices} devices"
+                ]
+                for devices in published.pipeline_speedup
+            },
+        },
+        [
+            *_times(found, published, made_of),
+            *_speedups(quality(found), "PipeDream's profiles", published),
+            *_speedups(quality(own), f"our graphs ({sources})", published, made),
+        ],
+    )
 
 
 def _times(
@@ -82,7 +78,7 @@ def _times(
     rows = []
     for network, of_network in published.partition_s.items():
         for devices, printed in of_network.items():
-            of_setting = partial(Row, _PAPER, _TABLE, f"{network}, {devices} devices")
+            of_setting = partial(Row, "Table 1", f"{network}, {devices} devices")
             tolerance = published.tolerances["time"]
             rows.append(
                 of_setting(
@@ -152,7 +148,6 @@ def _speedups(
             )
         rows.append(
             Row(
-                _PAPER,
                 "speedup",
                 setting,
                 f"speedup of the pipeline on {devices} devices",

@@ -13,7 +13,6 @@ from joulecast.report.papers.rows import Paper, Row
 from joulecast.report.tables.published import PublishedErrors
 from joulecast.runs.files.columns import read_frame
 
-_PAPER = "MC2"
 _MODELS_OF_TRACES = ("AR", "SES", "ARIMA")
 _NOT_JUDGED = (
     "not judged on these runs; the models of traces forecast the rest of a run's own trace, which is not "
@@ -21,15 +20,30 @@ _NOT_JUDGED = (
 )
 
 
-def of_mc2(published: PublishedErrors, tables: Path) -> Paper:
-    """The facts about the paper for the overview: our data, the quantities of its summary, and the settings
-    in which a rival is better.
+def mc2(published: PublishedErrors, tables: Path) -> Paper:
+    """The paper, with rows from the energy tables of metered runs: one row for each kind of judgement.
 
     Args:
-        tables: folder of ``energy_summary``.
+        tables: folder of ``energy_summary`` and ``energy_improvement``.
     """
+    summary, improvement = (
+        _held_out(read_frame(tables / f"energy_{name}.parquet", "table of a campaign"))
+        for name in ("summary", "improvement")
+    )
+    rivals = list(published.percentage_points_over_mc2)
+    rows = []
+    for kind, name, table, model, column, models in (
+        ("error", "summary", summary, "model", "mape_percent", [*published.error_percent, *rivals]),
+        ("gain", "improvement", improvement, "rival", "better_by_points", rivals),
+    ):
+        judged = table[table[model].isin(models)]
+        for one in judged.to_dict("records"):
+            row = _row(published, kind, one[model], one[column], one["source"], _question(one))
+            rows.append(replace(row, ours_from=tables / f"energy_{name}.html"))
+        others = [each for each in models if each not in set(judged[model])]
+        rows += [_row(published, kind, each, None, None, "any") for each in others]
     return Paper(
-        _PAPER,
+        "MC2",
         published,
         "trainings on real clusters that others metered (MLPerf power submissions); every error is of "
         "what the fit had not seen",
@@ -40,15 +54,15 @@ def of_mc2(published: PublishedErrors, tables: Path) -> Paper:
                 f"MC2 over {name}" for name in ("AR", "SES", "ARIMA")
             ],
         },
-        _rivals(tables),
+        rows,
+        _rivals(summary),
     )
 
 
-def _rivals(tables: Path) -> str:
+def _rivals(summary: pd.DataFrame) -> str:
     """A sentence that says where a rival is better than MC2 on the same settings. There are more rivals here
     than in the paper."""
-    table = _held_out(read_frame(tables / "energy_summary.parquet", "table of a campaign"))
-    judged = table[table["best_rival"].notna()]
+    judged = summary[summary["best_rival"].notna()]
     better = [
         f"{row['best_rival']}, {digits(row['best_rival_percent'])} % for MC2's "
         f"{digits(row['mape_percent'])} % ({_question(row)})"
@@ -57,28 +71,6 @@ def _rivals(tables: Path) -> str:
     if not better:
         return f"No rival is better in any of {len(judged)} judgements."
     return f"A rival is better in {len(better)} of {len(judged)} judgements: {'; '.join(better)}."
-
-
-def mc2_rows(tables: Path, published: PublishedErrors) -> list[Row]:
-    """Rows from the energy tables of metered runs: one row for each kind of judgement.
-
-    Args:
-        tables: folder of ``energy_summary`` and ``energy_improvement``.
-    """
-    rivals = list(published.percentage_points_over_mc2)
-    rows = []
-    for kind, name, model, column, models in (
-        ("error", "summary", "model", "mape_percent", [*published.error_percent, *rivals]),
-        ("gain", "improvement", "rival", "better_by_points", rivals),
-    ):
-        table = _held_out(read_frame(tables / f"energy_{name}.parquet", "table of a campaign"))
-        judged = table[table[model].isin(models)]
-        for one in judged.to_dict("records"):
-            row = _row(published, kind, one[model], one[column], one["source"], _question(one))
-            rows.append(replace(row, ours_from=tables / f"energy_{name}.html"))
-        others = [each for each in models if each not in set(judged[model])]
-        rows += [_row(published, kind, each, None, None, "any") for each in others]
-    return rows
 
 
 def _held_out(table: pd.DataFrame) -> pd.DataFrame:
@@ -103,7 +95,6 @@ def _row(
     printed = published.error_percent if error else published.percentage_points_over_mc2
     reference, reference_is = (None, "") if model in printed else published.implied(model)
     return Row(
-        _PAPER,
         published.where,
         setting,
         f"{model}: mean error of energy{own_trace}" if error else f"MC2 over {model}",

@@ -20,28 +20,8 @@ _RUNTIME_BEHAVIOUR = "there the sharing of links is left out too"
 _TIMED = "the paper's public code, timed for this project on another machine with 2 cores"
 
 
-def of_proteus(published: PublishedSimulators) -> Paper:
-    """The paper, the data behind our numbers, and the quantities that the summary names for it."""
-    return Paper(
-        _PAPER,
-        published,
-        "steps that were measured on an emulated network and in real training, and predicted without them",
-        {
-            "mean error of a step's time": ["mean error of a step's time"],
-            "largest error of a step's time": ["largest error of a step's time"],
-            "order of strategies (Kendall's tau)": [
-                "Kendall's tau of measured and predicted times"
-            ],
-            "mean error without overlap": [
-                "mean error without runtime behaviour (ours: without overlap)"
-            ],
-            "time to compile and run": ["compile and run"],
-        },
-    )
-
-
-def proteus_rows(tables: Path, published: PublishedSimulators) -> list[Row]:
-    """Rows of the simulator's tables.
+def proteus(published: PublishedSimulators, tables: Path) -> Paper:
+    """The paper, with the rows of the simulator's tables.
 
     Args:
         tables: folder of ``simulator_error``, ``simulator_order``, ``simulator_ablation`` and
@@ -62,15 +42,31 @@ def proteus_rows(tables: Path, published: PublishedSimulators) -> list[Row]:
         "ablation": _ablation(ablation, published),
         "speed": _speed(speed, published),
     }
-    return [
-        replace(row, ours_from=None if row.ours is None else tables / f"simulator_{name}.html")
-        for name, of_table in rows.items()
-        for row in of_table
-    ]
+    return Paper(
+        _PAPER,
+        published,
+        "steps that were measured on an emulated network and in real training, and predicted without them",
+        {
+            "mean error of a step's time": ["mean error of a step's time"],
+            "largest error of a step's time": ["largest error of a step's time"],
+            "order of strategies (Kendall's tau)": [
+                "Kendall's tau of measured and predicted times"
+            ],
+            "mean error without overlap": [
+                "mean error without runtime behaviour (ours: without overlap)"
+            ],
+            "time to compile and run": ["compile and run"],
+        },
+        [
+            replace(row, ours_from=None if row.ours is None else tables / f"simulator_{name}.html")
+            for name, of_table in rows.items()
+            for row in of_table
+        ],
+    )
 
 
 def _errors(table: pd.DataFrame, published: PublishedSimulators) -> list[Row]:
-    row, tolerance = partial(Row, _PAPER, "error"), published.tolerances["error"]
+    row, tolerance = partial(Row, "error"), published.tolerances["error"]
     rows = []
     for one in table[table["published_percent"].notna()].itertuples():
         setting = f"{one.experiment}, {one.configuration.strip('()')}"
@@ -89,7 +85,6 @@ def _errors(table: pd.DataFrame, published: PublishedSimulators) -> list[Row]:
 def _order(table: pd.DataFrame, published: PublishedSimulators) -> list[Row]:
     return [
         Row(
-            _PAPER,
             "order",
             f"{one['experiment']}, {one['count']} strategies",
             "Kendall's tau of measured and predicted times",
@@ -106,7 +101,7 @@ def _order(table: pd.DataFrame, published: PublishedSimulators) -> list[Row]:
 
 
 def _ablation(table: pd.DataFrame, published: PublishedSimulators) -> list[Row]:
-    row, tolerance = partial(Row, _PAPER, "ablation"), published.tolerances["error"]
+    row, tolerance = partial(Row, "ablation"), published.tolerances["error"]
     rows = []
     for one in table[table["published_percent"].notna()].itertuples():
         unlike = published.not_comparable_because
@@ -119,7 +114,7 @@ def _ablation(table: pd.DataFrame, published: PublishedSimulators) -> list[Row]:
 
 
 def _speed(table: pd.DataFrame, published: PublishedSimulators) -> list[Row]:
-    row, tolerance = partial(Row, _PAPER, "speed"), published.tolerances["speed"]
+    row, tolerance = partial(Row, "speed"), published.tolerances["speed"]
     how = {True: "equal devices simulated once", False: "every device simulated"}
     rows = []
     for one in table[table["original_s"].notna()].itertuples():

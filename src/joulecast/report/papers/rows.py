@@ -41,25 +41,6 @@ OF_CODE = {
 
 
 @dataclass(frozen=True)
-class Paper:
-    """A paper whose numbers are regenerated.
-
-    Attributes:
-        name: as in the column ``paper`` of the table.
-        published: the paper's numbers, citation and claims.
-        regenerated_on: the data behind our numbers.
-        headlines: the paper's claims in short. Each has the names of the quantities that support it.
-        rivals: a sentence that says where a rival is better.
-    """
-
-    name: str
-    published: FromPaper
-    regenerated_on: str
-    headlines: Mapping[str, Sequence[str]]
-    rivals: str = ""
-
-
-@dataclass(frozen=True)
 class Row:
     """A published number and ours.
 
@@ -75,7 +56,6 @@ class Row:
         ours_from: the file from which our number was read, if possible a page.
     """
 
-    paper: str
     table: str
     setting: str
     quantity: str
@@ -121,22 +101,43 @@ class Row:
         return OF_CODE[found] if self.published is None else found
 
 
-def paper_table(rows: Sequence[Row], folder: Path | None = None) -> pd.DataFrame:
-    """The rows with their verdicts, in ``COLUMNS``.
+@dataclass(frozen=True)
+class Paper:
+    """A paper whose numbers are regenerated.
+
+    Attributes:
+        name: as in the column ``paper`` of the table.
+        published: the paper's numbers, citation and claims.
+        regenerated_on: the data behind our numbers.
+        headlines: the paper's claims in short. Each has the names of the quantities that support it.
+        rivals: a sentence that says where a rival is better.
+    """
+
+    name: str
+    published: FromPaper
+    regenerated_on: str
+    headlines: Mapping[str, Sequence[str]]
+    rows: Sequence[Row]
+    rivals: str = ""
+
+
+def paper_table(papers: Sequence[Paper], folder: Path) -> pd.DataFrame:
+    """The rows of the papers with their verdicts, in ``COLUMNS``.
 
     Args:
         folder: folder of the table. ``ours_from`` is relative to it.
     """
     described = [
         {
+            "paper": paper.name,
             **{name: getattr(row, name) for name in COLUMNS if hasattr(row, name)},
             "comparable": "no" if row.why_not_comparable else "yes",
-            "ours_from": row.ours_from
-            and Path(os.path.relpath(row.ours_from, folder or ".")).as_posix(),
+            "ours_from": row.ours_from and Path(os.path.relpath(row.ours_from, folder)).as_posix(),
             "tolerance": str(row.tolerance),
             "verdict": row.verdict.value,
         }
-        for row in rows
+        for paper in papers
+        for row in paper.rows
     ]
     return pd.DataFrame(described, columns=list(COLUMNS))
 

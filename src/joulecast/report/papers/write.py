@@ -7,11 +7,11 @@ from pathlib import Path
 import pandas as pd
 
 from joulecast.quantities import counted, digits, span
-from joulecast.report.papers.antichain import antichain_rows, of_antichain
-from joulecast.report.papers.mc2 import mc2_rows, of_mc2
-from joulecast.report.papers.proteus import of_proteus, proteus_rows
+from joulecast.report.papers.antichain import antichain
+from joulecast.report.papers.mc2 import mc2
+from joulecast.report.papers.proteus import proteus
 from joulecast.report.papers.rows import OF_CODE, Paper, Verdict, paper_table, verdict_counts
-from joulecast.report.papers.zeus import of_zeus, zeus_rows
+from joulecast.report.papers.zeus import zeus
 from joulecast.report.tables.output import markdown, write_numbers, write_text
 from joulecast.report.tables.partition import PublishedPartitioning
 from joulecast.report.tables.published import PublishedErrors, PublishedTuning
@@ -35,7 +35,6 @@ them."""
 
 
 def papers(
-    folder: Path,
     *,
     simulator: Path,
     partition: Path,
@@ -44,11 +43,10 @@ def papers(
     published: Path,
     profile_experiments: Sequence[Path],
     own_experiments: Sequence[Path],
-) -> tuple[pd.DataFrame, list[Paper]]:
-    """The table of all four papers, and the papers in the same order.
+) -> list[Paper]:
+    """All four papers.
 
     Args:
-        folder: folder of the table. Links are relative to it.
         simulator, partition, tuning, metered: folders of tables; the last of the energies of metered runs.
         profile_experiments, own_experiments: partitioning of PipeDream's profiles, and of the graphs that
             this project measured.
@@ -56,18 +54,13 @@ def papers(
     Raises:
         JoulecastError: a file of published numbers is missing or has wrong keys.
     """
-    zeus = PublishedTuning.read(published / "zeus.yaml")
-    mc2 = PublishedErrors.read(published / "mc2.yaml")
-    proteus = PublishedSimulators.read(published / "proteus.yaml")
-    antichain = PublishedPartitioning.read(published / "antichain.yaml")
-    rows = [
-        *zeus_rows(tuning, zeus),
-        *mc2_rows(metered, mc2),
-        *proteus_rows(simulator, proteus),
-        *antichain_rows(profile_experiments, own_experiments, antichain, partition),
+    partitioning = PublishedPartitioning.read(published / "antichain.yaml")
+    return [
+        zeus(PublishedTuning.read(published / "zeus.yaml"), tuning),
+        mc2(PublishedErrors.read(published / "mc2.yaml"), metered),
+        proteus(PublishedSimulators.read(published / "proteus.yaml"), simulator),
+        antichain(partitioning, profile_experiments, own_experiments, partition),
     ]
-    order = [of_zeus(zeus), of_mc2(mc2, metered), of_proteus(proteus), of_antichain(antichain)]
-    return paper_table(rows, folder), order
 
 
 def _commit_in_words() -> str:
@@ -79,14 +72,17 @@ def _commit_in_words() -> str:
     return f"Made by joulecast at commit {state['git_commit']}{changed}."
 
 
-def write_papers(stem: Path, table: pd.DataFrame, papers: Sequence[Paper]) -> None:
+def write_papers(stem: Path, papers: Sequence[Paper]) -> pd.DataFrame:
     """Write ``stem`` as Parquet, CSV, Markdown and HTML: a line for each paper, then a section for each
     paper.
 
     Args:
         stem: path without its suffix.
-        papers: the papers of the table, in its order.
+
+    Returns:
+        The table of all papers.
     """
+    table = paper_table(papers, stem.parent)
     # Some numbers are printed as bounds (``>60``). So the column is text.
     as_printed = table["published"].map(
         lambda number: number if isinstance(number, str) else f"{number:.12g}", na_action="ignore"
@@ -118,6 +114,7 @@ def write_papers(stem: Path, table: pd.DataFrame, papers: Sequence[Paper]) -> No
         text += [f"## {paper.name}", "", f"{paper.published.paper}.", "", markdown(shown), ""]
         text += [f"{number} {reason}  " for reason, number in notes.items()] + [""]
     write_text(stem, _TITLE, "\n".join(text))
+    return table
 
 
 def _number(reason: str | None, notes: dict[str, str]) -> str | None:

@@ -12,15 +12,27 @@ from joulecast.report.tables.published import PublishedTuning
 from joulecast.report.tables.tuning import PAPER_ZEUS
 from joulecast.runs.files.columns import read_frame
 
-_PAPER = "Zeus"
 _SIMULATED = "the authors' public simulator on the same traces, run for this project"
 _TUNED = ("batch_size_only", "power_limit_only", "both")
 
 
-def of_zeus(published: PublishedTuning) -> Paper:
-    """The paper, the data behind our numbers, and the quantities that the summary names for it."""
+def zeus(published: PublishedTuning, tables: Path) -> Paper:
+    """The paper, with the rows of the tables of the replays.
+
+    Args:
+        tables: folder of ``tuning_potential``, ``tuning_savings`` and ``tuning_reproduction``.
+    """
+    potential, savings, reproduction = (
+        read_frame(tables / f"tuning_{name}.parquet", "table of a campaign")
+        for name in ("potential", "savings", "reproduction")
+    )
+    rows = {
+        "potential": _potential(potential, published),
+        "savings": _savings(savings, published),
+        "reproduction": _reproduction(reproduction, published),
+    }
     return Paper(
-        _PAPER,
+        "Zeus",
         published,
         "the traces that its authors measured: six workloads on four GPUs",
         {
@@ -36,29 +48,12 @@ def of_zeus(published: PublishedTuning) -> Paper:
                 f"{which} energy saved, the reproduction's own range" for which in ("least", "most")
             ],
         },
+        [
+            replace(row, source="replayed", ours_from=tables / f"tuning_{name}.html")
+            for name, of_table in rows.items()
+            for row in of_table
+        ],
     )
-
-
-def zeus_rows(tables: Path, published: PublishedTuning) -> list[Row]:
-    """Rows of the tables of the replays.
-
-    Args:
-        tables: folder of ``tuning_potential``, ``tuning_savings`` and ``tuning_reproduction``.
-    """
-    potential, savings, reproduction = (
-        read_frame(tables / f"tuning_{name}.parquet", "table of a campaign")
-        for name in ("potential", "savings", "reproduction")
-    )
-    rows = {
-        "potential": _potential(potential, published),
-        "savings": _savings(savings, published),
-        "reproduction": _reproduction(reproduction, published),
-    }
-    return [
-        replace(row, source="replayed", ours_from=tables / f"tuning_{name}.html")
-        for name, of_table in rows.items()
-        for row in of_table
-    ]
 
 
 def _potential(table: pd.DataFrame, published: PublishedTuning) -> list[Row]:
@@ -67,7 +62,7 @@ def _potential(table: pd.DataFrame, published: PublishedTuning) -> list[Row]:
     for workload, printed in published.potential.items():
         of_v100 = table[(table["workload"] == workload) & (table["gpu"] == "v100")]
         cells = of_v100.set_index("tuned").to_dict("index")
-        row = partial(Row, _PAPER, "figure 1", f"{workload}, V100")
+        row = partial(Row, "figure 1", f"{workload}, V100")
         for tuned in _TUNED:
             name = tuned.replace("_", " ")
             theirs, ours = getattr(printed, tuned), cells[name]["ours"]
@@ -89,7 +84,7 @@ def _savings(table: pd.DataFrame, published: PublishedTuning) -> list[Row]:
     energy, time = of_v100["energy_saving_percent"], of_v100["time_saving_percent"]
     least, most = published.energy_saving_percent
     setting = "six workloads, V100, Zeus, last five recurrences"
-    row = partial(Row, _PAPER, "abstract and section 6.2", setting)
+    row = partial(Row, "abstract and section 6.2", setting)
     tolerance = published.tolerances["savings"]
     return [
         row(what, "%", printed, float(ours), None, tolerance, "up")
@@ -116,7 +111,7 @@ def _reproduction(table: pd.DataFrame, published: PublishedTuning) -> list[Row]:
             policy, recurrences = _EXPERIMENTS[experiment]
             cell = cells.loc[(gpu, policy, recurrences)]
             setting = f"CIFAR-100 to 0.5, {gpu.upper()}, {policy}, {recurrences} recurrences"
-            row = partial(Row, _PAPER, "reproduction", setting)
+            row = partial(Row, "reproduction", setting)
             for what, simulated in zip(("energy", "time"), ratios, strict=True):
                 ours = float(cell[f"{what}_ratio"])
                 reference: dict[str, Any] = {"reference": simulated, "reference_is": _SIMULATED}
@@ -132,7 +127,6 @@ def _reproduction(table: pd.DataFrame, published: PublishedTuning) -> list[Row]:
     ):
         rows.append(
             Row(
-                _PAPER,
                 "reproduction",
                 "CIFAR-100 to 0.5, four GPUs, zeus, last five recurrences",
                 f"{what} energy saved, the reproduction's own range",

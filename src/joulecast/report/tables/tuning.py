@@ -1,7 +1,7 @@
 """Tables of the tuning experiments: how much could be saved, how much policies save, and when they pay
 back."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -19,7 +19,6 @@ from joulecast.tune.comparison import (
     QUANTITIES,
     STEADY,
     Choice,
-    Curves,
     Estimate,
     break_even,
     cumulative_ratios,
@@ -107,44 +106,47 @@ def potential(settings: Sequence[Setting], published: PublishedTuning) -> pd.Dat
     return pd.DataFrame(rows)
 
 
-def _ratio(
-    curves: Mapping[str, Curves], quantity: str, setting: Setting, stretch: str, eta: float
-) -> Estimate:
-    """Cost relative to the default: of the last recurrences (``steady``), or of all."""
-    recurrences = curves[quantity][setting.name]
-    kept = recurrences[:, -STEADY:] if stretch == "steady" else recurrences
-    of_default = getattr(expected_default(setting.trace, eta), QUANTITIES[quantity])
-    return Estimate.of(kept.mean(axis=1) / of_default)
+def _ratios(
+    tables: Mapping[str, pd.DataFrame], settings: Sequence[Setting], eta: float
+) -> Iterator[tuple[dict[str, Any], dict[str, Estimate]]]:
+    """For each policy and setting, the quantities relative to the default: of the last recurrences
+    (``steady``), and of all."""
+    for policy, table in tables.items():
+        curves = {
+            name: recurrences_of(policy, table, settings, column, Goal(eta))
+            for name, column in QUANTITIES.items()
+        }
+        for setting, stretch in product(settings, ("steady", "all")):
+            default, ratios = expected_default(setting.trace, eta), {}
+            for name, column in QUANTITIES.items():
+                recurrences = curves[name][setting.name]
+                kept = recurrences[:, -STEADY:] if stretch == "steady" else recurrences
+                ratios[name] = Estimate.of(kept.mean(axis=1) / getattr(default, column))
+            seeds, count = recurrences.shape
+            facts = {
+                "policy": policy,
+                "workload": setting.name[0],
+                "gpu": setting.name[1],
+                "source": _SOURCE,
+                "recurrences": count,
+                "seeds": seeds if seeds > 1 else None,
+                "stretch": stretch,
+            }
+            yield facts, ratios
 
 
 def savings(replays: Replays) -> pd.DataFrame:
     """Savings in percent, compared with the default: in the last five recurrences, and in all."""
     tables = {**replays.by_policy, PAPER_ZEUS: replays.paper_zeus}
+    for policy in ("default", "grid-search"):
+        del tables[policy]
     rows = []
-    for policy, table in tables.items():
-        if policy in ("default", "grid-search"):
-            continue
-        curves = {
-            name: recurrences_of(policy, table, replays.settings, column, Goal(replays.eta))
-            for name, column in QUANTITIES.items()
-        }
-        for setting, stretch in product(replays.settings, ("steady", "all")):
-            seeds, recurrences = curves["cost"][setting.name].shape
-            row: dict[str, Any] = {
-                "policy": policy,
-                "workload": setting.name[0],
-                "gpu": setting.name[1],
-                "source": _SOURCE,
-                "recurrences": recurrences,
-                "seeds": seeds if seeds > 1 else None,
-                "stretch": stretch,
-            }
-            for name in QUANTITIES:
-                ratio = _ratio(curves, name, setting, stretch, replays.eta)
-                saved = {"saving_percent": ratio.mean, "low": ratio.high, "high": ratio.low}
-                for what, of_default in saved.items():
-                    row[f"{name}_{what}"] = None if of_default is None else 100 * (1 - of_default)
-            rows.append(row)
+    for row, ratios in _ratios(tables, replays.settings, replays.eta):
+        for name, ratio in ratios.items():
+            saved = {"saving_percent": ratio.mean, "low": ratio.high, "high": ratio.low}
+            for what, of_default in saved.items():
+                row[f"{name}_{what}"] = None if of_default is None else 100 * (1 - of_default)
+        rows.append(row)
     return pd.DataFrame(rows)
 
 
@@ -162,28 +164,23 @@ def reproduction(
         ("zeus", "all"): "all",
     }
     rows = []
-    for policy, table in tables.items():
-        curves = {
-            name: recurrences_of(policy, table, settings, QUANTITIES[name], Goal(eta))
-            for name in ("energy", "time")
+    for facts, ratios in _ratios(tables, settings, eta):
+        gpu, policy, stretch = (facts[name] for name in ("gpu", "policy", "stretch"))
+        printed = theirs.simulator.get(gpu, {}).get(simulated.get((policy, stretch), ""))
+        row = {
+            "gpu": gpu,
+            "policy": policy,
+            "recurrences": "last five" if stretch == "steady" else "all",
+            "source": _SOURCE,
         }
-        for setting, stretch in product(settings, ("steady", "all")):
-            gpu = setting.name[1]
-            printed = theirs.simulator.get(gpu, {}).get(simulated.get((policy, stretch), ""))
-            row: dict[str, Any] = {
-                "gpu": gpu,
-                "policy": policy,
-                "recurrences": "last five" if stretch == "steady" else "all",
-                "source": _SOURCE,
-            }
-            for place, name in enumerate(curves):
-                ratio = _ratio(curves, name, setting, stretch, eta)
-                row[f"{name}_ratio"] = ratio.mean
-                row[f"{name}_low"], row[f"{name}_high"] = ratio.low, ratio.high
-                row[f"{name}_authors_simulator"] = None if printed is None else printed[place]
-                row[f"{name}_difference"] = None if printed is None else ratio.mean - printed[place]
-            row["energy_saving_percent"] = 100 * (1 - row["energy_ratio"])
-            rows.append(row)
+        for place, name in enumerate(("energy", "time")):
+            ratio = ratios[name]
+            row[f"{name}_ratio"] = ratio.mean
+            row[f"{name}_low"], row[f"{name}_high"] = ratio.low, ratio.high
+            row[f"{name}_authors_simulator"] = None if printed is None else printed[place]
+            row[f"{name}_difference"] = None if printed is None else ratio.mean - printed[place]
+        row["energy_saving_percent"] = 100 * (1 - row["energy_ratio"])
+        rows.append(row)
     return pd.DataFrame(rows)
 
 
