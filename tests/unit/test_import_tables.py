@@ -246,6 +246,11 @@ def test_several_meters_in_one_column_need_the_column_that_tells_them_apart(tmp_
     assert "device=gpu" in refused("csv", log, tmp_path / "no", *MAP, *between())
     imported("csv", log, tmp_path / "out", "--map", "time=t,watts=w,device=gpu", *between())
     assert row(tmp_path / "out" / "net")["energy_j"] == pytest.approx(expected_j(), rel=0.01)
+    rows = [f"{line},{node}" for line in rows for node in ("n1", "n2")]
+    log = table(tmp_path / "nodes.csv", rows, "t,gpu,w,host")
+    assert "device=gpu" in refused("csv", log, tmp_path / "no", *MAP, *between())
+    mapped = ("--map", "time=t,watts=w,device=gpu")
+    assert "node=host" in refused("csv", log, tmp_path / "no", *mapped, *between())
 
 
 def test_parts_of_a_node_need_not_draw_alike(tmp_path):
@@ -267,10 +272,16 @@ def test_watts_that_rise_in_a_saw_tooth_are_watts(tmp_path):
     assert "counter" not in row(tmp_path / "out" / "net")["left_out"]
 
 
-@pytest.mark.parametrize("column", ["power_kW", "P kw", "Power [kW]", "kW", "power_kw_avg"])
-def test_the_unit_in_the_name_of_a_column_counts(tmp_path, column):
+@pytest.mark.parametrize(
+    ("column", "unit_w"),
+    [
+        *((name, 1e3) for name in ("power_kW", "P kw", "Power [kW]", "kW", "power_kw_avg")),
+        ("power_mw", 1e-3),
+    ],
+)
+def test_the_unit_in_the_name_of_a_column_counts(tmp_path, column, unit_w):
     watts = 20 * load(SECONDS) + SECONDS % 7
-    rows = [f"{ZERO_S + t},{w / 1000:.4f}" for t, w in zip(SECONDS, watts, strict=True)]
+    rows = [f"{ZERO_S + t},{w / unit_w:.4f}" for t, w in zip(SECONDS, watts, strict=True)]
     log = table(tmp_path / "log.csv", rows, f"t,{column}")
     imported("csv", log, tmp_path / "out", "--map", f"time=t,watts={column}", *between())
     assert row(tmp_path / "out" / "net")["energy_j"] == pytest.approx(20 * expected_j(), rel=0.01)

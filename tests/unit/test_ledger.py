@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 
@@ -78,13 +79,14 @@ def test_the_commands_keep_and_judge(runs, tmp_path):
     ledger = str(tmp_path / "ledger.jsonl")
     for currency in ("EUR", "JPY"):
         words = ["forecast", "--records", str(runs / "before"), "--nodes", "8", "--keep", ledger]
-        words += ["--price", "0.3", "--currency", currency]
+        words += ["--price", "0.3", "--currency", currency, "--co2", "300"]
         assert CliRunner().invoke(app, words).exit_code == 0
     assert len(Path(ledger).read_text().splitlines()) == 2
     words = ["evaluate", "--records", str(runs / "all"), "--ledger", ledger]
     said = CliRunner().invoke(app, words)
     assert said.exit_code == 0 and "inside the 90 % interval" in said.output
     verdict = json.loads(CliRunner().invoke(app, [*words, "--json"]).output)
+    assert re.search(r"^co2: .* k?g (more|less) than", said.output, re.MULTILINE)
     # Money of two currencies is not added.
     costs = [row for row in verdict["summary"] if row["quantity"] == "cost"]
     assert [row["currency"] for row in costs] == ["EUR", "JPY"] and "cost in JPY: " in said.output

@@ -3,6 +3,7 @@
 import errno
 import json
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulecast.errors import JoulecastError
-from joulecast.runs.folders import answers
+from joulecast.runs.folders import answers, campaign_records
 from joulecast.runs.frames import ACTIVITY_COLUMNS
 from joulecast.runs.observations import observe
 from joulecast.runs.record import read_record, write_record
@@ -32,6 +33,10 @@ def test_round_trip(tmp_path):
     pd.testing.assert_frame_equal(again.stages, record.stages, check_dtype=False)
     assert answers(tmp_path / "r", record.info.spec)
     assert not answers(tmp_path / "r", make_spec(nodes=2, seed=5))
+    of_campaign = partial(campaign_records, [tmp_path / "r"], 1)
+    assert of_campaign([record.info.spec.digest()]) == [tmp_path / "r"]
+    with pytest.raises(JoulecastError, match=r"r: was measured with another configuration"):
+        of_campaign([make_spec(nodes=2, seed=5).digest()])
 
 
 def test_full_disk_leaves_nothing(tmp_path, monkeypatch):

@@ -74,6 +74,13 @@ def test_a_training_log_and_a_power_log_make_a_record(tmp_path, log_in, more):
     assert found["samples"] == 290 * 64 and found["batch"] == 64
 
 
+def test_the_steps_of_torchtune_are_not_its_calls_of_log(tmp_path):
+    # The name is shorter by six bytes, which an unknown field fills.
+    name, shorter = b"\x12\x11train/global_step", b"\x12\x0bglobal_step\x7a\x04none"
+    (tmp_path / "run-1.wandb").write_bytes(WANDB.read_bytes().replace(name, shorter))
+    assert "steps 290" in table_of(tmp_path / "run-1.wandb", tmp_path / "runs.csv").output
+
+
 def test_a_batch_that_grows_is_not_written(tmp_path):
     lines = [megatron(0, 10), megatron(9, 20, 64), megatron(20, 30, 96)]
     assert table_of(written(tmp_path, lines), tmp_path / "runs.csv").exit_code == 0

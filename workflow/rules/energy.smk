@@ -44,6 +44,8 @@ rule fit:
         source=SOURCE,
         # The required number of records. A folder may contain only some of them.
         runs=len(SPECS),
+        # A recorded campaign may be of another configuration.
+        digests=[] if RECORDED else [spec.digest() for spec in SPECS.values()],
     script:
         "../scripts/fit.py"
 

@@ -180,7 +180,7 @@ def notes_on(
     notes += differences(predicted)
     if predicted["width_is_assumed"].any():
         notes.append(
-            f"{workload}: no setting was repeated, so it is not known how much runs differ. The "
+            f"{workload}: no repeats show how much runs differ. The "
             "intervals assume that they differ as in MLPerf: nine of ten pairs of repeats differ by less "
             f"than {100 * REPEATS:g} %"
         )

@@ -49,7 +49,7 @@ _WORDS = {
 }
 _UNITS = "W, mW, uW, kW, J, mJ, uJ, kJ, Wh, kWh"
 _IN_BRACKETS = re.compile(r"[\[(]\s*([^\])]+?)\s*[\])]\s*$")
-_UNIT_WORD = re.compile(r"(?<![^_ .-])([mku]?(?:W|Wh|J)|kw|wh|kwh)(?![^_ .-])")
+_UNIT_WORD = re.compile(r"(?<![^_ .-])([mku]?(?:W|Wh|J)|mw|kw|wh|kwh)(?![^_ .-])")
 """The unit in ``kW`` and ``power_kw_avg``; of lower case letters only what cannot be another unit."""
 _OWN_UNIT = r"\d\.?\s*([a-zA-Zµμ]{1,3})$"
 
@@ -61,6 +61,8 @@ def scale_of(unit: str, where: str) -> tuple[str, float]:
         JoulecastError: the text is no unit of power or energy. The message begins with ``where``.
     """
     plain = _WORDS.get(unit.strip().lower(), unit.strip())
+    # Loggers of NVML name a column `power_mw`. No node draws megawatts.
+    plain = "mW" if plain == "mw" else plain
     for base, (what, factor) in _BASES.items():
         if plain.endswith(base) and plain.removesuffix(base) in _PREFIXES:
             return what, _PREFIXES[plain.removesuffix(base)] * factor

@@ -37,9 +37,9 @@ _WHOLE, _LAST = 1, 4
 _HISTORY, _ITEM = 2, 1
 _KEY, _NESTED_KEY, _VALUE = 1, 2, 16
 """Fields of a record, of its history (what a call of ``log`` wrote), and of an item of that."""
-_STEPS = ("train/global_step", "trainer/global_step", "_step")
-"""What counts the steps. ``_step`` counts calls of ``log``, so Hugging Face's Trainer and Lightning log a
-count of their own."""
+_STEPS = ("train/global_step", "trainer/global_step", "global_step", "_step")
+"""What counts the steps. ``_step`` counts calls of ``log``, so Hugging Face's Trainer, Lightning and
+torchtune log a count of their own."""
 _FIXED = {1: 8, 5: 4}
 """Bytes of a field of protobuf, by its wire type."""
 

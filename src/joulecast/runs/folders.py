@@ -52,12 +52,15 @@ def measured_names() -> list[str]:
     return sorted({match[1] for match in found if match})
 
 
-def campaign_records(above: Sequence[Path], runs: int) -> list[Path]:
+def campaign_records(above: Sequence[Path], runs: int, digests: Sequence[str] = ()) -> list[Path]:
     """The records of a campaign with a known number of runs. They are below one folder, or each folder is a
     record.
 
+    Args:
+        digests: of the specifications of all runs. Without them, records of any specification are taken.
+
     Raises:
-        JoulecastError: there are fewer or more records. The error says how many.
+        JoulecastError: there are fewer or more records, or a record answers another specification.
     """
     folders = [folder for path in above for folder in record_folders(path)]
     if len(folders) != runs:
@@ -66,6 +69,13 @@ def campaign_records(above: Sequence[Path], runs: int) -> list[Path]:
             f"campaign has {runs} runs; a replay was cut short, or records were removed or added: "
             "delete that folder and start again"
         )
+    known = set(digests)
+    for folder in folders if known else ():
+        # Snakemake does not know what a record answers if it was killed meanwhile, or if results were copied.
+        if read_info(folder).spec_sha256 not in known:
+            raise JoulecastError(
+                f"{folder}: was measured with another configuration; delete this folder and start again"
+            )
     return folders
 
 

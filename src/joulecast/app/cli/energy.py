@@ -1,6 +1,8 @@
 """The commands of the energy models: ``evaluate`` judges them on run records, ``forecast`` forecasts from
 records."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import typer
@@ -11,6 +13,8 @@ from joulecast.quantities import (
     counted,
     digits,
     energies,
+    masses,
+    money,
     percent,
     times,
 )
@@ -131,9 +135,13 @@ def _print_ledger(verdict: dict[str, Any]) -> None:
         _print_table(rows)
         typer.echo()
     for row in verdict["summary"]:
-        in_words = {"time": times, "energy": energies}.get(row["quantity"])
-        amount = abs(row["missed"])
-        missed = digits(amount) if in_words is None else in_words(amount)[0]
+        in_words: dict[str, Callable[..., list[str]]] = {
+            "time": times,
+            "energy": energies,
+            "cost": partial(money, row["currency"]),
+            "co2": masses,
+        }
+        (missed,) = in_words[row["quantity"]](abs(row["missed"]))
         quantity = " in ".join(filter(None, (row["quantity"], row["currency"])))
         typer.echo(
             f"{quantity}: mean error {percent(row['mape_percent'])}, bias "
