@@ -326,7 +326,7 @@ def test_one_micro_batch_through_a_pipeline_takes_its_least_time() -> None:
     assert least.computing_s == pytest.approx(simulated.breakdown.computing_s)
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(
     network=st.sampled_from(["gpt2", "vgg16"]),
     devices=st.sampled_from([2, 4]),
