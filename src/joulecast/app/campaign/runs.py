@@ -14,6 +14,7 @@ from joulecast.app.campaign.config import Config
 from joulecast.app.campaign.workload_section import filled_in
 from joulecast.errors import JoulecastError
 from joulecast.measure.workloads.datasets import ROOT_LAYOUT
+from joulecast.quantities import listed
 from joulecast.runs.files.reading import validated
 from joulecast.runs.files.shipped import PLATFORMS
 from joulecast.runs.platforms import Platform, find_platform, recorded_for
@@ -100,6 +101,12 @@ def _command_runs(config: Config, platform: Platform) -> list[RunSpec]:
         for repeat in range(1, scale.repeats + 1)
     }
     cells |= {(1, batch, 1) for batch in config.calibration.batch_sizes}
+    batches = sorted({batch for nodes, batch, _ in cells if nodes == 1})
+    if len(batches) > 1 and "{batch" not in (config.workload.command or ""):
+        raise JoulecastError(
+            f"workload.command: its runs on one node have the batches {listed(batches)}, but it takes no "
+            "batch; put {batch_per_rank} or {batch} where it sets its batch"
+        )
     return [_command_run(config, platform, name, *cell) for cell in sorted(cells)]
 
 
