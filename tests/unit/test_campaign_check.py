@@ -72,6 +72,10 @@ def test_a_check_runs_no_program_of_a_configuration(check, tmp_path):
             ["workload.data_root: is not given", "mine.yaml"],
         ),
         (GOOD + "scale: {batch_size: 1, ranks_per_node: 2}\n", ["scale.batch_size", "at least 2"]),
+        (
+            "workload: {command: python train.py}\ntraining: {steps: 3}\n",
+            ["workload.command", "2, 4 and 8", "{batch_per_rank}"],
+        ),
     ],
 )
 def test_every_mistake_is_one_line_with_its_key_and_the_way_out(check, text, said):

@@ -230,7 +230,8 @@ def test_columns_of_watts_are_nodes_or_the_supplies_of_one(tmp_path):
     log = table(tmp_path / "log.csv", rows, "t,left,right")
     mapped = ("--map", "time=t,watts=left,watts=right")
     for name, more, nodes in (("two", (), 2), ("one", ("--node", "n1"), 1)):
-        imported("csv", log, tmp_path / name, *mapped, *between(), *more)
+        said = imported("csv", log, tmp_path / name, *mapped, *between(), *more)
+        assert f"on {nodes} node" in said
         found = row(tmp_path / name / "net")
         assert found["energy_j"] == pytest.approx(expected_j(), rel=0.01)
         assert found["nodes"] == nodes

@@ -20,7 +20,7 @@ from joulecast.measure.observer.inside.exchange import (
 from joulecast.measure.observer.inside.hooks import samples_of
 from joulecast.measure.observer.inside.marks import DeviceClock, Marks
 from joulecast.measure.observer.job_folder import place
-from joulecast.measure.observer.observed_record import longest_step, steps_made
+from joulecast.measure.observer.observed_record import batch_of_all, longest_step, steps_made
 from joulecast.measure.observer.steps import MARK, Steps, read_processes
 from joulecast.measure.power.host_clocks import ClockServer, offset_from
 from joulecast.runs.request import Priced
@@ -513,6 +513,14 @@ def rank(ends):
 @pytest.mark.parametrize(("until_s", "made"), [(3.5, 3), (99.0, 4), (0.5, 4)])
 def test_steps_after_a_killed_measurement_do_not_count(until_s, made):
     assert steps_made([rank(np.arange(11.0, 16.0)), rank(np.arange(11.2, 15.2))], until_s) == made
+
+
+def test_the_users_batch_counts_and_another_one_of_the_loaders_is_named():
+    ranks, remarks = [SimpleNamespace(steps=plain_steps(3))] * 2, []
+    assert batch_of_all(ranks, 16, remarks) == (16, "samples") == batch_of_all(ranks, None, remarks)
+    assert not remarks
+    assert batch_of_all(ranks, 8, remarks) == (8, "samples")
+    assert "as 8 samples" in remarks[0] and "gave 16" in remarks[0]
 
 
 def test_a_step_is_named_if_it_is_unlike_the_others():

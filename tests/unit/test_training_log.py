@@ -1,5 +1,7 @@
 """What trainings logged becomes a table of runs, and with a power log a record."""
 
+import gzip
+
 import pandas as pd
 import pytest
 from log_fixtures import BUSY_W, MADE, ZERO_S, imported, info, iso, load, refused, row, run
@@ -117,6 +119,9 @@ def test_an_event_file_of_a_training_that_still_runs_is_read_up_to_its_last_whol
     cut.write_text("no events\n")
     done = table_of(cut, tmp_path / "other.csv")
     assert done.exit_code == 2 and "no scalars" in done.output
+    (tmp_path / "train.log.gz").write_bytes(gzip.compress(b"steps"))
+    done = table_of(tmp_path / "train.log.gz", tmp_path / "other.csv")
+    assert done.exit_code == 2 and "train.log.gz: is packed by gzip; unpack it" in done.output
 
 
 ENERGY = [megatron(80 + step / 2, step, energy_j=200 + step % 20) for step in range(10, 301, 10)]

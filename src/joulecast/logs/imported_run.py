@@ -429,10 +429,11 @@ def _kind(text: str) -> str:
 
 
 def fact_of(record: RunRecord) -> str:
-    """A line about a run: its time, its energy, and how far the clock of its meters is off, if this is
-    known."""
+    """A line about a run: its time, its nodes, its energy, and how far the clock of its meters is off, if
+    this is known."""
     info, outcome = record.info, record.info.outcome
-    parts = [f"{outcome.stop_s - outcome.start_s:.6g} s"]
+    nodes = counted(len(info.nodes), "node")
+    parts = [f"{outcome.stop_s - outcome.start_s:.6g} s on {nodes}"]
     metering = info.metering
     own = {(m.node, m.meter) for m in metering.meters}
     joules, ends = 0.0, np.array([[outcome.start_s], [outcome.stop_s]])

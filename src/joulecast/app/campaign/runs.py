@@ -14,6 +14,7 @@ from joulecast.app.campaign.config import Config
 from joulecast.app.campaign.workload_section import filled_in
 from joulecast.errors import JoulecastError
 from joulecast.measure.workloads.datasets import ROOT_LAYOUT
+from joulecast.quantities import listed
 from joulecast.runs.files.reading import validated
 from joulecast.runs.files.shipped import PLATFORMS
 from joulecast.runs.platforms import Platform, find_platform, recorded_for
@@ -172,12 +173,20 @@ def campaign_runs(config: Config, platforms: Path = PLATFORMS) -> list[RunSpec]:
     if "estimated" in config.power.meters:
         platform.require_watts()
     _require_root(config)
-    if config.workload.command is None:
+    command = config.workload.command
+    if command is None:
         runs = _training_runs(config, platform) + _calibration_runs(config, platform)
     else:
         # A user's command does its own exchange. So our calibration of the all-reduce does not hold for it.
         idle = [run for run in _calibration_runs(config, platform) if run.kind == "idle"]
-        runs = [_command_run(config, platform, *cell) for cell in _cells(config)] + idle
+        cells = _cells(config)
+        batches = sorted({batch for nodes, batch, _ in cells if nodes == 1})
+        if len(batches) > 1 and "{batch" not in command:
+            raise JoulecastError(
+                f"workload.command: its runs on one node have the batches {listed(batches)}, but it takes no "
+                "batch; put {batch_per_rank} or {batch} where it sets its batch"
+            )
+        runs = [_command_run(config, platform, *cell) for cell in cells] + idle
     random.Random(config.scale.seed).shuffle(runs)
     return runs
 

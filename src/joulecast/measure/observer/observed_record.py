@@ -220,17 +220,29 @@ _BATCHES_VARY = 0.02
 the short batch at the end of an epoch, and no repeat should have another batch for it."""
 
 
-def _batch(
+def batch_of_all(
     ranks: Sequence[Rank], asked: int | None, remarks: list[str]
 ) -> tuple[float, Literal["samples", "steps"]]:
-    """What all ranks together train on in a step on average, and its unit."""
-    if asked is not None:
-        return asked, "samples"
+    """What all ranks together train on in a step on average, and its unit.
+
+    Args:
+        asked: what the user says. It counts, because several ranks may load the same samples, as with tensor
+            parallelism.
+        remarks: gets a remark if the loaders gave another number, or if it varies.
+    """
     sizes = [rank.steps.samples for rank in ranks]
-    if not ranks or not all(map(len, sizes)):
+    seen = bool(ranks) and all(map(len, sizes))
+    commonest = sum(float(most_frequent(pd.Series(size))) for size in sizes) if seen else None
+    if asked is not None:
+        if commonest not in (None, asked):
+            remarks.append(
+                f"a step counts as {asked:g} samples, as requested; the loaders of all ranks gave "
+                f"{commonest:g}"
+            )
+        return asked, "samples"
+    if commonest is None:
         return 1, "steps"
     mean = sum(float(size.mean()) for size in sizes)
-    commonest = sum(float(most_frequent(pd.Series(size))) for size in sizes)
     if abs(mean / commonest - 1) < _BATCHES_VARY:
         return commonest, "samples"
     low, high = sum(size.min() for size in sizes), sum(size.max() for size in sizes)
@@ -365,7 +377,7 @@ def observed_record(
         remarks += [*_remarks(ranks), *longest_step(ranks, first, last)]
     else:
         left_out.append(_EARLY_END if until_s < math.inf else _NO_UPDATES)
-    batch, unit = _batch(ranks, asked.global_batch_size, remarks)
+    batch, unit = batch_of_all(ranks, asked.global_batch_size, remarks)
     outcome = Outcome(
         start_s=start_s,
         stop_s=stop_s,

@@ -251,9 +251,8 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
     Returns:
         ``clear_winner`` is ``None`` if there is no interval or no other setting, or if only one node count
         was run and the choice has another one. ``overlapping`` has the settings within the limit whose
-        intervals overlap the interval of the best setting. ``cheapest`` and ``fastest`` are chosen among
-        these and the best setting. (The cheapest has the lowest cost, or without a price the lowest energy.)
-        ``in_words`` says all this in sentences. It is ``None`` if there is no choice.
+        intervals overlap the interval of the best setting. ``in_words`` says this in sentences, and which of
+        them costs least and is fastest. It is ``None`` if there is no choice.
     """
     if choice.best is None:
         return _verdict(None, None)
@@ -262,9 +261,7 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
     if not others:
         has_others = sum(choice.within) > 1
         why_alone = "is known" if len(candidates) == 1 or has_others else "is within the limits"
-        return _verdict(
-            None, f"no other setting{_ON_RUN * choice.only_run} {why_alone}", best, best
-        )
+        return _verdict(None, f"no other setting{_ON_RUN * choice.only_run} {why_alone}")
     why_unknown = None
     if best.ends(least)[2] is None:
         why_unknown = "it has no interval"
@@ -282,7 +279,7 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
             f"a clear winner{among}: its 90 % interval of the {IN_WORDS[least]} overlaps no other's"
         )
         trade = _won(best, min([best, *others], key=lambda c: c.order("time")), paid)
-        return _verdict(True, f"{text}; {trade}", best, best)
+        return _verdict(True, f"{text}; {trade}")
     alike = [best, *rivals]
     cheapest = min(alike, key=lambda candidate: candidate.order(paid))
     fastest = min(alike, key=lambda candidate: candidate.order("time"))
@@ -294,21 +291,17 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
     if len(named) <= _NAMED:
         overlap += f" ({named})"
     text = f"no clear winner: {overlap}. {_trade(cheapest, fastest, paid, currency)}"
-    return _verdict(False, text, cheapest, fastest, rivals)
+    return _verdict(False, text, rivals)
 
 
 def _verdict(
     clear_winner: bool | None,
     in_words: str | None,
-    cheapest: Candidate | None = None,
-    fastest: Candidate | None = None,
     overlapping: Sequence[Candidate] = (),
 ) -> dict[str, Any]:
     return {
         "clear_winner": clear_winner,
         "overlapping": [rival.setting for rival in overlapping],
-        "cheapest": cheapest and cheapest.setting,
-        "fastest": fastest and fastest.setting,
         "in_words": in_words,
     }
 

@@ -83,6 +83,10 @@ def read_bytes(path: Path, what: str, max_bytes: int = MAX_BYTES) -> bytes:
     return content
 
 
+_GZIP = b"\x1f\x8b"
+"""The first bytes of a file that gzip packed."""
+
+
 def read_text(path: Path, what: str, max_bytes: int = MAX_BYTES) -> str:
     """The content of a text file. Arguments and errors are the same as for :func:`opened`. Text that is not
     UTF-8 is an error, too."""
@@ -90,6 +94,8 @@ def read_text(path: Path, what: str, max_bytes: int = MAX_BYTES) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
+        if content.startswith(_GZIP):
+            raise JoulecastError(f"{path}: is packed by gzip; unpack it") from None
         line = content.count(b"\n", 0, error.start) + 1
         raise JoulecastError(
             f"{path}, line {line}: byte 0x{content[error.start]:02x} is not UTF-8; expected: {what}"
