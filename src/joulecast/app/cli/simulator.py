@@ -81,7 +81,7 @@ def _energy_line(result: dict[str, Any]) -> str:
     values = energies(result["step_j"], result["step_j_low"], result["step_j_high"])
     missing = result["why_no_energy_interval"]
     notes = [note for note in (result["energy_rests_on"], missing) if note]
-    rest = f"\npower: {'; '.join(notes)}" if notes else ""
+    rest = f"\n{'; '.join(notes)}" if notes else ""
     return (
         f"{with_range(*values)} a step, {result['power_w']:,.0f} W of all nodes "
         f"({result['energy_source']}){rest}"
