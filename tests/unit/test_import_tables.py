@@ -381,7 +381,7 @@ def test_an_import_that_fails_leaves_what_was_there(tmp_path):
         ("run,network,speed\na,b,1\n", "`speed` is no column of a table of runs; there are: run, network"),
         ("run,nodes\na,some\n", "line 2: nodes: Input should be a valid integer"),
         ("run,nodes\na,1.5\n", "line 2: nodes: Input"),
-        ("run,start\na,noon\n", "line 2, column start"),
+        ("run,start\na,noon\n", "line 2, column start: `noon` is no time; write it as 2026-"),
         ("run\na\na\n", "`a` is there twice"),
         ("run,nodes\n", "has 0 runs"),
     ],

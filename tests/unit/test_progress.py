@@ -84,7 +84,7 @@ def test_the_command_that_repeats_runs_names_the_configuration(tmp_path):
 def test_a_record_of_another_specification_does_not_count(tmp_path):
     done(tmp_path, make_spec("run0"))
     (run,) = progress_of(tmp_path, [make_spec("run0", repeat=2)]).runs
-    assert run.state == "waiting" and "another specification" in run.why
+    assert run.state == "waiting" and "another configuration" in run.why
 
 
 def test_the_command_writes_nothing_and_ends_with_zero_when_all_is_done(tmp_path):

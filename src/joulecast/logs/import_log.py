@@ -103,7 +103,7 @@ def run_facts(said: dict[str, Any], clock: Clock, where: str) -> RunFacts:
         JoulecastError: a fact is not known, or impossible. The message begins with ``where``.
     """
     facts = {name: value for name, value in said.items() if value not in (None, "")}
-    for name in {"start", "stop"} & facts.keys():
+    for name in [key for key in ("start", "stop") if key in facts]:
         facts[name] = clock.moment(facts[name], f"{where}, column {name}")
     if "hosts" in facts:
         facts["hosts"] = expanded(facts["hosts"])

@@ -174,7 +174,13 @@ class Clock:
     def moment(self, text: str, where: str) -> Times:
         """One time that a user gives, in seconds since 1970 if its zone is known."""
         plain = Clock(self.zone)
-        return plain.place(plain.seconds(pd.Series([text.strip()], index=[1]), where), where)
+        try:
+            times = plain.seconds(pd.Series([text.strip()]), where)
+        except JoulecastError:
+            raise JoulecastError(
+                f"{where}: `{text[:_SHOWN]}` is no time; write it as 2026-05-02T10:00:00+02:00"
+            ) from None
+        return plain.place(times, where)
 
 
 def _no_time(

@@ -110,7 +110,9 @@ def run_state(results: Path, run: str, spec: RunSpec | None = None) -> RunState:
             return RunState(run, "damaged", str(error))
         if spec is None or info.spec_sha256 == spec.digest():
             return _done(run, info)
-        return RunState(run, "waiting", "its record answers another specification")
+        return RunState(
+            run, "waiting", f"{record} was measured with another configuration; delete it"
+        )
     if log.is_file():
         return _state_in(log, run)
     return RunState(run, "waiting")
