@@ -351,7 +351,7 @@ def test_one_run(tmp_path):
     ]
     assert drawn == ["forecast", "front", "predicted", "stages"]
     text = text_of(tmp_path)
-    assert "for 1,000,000 samples" in text and "The fit had seen these very runs" in text
+    assert "for 1,000,000 samples" in text and "The fit had seen the same runs" in text
     assert "growth cannot be judged" in text
 
 

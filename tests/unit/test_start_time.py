@@ -130,7 +130,7 @@ def test_both_columns_are_paid_and_the_objective_says_which_counts(tmp_path):
         ("time,cents\n2026-11-27T00:00,1\n", {}, "no column price or co2"),
         ("time,price\nnoon,1\nnight,2\n", {}, "column time"),
         ("time,price\n2026-11-27T01:00,1\n2026-11-27T00:00,2\n", {}, "not after the one before"),
-        (None, {"after_s": "2026-11-29T00:00"}, "has nothing of 2026-11-29"),
+        (None, {"after_s": "2026-11-29T00:00"}, "do not contain 2026-11-29"),
         (None, {"deadline_s": "9h"}, "before the deadline"),
         (None, {"duration_s": "5h"}, "the training takes until"),
         (None, {"objective": "co2"}, "no column co2"),

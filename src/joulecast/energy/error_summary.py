@@ -79,7 +79,7 @@ def evaluate_records(
     parts = metered_parts(runs.trained)
     if parts:
         notes.append(
-            f"only the {parts} of the nodes had meters: no energy contains what else draws power"
+            f"only the {parts} of the nodes had meters: the energies do not contain the other parts"
         )
     measured = cells["energy_source"].isin(MEASURED)
     compared = [each for each in compare(cells[measured]) if each.best_rival]

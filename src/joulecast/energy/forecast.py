@@ -474,8 +474,8 @@ def _rescaled(forecasts: pd.DataFrame, widths: Mapping[str, float]) -> pd.DataFr
 
 def _widths_in_words(widths: Mapping[str, float]) -> list[str]:
     return [
-        f"the intervals of {quantity} are {digits(factor)} times as wide as the model's, as forecasts that "
-        "were kept missed what then ran"
+        f"the intervals of {quantity} are {digits(factor)} times as wide as the model's, because of the "
+        "errors of the forecasts that were kept"
         for quantity, factor in widths.items()
     ]
 

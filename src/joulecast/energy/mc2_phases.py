@@ -137,7 +137,7 @@ class PhaseMC2:
         ):
             if not excess_w >= 0:
                 self.bounded.append(
-                    f"{workload}: {phase} draws {-excess_w:.0f} W less than idling; as much is taken"
+                    f"{workload}: {phase} draws {-excess_w:.0f} W less than idling; taken as equal"
                 )
         return replace(
             base,
@@ -230,7 +230,8 @@ class PhaseMC2:
         if kappa != met:
             self.bounded.append(
                 f"{workload}: its larger runs draw {'more' if met > kappa else 'less'} power than MC2 allows "
-                f"for devices that wait (kappa = {met:.2f}, taken as {kappa:g}), and so may what was not run"
+                f"for devices that wait (kappa = {met:.2f}, taken as {kappa:g}). Settings that were not run "
+                "may, too"
             )
         return Gaussian(kappa, _POWER_NOISE / steep**0.5)
 

@@ -196,7 +196,7 @@ def notes_on(
     if parts:
         notes.append(
             f"{workload}: only the {parts} of the nodes had meters. Energy, money and CO2 do not contain "
-            "what else draws power"
+            "the other parts"
         )
     largest = predicted.loc[predicted["nodes"].idxmax()].to_dict()
     if largest.get("supply") == "DC" and pd.notna(largest["energy_j"]):

@@ -91,7 +91,7 @@ class Prices(PricesSection, frozen=True):
         if not self.known:
             return "no price is given"
         if self.price is not None and joules is None:
-            return "its energy is not known, which has a price"
+            return "energy has a price, and its energy is not known"
         if self.price_gpu_hour is not None and gpus is None:
             return "no GPU of it is known; give --price-node-hour in place of --price-gpu-hour"
         return None

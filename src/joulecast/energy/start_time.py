@@ -204,7 +204,7 @@ def choose_start(request: StartRequest) -> dict[str, Any]:
     after_s = time() if request.after_s is None else request.after_s
     if not first_s <= after_s < last_s:
         raise JoulecastError(
-            f"{request.hours}: is of {_iso(first_s)} to {_iso(last_s)}, which has nothing of "
+            f"{request.hours}: its hours are from {_iso(first_s)} to {_iso(last_s)}, and do not contain "
             f"{_iso(after_s)}; give a file that has it, or another time with --after"
         )
     by_s = last_s if request.deadline_s is None else after_s + request.deadline_s
@@ -215,8 +215,8 @@ def choose_start(request: StartRequest) -> dict[str, Any]:
         )
     if after_s + request.duration_s > by_s:
         raise JoulecastError(
-            f"duration: the training takes until {_iso(after_s + request.duration_s)}, started at once; the "
-            f"last time that counts is {_iso(by_s)}; give a later deadline, or a file that reaches further"
+            f"duration: if it starts at once, the training takes until {_iso(after_s + request.duration_s)}, "
+            f"and must be done at {_iso(by_s)}; give a later deadline, or a file that reaches further"
         )
     power_w = request.energy_j / request.duration_s
     best_s = best_start(hours, name, request.duration_s, after_s, by_s)

@@ -105,7 +105,7 @@ def set_clock(
     power = gpu_power_of(costs.device, costs.precision) if isinstance(costs, KernelCosts) else None
     if not isinstance(costs, KernelCosts) or power is None:
         raise JoulecastError(
-            "power limit or clock: what they do follows from the description of a GPU alone; name a GPU of "
+            "power limit or clock: their effect is computed from the description of a GPU; name a GPU of "
             "the catalogue as platform, and leave out databases and the mode proteus; in a "
             "platform's file, cluster.device needs power_limit_w, units, and architecture with lanes and "
             "awake"

@@ -302,9 +302,7 @@ def _checked_counter(
         return found
     lost_s = sum(max(0.0, min(b, run_s[1]) - max(a, run_s[0])) for a, b in meter.lost)
     if lost_s > 0:
-        text = (
-            f"{meter.file}: what it counted in {lost_s:.4g} s, in which it began anew, is missing"
-        )
+        text = f"{meter.file}: what it counted in {lost_s:.4g} s, in which it restarted, is missing"
         far = lost_s > _COARSEST * (run_s[1] - run_s[0])
         (findings.leave_out if far else findings.remark)("counter began anew", text)
     read_s = min(t_s[-1], run_s[1]) - max(t_s[0], run_s[0])

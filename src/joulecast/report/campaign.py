@@ -111,13 +111,13 @@ def write_answers(answers: CampaignAnswers, out: Path, prices: Prices) -> None:
     if answers.costs.content is None:
         return
     notes = [
-        "Means over the runs of a setting. `time_s` and `energy_j` are for 1,000,000 samples, or one of "
-        "another `unit`. `off_percent` columns: MC2, where it had not seen that setting.",
+        "Means over the runs of a setting. `time_s` and `energy_j` are for 1,000,000 samples, or for one of "
+        "another `unit`. `off_percent` columns: errors of MC2 if its fit had not seen the setting.",
     ]
     if prices.given:
         notes.append(
-            f"Prices: {prices.in_words()}. `energy_kwh` is at the building's meter. `cost_rests_on` says "
-            "what the energy in the cost is: where that is `estimated`, the money is estimated too."
+            f"Prices: {prices.in_words()}. `energy_kwh` is at the building's meter. `cost_rests_on` is the "
+            "source of the energy in the cost. If it is `estimated`, the money is estimated too."
         )
     title = "Cost of the settings that were run"
     write_table(out / Path(COSTS).name, title, notes, answers.costs.content)

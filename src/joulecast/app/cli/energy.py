@@ -154,7 +154,7 @@ def _print_ledger(verdict: dict[str, Any]) -> None:
     if verdict["had_run"]:
         had_run = counted(verdict["had_run"], "row")
         typer.echo(
-            f"{had_run} of settings that had run when they were asked: these are no forecasts"
+            f"{had_run} of settings that had already run at that time: these are no forecasts"
         )
 
 

@@ -212,8 +212,8 @@ _EARLY_END = (
     "no steps: the measurement ended before the first update of an optimizer; measure for longer"
 )
 _NO_UPDATES = (
-    "no steps: no optimizer of torch made an update where the observer was let in (a PYTHONPATH set anew, "
-    "`python -I` and `python -E` keep it out)"
+    "no steps: no optimizer of torch made an update in a process with the observer (a replaced PYTHONPATH, "
+    "`python -I` and `python -E` keep the observer out)"
 )
 _BATCHES_VARY = 0.02
 """Relative difference of the mean batch and the commonest one, from which the mean counts: below it, it is

@@ -89,8 +89,6 @@ def write_checks(folder: Path, findings: pd.DataFrame) -> None:
     write_table(
         folder / "checks",
         "What checks found in the records",
-        [
-            "What must hold of records and of the fits to them, and what a reader should be warned of."
-        ],
+        ["Checks of the records and of the fits to them, and warnings for a reader."],
         findings,
     )

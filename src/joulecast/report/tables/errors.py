@@ -30,23 +30,22 @@ from joulecast.runs.left_out import used
 from joulecast.runs.observations import TIMED, is_training
 
 ESTIMATE_NOTE = (
-    "**Energies whose source is `estimated`** were made by a formula over utilisation, no meter did. Their "
-    "differences show that the pipeline works; they are no errors of a model, and `error_percent` is "
-    "left empty."
+    "**Energies whose source is `estimated`** come from a formula over utilisation, not from a meter. "
+    "Differences from them are no errors of a model, so `error_percent` is empty."
 )
 EMULATED_NOTE = (
-    "Nodes that are **emulated** are ranks of one machine, their compute padded to one speed. Times are "
-    "measured on them; they say nothing about a real cluster's."
+    "**Emulated** nodes are ranks of one machine that are slowed down to one speed. Their times are "
+    "measured, but say nothing about the times of a real cluster."
 )
 WORKLOAD_NOTE = (
-    "`leave-one-workload-out` keeps a workload's runs at its smallest node count, its calibration, for "
-    "every model; a workload without others is predicted from the other workloads alone, and a model that "
-    "cannot do that has fewer settings."
+    "In `leave-one-workload-out`, every model knows a workload's runs on its smallest node count (its "
+    "calibration). A workload with a single node count is predicted from the other workloads alone. A model "
+    "that cannot do this has fewer settings."
 )
 INFORMATION_NOTE = (
-    "With the time `given`, all models know the run's time, and MC2 reads its parts (stages, or the phases "
-    "of the log) where the rivals, as published, take one mean utilisation. With the time `predicted`, all "
-    "of them take MC2's."
+    "With the time `given`, all models know the run's time. MC2 also knows its parts (stages, or the phases "
+    "of the log). The rivals, as published, know one mean utilisation. With the time `predicted`, all models "
+    "use MC2's time."
 )
 _QUESTION = ["energy_source", "split", "time"]
 _SPLITS = (*USUAL, "in-sample")
@@ -59,8 +58,8 @@ SPLIT_SENTENCES = {
     "extrapolation": "The fit had seen runs on at most a quarter of the largest number of nodes.",
     "leave-one-workload-out": "The fit had seen other networks, and this network only on its smallest node "
     "count.",
-    "in-sample": "The fit had seen these very runs, so this says nothing about new settings. Runs on more "
-    "node counts, or with three batches of a network, would.",
+    "in-sample": "The fit had seen the same runs, so the errors say nothing about new settings. To judge "
+    "new settings, run more node counts, or three batches of a network.",
 }
 """Words that say what the fit had seen, by split."""
 

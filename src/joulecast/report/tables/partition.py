@@ -12,18 +12,17 @@ from joulecast.report.tables.published import FromPaper
 from joulecast.runs.files.reading import read_json_object
 
 _QUALITY_NOTES = [
-    "Work alone counts. `bottleneck_us` is the slowest stage's forward and backward of a batch; "
-    "`lower_bound_us` what no pipeline is below; `certified` that both are equal, `proof` says why. A "
-    "planner's ratio is its bottleneck over ours, which is the optimum where it is certified.",
-    "`speedup_bound` is the work over the bottleneck. Predicted speedups are simulated, event by event, with "
-    "`micro_batches` and free transfers; the paper's were measured, with an unknown number of micro-batches.",
+    "Only work counts, not transfers. `bottleneck_us`: forward and backward time of the slowest stage, for a "
+    "batch. `lower_bound_us`: no pipeline has a smaller bottleneck. `certified`: both are equal; `proof` "
+    "says why. A planner's ratio is its bottleneck over ours.",
+    "`speedup_bound` is the work over the bottleneck. Predicted speedups are simulated with `micro_batches`, "
+    "without the time of transfers. The paper's were measured, with an unknown number of micro-batches.",
 ]
 _PIPELINE_NOTES = [
-    "Pipelines of torch.distributed.pipelining, measured on this machine, a core a rank. `predicted_s` is "
-    "the event-exact makespan of stages that were timed one by one, alone; `speedup` is against the network "
-    "that is not cut, with the same micro-batches on one core.",
-    "`capacity` is what as many independent processes reach together on this machine: no pipeline can gain "
-    "more here than that.",
+    "Pipelines of torch.distributed.pipelining, measured on this machine, with a core for each rank. "
+    "`predicted_s` is simulated from stages that were timed alone. `speedup` is relative to the network that "
+    "is not cut, with the same micro-batches on one core.",
+    "`capacity` is the speedup of as many independent processes on this machine. No pipeline can be faster.",
 ]
 
 

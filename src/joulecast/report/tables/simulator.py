@@ -169,10 +169,10 @@ def write_simulator_tables(
         folder / "simulator_error",
         "Error of the simulator",
         [
-            "Steps that were measured, against the prediction made without them; averages first, then the "
-            "worst. `sum` adds compute and communication, `max` takes the larger. `noise_percent` is the "
-            "same configuration measured again.",
-            f"{fitted} configurations that gamma was fitted on are shown, and are in no average.",
+            "Measured steps, and predictions that did not use them. Averages are first, then the worst. "
+            "`sum` adds compute and communication, `max` takes the larger. `noise_percent`: the difference "
+            "when the same configuration was measured again.",
+            f"{fitted} configurations on which gamma was fitted are shown, but are in no average.",
             source,
             unlike,
         ],
@@ -183,8 +183,9 @@ def write_simulator_tables(
         folder / "simulator_order",
         "Order of strategies",
         [
-            "Kendall's tau of predicted and measured step times (1: the same order), and how much slower "
-            "than the best strategy the one is that is predicted best.",
+            "Kendall's tau of predicted and measured step times (1: the same order). "
+            "`top1_regret_percent`: how much slower the strategy that is predicted best is than the "
+            "best one.",
             f"The paper prints no tau; it says: {published.order}.",
             source,
         ],
@@ -276,14 +277,13 @@ def write_gpu_tables(
         folder / "simulator_real_gpus",
         "The simulator on real GPUs",
         [
-            "Measured steps, against the prediction from the GPU's description and kernels of "
-            "other GPUs. The first row of each data is its mean.",
+            "Measured steps, and predictions from the GPU's description and kernels of other GPUs. The first "
+            "row of each data set is its mean.",
             f"{settings}.",
-            "`one_step_error_percent`: corrected by another row of the same data, GPU and kind; the mean "
-            "over all rows that it could be. `three_steps_error_percent`: by three of them. "
-            "`covered_percent`: how many are inside the 90 % interval of the prediction from the "
-            "description. `peer_error_percent`: what the data's own simulator is "
-            "published to reach on all of its data, of which this is a part.",
+            "`one_step_error_percent`: the error after a correction by one other row of the same data, GPU "
+            "and kind; the mean over all such rows. `three_steps_error_percent`: by three of them. "
+            "`covered_percent`: share inside the 90 % interval of the prediction from the description. "
+            "`peer_error_percent`: the published error of the data's own simulator, on all of its data.",
             "Constants of power and attention were chosen with these rows in sight "
             "(docs/explanation/simulator.md says which). Rates of kernels and the rest were not, except for "
             "plain_pytorch.",

@@ -241,8 +241,8 @@ def write_tuning_tables(
         folder / "tuning_potential",
         "What tuning could save: least energy relative to the default",
         [
-            "Mean over the recorded runs; only batch sizes all of whose runs reached the target. Relative to "
-            "the default batch size at the highest power limit. The paper prints the V100.",
+            "Mean over the recorded runs, relative to the default batch size at the highest power limit. A "
+            "batch size counts only if all of its runs reached the target. The paper prints the V100.",
             _RECORDED_NOTE,
             paper,
         ],
@@ -252,8 +252,8 @@ def write_tuning_tables(
         folder / "tuning_savings",
         "What policies save",
         [
-            "Against the expected default, in percent, mean over seeds with a 95 % interval; without seeds, "
-            "where nothing is drawn, it is exact. `stretch`: `steady`, the last "
+            "Savings relative to the expected default, in percent: mean over seeds, with a 95 % interval. A "
+            "policy without randomness has no interval. `stretch`: `steady`, the last "
             f"{STEADY} recurrences, or `all`, with exploration.",
             f"`{PAPER_ZEUS}` has as many recurrences as the paper. The paper prints a range of its "
             f"workloads, in the steady state and over its own measurements: {low:g} to {high:g} % of "
@@ -269,8 +269,8 @@ def write_tuning_tables(
         folder / "tuning_reproduction",
         "The reproduction's experiments: CIFAR-100 to an accuracy of 0.5",
         [
-            "Ratios to the default. `authors_simulator` is what the authors' public simulator gives on the "
-            "same traces, run for this project; no paper prints it. The "
+            "Ratios to the default. `authors_simulator`: results of the authors' public simulator on the "
+            "same traces, run for this project. No paper prints them. The "
             f"reproduction itself ({published.reproduction.paper}) reports savings of energy of "
             f"{theirs_low:g} to {theirs_high:g} %, and worse ones with the power limit "
             "alone.",
@@ -287,14 +287,14 @@ def write_tuning_tables(
         folder / "tuning_comparison",
         "Policies against Zeus",
         [
-            "Mean over settings of the cumulative cost relative to the default's. Difference to Zeus with "
-            "the 95 % interval of a paired bootstrap over settings, and (`low_workloads`, `high_workloads`) "
-            "over whole workloads, whose settings share their epochs. `mean_break_even` and "
-            "`median_break_even` take settings that do not pay back for one recurrence more than there are.",
-            "`largest_cost_ratio`: of the worst setting.",
+            "Mean over settings of the cumulative cost, relative to that of the default. The difference to "
+            "Zeus has the 95 % interval of a paired bootstrap over settings, and (`low_workloads`, "
+            "`high_workloads`) over whole workloads, whose settings share their epochs. In "
+            "`mean_break_even` and `median_break_even`, a setting that does not pay back counts as one "
+            "recurrence more than there are. `largest_cost_ratio`: of the worst setting.",
             f"`{HELD_OUT}`: the curve policy with three constants chosen on the other workloads ({chosen}); "
             "its form, its prior and its other constants were found on these traces. `warm-start` has seen "
-            "one run of every batch size on another GPU: what that cost is not counted.",
+            "one run of every batch size on another GPU. The cost of these runs is not counted.",
         ],
         comparison(replays),
         sections="policy",
