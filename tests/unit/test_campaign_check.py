@@ -74,7 +74,7 @@ def test_a_check_runs_no_program_of_a_configuration(check, tmp_path):
         (GOOD + "scale: {batch_size: 1, ranks_per_node: 2}\n", ["scale.batch_size", "at least 2"]),
         (
             "workload: {command: python train.py}\ntraining: {steps: 3}\n",
-            ["workload.command", "2, 4 and 8", "{batch_per_rank}"],
+            ["workload.command", "2, 4 and 8", "{batch_per_rank}", "calibration.batch_sizes"],
         ),
     ],
 )

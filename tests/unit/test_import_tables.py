@@ -247,9 +247,17 @@ def test_several_meters_in_one_column_need_the_column_that_tells_them_apart(tmp_
     assert "device=gpu" in refused("csv", log, tmp_path / "no", *MAP, *between())
     imported("csv", log, tmp_path / "out", "--map", "time=t,watts=w,device=gpu", *between())
     assert row(tmp_path / "out" / "net")["energy_j"] == pytest.approx(expected_j(), rel=0.01)
-    rows = [f"{line},{node}" for line in rows for node in ("n1", "n2")]
-    log = table(tmp_path / "nodes.csv", rows, "t,gpu,w,host")
-    assert "device=gpu" in refused("csv", log, tmp_path / "no", *MAP, *between())
+    mapped = ("--map", "time=t,watts=w,node=host")
+    for name in ("{host}-{gpu}", "{gpu}"):
+        rows = [
+            f"{ZERO_S + t},{name.format(host=host, gpu=gpu)},{w / 2:.1f},{host}"
+            for t, w in zip(SECONDS, load(SECONDS), strict=True)
+            for host in ("n1", "n2")
+            for gpu in "ab"
+        ]
+        log = table(tmp_path / "nodes.csv", rows, "t,gpu,w,host")
+        assert "device=gpu" in refused("csv", log, tmp_path / "no", *MAP, *between())
+        assert "device=gpu" in refused("csv", log, tmp_path / "no", *mapped, *between())
     mapped = ("--map", "time=t,watts=w,device=gpu")
     assert "node=host" in refused("csv", log, tmp_path / "no", *mapped, *between())
 

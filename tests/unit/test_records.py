@@ -33,7 +33,7 @@ def test_round_trip(tmp_path):
     pd.testing.assert_frame_equal(again.stages, record.stages, check_dtype=False)
     assert answers(tmp_path / "r", record.info.spec)
     assert not answers(tmp_path / "r", make_spec(nodes=2, seed=5))
-    of_campaign = partial(campaign_records, [tmp_path / "r"], 1)
+    of_campaign = partial(campaign_records, [tmp_path / "r"])
     assert of_campaign([record.info.spec.digest()]) == [tmp_path / "r"]
     with pytest.raises(JoulecastError, match=r"r: was measured with another configuration"):
         of_campaign([make_spec(nodes=2, seed=5).digest()])

@@ -14,6 +14,9 @@ METERED = f"{RESULTS}/metered"
 # Folders of the user's own submissions, by their names.
 IMPORTS = {Path(folder).name: folder for folder in CONFIG.evaluation.imports}
 
+# They identify the records. A folder may contain only some of them, or records of another configuration.
+DIGESTS = [spec.digest() for spec in SPECS.values()]
+
 
 rule import_mlperf:
     output:
@@ -42,10 +45,7 @@ rule fit:
     params:
         **FITTING,
         source=SOURCE,
-        # The required number of records. A folder may contain only some of them.
-        runs=len(SPECS),
-        # A recorded campaign may be of another configuration.
-        digests=[] if RECORDED else [spec.digest() for spec in SPECS.values()],
+        digests=DIGESTS,
     script:
         "../scripts/fit.py"
 
@@ -66,7 +66,7 @@ rule tables:
     params:
         source=SOURCE,
         version=MC2.version,
-        runs=len(SPECS),
+        digests=DIGESTS,
     script:
         "../scripts/tables.py"
 

@@ -10,13 +10,12 @@ from joulecast.runs.folders import campaign_records, record_folders
 def main(
     records: list[Path],
     imported: list[Path],
-    runs: int,
     digests: list[str],
     series_splits: int,
     series_period_s: float,
     fits: Path,
 ) -> None:
-    places = [*campaign_records(records, runs, digests), *imported]
+    places = [*campaign_records(records, digests), *imported]
     folders = [folder for place in places for folder in record_folders(place)]
     fit_campaign(
         folders,

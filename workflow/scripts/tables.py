@@ -13,11 +13,11 @@ from joulecast.runs.folders import campaign_records
 
 
 def main(
-    records: list[Path], fits: Path, published: Path, runs: int, tables: Path, checks: Path
+    records: list[Path], fits: Path, published: Path, digests: list[str], tables: Path, checks: Path
 ) -> None:
     fit = CampaignFit.load(fits)
     write_tables(tables, fit, PublishedErrors.read(published))
-    findings = check_results(campaign_records(records, runs), fit)
+    findings = check_results(campaign_records(records, digests), fit)
     print(findings.to_string(index=False))
     errors = findings[findings["verdict"] == "error"]
     if len(errors):

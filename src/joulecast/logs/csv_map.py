@@ -6,10 +6,11 @@ each column is a node. If a node is named (by ``node=`` or by the user), the col
 such as its power supplies.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from joulecast.errors import JoulecastError
 from joulecast.logs.log import Log, LoggedMeter, LogOptions
@@ -69,7 +70,7 @@ def read(file: Path, options: LogOptions) -> Log:
             # a node.
             node, device = node or column, column if node else device
         origin = f"{file}, {column}" if several else str(file)
-        _require_one_meter(table, mapped["time"][0], columns, times.t_s)
+        _require_one_meter(table, mapped, dict(zip(columns, key, strict=True)), times.t_s)
         if what == "watts":
             _require_power(origin, values)
         node, covers = node or options.node_of(file), options.covers or "node"
@@ -83,17 +84,25 @@ def read(file: Path, options: LogOptions) -> Log:
     return log
 
 
-def _require_one_meter(table: LogTable, time: str, mapped: Sequence[str], t_s: Floats) -> None:
+def _require_one_meter(
+    table: LogTable, mapped: Mapping[str, Sequence[str]], cells: Mapping[str, str], t_s: Floats
+) -> None:
     """Refuse a table with several meters if a column tells them apart that the map does not name: their mean
-    would count as one meter."""
+    would count as one meter.
+
+    Args:
+        cells: by the names of their columns, the cells that all readings of the meter share.
+    """
     _, counts = np.unique(t_s, return_counts=True)
     each = int(np.median(counts)) if len(counts) else 1
+    time, known = mapped["time"][0], {name for columns in mapped.values() for name in columns}
     for column in table.columns if each > 1 else ():
-        if column == time or column in mapped or table.columns.count(column) > 1:
+        if column in known or table.columns.count(column) > 1:
             continue
-        rows = table.rows([time, *mapped, column])
+        rows = table.rows([time, *cells, column])
+        rows = rows[(rows[[*cells]].fillna("") == pd.Series(cells, dtype=object)).all(axis=1)]
         # Each value of such a column occurs equally often at each time.
-        often = rows.groupby([time, *mapped, column]).size()
+        often = rows.groupby([time, column]).size()
         values = rows[column].nunique()
         if values > 1 and (often * values == each).mean() > 0.5:
             raise JoulecastError(

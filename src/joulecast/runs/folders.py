@@ -52,29 +52,29 @@ def measured_names() -> list[str]:
     return sorted({match[1] for match in found if match})
 
 
-def campaign_records(above: Sequence[Path], runs: int, digests: Sequence[str] = ()) -> list[Path]:
-    """The records of a campaign with a known number of runs. They are below one folder, or each folder is a
-    record.
+def campaign_records(above: Sequence[Path], digests: Sequence[str]) -> list[Path]:
+    """The records of a campaign. They are below one folder, or each folder is a record.
 
     Args:
-        digests: of the specifications of all runs. Without them, records of any specification are taken.
+        digests: of the specifications of all runs.
 
     Raises:
         JoulecastError: there are fewer or more records, or a record answers another specification.
     """
     folders = [folder for path in above for folder in record_folders(path)]
-    if len(folders) != runs:
+    if len(folders) != len(digests):
         raise JoulecastError(
             f"{above[0] if len(above) == 1 else above[0].parent}: has {len(folders)} records, the "
-            f"campaign has {runs} runs; a replay was cut short, or records were removed or added: "
+            f"campaign has {len(digests)} runs; a replay was cut short, or records were removed or added: "
             "delete that folder and start again"
         )
     known = set(digests)
-    for folder in folders if known else ():
+    for folder in folders:
         # Snakemake does not know what a record answers if it was killed meanwhile, or if results were copied.
         if read_info(folder).spec_sha256 not in known:
             raise JoulecastError(
-                f"{folder}: was measured with another configuration; delete this folder and start again"
+                f"{folder}: was measured with another configuration; start again with that one, or delete "
+                "this folder"
             )
     return folders
 

@@ -111,7 +111,9 @@ def run_state(results: Path, run: str, spec: RunSpec | None = None) -> RunState:
         if spec is None or info.spec_sha256 == spec.digest():
             return _done(run, info)
         return RunState(
-            run, "waiting", f"{record} was measured with another configuration; delete it"
+            run,
+            "waiting",
+            f"{record} was measured with another configuration; take that one, or delete it",
         )
     if log.is_file():
         return _state_in(log, run)

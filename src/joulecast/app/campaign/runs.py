@@ -184,7 +184,8 @@ def campaign_runs(config: Config, platforms: Path = PLATFORMS) -> list[RunSpec]:
         if len(batches) > 1 and "{batch" not in command:
             raise JoulecastError(
                 f"workload.command: its runs on one node have the batches {listed(batches)}, but it takes no "
-                "batch; put {batch_per_rank} or {batch} where it sets its batch"
+                "batch; put {batch_per_rank} or {batch} where it sets its batch, or give its own batch as "
+                "scale.batch_size and calibration.batch_sizes"
             )
         runs = [_command_run(config, platform, *cell) for cell in cells] + idle
     random.Random(config.scale.seed).shuffle(runs)

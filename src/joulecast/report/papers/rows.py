@@ -110,6 +110,7 @@ class Paper:
         published: the paper's numbers, citation and claims.
         regenerated_on: the data behind our numbers.
         headlines: the paper's claims in short. Each has the names of the quantities that support it.
+        rows: its numbers and ours.
         rivals: a sentence that says where a rival is better.
     """
 
