@@ -82,7 +82,7 @@ SECTIONS: dict[str, list[Kept]] = {
             "Energy on real clusters",
             "Public runs of MLPerf Training on 1 and 8 nodes of eight H100. Each node has a power meter "
             "behind its power supplies (DC). Mean errors in percent. The power law cannot forecast some "
-            "settings. Then it has a separate line. MC2's paper has 2.84 % on its own cluster. [What is held "
+            "settings, so it has separate lines. MC2's paper has 2.84 % on its own cluster. [What is held "
             "out, and what `given` means](explanation/mc2.md#splits), [rivals](explanation/mc2.md#rivals).",
             ENERGY,
             "metered/tables/energy_summary.parquet",
@@ -95,9 +95,8 @@ SECTIONS: dict[str, list[Kept]] = {
             "The first two lines are of the runs above. The others are of MLPerf Training v3.1 to v4.1. "
             "There, the batch is known, and the amount of work is forecast. The rivals of the first two "
             "lines are equal: from one node count, each can only assume perfect scaling. Some results were "
-            "sent to several rounds. In the third line, such a result is a case in each round. In the last "
-            "line, it is one case. "
-            "Mean errors in percent.",
+            "submitted to several rounds. Such a result is a case in each round in the third line, and one "
+            "case in the last line. Mean errors in percent.",
             {"question": "question", "cases": "cases"},
             where={
                 "question": [
@@ -175,10 +174,10 @@ SECTIONS: dict[str, list[Kept]] = {
         Kept(
             "simulator",
             "Speed of simulating and searching",
-            "*Original*: the Proteus paper's public code, on another machine with 2 cores. It simulates each "
-            "device, joulecast simulates equal devices once. The row `gpt3-175b search` is for "
-            "`dgx-h100.yaml`, whose ops have the times of a roofline. Its weights are at fp32, and its batch "
-            "is 1536.",
+            "*Original*: the Proteus paper's public code, on another machine with 2 cores. This code "
+            "simulates each device. joulecast simulates equal devices once. The row `gpt3-175b search` is "
+            "for `dgx-h100.yaml`, whose ops have the times of a roofline. Its weights are at fp32, and its "
+            "batch is 1536.",
             {
                 "what": "what",
                 "devices": "devices",

@@ -105,7 +105,8 @@ def test_the_command_says_clock_joules_and_what_they_are_of():
     result = CliRunner().invoke(app, [*asked, "--power-limit", "200"])
     assert result.exit_code == 0
     assert (
-        "MHz" in result.output and "W of all nodes (simulated, described powers; " in result.output
+        "MHz" in result.output
+        and "W of all nodes (simulated, described powers)\nwatts from " in result.output
     )
 
 

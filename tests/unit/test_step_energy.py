@@ -169,7 +169,9 @@ def _benchmark():
     spec = importlib.util.spec_from_file_location("node_power", ROOT / "benchmarks/node_power.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "benchmarks")
+        spec.loader.exec_module(module)
     return module
 
 
@@ -288,9 +290,9 @@ def test_an_objective_that_cannot_be_judged_is_an_error(words, said):
 def test_the_commands_say_joules_and_their_source():
     asked = ["simulate", "--network", NETWORK, "--strategy", "dp=8", "--platform"]
     code, text = _run(*asked, "h100-sxm")
-    assert code == 0 and "W of all nodes (simulated, imported powers; " in text
+    assert code == 0 and "W of all nodes (simulated, imported powers)\npowers fitted to " in text
     code, text = _run(*asked, "a100")
-    assert code == 0 and "W of all nodes (simulated, described powers; " in text
+    assert code == 0 and "W of all nodes (simulated, described powers)\nwatts from " in text
     code, text = _run(*SEARCH, "h100-sxm", "--top", "2")
     assert code == 0 and "energy of the first: simulated, imported powers" in text
 

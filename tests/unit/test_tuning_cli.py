@@ -285,7 +285,7 @@ def test_a_live_loop_goes_on_from_its_file(tmp_path: Path, monkeypatch: pytest.M
     assert "it is for replays only" in refused("tune", "--live", "--policy", "oracle")
     assert "--seeds is for replays" in refused("tune", "--live", "--seeds", 3)
     text = joulecast(*command, "--recurrences", 6)
-    assert "zeus, live: 6 recurrences, 0 of their tries now" in text
+    assert "zeus, live: 6 recurrences, 0 tries in this call" in text
 
 
 def test_a_live_loop_without_a_file_names_what_was_cheapest_with_its_failed_tries() -> None:

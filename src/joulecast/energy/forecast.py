@@ -191,7 +191,7 @@ def _why_not_known(of_workload: pd.DataFrame, setting: Mapping[str, Any]) -> str
         return None
     in_steps = setting["work_unit"] == "steps"
     if setting["batch"] < setting["ranks"] and not in_steps:
-        return f"batch {setting['batch']:g} leaves less than one sample to a rank; --batch asks for another"
+        return f"batch {setting['batch']:g} leaves less than one sample to a rank; --batch sets another"
     seen = set(of_workload["batch_per_rank"])
     if len(seen) > 1 or setting["batch_per_rank"] in seen:
         return None
@@ -395,15 +395,15 @@ def _on_kept_batch(
     usual = _batch_of_others(others, largest)
     has_target = why_not_forecast(of_workload, asked, True, to_target=True) is None
     if usual <= largest["batch"] or not has_target:
-        return [f"{kept}; --batch asks for another"]
+        return [f"{kept}; --batch sets another"]
     row = setting_of(of_workload, int(largest["nodes"]), usual, math.nan, asked.gpus_per_node)
     answer = model.predict(pd.DataFrame([row]), "predicted").iloc[0]
     took, took_kept = times(answer["time_s"], largest["time_s"])
     joules, joules_kept = consumptions(answer["energy_j"], largest["energy_j"])
     return [
-        f"{kept}, in {took_kept} with {joules_kept}. Others on about as many nodes train with "
-        f"{digits(usual)}: by the law of work to the target that takes {took} and {joules} "
-        f"(--batch {usual} --target)"
+        f"{kept}. This takes {took_kept} and {joules_kept}. Others on about as many nodes train with a "
+        f"batch of {digits(usual)}. To the target quality, that takes {took} and {joules}, by the law of "
+        f"work (--batch {usual} --target)"
     ]
 
 

@@ -270,7 +270,7 @@ def outside_of(
             f"{scale_in_words(setting['nodes'], setting['nodes_are'])}: run on {_span(least, most)}"
         )
     if times > BEYOND:
-        scale = f"{scale}, {digits(times)} times beyond"
+        scale = f"{scale} ({setting['nodes']:,.0f} is {digits(times)} times as many)"
     others, widens = _other_than_scale(of_workload, setting, knows_exchange)
     return Outside(scale, others, times, scale is not None and least == most, widens)
 
@@ -291,7 +291,7 @@ def _other_than_scale(
     devices = gpus or setting["nodes"]
     if setting["batch"] < devices:
         each_of = counted(int(devices), "GPU" if gpus else unit_of(setting["nodes_are"]))
-        reasons.append(f"batch {setting['batch']:g}: less than one sample each of {each_of}")
+        reasons.append(f"batch {setting['batch']:g}: less than one sample for each of {each_of}")
     column, of = "batch_per_rank", " of a rank"
     if setting["kind"] == "imported":
         column, of = "batch", ""

@@ -41,17 +41,17 @@ _HANDFUL = 100
 _FIRST_SHARE, _MOST_FAILURES = 0.25, 2
 
 _BY_WORK = (
-    "the bottleneck is the lower bound: heaviest node, average, or work that cannot be shared"
+    "the bottleneck equals the lower bound (heaviest node, average, or work that cannot be shared)"
 )
 _BY_SENDING = (
-    "the bottleneck is the lower bound of what is left where the outputs that take as long to send are not "
-    "sent: heaviest node, average, or work that cannot be shared"
+    "some outputs take as long to send as the bottleneck, so they are not sent. The bottleneck equals the "
+    "bound of the nodes that are left (heaviest node, average, or work that cannot be shared)"
 )
 _BY_FEW_NODES = (
-    "is infeasible: without the outputs that take as long to send "
-    "there are fewer nodes left than stages"
+    "is infeasible: some outputs take as long to send, and if they are not sent, there are fewer nodes "
+    "left than stages"
 )
-_BY_IDEALS = "is infeasible: all ideals that such a pipeline could go through were searched"
+_BY_IDEALS = "is infeasible: a search of all ideals that are possible found no such pipeline"
 
 
 @dataclass(frozen=True)
@@ -263,7 +263,7 @@ def _proof(problem: Problem, search: _Search) -> str:
     if search.bound_by in (_BY_WORK, _BY_SENDING):
         return search.bound_by
     below = f"{search.best - 1:g}" if problem.is_integer else f"less than {search.best:g}"
-    listed = f", {search.listed} at most at a time" if search.bound_by == _BY_IDEALS else ""
+    listed = f" ({search.listed} ideals at most at a time)" if search.bound_by == _BY_IDEALS else ""
     return f"{below} us {search.bound_by}{listed}"
 
 

@@ -105,13 +105,13 @@ def forecast_notes(result: Mapping[str, Any]) -> list[str]:
     beyond = scale_in_words(result["largest_fitted_nodes"], rows[0]["nodes_are"])
     of_one = "in brackets: 90 % intervals of one run; batch is of all nodes"
     lines = [
-        f"MC2 is fitted to {counted(result['fitted_runs'], 'run')} on up to {beyond}; beyond, the time is an "
-        "extrapolation",
+        f"MC2 is fitted to {counted(result['fitted_runs'], 'run')} on up to {beyond}. On more, the time is "
+        "an extrapolation",
         f"{of_one}; basis: runs of exactly this setting, or what MC2 says",
     ]
     if rows[0]["basis"] == "simulated":
         steps = [f"simulated: {row['rests_on']}" for row in rows]
-        lines = [*steps, f"power of the last of them: {rows[-1]['energy_rests_on']}", of_one]
+        lines = [*steps, f"power in the last simulation: {rows[-1]['energy_rests_on']}", of_one]
     if paid.given:
         lines.append(f"prices: {paid.in_words()}")
     unpaid = {row["why_no_cost"] for row in rows} - {None} if paid.known else set()

@@ -16,7 +16,7 @@ from joulecast.runs.spec import RunSpec
 
 State = Literal["done", "failed", "damaged", "waiting"]
 STATES: tuple[State, ...] = ("done", "failed", "damaged", "waiting")
-KILLED = "it was killed, or is being measured"
+KILLED = "it was killed, or it still runs"
 """The reason if the log of a run does not say how the run ended."""
 _LAST_BYTES = 10_000
 

@@ -128,8 +128,8 @@ def layout_of(
     """Layout in which an op that splits these dims reads or writes a tensor.
 
     Args:
-        absent: place along an axis whose dim the tensor does not have: ``copies`` of what is read,
-            ``partial`` sums of what is written. A gradient is written, too.
+        absent: place along an axis of the mesh that splits no dim of this tensor: ``copies`` for a tensor
+            that is read, ``partial`` sums for one that is written, such as a gradient.
     """
     places: list[tuple[str, Place]] = []
     for axis in mesh:

@@ -44,7 +44,7 @@ _SCORE_PASSES = 6.2
 
 @dataclass(frozen=True)
 class ProteusRoofline(Roofline):
-    """The roofline with the original's conventions."""
+    """The roofline with the conventions of Proteus' public code."""
 
     launch_s: float = 2e-6
 

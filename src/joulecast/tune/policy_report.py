@@ -229,7 +229,7 @@ def live_report_text(report: Mapping[str, Any]) -> str:
         )
     return (
         f"{report['policy']}, live: {report['recurrences']} recurrences, "
-        f"{report['trials_now']} of their tries now, {report['time_s']:.1f} s of training in all; "
+        f"{report['trials_now']} tries in this call, {report['time_s']:.1f} s of training in all; "
         f"{report['tries_per_recurrence']:.2f} tries a recurrence, "
         f"{100 * report['reached_share']:.1f} % of the recurrences reached the target\n{found}"
     )

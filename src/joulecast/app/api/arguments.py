@@ -67,7 +67,7 @@ def _check_is_no_log(folder: Path) -> None:
 
 @contextmanager
 def naming(*given: AnyPath | None) -> Iterator[None]:
-    """Add the request's files or trainings to an error that names none of them and no option."""
+    """Add the request's files or trainings to an error, unless it names one of them or an option."""
     try:
         yield
     except JoulecastError as error:

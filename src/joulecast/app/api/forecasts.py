@@ -126,7 +126,7 @@ def forecast(request: ForecastRequest) -> Forecast:
 
 @takes_request(AdviceRequest)
 def advise(request: AdviceRequest) -> dict[str, Any]:
-    """Choose the node count and batch size of a training that has run records, within limits.
+    """Choose the node count and batch size of a training from its run records, within limits.
 
     Returns:
         ``best`` is the chosen setting, or ``None`` with ``why_none``. ``verdict`` has ``clear_winner``,

@@ -52,11 +52,10 @@ def require_campaign(
 
 
 def require_host(config: Config, runs: Sequence[RunSpec]) -> None:
-    """Check that this host has the cores and the GPU that the campaign's runs need, if the runs are made
-    here.
+    """If the campaign runs on this host, check that the host has the cores and the GPU for the runs.
 
     Raises:
-        JoulecastError: it has fewer cores than the ranks of a run need, or no GPU.
+        JoulecastError: the host has fewer cores than the ranks of a run need, or no GPU.
     """
     if recorded_for(config.platform) is not None:
         return

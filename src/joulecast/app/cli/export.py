@@ -11,7 +11,7 @@ from joulecast.app.cli.errors import Commands
 from joulecast.errors import JoulecastError
 
 export_app = typer.Typer(
-    cls=Commands, no_args_is_help=True, help="Hand runs and forecasts to other tools."
+    cls=Commands, no_args_is_help=True, help="Export runs and forecasts to other tools."
 )
 Source = Annotated[
     str,

@@ -137,7 +137,7 @@ def _add(kind: str) -> None:
             Text,
             _log_option(
                 "--time-format",
-                "Format of times that are texts, in the words of Python's strptime.",
+                "Format of times that are texts, in the format codes of Python's strptime.",
             ),
         ] = None,
         metric: Annotated[

@@ -73,7 +73,7 @@ def when(request: StartRequest, as_json: AsJson = False) -> None:
 
 @asks(AdviceRequest)
 def advise(request: AdviceRequest, as_json: AsJson = False) -> None:
-    """Choose the node count and batch size of a training that has run records, within your limits."""
+    """Choose the node count and batch size of a training from its run records, within your limits."""
     from joulecast.app.api.forecasts import advise as advise_on
     from joulecast.report.advice.text import advice_text
 

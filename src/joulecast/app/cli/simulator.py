@@ -80,10 +80,11 @@ def _energy_line(result: dict[str, Any]) -> str:
         return f"energy not known: {result['why_no_energy']}"
     values = energies(result["step_j"], result["step_j_low"], result["step_j_high"])
     missing = result["why_no_energy_interval"]
-    notes = [result["energy_source"], result["energy_rests_on"], missing]
+    notes = [note for note in (result["energy_rests_on"], missing) if note]
+    rest = f"\n{'; '.join(notes)}" if notes else ""
     return (
         f"{with_range(*values)} a step, {result['power_w']:,.0f} W of all nodes "
-        f"({'; '.join(note for note in notes if note)})"
+        f"({result['energy_source']}){rest}"
     )
 
 
@@ -114,12 +115,10 @@ def _print_ranking(request: SearchRequest, result: dict[str, Any]) -> None:
         _print_best(request, rows, result["prices"])
     near = [row for row in rows if row["near_memory_limit"]]
     if near:
-        typer.echo(f"{len(near)} of these come near a device's memory and may not fit")
-    beaten = result["beaten"]
-    if beaten:
-        typer.echo(f"{len(beaten)} more are no better")
+        typer.echo(f"{len(near)} of these may not fit: near the memory limit of a device")
     typer.echo(
-        f"{len(result['out_of_memory'])} are out of memory, {len(result['impossible'])} cannot be run"
+        f"not shown: {len(result['beaten'])} that are no better, {len(result['out_of_memory'])} out of "
+        f"memory, {len(result['impossible'])} that cannot be run"
     )
 
 

@@ -263,8 +263,7 @@ class _Renewal(NamedTuple):
 
 
 class Believed:
-    """A meter that is believed as long as its device can draw the watts that it says. All meters have this
-    one rule.
+    """A meter whose readings count only while its device can draw that power. All meters have this rule.
 
     For watts, each reading has to be possible. For a counter, the mean watts from one renewal to the
     next, and over ten renewals, have to be possible, and it may not stand still. After a fault, the meter

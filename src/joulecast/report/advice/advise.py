@@ -70,7 +70,7 @@ def advise(known_runs: KnownRuns, request: AdviceRequest, prices: Prices) -> dic
     elif unit == "steps":
         work, why = work_of(unit), "to compare by; their samples are not known"
     else:
-        work, why = work_of(unit), f"--{unit} asks for another amount"
+        work, why = work_of(unit), f"--{unit} sets another amount"
     candidates, refused, differ = from_records.campaign_candidates(campaign, work, request)
     runs, fitted = campaign.runs, campaign.evidence.training
     most = int(runs["nodes"].max())
@@ -147,7 +147,7 @@ def answer(found: Weighed, limit: AdviceRequest | PlanRequest, prices: Prices) -
     if isinstance(limit, AdviceRequest) and not limit.nodes and not limit.gpus:
         is_beyond = any(candidate.times_beyond > 1 for candidate in candidates)
         counts = f"up to {BEYOND} times the most that were run" if is_beyond else "as they were run"
-        why_counts = f"{counts}; --nodes or --gpus asks for others"
+        why_counts = f"{counts}; --nodes or --gpus sets others"
     rows = [
         candidate.as_json()
         | {

@@ -154,7 +154,7 @@ def choose(candidates: Sequence[Candidate], limit: Limit, currency: str = "EUR")
         if limit.objective is None:
             least, why_time = "time", ", for no energy is known"
         else:
-            unknown = f"no {IN_WORDS[least]} is known ({why}); --objective time asks for time"
+            unknown = f"no {IN_WORDS[least]} is known ({why}); --objective time chooses by time"
     only_run = only_estimated and len({c.times_beyond > 1 for c in judged}) > 1
 
     def rank(place: int) -> tuple[Any, ...]:

@@ -72,7 +72,7 @@ class Limit(Request):
 
 
 class AdviceRequest(Priced, Limit, Scale, Work):
-    """Choose the node count and batch size of a training that has run records, within limits."""
+    """Choose the node count and batch size of a training from its run records, within limits."""
 
     command: ClassVar[str] = "advise"
 

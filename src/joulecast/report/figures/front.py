@@ -60,8 +60,8 @@ def energy_time_front(advised: Sequence[Advised], finding: str) -> Figure:
         "Which setting to take",
         charts,
         finding,
-        "Lower left is better. The dashed line joins settings that no other beats in both time and energy. "
-        "Upright lines are 90 % intervals of the energy. The label names the setting to take."
+        "Lower left is better. The dashed line joins settings that no other setting beats in both time and "
+        "energy. Vertical lines are 90 % intervals of the energy. The label names the setting to take."
         + (f" {more} more fronts are not drawn." if more else ""),
         files=(COSTS,),
     )

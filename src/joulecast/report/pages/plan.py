@@ -75,14 +75,14 @@ def plan_front(planned: Mapping[str, Any]) -> Figure:
         shown = zip(some["setting"], some[time.name], some[paid.name], strict=True)
         return "; ".join(f"{setting}: {lasts}, {takes}" for setting, lasts, takes in shown)
 
-    unbeaten = f"settings that no other beats in time and {paid.name}"
+    unbeaten = f"settings that no other setting beats in both time and {paid.name}"
     return Figure(
         "plan",
         f"Time and {paid.name}",
         [titled(drawn, f"Time and {paid.name}", below="simulated; lines: 90 % intervals")],
         f"The choice: {said(points[points['chosen']]) or 'none'}. The {unbeaten}: {said(front)}.",
-        f"Lower left is better. The dashed line joins {unbeaten}; their upright and level lines are 90 % "
-        "intervals.",
+        f"Lower left is better. The dashed line joins {unbeaten}. Their vertical and horizontal lines are "
+        "90 % intervals.",
         files=(),
     )
 

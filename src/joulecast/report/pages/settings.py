@@ -104,7 +104,7 @@ def short_table(advised: Sequence[Advised], prices: Prices) -> Table | None:
         return None
     caption = (
         f"Which setting to take, for {' or '.join(dict.fromkeys(works))}: the one with the lowest expected "
-        f"{listed(list(dict.fromkeys(least)))}. The brackets hold 90 % intervals"
+        f"{listed(list(dict.fromkeys(least)))}. In brackets: 90 % intervals"
     )
     cells = [tuple(row.values()) for row in rows]
     return Table(caption, tuple(rows[0]), cells, amounts=amounts)
