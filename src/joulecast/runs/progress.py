@@ -113,7 +113,7 @@ def run_state(results: Path, run: str, spec: RunSpec | None = None) -> RunState:
         return RunState(
             run,
             "waiting",
-            f"{record} was measured with another configuration; take that one, or delete it",
+            f"{record} was measured with another configuration; use that one, or delete this record",
         )
     if log.is_file():
         return _state_in(log, run)

@@ -163,8 +163,8 @@ def campaign_runs(config: Config, platforms: Path = PLATFORMS) -> list[RunSpec]:
 
     Raises:
         JoulecastError: the platform is missing or lacks the watts that ``estimated`` needs, a batch is
-            smaller than the ranks, the data set's root is no folder, or the recorded campaign cannot be
-            read.
+            smaller than the ranks, the command takes no batch although its runs have several, the data set's
+            root is no folder, or the recorded campaign cannot be read.
     """
     recorded = recorded_for(config.platform, platforms)
     if recorded is not None:
