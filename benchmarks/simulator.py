@@ -72,18 +72,18 @@ def _large(what: str) -> dict[str, float]:
     graph = at_precision(capture_gpt(_LARGE, _LARGE.positions, "gpt3-175b"), training.precision)
     costs, assumed = roofline_of(platform, "bf16"), Assumptions(training=training)
     strategy = parse_strategy(f"tp=8,dp=2,pp=32,micro={what}") if what != "search" else None
-    told: dict[str, float] = {}
+    counts: dict[str, float] = {}
     seconds = []
     for _ in range(3 if strategy else 1):
         start = time.perf_counter()
         if strategy is None:
             ranking = search(graph, platform, 512, _LARGE_BATCH, costs, assumed, _TOP)
             found = len(ranking.feasible) + len(ranking.beaten)
-            told["strategies"] = found + len(ranking.out_of_memory)
+            counts["strategies"] = found + len(ranking.out_of_memory)
         else:
             simulate(graph, platform, strategy, strategy.micro_batches, costs, assumed)
         seconds.append(time.perf_counter() - start)
-    return told | {"seconds": min(seconds)}
+    return counts | {"seconds": min(seconds)}
 
 
 def _cpu_s() -> float:
@@ -158,12 +158,12 @@ def main() -> None:
         _in_a_process("large", "gpt", what) for what in ("96", "768", "search")
     )
     many["times_as_long"] = many["seconds"] / few["seconds"]
-    for what, told in (
+    for what, figures in (
         ("96 micro-batches", few),
         ("768 micro-batches", many),
         ("search", all_of_them),
     ):
-        rows.append({"what": f"gpt3-175b {what}", "devices": 512, "folded": True} | told)
+        rows.append({"what": f"gpt3-175b {what}", "devices": 512, "folded": True} | figures)
     for platform in _GPUS:
         for batch in (512, _LARGE_BATCH):
             row = {"what": f"gpt3-175b search, {platform}, batch {batch}", "devices": 512}

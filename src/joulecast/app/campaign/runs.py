@@ -72,6 +72,7 @@ def _cells(config: Config) -> list[tuple[int, int, int]]:
 def _training_runs(config: Config, platform: Platform) -> list[RunSpec]:
     section = config.training.model_dump(exclude={"steps", "samples"})
     workload = config.workload.model_dump(exclude={"networks", "command", "name"})
+    cells = _cells(config)
     return [
         _spec(
             config,
@@ -87,7 +88,7 @@ def _training_runs(config: Config, platform: Platform) -> list[RunSpec]:
             ),
         )
         for network in sorted(set(config.workload.networks))
-        for nodes, batch, repeat in _cells(config)
+        for nodes, batch, repeat in cells
     ]
 
 
