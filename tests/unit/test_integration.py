@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from joulecast.runs.integration import (
     EnergyCurve,
-    EnergySplit,
+    energy_of_stages,
     exposed_intervals,
     reading_quality,
 )
@@ -17,9 +17,7 @@ COLUMNS = ["rank", "step", "stage", "start_s", "stop_s"]
 
 
 def split_of(stages, power, node_of_rank, start_s, stop_s):
-    split = EnergySplit(power, node_of_rank, start_s, stop_s)
-    split.add(exposed_intervals(stages))
-    return split.result()
+    return energy_of_stages(power, exposed_intervals(stages), node_of_rank, start_s, stop_s)
 
 
 def readings(t_s, watts=None, joules=None):

@@ -4,7 +4,6 @@ A counter is interpolated between its readings. Watts are integrated as straight
 If the edge of a stage lies between two readings, the interpolation divides the energy between them.
 """
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -56,6 +55,14 @@ class EnergyCurve:
             raise ValueError(f"{len(t_s)} good readings; two are needed")
         steps = np.diff(t_s) * (watts[1:] + watts[:-1]) / 2
         return cls(t_s, np.concatenate([[0.0], np.cumsum(steps)]), watts)
+
+    @property
+    def power(self) -> Floats:
+        """Watts at each reading. For a counter, they are the mean since the reading before."""
+        if self.watts is not None:
+            return self.watts
+        steps = np.diff(self.joules) / np.diff(self.t_s)
+        return np.append(steps[:1], steps)
 
     def at(self, times: Floats) -> Floats:
         """Joules at ``times`` (any shape). Before the first reading and after the last one, the power is
@@ -114,61 +121,53 @@ def exposed_intervals(stages: pd.DataFrame) -> pd.DataFrame:
     return exposed.iloc[order].reset_index(drop=True)
 
 
-class EnergySplit:
-    """Splits every node's energy over the stages of its ranks. The stages may be added in parts.
+def energy_of_stages(
+    power: pd.DataFrame,
+    exposed: pd.DataFrame,
+    node_of_rank: Sequence[str],
+    start_s: float,
+    stop_s: float,
+) -> pd.DataFrame:
+    """Split every node's energy over the stages of its ranks.
 
     Ranks that share a node share its power equally at every moment. Time between ``start_s`` and
     ``stop_s`` that no stage covers is ``other``, so that the stages add up to the meter.
+
+    Args:
+        power: readings of the meters to add up.
+        exposed: stages. Within a rank, they must not overlap (:func:`exposed_intervals`).
+
+    Returns:
+        A row for each node and stage: ``node``, ``stage``, ``energy_j``. Nodes without a meter have no rows.
     """
-
-    def __init__(
-        self, power: pd.DataFrame, node_of_rank: Sequence[str], start_s: float, stop_s: float
-    ) -> None:
-        """Take the readings of the meters to add up, and the node of each rank."""
-        self._span = start_s, stop_s
-        self._nodes: dict[str, tuple[list[int], list[EnergyCurve]]] = {}
-        metered = set(power["node"])
-        for node, readings in power.groupby("node", sort=True):
-            # If the (emulated) nodes of a host have no meters, the meter of the host counts for all of them.
-            own = [r for r, name in enumerate(node_of_rank) if name == node]
-            ranks = own or [
-                r
-                for r, name in enumerate(node_of_rank)
-                if name.startswith(f"{node}/") and name not in metered
-            ]
-            if ranks:
-                curves = [EnergyCurve.of(of_meter) for _, of_meter in readings.groupby("meter")]
-                self._nodes[str(node)] = ranks, curves
-        self._joules: dict[str, dict[str, float]] = {n: defaultdict(float) for n in self._nodes}
-
-    def add(self, exposed: pd.DataFrame) -> None:
-        """Add some stages. Within a rank, they must not overlap (:func:`exposed_intervals`)."""
-        begins = exposed["start_s"].to_numpy(float).clip(*self._span)
-        ends = exposed["stop_s"].to_numpy(float).clip(*self._span)
-        lasts, rank = ends > begins, exposed["rank"].to_numpy()
-        codes, names = pd.factorize(exposed["stage"].to_numpy(object), sort=True)
-        for node, (ranks, curves) in self._nodes.items():
-            of_node, share = lasts & np.isin(rank, ranks), 1 / len(ranks)
-            for code, name in enumerate(names):
-                intervals = np.flatnonzero(of_node & (codes == code))
-                if not len(intervals):
-                    continue
-                begin, end = begins[intervals], ends[intervals]
-                for curve in curves:
-                    self._joules[node][name] += float(curve.between(begin, end).sum()) * share
-
-    def result(self) -> pd.DataFrame:
-        """A row for each node and stage: ``node``, ``stage``, ``energy_j``. Nodes without a meter have no
-        rows."""
-        rows = []
-        for node, (_, curves) in self._nodes.items():
-            begin, end = (np.array(at_s) for at_s in self._span)
-            total = sum(float(curve.between(begin, end)) for curve in curves)
-            joules = dict(self._joules[node])
-            rest = total - sum(joules.values())
-            joules["other"] = joules.get("other", 0.0) + rest
-            rows += [(node, stage, j) for stage, j in joules.items()]
-        return pd.DataFrame(rows, columns=["node", "stage", "energy_j"])
+    columns = (exposed[name].to_numpy(float) for name in ("start_s", "stop_s"))
+    begins, ends = (times.clip(start_s, stop_s) for times in columns)
+    lasts, rank = ends > begins, exposed["rank"].to_numpy()
+    codes, stages = pd.factorize(exposed["stage"].to_numpy(object), sort=True)
+    metered = set(power["node"])
+    rows: list[tuple[str, str, float]] = []
+    for node, readings in power.groupby("node", sort=True):
+        # If the (emulated) nodes of a host have no meters, the meter of the host counts for all of them.
+        own = [r for r, name in enumerate(node_of_rank) if name == node]
+        ranks = own or [
+            r
+            for r, name in enumerate(node_of_rank)
+            if name.startswith(f"{node}/") and name not in metered
+        ]
+        if not ranks:
+            continue
+        curves = [EnergyCurve.of(of_meter) for _, of_meter in readings.groupby("meter")]
+        of_node, share = lasts & np.isin(rank, ranks), 1 / len(ranks)
+        joules: dict[str, float] = {}
+        for code, stage in enumerate(stages):
+            chosen = of_node & (codes == code)
+            if chosen.any():
+                each_j = [curve.between(begins[chosen], ends[chosen]).sum() for curve in curves]
+                joules[stage] = sum(float(j) * share for j in each_j)
+        total = sum(float(curve.between(np.array(start_s), np.array(stop_s))) for curve in curves)
+        joules["other"] = joules.get("other", 0.0) + (total - sum(joules.values()))
+        rows += [(str(node), stage, j) for stage, j in joules.items()]
+    return pd.DataFrame(rows, columns=["node", "stage", "energy_j"])
 
 
 def reading_quality(

@@ -12,18 +12,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from joulecast.runs.frames import STAGES
-from joulecast.runs.integration import EnergySplit, exposed_intervals
-from joulecast.runs.meter_choice import Metering, kind_of
+from joulecast.runs.frames import FRAMES, STAGES
+from joulecast.runs.integration import energy_of_stages, exposed_intervals
+from joulecast.runs.meter_choice import kind_of
 from joulecast.runs.metered_power import counted_power, machines
 from joulecast.runs.phases import observe_phases
 from joulecast.runs.processes import mapped
 from joulecast.runs.provenance import usable_cores
 from joulecast.runs.record import RunInfo, RunRecord, read_info, read_record
 from joulecast.runs.runs_table import ENERGIES, typed
-from joulecast.runs.stages_in_parts import stages_in_parts
 
 UNNAMED = "mlperf"
 """Campaign of imported runs if their submission has no name."""
@@ -189,48 +187,30 @@ def _of_observed(info: RunInfo) -> Row:
     }
 
 
-class _StageSums:
-    """Sums over the stages of a run, which come in parts."""
-
-    def __init__(self, record: RunRecord, split: EnergySplit | None) -> None:
-        self._info, self._split = record.info, split
-        self._seconds: Counter[str] = Counter()
-        self._computing_s: list[NDArray[np.float64]] = []
-
-    def add(self, stages: pd.DataFrame) -> None:
-        """Add a part. No step of a rank may be cut in it."""
-        exposed = exposed_intervals(stages)
-        if self._info.spec.ranks == 1:
-            # On one rank, there is no exchange. So the time that DDP spends on its buckets is computing.
-            exchange = exposed["stage"].str.startswith("communicating")
-            exposed["stage"] = exposed["stage"].mask(exchange, "computing")
-        lasted_s = (exposed["stop_s"] - exposed["start_s"]).groupby(exposed["stage"]).sum()
-        self._seconds.update({str(stage): float(total) for stage, total in lasted_s.items()})
-        computing = stages[stages["stage"] == "computing"]
-        each_s = computing["stop_s"] - computing["start_s"]
-        by_step = each_s.groupby([computing["rank"], computing["step"]]).sum()
-        self._computing_s.append(by_step.to_numpy(float))
-        if self._split is not None:
-            self._split.add(exposed)
-
-    @property
-    def seconds(self) -> dict[str, float]:
-        """Node-seconds of each stage over the run, averaged over ranks."""
-        unseen, ranks = self._info.unseen, self._info.spec.ranks
-        return {
-            stage: float("nan") if stage in unseen else self._seconds[stage] / ranks
-            for stage in TIMED
-        }
-
-    @property
-    def sigma_computing_s(self) -> float:
-        """Standard deviation of the time that a rank computes in a step."""
-        each_s = np.concatenate([np.empty(0), *self._computing_s])
-        return float(each_s.std(ddof=1)) if len(each_s) > 1 else 0.0
+def _times_of_stages(info: RunInfo, stages: pd.DataFrame, exposed: pd.DataFrame) -> Row:
+    """Seconds of each stage in a step, averaged over ranks, and the standard deviation of the time that a
+    rank computes in a step."""
+    ranks, steps = info.spec.ranks, max(info.outcome.steps, 1)
+    lasted_s = (exposed["stop_s"] - exposed["start_s"]).groupby(exposed["stage"]).sum()
+    seconds = {
+        stage: float("nan") if stage in info.unseen else float(lasted_s.get(stage, 0.0)) / ranks
+        for stage in TIMED
+    }
+    total_s = info.outcome.stop_s - info.outcome.start_s
+    computing = stages[stages["stage"] == "computing"]
+    computed_s = computing["stop_s"] - computing["start_s"]
+    by_step = computed_s.groupby([computing["rank"], computing["step"]]).sum().to_numpy(float)
+    return {
+        "sigma_computing_s": float(by_step.std(ddof=1)) if len(by_step) > 1 else 0.0,
+        **{f"t_{stage}_s": value / steps for stage, value in seconds.items()},
+        "t_other_s": max(0.0, total_s - float(np.nansum(list(seconds.values())))) / steps,
+    }
 
 
-def _energy(metering: Metering, split: EnergySplit | None) -> dict[str, Any]:
-    row: dict[str, Any] = {
+def _energy(record: RunRecord, exposed: pd.DataFrame) -> Row:
+    # Measured and estimated figures of one run are never added up.
+    metering, power = counted_power(record)
+    row: Row = {
         "energy_j": np.nan,
         "metered_units": 0,
         "energy_source": metering.source,
@@ -238,9 +218,11 @@ def _energy(metering: Metering, split: EnergySplit | None) -> dict[str, Any]:
         "why_no_energy": metering.why_not,
     }
     row |= {f"e_{stage}_j": np.nan for stage in STAGES}
-    if split is None:
+    if metering.source is None:
         return row
-    parts = split.result()
+    info = record.info
+    span = info.outcome.start_s, info.outcome.stop_s
+    parts = energy_of_stages(power, exposed, info.node_of_rank, *span)
     by_stage = parts.groupby("stage")["energy_j"].sum()
     row |= {f"e_{stage}_j": float(by_stage.get(stage, 0.0)) for stage in STAGES}
     row["energy_j"] = float(parts["energy_j"].sum())
@@ -304,44 +286,26 @@ def _with_sound_energy(row: dict[str, Any]) -> dict[str, Any]:
     return row | dict.fromkeys(energies, np.nan) | none
 
 
-def observe(record: RunRecord, parts: Iterable[pd.DataFrame] | None = None) -> dict[str, Any]:
-    """The row of one record.
-
-    Args:
-        parts: stages of the record in parts, if the record has none in memory
-            (:mod:`joulecast.runs.stages_in_parts`).
-    """
+def observe(record: RunRecord) -> Row:
+    """The row of one record."""
     row = _setting(record.info)
     if record.info.spec.kind == "imported":
         phases = dict.fromkeys(("u_cpu", "memory_bytes"), np.nan) | observe_phases(record)
         return _with_sound_energy(row | phases)
-    # Measured and estimated figures of one run are never added up.
-    metering, power = counted_power(record)
-    outcome, split = record.info.outcome, None
-    if metering.source is not None:
-        node_of_rank = record.info.node_of_rank
-        split = EnergySplit(power, node_of_rank, outcome.start_s, outcome.stop_s)
-    sums = _StageSums(record, split)
-    for part in [record.stages] if parts is None else parts:
-        sums.add(part)
-    steps = max(outcome.steps, 1)
-    seconds = sums.seconds
-    row["sigma_computing_s"] = sums.sigma_computing_s
-    row |= {f"t_{stage}_s": value / steps for stage, value in seconds.items()}
-    timed_s = float(np.nansum(list(seconds.values())))
-    row["t_other_s"] = max(0.0, row["total_s"] - timed_s) / steps
-    return _with_sound_energy(row | _energy(metering, split) | _utilisation(record))
+    exposed = exposed_intervals(record.stages)
+    if record.info.spec.ranks == 1:
+        # On one rank, there is no exchange. So the time that DDP spends on its buckets is computing.
+        exchange = exposed["stage"].str.startswith("communicating")
+        exposed["stage"] = exposed["stage"].mask(exchange, "computing")
+    row |= _times_of_stages(record.info, record.stages, exposed)
+    return _with_sound_energy(row | _energy(record, exposed) | _utilisation(record))
 
 
-def _observe_folder(folder: Path) -> dict[str, Any]:
-    info = read_info(folder)
+def _observe_folder(folder: Path) -> Row:
     # Imported runs have no stages and no activity, so these files are not opened.
-    imported = info.spec.kind == "imported"
-    record = read_record(
-        folder, ("power", "phases") if imported else ("power", "activity", "phases")
-    )
-    parts = () if imported else stages_in_parts(folder, info)
-    return observe(record, parts) | {"folder": str(folder)}
+    imported = read_info(folder).spec.kind == "imported"
+    record = read_record(folder, ("power", "phases") if imported else tuple(FRAMES))
+    return observe(record) | {"folder": str(folder)}
 
 
 def _with_comparable_energies(rows: pd.DataFrame) -> pd.DataFrame:

@@ -197,84 +197,59 @@ def split_by_time(record: RunRecord) -> Phases:
     )
 
 
-@dataclass(frozen=True)
-class _Meter:
-    """Readings of one meter, sorted by time, and their integral."""
-
-    t_s: Floats
-    watts: Floats
-    curve: EnergyCurve
-
-
-def _meters(record: RunRecord) -> list[_Meter]:
+def _meters(record: RunRecord) -> list[EnergyCurve]:
     """The meters that count: those that were read over most of the run."""
-    start_s, stop_s = record.info.outcome.start_s, record.info.outcome.stop_s
-    metering = record.info.metering
-    used = {(m.node, m.meter) for m in metering.meters}
-    names = {meter for _, meter in used}
-    power = record.power[record.power["meter"].isin(names)]
-    nodes, node_names = pd.factorize(power["node"])
-    kinds, kind_names = pd.factorize(power["meter"])
-    t_s, watts = power["t_s"].to_numpy(float), power["watts"].to_numpy(float)
-    joules = power["joules"].to_numpy(float)
-    meters = []
-    for node, node_name in enumerate(node_names):
-        curves: list[EnergyCurve | None] = []
-        for kind, kind_name in enumerate(kind_names):
-            if (node_name, kind_name) not in used:
-                continue
-            own = (nodes == node) & (kinds == kind) if len(kind_names) > 1 else nodes == node
-            curves.append(_curve(t_s[own], watts[own], joules[own], start_s, stop_s))
-        known = [curve for curve in curves if curve is not None]
+    run = record.info.outcome.start_s, record.info.outcome.stop_s
+    used = {(m.node, m.meter) for m in record.info.metering.meters}
+    curves: dict[str, list[EnergyCurve | None]] = {}
+    for (node, meter), readings in record.power.groupby(["node", "meter"], sort=False):
+        if (node, meter) in used:
+            curves.setdefault(node, []).append(_curve(readings, *run))
+    found = []
+    for of_node in curves.values():
+        known = [curve for curve in of_node if curve is not None]
         # If a part of a node were missing, the node would seem to draw less.
-        if known and len(known) == len(curves) and (meter := _of_node(known)) is not None:
-            meters.append(meter)
-    return meters
+        if len(known) == len(of_node) and (meter := _of_node(known)) is not None:
+            found.append(meter)
+    return found
 
 
-def _curve(
-    t_s: Floats, watts: Floats, joules: Floats, start_s: float, stop_s: float
-) -> EnergyCurve | None:
+def _curve(readings: pd.DataFrame, start_s: float, stop_s: float) -> EnergyCurve | None:
     """Curve of one meter; ``None`` if it was not read over most of the run."""
-    counted, powered = np.isfinite(joules), np.isfinite(watts)
-    if counted.sum() >= 2:
-        curve = EnergyCurve(t_s[counted], joules[counted], None)
-        read_s = min(curve.t_s[-1], stop_s) - max(curve.t_s[0], start_s)
-        return curve if read_s / (stop_s - start_s) >= _LEAST_COVERED else None
-    if powered.sum() < 2:
+    try:
+        curve = EnergyCurve.of(readings)
+    except ValueError:
         return None
-    curve = EnergyCurve.of_power(t_s[powered], watts[powered])
-    inside = (curve.t_s >= start_s) & (curve.t_s <= stop_s)
-    # Two readings are too few for a run. Readings outside of the run do not count.
-    covers = np.ptp(curve.t_s[inside]) / (stop_s - start_s) if inside.sum() > 2 else 0.0
-    return curve if covers >= _LEAST_COVERED else None
+    read_s = min(curve.t_s[-1], stop_s) - max(curve.t_s[0], start_s)
+    if curve.watts is not None:
+        inside = curve.t_s[(curve.t_s >= start_s) & (curve.t_s <= stop_s)]
+        # Two readings are too few for a run. Readings outside of the run do not count.
+        read_s = np.ptp(inside) if len(inside) > 2 else 0.0
+    return curve if read_s / (stop_s - start_s) >= _LEAST_COVERED else None
 
 
-def _of_node(curves: list[EnergyCurve]) -> _Meter | None:
+def _of_node(curves: list[EnergyCurve]) -> EnergyCurve | None:
     """The meters of a node as one, with their energies added up; ``None`` if they were not read at the
     same time."""
-    if len(curves) == 1 and curves[0].watts is not None:
-        return _Meter(curves[0].t_s, curves[0].watts, curves[0])
+    if len(curves) == 1:
+        return curves[0]
     first_s = max(curve.t_s[0] for curve in curves)
     last_s = min(curve.t_s[-1] for curve in curves)
     t_s = np.unique(np.concatenate([curve.t_s for curve in curves]))
     t_s = t_s[(t_s >= first_s) & (t_s <= last_s)]
     if len(t_s) < 2:
         return None
-    joules = np.sum([curve.at(t_s) for curve in curves], axis=0)
-    watts = np.diff(joules) / np.diff(t_s)
-    return _Meter(t_s, np.append(watts[:1], watts), EnergyCurve(t_s, joules, None))
+    return EnergyCurve(t_s, np.sum([curve.at(t_s) for curve in curves], axis=0), None)
 
 
-def _joules(meters: list[_Meter], parts: dict[str, list[Span]]) -> dict[str, float]:
+def _joules(meters: list[EnergyCurve], parts: dict[str, list[Span]]) -> dict[str, float]:
     """Joules of all meters in each part of the run."""
-    everything = np.array([interval for part in parts.values() for interval in part]).reshape(-1, 2)
-    energy = np.zeros(len(everything))
-    for meter in meters:
-        energy += meter.curve.between(everything[:, 0], everything[:, 1])
-    ends = np.cumsum([len(part) for part in parts.values()])
-    shares = np.split(energy, ends[:-1])
-    return {name: float(share.sum()) for name, share in zip(parts, shares, strict=True)}
+    joules = {}
+    for name, part in parts.items():
+        starts_s, stops_s = np.array(part).reshape(-1, 2).T
+        of_all = sum(meter.between(starts_s, stops_s) for meter in meters)
+        joules[name] = float(np.sum(of_all))
+    return joules
 
 
 def _known_of_total(
@@ -286,22 +261,22 @@ def _known_of_total(
     return {name: each if known[name] else math.nan for name, each in joules.items()}
 
 
-def _idle_w(meters: list[_Meter], start_s: float) -> float:
+def _idle_w(meters: list[EnergyCurve], start_s: float) -> float:
     """Watts of a node with the job loaded, before the run starts; NaN if nothing was read then.
 
     It is the lower quartile of each meter, because some jobs warm up in that minute.
     """
     since, until = max(_LOADED_S, start_s - _IDLE_WINDOW_S), start_s - _LOADED_S
-    before = [m.watts[(m.t_s >= since) & (m.t_s <= until)] for m in meters]
+    before = [m.power[(m.t_s >= since) & (m.t_s <= until)] for m in meters]
     quartiles = [np.quantile(watts, 0.25) for watts in before if len(watts) >= 3]
     return float(np.mean(quartiles)) if quartiles else float("nan")
 
 
-def _lowest_w(meters: list[_Meter], start_s: float, stop_s: float) -> float:
+def _lowest_w(meters: list[EnergyCurve], start_s: float, stop_s: float) -> float:
     """Watts of a node at its lowest reading during the run and right after it. Idle power cannot be
     above this. It is for runs whose meters were not read before they started."""
     until = stop_s + _IDLE_WINDOW_S / 2
-    near = [m.watts[(m.t_s >= start_s) & (m.t_s <= until)] for m in meters]
+    near = [m.power[(m.t_s >= start_s) & (m.t_s <= until)] for m in meters]
     lowest = [watts.min() for watts in near if len(watts)]
     return float(np.mean(lowest)) if lowest else float("nan")
 
@@ -313,13 +288,13 @@ def _past_ramps(steady: list[Span]) -> list[Span]:
     return [(a + _RAMP_S, b - _RAMP_S) for a, b in lasting if b - a > 3 * _RAMP_S]
 
 
-def _evaluators(meters: list[_Meter], alone: list[Span], idle_w: float) -> float:
+def _evaluators(meters: list[EnergyCurve], alone: list[Span], idle_w: float) -> float:
     """Share of the nodes that do not train while the others do, judged by what each node draws in
     training alone; NaN if this is not known."""
     edges = np.array(alone).reshape(-1, 2)
     if not meters or length(alone) < _RAMP_S:
         return float("nan")
-    drawn = [float(m.curve.between(edges[:, 0], edges[:, 1]).sum()) for m in meters]
+    drawn = [float(m.between(edges[:, 0], edges[:, 1]).sum()) for m in meters]
     drawn_w = np.array(drawn) / length(alone)
     middle = (idle_w + float(np.median(drawn_w))) / 2
     return float((drawn_w < middle).mean()) if np.isfinite(middle) else float("nan")

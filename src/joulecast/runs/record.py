@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, TypeAdapter
 
 from joulecast.errors import JoulecastError
-from joulecast.runs.files.columns import checked_table, parquet_file, parquet_table
+from joulecast.runs.files.columns import checked_table, read_parquet
 from joulecast.runs.files.reading import read_json_object, validated
 from joulecast.runs.files.writing import directory_written_aside, sha256_of
 from joulecast.runs.frames import FRAMES
@@ -33,10 +33,6 @@ FORMAT = 3
 
 _BESIDE_S, _BESIDE_SHARE = 10.0, 0.1
 """The time by which a stage may be outside of the run, because the clocks of several hosts differ."""
-
-
-_PART_ROWS = 2**18
-"""Number of rows that are read at once if a frame is read in parts."""
 
 Count = Annotated[int, Field(ge=0, le=10**18)]
 
@@ -245,12 +241,11 @@ def validate(record: RunRecord) -> None:
             raise JoulecastError(
                 f"run {run}: {name}.parquet has the columns {', '.join(more)}, which no record keeps"
             )
-    _validate_run(record, with_stages=True)
+    _validate_run(record, FRAMES)
 
 
-def _validate_run(record: RunRecord, *, with_stages: bool) -> None:
-    """Check the same for a record whose frames have been checked one by one. If its stages are read in
-    parts (:func:`stages_in_parts`), it has none here."""
+def _validate_run(record: RunRecord, frames: Collection[str]) -> None:
+    """Check the same for a record that has only some frames, which have been checked one by one."""
     info, spec = record.info, record.info.spec
     run = spec.run
     if info.spec_sha256 != spec.digest():
@@ -258,14 +253,13 @@ def _validate_run(record: RunRecord, *, with_stages: bool) -> None:
     if info.outcome.stop_s < info.outcome.start_s:
         raise JoulecastError(f"run {run}: stops before it starts")
     _validate_joules(run, record.power)
-    if with_stages:
-        validate_stages(record.info, record.stages)
+    _validate_stages(info, record.stages)
     # Imported runs did not use our launcher, so its rules do not hold for them. Their faults are in
     # `left_out`.
     if spec.kind != "imported":
         _validate_execution(record)
-        if with_stages:
-            validate_seen(info, record.stages["rank"].unique(), record.stages["step"].max())
+        if "stages" in frames:
+            _validate_seen(info, record.stages)
 
 
 def _validate_joules(run: str, power: "pd.DataFrame") -> None:
@@ -285,12 +279,8 @@ def _validate_joules(run: str, power: "pd.DataFrame") -> None:
         )
 
 
-def validate_stages(info: RunInfo, stages: "pd.DataFrame") -> None:
-    """Check that stages lie in the run, and belong to its ranks.
-
-    Raises:
-        JoulecastError: a stage does not. The error names the row.
-    """
+def _validate_stages(info: RunInfo, stages: "pd.DataFrame") -> None:
+    """Check that stages lie in the run, and belong to its ranks."""
     outcome, spec = info.outcome, info.spec
     if stages.empty:
         return
@@ -333,22 +323,18 @@ def _validate_execution(record: RunRecord) -> None:
         raise JoulecastError(f"run {run}: names the nodes of {len(info.node_of_rank)} ranks only")
 
 
-def validate_seen(info: RunInfo, ranks: Collection[int], last_step: float) -> None:
-    """Check that all ranks have stages, and that the stages belong to steps of the run.
-
-    Raises:
-        JoulecastError: ranks have no stages, or a step does not exist. The error names the ranks, or the
-            step.
-    """
+def _validate_seen(info: RunInfo, stages: "pd.DataFrame") -> None:
+    """Check that all ranks have stages, and that the stages belong to steps of the run."""
     spec, outcome = info.spec, info.outcome
     # A command may fail before its first step; its record says so.
-    if spec.kind != "training" or (spec.observed is not None and not len(ranks)):
+    if spec.kind != "training" or (spec.observed is not None and stages.empty):
         return
-    seen = set(ranks)
+    seen = set(stages["rank"])
     if seen != set(range(spec.ranks)):
         raise JoulecastError(f"run {spec.run}: stages of ranks {sorted(seen)} only")
     if outcome.samples <= 0:
         raise JoulecastError(f"run {spec.run}: no sample was trained")
+    last_step = stages["step"].max()
     if last_step >= outcome.steps:
         raise JoulecastError(
             f"run {spec.run}: stages.parquet: a stage of step {last_step:g}, in a run of "
@@ -368,7 +354,6 @@ def _write_frame(path: Path, frame: "pd.DataFrame") -> None:
         use_dictionary=names,
         column_encoding=numbers,
         compression="zstd",
-        row_group_size=_PART_ROWS,
     )
 
 
@@ -390,20 +375,13 @@ def write_info(folder: Path, info: RunInfo) -> None:
 
 
 @contextmanager
-def name_record_in_errors(folder: Path) -> Iterator[None]:
+def _name_record_in_errors(folder: Path) -> Iterator[None]:
     """Name the folder of a record in errors, and say how to repeat its run."""
     try:
         yield
     except JoulecastError as error:
         named = "" if str(folder) in str(error) else f"{folder}: "
         raise JoulecastError(f"{named}{error}; delete {folder} to repeat the run") from None
-
-
-def open_frame(folder: Path, info: RunInfo, name: str) -> tuple[Any, Path]:
-    """The Parquet file of one frame, opened and checked, and its path."""
-    path = folder / f"{name}.parquet"
-    sha256 = info.frames_sha256.get(name)
-    return parquet_file(path, "file of a run record", FRAMES[name], sha256), path
 
 
 def read_info(folder: Path) -> RunInfo:
@@ -413,7 +391,7 @@ def read_info(folder: Path) -> RunInfo:
         JoulecastError: the file is missing, broken, or has another format.
     """
     path = folder / "run.json"
-    with name_record_in_errors(folder):
+    with _name_record_in_errors(folder):
         content = read_json_object(path, "run record")
     if content.get("format") != FORMAT:
         raise JoulecastError(
@@ -437,9 +415,10 @@ def read_record(folder: Path, frames: Collection[str] = tuple(FRAMES)) -> RunRec
 
     info = read_info(folder)
     read = {n: pd.DataFrame(columns=list(c)) for n, c in FRAMES.items() if n not in frames}
-    with name_record_in_errors(folder):
+    with _name_record_in_errors(folder):
         for name in frames:
-            read[name] = parquet_table(*open_frame(folder, info, name), FRAMES[name])
+            path, sha256 = folder / f"{name}.parquet", info.frames_sha256.get(name)
+            read[name] = read_parquet(path, "file of a run record", FRAMES[name], sha256)
         record = RunRecord(info, **read)
-        _validate_run(record, with_stages="stages" in frames)
+        _validate_run(record, frames)
     return record

@@ -235,16 +235,19 @@ def unpacked(file: IO[bytes], path: Path, max_bytes: int) -> Iterator[IO[bytes] 
         yield file
 
 
-def parquet_file(path: Path, what: str, columns: Schema, sha256: str | None = None) -> Any:
-    """A Parquet file in memory, as :class:`pyarrow.parquet.ParquetFile`. Its data are not unpacked yet.
+def read_parquet(
+    path: Path, what: str, columns: Schema, sha256: str | None = None
+) -> "pd.DataFrame":
+    """The checked columns of a Parquet file, which may have no others.
 
     Args:
         sha256: SHA-256 of the file when it was written. If it differs, the file is not parsed.
 
     Raises:
-        JoulecastError: an error of :func:`opened`; the file was changed, is no Parquet, or is too large; or a
-            column is missing or has another type.
+        JoulecastError: an error of :func:`opened` or :func:`checked_table`; the file was changed, is no
+            Parquet, or is too large; or a column is missing or has another type.
     """
+    import pandas as pd
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -277,7 +280,15 @@ def parquet_file(path: Path, what: str, columns: Schema, sha256: str | None = No
         right = text if column.kind == "text" else number
         if footer.num_rows and not right and not (column.optional and pa.types.is_null(found)):
             raise JoulecastError(f"{path}: {name} is of type {found}, expected {column.expected}")
-    return file
+    try:
+        # Threads cost more than they bring on files of this size.
+        table = file.read(columns=list(columns), use_threads=False)
+        frame = pd.DataFrame(
+            {name: _values(table.column(name)) for name in table.column_names}, copy=False
+        )
+    except (OSError, ValueError, pa.ArrowException, MemoryError) as error:
+        raise JoulecastError(f"{path}: is broken: {error}") from None
+    return checked_table(frame, columns, str(path))
 
 
 def _values(column: Any) -> "np.ndarray | pd.Series":
@@ -296,29 +307,6 @@ def _values(column: Any) -> "np.ndarray | pd.Series":
         parts.append(names[chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False)])
     # Without dtype=object, pandas would convert them to its own type of text, and copy every text.
     return pd.Series(np.concatenate(parts), dtype=object)
-
-
-def parquet_table(
-    file: Any, path: Path, columns: Schema, groups: Collection[int] | None = None
-) -> "pd.DataFrame":
-    """The checked columns of a file that :func:`parquet_file` opened, or of some of its row groups.
-
-    Raises:
-        JoulecastError: the file is broken; or an error of :func:`checked_table`.
-    """
-    import pandas as pd
-    import pyarrow as pa
-
-    groups = range(file.metadata.num_row_groups) if groups is None else groups
-    try:
-        # Threads cost more than they bring on files of this size.
-        table = file.read_row_groups(list(groups), columns=list(columns), use_threads=False)
-        frame = pd.DataFrame(
-            {name: _values(table.column(name)) for name in table.column_names}, copy=False
-        )
-    except (OSError, ValueError, pa.ArrowException, MemoryError) as error:
-        raise JoulecastError(f"{path}: is broken: {error}") from None
-    return checked_table(frame, columns, str(path))
 
 
 def read_frame(path: Path, what: str, columns: Collection[str] | None = None) -> "pd.DataFrame":
