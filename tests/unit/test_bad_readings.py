@@ -25,7 +25,6 @@ from joulecast.logs.log import Findings, LoggedMeter
 from joulecast.logs.mlperf import import_mlperf
 from joulecast.logs.run_phases import Interval
 from joulecast.runs.integration import EnergyCurve
-from joulecast.runs.meter_choice import MEASURED_SWITCH
 from joulecast.runs.record import RunRecord, read_record
 
 
@@ -199,19 +198,16 @@ def test_meters_that_read_coarsely_are_not_frozen(tmp_path):
     assert record.info.left_out == [] and record.info.remarks == []
 
 
-def test_a_switch_that_was_metered_is_kept_and_never_added(tmp_path):
+def test_a_switch_that_was_metered_is_no_part_of_the_nodes(tmp_path):
     run = metered_run(8)
     texts = [line("power_reading", t_s, 900 + t_s % 7) for t_s in range(-10, 500, 2)]
     write_metered_run(
         tmp_path / "in", MeteredRun(run.events, run.run_s, run.readings, {"sw_0": texts})
     )
     (record,) = imported(tmp_path / "in", tmp_path / "out")
-    (switch,) = [meter for meter in record.info.meters if meter.node == "sw_0"]
-    assert switch.meter == MEASURED_SWITCH and switch.available and switch.readings == 255
-    assert record.info.left_out == [] and kinds_of(record.info.remarks) == {"switch readings"}
-    assert {meter.meter for meter in record.info.metering.meters} == {"node_power"}
+    assert record.info.left_out == [] and record.info.remarks == []
+    assert {meter.node for meter in record.info.meters} == set(run.readings)
     assert joules(record) == pytest.approx(joules_of(run), rel=1e-6)
-    assert (record.power["meter"] == MEASURED_SWITCH).sum() == 255
 
 
 def test_a_run_metered_before_and_behind_the_supplies_counts_once(tmp_path):

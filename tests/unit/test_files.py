@@ -14,7 +14,7 @@ from conftest import make_record, make_spec
 from mlperf_fixtures import write_run
 
 from joulecast.errors import JoulecastError
-from joulecast.logs import mlperf
+from joulecast.logs import imported_run
 from joulecast.logs.mlperf import import_mlperf
 from joulecast.runs import recorded
 from joulecast.runs.files.writing import directory_added_to, directory_written_aside, written_aside
@@ -137,7 +137,7 @@ def test_an_import_that_is_cut_short_leaves_no_folder(tmp_path, monkeypatch):
     def cut_short(*given):
         raise Killed
 
-    monkeypatch.setattr(mlperf, "summarised", cut_short)
+    monkeypatch.setattr(imported_run, "compared", cut_short)
     with pytest.raises(Killed):
         import_mlperf(tmp_path / "in", tmp_path / "out")
     assert not (tmp_path / "out").exists(), "runs that no comparison has marked"

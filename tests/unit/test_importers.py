@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import math
 import os
 import sys
 from functools import partial
@@ -278,16 +277,6 @@ def assert_same_records(left: dict[str, RunRecord], right: dict[str, RunRecord])
         pd.testing.assert_frame_equal(record.phases, other.phases)
 
 
-def test_several_processes_write_the_same_records(tmp_path):
-    for number in range(1, 4):
-        write_run(tmp_path / "in", f"result_{number}", seed=number)
-    expected = imported(tmp_path / "in", tmp_path / "one")
-    summary = import_mlperf(tmp_path / "in", tmp_path / "two", workers=2)
-    assert summary.runs == 3 and summary.clean == 3
-    found = {folder.name: read_record(folder) for folder in (tmp_path / "two").iterdir()}
-    assert_same_records(expected, found)
-
-
 def test_shared_meters_are_named_and_the_run_is_kept(tmp_path):
     same = power_lines(readings(7))
     write_run(tmp_path / "in", nodes=3, power={"node_0": same, "node_2": same})
@@ -335,20 +324,11 @@ def test_a_single_failed_reading_is_dropped_and_the_run_kept(tmp_path):
     assert node_joules(record) == pytest.approx(6000 * 200, rel=0.01)
 
 
-@pytest.mark.parametrize("at_s, dated", [(-63e6, False), (100, True)])
-def test_switches_are_kept_apart_as_estimates(tmp_path, at_s, dated):
-    write_run(tmp_path / "in", power={"sw_0": [line("interconnect_power_est", at_s, 16100)]})
-    record = the_one(tmp_path / "in", tmp_path / "out")
-    info = record.info
-    assert info.left_out == [] and info.energy_source == "imported"
-    (switch,) = [meter for meter in info.meters if meter.node == "sw_0"]
-    assert switch.meter == "interconnect_power_est" and switch.source == "estimated"
-    assert kinds(info.remarks) == {"switch estimate"} | (set() if dated else {"wrong date"})
-    (row,) = record.power[record.power["node"] == "sw_0"].itertuples()
-    assert row.watts == 16100
-    assert row.t_s == at_s if dated else math.isnan(row.t_s)
-    if not dated:
-        assert any("sw_0.txt: 2022-05-08" in remark for remark in info.remarks)
+def test_estimates_of_switches_are_no_part_of_the_nodes(tmp_path):
+    write_run(tmp_path / "in", power={"sw_0": [line("interconnect_power_est", 100, 16100)]})
+    info = the_one(tmp_path / "in", tmp_path / "out").info
+    assert info.left_out == [] and info.energy_source == "imported" and info.remarks == []
+    assert {meter.node for meter in info.meters} == {"node_0", "node_1"}
 
 
 def test_a_stop_that_is_missing_or_carries_the_start_is_remarked(tmp_path):
@@ -620,7 +600,8 @@ def test_tables_are_read_run_by_run(tmp_path, monkeypatch):
     assert found["a"].info.left_out == [] and found["b"].info.left_out == []
     assert found["a"].info.outcome.samples == 2
     assert found["a"].info.meters[0].readings == len(readings(1))
-    assert kinds(found["a"].info.remarks) == {"switch estimate"}
+    assert found["a"].info.remarks == []
+    assert [meter.node for meter in found["a"].info.meters] == ["node_0"]
     assert kinds(found["b"].info.remarks) == {"work unknown"}
 
 
@@ -672,7 +653,7 @@ def test_the_shipped_tables_have_one_run_that_cannot_be_used(tmp_path):
     summary = import_mlperf(SHIPPED, tmp_path / "out")
     assert summary.runs == 50 and list(summary.left_out) == ["ssd-n8-02"]
     assert summary.reasons["coverage"] == 1
-    assert summary.traps["shared meters"] == 20 and summary.traps["switch estimate"] == 20
+    assert summary.traps["shared meters"] == 20
     ssd = read_record(tmp_path / "out/ssd-n8-01").info
     assert (ssd.outcome.samples, ssd.spec.imported.work_unit) == (4, "epochs")
     bert = read_record(tmp_path / "out/bert-n1-01").info

@@ -8,14 +8,14 @@ are impossible are dropped. A run whose energy cannot be believed is left out of
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from joulecast.logs.log import Findings, LoggedMeter, usual_spacing
 from joulecast.logs.log_times import Floats
 from joulecast.runs.integration import reading_quality
-from joulecast.runs.meter_choice import MEASURED_SWITCH, NO_TRACE, MeterInfo
+from joulecast.runs.meter_choice import NO_TRACE, MeterInfo
 
 _MOST_W = 100e3
 """No node draws more: a rack of 72 accelerators is supplied with up to 132 kW, and holds 18 nodes."""
@@ -336,23 +336,6 @@ def _check_unread(coverage: float, name: str, findings: Findings) -> None:
             f"{name}: {100 * (1 - coverage):.1f} % of the run is without readings, more than "
             f"{100 * _MOST_UNREAD:.0f} %",
         )
-
-
-def checked_switch(meter: LoggedMeter, findings: Findings) -> CheckedMeter:
-    """The readings of a switch. They are kept as a switch's, and are not judged by the load of a training."""
-    order = np.argsort(meter.t_s, kind="stable")
-    t_s, watts = meter.t_s[order], meter.power[order]
-    good = (watts >= 0) & (watts <= _MOST_W)
-    findings.remark(
-        "switch readings",
-        f"{meter.file}: {int(good.sum())} of {len(watts)} kept, not counted with the nodes",
-    )
-    info = _about(replace(meter, name=MEASURED_SWITCH))
-    info.readings, info.failed_reads = int(good.sum()), int((~good).sum())
-    info.available = info.readings > 0
-    if not info.available:
-        info.reason = f"{meter.file} holds no reading that a meter can give"
-    return CheckedMeter(t_s[good], watts[good], info)
 
 
 def _check_order(t_s: Floats, period_s: float, name: str, findings: Findings) -> None:

@@ -5,7 +5,6 @@ What is not known stays ``None``. If the record needs a value that is not known,
 a record may have. Such a run is left out of fits, with the reason.
 """
 
-import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ import pandas as pd
 from pydantic import TypeAdapter
 
 from joulecast.errors import JoulecastError
-from joulecast.logs.checked_meters import CheckedMeter, checked_meters, checked_switch
+from joulecast.logs.checked_meters import CheckedMeter, checked_meters
 from joulecast.logs.lags import LoggedActivity, lag_of
 from joulecast.logs.log import NODE_METER, Findings, LoggedMeter, usual_spacing, utc
 from joulecast.logs.run_phases import Interval, logged_work
@@ -27,7 +26,7 @@ from joulecast.runs.files.reading import validated
 from joulecast.runs.files.writing import directory_added_to
 from joulecast.runs.frames import ACTIVITY_COLUMNS, POWER_COLUMNS, STAGE_COLUMNS
 from joulecast.runs.integration import EnergyCurve
-from joulecast.runs.meter_choice import ESTIMATED_SWITCH, MeterInfo
+from joulecast.runs.meter_choice import MeterInfo
 from joulecast.runs.platforms import Platform
 from joulecast.runs.record import (
     Checks,
@@ -58,8 +57,6 @@ class ImportedRun:
         nodes: number of nodes, if the log says it.
         zero_s: zero of the run clock since 1970, if the log has it.
         missing_nodes: names of nodes whose file is missing.
-        switches: meters of network switches.
-        estimates: constant figures for network switches: node, time (NaN if the log gives none) and watts.
         is_of_tool: whether a log of a tool is imported (and not a submission). Then the user sees the facts
             of each run, and its lag.
     """
@@ -86,8 +83,6 @@ class ImportedRun:
     intervals: list[Interval] = field(default_factory=list)
     meters: list[LoggedMeter] = field(default_factory=list)
     missing_nodes: list[str] = field(default_factory=list)
-    switches: list[LoggedMeter] = field(default_factory=list)
-    estimates: list[tuple[str, float, float]] = field(default_factory=list)
     is_of_tool: bool = False
     findings: Findings = field(default_factory=Findings)
 
@@ -97,13 +92,6 @@ class ImportedRun:
         if self.start_s is None or self.stop_s is None or self.stop_s <= self.start_s:
             return None
         return self.start_s, self.stop_s
-
-    def add_estimate(self, node: str, file: str, watts: float, t_s: float = math.nan) -> None:
-        """Keep a constant figure for a switch, and label it as such."""
-        self.findings.remark(
-            "switch estimate", f"{file}: a constant {watts:g} W, not measured, not counted"
-        )
-        self.estimates.append((node, t_s, watts))
 
 
 def _leave_out_what_cannot_be(run: ImportedRun) -> None:
@@ -129,13 +117,11 @@ def _leave_out_what_cannot_be(run: ImportedRun) -> None:
     if len(known) < len(run.intervals):
         garbled(f"the times of {len(run.intervals) - len(known)} phases")
         run.intervals = known
-    for meters in (run.meters, run.switches):
-        for place, meter in enumerate(meters):
-            good = np.abs(meter.t_s) <= _LONGEST_S
-            if not good.all():
-                garbled(f"{meter.file}: {int((~good).sum())} times of readings")
-                meters[place] = meter.only(good)
-    run.estimates = [e for e in run.estimates if not abs(e[1]) > _LONGEST_S]
+    for place, meter in enumerate(run.meters):
+        good = np.abs(meter.t_s) <= _LONGEST_S
+        if not good.all():
+            garbled(f"{meter.file}: {int((~good).sum())} times of readings")
+            run.meters[place] = meter.only(good)
 
 
 def _judge_course(run: ImportedRun) -> None:
@@ -217,12 +203,6 @@ def record_of(run: ImportedRun) -> tuple[RunRecord, Repeat | None]:
         reached_target=None if run.status is None or run.is_of_tool else run.status == "success",
     )
     names = metered or [f"node_{n}" for n in range(spec.nodes)]
-    switches = [checked_switch(meter, run.findings) for meter in run.switches]
-    infos += [switch.info for switch in switches]
-    infos += [
-        MeterInfo(node=node, meter=ESTIMATED_SWITCH, available=True, source="estimated", readings=1)
-        for node, _, _ in run.estimates
-    ]
     info = RunInfo(
         spec=spec,
         spec_sha256=spec.digest(),
@@ -241,7 +221,7 @@ def record_of(run: ImportedRun) -> tuple[RunRecord, Repeat | None]:
     record = RunRecord(
         info,
         stages=pd.DataFrame(columns=list(STAGE_COLUMNS)),
-        power=power_frame([*meters, *switches], run.estimates),
+        power=power_frame(meters),
         activity=pd.DataFrame(columns=list(ACTIVITY_COLUMNS)),
         phases=phases,
     )
@@ -278,10 +258,8 @@ def _spec(run: ImportedRun, unit: Any, nodes: int) -> RunSpec:
     )
 
 
-def power_frame(
-    meters: Iterable[CheckedMeter], estimates: Iterable[tuple[str, float, float]] = ()
-) -> pd.DataFrame:
-    """The power frame of a record: the readings of some meters, and constant figures of switches."""
+def power_frame(meters: Iterable[CheckedMeter]) -> pd.DataFrame:
+    """The power frame of a record: the readings of some meters."""
     frames = [
         pd.DataFrame(
             {
@@ -295,11 +273,10 @@ def power_frame(
         for m in meters
         if len(m.t_s)
     ]
-    rows = [(node, ESTIMATED_SWITCH, t_s, watts, np.nan) for node, t_s, watts in estimates]
-    if rows or not frames:
-        numbers = dict.fromkeys(("t_s", "watts", "joules"), float)
-        frames.append(pd.DataFrame(rows, columns=list(POWER_COLUMNS)).astype(numbers))
-    return pd.concat(frames, ignore_index=True)
+    if frames:
+        return pd.concat(frames, ignore_index=True)
+    numbers = dict.fromkeys(("t_s", "watts", "joules"), float)
+    return pd.DataFrame(columns=list(POWER_COLUMNS)).astype(numbers)
 
 
 @dataclass
@@ -355,18 +332,6 @@ class ImportSummary:
         return "\n".join(lines)
 
 
-@dataclass(frozen=True)
-class RunNote:
-    """The part of a run that stays in memory after its record is written."""
-
-    run: str
-    left_out: list[str]
-    remarks: list[str]
-    repeat: Repeat | None
-    is_metered: bool
-    fact: str | None
-
-
 def require_outside(out: Path, source: Path) -> None:
     """Refuse an output folder that lies inside of the source.
 
@@ -379,47 +344,32 @@ def require_outside(out: Path, source: Path) -> None:
         )
 
 
-def written(runs: Iterable[ImportedRun], out: Path) -> list[RunNote]:
-    """Write the record of each run to ``out/RUN``. Returns a :class:`RunNote` of each run."""
-    notes = []
-    for run in runs:
-        record, repeat = record_of(run)
-        write_record(out / run.run, record)
-        fact = fact_of(record) if run.is_of_tool else None
-        is_metered = bool(run.meters or run.missing_nodes)
-        info = record.info
-        notes.append(RunNote(run.run, info.left_out, info.remarks, repeat, is_metered, fact))
-    return notes
-
-
-def summarised(notes: list[RunNote], partial: Path, out: Path) -> ImportSummary:
-    """Compare the runs in the folder ``partial``, which later becomes ``out``. Runs whose readings differ
-    from the others are marked."""
-    reasons = compared([note.repeat for note in notes if note.repeat is not None])
-    dark = sum(not note.is_metered for note in notes)
-    summary = ImportSummary(out, runs=len(notes), without_power=dark)
-    for note in sorted(notes, key=lambda note: note.run):
-        if note.run in reasons:
-            info = read_info(partial / note.run)
-            info.left_out += reasons[note.run]
-            write_info(partial / note.run, info)
-        if left_out := [*note.left_out, *reasons.get(note.run, [])]:
-            summary.left_out[note.run] = left_out
-        if note.fact is not None:
-            summary.facts.append(note.fact)
-        summary.traps.update({_kind(text) for text in note.remarks})
-    return summary
-
-
 def imported(runs: Iterable[ImportedRun], source: Path, out: Path) -> ImportSummary:
-    """Write the records of some runs to ``out``. A new folder ``out`` appears with all records, or not at
-    all.
+    """Write the record of each run to ``out/RUN``. Then compare the runs: those whose readings differ from
+    the others are marked. A new folder ``out`` appears with all records, or not at all.
 
     Raises:
         JoulecastError: every run is left out of fits. The error lists the reasons.
     """
+    summary, repeats = ImportSummary(out), list[Repeat]()
+    infos, facts = dict[str, RunInfo](), dict[str, str]()
     with directory_added_to(out) as partial:
-        summary = summarised(written(runs, partial), partial, out)
+        for run in runs:
+            record, repeat = record_of(run)
+            write_record(partial / run.run, record)
+            infos[run.run] = record.info
+            repeats += [] if repeat is None else [repeat]
+            summary.runs += 1
+            summary.without_power += not (run.meters or run.missing_nodes)
+            if run.is_of_tool:
+                facts[run.run] = fact_of(record)
+            summary.traps.update({_kind(text) for text in record.info.remarks})
+        for name, reasons in compared(repeats).items():
+            info = read_info(partial / name)
+            infos[name] = info.model_copy(update={"left_out": [*info.left_out, *reasons]})
+            write_info(partial / name, infos[name])
+    summary.left_out = {run: infos[run].left_out for run in sorted(infos) if infos[run].left_out}
+    summary.facts = [facts[run] for run in sorted(facts)]
     summary.require_clean(source)
     return summary
 

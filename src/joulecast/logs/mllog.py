@@ -8,22 +8,15 @@ Format: https://github.com/mlcommons/logging (mllog), read from the files of sub
 """
 
 import json
-import math
 import re
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 _MARK = b":::MLLOG"
-
-# Nearly every line of a power file has this shape; json would take three times as long for it.
-_READING = re.compile(
-    rb'\s*:::MLLOG \{"namespace": ?"[^"\\]*", ?"time_ms": ?(\d{1,15}), ?"event_type": ?"[^"\\]*", ?'
-    rb'"key": ?"power_reading", ?"value": ?(-?\d{1,12}(?:\.\d+)?), ?"metadata": ?'
-    rb'(?:""|null|\{[^{}]*\})\}\s*'
-)
 
 LARGEST = 1e15
 """Times are in ms since 1970, tokens of a training below this; what is above is garbled."""
@@ -56,13 +49,13 @@ class ResultLog:
         return next((event for event in self.events if event.key == key), None)
 
 
-@dataclass
+@dataclass(frozen=True)
 class PowerLog:
     """A power file as logged: times (ms since 1970) and watts of its readings in file order.
 
-    ``estimates`` are constant figures that were not measured, as (ms, watts). ``conversion_eff`` is the
-    efficiency of the power supply, as the submitter names it. It is not applied to the readings. ``measured``
-    says where the meter reads: before the power supply (``AC``) or behind it (``DC``).
+    ``conversion_eff`` is the efficiency of the power supply, as the submitter names it. It is not applied to
+    the readings. ``measured`` says where the meter reads: before the power supply (``AC``) or behind it
+    (``DC``).
     """
 
     time_ms: NDArray[np.float64]
@@ -71,8 +64,7 @@ class PowerLog:
     stop_ms: float | None = None
     conversion_eff: float | None = None
     measured: str | None = None
-    estimates: list[tuple[float, float]] = field(default_factory=list)
-    broken_lines: list[int] = field(default_factory=list)
+    broken_lines: Sequence[int] = ()
 
 
 def number(value: Any) -> float | None:
@@ -115,14 +107,10 @@ def _event(text: str) -> Event | None:
     return Event(time_ms, key, content.get("value"), metadata if isinstance(metadata, dict) else {})
 
 
-def read_result(content: bytes) -> ResultLog:
-    """Parse a result file."""
+def _events(content: bytes) -> tuple[list[Event], list[int]]:
+    """The events of a file, and the numbers of broken lines."""
     events, broken = [], []
-    system: dict[str, Any] = {}
-    dlpal_nodes = None
     for line_number, line in enumerate(content.split(b"\n"), start=1):
-        if b":::" not in line:
-            continue
         # Ranks that print at once leave several events on one line.
         for piece in line.split(_MARK)[1:]:
             event = _event(piece.decode(errors="replace"))
@@ -130,45 +118,36 @@ def read_result(content: bytes) -> ResultLog:
                 broken.append(line_number)
             else:
                 events.append(event)
-        if b":::SYSJSON" in line and not system:
-            facts = _decode(line.split(b":::SYSJSON", 1)[1].decode(errors="replace"))
-            system = facts if isinstance(facts, dict) else {}
-        if b":::DLPAL" in line and dlpal_nodes is None:
-            # image, job, nodes, names of the nodes, cluster, configuration
-            words = line.split(b":::DLPAL", 1)[1].decode(errors="replace").split()
-            dlpal_nodes = whole_number(words[2]) if len(words) > 2 else None
-    return ResultLog(events, broken, system, dlpal_nodes)
+    return events, broken
+
+
+def read_result(content: bytes) -> ResultLog:
+    """Parse a result file."""
+    texts, jobs = (
+        [text.decode(errors="replace") for text in re.findall(mark + rb"(.*)", content)]
+        for mark in (b":::SYSJSON", b":::DLPAL")
+    )
+    system = next((facts for facts in map(_decode, texts) if isinstance(facts, dict)), {})
+    # image, job, nodes, names of the nodes, cluster, configuration
+    nodes = next((words[2] for job in jobs if len(words := job.split()) > 2), None)
+    return ResultLog(*_events(content), system, whole_number(nodes))
 
 
 def read_power(content: bytes) -> PowerLog:
-    """Parse a power file of a node or a switch."""
-    time_ms: list[float] = []
-    watts: list[float] = []
-    log = PowerLog(np.empty(0), np.empty(0))
-    for line_number, line in enumerate(content.split(b"\n"), start=1):
-        shaped = _READING.fullmatch(line)
-        if shaped:
-            time_ms.append(float(shaped[1]))
-            watts.append(float(shaped[2]))
-            continue
-        if _MARK not in line:
-            continue
-        event = _event(line.split(_MARK, 1)[1].decode(errors="replace"))
-        if event is None:
-            log.broken_lines.append(line_number)
-        elif event.key == "power_reading":
-            time_ms.append(event.time_ms)
-            read = number(event.value)
-            watts.append(math.nan if read is None else read)
-        elif event.key == "interconnect_power_est":
-            estimate = number(event.value)
-            log.estimates.append((event.time_ms, math.nan if estimate is None else estimate))
-        elif event.key == "power_measurement_start":
-            log.start_ms = event.time_ms
-        elif event.key == "power_measurement_stop":
-            log.stop_ms = event.time_ms
-        elif event.key == "conversion_eff":
-            log.conversion_eff = number(event.value)
-            log.measured = str(event.metadata.get("measurement_type", ""))
-    log.time_ms, log.watts = np.array(time_ms, dtype=float), np.array(watts, dtype=float)
-    return log
+    """Parse a power file of a node."""
+    events, broken = _events(content)
+    readings = [event for event in events if event.key == "power_reading"]
+    last = {event.key: event for event in events}
+    start, stop, efficiency = (
+        last.get(key)
+        for key in ("power_measurement_start", "power_measurement_stop", "conversion_eff")
+    )
+    return PowerLog(
+        np.array([event.time_ms for event in readings], dtype=float),
+        np.array([number(event.value) for event in readings], dtype=float),
+        None if start is None else start.time_ms,
+        None if stop is None else stop.time_ms,
+        None if efficiency is None else number(efficiency.value),
+        str(efficiency.metadata.get("measurement_type", "")) if efficiency else None,
+        broken,
+    )

@@ -1,21 +1,20 @@
 """Makes run records from power submissions of MLPerf Training.
 
 ``SYSTEM/BENCHMARK/result_X.txt`` is a run. ``SYSTEM/BENCHMARK/power/result_X/node_N.txt`` has the readings of
-its meters. Above SYSTEM there is usually ``results``, and any number of folders. Submitters are not strict
-about X: in one of the two names, its number may have leading zeros, or ``_raw`` may be added. Then the power
-folder belongs to the run only if no other run and no other folder can be meant.
+its meters. (Files of switches are not read, because these are no part of the nodes.) Above SYSTEM there is
+usually ``results``, and any number of folders. Submitters are not strict about X: in one of the two names,
+its number may have leading zeros, or ``_raw`` may be added. Then the power folder belongs to the run only if
+no other run and no other folder can be meant.
 
 A source is a folder of submissions, or flat tables of runs. One run at a time is read, judged and written.
 Only a few numbers of each run stay in memory. At the end, they are used to compare the repeats of a setting.
 """
 
 import math
-import multiprocessing
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -27,31 +26,26 @@ from joulecast.logs.imported_run import (
     MOST_NODES,
     ImportedRun,
     ImportSummary,
-    RunNote,
+    imported,
     require_outside,
-    summarised,
-    written,
 )
-from joulecast.logs.log import Findings, LoggedMeter, each_once, printable, sanitised, utc
+from joulecast.logs.log import Findings, LoggedMeter, each_once, printable, sanitised
 from joulecast.logs.log_table import scale_of
 from joulecast.logs.mllog import PowerLog, ResultLog, read_power, read_result, whole_number
 from joulecast.logs.mlperf_tables import are_tables, is_times_table, read_tables, read_times
 from joulecast.logs.run_phases import intervals_of
 from joulecast.runs.files.reading import json_of, read_bytes
-from joulecast.runs.files.writing import directory_added_to
 from joulecast.runs.meter_choice import Supply
 
 _MAX_FILES = 1_000_000
 _MAX_LOG_BYTES = 256_000_000
 """Of one log, which is held in memory."""
 _RESULT = re.compile(r"result_[^/]*\.txt")
-_METER = re.compile(r"(node|sw)_([0-9]{1,5})\.txt")
+_METER = re.compile(r"node_([0-9]{1,5})\.txt")
 _LEADING_COUNT = re.compile(r"(\d+)x", re.IGNORECASE)
 
 
-def import_mlperf(
-    source: Path, out: Path, workers: int = 1, unit: str = "W", shift_s: float = 0.0
-) -> ImportSummary:
+def import_mlperf(source: Path, out: Path, unit: str = "W", shift_s: float = 0.0) -> ImportSummary:
     """Write a run record to ``out/RUN`` for every run of ``source``.
 
     Args:
@@ -59,7 +53,7 @@ def import_mlperf(
             ``runs.csv``, ``events.csv`` and ``power.csv``, or with a table of times (``runs.csv.gz`` alone).
         out: folder for the records. A new folder appears with all records, or not at all. In an existing
             folder, records are replaced one by one.
-        workers: number of processes that read submissions. Tables are read by one process.
+        unit: unit of the readings.
         shift_s: seconds that are added to the times of the readings.
 
     Raises:
@@ -69,66 +63,40 @@ def import_mlperf(
     if not source.is_dir():
         raise JoulecastError(f"{source}: no such folder")
     require_outside(out, source)
-    said = _Said(unit, shift_s)
-    with directory_added_to(out) as partial:
-        if are_tables(source):
-            notes = written((said.of(run) for run in read_tables(source)), partial)
-        elif is_times_table(source):
-            notes = written(read_times(source), partial)
-        elif workers > 1:
-            # Started afresh: the threads of pyarrow do not survive a fork.
-            context = multiprocessing.get_context("spawn")
-            with ProcessPoolExecutor(workers, mp_context=context) as pool:
-                parts = [
-                    pool.submit(_part, source, partial, said, first, workers)
-                    for first in range(workers)
-                ]
-                notes = [note for part in parts for note in part.result()]
-        else:
-            notes = _part(source, partial, said, 0, 1)
-        if not notes:
+    what, factor = scale_of(unit, "--unit")
+    if what != "watts":
+        raise JoulecastError(f"--unit {unit}: submissions have readings of power, not of energy")
+    runs: Iterable[ImportedRun]
+    if are_tables(source):
+        runs = read_tables(source)
+    elif is_times_table(source):
+        runs = read_times(source)
+    else:
+        files = runs_of(source)
+        if not files:
             raise JoulecastError(
                 f"{source}: no runs; expected SYSTEM/BENCHMARK/result_*.txt below it, the tables runs.csv, "
                 "events.csv and power.csv, or a table of times runs.csv.gz"
             )
-        summary = summarised(notes, partial, out)
-    summary.require_clean(source)
-    return summary
+        runs = map(read_run, files)
 
+    def in_watts() -> Iterator[ImportedRun]:
+        for run in runs:
+            if factor != 1.0 or shift_s:
+                run.source |= {"unit": unit, "shift_s": shift_s}
+            for place, meter in enumerate(run.meters):
+                watts = factor * meter.power
+                run.meters[place] = replace(meter, t_s=meter.t_s + shift_s, watts=watts)
+            yield run
 
-class _Said:
-    """What the user says about all readings: their unit, and how far their clock is off."""
-
-    def __init__(self, unit: str, shift_s: float) -> None:
-        what, self._factor = scale_of(unit, "--unit")
-        if what != "watts":
-            raise JoulecastError(
-                f"--unit {unit}: submissions have readings of power, not of energy"
-            )
-        self._unit, self._shift_s = unit, shift_s
-
-    def of(self, run: ImportedRun) -> ImportedRun:
-        """The run with its readings in W and on its clock."""
-        if self._factor == 1.0 and not self._shift_s:
-            return run
-        run.source |= {"unit": self._unit, "shift_s": self._shift_s}
-        for meters in (run.meters, run.switches):
-            for place, meter in enumerate(meters):
-                watts = self._factor * meter.power
-                meters[place] = replace(meter, t_s=meter.t_s + self._shift_s, watts=watts)
-        return run
-
-
-def _part(source: Path, out: Path, said: _Said, first: int, step: int) -> list[RunNote]:
-    """Import every ``step``-th run from number ``first`` on."""
-    return written((said.of(read_run(files)) for files in runs_of(source)[first::step]), out)
+    return imported(in_watts(), source, out)
 
 
 @dataclass(frozen=True)
 class RunFiles:
     """The files of one run, and the names that follow from its folders.
 
-    ``power`` maps ``node_0``, ``sw_0`` ... to files. ``benchmark_has_power`` says whether any run of the
+    ``power`` maps ``node_0``, ``node_1`` ... to files. ``benchmark_has_power`` says whether any run of the
     benchmark has a power folder. ``description`` is the submission's file that describes the system.
     ``submitter`` is made of the folders above ``results``.
     """
@@ -216,7 +184,7 @@ def runs_of(source: Path) -> list[RunFiles]:
             results[place.parent].append(place.stem)
         elif (meter := _METER.fullmatch(place.name)) and place.parts[-3:-2] == ("power",):
             of_run = power[place.parents[2]].setdefault(place.parts[-2], {})
-            of_run.setdefault(f"{meter[1]}_{int(meter[2])}", path)
+            of_run.setdefault(f"node_{int(meter[1])}", path)
         elif place.suffix == ".json" and place.parent.name == "systems":
             descriptions.add(path)
     runs = []
@@ -386,9 +354,6 @@ def _add_meters(run: ImportedRun, files: RunFiles) -> None:
         meter = LoggedMeter(node, None, None, name, t_s, log.watts, supply=_supply(log, run))
         if log.conversion_eff and 0 < log.conversion_eff <= 1:
             meter = replace(meter, conversion_eff=log.conversion_eff)
-        if node.startswith("sw_"):
-            _add_switch(run, meter, log, zero_s)
-            continue
         run.meters.append(meter)
         if len(t_s) and log.stop_ms is None:
             findings.remark("missing stop", f"{name} has no power_measurement_stop")
@@ -414,27 +379,6 @@ def _supply(log: PowerLog, run: ImportedRun) -> Supply | None:
         if len(found) == 1:
             return found[0]
     return None
-
-
-def _add_switch(run: ImportedRun, meter: LoggedMeter, log: PowerLog, zero_s: float | None) -> None:
-    """Keep the readings of a switch, and a constant figure that stands for a switch."""
-    if len(meter.t_s):
-        run.switches.append(meter)
-    for time_ms, watts in log.estimates[:1]:
-        if not watts >= 0:
-            run.findings.remark("switch estimate", f"{meter.file}: {watts:g} W is none, left out")
-            continue
-        run.add_estimate(meter.node, meter.file, watts)
-        if zero_s is None or run.run_s is None:
-            continue
-        t_s = time_ms / 1000 - zero_s
-        if 0 <= t_s <= run.run_s[1]:
-            run.estimates[-1] = (meter.node, t_s, watts)
-        else:
-            run.findings.remark(
-                "wrong date",
-                f"{meter.file}: {utc(time_ms / 1000)[:10]}, the run was on {utc(zero_s)[:10]}",
-            )
 
 
 def _judge_number_of_files(run: ImportedRun, metered: list[int]) -> None:

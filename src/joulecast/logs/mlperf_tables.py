@@ -145,9 +145,16 @@ def _run(
     )
     if events is not None:
         run.intervals = _intervals(events)
-    for meter, readings in power.groupby("meter", sort=False) if power is not None else ():
-        t_s, watts = _numbers(readings["t_s"]), _numbers(readings["watts"])
-        _add_meter(run, str(meter), t_s, watts, row.get("supply"))
+    supply = row.get("supply") if row.get("supply") in get_args(Supply) else None
+    for name, readings in power.groupby("meter", sort=False) if power is not None else ():
+        # Switches are no part of the nodes.
+        if not str(name).startswith("sw_"):
+            t_s, watts = _numbers(readings["t_s"]), _numbers(readings["watts"])
+            known, file = np.isfinite(t_s), f"power.csv, {name}"
+            meter = LoggedMeter(
+                str(name), None, None, file, t_s[known], watts[known], supply=supply
+            )
+            run.meters.append(meter)
     nodes = len(run.meters)
     if not nodes:
         run.findings.remark("no power", "power.csv has no node's reading of it; its times are used")
@@ -174,19 +181,6 @@ def _intervals(events: pd.DataFrame) -> list[Interval]:
         if kind in _PHASES and np.isfinite(span).all()
     ]
     return sorted(found, key=lambda interval: (interval.start_s, interval.stop_s))
-
-
-def _add_meter(run: ImportedRun, name: str, t_s: Floats, watts: Floats, supply: Any) -> None:
-    known = np.isfinite(t_s)
-    stated = supply if supply in get_args(Supply) else None
-    file = f"power.csv, {name}"
-    meter = LoggedMeter(name, None, None, file, t_s[known], watts[known], supply=stated)
-    if not name.startswith("sw_"):
-        run.meters.append(meter)
-    elif known.sum() > 1:
-        run.switches.append(meter)
-    elif watts[0] >= 0:
-        run.add_estimate(name, meter.file, float(watts[0]), float(t_s[0]))
 
 
 def times_table(folder: Path) -> pd.DataFrame:

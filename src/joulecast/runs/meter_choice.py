@@ -44,9 +44,6 @@ _METERED: tuple[tuple[EnergySource, ...], ...] = (
 )
 """Sources whose meters may be added up. The first three are real meters, no matter which tool has read
 them."""
-MEASURED_SWITCH, ESTIMATED_SWITCH = "switch_power", "interconnect_power_est"
-_NO_NODES = (MEASURED_SWITCH, ESTIMATED_SWITCH)
-"""Kinds of meters of the network. They are kept, but their power is never a part of the nodes' power."""
 _LEAST_RENEWALS = 10
 """Least number of readings of a meter of watts in a run. With fewer, its readings are averages over too long
 a time."""
@@ -273,15 +270,14 @@ def metered(
         unusable: faults of meters whose readings cannot be used, by node and meter.
     """
     # A meter that failed still counts as present. So a worse source does not replace it without a remark.
-    of_nodes = [m for m in meters if kind_of(m.meter) not in _NO_NODES]
-    there = [m for m in of_nodes if m.source is not None and (m.available or nodes)]
+    there = [m for m in meters if m.source is not None and (m.available or nodes)]
     best = next((of for of in _METERED if any(m.source in of for m in there)), None)
     if best is None:
         return Metering(
             None,
             (),
             (),
-            _absence(of_nodes) or ("no meter was requested" if nodes else "it has no readings"),
+            _absence(meters) or ("no meter was requested" if nodes else "it has no readings"),
         )
     of_source = [meter for meter in there if meter.source in best]
     if any(meter.covers is None for meter in of_source):

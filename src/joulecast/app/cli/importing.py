@@ -213,12 +213,11 @@ def import_mlperf(
     ],
     unit: Annotated[str, typer.Option(help="Unit of the readings: W, mW or kW.")] = "W",
     shift: Annotated[float, typer.Option(help=_SHIFT)] = 0.0,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that read submissions.")] = 1,
 ) -> None:
     """Import MLPerf Training power submissions. Results that cannot be trusted are kept and marked."""
     from joulecast.logs.mlperf import import_mlperf as run_import
 
-    typer.echo(run_import(recorded_folder(source), out, workers, unit, shift).text())
+    typer.echo(run_import(recorded_folder(source), out, unit, shift).text())
 
 
 @import_app.command("nccl-tests")
