@@ -25,7 +25,7 @@ from jobs import Answer, Job, Row, is_disturbed
 from launching import launch_ranks
 
 from joulecast.errors import JoulecastError
-from joulecast.measure.power.other_load import load_before
+from joulecast.measure.power.other_load import load_now
 from joulecast.measure.training.machine import machine_lock
 from joulecast.measure.training.ranks import ended_by_signals, opened_log
 from joulecast.runs.files.reading import read_json_object
@@ -73,7 +73,7 @@ def facts_of_now(what: str) -> dict[str, Any]:
         "host": host_fingerprint(),
         "versions": versions(),
         "source": source_state(),
-        "load_before": load_before(),
+        "load_before": {"busy_cores": load_now().busy_cores},
     }
 
 

@@ -633,8 +633,7 @@ def test_the_machine_is_held_before_the_history_is_read(bench, tmp_path, monkeyp
             yield notes.fileno()
         held.append("free")
 
-    for holder in (live, machine):
-        monkeypatch.setattr(holder, "machine_lock", lock)
+    monkeypatch.setattr(live, "machine_lock", lock)
     environment, _ = on_gpu(bench)
     assert held == [False, "free"], "setting the limit in force once more is held, too"
     tune_live(environment, Default(environment.space), 1, seed=1, history_file=file, say=quiet)

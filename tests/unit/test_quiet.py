@@ -1,5 +1,6 @@
 """Other programs on the machine: seen, named, waited for; what they disturb is marked and measured again."""
 
+import io
 import os
 import subprocess
 import sys
@@ -87,14 +88,14 @@ def test_own_work_includes_that_of_children():
 
 
 def test_the_wait_ends_with_the_other_program_and_says_for_whom(monkeypatch):
-    lines = []
-    held = machine.Machine(0, 600.0, lines.append)
+    log = io.StringIO()
     see(monkeypatch, BUSY, BUSY, BUSY, IDLE)
-    assert held.wait_for_quiet() == IDLE
-    (line,) = lines
+    assert machine.wait_for_quiet(log, 600.0) == IDLE
+    (line,) = log.getvalue().splitlines()
     assert "1.7 cores busy (stress-ng)" in line and "waiting up to" in line
     see(monkeypatch, IDLE)
-    assert held.wait_for_quiet() == IDLE and len(lines) == 1
+    assert machine.wait_for_quiet(log, 600.0) == IDLE
+    assert len(log.getvalue().splitlines()) == 1
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from joulecast.app.campaign.config import Config
 from joulecast.app.campaign.scripts import run_script
 from joulecast.graphs.measure_ops import measure_database
 from joulecast.runs.provenance import usable_cores
-from joulecast.measure.training.machine import held_machine
+from joulecast.measure.training.machine import machine_lock, wait_for_quiet
 
 
 def main(
@@ -17,8 +17,8 @@ def main(
     database: Path,
     log: Path,
 ) -> None:
-    with open(log, "a") as file, held_machine(file, config.quiet.wait_s) as machine:
-        load = machine.wait_for_quiet()
+    with open(log, "a") as file, machine_lock(file):
+        load = wait_for_quiet(file, config.quiet.wait_s)
         ranks = usable_cores()
         measure_database(network, **size, batches=batches, ranks=ranks, out=database, load=load)
 

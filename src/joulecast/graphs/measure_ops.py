@@ -34,7 +34,7 @@ from joulecast.graphs.database import (
     signature,
 )
 from joulecast.graphs.opgraph import OpGraph
-from joulecast.measure.power.other_load import Load, load_before
+from joulecast.measure.power.other_load import Load, load_now
 from joulecast.measure.training.ranks import keep_freed_memory, rank_environment
 from joulecast.measure.workloads.networks import build_network, check_size
 from joulecast.runs.provenance import host_fingerprint, usable_cores, versions
@@ -256,7 +256,7 @@ def measure_database(
     """
     check_size(network, image_size, patch_size)
     _check(ranks, batches, iterations)
-    load_facts = load_before(load)
+    load = load or load_now()
     start = time.monotonic()
     measured = _measure_ranks(
         (network, image_size, patch_size, classes), batches, iterations, ranks
@@ -267,7 +267,7 @@ def measure_database(
             "source": "measured",
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "host": host_fingerprint(),
-            "load_before": load_facts,
+            "load_before": {"busy_cores": load.busy_cores},
             "threads": 1,
             "ranks": ranks,
             "iterations": iterations,

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.database import mean_of_fastest
-from joulecast.measure.power.other_load import load_before
+from joulecast.measure.power.other_load import load_now
 from joulecast.measure.workloads.networks import build_network, check_size, network_info
 from joulecast.partition.taskgraph import Task, TaskGraph
 from joulecast.partition.tasks import (
@@ -281,7 +281,7 @@ def measure_tasks(
     check_size(network, pixels, PATCH)
     for name, count in (("batch", batch), ("classes", classes), ("passes", passes)):
         check_counts(name, [count], _MOST)
-    load = load_before()
+    load = load_now()
     start = time.monotonic()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -291,7 +291,7 @@ def measure_tasks(
     provenance = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "host": host_fingerprint(),
-        "load_before": load,
+        "load_before": {"busy_cores": load.busy_cores},
         "versions": versions(),
         "network": network,
         "batch": batch,

@@ -22,8 +22,8 @@ from torch import Tensor, distributed, nn
 from torch.utils._pytree import tree_leaves
 
 from joulecast.errors import JoulecastError
-from joulecast.measure.power.other_load import LoadWatch, disturbances, load_before
-from joulecast.measure.training.machine import held_machine
+from joulecast.measure.power.other_load import LoadWatch, disturbances
+from joulecast.measure.training.machine import machine_lock, wait_for_quiet
 from joulecast.measure.training.ranks import (
     end_with_parent,
     keep_freed_memory,
@@ -78,12 +78,12 @@ def measure_pipeline(
     with (
         tempfile.TemporaryDirectory(prefix="joulecast-") as scratch,
         opened_log(log_file) as log,
-        held_machine(log, quiet_wait_s) as machine,
+        machine_lock(log) as lock,
     ):
         job, answer = Path(scratch) / "job.json", Path(scratch) / "answer.json"
         job.write_text(json.dumps({**run, "stages": list(map(list, stages)), "classes": classes}))
-        load, watch = machine.wait_for_quiet(), LoadWatch()
-        before, began_utc = load_before(load), datetime.now(UTC).isoformat(timespec="seconds")
+        load, watch = wait_for_quiet(log, quiet_wait_s), LoadWatch()
+        began_utc = datetime.now(UTC).isoformat(timespec="seconds")
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         command += [f"--nproc-per-node={len(stages)}", "-m", "joulecast.partition.pipeline_runs"]
         done = subprocess.run(
@@ -91,7 +91,7 @@ def measure_pipeline(
             env={**rank_environment(threads=1), "GLOO_SOCKET_IFNAME": "lo"},
             stdout=log,
             stderr=log,
-            pass_fds=[machine.lock],
+            pass_fds=[lock],
             timeout=timeout_s,
         )
         if done.returncode:
@@ -111,7 +111,7 @@ def measure_pipeline(
         "began_utc": began_utc,
         "host": host_fingerprint(),
         "versions": versions(),
-        "load_before": before,
+        "load_before": {"busy_cores": load.busy_cores},
         "disturbed": disturbances(load, during),
         "source": source_state(),
     }

@@ -28,7 +28,7 @@ from joulecast.measure.power.energy_counter import (
 from joulecast.measure.power.other_load import LoadWatch, disturbances
 from joulecast.measure.power.power_limit import Preflight, power_limit, preflight
 from joulecast.measure.power.zeus_devices import gpu_identity
-from joulecast.measure.training.machine import held_machine, machine_lock
+from joulecast.measure.training.machine import machine_lock, wait_for_quiet
 from joulecast.measure.training.ranks import leave_mpi_job
 from joulecast.runs import provenance
 from joulecast.tune.history import (
@@ -396,8 +396,8 @@ def tune_live(
     seeded = SeededByTrial(policy, seed)
     # The machine is held before the history is read. Otherwise, two loops on one file could both continue
     # from its end.
-    with held_machine(sys.stderr, quiet_wait_s) as machine:
-        load, watch = machine.wait_for_quiet(), LoadWatch()
+    with machine_lock(sys.stderr):
+        load, watch = wait_for_quiet(sys.stderr, quiet_wait_s), LoadWatch()
         if history_file is not None:
             of = environment.described() | {"policy_seed": seed} | dict(header or {})
             history = begin_history_file(history_file, of, begun=live_provenance())

@@ -137,26 +137,13 @@ class Programs:
         return tuple(name for name in ordered if by_name[name] >= _NAMED_CORES)[:_MOST_NAMES]
 
 
-def load_now(seconds: float = LOOK_S, *, named: bool = False) -> Load:
-    """The load during the next ``seconds``. The caller itself should do no work in this time.
-
-    Args:
-        named: also find the names of the busiest programs. This takes some milliseconds of a core.
-    """
-    programs = Programs() if named else None
+def load_now(seconds: float = LOOK_S) -> Load:
+    """The load during the next ``seconds``. The caller itself should do no work in this time."""
+    programs = Programs()
     before, begin = machine_work_s(), time.monotonic()
     time.sleep(seconds)
     busy = (machine_work_s() - before) / (time.monotonic() - begin)
-    return Load(round(busy, 3), () if programs is None else programs.busiest())
-
-
-def load_before(load: Load | None = None) -> dict[str, float]:
-    """The number of busy cores before a run, for the record.
-
-    Args:
-        load: the load, if it was measured already; ``None``: it is measured now.
-    """
-    return {"busy_cores": (load or load_now()).busy_cores}
+    return Load(round(busy, 3), programs.busiest())
 
 
 class LoadWatch:

@@ -10,7 +10,6 @@ ranks, so that all ranks end with the same bits.
 """
 
 import shutil
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -19,29 +18,6 @@ from joulecast.errors import JoulecastError
 from joulecast.measure.training.mpi import MPI, Hosts, arrive
 
 _BLOCK_BYTES = 256 * 1024
-
-
-class AllReduce(Protocol):
-    """Sums gradients over the ranks (a *reducer*). It owns one flat buffer of gradients."""
-
-    name: str
-    buffer: NDArray[np.generic]
-
-    def arrive(self) -> None:
-        """Return when the gradients of all ranks are in their buffers."""
-        ...
-
-    def sum(self, start: int, stop: int) -> None:
-        """Replace elements ``start`` to ``stop`` by their sum over all ranks (collective)."""
-        ...
-
-    def broadcast(self) -> None:
-        """Replace the buffer of every rank by the buffer of rank 0 (collective)."""
-        ...
-
-    def close(self) -> None:
-        """Free the memory (collective)."""
-        ...
 
 
 class MpiAllReduce:
@@ -165,6 +141,12 @@ class SharedAllReduce:
         self.buffer = np.empty(0, self.buffer.dtype)
         self._of_rank = []
         self._window.Free()
+
+
+AllReduce = MpiAllReduce | SharedAllReduce
+"""A reducer. It owns one flat buffer of gradients. ``arrive`` returns when the gradients of all ranks are in
+their buffers. ``sum`` replaces some elements by their sum over all ranks. ``broadcast`` replaces the buffer
+of every rank by that of rank 0. ``close`` frees the memory. All of these are collective."""
 
 
 def _memory_is_shared(hosts: Hosts) -> bool:

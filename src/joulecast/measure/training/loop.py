@@ -3,7 +3,7 @@
 import hashlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -43,31 +43,6 @@ def broadcast_replica(network: nn.Module, buckets: GradientBuckets, comm: MPI.In
         on_host = buffer.detach().cpu().contiguous()
         comm.Bcast(on_host.view(-1).numpy())
         buffer.copy_(on_host)
-
-
-@torch.no_grad()
-def momentum_step(
-    parameters: Sequence[Tensor],
-    gradients: list[Tensor],
-    momenta: list[Tensor | None],
-    learning_rate: float,
-    momentum: float,
-) -> None:
-    """Do one fused step of SGD with momentum; updates ``momenta`` and the parameters."""
-    sgd(
-        list(parameters),
-        gradients,
-        momenta,
-        fused=True,
-        foreach=False,
-        has_sparse_grad=False,
-        weight_decay=0.0,
-        momentum=momentum,
-        lr=learning_rate,
-        dampening=0.0,
-        nesterov=False,
-        maximize=False,
-    )
 
 
 def weights_sha256(network: nn.Module) -> str:
@@ -242,11 +217,22 @@ class Trainer:
         (loss / self.training.global_batch_size).backward()
         return float(loss.detach())
 
+    @torch.no_grad()
     def update(self, gradients: list[Tensor]) -> None:
         """Do one fused step of SGD with momentum."""
-        training = self.training
-        momentum_step(
-            self.parameters, gradients, self._momenta, training.learning_rate, training.momentum
+        sgd(
+            [*self.parameters],
+            gradients,
+            self._momenta,
+            fused=True,
+            foreach=False,
+            has_sparse_grad=False,
+            weight_decay=0.0,
+            momentum=self.training.momentum,
+            lr=self.training.learning_rate,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
         )
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)

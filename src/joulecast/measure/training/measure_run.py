@@ -19,7 +19,7 @@ from typing import TextIO
 
 from joulecast.errors import JoulecastError
 from joulecast.measure.power.other_load import Load
-from joulecast.measure.training.machine import LONGEST_WAIT_S, Machine, held_machine
+from joulecast.measure.training.machine import LONGEST_WAIT_S, machine_lock, wait_for_quiet
 from joulecast.measure.training.ranks import (
     NotFinished,
     ended_by_signals,
@@ -161,7 +161,7 @@ def measure_run(
         opened_log(log_file) as log,
         ended_by_signals(),
         _reason_logged(log, spec.run),
-        held_machine(log, quiet_wait_s, longest_s) as machine,
+        machine_lock(log, longest_s) as lock,
     ):
         if answers(out, spec):
             print(f"{out} already answers this specification", file=log)
@@ -169,7 +169,7 @@ def measure_run(
         launch = RunLaunch(spec, launcher, nodes, python, timeout_s)
         with _scratch(out) as scratch:
             begin = time.monotonic()
-            record = _least_disturbed(launch, scratch, machine, repeats, log)
+            record = _least_disturbed(launch, scratch, log, lock, quiet_wait_s, repeats)
             with directory_written_aside(out) as partial:
                 for file in record.iterdir():
                     if not file.name.startswith("."):
@@ -210,7 +210,7 @@ def _scratch(out: Path) -> Iterator[Path]:
 
 
 def _least_disturbed(
-    launch: RunLaunch, scratch: Path, machine: Machine, repeats: int, log: TextIO
+    launch: RunLaunch, scratch: Path, log: TextIO, lock: int, quiet_wait_s: float, repeats: int
 ) -> Path:
     """Folder of the record with the least load by other programs, of runs that are repeated while they are
     disturbed."""
@@ -218,12 +218,12 @@ def _least_disturbed(
     spec_file.write_text(launch.spec.model_dump_json())
     best: tuple[float, Path] | None = None
     for again in range(repeats + 1):
-        load = machine.wait_for_quiet()
+        load = wait_for_quiet(log, quiet_wait_s)
         if best is not None and not load.is_quiet:
             break
         folder = scratch / ("record" if not again else f"record-{again}")
         try:
-            info = launch.record(spec_file, folder, load, log, machine.lock)
+            info = launch.record(spec_file, folder, load, log, lock)
         except JoulecastError as error:
             if best is None:
                 raise

@@ -21,7 +21,7 @@ import numpy as np
 
 from joulecast.errors import JoulecastError
 from joulecast.measure.power.host_clocks import RunClock
-from joulecast.measure.power.other_load import Load, load_now
+from joulecast.measure.power.other_load import Load
 from joulecast.measure.power.sampler import Sampler, SamplerOrder
 from joulecast.measure.power.samples import SAMPLES, Left
 from joulecast.measure.training import calibration_runs
@@ -159,22 +159,16 @@ def _verify_ranks(spec: RunSpec, hosts: Hosts) -> None:
         )
 
 
-def measure_this_run(
-    spec: RunSpec, out: Path, comm: MPI.Intracomm, load: Load | None = None
-) -> None:
+def measure_this_run(spec: RunSpec, out: Path, comm: MPI.Intracomm, load: Load | None) -> None:
     """Do this rank's part of a run; rank 0 writes the record to ``out``.
 
     Args:
-        load: load by other programs before the run. ``None``: rank 0 measures it.
+        load: load by other programs before the run; ``None`` if it is not known.
 
     Raises:
         JoulecastError: the MPI job does not fit the specification, or cannot be measured on this machine.
     """
-    # A slow arrival leaves the cores to ranks that are still setting up. The second one leaves them free
-    # while rank 0 measures the load of other programs.
-    arrive_slowly(comm)
-    if load is None and comm.rank == 0:
-        load = load_now(named=True)
+    # A slow arrival leaves the cores to ranks that are still setting up.
     arrive_slowly(comm)
     hosts = Hosts.of(comm)
     _verify_ranks(spec, hosts)

@@ -9,8 +9,8 @@ weights.
 """
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -55,17 +55,6 @@ class TrainedToTarget:
     time_s: float
     accuracy: float | None
     failed: str | None = None
-
-
-class _Unbooked(StageClock):
-    """A stage clock that records nothing, as the stages of a tuned training (often millions) are not used."""
-
-    def record(self, stage: str, start: float, stop: float) -> None:
-        pass
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        yield
 
 
 class TrainingToTarget:
@@ -221,7 +210,7 @@ class TrainingToTarget:
             workload=self._workload,
             training=training,
         )
-        return Trainer(spec, self._hosts, _Unbooked(), yields=False)
+        return Trainer(spec, self._hosts, StageClock(), yields=False)
 
     def _warm_up(self, batch_size: int, seed: int) -> None:
         """Train a replica that is discarded, so that torch's set-up, once for each shape of batch, is not
