@@ -339,8 +339,8 @@ def test_what_a_launcher_has_opened_is_open_in_the_command():
     # Ranks of Hydra that are measured one by one talk to it by such a file.
     reading, writing = os.pipe()
     os.set_inheritable(writing, True)
-    ending = Command(["sh", "-c", f"echo there >/dev/fd/{writing}"], os.environ).to_the_end()
-    assert (ending.code, os.read(reading, 9)) == (0, b"there\n")
+    code = Command(["sh", "-c", f"echo there >/dev/fd/{writing}"], os.environ).to_the_end()
+    assert (code, os.read(reading, 9)) == (0, b"there\n")
     os.close(reading)
     os.close(writing)
 

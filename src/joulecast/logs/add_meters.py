@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from joulecast.errors import JoulecastError
-from joulecast.logs.checked_meters import CheckedMeter
+from joulecast.logs.checked_meters import CheckedMeter, about_meter
 from joulecast.logs.import_log import near, on_clock, read_source
 from joulecast.logs.imported_run import fact_of, power_frame, require_outside
 from joulecast.logs.lags import Lag, LoggedActivity, lag_of
@@ -25,7 +25,7 @@ from joulecast.runs.files.writing import directory_added_to
 from joulecast.runs.folders import record_folders
 from joulecast.runs.frames import POWER_COLUMNS
 from joulecast.runs.integration import reading_quality
-from joulecast.runs.meter_choice import MeterInfo, host_of
+from joulecast.runs.meter_choice import host_of
 from joulecast.runs.metered_power import unusable
 from joulecast.runs.record import RunRecord, read_record, write_record
 
@@ -120,22 +120,12 @@ def _added(meter: LoggedMeter, record: RunRecord, lag: Lag) -> CheckedMeter:
     period_s = usual_spacing(meter.t_s) or 0.0
     good = np.isfinite(meter.power if meter.joules is None else meter.joules)
     coverage, gap_s = reading_quality(meter.t_s[good], outcome.start_s, outcome.stop_s, period_s)
-    about = f"imported from {meter.file}; {': '.join(lag.remark)}"
-    info = MeterInfo(
-        node=meter.node,
-        meter=meter.name,
-        available=True,
-        source=meter.source,
-        counter=meter.joules is not None,
-        readings=int(good.sum()),
-        failed_reads=int((~good).sum()),
-        longest_gap_s=gap_s,
-        coverage=coverage,
-        covers=meter.covers,
-        renewed_s=period_s,
-        trace=meter.trace,
-        remark="; ".join(filter(None, (meter.remark, about))),
-    )
+    info = about_meter(meter)
+    info.available, info.renewed_s = True, period_s
+    info.readings, info.failed_reads = int(good.sum()), int((~good).sum())
+    info.coverage, info.longest_gap_s = coverage, gap_s
+    origin = f"imported from {meter.file}; {': '.join(lag.remark)}"
+    info.remark = "; ".join(filter(None, (meter.remark, origin)))
     return CheckedMeter(meter.t_s, meter.power, info, meter.joules)
 
 

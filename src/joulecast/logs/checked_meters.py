@@ -208,7 +208,7 @@ def checked(meter: LoggedMeter, run_s: Span | None, findings: Findings) -> Check
     Two checks are for loaded nodes only: that the power never falls to idle, and that it does not stay at one
     value. These are made neither for a part of a node nor for an estimate.
     """
-    name, info = meter.file, _about(meter)
+    name, info = meter.file, about_meter(meter)
     t_s, watts = meter.t_s, meter.power
     if not len(t_s):
         info.reason = f"{name} holds none of the run"
@@ -261,7 +261,7 @@ def checked(meter: LoggedMeter, run_s: Span | None, findings: Findings) -> Check
     return found
 
 
-def _about(meter: LoggedMeter) -> MeterInfo:
+def about_meter(meter: LoggedMeter) -> MeterInfo:
     """What is known of a meter before its readings are looked at."""
     about = [meter.remark, None if meter.trace else NO_TRACE]
     return MeterInfo(

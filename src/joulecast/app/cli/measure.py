@@ -34,14 +34,14 @@ def measure(
     power = power_section(request.config)
     training = observed(request, command, MeterSettings(power.sysfs_root, tuple(power.command)))
     capture = _CAPTURE if request.capture else None
-    ending, result = measure_command(
+    code, result = measure_command(
         training, request.out, capture=capture, window_s=request.window_s
     )
     # Standard output belongs to the command.
     if lines := result_lines(result):
         typer.echo("\n".join(lines), err=True)
     sys.stderr.flush()
-    end_as(ending, _leave)
+    end_as(code, _leave)
 
 
 def _leave(code: int) -> None:

@@ -5,10 +5,8 @@ import os
 import resource
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -20,23 +18,14 @@ _FORWARDED = (
 )
 
 
-@dataclass(frozen=True)
-class Ending:
-    """How a command ended: its return code, as in :mod:`subprocess` (below 0: a signal ended it), and the
-    time of its end on the host's clock in s."""
-
-    code: int
-    began_s: float
-    ended_s: float
-
-    @property
-    def fault(self) -> str | None:
-        """Reason why the command counts as failed; ``None`` if it succeeded."""
-        if self.code == 0:
-            return None
-        if self.code < 0:
-            return f"failed: the command was ended by {signal.Signals(-self.code).name}"
-        return f"failed: the command ended with exit code {self.code}"
+def fault_of(code: int) -> str | None:
+    """Reason why a command counts as failed, from its return code (below 0: a signal ended it); ``None`` if
+    it succeeded."""
+    if code == 0:
+        return None
+    if code < 0:
+        return f"failed: the command was ended by {signal.Signals(-code).name}"
+    return f"failed: the command ended with exit code {code}"
 
 
 def _in_front_of_a_terminal() -> bool:
@@ -53,7 +42,6 @@ class Command:
 
     def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
         self._previous: dict[int, Any] = {}
-        self.began_s = time.monotonic()
         try:
             # The command inherits the open files of a launcher. MPICH's ranks talk to Hydra by one of them.
             self._process = subprocess.Popen(list(words), env=dict(environment), close_fds=False)
@@ -74,34 +62,30 @@ class Command:
         for number in _FORWARDED:
             self._previous[number] = signal.signal(number, forward)
 
-    def to_the_end(self) -> Ending:
-        """Wait for the end."""
-        ending = self.wait()
-        assert ending is not None
-        return ending
-
-    def wait(self, seconds: float | None = None) -> Ending | None:
-        """Wait for the end, but at most the given seconds. Returns ``None`` if the command still runs
-        then."""
-        try:
-            code = self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return None
-        ended_s = time.monotonic()
+    def to_the_end(self) -> int:
+        """Wait for the end. Returns the return code, as in :mod:`subprocess`."""
+        code = self._process.wait()
         for number, previous in self._previous.items():
             signal.signal(number, previous)
-        self._previous.clear()
-        return Ending(code, self.began_s, ended_s)
+        return code
+
+    def within(self, seconds: float | None) -> int | None:
+        """Wait at most the given seconds (``None``: to the end). Returns the return code, or ``None`` if the
+        command still runs."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+            return self.to_the_end()
+        return None
 
 
-def end_as(ending: Ending, leave: Callable[[int], None]) -> None:
+def end_as(code: int, leave: Callable[[int], None]) -> None:
     """End this process in the same way as the command ended: by its exit code, or by its signal."""
-    if ending.code < 0:
-        number = -ending.code
+    if code < 0:
+        number = -code
         with suppress(OSError, ValueError):
             signal.signal(number, signal.SIG_DFL)
         # A core file is the command's, not ours.
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.kill(os.getpid(), number)
-    leave(ending.code if ending.code >= 0 else 128 - ending.code)
+    leave(code if code >= 0 else 128 - code)

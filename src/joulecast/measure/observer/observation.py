@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from joulecast.errors import JoulecastError
-from joulecast.measure.observer.command import Command, Ending
+from joulecast.measure.observer.command import Command, fault_of
 from joulecast.measure.observer.job_folder import (
     Came,
     Clock,
@@ -211,8 +211,8 @@ def measure_command(
     in_campaign: bool = False,
     capture: str | None = None,
     window_s: float | None = None,
-) -> tuple[Ending, Result]:
-    """Run a command, and make a run record of it.
+) -> tuple[int, Result]:
+    """Run a command, and make a run record of it. Returns the command's return code, too.
 
     If several processes are launched together (``srun``, ``mpiexec``), the first one makes the record.
 
@@ -232,9 +232,9 @@ def measure_command(
         inside = {FOLDER: str(observation.marks), "PYTHONPATH": os.pathsep.join(paths)}
         inside |= {CAPTURE: capture} if capture else {}
         command = Command(asked.observed.command, {**os.environ, **inside})
-        ending = command.wait(window_s)
-        faults = [ending.fault] if ending is not None and ending.fault else []
-        result = observation.end(None if ending is None else ending.code, faults)
-        return ending or command.to_the_end(), result
+        code = command.within(window_s)
+        fault = None if code is None else fault_of(code)
+        result = observation.end(code, [fault] if fault else [])
+        return command.to_the_end() if code is None else code, result
     finally:
         observation.close()

@@ -43,10 +43,11 @@ def _train(spec: RunSpec, spec_file: Path, out: Path, load: Load | None) -> None
 
 def _observe(spec: RunSpec, out: Path) -> None:
     """Run the user's command, and leave its record if it is that of the specification."""
+    from joulecast.measure.observer.command import fault_of
     from joulecast.measure.observer.observation import measure_command
 
-    ending, result = measure_command(spec, out, in_campaign=True)
-    why = ending.fault or result.why_not
+    code, result = measure_command(spec, out, in_campaign=True)
+    why = fault_of(code) or result.why_not
     if result.record is not None and not why:
         why = "; ".join(result.record.info.left_out)
     if why:
