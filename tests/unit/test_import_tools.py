@@ -299,7 +299,7 @@ def test_each_start_of_a_requeued_job_is_a_run(tmp_path):
     imported("slurm", tmp_path / "jobs.txt", tmp_path / "named", *options)
     assert row(tmp_path / "named" / "5-t-2")["energy_j"] == pytest.approx(7e5)
     nowhere = tmp_path / "nowhere", "--timezone", "UTC", "--epochs", 3, "--run", "6-t"
-    assert "has no run 6-t; there are: 5-t, 5-t-2" in refused(
+    assert "has no run 6-t; there are: 5-t and 5-t-2" in refused(
         "slurm", tmp_path / "jobs.txt", *nowhere
     )
 
@@ -437,7 +437,7 @@ def test_prometheus_says_what_it_does_not_know(tmp_path):
     )
     nodes = [({"__name__": "pdu_watts", "rack": r}, SECONDS, watts) for r in "ab"]
     line = refused("prometheus", answer(tmp_path / "n.json", *nodes), tmp_path / "no")
-    assert "say --node-label; there are: __name__, rack" in line
+    assert "say --node-label; there are: __name__ and rack" in line
     ipmi = {"__name__": "ipmi_power_watts", "instance": "n1:9290"}
     both = [({**ipmi, "name": name}, SECONDS, watts) for name in ("PSU1", "Total")]
     line = refused("prometheus", answer(tmp_path / "i.json", *both), tmp_path / "no")

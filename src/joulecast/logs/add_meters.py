@@ -19,8 +19,9 @@ from joulecast.logs.checked_meters import CheckedMeter, about_meter
 from joulecast.logs.import_log import near, on_clock, read_source
 from joulecast.logs.imported_run import fact_of, power_frame, require_outside
 from joulecast.logs.lags import Lag, LoggedActivity, lag_of
-from joulecast.logs.log import Log, LoggedMeter, LogOptions, named, usual_spacing, utc
+from joulecast.logs.log import Log, LoggedMeter, LogOptions, usual_spacing, utc
 from joulecast.logs.log_times import in_words
+from joulecast.quantities import listed
 from joulecast.runs.files.writing import directory_added_to
 from joulecast.runs.folders import record_folders
 from joulecast.runs.frames import POWER_COLUMNS
@@ -97,7 +98,7 @@ def _on_nodes(meters: Sequence[LoggedMeter], record: RunRecord) -> list[LoggedMe
         meters = [replace(m, remark="; ".join(filter(None, (m.remark, guess)))) for m in meters]
     found = [replace(m, node=node) for m in meters if (node := by_name[m.node]) is not None]
     if not found:
-        raise _LeftOut(f"its nodes are {named(hosts)}, the log's {named(there)}; say --node")
+        raise _LeftOut(f"its nodes are {listed(hosts)}, the log's {listed(there)}; say --node")
     return found
 
 

@@ -26,7 +26,6 @@ from joulecast.logs.log import (
     counted_up,
     each_once,
     expanded,
-    named,
     sanitised,
     utc,
 )
@@ -34,7 +33,7 @@ from joulecast.logs.log_kinds import KINDS
 from joulecast.logs.log_table import LogTable
 from joulecast.logs.log_times import Clock, Times, in_words
 from joulecast.logs.run_phases import Interval, work_done
-from joulecast.quantities import counted
+from joulecast.quantities import counted, listed
 from joulecast.runs.files.reading import validated
 from joulecast.runs.record import read_info
 
@@ -230,13 +229,13 @@ def _window(log: Log, source: Path, facts: RunFacts) -> Window:
     ids = [str(run.about["run_id"]) for run in of_name if run.about.get("run_id")]
     if len(ids) > 1 and facts.run not in ids:
         raise JoulecastError(
-            f"{source}: has {len(ids)} runs {facts.run}; name each by its run_id: {named(ids)}"
+            f"{source}: has {len(ids)} runs {facts.run}; name each by its run_id: {listed(ids)}"
         )
     logged = next(iter(of_name), None)
     if logged is None and len(log.runs) == 1 and facts.start is None:
         logged = log.runs[0]
     if logged is None and log.runs and facts.start is None:
-        there = named(called)
+        there = listed(called)
         raise JoulecastError(f"{source}: has no run {facts.run}; there are: {there}")
     if logged is not None:
         ends = [logged.start_s, logged.stop_s]
@@ -338,7 +337,7 @@ def run_of_window(
     hosts = [node for node in there if node in (facts.hosts or there)]
     if missing := [host for host in facts.hosts if host not in there]:
         raise JoulecastError(
-            f"{source}: has no readings of {named(missing)}; there are: {named(there)}"
+            f"{source}: has no readings of {listed(missing)}; there are: {listed(there)}"
         )
     seen = Counter((m.node, m.device) for m in meters)
     if twice := [key for key, count in seen.items() if count > 1]:
@@ -471,7 +470,7 @@ def _judge(
         )
     if overlapping:
         run.findings.leave_out(
-            "at the same time", f"{named(overlapping)} ran on its nodes meanwhile"
+            "at the same time", f"{listed(overlapping)} ran on its nodes meanwhile"
         )
 
 

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.fft import irfft, rfft
 
-from joulecast.logs.log import LoggedMeter, named, usual_spacing
+from joulecast.logs.log import LoggedMeter, usual_spacing
 from joulecast.logs.log_times import Floats
 from joulecast.logs.run_phases import Interval
+from joulecast.quantities import listed
 
 _LEAST_READINGS = 20
 _GRID_S, _MOST_POINTS = 0.5, 16_384
@@ -209,6 +210,6 @@ def lag_of(meters: Sequence[LoggedMeter], course: LoggedActivity) -> Lag:
     values = list(behind_s.values())
     text = f"{float(np.median(values)):.1f} s"
     if np.ptp(values) > edge_s:
-        text = named([f"{node} {lag_s:.1f} s" for node, lag_s in behind_s.items()])
+        text = listed([f"{node} {lag_s:.1f} s" for node, lag_s in behind_s.items()])
     worst_s = max(values, key=abs)
     return Lag(worst_s, text, abs(worst_s) > small_s)

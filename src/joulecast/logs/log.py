@@ -258,11 +258,13 @@ class Findings:
         self._details[True, kind].append(printable(detail))
 
     def _texts(self, left_out: bool) -> list[str]:
-        return [
-            f"{kind}: {named(details, _SHOWN, '; ')}"
-            for (is_left_out, kind), details in self._details.items()
-            if is_left_out == left_out
-        ]
+        texts = []
+        for (is_left_out, kind), details in self._details.items():
+            if is_left_out == left_out:
+                more = len(details) - _SHOWN
+                shown = [*details[:_SHOWN], *([f"and {more} more"] if more > 0 else [])]
+                texts.append(f"{kind}: {'; '.join(shown)}")
+        return texts
 
     @property
     def remarks(self) -> list[str]:
@@ -273,12 +275,6 @@ class Findings:
     def left_out(self) -> list[str]:
         """The reasons to leave the run out, one text for each kind."""
         return self._texts(True)
-
-
-def named(names: Sequence[str], most: int = 5, sign: str = ", ") -> str:
-    """Some names or sentences in words, at most ``most`` of them."""
-    shown = sign.join(names[:most])
-    return shown + (f"{sign}and {len(names) - most} more" if len(names) > most else "")
 
 
 def sanitised(name: str) -> str:

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from joulecast.errors import JoulecastError
-from joulecast.logs.log import Log, LoggedMeter, LogOptions, named
+from joulecast.logs.log import Log, LoggedMeter, LogOptions
 from joulecast.logs.log_table import scale_of
+from joulecast.quantities import listed
 from joulecast.runs.files.reading import read_json_object
 from joulecast.runs.meter_choice import Covers
 
@@ -80,11 +81,11 @@ def read(file: Path, options: LogOptions) -> Log:
         series = [one for one in series if one[0].get("__name__") == options.metric]
         if not series:
             raise JoulecastError(
-                f"{file}: has no metric {options.metric}; there are: {named(names)}"
+                f"{file}: has no metric {options.metric}; there are: {listed(names)}"
             )
     elif len(names) > 1:
         raise JoulecastError(
-            f"{file}: has {len(names)} metrics ({named(names)}); choose one with --metric"
+            f"{file}: has {len(names)} metrics ({listed(names)}); choose one with --metric"
         )
     by_meter: dict[tuple[str, str | None, Covers | None, str], list[_Series]] = defaultdict(list)
     slices = set()
@@ -192,13 +193,13 @@ def _node(file: Path, labels: dict[str, str], options: LogOptions, *, alone: boo
         label = next((label for label in _NODE_LABELS if labels.get(label)), None)
         if label is None and not alone:
             raise JoulecastError(
-                f"{file}: which label names the node? say --node-label; there are: {named(sorted(labels))}"
+                f"{file}: which label names the node? say --node-label; there are: {listed(sorted(labels))}"
             )
     if label is None:
         return options.node_of(file)
     if label not in labels:
         raise JoulecastError(
-            f"{file}: a series has no label {label}; it has: {named(sorted(labels))}"
+            f"{file}: a series has no label {label}; it has: {listed(sorted(labels))}"
         )
     # `n01` of `n01:9100`; an address of version 6 stays.
     host = re.fullmatch(r"([^:]*):\d+", labels[label])
@@ -238,6 +239,6 @@ def _added(alike: list[_Series], file: Path) -> LoggedMeter:
     except JoulecastError:
         raise JoulecastError(
             f"{file}: has {len(alike)} series of {first.node}, {first.device or 'the node'}, at some of the "
-            f"same times, which differ in {named(differ)}; select one in the query, or add them up (sum by)"
+            f"same times, which differ in {listed(differ)}; select one in the query, or add them up (sum by)"
         ) from None
     return log.meters[0]

@@ -81,8 +81,6 @@ def _by_name(phases: pd.DataFrame) -> dict[str, list[_Phase]]:
     columns = [phases[c].tolist() for c in ("phase", "index", "start_s", "stop_s", "samples")]
     named: dict[str, list[_Phase]] = {}
     for name, *values in sorted(zip(*columns, strict=True), key=lambda row: row[2]):
-        if not (math.isfinite(values[1]) and math.isfinite(values[2])):
-            continue  # the log has only the start or the end of this interval
         named.setdefault(name, []).append(_Phase(*values))
     return named
 
@@ -151,15 +149,8 @@ def _disagreement(paces: Floats) -> float:
 
 
 def split_by_time(record: RunRecord) -> Phases:
-    """Split an imported run into training, evaluating and stalled.
-
-    Raises:
-        ValueError: the run has no start or no stop.
-    """
-    outcome = record.info.outcome
-    if outcome.stop_s <= outcome.start_s:
-        raise ValueError(f"run {record.info.spec.run} has no start or no stop")
-    run = (outcome.start_s, outcome.stop_s)
+    """Split an imported run, which has a start and a stop, into training, evaluating and stalled."""
+    run = (record.info.outcome.start_s, record.info.outcome.stop_s)
     phases = _by_name(record.phases)
     all_segments = _segments(phases, *run)
     segments = [s for s in all_segments if s.stop_s > s.start_s]

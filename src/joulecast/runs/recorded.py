@@ -18,10 +18,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import TypeAdapter
 
 from joulecast.errors import JoulecastError
-from joulecast.runs.files.reading import read_json_object, validated
+from joulecast.runs.files.reading import FrozenContent, read_json_object, validated
 from joulecast.runs.files.shipped import recorded_folder
 from joulecast.runs.files.writing import directory_added_to, directory_written_aside, sha256_of
 from joulecast.runs.folders import record_folders
@@ -42,11 +42,7 @@ CAMPAIGN_FILE = "campaign.json"
 RECORDS_FILE = "records.zip"
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-
-class MeterSummary(_Part):
+class MeterSummary(FrozenContent):
     """A meter of the campaign: its ``source`` at the time of the measurement, and the number of runs in which
     it was used."""
 
@@ -56,7 +52,7 @@ class MeterSummary(_Part):
     runs: int
 
 
-class CampaignInfo(_Part):
+class CampaignInfo(FrozenContent):
     """``campaign.json``.
 
     ``first_run_utc`` and ``last_run_utc`` say when the runs began. ``recorded_utc`` says when they were

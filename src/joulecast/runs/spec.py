@@ -9,11 +9,12 @@ import json
 from dataclasses import field
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from joulecast.errors import JoulecastError
 from joulecast.runs.files.names import simple_name
+from joulecast.runs.files.reading import FrozenContent
 from joulecast.runs.platforms import Platform
 
 
@@ -38,11 +39,7 @@ THIS_MACHINE = "this-machine"
 """Platform of runs if none was named."""
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Emulation(_Frozen):
+class Emulation(FrozenContent):
     """Nodes that are slower than a core, so that several of them fit on one core."""
 
     nodes_per_core: int = Field(
@@ -51,7 +48,7 @@ class Emulation(_Frozen):
     )
 
 
-class Workload(_Frozen):
+class Workload(FrozenContent):
     """Network and data of a training."""
 
     network: str
@@ -68,7 +65,7 @@ class Workload(_Frozen):
     """Number of classes of the last layer."""
 
 
-class Training(_Frozen):
+class Training(FrozenContent):
     """Parameters of a training."""
 
     global_batch_size: int = Field(ge=1, le=10**18)
@@ -101,7 +98,7 @@ class Training(_Frozen):
     """Number of batches that they prepare ahead."""
 
 
-class Calibration(_Frozen):
+class Calibration(FrozenContent):
     """What a calibration run needs."""
 
     seconds: float = Field(60, gt=0)
@@ -114,7 +111,7 @@ class Calibration(_Frozen):
     """The measured all-reduce."""
 
 
-class Imported(_Frozen):
+class Imported(FrozenContent):
     """Facts about a run that others did. An importer reads them from its log."""
 
     benchmark: str
@@ -141,7 +138,7 @@ TrainingName = Annotated[str, AfterValidator(simple_name)]
 StepsThatCount = Annotated[tuple[int, int], AfterValidator(_in_order)]
 
 
-class Observed(_Frozen):
+class Observed(FrozenContent):
     """A training that users start with their own command. joulecast observes it from outside."""
 
     name: TrainingName
@@ -154,7 +151,7 @@ class Observed(_Frozen):
     """First and last step that count (the first step has the number 0), if the user gave them."""
 
 
-class RunSpec(_Frozen):
+class RunSpec(FrozenContent):
     """One run of a campaign."""
 
     run: str

@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import AwareDatetime, Field, TypeAdapter
 
 from joulecast.errors import JoulecastError
 from joulecast.measure.observer.steps import Process, read_processes
 from joulecast.measure.power.host_clocks import ClockOffset, Moment
 from joulecast.measure.power.other_load import Load
 from joulecast.measure.power.samples import SAMPLES
-from joulecast.runs.files.reading import read_json_object, validated
+from joulecast.runs.files.reading import FrozenContent, read_json_object, validated
 from joulecast.runs.files.writing import written_aside
 from joulecast.runs.provenance import boot_id, physical_host
 from joulecast.runs.spec import RunSpec
@@ -41,13 +41,7 @@ _PROCESS = re.compile(r"process-(\d{1,9})\.json", re.ASCII)
 Count = Annotated[int, Field(ge=0, le=10**18)]
 
 
-class Part(BaseModel):
-    """One file of a launch."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Began(Part):
+class Began(FrozenContent):
     """The request, and the begin of the run: zero of its clock, and the same moment on the first host's
     clock, in s."""
 
@@ -56,14 +50,14 @@ class Began(Part):
     clock_s: Moment
 
 
-class Came(Part):
+class Came(FrozenContent):
     """A process of the launch that has arrived."""
 
     host: str
     pid: Count
 
 
-class Clock(Part):
+class Clock(FrozenContent):
     """The first host's clock, and the address at which other hosts can ask for its time."""
 
     host: str
@@ -73,18 +67,18 @@ class Clock(Part):
     wall_s: Moment
 
 
-class Fingerprint(Part):
+class Fingerprint(FrozenContent):
     """Facts of a host that decide how fast a run is."""
 
     host: str
     cpu: str
     cores: Count
     memory_bytes: Count
-    gpus: list[str] = []
+    gpus: tuple[str, ...] = ()
     system: str
 
 
-class SamplerBegun(Part):
+class SamplerBegun(FrozenContent):
     """A host whose sampler has begun."""
 
     host: str
@@ -95,7 +89,7 @@ class SamplerBegun(Part):
     fingerprint: Fingerprint
 
 
-class SamplerEnded(Part):
+class SamplerEnded(FrozenContent):
     """A host whose sampler has ended. If it did not end in order, ``died`` is the reason."""
 
     host: str
@@ -103,13 +97,13 @@ class SamplerEnded(Part):
     clock: ClockOffset | None
 
 
-class Ended(Part):
+class Ended(FrozenContent):
     """The return code of the command of a process; ``None`` if the command still runs."""
 
     code: Annotated[int, Field(ge=-1000, le=1000)] | None
 
 
-P = TypeVar("P", bound=Part)
+P = TypeVar("P", bound=FrozenContent)
 
 
 @dataclass(frozen=True)
@@ -196,7 +190,7 @@ class JobFiles:
             return False  # a process at work removes its files
         return time.time() - max(signs, default=0.0) > _SILENT_S
 
-    def write(self, name: str, content: Part) -> None:
+    def write(self, name: str, content: FrozenContent) -> None:
         """Write a file of plain data."""
         with written_aside(self.path / f"{name}.json") as partial:
             partial.write_text(content.model_dump_json())

@@ -54,49 +54,38 @@ class Result:
     """Lines about records that were made of what killed measurements had left."""
 
 
-class _HostSampler:
-    """The sampler of this host, and the offset of its clock from that of the launch's first process."""
+def _offset(job: JobFolder) -> ClockOffset | None:
+    """The offset of this host's clock from that of the launch's first process."""
+    here = ClockOffset(0.0, 0.0, time.monotonic())
+    if job.place.size == 1:
+        return here
+    job.wait(lambda: job.read("clock", Clock) is not None, _PATIENCE_S)
+    first = job.read("clock", Clock)
+    if first is None or first.host == job.host:
+        return None if first is None else here
+    # NTP keeps wall clocks of hosts that cannot reach each other within about 10 ms.
+    own_s, first_s = time.time() - time.monotonic(), first.wall_s - first.clock_s
+    by_wall = ClockOffset(own_s - first_s, 0.01, time.monotonic())
+    return offset_from(first.addresses, first.port) or by_wall
 
-    def __init__(self, job: JobFolder, asked: RunSpec) -> None:
-        self._job = job
-        load = load_now()
-        label = job.host.partition(":")[0]
-        order = SamplerOrder.of(asked, label, job.pids_of_host(_JOINING_S))
-        self._sampler = Sampler(order, job.samples_of(job.place.rank))
-        job.write(
-            f"begun-{job.place.rank}",
-            SamplerBegun(
-                host=job.host,
-                label=label,
-                meters=asked.meters,
-                load_before=load,
-                clock=self._offset(),
-                fingerprint=Fingerprint(**provenance.host_fingerprint()),
-            ),
-        )
-        self._sampler.wait_until_begun()
 
-    def _offset(self) -> ClockOffset | None:
-        here = ClockOffset(0.0, 0.0, time.monotonic())
-        if self._job.place.size == 1:
-            return here
-        self._job.wait(lambda: self._job.read("clock", Clock) is not None, _PATIENCE_S)
-        first = self._job.read("clock", Clock)
-        if first is None or first.host == self._job.host:
-            return None if first is None else here
-        # NTP keeps wall clocks of hosts that cannot reach each other within about 10 ms.
-        own_s, first_s = time.time() - time.monotonic(), first.wall_s - first.clock_s
-        by_wall = ClockOffset(own_s - first_s, 0.01, time.monotonic())
-        return offset_from(first.addresses, first.port) or by_wall
-
-    def stop(self) -> str | None:
-        """Stop the sampler. Returns the reason if it died."""
-        return self._sampler.stop().died
-
-    def leave(self) -> None:
-        """Stop the sampler, and tell the first process."""
-        end = SamplerEnded(host=self._job.host, died=self.stop(), clock=self._offset())
-        self._job.write(f"host-{self._job.place.rank}", end)
+def _begun_sampler(job: JobFolder, asked: RunSpec) -> Sampler:
+    """The sampler of this host, after its first readings."""
+    load = load_now()
+    label = job.host.partition(":")[0]
+    order = SamplerOrder.of(asked, label, job.pids_of_host(_JOINING_S))
+    sampler = Sampler(order, job.samples_of(job.place.rank))
+    begun = SamplerBegun(
+        host=job.host,
+        label=label,
+        meters=asked.meters,
+        load_before=load,
+        clock=_offset(job),
+        fingerprint=Fingerprint(**provenance.host_fingerprint()),
+    )
+    job.write(f"begun-{job.place.rank}", begun)
+    sampler.wait_until_begun()
+    return sampler
 
 
 class Observation:
@@ -132,7 +121,7 @@ class Observation:
             where = {"addresses": self._server.addresses, "port": self._server.port}
             self._job.write("clock", Clock(host=self._job.host, **where, **now))
         first = self._job.is_first_of_host()
-        self._sampler = _HostSampler(self._job, asked) if first else None
+        self._sampler = _begun_sampler(self._job, asked) if first else None
         if rank == 0:
             begin(self._job, asked)
 
@@ -157,7 +146,9 @@ class Observation:
         if self._sampler is not None:
             # Processes of one host share a sampler, which reads until the last of them has ended.
             job.wait(lambda: all(job.ended(rank) for rank in job.ranks_of_host()), _PATIENCE_S)
-            self._sampler.leave()
+            died = self._sampler.stop().died
+            end = SamplerEnded(host=job.host, died=died, clock=_offset(job))
+            job.write(f"host-{job.place.rank}", end)
             self._sampler = None
         if job.place.rank != 0:
             job.wait(lambda: not job.path.exists(), _PATIENCE_S)

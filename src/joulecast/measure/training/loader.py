@@ -126,9 +126,6 @@ class Loader:
             raise item
         return item
 
-    def __iter__(self) -> Iterator[Batch]:
-        return self
-
     def close(self) -> None:
         """Stop the preparation of batches."""
         self._stop.set()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn, TypeVar
 
 import yaml
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from joulecast.errors import JoulecastError
 
@@ -30,6 +30,12 @@ MAX_YAML_NODES = 100_000
 """The most values in a YAML file after its aliases are unfolded."""
 MAX_DEPTH = 100
 _LARGEST_WHOLE = 10**100
+
+
+class FrozenContent(BaseModel):
+    """The content of a file, or a part of it. Other keys are refused, and numbers that are not finite."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 @contextmanager

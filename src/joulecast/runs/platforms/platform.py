@@ -7,10 +7,10 @@ fact that is not known stays ``null``. Watts have a source, because an estimate 
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
+from pydantic import Field, TypeAdapter, model_validator
 
 from joulecast.errors import JoulecastError
-from joulecast.runs.files.reading import read_yaml, validated
+from joulecast.runs.files.reading import FrozenContent, read_yaml, validated
 from joulecast.runs.files.shipped import PLATFORMS, find, is_path, known
 from joulecast.runs.platforms.gpus import near_names, platform_content
 
@@ -18,10 +18,8 @@ from joulecast.runs.platforms.gpus import near_names, platform_content
 _NAME, _MANY, _WATTS, _RATE, _LONG_S = 500, 1_000_000, 1e9, 1e18, 1e6
 
 
-class Link(BaseModel):
+class Link(FrozenContent):
     """One level of a cluster's network. Its ports join units of devices into larger units."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     name: str = Field(
         max_length=_NAME, description="Name of the level: nvlink, pcie, socket, nic, ..."
@@ -60,19 +58,15 @@ class Link(BaseModel):
     )
 
 
-class Ring(BaseModel):
+class Ring(FrozenContent):
     """A ring that NCCL builds over some devices, for the communication model of the Proteus paper."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     bytes_per_s: float = Field(ge=1, le=_RATE, description="Bus bandwidth of the ring.")
     nvlink: bool = Field(False, description="Whether the hops within a node are NVLink.")
 
 
-class Architecture(BaseModel):
+class Architecture(FrozenContent):
     """What the kernel model knows of a generation of GPUs (see ``gpus.yaml``)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     vendor: Literal["nvidia", "amd"] = Field("nvidia", description="Maker of the GPU.")
     nm: float = Field(gt=0, le=1000, description="Manufacturing process, in nm.")
@@ -137,10 +131,8 @@ class Architecture(BaseModel):
     )
 
 
-class Device(BaseModel):
+class Device(FrozenContent):
     """What computes: a GPU, or the cores of a rank."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     name: str = Field(max_length=_NAME, description="Name of the device.")
     peak_flops: dict[str, Annotated[float, Field(ge=1, le=1e24)]] = Field(
@@ -180,10 +172,8 @@ class Device(BaseModel):
     )
 
 
-class Cluster(BaseModel):
+class Cluster(FrozenContent):
     """Nodes, devices and links of a platform, for the simulator."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     nodes: int | None = Field(
         None, ge=1, le=_MANY, description="Number of nodes. null: any number."
@@ -262,10 +252,8 @@ class Cluster(BaseModel):
         return self
 
 
-class Platform(BaseModel):
+class Platform(FrozenContent):
     """Facts of one node type. Powers are watts of a whole node. Rates are in FLOP/s and bytes/s."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     name: str = Field(max_length=_NAME, description="Name in records and tables.")
     hosts: int | None = Field(
