@@ -169,11 +169,12 @@ class TestCapture:
         from torch.utils.flop_counter import FlopCounterMode
 
         from joulecast.graphs.capture import capture_gpt
-        from joulecast.measure.workloads.gpt import GPTSize, build_gpt
+        from joulecast.measure.workloads.gpt import GPT, GPTSize
 
         size = GPTSize(layers=2, hidden=64, heads=4, vocabulary=100, positions=48, tied=tied)
         graph = capture_gpt(size, length=32)
-        module = build_gpt(size, empty=True)
+        with torch.device("meta"):
+            module = GPT(size)
         tokens = torch.zeros(1, 32, dtype=torch.int64, device="meta")
         with FlopCounterMode(display=False) as counter:
             module(tokens)

@@ -45,7 +45,7 @@ from joulecast.graphs.module_copies import Unpacked, is_sharded, separate
 from joulecast.graphs.opgraph import OpGraph, Role, checked
 from joulecast.graphs.precision import CAPTURED_BYTES
 from joulecast.graphs.views import View, units
-from joulecast.measure.workloads.gpt import GPTSize, build_gpt
+from joulecast.measure.workloads.gpt import GPT, GPTSize
 from joulecast.measure.workloads.networks import build_empty
 from joulecast.quantities import counted
 
@@ -606,7 +606,9 @@ def capture_gpt(size: GPTSize | None = None, length: int = 1024, name: str = "gp
             f"graph {name}: a sample of {length} tokens needs as many positions; there are {size.positions}"
         )
     tokens = torch.zeros(1, length, dtype=torch.int64, device="meta")
-    return capture(build_gpt(size, empty=True), [tokens], name)
+    with torch.device("meta"):
+        network = GPT(size)
+    return capture(network, [tokens], name)
 
 
 def write_shipped(folder: Path) -> list[Path]:

@@ -1,14 +1,12 @@
 """A decoder-only transformer with the sizes of GPT-2 (Radford et al. 2019), as a plain module.
 
 It has pre-norm blocks, learned positions, GELU in its tanh form, and causal attention by torch's own kernel.
-The output layer has no bias. It may share its weight with the token embedding (tied, as in GPT-2). Weights
-are random as in GPT-2: normal with standard deviation 0.02. For layers that write to the residual stream,
-this is divided by sqrt(2 layers).
+The output layer has no bias. It may share its weight with the token embedding (tied, as in GPT-2). Its op
+graph is captured. It is never trained here, so its weights are those that torch draws.
 """
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -79,14 +77,6 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(_Block(size) for _ in range(size.layers))
         self.ln = nn.LayerNorm(size.hidden)
         self.head = nn.Linear(size.hidden, size.vocabulary, bias=False)
-        for name, parameter in self.named_parameters():
-            if parameter.dim() == 2:
-                residual = name.endswith(("attention.out.weight", "down.weight"))
-                nn.init.normal_(
-                    parameter, std=0.02 / (2 * size.layers) ** 0.5 if residual else 0.02
-                )
-            elif name.endswith("bias"):
-                nn.init.zeros_(parameter)
         if size.tied:
             self.head.weight = self.token.weight
 
@@ -97,12 +87,3 @@ class GPT(nn.Module):
             x = block(x)
         logits: Tensor = self.head(self.ln(x))
         return logits
-
-
-def build_gpt(size: GPTSize | None = None, *, empty: bool = False) -> GPT:
-    """Build the transformer with random weights. If ``empty``, it is on the ``meta`` device, and takes no
-    memory."""
-    if not empty:
-        return GPT(size)
-    with torch.device("meta"):
-        return GPT(size)
