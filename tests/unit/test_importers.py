@@ -4,7 +4,6 @@ import gzip
 import json
 import os
 import sys
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +30,6 @@ import joulecast
 from joulecast.app.cli.main import app
 from joulecast.errors import JoulecastError
 from joulecast.logs.mlperf import import_mlperf, runs_of
-from joulecast.runs.files.columns import csv_in_parts
 from joulecast.runs.folders import record_folders
 from joulecast.runs.integration import EnergyCurve
 from joulecast.runs.record import RunRecord, read_record
@@ -625,8 +623,7 @@ def test_a_packed_table_that_is_broken_is_named(tmp_path, monkeypatch, broken):
     said = "is no table"
     if broken == "a bomb":
         power.write_bytes(gzip.compress(b"run,meter,t_s,watts\n" + b"a,n,1,2\n" * 1_000_000))
-        limited = partial(csv_in_parts, max_bytes=1_000_000)
-        monkeypatch.setattr("joulecast.logs.mlperf_tables.csv_in_parts", limited)
+        monkeypatch.setattr("joulecast.runs.files.columns.MAX_TABLE_BYTES", 1_000_000)
         said = "unfolds to more than 1 MB"
     else:
         power.write_bytes(b"a,b\n1,2\n" if broken == "no gzip" else content[: len(content) // 2])

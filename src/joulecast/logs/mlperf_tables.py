@@ -71,7 +71,7 @@ def _file(folder: Path, name: str) -> Path:
 
 
 def _parts(folder: Path, name: str, rows: int | None = None) -> Iterator[pd.DataFrame]:
-    return csv_in_parts(_file(folder, name), f"table of {name}", _COLUMNS[name], rows=rows)
+    return csv_in_parts(_file(folder, name), f"table of {name}", _COLUMNS[name], rows)
 
 
 def _power_by_run(folder: Path) -> Iterator[tuple[str, pd.DataFrame]]:

@@ -168,23 +168,16 @@ def read_csv(path: Path, what: str, columns: Schema) -> "pd.DataFrame":
     Raises:
         JoulecastError: an error of :func:`opened` or :func:`checked_table`, or the file is no table.
     """
-    whole = next(csv_in_parts(path, what, columns, max_bytes=MAX_TABLE_BYTES // 10))
-    return checked_table(whole, columns, str(path))
+    return checked_table(next(csv_in_parts(path, what, columns)), columns, str(path))
 
 
 def csv_in_parts(
-    path: Path,
-    what: str,
-    columns: Schema,
-    *,
-    rows: int | None = None,
-    max_bytes: int = MAX_TABLE_BYTES,
+    path: Path, what: str, columns: Schema, rows: int | None = None
 ) -> Iterator["pd.DataFrame"]:
     """A CSV file, in parts of ``rows`` rows. Without ``rows``, there is one part. The columns are not checked
     yet.
 
-    A file whose name ends with ``.gz`` is unpacked while it is read. ``max_bytes`` limits the packed and the
-    unpacked size.
+    A file whose name ends with ``.gz`` is unpacked while it is read.
 
     Raises:
         JoulecastError: an error of :func:`opened`; or a column is missing, or the file is no table.
@@ -192,7 +185,8 @@ def csv_in_parts(
     import pandas as pd
 
     texts = {name: str for name, column in columns.items() if column.kind == "text"}
-    with opened(path, what, max_bytes) as kept, unpacked(kept, path, max_bytes) as file:
+    limit = MAX_TABLE_BYTES
+    with opened(path, what, limit) as kept, unpacked(kept, path, limit) as file:
         try:
             _require(pd.read_csv(file, nrows=0).columns, columns, str(path))
             file.seek(0)
