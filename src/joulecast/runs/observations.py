@@ -15,7 +15,7 @@ import pandas as pd
 
 from joulecast.runs.frames import FRAMES, STAGES
 from joulecast.runs.integration import energy_of_stages, exposed_intervals
-from joulecast.runs.meter_choice import kind_of
+from joulecast.runs.meter_choice import Metering, kind_of
 from joulecast.runs.metered_power import counted_power, machines
 from joulecast.runs.phases import observe_phases
 from joulecast.runs.processes import mapped
@@ -124,9 +124,6 @@ def _setting(info: RunInfo) -> dict[str, Any]:
         "work_unit": outcome.work_unit,
         "total_s": outcome.stop_s - outcome.start_s,
         "gradient_bytes": 4.0 * (info.parameters or 0),
-        "energy_source": info.energy_source,
-        "energy_covers": info.metering.covers,
-        "why_no_energy": info.no_energy_reason,
         "nodes_are": info.nodes_are,
         "left_out": "; ".join(info.left_out),
         "disturbed": "; ".join(info.disturbed),
@@ -149,21 +146,20 @@ def _setting(info: RunInfo) -> dict[str, Any]:
             "metered_units": spec.nodes,
             "work_unit": imported.work_unit,
             "accelerators_per_node": imported.accelerators_per_node,
-            **_supply(info),
+            **_supply(info.metering),
         }
         model = accelerator_model(imported.accelerator, spec.platform.name)
         row |= identity(spec.campaign, imported.benchmark, model, platform)
     return row
 
 
-def _supply(info: RunInfo) -> Row:
+def _supply(metering: Metering) -> Row:
     """Where the meters of a run's nodes are (AC or DC), and the efficiency of the power supplies.
 
     The first is ``None`` unless all nodes are metered at the same place.
     """
-    meters = info.metering.meters
-    supplies = {meter.supply for meter in meters}
-    known = [meter.conversion_eff for meter in meters if meter.conversion_eff]
+    supplies = {meter.supply for meter in metering.meters}
+    known = [meter.conversion_eff for meter in metering.meters if meter.conversion_eff]
     return {
         "supply": supplies.pop() if len(supplies) == 1 else None,
         "conversion_eff": float(np.mean(known)) if known else np.nan,
@@ -207,16 +203,18 @@ def _times_of_stages(info: RunInfo, stages: pd.DataFrame, exposed: pd.DataFrame)
     }
 
 
-def _energy(record: RunRecord, exposed: pd.DataFrame) -> Row:
-    # Measured and estimated figures of one run are never added up.
-    metering, power = counted_power(record)
-    row: Row = {
-        "energy_j": np.nan,
-        "metered_units": 0,
+def _source(metering: Metering) -> Row:
+    return {
         "energy_source": metering.source,
         "energy_covers": metering.covers,
         "why_no_energy": metering.why_not,
     }
+
+
+def _energy(record: RunRecord, exposed: pd.DataFrame) -> Row:
+    # Measured and estimated figures of one run are never added up.
+    metering, power = counted_power(record)
+    row: Row = _source(metering) | {"energy_j": np.nan, "metered_units": 0}
     row |= {f"e_{stage}_j": np.nan for stage in STAGES}
     if metering.source is None:
         return row
@@ -290,8 +288,8 @@ def observe(record: RunRecord) -> Row:
     """The row of one record."""
     row = _setting(record.info)
     if record.info.spec.kind == "imported":
-        phases = dict.fromkeys(("u_cpu", "memory_bytes"), np.nan) | observe_phases(record)
-        return _with_sound_energy(row | phases)
+        row |= _source(record.info.metering) | dict.fromkeys(("u_cpu", "memory_bytes"), np.nan)
+        return _with_sound_energy(row | observe_phases(record))
     exposed = exposed_intervals(record.stages)
     if record.info.spec.ranks == 1:
         # On one rank, there is no exchange. So the time that DDP spends on its buckets is computing.

@@ -22,6 +22,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from joulecast.runs.integration import EnergyCurve
+from joulecast.runs.meter_choice import Metering
 from joulecast.runs.record import RunRecord
 from joulecast.runs.spans import Span, intersection, length, subtract, union
 
@@ -188,10 +189,10 @@ def split_by_time(record: RunRecord) -> Phases:
     )
 
 
-def _meters(record: RunRecord) -> list[EnergyCurve]:
+def _meters(record: RunRecord, metering: Metering) -> list[EnergyCurve]:
     """The meters that count: those that were read over most of the run."""
     run = record.info.outcome.start_s, record.info.outcome.stop_s
-    used = {(m.node, m.meter) for m in record.info.metering.meters}
+    used = {(m.node, m.meter) for m in metering.meters}
     curves: dict[str, list[EnergyCurve | None]] = {}
     for (node, meter), readings in record.power.groupby(["node", "meter"], sort=False):
         if (node, meter) in used:
@@ -332,21 +333,22 @@ def observe_phases(record: RunRecord) -> dict[str, Any]:
         "stalled_training_s": split.stalled_inside_s,
         "starts": split.starts,
     }
-    meters = _meters(record)
+    metering = info.metering
+    meters = _meters(record, metering)
     if not meters:
         return row
     every_node = info.spec.nodes / len(meters)
     past = _past_ramps(split.steady)
     parts = {"run": [run], "training": split.training, "evaluating": evaluating, "past ramps": past}
     joules = _joules(meters, parts)
-    if not info.metering.has_trace:
+    if not metering.has_trace:
         joules = _known_of_total(joules, parts, run)
     row |= {
         "energy_j": joules["run"] * every_node,
         "training_j": joules["training"] * every_node,
         "evaluating_j": joules["evaluating"] * every_node,
     }
-    if not info.metering.has_trace:
+    if not metering.has_trace:
         return row
     row |= {
         "idle_w": _idle_w(meters, run[0]),
