@@ -59,7 +59,7 @@ def test_a_host_without_a_meter_is_named_and_nothing_is_filled_in():
     assert pd.isna(row["energy_j"]) and pd.isna(row["e_computing_j"])
     assert row["energy_source"] is None and record.info.energy_source is None
     assert row["why_no_energy"] == f"node02: rapl: {DENIED}; 3 of 4 hosts are metered"
-    assert row["why_no_energy"] == record.info.no_energy_reason
+    assert row["why_no_energy"] == record.info.metering.why_not
     whole = hosts_with([*meters, ("node02", "rapl:package-0", 50.0)])
     assert observe(whole)["energy_j"] == pytest.approx(4 * 50 * RUN_S)
 
@@ -93,7 +93,7 @@ def test_an_estimate_from_the_processors_load_is_no_energy_of_a_training_on_gpus
 def test_many_hosts_without_a_meter_are_counted():
     nodes = [f"n{k:04}" for k in range(1000)]
     record = hosts_with([(node, "rapl:package-0", 50.0) for node in nodes[:100]], nodes)
-    said = record.info.no_energy_reason
+    said = record.info.metering.why_not
     assert "895 more without rapl; 100 of 1000 hosts are metered" in said and len(said) < 500
 
 

@@ -131,7 +131,7 @@ def test_no_energy_is_none_with_a_reason():
     )
     info = _with(record, meters=[meter])
     assert info.energy_source is None
-    assert info.no_energy_reason == "estimated: no sensor"
+    assert info.metering.why_not == "estimated: no sensor"
 
 
 def test_a_run_shorter_than_the_sampler_s_period_has_utilisations():

@@ -202,12 +202,6 @@ class RunInfo(_Part):
         this source do not cover all nodes."""
         return self.metering.source
 
-    @property
-    def no_energy_reason(self) -> str | None:
-        """Reason why there is no energy, with the names of nodes that lack a meter. ``None`` if there is an
-        energy."""
-        return self.metering.why_not
-
 
 _INFO = TypeAdapter(RunInfo)
 
