@@ -352,12 +352,12 @@ def imported(runs: Iterable[ImportedRun], source: Path, out: Path) -> ImportSumm
         JoulecastError: every run is left out of fits. The error lists the reasons.
     """
     summary, repeats = ImportSummary(out), list[Repeat]()
-    infos, facts = dict[str, RunInfo](), dict[str, str]()
+    left_out, facts = dict[str, list[str]](), dict[str, str]()
     with directory_added_to(out) as partial:
         for run in runs:
             record, repeat = record_of(run)
             write_record(partial / run.run, record)
-            infos[run.run] = record.info
+            left_out[run.run] = record.info.left_out
             repeats += [] if repeat is None else [repeat]
             summary.runs += 1
             summary.without_power += not (run.meters or run.missing_nodes)
@@ -366,9 +366,10 @@ def imported(runs: Iterable[ImportedRun], source: Path, out: Path) -> ImportSumm
             summary.traps.update({_kind(text) for text in record.info.remarks})
         for name, reasons in compared(repeats).items():
             info = read_info(partial / name)
-            infos[name] = info.model_copy(update={"left_out": [*info.left_out, *reasons]})
-            write_info(partial / name, infos[name])
-    summary.left_out = {run: infos[run].left_out for run in sorted(infos) if infos[run].left_out}
+            info.left_out += reasons
+            write_info(partial / name, info)
+            left_out[name] = info.left_out
+    summary.left_out = {run: why for run, why in sorted(left_out.items()) if why}
     summary.facts = [facts[run] for run in sorted(facts)]
     summary.require_clean(source)
     return summary

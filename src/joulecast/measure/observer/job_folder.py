@@ -74,7 +74,7 @@ class Fingerprint(FrozenContent):
     cpu: str
     cores: Count
     memory_bytes: Count
-    gpus: tuple[str, ...] = ()
+    gpus: tuple[str, ...]
     system: str
 
 
