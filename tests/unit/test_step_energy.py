@@ -267,10 +267,6 @@ def test_a_search_has_the_joules_of_its_steps():
             "objective energy: the energy of a step is not known: no",
         ),
         (
-            ["hc1", "--devices", "8", "--precision", "fp32", "--objective", "cost", "--price", "1"],
-            "no metered run of hc1",
-        ),
-        (
             ["h100", "--objective", "cost"],
             "give --price, --price-node-hour or --price-gpu-hour",
         ),
