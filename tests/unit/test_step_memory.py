@@ -1,18 +1,15 @@
 """Memory of a training step: activations against published formulas, state of optimizers and precisions."""
 
-from pathlib import Path
-
 import pytest
+from conftest import benchmark
 
 import joulecast
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Roofline, op_work
 from joulecast.graphs.network_graphs import op_graph
 from joulecast.graphs.precision import PRECISIONS, at_precision, for_inference, training_of
-from joulecast.runs.files.shipped import recorded_folder
 from joulecast.runs.platforms import Cluster, Device, Link, Platform
 from joulecast.simulate.correction import memory_width
-from joulecast.simulate.judged.gpu_steps import judge_memory
 from joulecast.simulate.simulate import Assumptions, prepare, simulate
 from joulecast.simulate.strategy import parse_strategy
 
@@ -241,7 +238,7 @@ def test_a_peak_has_an_interval_and_a_step_near_the_limit_may_not_fit() -> None:
 
 
 def test_nine_of_ten_measured_peaks_are_inside_their_interval() -> None:
-    peaks = judge_memory(recorded_folder(Path("recorded/training-steps")))
+    peaks = benchmark("simulator_gpus").judge_memory()
     for one, rows in peaks.groupby(peaks["devices"] == 1):
         assert len(rows) >= 15
         inside = rows["off"].abs() <= memory_width(1 if one else 4)

@@ -24,7 +24,7 @@ class SimulatorSection(Section):
     )
     gpu_steps: str | None = Field(
         "recorded/training-steps",
-        description="Folder with steps that were measured on GPUs. null: none.",
+        description="Folder with steps that were measured on GPUs (steps.csv). null: none.",
     )
     speed_devices: list[Annotated[int, Field(ge=1)]] = Field(
         [8, 32, 64, 128, 1024, 10000],
