@@ -1,7 +1,7 @@
 """Finds the op graph of a network. It is shipped, made from numbers, or captured from a user's function.
 
-:func:`joulecast.graphs.capture.write_shipped` captured the shipped op graphs: networks for ImageNet (224
-pixels, Inception 299; 1000 classes), and GPT-2 with 1024 tokens. They are for one sample.
+``benchmarks/shipped_graphs.py`` captured the shipped op graphs: networks for ImageNet (224 pixels, Inception
+299; 1000 classes), and GPT-2 with 1024 tokens. They are for one sample.
 """
 
 import sys
