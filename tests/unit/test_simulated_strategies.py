@@ -301,8 +301,6 @@ def test_very_many_micro_batches_take_the_time_of_all_of_them(
 @pytest.mark.parametrize(
     ("network", "gpu", "text", "micro", "slow"),
     [
-        # The first two stages take 9 micro-batches before they go back.
-        ("gpt2", "rtx4090", "pp=3,schedule=9/9/1", 30, {}),
         # One stage is a little slower: it waits less and less, until it never waits.
         ("resnet50", "h100-sxm", "dp=4,pp=2,schedule=gpipe", 56, {}),
         # The device waits for the slow one in place of a message.

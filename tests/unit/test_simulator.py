@@ -402,7 +402,10 @@ def test_an_endless_schedule_is_an_error() -> None:
         ("dp=two", "dp=two: a whole number above 0"),
         ("dp=2,bucket=inf", "bucket_bytes: Input should be a finite number"),
         ("micro=2.5", "micro=2.5: a whole number above 0"),
-        ("pp=2,schedule=foo", "schedule=foo: 1f1b, gpipe, interleaved, zb-h1, or"),
+        (
+            "pp=2,schedule=foo",
+            "schedule: Input should be '1f1b', 'gpipe', 'interleaved' or 'zb-h1'",
+        ),
         ("dp=2,zero=4", "tree.zero"),
     ],
 )

@@ -394,11 +394,10 @@ def _timed(compiler: Compiler, assumed: Assumptions) -> tuple[ActivityGraph, flo
     up, this device sets the pace.
     """
     strategy, classes = compiler.strategy, compiler.device_mesh.classes
-    wanted, schedule = strategy.micro_batches, strategy.schedule
-    fill = strategy.pipeline if isinstance(schedule, str) else max(strategy.pipeline, *schedule)
-    few = [times * fill for times in (1, 2, 3, 5, 8, 13)]
+    wanted = strategy.micro_batches
+    few = [times * strategy.pipeline for times in (1, 2, 3, 5, 8, 13)]
     # GPipe has no part in which all micro-batches are alike: the last forward is the first backward.
-    if assumed.every_micro_batch or schedule == "gpipe" or wanted <= sum(few[:3]):
+    if assumed.every_micro_batch or strategy.schedule == "gpipe" or wanted <= sum(few[:3]):
         few = []
     sharing = assumed.sharing and assumed.mode != "proteus"
     done, row, pace = 0, np.zeros((classes.count, 5)), np.zeros((classes.count, 5))

@@ -12,7 +12,6 @@ placements by mesh axis are those of GSPMD).
 
 import math
 from collections.abc import Mapping
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -84,9 +83,8 @@ class Strategy(BaseModel):
         description="Axes and sizes, the outermost first. Neighbours differ on the last axis.",
     )
     micro_batches: int = Field(1, ge=1, le=MOST_MICRO_BATCHES)
-    schedule: Literal["1f1b", "gpipe", "interleaved", "zb-h1"] | tuple[int, ...] = Field(
-        "1f1b",
-        description="A name, or for each stage the most micro-batches between forward and backward.",
+    schedule: Literal["1f1b", "gpipe", "interleaved", "zb-h1"] = Field(
+        "1f1b", description="Order of a pipeline's work."
     )
     virtual: int = Field(
         1,
@@ -191,15 +189,6 @@ class Strategy(BaseModel):
                 f"schedule interleaved: micro={self.micro_batches} is no multiple of the pp={pipeline} "
                 "stages; take the next multiple, or schedule=1f1b"
             )
-        if isinstance(schedule, tuple):
-            if len(schedule) != pipeline or min(schedule) < 1:
-                return f"schedule {list(schedule)}: one number above 0 for each of the {pipeline} stages"
-            for stage, (here, later) in enumerate(pairwise(schedule)):
-                if here < later:
-                    return (
-                        f"schedule: stage {stage} may have {here} micro-batches under way and stage "
-                        f"{stage + 1} waits for {later}: it would wait for ever"
-                    )
         return None
 
 
@@ -225,11 +214,11 @@ _GROUPS = {"shard": ("replica", "data"), "ep": ("data", "expert")}
 """For each key: the axis of the groups of replicas, and the axis of the replicas in a group."""
 _FIELDS = {
     "micro": "micro_batches",
+    "schedule": "schedule",
     "virtual": "virtual",
     "bucket": "bucket_bytes",
     "scatter": "scatter",
 }
-_SCHEDULES = ("1f1b", "gpipe", "interleaved", "zb-h1")
 _WORDS = {
     "sp": {"sequence_parallel": True},
     "tp-overlap": {"tensor_overlap": True},
@@ -241,17 +230,6 @@ def _whole(key: str, value: str) -> int:
     if not value.isdecimal() or not int(value):
         raise JoulecastError(f"{key}={value}: a whole number above 0 is needed")
     return int(value)
-
-
-def _schedule(value: str) -> str | list[int]:
-    if value in _SCHEDULES:
-        return value
-    if value.replace("/", "").isdecimal():
-        return [_whole("schedule", part) for part in value.split("/")]
-    raise JoulecastError(
-        f"schedule={value}: {', '.join(_SCHEDULES)}, or how many micro-batches each stage may have under "
-        "way, such as 3/2/1"
-    )
 
 
 def parse_strategy(text: str) -> Strategy:
@@ -287,8 +265,6 @@ def _parsed(text: str) -> dict[str, object]:
             groups[key] = _whole(key, value)
         elif key == "interleaved":
             rest |= {"schedule": "interleaved", "virtual": _whole(key, value)}
-        elif key == "schedule":
-            rest["schedule"] = _schedule(value)
         elif key in ("micro", "virtual"):
             rest[_FIELDS[key]] = _whole(key, value)
         elif key in _FIELDS:
@@ -380,11 +356,10 @@ def _words_of_mesh(strategy: Strategy) -> list[str]:
 def text_of(strategy: Strategy) -> str:
     """The line for a strategy that :func:`parse_strategy` reads. For a strategy with a tree or with other
     axes, the line only says so."""
-    schedule, recompute = strategy.schedule, strategy.tree.recompute
-    order = schedule if isinstance(schedule, str) else "/".join(map(str, schedule))
+    recompute = strategy.tree.recompute
     words = {
         f"micro={strategy.micro_batches}": strategy.micro_batches > 1,
-        f"schedule={order}": strategy.pipeline > 1,
+        f"schedule={strategy.schedule}": strategy.pipeline > 1,
         f"virtual={strategy.virtual}": strategy.virtual > 1,
         f"zero={strategy.tree.zero}": strategy.tree.zero,
         "scatter=once": strategy.scatter == "once",
