@@ -11,8 +11,14 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.network_graphs import op_graph
 from joulecast.graphs.opgraph import DimKind, OpGraph
 from joulecast.runs.platforms import Cluster, Device, Link, Platform, simulated_platform
-from joulecast.simulate.breakdown import Breakdown, breakdowns
-from joulecast.simulate.event_loop import Activity, ActivityGraph, Slowdown, execute
+from joulecast.simulate.event_loop import (
+    Activity,
+    ActivityGraph,
+    Breakdown,
+    Slowdown,
+    breakdowns,
+    execute,
+)
 from joulecast.simulate.judged.emulated_network import GivenCosts, Layer, timed_chain
 from joulecast.simulate.pipeline_stages import even_cut
 from joulecast.simulate.shared_links import SharedLinks, fair_rates

@@ -22,13 +22,12 @@ from joulecast.graphs.opgraph import OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, TrainingSetup
 from joulecast.graphs.transformer import attention_of
 from joulecast.runs.platforms import Platform
-from joulecast.simulate.breakdown import Breakdown, breakdowns
 from joulecast.simulate.collectives import Kind
 from joulecast.simulate.compiler import OPTIMIZER, Compiler
 from joulecast.simulate.correction import StepKind, basis_of, memory_width, step_interval
 from joulecast.simulate.cost_cache import CachedCosts, cached
 from joulecast.simulate.device_mesh import DeviceMesh, build_device_mesh
-from joulecast.simulate.event_loop import ActivityGraph, execute
+from joulecast.simulate.event_loop import ActivityGraph, Breakdown, breakdowns, execute
 from joulecast.simulate.flows import Transfers
 from joulecast.simulate.host_pace import HostPace, host_pace, host_paces
 from joulecast.simulate.inferred_splits import experts_in, experts_of_token, sequence_length
