@@ -285,7 +285,6 @@ def prepare(
     Raises:
         JoulecastError: an error of :func:`simulate`.
     """
-    strategy.check()
     if batch < 1 or batch % strategy.micro_batches:
         raise JoulecastError(
             f"batch {batch}: does not divide into {strategy.micro_batches} micro-batches (micro="

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 from joulecast.errors import JoulecastError
 from joulecast.runs.files.reading import read_yaml, validated
@@ -146,19 +146,28 @@ class Strategy(BaseModel):
         """Whether the tree leaves all splits and stages open."""
         return not (self.tree.children or self.tree.split or self.tree.stage is not None)
 
-    def check(self, devices: int | None = None) -> "Strategy":
+    def check(self, devices: int | None) -> "Strategy":
         """The strategy itself, if it can be run on that many devices.
 
         Raises:
-            JoulecastError: the product of the sizes is not the number of devices, or the schedule does not
-                fit.
+            JoulecastError: the product of the sizes is not the number of devices.
         """
-        wrong = self._wrong(devices)
-        if wrong:
-            raise JoulecastError(f"strategy: {wrong}")
+        if devices not in (None, self.devices):
+            short = {axis: key for key, axis in _AXES.items()}
+            sizes = [f"{short.get(a, a)}={size}" for a, size in self.mesh.items() if size > 1]
+            product = " x ".join(sizes) or "one device"
+            raise JoulecastError(
+                f"strategy: {product} takes {self.devices} devices, not the {devices} requested"
+            )
         return self
 
-    def _wrong(self, devices: int | None) -> str | None:
+    @model_validator(mode="after")
+    def _fits_together(self) -> "Strategy":
+        if wrong := self._wrong():
+            raise ValueError(wrong)
+        return self
+
+    def _wrong(self) -> str | None:
         schedule, virtual, pipeline = self.schedule, self.virtual, self.pipeline
         for name, size in self.mesh.items():
             if size < 1:
@@ -167,11 +176,6 @@ class Strategy(BaseModel):
             return (
                 f"its mesh takes {self.devices} devices; at most {_MOST_DEVICES} can be simulated"
             )
-        if devices is not None and devices != self.devices:
-            short = {axis: key for key, axis in _AXES.items()}
-            sizes = [f"{short.get(a, a)}={size}" for a, size in self.mesh.items() if size > 1]
-            product = " x ".join(sizes) or "one device"
-            return f"{product} takes {self.devices} devices, not the {devices} requested"
         if self.sequence_parallel and self.mesh.get("tensor", 1) == 1:
             return (
                 "sp splits the sequence over a tensor-parallel group, and there is none; give tp=2 or more "
@@ -249,7 +253,7 @@ def parse_strategy(text: str) -> Strategy:
         content = _parsed(text)
     except JoulecastError as error:
         raise JoulecastError(f"strategy `{text}`: {error}") from None
-    return _validated(content, f"strategy `{text}`")
+    return validated(TypeAdapter(Strategy), content, f"strategy `{text}`")
 
 
 def _parsed(text: str) -> dict[str, object]:
@@ -321,21 +325,13 @@ def divided_replicas(mesh: Mapping[str, int], key: str, size: int) -> dict[str, 
     return found
 
 
-def _validated(content: object, origin: str) -> Strategy:
-    strategy = validated(TypeAdapter(Strategy), content, origin)
-    try:
-        return strategy.check()
-    except JoulecastError as error:
-        raise JoulecastError(f"{origin}: {error}") from None
-
-
 def read_strategy(path: Path) -> Strategy:
     """Read a strategy with its tree from YAML.
 
     Raises:
         JoulecastError: the file is missing, is no YAML, or has wrong keys.
     """
-    return _validated(read_yaml(path, "strategy file"), str(path))
+    return validated(TypeAdapter(Strategy), read_yaml(path, "strategy file"), str(path))
 
 
 def _words_of_mesh(strategy: Strategy) -> list[str]:

@@ -36,7 +36,7 @@ from joulecast.simulate.simulate import (
     prepare,
     run_prepared,
 )
-from joulecast.simulate.strategy import Node, Strategy, text_of
+from joulecast.simulate.strategy import Strategy, text_of
 from joulecast.simulate.strategy_space import (
     Recompute,
     StrategyAlternatives,
@@ -105,8 +105,6 @@ class _Search:
     assumed: Assumptions
     candidates: list[StrategyAlternatives]
     value: Value
-    _stages: dict[object, list[tuple[float, float]]] = field(default_factory=dict)
-    """Seconds of the stages of strategies without recomputation, which does not change them."""
 
     @cached_property
     def _recomputations(self) -> list[Recompute]:
@@ -118,14 +116,7 @@ class _Search:
 
     def _least_of(self, strategy: Strategy, batch: int) -> Least:
         """A lower bound of the computing time of a strategy."""
-        usual = strategy.schedule if strategy.virtual > 1 else "1f1b"
-        # From 2 on, no gradients are added up over micro-batches, or copied.
-        zero = min(strategy.tree.zero or 0, 2)
-        plain = strategy.model_copy(update={"tree": Node(zero=zero or None), "schedule": usual})
-        key = text_of(plain), batch
-        if key not in self._stages:
-            self._stages[key] = stage_seconds(self._prepared(plain, batch))
-        return least_computing(self._stages[key], strategy)
+        return least_computing(stage_seconds(self._prepared(strategy, batch)), strategy)
 
     def _fewest(self, tried: list[Strategy], batch: int, outcome: _Outcome) -> Prepared | None:
         """The strategy with the fewest micro-batches that fits. More micro-batches never need more memory."""
