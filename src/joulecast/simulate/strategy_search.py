@@ -20,7 +20,7 @@ from joulecast.quantities import steady
 from joulecast.runs.platforms import Platform
 from joulecast.runs.processes import workers
 from joulecast.runs.provenance import usable_cores
-from joulecast.simulate.bounds import Least, least_computing, least_time, stage_seconds
+from joulecast.simulate.bounds import Least, least_computing, least_time
 from joulecast.simulate.cost_cache import cached
 from joulecast.simulate.memory import (
     least_state_bytes,
@@ -114,10 +114,6 @@ class _Search:
         training = self.assumed.training
         return prepare(self.graph, self.platform, strategy, batch, self.costs, training)
 
-    def _least_of(self, strategy: Strategy, batch: int) -> Least:
-        """A lower bound of the computing time of a strategy."""
-        return least_computing(stage_seconds(self._prepared(strategy, batch)), strategy)
-
     def _fewest(self, tried: list[Strategy], batch: int, outcome: _Outcome) -> Prepared | None:
         """The strategy with the fewest micro-batches that fits. More micro-batches never need more memory."""
 
@@ -165,7 +161,10 @@ class _Search:
             outcome.too_large[text_of(last)] = state / device.memory_bytes, verdict
             return None
         try:
-            each = [self._least_of(one, candidate.batch) for one in candidate.by_micro_batches]
+            each = [
+                least_computing(self._prepared(one, candidate.batch))
+                for one in candidate.by_micro_batches
+            ]
         except JoulecastError as error:
             outcome.impossible[text_of(last)] = str(error)
             return None
