@@ -19,9 +19,6 @@ log_loss
 # In the file of an op database.
 dropped
 
-# A tool for developers: makes the shipped graphs anew.
-write_shipped
-
 # docs/how-to/cite.md is made of it.
 bibtex
 

@@ -23,7 +23,6 @@ import joulecast
 from joulecast.graphs.costs import roofline_of
 from joulecast.graphs.network_graphs import network_for, op_graph
 from joulecast.graphs.precision import at_precision, training_of
-from joulecast.measure.workloads.gpt import GPTSize
 from joulecast.report.tables.simulator import PublishedSimulators
 from joulecast.runs.platforms import read_platform
 from joulecast.simulate.answer import platform_and_costs
@@ -34,7 +33,6 @@ from joulecast.simulate.strategy_search import search
 _CONFIG = Path(__file__).resolve().parents[1] / "config"
 _FOLDED = (8, 32, 64, 128, 1024, 10000)
 _UNFOLDED = (8, 32, 64, 128, 1024)
-_LARGE = GPTSize(layers=96, hidden=12288, heads=96, vocabulary=51200, positions=2048)
 _LARGE_BATCH = 1536
 _TOP = 10
 _PLANNED = "h100-sxm,a100-80gb-sxm,h200-sxm,b200"
@@ -65,11 +63,13 @@ def _search(network: str, devices: int) -> dict[str, float]:
 
 def _large(what: str) -> dict[str, float]:
     """A 175B GPT on 512 GPUs: one simulation with this number of micro-batches, or a search."""
-    from joulecast.graphs.capture import capture_gpt
+    # It imports torch, which takes memory.
+    from shipped_graphs import GPTSize, capture_gpt
 
     platform = read_platform(_CONFIG / "platforms" / "dgx-h100.yaml")
     training = training_of("bf16", "adam")
-    graph = at_precision(capture_gpt(_LARGE, _LARGE.positions, "gpt3-175b"), training.precision)
+    size = GPTSize(layers=96, hidden=12288, heads=96, vocabulary=51200, positions=2048)
+    graph = at_precision(capture_gpt(size, size.positions, "gpt3-175b"), training.precision)
     costs, assumed = roofline_of(platform, "bf16"), Assumptions(training=training)
     strategy = parse_strategy(f"tp=8,dp=2,pp=32,micro={what}") if what != "search" else None
     counts: dict[str, float] = {}

@@ -12,6 +12,7 @@ NVLink was also chosen on FSDP's steps. It would be 0.8 for A100 alone, and 0.6 
 """
 
 import argparse
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -19,6 +20,7 @@ from statistics import fmean
 import numpy as np
 import pandas as pd
 import yaml
+from training_steps import FOLDER, steps_with_memory
 
 from joulecast.graphs import kernel_costs
 from joulecast.report.tables.simulator import (
@@ -26,7 +28,6 @@ from joulecast.report.tables.simulator import (
     choice_table,
     gpu_error_table,
 )
-from joulecast.runs.files.shipped import recorded_folder
 from joulecast.runs.judging import by_setting, rank, summarise
 from joulecast.runs.platforms import Platform, find_platform
 from joulecast.runs.platforms.gpus import catalogue
@@ -34,16 +35,19 @@ from joulecast.simulate import correction as interval
 from joulecast.simulate.correction import MeasuredSteps
 from joulecast.simulate.judged import gpu_steps
 from joulecast.simulate.judged.gpu_steps import (
-    LEVEL,
     GpuStep,
     corrected_s,
     judge,
     judge_all_reduces,
-    judge_memory,
-    judged_widths,
     read_gpu_steps,
 )
+from joulecast.simulate.measured_step import simulated_step
 
+LEVEL = 0.9
+"""Level of the prediction intervals."""
+GROUPS_HELD = 0.8
+"""Share of the groups of steps in which an interval has that level."""
+GROUP = ["data", "gpu", "kind"]
 JOULES = "joules of an operation"
 CONSTANTS: dict[str, tuple[Sequence[str], Sequence[float]]] = {
     JOULES: (("p4", "t4", "l4"), tuple(np.linspace(1.0e-12, 2.0e-12, 11))),
@@ -253,6 +257,53 @@ def after_all_others(steps: list[GpuStep]) -> pd.DataFrame:
     return pd.concat([by_group, judged.groupby("data")[columns].mean()])
 
 
+def judged_widths(judged: pd.DataFrame) -> dict[str, dict[str, float]]:
+    """Half widths of 90 % intervals, as ratios, by the basis of a prediction and the kind of step.
+
+    A group is a GPU's steps of one kind in one data set. The width holds 90 % of the steps in four of five
+    groups. The group of the next GPU is not among them, so with few groups the width is that of the worst one
+    (split conformal prediction: Papadopoulos et al. 2002). Steps of plain PyTorch do not count. Some of them
+    were used to choose constants. Others have the time of their host, which the interval knows.
+
+    Args:
+        judged: result of :func:`judge`.
+    """
+    judged = judged[~judged["data"].str.startswith("plain_pytorch")]
+    cells = by_setting(judged, ["step", "basis", "step_kind", *GROUP])
+    found: dict[str, dict[str, float]] = {}
+    for name, basis in (("description", "description"), ("calibrated", "one step")):
+        of_basis = cells[cells["basis"] == basis]
+        groups = of_basis.groupby(["step_kind", *GROUP])["mean_absolute_percent"].quantile(LEVEL)
+        found[name] = {}
+        for kind, errors in groups.groupby("step_kind"):
+            place = min(math.ceil(GROUPS_HELD * (len(errors) + 1)), len(errors))
+            found[name][str(kind)] = round(float(errors.sort_values().iloc[place - 1]) / 100, 3)
+    return found
+
+
+def judge_memory() -> pd.DataFrame:
+    """Predict the peak memory of measured steps: those of Sailor, and the later ones of plain PyTorch.
+
+    Returns:
+        A row for each step: ``data``, ``devices``, ``measured_bytes``, ``predicted_bytes``, and ``off``, the
+            share by which the measured bytes differ from the predicted ones.
+    """
+    steps = steps_with_memory()
+    steps += [step for step in read_gpu_steps(FOLDER) if step.source == "plain_pytorch_later"]
+    rows = []
+    for each in steps:
+        platform = find_platform(each.platform)
+        costs = kernel_costs.KernelCosts(platform.require_cluster().device, each.step.precision)
+        found = simulated_step(each.step, platform, costs)
+        # Torch counts the memory that it allocated, without the memory that a process needs.
+        extra = platform.require_cluster().device.reserved_bytes
+        predicted = found.peak_memory_bytes - (extra if each.source != "sailor" else 0.0)
+        measured = each.step.memory_bytes or math.nan
+        rows.append((each.source, found.strategy.devices, measured, predicted))
+    frame = pd.DataFrame(rows, columns=["data", "devices", "measured_bytes", "predicted_bytes"])
+    return frame.assign(off=frame["measured_bytes"] / frame["predicted_bytes"] - 1)
+
+
 def main() -> None:
     """Judge, print, and write if asked."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -265,7 +316,7 @@ def main() -> None:
     parser.add_argument("--choice", action="store_true", help="rank after one measured step")
     parser.add_argument("--all-others", action="store_true", help="errors after all other steps")
     given = parser.parse_args()
-    steps = read_gpu_steps(recorded_folder(Path("recorded/training-steps")))
+    steps = read_gpu_steps(FOLDER)
     if given.held_shares:
         held_shares([step for step in steps if step.source in ("llm_foundry", "vtrain")])
         held_narrow_shares(
@@ -289,14 +340,14 @@ def main() -> None:
     nvidia = described[(described["devices"] == 1) & ~described["gpu"].str.startswith("mi")]
     errors = summarise(by_setting(nvidia, ["step", "gpu", "kind"]), ["kind"])
     print("NVIDIA, one GPU:", errors[["kind", "mape_percent"]].round(1).to_string())
-    all_reduces = judge_all_reduces(recorded_folder(Path("recorded/training-steps")))
+    all_reduces = judge_all_reduces(FOLDER)
     print(all_reduces_table(all_reduces).round(1).to_string())
     print(
         "Inside, by the widths of other groups (%):",
         inside_by_others_widths(frame).round(0).to_string(),
     )
     widths = judged_widths(frame)
-    peaks = judge_memory(recorded_folder(Path("recorded/training-steps")))
+    peaks = judge_memory()
     kinds = np.where(peaks["devices"] == 1, "one", "several")
     errors = peaks["off"].abs().groupby(kinds).quantile(LEVEL)
     memory = {str(kind): round(float(width), 3) for kind, width in errors.items()}

@@ -1,6 +1,8 @@
 """A job of an experiment and its answer, in the one format that both experiments use, and which iterations of
 it do not count, as something disturbed them."""
 
+import hashlib
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,6 +36,12 @@ class Job(Frozen):
     repeat: int = Field(0, ge=0)
     warm_up: int = Field(2, ge=0)
     iterations: int = Field(ge=1)
+
+    def digest(self) -> str:
+        """SHA-256 of the value."""
+        return hashlib.sha256(
+            json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()
+        ).hexdigest()
 
 
 def is_disturbed(row: Mapping[str, Any]) -> bool:

@@ -42,7 +42,7 @@ def write_records(
 
 def write_fits(results: Path, folders: list[Path]) -> None:
     """Fits of the records."""
-    fit = fit_campaign(folders, series_splits=1, series_period_s=0.5)
+    fit = fit_campaign(folders, series_splits=0, series_period_s=0.5)
     fit.save(results / "fits")
 
 

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from configurations import REPLICA_BATCHES, TrainingJob, Workload, all_configurations, repeated
 from jobs import OTHERS, WAITING, Answer
 from measuring import (
@@ -25,11 +26,12 @@ from measuring import (
     write_results,
 )
 
-from joulecast.graphs.capture import capture_network
+from joulecast.graphs.capture import capture
 from joulecast.graphs.database import Database, read_database
 from joulecast.graphs.measure_ops import measure_database
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.measure.training.ranks import rank_environment
+from joulecast.measure.workloads.networks import build_empty
 from joulecast.simulate.judged.two_core_training import (
     RANKS,
     REAL,
@@ -108,6 +110,11 @@ def _size(workload: Workload) -> tuple[int, int, int]:
     return workload.image_size, workload.patch_size, workload.classes
 
 
+def _graph_of(network: str, width: int, patch: int, classes: int) -> OpGraph:
+    images = torch.empty(1, 3, width, width, device="meta")
+    return capture(build_empty(network, width, patch, classes), [images], network)
+
+
 def _database(file: Path, network: str, ranks: int, workload: Workload) -> tuple[Database, str]:
     """The database in a file, or a new one, and in words how it was got."""
     batches = database_batches(network, ranks)
@@ -176,7 +183,7 @@ def measure(
             _measured_session(work / f"session-{number}", networks, workload, tell)
             for number in range(SESSIONS)
         ]
-        graphs = {network: capture_network(network, *_size(workload)) for network in networks}
+        graphs = {network: _graph_of(network, *_size(workload)) for network in networks}
         measured, databases = zip(*sessions, strict=True)
         write_more = partial(write_op_costs, sessions=databases, graphs=graphs)
         write_results(out, REAL, all_configurations(networks), measured, write_more)

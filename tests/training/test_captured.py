@@ -172,6 +172,7 @@ def test_its_record_calibrates_a_plan_if_it_ran_on_gpus(folder, monkeypatch):
     assert {row["precision"] for row in plan["candidates"]} == {"bf16-true"}
 
 
+@pytest.mark.long
 def test_a_training_without_joulecast_is_measured_and_says_why_it_was_not_captured(tmp_path):
     program = tmp_path / "train.py"
     program.write_text(
@@ -330,6 +331,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.long
 def test_a_stage_of_a_pipeline_is_not_taken_for_the_network(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(STAGES)

@@ -127,7 +127,7 @@ _NUMBERS = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=75, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     readings=st.lists(st.lists(st.tuples(st.floats(-1e9, 1e9), _NUMBERS), max_size=60), max_size=3),
     even=st.booleans(),

@@ -820,7 +820,14 @@ class Recurrent(nn.Module):
 
 
 @pytest.mark.parametrize("both", [False, pytest.param(True, marks=pytest.mark.long)])
-@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "LSTM",
+        pytest.param("GRU", marks=pytest.mark.long),
+        pytest.param("RNN", marks=pytest.mark.long),
+    ],
+)
 def test_recurrent_layers_have_their_products_a_step_after_the_other(kind, both, tmp_path) -> None:
     from torch.utils.flop_counter import FlopCounterMode
 

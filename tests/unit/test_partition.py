@@ -149,7 +149,7 @@ def chain_of(plan_nodes: list[tuple[str, ...]], problem: Problem) -> Iterator[tu
         done = after
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(
     graphs(),
     st.integers(1, 4),

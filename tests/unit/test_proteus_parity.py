@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conftest import benchmark
 
 from joulecast.graphs.network_graphs import op_graph
 from joulecast.graphs.opgraph import OpGraph
@@ -99,15 +100,15 @@ def graphs() -> dict[str, OpGraph]:
     import torch
     import torchvision
 
-    from joulecast.graphs.capture import capture, capture_gpt
-    from joulecast.measure.workloads.gpt import GPTSize
+    from joulecast.graphs.capture import capture
 
+    networks = benchmark("shipped_graphs")
     with torch.device("meta"):
         inception = torchvision.models.inception_v3(aux_logits=False, init_weights=False)
         image = torch.empty(1, 3, 224, 224)
     return {
         "inception_v3": capture(inception, [image], "inception_v3"),
-        "gpt": capture_gpt(GPTSize(vocabulary=40478, positions=512), 512),
+        "gpt": networks.capture_gpt(networks.GPTSize(vocabulary=40478, positions=512), 512),
         **{name: op_graph(name) for name in ("alexnet", "resnet50", "vgg19")},
     }
 

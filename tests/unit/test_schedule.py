@@ -16,7 +16,7 @@ MICRO_BATCHES = st.integers(1, 9)
 
 
 @given(TIMES, MICRO_BATCHES)
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_gpipe_takes_what_the_closed_form_says(times, micro_batches):
     forward, backward = zip(*times, strict=True)
     bubbles = micro_batches - 1
@@ -25,7 +25,7 @@ def test_gpipe_takes_what_the_closed_form_says(times, micro_batches):
 
 
 @given(TIMES, SCHEDULES, MICRO_BATCHES)
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_a_pipeline_is_never_slower_than_one_after_the_other(times, schedule, micro_batches):
     forward, backward = zip(*times, strict=True)
     found = makespan(forward, backward, schedule, micro_batches)
@@ -35,7 +35,7 @@ def test_a_pipeline_is_never_slower_than_one_after_the_other(times, schedule, mi
 
 
 @given(TIMES, SCHEDULES, MICRO_BATCHES)
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_a_pipeline_takes_as_long_as_the_schedule_of_the_simulator(times, schedule, micro_batches):
     forward, backward = zip(*times, strict=True)
     stages = range(len(times))

@@ -42,7 +42,7 @@ def section(page, title):
 def answered(command, *more):
     done = CliRunner().invoke(app, [*command.split(), *more])
     assert done.exit_code == 0, done.output
-    return done.output
+    return done.stdout
 
 
 def test_a_configuration_of_the_hub_with_nothing_measured(tmp_path, monkeypatch):

@@ -56,8 +56,6 @@ def _kill(folder, first, victim):
         os.killpg(first.pid, signal.SIGINT)
     elif victim == "snakemake":
         first.kill()
-    elif victim == "group":
-        os.killpg(first.pid, signal.SIGKILL)
     else:
         word = "joulecast.measure.power.sampler"
         (sampler,) = [p for p in _left(folder) if word in (p.info["cmdline"] or [])]
@@ -105,7 +103,7 @@ def test_a_campaign_that_is_killed_in_parts_leaves_nothing_and_goes_on(folder):
     Nothing that had ended is lost or repeated, no process and no lock stays, and the campaign ends."""
     ended = {}
     with open(folder / "out", "w") as out:
-        for victim in ("Ctrl-C", "snakemake", "group"):
+        for victim in ("Ctrl-C", "snakemake"):
             first = _start(folder, LONG, out)
             if victim == "Ctrl-C":
                 second = snakemake(folder, *MINIMAL, *LONG, *ASKED)
@@ -116,7 +114,7 @@ def test_a_campaign_that_is_killed_in_parts_leaves_nothing_and_goes_on(folder):
             assert first.wait(90) != 0, victim
             _wait_for_none(folder)
             assert _records(folder) == ended, f"{victim}: a finished run was lost or repeated"
-            if victim in ("snakemake", "group"):
+            if victim == "snakemake":
                 assert snakemake(folder, *MINIMAL, "--unlock").returncode == 0
         last = _start(folder, SHORT, out)
         _kill(folder, last, "sampler")

@@ -20,6 +20,7 @@ count only if a series on one scale has no such neighbour, because their shares 
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -74,6 +75,7 @@ SCALE = ["nodes", "ranks", "batch"]
 """What makes a scale; ``ranks`` counts accelerators."""
 
 
+@cache
 def _sobol(count: int, dimensions: int, seed: int) -> Floats:
     """Standard normals that fill the space evenly."""
     from scipy.stats import qmc  # takes as long to load as pandas

@@ -39,8 +39,8 @@ from joulecast.graphs.products import (
     linear,
     matmul,
     pool,
+    recurrent,
 )
-from joulecast.graphs.recurrent import recurrent
 from joulecast.graphs.views import View, units
 
 Result = View | list[View]

@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr, suppress
 from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 from unittest.mock import patch
@@ -45,8 +44,6 @@ from joulecast.graphs.module_copies import Unpacked, is_sharded, separate
 from joulecast.graphs.opgraph import OpGraph, Role, checked
 from joulecast.graphs.precision import CAPTURED_BYTES
 from joulecast.graphs.views import View, units
-from joulecast.measure.workloads.gpt import GPT, GPTSize
-from joulecast.measure.workloads.networks import build_empty
 from joulecast.quantities import counted
 
 _UNKNOWN_USE = (JoulecastError, ValueError, IndexError, AttributeError, TypeError)
@@ -55,18 +52,6 @@ _NAMES_OF_LABELS = ("label", "labels", "shift_labels", "fused_lm_head")
 """Arguments by which a network of the Hugging Face hub gets what its loss is taken of. With the last one,
 TRL's trainers let a network return its loss in place of logits."""
 _LABEL_BYTES = 8  # torch's class labels and token ids are 64-bit
-
-SHIPPED_IMAGES: dict[str, int] = {
-    "vgg16": 224,
-    "vgg19": 224,
-    "resnet50": 224,
-    "inception_v3": 299,
-    "vit_b": 224,
-    "alexnet": 224,
-}
-"""Networks whose graphs are shipped, and the width of their images in pixels (ImageNet, 1000 classes)."""
-SHIPPED_LENGTH = 1024
-"""Tokens of a sample in the shipped graph ``gpt2``."""
 
 
 @contextmanager
@@ -580,42 +565,3 @@ def capture_trained(
             f"{name}: its export shows no op of its trained weights, as with networks of Keras"
         )
     return graph
-
-
-def capture_network(name: str, image_size: int, patch_size: int, classes: int) -> OpGraph:
-    """The op graph of a network in :data:`joulecast.measure.workloads.networks.NETWORKS`.
-
-    The graph of Inception has the auxiliary classifier, as in training.
-
-    Raises:
-        JoulecastError: the network is unknown, or cannot have this size.
-    """
-    network = build_empty(name, image_size, patch_size, classes)
-    return capture(network, [torch.empty(1, 3, image_size, image_size, device="meta")], name)
-
-
-def capture_gpt(size: GPTSize | None = None, length: int = 1024, name: str = "gpt2") -> OpGraph:
-    """The op graph of :class:`joulecast.measure.workloads.gpt.GPT` for samples of ``length`` tokens.
-
-    Raises:
-        JoulecastError: a sample has more tokens than the transformer has positions.
-    """
-    size = size or GPTSize()
-    if length > size.positions:
-        raise JoulecastError(
-            f"graph {name}: a sample of {length} tokens needs as many positions; there are {size.positions}"
-        )
-    tokens = torch.zeros(1, length, dtype=torch.int64, device="meta")
-    with torch.device("meta"):
-        network = GPT(size)
-    return capture(network, [tokens], name)
-
-
-def write_shipped(folder: Path) -> list[Path]:
-    """Capture the graphs that joulecast ships, and write them to ``folder``. Returns the files."""
-    graphs = [capture_network(name, image, 16, 1000) for name, image in SHIPPED_IMAGES.items()]
-    paths = []
-    for graph in (*graphs, capture_gpt(length=SHIPPED_LENGTH)):
-        paths.append(folder / f"{graph.name}.json")
-        graph.write(paths[-1])
-    return paths

@@ -149,30 +149,26 @@ class Builder:
 
     def add_op(
         self,
+        call: "Call",
         kind: str,
-        *,
-        module: str,
-        leaf: bool,
-        itemsize: int,
         reads: list[tuple[View, list[Binding]]],
         writes: Groups,
-        inner: Sequence[Dim] = (),
-        shape: Sequence[int] | None = None,
-        attributes: dict[str, Any] | None = None,
+        inner: Sequence[Dim],
+        shape: Sequence[int] | None,
+        attributes: dict[str, Any],
     ) -> View:
         """Add an op. Its dims are the dims of its output, and then ``inner``. Returns the view of the output.
 
-        With ``leaf``, the op is the only one of its module, and has the module's name. The output has the
-        sizes of its dims, unless ``shape`` gives others.
+        The output has the sizes of its dims, unless ``shape`` gives others.
         """
         written = [dim for group in writes for dim in group]
         dims = {dim.name: dim for dim in (*written, *inner)}
-        name = self._unused(module, kind, leaf)
+        name = self._unused(call.module, kind, call.leaf)
         accesses = dict.fromkeys(self.access(view, bound, dims) for view, bound in reads)
         self.add_tensor(
             name,
             shape or [dim.size for dim in written],
-            itemsize,
+            call.itemsize,
             "activation",
             batch=[i for i, dim in enumerate(written) if dim.kind is BATCH],
             spatial=[i for i, dim in enumerate(written) if dim.name in ("d", "h", "w")],
@@ -181,11 +177,11 @@ class Builder:
             Op(
                 name=name,
                 kind=kind,
-                module=module,
+                module=call.module,
                 dims=tuple(dims.values()),
                 reads=tuple(accesses),
                 writes=(Access(name, tuple(dim.name for dim in written)),),
-                attributes=attributes or {},
+                attributes=attributes,
             )
         )
         atoms = iter(self._atoms[name])
@@ -206,6 +202,7 @@ class Call:
     """Shapes of all results."""
     module: str
     leaf: bool
+    """Whether the op is the only one of its module, and has the module's name."""
     inplace: bool = False
     wide: bool | None = None
     """Whether the results have 4 bytes in a module at 16 bits; ``None`` if the module has 32 bits."""
@@ -236,17 +233,7 @@ class Call:
         wide = bool(known) and all(known) if self.wide is None else self.wide
         if wide:
             attributes["wide"] = True
-        written = self.builder.add_op(
-            kind,
-            module=self.module,
-            leaf=self.leaf,
-            itemsize=self.itemsize,
-            reads=reads,
-            writes=writes,
-            inner=inner,
-            shape=shape,
-            attributes=attributes,
-        )
+        written = self.builder.add_op(self, kind, reads, writes, inner, shape, attributes)
         return replace(written, wide=wide)
 
 

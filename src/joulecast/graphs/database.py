@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Cost, Costs, Direction
@@ -219,14 +219,6 @@ class Database:
             partial.write_text(f'{head[:-1]}, "entries": [\n{lines}\n]}}\n')
 
 
-class _Content(BaseModel):
-    """Content of the file of a database."""
-
-    provenance: dict[str, Any]
-    entries: tuple[Entry, ...]
-    steps: tuple[StepCheck, ...]
-
-
 def read_database(path: Path) -> Database:
     """Read a database from JSON.
 
@@ -236,14 +228,14 @@ def read_database(path: Path) -> Database:
     found = read_json_object(
         path, "op database (`./run snakemake --cores all -- results/ops/NETWORK.json` makes it)"
     )
-    content = validated(TypeAdapter(_Content), found, f"{path}: is no op database")
-    for entry in content.entries:
+    database = validated(TypeAdapter(Database), found, f"{path}: is no op database")
+    for entry in database.entries:
         named = [name for name, _ in (*entry.signature.fixed, *entry.signature.dims)]
         if len(set(named)) < len(named) or (entry.signature.kind == "sgd" and len(named) != 1):
             raise JoulecastError(
                 f"{path}: is no op database: {entry.signature.kind} has the dims {', '.join(named)}"
             )
-    return Database(content.provenance, content.entries, content.steps)
+    return database
 
 
 def merged(entries: Iterable[Entry]) -> tuple[Entry, ...]:

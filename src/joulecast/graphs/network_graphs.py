@@ -1,7 +1,7 @@
 """Finds the op graph of a network. It is shipped, made from numbers, or captured from a user's function.
 
-:func:`joulecast.graphs.capture.write_shipped` captured the shipped op graphs: networks for ImageNet (224
-pixels, Inception 299; 1000 classes), and GPT-2 with 1024 tokens. They are for one sample.
+``benchmarks/shipped_graphs.py`` captured the shipped op graphs: networks for ImageNet (224 pixels, Inception
+299; 1000 classes), and GPT-2 with 1024 tokens. They are for one sample.
 """
 
 import sys
@@ -15,7 +15,7 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.network_names import is_by_numbers, parse_network
 from joulecast.graphs.opgraph import OpGraph, read_graph
 from joulecast.graphs.precision import CAPTURED_BYTES, TrainingSetup, at_precision, for_inference
-from joulecast.graphs.transformer import ATTENTIONS, Attention, attention_of, in_cudnn, transformer
+from joulecast.graphs.transformer import Attention, attention_of, in_cudnn, transformer
 from joulecast.graphs.written_attention import write_out_attention, write_out_unfused
 from joulecast.runs.files.shipped import is_path
 from joulecast.runs.folders import measured_records
@@ -90,8 +90,6 @@ def op_graph(graph: str, attention: Attention | None = None, half: bool = False)
         JoulecastError: network or key are unknown (the error has the nearest); the graph lacks this
             attention; or an error of :func:`joulecast.graphs.opgraph.read_graph`.
     """
-    if attention is not None and attention not in ATTENTIONS:
-        raise JoulecastError(f"attention={attention}: give {' or '.join(ATTENTIONS)}")
     file, name = network_file(graph), _plain(graph)
     if file is None and graph_origin(name, attention) == "numbers":
         return transformer(parse_network(name, names()), name, attention or "fused", half)

@@ -16,9 +16,7 @@ bf16 in memory. The product with the vocabulary and attention stay at bf16, too.
 from collections.abc import Container
 from dataclasses import dataclass, replace
 
-from joulecast.errors import JoulecastError
 from joulecast.graphs.autocast import autocast
-from joulecast.graphs.network_names import nearest
 from joulecast.graphs.opgraph import Op, OpGraph
 
 CAPTURED_BYTES = 4
@@ -148,20 +146,7 @@ def training_of(
         optimizer: name of the optimizer.
         inference: whether a step is only a forward pass.
         gradients: with ``fp32``, gradients are added up and sent at fp32, whatever the precision.
-
-    Raises:
-        JoulecastError: a name is unknown. The error gives the known names.
     """
-    for what, name, known in (
-        ("precision", precision, list(PRECISIONS)),
-        ("optimizer", optimizer, list(OPTIMIZERS)),
-    ):
-        if name not in known:
-            raise JoulecastError(
-                f"{what}={name} is not known{nearest(name, known)} (known: {', '.join(known)})"
-            )
-    if gradients not in (None, "fp32"):
-        raise JoulecastError(f"gradients={gradients} is not known (known: fp32; or leave it out)")
     return TrainingSetup(PRECISIONS[precision], optimizer, inference, gradients is not None)
 
 

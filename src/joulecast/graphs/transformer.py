@@ -23,7 +23,6 @@ BATCH, OTHER, REDUCE, OPAQUE = DimKind.BATCH, DimKind.OTHER, DimKind.REDUCE, Dim
 
 
 Attention = Literal["eager", "fused", "cudnn"]
-ATTENTIONS: tuple[Attention, ...] = ("eager", "fused", "cudnn")
 
 
 def attention_of(graph: OpGraph) -> Attention | None:

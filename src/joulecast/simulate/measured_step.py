@@ -38,6 +38,7 @@ from joulecast.runs.record import NETWORK, RunInfo, read_info
 from joulecast.runs.recorded import CAMPAIGN_FILE, recorded_infos
 from joulecast.simulate.correction import MeasuredError, MeasuredSteps, step_setting
 from joulecast.simulate.cost_cache import CachedCosts, cached
+from joulecast.simulate.request import Optimizer, PeakPrecision
 from joulecast.simulate.simulate import Assumptions, Simulation, simulate
 from joulecast.simulate.strategy import parse_strategy
 
@@ -54,9 +55,9 @@ class MeasuredStep(BaseModel):
     network: str = Field(max_length=500, description="Network, as for `simulate`.")
     strategy: str = Field("dp=1", max_length=500)
     batch: int = Field(ge=1, le=MOST_SAMPLES, description="Samples of a replica in a step.")
-    precision: str = "fp32"
+    precision: PeakPrecision = "fp32"
     attention: Literal["eager", "fused", "cudnn"] | None = None
-    optimizer: str = "adam"
+    optimizer: Optimizer = "adam"
     inference: bool = False
     step_s: float = Field(gt=0, le=1e9, description="Seconds of a step.")
     memory_bytes: float | None = Field(

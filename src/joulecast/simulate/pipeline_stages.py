@@ -1,6 +1,6 @@
 """Cuts a network into pipeline stages of about the same time."""
 
-from functools import cache, lru_cache
+from functools import cache
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -20,8 +20,6 @@ def unit_of(module: str) -> str:
     return module
 
 
-# Strategies that differ only in their sharding have the same cut.
-@lru_cache(maxsize=256)
 def even_cut(
     weights: tuple[float, ...], parts: int, cut: tuple[float, ...] | None = None
 ) -> tuple[int, ...]:

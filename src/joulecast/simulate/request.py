@@ -24,7 +24,7 @@ class SimulatorSection(Section):
     )
     gpu_steps: str | None = Field(
         "recorded/training-steps",
-        description="Folder with steps that were measured on GPUs. null: none.",
+        description="Folder with steps that were measured on GPUs (steps.csv). null: none.",
     )
     speed_devices: list[Annotated[int, Field(ge=1)]] = Field(
         [8, 32, 64, 128, 1024, 10000],
@@ -43,6 +43,8 @@ PeakPrecision = Literal[
 ]
 """Precision to simulate."""
 
+Optimizer = Literal["none", "sgd", "momentum", "adam"]
+
 Objective = Literal["time", "energy", "cost", "co2", "edp"]
 """Quantity that is minimised."""
 
@@ -53,7 +55,7 @@ BATCH_PER_DEVICE = 32
 class SimulatedTraining(Request):
     """How a simulated training computes, and what was measured on its platform."""
 
-    optimizer: Literal["none", "sgd", "momentum", "adam"] | None = Field(
+    optimizer: Optimizer | None = Field(
         default=None,
         description="Optimizer. By default that of the captured training, otherwise adam.",
     )

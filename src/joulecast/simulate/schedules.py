@@ -64,20 +64,15 @@ class DeviceOrder:
 
 def device_order(strategy: Strategy, device: int) -> DeviceOrder:
     """Order of the work of a pipeline's device in a step."""
-    schedule, most = strategy.schedule, strategy.pipeline - device
-    if not isinstance(schedule, str):
-        most, schedule = schedule[device], "1f1b"
     return _order(
-        schedule, strategy.pipeline, device, strategy.micro_batches, strategy.virtual, most
+        strategy.schedule, strategy.pipeline, device, strategy.micro_batches, strategy.virtual
     )
 
 
 # Strategies that differ only in their sharding have the same order. Both the memory and the time of a step
 # need it.
 @lru_cache(maxsize=1024)
-def _order(
-    kind: str, pipeline: int, device: int, micro_batches: int, chunks: int, most_in_flight: int
-) -> DeviceOrder:
+def _order(kind: str, pipeline: int, device: int, micro_batches: int, chunks: int) -> DeviceOrder:
     if kind == "interleaved":
         return DeviceOrder(_interleaved(pipeline, device, micro_batches, chunks))
     if kind == "zb-h1":
@@ -88,18 +83,16 @@ def _order(
         return DeviceOrder(
             [*forwards, *(turn._replace(phase="backward") for turn in forwards[::-1])]
         )
-    return DeviceOrder(_1f1b(micro_batches, most_in_flight))
+    return DeviceOrder(_1f1b(pipeline, device, micro_batches))
 
 
-def _1f1b(micro_batches: int, most_in_flight: int) -> list[Turn]:
-    """Do a forward if one is allowed, and otherwise a backward.
-
-    The most micro-batches that are between forward and backward are usually p - d for device d of p.
-    """
+def _1f1b(devices: int, device: int, micro_batches: int) -> list[Turn]:
+    """Do a forward if fewer than p - d micro-batches of device d of p are between forward and backward, and
+    otherwise a backward."""
     order: list[Turn] = []
     forward = backward = 0
     while backward < micro_batches:
-        if forward < micro_batches and forward - backward < most_in_flight:
+        if forward < micro_batches and forward - backward < devices - device:
             order.append(Turn("forward", forward))
             forward += 1
         else:

@@ -22,13 +22,12 @@ from joulecast.graphs.opgraph import OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, TrainingSetup
 from joulecast.graphs.transformer import attention_of
 from joulecast.runs.platforms import Platform
-from joulecast.simulate.breakdown import Breakdown, breakdowns
 from joulecast.simulate.collectives import Kind
 from joulecast.simulate.compiler import OPTIMIZER, Compiler
 from joulecast.simulate.correction import StepKind, basis_of, memory_width, step_interval
 from joulecast.simulate.cost_cache import CachedCosts, cached
 from joulecast.simulate.device_mesh import DeviceMesh, build_device_mesh
-from joulecast.simulate.event_loop import ActivityGraph, execute
+from joulecast.simulate.event_loop import ActivityGraph, Breakdown, breakdowns, execute
 from joulecast.simulate.flows import Transfers
 from joulecast.simulate.host_pace import HostPace, host_pace, host_paces
 from joulecast.simulate.inferred_splits import experts_in, experts_of_token, sequence_length
@@ -286,7 +285,6 @@ def prepare(
     Raises:
         JoulecastError: an error of :func:`simulate`.
     """
-    strategy.check()
     if batch < 1 or batch % strategy.micro_batches:
         raise JoulecastError(
             f"batch {batch}: does not divide into {strategy.micro_batches} micro-batches (micro="
@@ -394,11 +392,10 @@ def _timed(compiler: Compiler, assumed: Assumptions) -> tuple[ActivityGraph, flo
     up, this device sets the pace.
     """
     strategy, classes = compiler.strategy, compiler.device_mesh.classes
-    wanted, schedule = strategy.micro_batches, strategy.schedule
-    fill = strategy.pipeline if isinstance(schedule, str) else max(strategy.pipeline, *schedule)
-    few = [times * fill for times in (1, 2, 3, 5, 8, 13)]
+    wanted = strategy.micro_batches
+    few = [times * strategy.pipeline for times in (1, 2, 3, 5, 8, 13)]
     # GPipe has no part in which all micro-batches are alike: the last forward is the first backward.
-    if assumed.every_micro_batch or schedule == "gpipe" or wanted <= sum(few[:3]):
+    if assumed.every_micro_batch or strategy.schedule == "gpipe" or wanted <= sum(few[:3]):
         few = []
     sharing = assumed.sharing and assumed.mode != "proteus"
     done, row, pace = 0, np.zeros((classes.count, 5)), np.zeros((classes.count, 5))

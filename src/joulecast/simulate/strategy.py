@@ -12,11 +12,10 @@ placements by mesh axis are those of GSPMD).
 
 import math
 from collections.abc import Mapping
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 from joulecast.errors import JoulecastError
 from joulecast.runs.files.reading import read_yaml, validated
@@ -84,9 +83,8 @@ class Strategy(BaseModel):
         description="Axes and sizes, the outermost first. Neighbours differ on the last axis.",
     )
     micro_batches: int = Field(1, ge=1, le=MOST_MICRO_BATCHES)
-    schedule: Literal["1f1b", "gpipe", "interleaved", "zb-h1"] | tuple[int, ...] = Field(
-        "1f1b",
-        description="A name, or for each stage the most micro-batches between forward and backward.",
+    schedule: Literal["1f1b", "gpipe", "interleaved", "zb-h1"] = Field(
+        "1f1b", description="Order of a pipeline's work."
     )
     virtual: int = Field(
         1,
@@ -148,19 +146,28 @@ class Strategy(BaseModel):
         """Whether the tree leaves all splits and stages open."""
         return not (self.tree.children or self.tree.split or self.tree.stage is not None)
 
-    def check(self, devices: int | None = None) -> "Strategy":
+    def check(self, devices: int | None) -> "Strategy":
         """The strategy itself, if it can be run on that many devices.
 
         Raises:
-            JoulecastError: the product of the sizes is not the number of devices, or the schedule does not
-                fit.
+            JoulecastError: the product of the sizes is not the number of devices.
         """
-        wrong = self._wrong(devices)
-        if wrong:
-            raise JoulecastError(f"strategy: {wrong}")
+        if devices not in (None, self.devices):
+            short = {axis: key for key, axis in _AXES.items()}
+            sizes = [f"{short.get(a, a)}={size}" for a, size in self.mesh.items() if size > 1]
+            product = " x ".join(sizes) or "one device"
+            raise JoulecastError(
+                f"strategy: {product} takes {self.devices} devices, not the {devices} requested"
+            )
         return self
 
-    def _wrong(self, devices: int | None) -> str | None:
+    @model_validator(mode="after")
+    def _fits_together(self) -> "Strategy":
+        if wrong := self._wrong():
+            raise ValueError(wrong)
+        return self
+
+    def _wrong(self) -> str | None:
         schedule, virtual, pipeline = self.schedule, self.virtual, self.pipeline
         for name, size in self.mesh.items():
             if size < 1:
@@ -169,11 +176,6 @@ class Strategy(BaseModel):
             return (
                 f"its mesh takes {self.devices} devices; at most {_MOST_DEVICES} can be simulated"
             )
-        if devices is not None and devices != self.devices:
-            short = {axis: key for key, axis in _AXES.items()}
-            sizes = [f"{short.get(a, a)}={size}" for a, size in self.mesh.items() if size > 1]
-            product = " x ".join(sizes) or "one device"
-            return f"{product} takes {self.devices} devices, not the {devices} requested"
         if self.sequence_parallel and self.mesh.get("tensor", 1) == 1:
             return (
                 "sp splits the sequence over a tensor-parallel group, and there is none; give tp=2 or more "
@@ -191,15 +193,6 @@ class Strategy(BaseModel):
                 f"schedule interleaved: micro={self.micro_batches} is no multiple of the pp={pipeline} "
                 "stages; take the next multiple, or schedule=1f1b"
             )
-        if isinstance(schedule, tuple):
-            if len(schedule) != pipeline or min(schedule) < 1:
-                return f"schedule {list(schedule)}: one number above 0 for each of the {pipeline} stages"
-            for stage, (here, later) in enumerate(pairwise(schedule)):
-                if here < later:
-                    return (
-                        f"schedule: stage {stage} may have {here} micro-batches under way and stage "
-                        f"{stage + 1} waits for {later}: it would wait for ever"
-                    )
         return None
 
 
@@ -225,11 +218,11 @@ _GROUPS = {"shard": ("replica", "data"), "ep": ("data", "expert")}
 """For each key: the axis of the groups of replicas, and the axis of the replicas in a group."""
 _FIELDS = {
     "micro": "micro_batches",
+    "schedule": "schedule",
     "virtual": "virtual",
     "bucket": "bucket_bytes",
     "scatter": "scatter",
 }
-_SCHEDULES = ("1f1b", "gpipe", "interleaved", "zb-h1")
 _WORDS = {
     "sp": {"sequence_parallel": True},
     "tp-overlap": {"tensor_overlap": True},
@@ -241,17 +234,6 @@ def _whole(key: str, value: str) -> int:
     if not value.isdecimal() or not int(value):
         raise JoulecastError(f"{key}={value}: a whole number above 0 is needed")
     return int(value)
-
-
-def _schedule(value: str) -> str | list[int]:
-    if value in _SCHEDULES:
-        return value
-    if value.replace("/", "").isdecimal():
-        return [_whole("schedule", part) for part in value.split("/")]
-    raise JoulecastError(
-        f"schedule={value}: {', '.join(_SCHEDULES)}, or how many micro-batches each stage may have under "
-        "way, such as 3/2/1"
-    )
 
 
 def parse_strategy(text: str) -> Strategy:
@@ -271,7 +253,7 @@ def parse_strategy(text: str) -> Strategy:
         content = _parsed(text)
     except JoulecastError as error:
         raise JoulecastError(f"strategy `{text}`: {error}") from None
-    return _validated(content, f"strategy `{text}`")
+    return validated(TypeAdapter(Strategy), content, f"strategy `{text}`")
 
 
 def _parsed(text: str) -> dict[str, object]:
@@ -287,8 +269,6 @@ def _parsed(text: str) -> dict[str, object]:
             groups[key] = _whole(key, value)
         elif key == "interleaved":
             rest |= {"schedule": "interleaved", "virtual": _whole(key, value)}
-        elif key == "schedule":
-            rest["schedule"] = _schedule(value)
         elif key in ("micro", "virtual"):
             rest[_FIELDS[key]] = _whole(key, value)
         elif key in _FIELDS:
@@ -345,21 +325,13 @@ def divided_replicas(mesh: Mapping[str, int], key: str, size: int) -> dict[str, 
     return found
 
 
-def _validated(content: object, origin: str) -> Strategy:
-    strategy = validated(TypeAdapter(Strategy), content, origin)
-    try:
-        return strategy.check()
-    except JoulecastError as error:
-        raise JoulecastError(f"{origin}: {error}") from None
-
-
 def read_strategy(path: Path) -> Strategy:
     """Read a strategy with its tree from YAML.
 
     Raises:
         JoulecastError: the file is missing, is no YAML, or has wrong keys.
     """
-    return _validated(read_yaml(path, "strategy file"), str(path))
+    return validated(TypeAdapter(Strategy), read_yaml(path, "strategy file"), str(path))
 
 
 def _words_of_mesh(strategy: Strategy) -> list[str]:
@@ -380,11 +352,10 @@ def _words_of_mesh(strategy: Strategy) -> list[str]:
 def text_of(strategy: Strategy) -> str:
     """The line for a strategy that :func:`parse_strategy` reads. For a strategy with a tree or with other
     axes, the line only says so."""
-    schedule, recompute = strategy.schedule, strategy.tree.recompute
-    order = schedule if isinstance(schedule, str) else "/".join(map(str, schedule))
+    recompute = strategy.tree.recompute
     words = {
         f"micro={strategy.micro_batches}": strategy.micro_batches > 1,
-        f"schedule={order}": strategy.pipeline > 1,
+        f"schedule={strategy.schedule}": strategy.pipeline > 1,
         f"virtual={strategy.virtual}": strategy.virtual > 1,
         f"zero={strategy.tree.zero}": strategy.tree.zero,
         "scatter=once": strategy.scatter == "once",

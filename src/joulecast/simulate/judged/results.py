@@ -11,8 +11,6 @@ other tables              tables that only this experiment has
 Disturbed iterations are kept and marked ``disturbed``. Predictions are judged only on ``steps.csv``.
 """
 
-import hashlib
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,12 +52,6 @@ class Frozen(BaseModel):
     """A value that does not change and can be written as JSON."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-
-    def digest(self) -> str:
-        """SHA-256 of the value."""
-        return hashlib.sha256(
-            json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()
-        ).hexdigest()
 
 
 class StepConfiguration(Frozen):

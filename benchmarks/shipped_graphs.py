@@ -1,14 +1,23 @@
-"""A decoder-only transformer with the sizes of GPT-2 (Radford et al. 2019), as a plain module.
+"""Captures the op graphs that joulecast ships, and writes them to ``src/joulecast/graphs/networks``.
 
-It has pre-norm blocks, learned positions, GELU in its tanh form, and causal attention by torch's own kernel.
-The output layer has no bias. It may share its weight with the token embedding (tied, as in GPT-2). Its op
-graph is captured. It is never trained here, so its weights are those that torch draws.
+    ./run python benchmarks/shipped_graphs.py
+
+GPT-2 (Radford et al. 2019) is a plain module here. It has pre-norm blocks, learned positions, GELU in its
+tanh form, and causal attention by torch's own kernel. The output layer has no bias. It may share its weight
+with the token embedding (tied, as in GPT-2).
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from joulecast.graphs import network_graphs
+from joulecast.graphs.capture import capture
+from joulecast.graphs.opgraph import OpGraph
+from joulecast.measure.workloads.networks import build_empty
 
 
 @dataclass(frozen=True)
@@ -87,3 +96,47 @@ class GPT(nn.Module):
             x = block(x)
         logits: Tensor = self.head(self.ln(x))
         return logits
+
+
+def build_gpt(size: GPTSize | None = None) -> GPT:
+    """Build the transformer on the ``meta`` device, where it takes no memory."""
+    with torch.device("meta"):
+        return GPT(size)
+
+
+def capture_gpt(size: GPTSize | None = None, length: int = 1024, name: str = "gpt2") -> OpGraph:
+    """The op graph of :class:`GPT` for samples of ``length`` tokens."""
+    tokens = torch.zeros(1, length, dtype=torch.int64, device="meta")
+    return capture(build_gpt(size), [tokens], name)
+
+
+IMAGES = {
+    "vgg16": 224,
+    "vgg19": 224,
+    "resnet50": 224,
+    "inception_v3": 299,
+    "vit_b": 224,
+    "alexnet": 224,
+}
+"""Networks whose graphs are shipped, and the width of their images in pixels (ImageNet, 1000 classes)."""
+
+
+def capture_network(name: str, image_size: int, patch_size: int, classes: int) -> OpGraph:
+    """The op graph of a network in :data:`joulecast.measure.workloads.networks.NETWORKS`.
+
+    The graph of Inception has the auxiliary classifier, as in training.
+    """
+    network = build_empty(name, image_size, patch_size, classes)
+    return capture(network, [torch.empty(1, 3, image_size, image_size, device="meta")], name)
+
+
+def main() -> None:
+    """Capture and write all of them."""
+    folder = Path(network_graphs.__file__).with_name("networks")
+    graphs = [capture_network(name, image, 16, 1000) for name, image in IMAGES.items()]
+    for graph in (*graphs, capture_gpt()):
+        graph.write(folder / f"{graph.name}.json")
+
+
+if __name__ == "__main__":
+    main()
