@@ -71,16 +71,6 @@ def scale_of(unit: str, where: str) -> tuple[str, float]:
     )
 
 
-def _factor(unit: str, what: str, where: str) -> float:
-    measures, factor = scale_of(unit, where)
-    if measures != what:
-        raise JoulecastError(
-            f"{where}: its unit {unit} is one of {'energy' if measures == 'joules' else 'power'}; map it as "
-            f"{measures}=, or give another --unit"
-        )
-    return factor
-
-
 class LogTable:
     """One delimited file.
 
@@ -306,7 +296,16 @@ class LogTable:
         in_name = _IN_BRACKETS.search(column) or _UNIT_WORD.search(column)
         of_column = next((unit for unit in units if unit), in_name and in_name[1])
         unit = self._options.unit or of_column
-        return values * (_factor(unit, what, where) if unit else 1.0)
+        if not unit:
+            return values
+        measures, factor = scale_of(unit, where)
+        if measures != what:
+            is_energy = measures == "joules"
+            raise JoulecastError(
+                f"{where}: its unit {unit} is one of {'energy' if is_energy else 'power'}; map it as "
+                f"{measures}=, or give another --unit"
+            )
+        return values * factor
 
     def series(
         self,

@@ -17,9 +17,6 @@ _STILL_COUNTS = 3
 time of this number of its units."""
 
 
-_NO_ROWS = np.empty(0, int)
-
-
 def _still_s(t_s: Floats, joules: Floats, start_s: float, stop_s: float) -> float:
     """The longest time of a run in which a counter did not move, though it was read."""
     moved = np.flatnonzero(np.diff(joules, prepend=-1.0) > 0)
@@ -48,11 +45,9 @@ def unusable(record: RunRecord) -> dict[tuple[str, str], str]:
     wrong = record.info.unusable_meters
     for meter in record.info.meters:
         key = (meter.node, meter.meter)
-        if key in wrong:
+        if key in wrong or not meter.available:
             continue
-        if not meter.available:
-            continue
-        rows = rows_of.get(key, _NO_ROWS)
+        rows = rows_of.get(key, np.empty(0, int))
         t_s, joules = good_s[rows], good_j[rows]
         if len(t_s) < 2 or t_s.min() == t_s.max():
             wrong[key] = "gave fewer than two readings"
