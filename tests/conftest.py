@@ -157,7 +157,8 @@ def benchmark(name: str) -> ModuleType:
 
 def judge_less(folder: Path) -> None:
     """Leave most kept measurements out of a copy of the workflow: of the metered runs, two of each setting
-    of two workloads; of the steps on GPUs every twelfth (of ours every fourth). Tests in tests/unit judge all of them."""
+    of two workloads; of the steps on GPUs every twelfth (of ours every fourth). Tests in tests/unit judge all
+    of them."""
     table = folder / "recorded/training-steps/steps.csv"
     steps = pd.read_csv(table, dtype=str)
     less = [
