@@ -17,6 +17,7 @@ from joulecast.simulate.compiler import Compiler, TurnWork
 from joulecast.simulate.device_mesh import uneven
 from joulecast.simulate.phases import Bucket, Message
 from joulecast.simulate.simulate import Prepared
+from joulecast.simulate.strategy import Strategy
 
 
 class Least(NamedTuple):
@@ -27,7 +28,7 @@ class Least(NamedTuple):
     """Seconds that a device computes (mean over devices)."""
 
 
-def _stage_seconds(ready: Prepared) -> list[tuple[float, float]]:
+def stage_seconds(ready: Prepared) -> list[tuple[float, float]]:
     """Seconds of each stage's ops, for the forward pass and the backward pass of a micro-batch. They are 0 if
     the devices have parts of different sizes."""
     if uneven(ready.placed):
@@ -43,9 +44,8 @@ def _stage_seconds(ready: Prepared) -> list[tuple[float, float]]:
     return found
 
 
-def least_computing(ready: Prepared) -> Least:
-    """The least time of a step, from the time of computing alone."""
-    stages, strategy = _stage_seconds(ready), ready.strategy
+def least_computing(stages: list[tuple[float, float]], strategy: Strategy) -> Least:
+    """The least time of a step, from the time of computing alone (:func:`stage_seconds`)."""
     # With zero-bubble schedules, the gradients of weights may be computed after the gradient is passed on.
     passes_back = strategy.schedule != "zb-h1"
     ends, passed_s = [], 0.0
