@@ -22,7 +22,7 @@ TWO_NODES = (
     "workload={networks: [vit_ti], image_size: 32}",
     "calibration={batch_sizes: [4]}",
 )
-RUNS = ("vit_ti-n2-b8-r1",)
+RUNS = ("vit_ti-n2-b8-run1",)
 # Calibrations that last long enough for something to happen to them.
 LONG = (
     "--config",
@@ -81,7 +81,7 @@ HOST_FACTS |= {
 
 
 def test_a_record_is_the_one_that_the_same_run_leaves_locally(measured, tmp_path):
-    there = read_record(measured.results / "records/vit_ti-n2-b8-r1")
+    there = read_record(measured.results / "records/vit_ti-n2-b8-run1")
     measure_run(there.info.spec, tmp_path / "r", tmp_path / "log")
     here = read_record(tmp_path / "r")
     facts = [record.info.model_dump(exclude=HOST_FACTS) for record in (here, there)]
@@ -222,9 +222,9 @@ def test_a_training_that_srun_starts_on_two_hosts_leaves_one_record(slurm, tmp_p
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["mine-n2-r1"], "nothing else is left"
+    assert [path.name for path in tmp_path.iterdir()] == ["mine-n2-run1"], "nothing else is left"
     assert done.stderr.count("joulecast: ") == 1, "one summary"
-    info = read_record(tmp_path / "mine-n2-r1").info
+    info = read_record(tmp_path / "mine-n2-run1").info
     assert (info.spec.nodes, info.spec.ranks, info.checks.distinct_hosts) == (2, 2, 2)
     assert (info.outcome.steps, info.node_of_rank) == (39, info.nodes)
     assert len(set(info.nodes)) == len(info.clock) == len(info.hosts) == 2

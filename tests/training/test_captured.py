@@ -56,7 +56,7 @@ def captured(folder: Path, program: str, samples: int = 4, ranks: int = 1):
     command = [sys.executable, str(folder / "train.py")]
     command = command if ranks == 1 else two_ranks(*command)
     joulecast("measure", "--capture", *options, "--", *command)
-    files = (folder / "net-n1-r1" / name for name in ("network.json", "run.json"))
+    files = (folder / "net-n1-run1" / name for name in ("network.json", "run.json"))
     return tuple(json.loads(file.read_text()) for file in files)
 
 
@@ -106,7 +106,7 @@ def test_its_record_is_forecast_on_a_platform_by_its_own_network(folder, tmp_pat
     words = ["--records", str(records), "--platform", "h200-sxm", "--ran-on", "h100-sxm"]
     found = json.loads(joulecast("forecast", *words, "--json"))
     (forecast,) = found["forecasts"]
-    assert forecast["rests_on"].startswith(f"{records}/tagger-n1-r1/network.json at bf16 on 2 x")
+    assert forecast["rests_on"].startswith(f"{records}/tagger-n1-run1/network.json at bf16 on 2 x")
     # Two backward passes a step, as in the record.
     assert "micro=2" in forecast["rests_on"]
     words += ["--batch", "17"]
@@ -115,8 +115,8 @@ def test_its_record_is_forecast_on_a_platform_by_its_own_network(folder, tmp_pat
 
 
 def test_its_record_says_which_gpus_it_ran_on(folder, tmp_path):
-    record = tmp_path / "records/tagger-n1-r1"
-    shutil.copytree(folder / "results/measured/tagger-n1-r1", record)
+    record = tmp_path / "records/tagger-n1-run1"
+    shutil.copytree(folder / "results/measured/tagger-n1-run1", record)
     info = json.loads((record / "run.json").read_text())
     assert info["hosts"][0]["gpus"] == nvidia_gpus()
     info["hosts"][0]["gpus"] = ["NVIDIA H100 80GB HBM3"]
@@ -128,7 +128,7 @@ def test_its_record_says_which_gpus_it_ran_on(folder, tmp_path):
 
 def test_its_record_calibrates_a_plan_if_it_ran_on_gpus(folder, monkeypatch):
     monkeypatch.chdir(folder)
-    record = "results/measured/tagger-n1-r1"
+    record = "results/measured/tagger-n1-run1"
     setting = ("--strategy", "dp=2,micro=2", "--batch", "8")
     on_cpu = ["simulate", "--network", "tagger", "--platform", "h100-sxm", *setting]
     refused = CliRunner().invoke(app, [*on_cpu, "--calibrate", record])
@@ -187,10 +187,10 @@ def test_a_training_without_joulecast_is_measured_and_says_why_it_was_not_captur
     )
     out = ["--out", str(tmp_path), "--name", "plain", "--samples-per-step", "4"]
     joulecast("measure", "--capture", *out, "--", sys.executable, str(program))
-    info = json.loads((tmp_path / "plain-n1-r1" / "run.json").read_text())
+    info = json.loads((tmp_path / "plain-n1-run1" / "run.json").read_text())
     assert info["outcome"]["steps"] == 4
     assert any("not captured" in remark for remark in info["remarks"])
-    assert not (tmp_path / "plain-n1-r1" / "network.json").exists()
+    assert not (tmp_path / "plain-n1-run1" / "network.json").exists()
 
 
 @pytest.mark.long
@@ -337,7 +337,7 @@ def test_a_stage_of_a_pipeline_is_not_taken_for_the_network(tmp_path, monkeypatc
     (tmp_path / "train.py").write_text(STAGES)
     ranks = two_ranks(sys.executable, "train.py")
     joulecast("measure", "--capture", "--name", "net", "--samples-per-step", "8", "--", *ranks)
-    folder = tmp_path / "results/measured/net-n1-r1"
+    folder = tmp_path / "results/measured/net-n1-run1"
     (remark,) = (
         r for r in json.loads((folder / "run.json").read_text())["remarks"] if "captur" in r
     )

@@ -111,7 +111,7 @@ def measured(tmp_path, monkeypatch, capfd):
     return run
 
 
-def record_of(folder: Path, run: str = "mine-n1-r1") -> RunRecord:
+def record_of(folder: Path, run: str = "mine-n1-run1") -> RunRecord:
     return read_record(folder / "results/measured" / run)
 
 
@@ -134,7 +134,7 @@ def test_ddp_on_two_numbers_of_ranks_has_its_stages_and_is_forecast_by_name(
         answer = measured([*launcher, DDP, "1", "6400"])
         assert answer.returncode == 0, answer.stderr
         steps, step_s = own_clock(answer.stdout)
-        record = record_of(tmp_path, f"mine-n1-r{ranks}")
+        record = record_of(tmp_path, f"mine-n1-run{ranks}")
         row = observe(record)
         # The first step is the warm-up.
         assert record.info.outcome.steps == steps - 1
@@ -306,7 +306,7 @@ def test_trainings_at_once_have_a_record_each(tmp_path):
     running = [subprocess.Popen(words, cwd=tmp_path) for _ in range(3)]
     assert [each.wait(240) for each in running] == [0, 0, 0]
     folders = sorted(path.name for path in (tmp_path / "results/measured").iterdir())
-    assert folders == ["mine-n1-r1", "mine-n1-r2", "mine-n1-r3"]
+    assert folders == ["mine-n1-run1", "mine-n1-run2", "mine-n1-run3"]
 
 
 def test_ctrl_c_in_a_terminal_keeps_the_power(tmp_path):
@@ -441,7 +441,7 @@ def test_ranks_that_a_program_spawns_need_no_environment(measured, tmp_path):
 def test_a_window_of_a_training_that_runs_on(measured, tmp_path):
     # It trains until the record of its window is there.
     program = SMALL.format(at_20="pass").replace(
-        "range(30)", "iter(lambda: os.path.exists('results/measured/mine-n1-r1'), True)"
+        "range(30)", "iter(lambda: os.path.exists('results/measured/mine-n1-run1'), True)"
     )
     program = program.replace("optimizer.zero_grad()", "optimizer.zero_grad(); time.sleep(0.01)")
     answer = measured([sys.executable, "-c", program], "--for", "15s")
@@ -465,13 +465,13 @@ def test_one_line_in_the_program_does_the_same_and_a_loss_that_is_no_number_cost
     answer = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert answer.returncode == 0, answer.stderr
     for name in ("one", "two"):
-        info = record_of(tmp_path, f"{name}-n1-r1").info
+        info = record_of(tmp_path, f"{name}-n1-run1").info
         assert (info.outcome.steps, info.global_batch_size) == (39, 16)
         assert info.outcome.final_loss is None
     # Under the command, the command makes the record.
     assert measured(words).returncode == 0
     assert record_of(tmp_path).info.outcome.steps == 79, "both trainings, but for the first step"
-    assert not (tmp_path / "results/measured/one-n1-r2").exists()
+    assert not (tmp_path / "results/measured/one-n1-run2").exists()
 
 
 def test_no_name_of_a_leftover_leads_out_of_its_folder(tmp_path):
@@ -545,7 +545,7 @@ def test_a_running_measurement_shows_its_cost_and_a_killed_one_becomes_an_incomp
     answer = measured(["sleep", "1"])
     said = answer.stderr
     assert answer.returncode == 0 and ".job-alone-0: no record of a killed measurement" in said
-    (folder,) = re.findall(r"(\S*mine-n1-r\d): made of what a killed", said)
+    (folder,) = re.findall(r"(\S*mine-n1-run\d): made of what a killed", said)
     assert not job.exists()
     record = read_record(tmp_path / folder)
     assert record.info.outcome.steps >= 90

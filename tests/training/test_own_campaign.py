@@ -38,9 +38,9 @@ def test_a_campaign_of_a_command_keeps_what_was_measured_and_says_what_failed(tm
             measure_run(spec, tmp_path / f"records/{spec.run}", tmp_path / f"logs/{spec.run}.log")
         except JoulecastError as error:
             failed[spec.run] = str(error)
-    assert list(failed) == ["letters-n1-b4-r1"] and "exit code 3" in failed["letters-n1-b4-r1"]
+    assert list(failed) == ["letters-n1-b4-run1"] and "exit code 3" in failed["letters-n1-b4-run1"]
     folders = sorted((tmp_path / "records").iterdir())
     rows = {row["run"]: row for row in map(observe, map(read_record, folders))}
-    assert sorted(rows) == ["idle-n1", "letters-n2-b8-r1"]
-    two = rows["letters-n2-b8-r1"]
+    assert sorted(rows) == ["idle-n1", "letters-n2-b8-run1"]
+    two = rows["letters-n2-b8-run1"]
     assert (two["nodes"], two["batch"], two["steps"]) == (2, 8, 7)

@@ -42,7 +42,7 @@ def test_config_commands(tmp_path):
 def measured(name):
     """A training as `measure` keeps it, below the working directory."""
     for repeat in (1, 2):
-        spec = make_spec(f"{name}-n1-r{repeat}", repeat=repeat)
+        spec = make_spec(f"{name}-n1-run{repeat}", repeat=repeat)
         write_record(MEASURED / spec.run, make_record(spec))
 
 
@@ -57,10 +57,10 @@ def test_a_folder_without_records_does_not_hide_the_training_of_its_name(
     (tmp_path / "empty").mkdir()
     assert "empty: holds no run record" in RUN(app, ["forecast", "empty", "--nodes", "2"]).output
     # A folder next to records is named only if it was a record.
-    (MEASURED / "tiny-n1-r2" / "run.json").unlink()
+    (MEASURED / "tiny-n1-run2" / "run.json").unlink()
     (MEASURED / "data").mkdir()
     said = RUN(app, ["forecast", "--records", str(MEASURED), "--nodes", "2"])
-    assert said.exit_code == 0 and "tiny-n1-r2: is left out" in caplog.text
+    assert said.exit_code == 0 and "tiny-n1-run2: is left out" in caplog.text
     assert str(MEASURED / "data") not in caplog.text
 
 

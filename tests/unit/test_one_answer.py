@@ -499,7 +499,7 @@ def _observed(folder, name, ranks, repeat, unit="samples", steps=4):
     """Record a command on ranks of one host; without the samples of its steps, one of them counts as one."""
     per_step = 4 * ranks if unit == "samples" else 1
     spec = make_spec(
-        f"{name}-n{ranks}-r{repeat}", ranks, repeat=repeat, training={"steps": steps}
+        f"{name}-n{ranks}-run{repeat}", ranks, repeat=repeat, training={"steps": steps}
     ).model_copy(
         update={
             "observed": Observed(

@@ -132,7 +132,7 @@ def test_a_broken_record_is_named_and_it_alone_is_measured_again(campaign, tmp_p
     shutil.copytree(campaign / "results", tmp_path / "results")
     shutil.copytree(campaign / ".snakemake/metadata", tmp_path / ".snakemake/metadata")
     results = tmp_path / "results/minimal"
-    broken = results / "records/vit_ti-n2-b8-r1"
+    broken = results / "records/vit_ti-n2-b8-run1"
     (broken / "stages.parquet").write_bytes(b"PAR1 cut short")
     shutil.rmtree(results / "fits")
     done = snakemake(tmp_path, *MINIMAL, "--", "results/minimal/fits")

@@ -165,9 +165,9 @@ def test_one_rank_is_no_mpi_job_and_several_are(workflow_copy, profile, launcher
     asked = {re.search("run=(.*)", job)[1]: dict(re.findall(r"(\w+)=(\w+)", job)) for job in jobs}
     assert all(job["launcher"] == launcher for job in asked.values())
     for run, ranks in {
-        "vit_ti-n1-b4-r1": 1,
+        "vit_ti-n1-b4-run1": 1,
         "idle-n1": 1,
-        "vit_ti-n2-b8-r1": 2,
+        "vit_ti-n2-b8-run1": 2,
         "allreduce-n2": 2,
     }.items():
         assert ("mpi" in asked[run]) == (ranks > 1) and asked[run]["tasks"] == str(ranks), run

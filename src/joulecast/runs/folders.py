@@ -35,7 +35,7 @@ def _folders_of(above: Path, name: str) -> set[Path]:
     return {above / f.parent for f in files if not any(part.startswith(".") for part in f.parts)}
 
 
-_MEASURED = re.compile(r"(.+)-n(\d+)-r(\d+)")
+_MEASURED = re.compile(r"(.+)-n(\d+)-run(\d+)")
 
 
 def measured_records(name: str) -> list[Path]:

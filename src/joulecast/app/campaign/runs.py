@@ -77,7 +77,7 @@ def _training_runs(config: Config, platform: Platform) -> list[RunSpec]:
         _spec(
             config,
             platform,
-            f"{network}-n{nodes}-b{batch}-r{repeat}",
+            f"{network}-n{nodes}-b{batch}-run{repeat}",
             kind="training",
             nodes=nodes,
             repeat=repeat,
@@ -97,7 +97,7 @@ def _command_run(
 ) -> RunSpec:
     """A training by the configuration's command."""
     name = config.workload.name
-    run = f"{name}-n{nodes}-b{batch}-r{repeat}"
+    run = f"{name}-n{nodes}-b{batch}-run{repeat}"
     ranks = nodes * config.scale.ranks_per_node
     if batch % ranks:
         raise JoulecastError(

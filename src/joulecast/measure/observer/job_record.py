@@ -123,7 +123,7 @@ def _next_folder(out: Path, asked: RunSpec, hosts: int) -> Iterator[tuple[Path, 
     """Folder for the next record of a training on some hosts, and the number of the record. No other
     process takes it."""
     for number in count(1):
-        folder = out / f"{asked.network}-n{hosts}-r{number}"
+        folder = out / f"{asked.network}-n{hosts}-run{number}"
         if folder.exists():
             continue
         taken = out / f".taken-{folder.name}"
