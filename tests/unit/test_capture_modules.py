@@ -21,6 +21,7 @@ from joulecast.graphs.network_graphs import network_for, op_graph
 from joulecast.graphs.opgraph import read_graph
 from joulecast.graphs.precision import training_of
 from joulecast.runs.platforms import Cluster, Device, Link, Platform
+from joulecast.simulate.inferred_splits import sequence_length
 from joulecast.simulate.simulate import simulate
 from joulecast.simulate.strategy import parse_strategy
 
@@ -595,6 +596,23 @@ def test_images_of_a_depthwise_convolution_are_not_turned(tmp_path) -> None:
         graph = network_for(str(tmp_path / "images.json"), training_of("amp"))
         kernels = kernels_of(graph, graph.ops[1], {}, "backward")
         assert any(getattr(each, "kind", None) == TURN for each in kernels) == (groups == 1)
+
+
+class NormOfPixels(nn.Module):
+    """A convolution, and a norm over the channels of each pixel, as in ConvNeXt."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 8, 4, 4), nn.LayerNorm(8)
+
+    def forward(self, x):
+        return self.norm(self.conv(x).permute(0, 2, 3, 1)).mean((1, 2))
+
+
+def test_rows_of_images_are_no_sequence() -> None:
+    graph = capture(NormOfPixels(), [torch.zeros(1, 3, 32, 32)], "images")
+    assert sequence_length(graph) is None
+    assert sequence_length(op_graph("vit_b")) == 197
 
 
 class Sums(nn.Module):
