@@ -881,7 +881,8 @@ NET = """
 import torch
 from torch import nn
 def build():
-    return nn.Sequential(nn.Linear(4, 8), nn.Softshrink()), [torch.zeros(1, 4)]
+    frozen = nn.Linear(8, 1).requires_grad_(False)
+    return nn.Sequential(nn.Linear(4, 8), nn.Softshrink(), frozen), [torch.zeros(1, 4)]
 def wrong():
     return 3
 
@@ -915,12 +916,12 @@ def test_the_command_captures_a_function(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, ["capture", "own_network:build", "--out", "net.json"])
     assert done.exit_code == 0, done.output
-    assert "3 ops, 40 parameters" in done.output
+    assert "4 ops, 49 parameters" in done.output
     assert "softshrink" in done.output
     assert read_graph(tmp_path / "net.json").name == "build"
     for given, said in (
         ("own_network:wrong", "must give (module, example inputs)"),
-        ("own_network:failing", "own_network.py, line 11: KeyError: 'hidden'"),
+        ("own_network:failing", "own_network.py, line 12: KeyError: 'hidden'"),
         ("own_network:by_value", "cannot follow its forward: "),
         ("own_network:none", "has no function none"),
         ("no_such_network:build", "No module named"),
