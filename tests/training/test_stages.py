@@ -222,6 +222,16 @@ def test_a_skip_passes_through_the_stages_between():
     ]
 
 
+class Masked(nn.Sequential):
+    def forward(self, x, mask=None):
+        return super().forward(x)
+
+
+def test_inputs_that_are_not_given_keep_their_defaults():
+    network = Masked(nn.Linear(3, 4), nn.Linear(4, 2)).double()
+    assert_same_step(network, [["_0"], ["_1"]], torch.rand(2, 3).double())
+
+
 class InPlace(nn.Module):
     """``how`` changes a convolution's output in place, before or after another task reads it."""
 

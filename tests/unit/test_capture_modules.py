@@ -21,6 +21,7 @@ from joulecast.graphs.network_graphs import network_for, op_graph
 from joulecast.graphs.opgraph import read_graph
 from joulecast.graphs.precision import training_of
 from joulecast.runs.platforms import Cluster, Device, Link, Platform
+from joulecast.simulate.inferred_splits import sequence_length
 from joulecast.simulate.simulate import simulate
 from joulecast.simulate.strategy import parse_strategy
 
@@ -597,6 +598,23 @@ def test_images_of_a_depthwise_convolution_are_not_turned(tmp_path) -> None:
         assert any(getattr(each, "kind", None) == TURN for each in kernels) == (groups == 1)
 
 
+class NormOfPixels(nn.Module):
+    """A convolution, and a norm over the channels of each pixel, as in ConvNeXt."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 8, 4, 4), nn.LayerNorm(8)
+
+    def forward(self, x):
+        return self.norm(self.conv(x).permute(0, 2, 3, 1)).mean((1, 2))
+
+
+def test_rows_of_images_are_no_sequence() -> None:
+    graph = capture(NormOfPixels(), [torch.zeros(1, 3, 32, 32)], "images")
+    assert sequence_length(graph) is None
+    assert sequence_length(op_graph("vit_b")) == 197
+
+
 class Sums(nn.Module):
     """A sum with another tensor, with one in another order, or with one that is repeated."""
 
@@ -863,7 +881,8 @@ NET = """
 import torch
 from torch import nn
 def build():
-    return nn.Sequential(nn.Linear(4, 8), nn.Softshrink()), [torch.zeros(1, 4)]
+    frozen = nn.Linear(8, 1).requires_grad_(False)
+    return nn.Sequential(nn.Linear(4, 8), nn.Softshrink(), frozen), [torch.zeros(1, 4)]
 def wrong():
     return 3
 
@@ -897,12 +916,12 @@ def test_the_command_captures_a_function(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, ["capture", "own_network:build", "--out", "net.json"])
     assert done.exit_code == 0, done.output
-    assert "3 ops, 40 parameters" in done.output
+    assert "4 ops, 49 parameters" in done.output
     assert "softshrink" in done.output
     assert read_graph(tmp_path / "net.json").name == "build"
     for given, said in (
         ("own_network:wrong", "must give (module, example inputs)"),
-        ("own_network:failing", "own_network.py, line 11: KeyError: 'hidden'"),
+        ("own_network:failing", "own_network.py, line 12: KeyError: 'hidden'"),
         ("own_network:by_value", "cannot follow its forward: "),
         ("own_network:none", "has no function none"),
         ("no_such_network:build", "No module named"),

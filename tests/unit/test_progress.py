@@ -43,13 +43,19 @@ def test_every_state_is_told_apart(tmp_path):
     (tmp_path / "logs/fit.log").write_text("error: of another job\n")
     progress = progress_of(tmp_path, specs)
     assert [run.state for run in progress.runs] == [
-        *("done", "done", "failed", "failed", "damaged", "waiting", "waiting")
+        *("done", "done", "failed", "unfinished", "damaged", "waiting", "waiting")
     ]
     assert "record was removed" in progress.runs[5].why
     assert progress.runs[2].why == "no luck" and "killed" in progress.runs[3].why
-    assert progress.as_json()["counts"] == {"done": 2, "failed": 2, "damaged": 1, "waiting": 2}
+    counts = {"done": 2, "unfinished": 1, "failed": 1, "damaged": 1, "waiting": 2}
+    assert progress.as_json()["counts"] == counts
     text = progress_text(progress, [])
-    for line in ("2 of 7 runs done", "failed: run2: no luck", f"disturbed: run1: {WHY}"):
+    for line in (
+        "2 of 7 runs done",
+        "failed: run2: no luck",
+        "unfinished: run3: ",
+        f"disturbed: run1: {WHY}",
+    ):
         assert line in text
     assert f"rm -r {tmp_path}/records/run1 {tmp_path}/records/run4" in text
     found = progress_of(tmp_path)

@@ -166,5 +166,5 @@ def tell_failed_runs():
     if RECORDED is not None or not Path(RESULTS).is_dir():
         return
     for run in progress_of(Path(RESULTS)).runs:
-        if run.state in ("failed", "damaged"):
+        if run.state in ("unfinished", "failed", "damaged"):
             logger.error(f"{run.run}: {run.state}: {run.why}")

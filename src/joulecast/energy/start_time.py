@@ -69,7 +69,7 @@ def read_hours(path: Path) -> Hours:
     try:
         times = pd.to_datetime(table["time"], utc=True, format="ISO8601")
     except ValueError as error:
-        first = str(error).splitlines()[0]
+        first = str(error).partition(". You might")[0]
         raise JoulecastError(
             f"{path}: column time: {first}; give times as 2026-11-27T08:00"
         ) from None

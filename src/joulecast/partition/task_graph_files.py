@@ -44,7 +44,7 @@ def read_partitionable(path: Path) -> TaskGraph:
     if isinstance(content, dict) and {"ops", "tensors"} <= content.keys():
         raise JoulecastError(
             f"{path}: is an op graph of the simulator, which has no times; "
-            "`joulecast profile NETWORK OUT` measures one that can be partitioned"
+            "give the MODULE:FUNCTION that was captured, which is measured first"
         )
     if isinstance(content, dict) and content.get("format") == FORMAT:
         return task_graph_of(path, content)

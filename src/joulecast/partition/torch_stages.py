@@ -71,7 +71,7 @@ class _Cut:
         self.constants = {
             node: tuple(value) if isinstance(value, torch.Size) else value
             for node, value in values.of.items()
-            if node.op.startswith("call") and not tensors_of(value)
+            if node.op not in ("get_attr", "output") and not tensors_of(value)
         }
         self.made = {
             node: self._stage(node)

@@ -1,4 +1,4 @@
-"""Progress of a campaign: which runs are done, failed and waiting, from their records and logs."""
+"""Progress of a campaign: which runs are done, unfinished, failed or waiting, from records and logs."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -14,10 +14,9 @@ from joulecast.runs.folders import measured_names, measured_records
 from joulecast.runs.record import RunInfo, read_info
 from joulecast.runs.spec import RunSpec
 
-State = Literal["done", "failed", "damaged", "waiting"]
-STATES: tuple[State, ...] = ("done", "failed", "damaged", "waiting")
-KILLED = "it was killed, or it still runs"
-"""The reason if the log of a run does not say how the run ended."""
+State = Literal["done", "unfinished", "failed", "damaged", "waiting"]
+"""A run is ``unfinished`` if its log does not say how it ended."""
+STATES: tuple[State, ...] = ("done", "unfinished", "failed", "damaged", "waiting")
 _LAST_BYTES = 10_000
 
 
@@ -87,8 +86,9 @@ def _state_in(log: Path, run: str) -> RunState:
     last = lines[-1] if lines else ""
     if last == "done":
         return RunState(run, "waiting", "its record was removed; the next start measures it again")
-    is_error = last.startswith("error: ")
-    return RunState(run, "failed", last.removeprefix("error: ") if is_error else KILLED)
+    if last.startswith("error: "):
+        return RunState(run, "failed", last.removeprefix("error: "))
+    return RunState(run, "unfinished", "it still runs, or it was killed")
 
 
 def _done(run: str, info: RunInfo) -> RunState:
@@ -196,7 +196,7 @@ def progress_text(progress: Progress, configfiles: Sequence[str] | None) -> str:
         lines.append("no run has left a record (records/) in this folder")
         if names := measured_names():
             lines.append(f"of a training that `measure` ran, give the name: {listed(names)}")
-    for state in ("failed", "damaged"):
+    for state in ("unfinished", "failed", "damaged"):
         lines += [f"{state}: {run.run}: {run.why}" for run in progress.of(state)]
     lines += [
         f"left out of forecasts: {run.run}: {run.left_out}"

@@ -159,9 +159,23 @@ def _sequence_of(op: Op, split: Container[str] = ()) -> Dim | None:
     return dims[0] if dims and (between or follows) else None
 
 
+_POSITIONS = {
+    ("embedding", "sequence"),
+    ("attention", "query"),
+    ("softmax", "key"),
+    ("softmax", "features"),
+}
+"""Kinds of ops that work on tokens or positions, each with its dim of them."""
+
+
 def sequence_length(graph: OpGraph) -> int | None:
-    """The length of the sequence that sequence parallelism splits; ``None``: there is none."""
-    return next((dim.size for op in graph.ops if (dim := _sequence_of(op)) is not None), None)
+    """The length of the sequence that sequence parallelism splits; ``None``: there is none.
+
+    A sequence has tokens, or positions among which attention looks. The rows of a feature map are none.
+    """
+    lengths = {dim.size for op in graph.ops for dim in op.dims if (op.kind, dim.name) in _POSITIONS}
+    found = (dim.size for op in graph.ops if (dim := _sequence_of(op)) is not None)
+    return next((size for size in found if size in lengths), None)
 
 
 def split_sequence(graph: OpGraph, placements: Placements, axis: str, size: int) -> None:
@@ -171,8 +185,10 @@ def split_sequence(graph: OpGraph, placements: Placements, axis: str, size: int)
     a reduce-scatter and an all-gather (Korthikanti et al. 2022, section 4).
 
     Raises:
-        JoulecastError: the sequence does not divide.
+        JoulecastError: there is no sequence, or it does not divide.
     """
+    if sequence_length(graph) is None:
+        raise JoulecastError(f"strategy: sp: {graph.name} has no op with a sequence to split")
     split: set[str] = set()
     for op, placement in zip(graph.ops, placements, strict=True):
         sequence = _sequence_of(op, split)
@@ -185,8 +201,6 @@ def split_sequence(graph: OpGraph, placements: Placements, axis: str, size: int)
             )
         placement[axis] = "sequence"
         split |= {access.tensor for access in op.writes}
-    if not split:
-        raise JoulecastError(f"strategy: sp: {graph.name} has no op with a sequence to split")
 
 
 def split_context(graph: OpGraph, placements: Placements, axis: str, size: int) -> None:

@@ -45,7 +45,7 @@ def status(
     platforms: Platforms = PLATFORMS,
     as_json: AsJson = False,
 ) -> None:
-    """Show how far a campaign is: which runs are done, failed or waiting, and why.
+    """Show how far a campaign is: which runs are done, unfinished, failed or waiting, and why.
 
     Reads the records and logs, and writes nothing. The exit code is 0 if all is done, otherwise 1.
     """

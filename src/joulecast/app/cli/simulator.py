@@ -183,5 +183,5 @@ def capture(
             graph.name
         ):
             typer.echo(f"warning: {warning.message}", err=True)
-    parameters = sum(tensor.elements for tensor in graph.parameters)
+    parameters = sum(tensor.elements for tensor in graph.weights)
     typer.echo(f"{file}: {len(graph.ops)} ops, {parameters:,} parameters")
