@@ -21,7 +21,7 @@ from joulecast.graphs.network_graphs import network_for, op_graph
 from joulecast.graphs.opgraph import read_graph
 from joulecast.graphs.precision import training_of
 from joulecast.runs.platforms import Cluster, Device, Link, Platform
-from joulecast.simulate.inferred_splits import sequence_length
+from joulecast.simulate.inferred_splits import sequence_length, split_context
 from joulecast.simulate.simulate import simulate
 from joulecast.simulate.strategy import parse_strategy
 
@@ -613,6 +613,8 @@ def test_rows_of_images_are_no_sequence() -> None:
     graph = capture(NormOfPixels(), [torch.zeros(1, 3, 32, 32)], "images")
     assert sequence_length(graph) is None
     assert sequence_length(op_graph("vit_b")) == 197
+    with pytest.raises(JoulecastError, match="images has no attention"):
+        split_context(graph, [{} for _ in graph.ops], "context", 3)
 
 
 class Sums(nn.Module):

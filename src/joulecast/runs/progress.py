@@ -133,7 +133,7 @@ def progress_of(results: Path, specs: Iterable[RunSpec] | None = None) -> Progre
     if specs is None and not results.is_dir():
         raise JoulecastError(
             f"{results}: no such folder; give the folder of a campaign's results, the NAME of a "
-            "training that `joulecast measure` ran, or --config FILE"
+            "training that `joulecast measure` ran, or --config FILE; --live shows trainings that run now"
         )
     asked: dict[str, RunSpec | None] = (
         dict.fromkeys(

@@ -210,10 +210,14 @@ def split_context(graph: OpGraph, placements: Placements, axis: str, size: int) 
     Raises:
         JoulecastError: there is no fused attention, or the sequence does not divide.
     """
-    found = False
+    if all(op.kind != "attention" for op in graph.ops):
+        is_written_out = any(op.kind == "softmax" for op in graph.ops)
+        way_out = "take --attention fused, or " if is_written_out else ""
+        raise JoulecastError(
+            f"strategy: cp: {graph.name} has no attention in one kernel; {way_out}leave cp out"
+        )
     for op, placement in zip(graph.ops, placements, strict=True):
         of_attention = op.kind == "attention"
-        found |= of_attention
         name = "query" if of_attention else "sequence"
         for dim in op.dims:
             if dim.name == name and (of_attention or dim.kind is DimKind.OTHER):
@@ -222,12 +226,6 @@ def split_context(graph: OpGraph, placements: Placements, axis: str, size: int) 
                         f"strategy: cp={size} does not divide the {dim.size} positions of op `{op.name}`"
                     )
                 placement[axis] = name
-    if not found:
-        is_written_out = any(op.kind == "softmax" for op in graph.ops)
-        way_out = "take --attention fused, or " if is_written_out else ""
-        raise JoulecastError(
-            f"strategy: cp: {graph.name} has no attention in one kernel; {way_out}leave cp out"
-        )
 
 
 def follow(graph: OpGraph, placements: Placements, axis: str) -> None:

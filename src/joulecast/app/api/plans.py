@@ -117,8 +117,9 @@ def plan(request: PlanRequest) -> dict[str, Any]:
     """
     from joulecast.report.advice.plan import plan as planned
 
+    paid = prices_of(request)
     with naming(request.network, *request.platform, request.calibrate):
-        found = planned(request, prices_of(request))
+        found = planned(request, paid)
     if request.html is not None:
         # Charts load slowly.
         from joulecast.report.pages.plan import write_plan_page

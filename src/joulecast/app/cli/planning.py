@@ -62,13 +62,13 @@ def when(request: StartRequest, as_json: AsJson = False) -> None:
         share = 100 * (1 - way[key] / now) if now > 0 else 0.0
         less = "" if share <= 0 else f": {share:.0f} % less {what}"
         typer.echo(f"{ways[name]}: {way['start']} to {way['end']}{costs}{emits}{less}")
+        if name == "paused":
+            for start, end in way["runs"]:
+                typer.echo(f"  runs {start} to {end}")
     if "best" not in shown:
         typer.echo("no later start is better")
     if chosen["paused"] is not None and "paused" not in shown:
         typer.echo("no pause is worth its restart")
-    if "paused" in shown:
-        for start, end in chosen["paused"]["runs"]:
-            typer.echo(f"  runs {start} to {end}")
 
 
 @asks(AdviceRequest)
