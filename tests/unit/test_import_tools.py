@@ -187,7 +187,11 @@ def test_zeus_power_logs_of_other_versions(tmp_path):
         for t, w in zip(SECONDS, watts, strict=True)
     ]
     (tmp_path / "printed.txt").write_text("\n".join(printed) + "\n\nTotal time (s): 300\n")
-    for name, more in (("old.csv", ()), ("printed.txt", ("--timezone", "UTC"))):
+    # What does not fit into 80 columns is printed on several lines.
+    wrapped = [line.replace(" {", "\n{\n    ").replace(", ", ",\n    ") for line in printed]
+    (tmp_path / "wrapped.txt").write_text("\n".join(wrapped))
+    utc = ("--timezone", "UTC")
+    for name, more in (("old.csv", ()), ("printed.txt", utc), ("wrapped.txt", utc)):
         imported("zeus", tmp_path / name, tmp_path / name[:3], *between(), *more)
         found = row(tmp_path / name[:3] / "net")
         assert found["energy_j"] == pytest.approx(expected_j(), rel=0.01)

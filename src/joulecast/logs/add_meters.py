@@ -151,8 +151,8 @@ def with_meters(
     lag = lag_of(logs, LoggedActivity((record.info.outcome.start_s, record.info.outcome.stop_s)))
     if lag.matters and lag.lag_s is not None:
         raise _LeftOut(
-            f"the load of the log is {lag.text} behind the training; if that is its clock, say --shift "
-            f"{options.shift_s - lag.lag_s:.1f}"
+            f"clock lag: {lag.text}: the load of the log is not where the training is; if the log's clock is "
+            f"wrong, say --shift {options.shift_s - lag.lag_s:.1f}"
         )
     added = [_added(meter, record, lag) for meter in logs]
     taken = {(m.node, m.meter) for m in record.info.meters}

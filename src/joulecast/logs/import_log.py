@@ -337,7 +337,8 @@ def run_of_window(
     hosts = [node for node in there if node in (facts.hosts or there)]
     if missing := [host for host in facts.hosts if host not in there]:
         raise JoulecastError(
-            f"{source}: has no readings of {listed(missing)}; there are: {listed(there)}"
+            f"{source}: has no readings of {listed(missing)}; there are: {listed(there)}; name the nodes as "
+            "the log does (hosts), or say whose readings these are (--node)"
         )
     seen = Counter((m.node, m.device) for m in meters)
     if twice := [key for key, count in seen.items() if count > 1]:

@@ -34,12 +34,7 @@ def read(file: Path, options: LogOptions) -> Log:
         return _windows(file, table, options)
     if re.fullmatch(r"\d+(\.\d+)?", table.first[0]) and len(table.first) > 1:
         return _readings(file, len(table.first), options)
-    if "{" in ",".join(table.first):
-        return _printed(file, options)
-    raise JoulecastError(
-        f"{file}, line 1: is neither a window log (it begins with {','.join(_WINDOWS)}) nor numbers of a "
-        f"power log; there are: {', '.join(cell[:40] for cell in table.first[:10])}"
-    )
+    return _printed(file, table, options)
 
 
 def _windows(file: Path, table: LogTable, options: LogOptions) -> Log:
@@ -88,10 +83,15 @@ def _readings(file: Path, columns: int, options: LogOptions) -> Log:
     return log
 
 
-def _printed(file: Path, options: LogOptions) -> Log:
+def _printed(file: Path, table: LogTable, options: LogOptions) -> Log:
+    # Zeus prints a reading on one line if it fits into 80 columns, and on several lines otherwise.
     found = _PRINTED.findall(read_text(file, _WHAT, _MAX_BYTES))
     if not found:
-        raise JoulecastError(f"{file}: holds no line as `python -m zeus.monitor power` prints it")
+        raise JoulecastError(
+            f"{file}, line 1: is neither a window log (it begins with {','.join(_WINDOWS)}), nor numbers of "
+            "a power log, nor what `python -m zeus.monitor power` prints; there are: "
+            f"{', '.join(cell[:40] for cell in table.first[:10])}"
+        )
     texts = pd.Series([text for text, _ in found], index=range(1, len(found) + 1))
     times = options.clock.place(options.clock.seconds(texts, f"{file}, time"), str(file))
     try:
