@@ -393,6 +393,7 @@ print(said, network.last["hidden"].sum().item(), torch.rand(1).item(), random.ra
 """
 
 
+@pytest.mark.long
 def test_a_capture_changes_nothing_of_a_network_that_remembers_its_calls(tmp_path, capfd):
     plain = subprocess.run(
         [sys.executable, "-c", REMEMBERS], capture_output=True, text=True, check=True

@@ -157,6 +157,7 @@ def test_containers_of_one_machine_have_one_meter(two_hosts, tmp_path):
     assert row["energy_source"] == "measured" and row["metered_units"] == 1
 
 
+@pytest.mark.long
 def test_a_counter_that_falls_in_a_run_costs_its_energy_and_nothing_else(two_hosts, tmp_path):
     def counted(uj):
         return 200_000_000_000 + uj % 50_000_000  # falls by 50 J every second

@@ -143,6 +143,7 @@ def _kill_the_sampler_once_training(log):
         time.sleep(0.05)
 
 
+@pytest.mark.long
 def test_a_killed_sampler_costs_the_energy_and_not_the_times(tmp_path):
     log = tmp_path / "dark.log"
     killer = threading.Thread(target=_kill_the_sampler_once_training, args=(log,))
