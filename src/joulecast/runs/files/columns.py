@@ -178,7 +178,8 @@ def csv_in_parts(
     """A CSV file, in parts of ``rows`` rows. Without ``rows``, there is one part. The columns are not checked
     yet.
 
-    A file whose name ends with ``.gz`` is unpacked while it is read.
+    A file whose name ends with ``.gz`` is unpacked while it is read. If all rows are read at once, the
+    largest size is a tenth of :data:`MAX_TABLE_BYTES`.
 
     Raises:
         JoulecastError: an error of :func:`opened`; or a column is missing, or the file is no table.
@@ -186,7 +187,8 @@ def csv_in_parts(
     import pandas as pd
 
     texts = {name: str for name, column in columns.items() if column.kind == "text"}
-    limit = MAX_TABLE_BYTES
+    # A whole table takes several times its size in memory.
+    limit = MAX_TABLE_BYTES if rows is not None else MAX_TABLE_BYTES // 10
     with opened(path, what, limit) as kept, unpacked(kept, path, limit) as file:
         try:
             _require(pd.read_csv(file, nrows=0).columns, columns, str(path))
