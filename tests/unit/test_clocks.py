@@ -106,7 +106,7 @@ def test_the_command_says_clock_joules_and_what_they_are_of():
     assert result.exit_code == 0
     assert (
         "MHz" in result.output
-        and "W of all nodes (simulated, described powers)\nwatts from " in result.output
+        and "W of all nodes (simulated time, described power)\nwatts from " in result.output
     )
 
 

@@ -586,8 +586,8 @@ def test_a_batch_outside_of_the_runs_is_as_far_off_in_the_forecast_as_in_the_adv
             assert forecast[figure] == pytest.approx(candidate[figure], rel=1e-6)
         assert forecast["extrapolation"] == candidate["extrapolation"]
     told, forecast, candidate = outside
-    batch = "batch 32 of a rank: run with 2 to 8"
-    assert candidate["extrapolation"] == ["8 nodes: run on 1 to 4", batch]
+    batch = "batch 32 of a rank: the runs had 2 to 8"
+    assert candidate["extrapolation"] == ["8 nodes: the runs had 1 to 4", batch]
     assert f"vit_ti on 8 nodes: {batch}" in told["notes"]
 
     def width(row):
@@ -759,7 +759,7 @@ def test_the_name_of_a_training_is_taken_everywhere(tmp_path, monkeypatch):
 def test_a_note_names_its_scale_once(tmp_path):
     _observed(tmp_path, "a", 1, 1)
     notes = joulecast.forecast(tmp_path, gpus=[16])["notes"]
-    assert "a on 16 ranks: run on 1 (16 is 16 times as many)" in notes
+    assert "a on 16 ranks: the runs had 1 (16 times fewer)" in notes
 
 
 def test_steps_and_samples_of_one_training_are_not_mixed(tmp_path):

@@ -318,8 +318,8 @@ def test_what_lies_outside_is_marked_and_less_sure(campaign):
     inside, more_nodes = row_of(advice, 8, 64), row_of(advice, 32, 256)
     larger_batch = row_of(advice, 8, 2048)
     assert inside["extrapolation"] == []
-    assert more_nodes["extrapolation"] == ["32 nodes: run on 1 to 8"]
-    assert larger_batch["extrapolation"] == ["batch 256 of a rank: run with 4 to 8"]
+    assert more_nodes["extrapolation"] == ["32 nodes: the runs had 1 to 8"]
+    assert larger_batch["extrapolation"] == ["batch 256 of a rank: the runs had 4 to 8"]
     assert "extrapolated" in advice_text(advice)
 
     def width(row: dict) -> float:
@@ -365,7 +365,7 @@ def test_beyond_one_count_the_intervals_are_as_wide_as_recorded_scales_differ(tm
     four = next(c for c in advice["candidates"] if c["nodes"] == 4)
     assert four["time_high_s"] / four["time_s"] > math.exp(ONE_COUNT)
     assert best["time_s"] / best["time_low_s"] > math.exp(5 * ONE_COUNT)
-    assert "64 nodes: run on 2 (64 is 32 times as many)" in best["extrapolation"]
+    assert "64 nodes: the runs had 2 (32 times fewer)" in best["extrapolation"]
     assert any("32 times larger than the largest run" in warning for warning in advice["warnings"])
 
 

@@ -39,7 +39,8 @@ def test_a_node_of_h100_draws_between_idle_and_the_most_that_was_metered():
     # The error of the time is in the interval, too.
     assert result["step_j_high"] / result["step_j"] >= result["step_high_s"] / result["step_s"]
     assert (
-        result["energy_source"] == "simulated, imported powers" and result["why_no_energy"] is None
+        result["energy_source"] == "simulated time, imported power"
+        and result["why_no_energy"] is None
     )
     assert "49 metered runs" in result["energy_rests_on"]
 
@@ -94,7 +95,7 @@ def test_where_no_run_was_metered_the_joules_are_of_described_nodes_and_say_why(
     assert 1.2 < result["power_w"] / result["gpus_power_w"] < 6
     assert result["step_j_low"] < result["step_j"] < result["step_j_high"]
     assert all(part in result["energy_rests_on"] for part in ("GPU's description", *said))
-    assert result["energy_source"] == "simulated, described powers"
+    assert result["energy_source"] == "simulated time, described power"
 
 
 def test_gpus_of_a_described_node_that_are_not_in_use_are_said():
@@ -275,11 +276,13 @@ def test_an_objective_that_cannot_be_judged_is_an_error(words, said):
 def test_the_commands_say_joules_and_their_source():
     asked = ["simulate", "--network", NETWORK, "--strategy", "dp=8", "--platform"]
     code, text = _run(*asked, "h100-sxm")
-    assert code == 0 and "W of all nodes (simulated, imported powers)\npowers fitted to " in text
+    assert (
+        code == 0 and "W of all nodes (simulated time, imported power)\npowers fitted to " in text
+    )
     code, text = _run(*asked, "a100")
-    assert code == 0 and "W of all nodes (simulated, described powers)\nwatts from " in text
+    assert code == 0 and "W of all nodes (simulated time, described power)\nwatts from " in text
     code, text = _run(*SEARCH, "h100-sxm", "--top", "2")
-    assert code == 0 and "energy of the first: simulated, imported powers" in text
+    assert code == 0 and "energy of the first: simulated time, imported power" in text
 
 
 def test_an_objective_is_checked_before_anything_is_simulated():

@@ -402,8 +402,8 @@ def _on_kept_batch(
     joules, joules_kept = consumptions(answer["energy_j"], largest["energy_j"])
     return [
         f"{kept}. This takes {took_kept} and {joules_kept}. Others on about as many nodes train with a "
-        f"batch of {digits(usual)}. To the target quality, that takes {took} and {joules}, by the law of "
-        f"work (--batch {usual} --target)"
+        f"batch of {digits(usual)}. With this batch, a training to the target quality is forecast to take "
+        f"{took} and {joules} (--batch {usual} --target)"
     ]
 
 

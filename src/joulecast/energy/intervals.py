@@ -266,11 +266,9 @@ def outside_of(
     least, most = of_workload["nodes"].min(), of_workload["nodes"].max()
     times, scale = max(1.0, float(setting["nodes"]) / float(most)), None
     if not least <= setting["nodes"] <= most:
-        scale = (
-            f"{scale_in_words(setting['nodes'], setting['nodes_are'])}: run on {_span(least, most)}"
-        )
+        scale = f"{scale_in_words(setting['nodes'], setting['nodes_are'])}: the runs had {_span(least, most)}"
     if times > BEYOND:
-        scale = f"{scale} ({setting['nodes']:,.0f} is {digits(times)} times as many)"
+        scale = f"{scale} ({digits(times)} times fewer)"
     others, widens = _other_than_scale(of_workload, setting, knows_exchange)
     return Outside(scale, others, times, scale is not None and least == most, widens)
 
@@ -299,7 +297,7 @@ def _other_than_scale(
     if setting[column] > high or setting[column] < low:
         nearest = high if setting[column] > high else low
         widens = math.hypot(widens, DRIFT * abs(math.log2(setting[column] / nearest)))
-        reasons.append(f"batch {setting[column]:,.10g}{of}: run with {_span(low, high)}")
+        reasons.append(f"batch {setting[column]:,.10g}{of}: the runs had {_span(low, high)}")
     return tuple(reasons), widens
 
 

@@ -262,9 +262,7 @@ def _on_other_scales(workload: str, of_workload: pd.DataFrame, others: pd.DataFr
     if network in known:
         submitters = others.loc[others["network"] == network, "submitter"].nunique()
         others_are = counted(submitters, "other submitter")
-        return [
-            f"{workload}: the forecast also uses MLPerf times of {others_are}, found by this name"
-        ]
+        return [f"{workload}: the forecast also uses MLPerf times of {others_are} of {network}"]
     if of_workload["nodes"].nunique() > 1:
         return []
     ran = scale_in_words(of_workload["nodes"].iloc[0], of_workload["nodes_are"].iloc[0])

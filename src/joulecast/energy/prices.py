@@ -120,7 +120,7 @@ class Prices(PricesSection, frozen=True):
         if self.co2 is not None:
             parts.append(f"{self.co2:,.10g} g CO2e a kWh")
         if self.pue != 1:
-            parts.append(f"{self.pue:,.10g} kWh of the building for one of the nodes (PUE)")
+            parts.append(f"{self.pue:,.10g} kWh of the building for each kWh of the nodes (PUE)")
         source = " ".join(self.source.split()) if self.source else "not given"
         return f"{', '.join(parts)}; source: {source}"
 

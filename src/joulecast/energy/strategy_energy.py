@@ -58,7 +58,7 @@ class StepEnergy:
     @property
     def label(self) -> str | None:
         """The label of the figure: a simulated time with fitted powers."""
-        return self.source and f"simulated, {self.source} powers"
+        return self.source and f"simulated time, {self.source} power"
 
     def as_json(self) -> dict[str, Any]:
         """Plain data, by the names of the command's output."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from joulecast.quantities import consumptions, duration_in_words
+from joulecast.quantities import consumptions, duration_in_words, times
 from joulecast.runs.scale import scale_in_words
 
 SWITCHES = 0.19
@@ -74,13 +74,13 @@ def in_words(row: Mapping[str, Any], terms: Sequence[Term]) -> str:
     joules = [row["energy_j"] + sum(term.energy_j for term in terms), *(t.energy_j for t in terms)]
     # Each in its own unit: a term may be a millionth of the whole.
     total, *each = (consumptions(each_j)[0] for each_j in joules)
-    lasts = [duration_in_words(term.time_s) if term.time_s else "no time" for term in terms]
+    lasts = [times(term.time_s)[0] if term.time_s else "no time" for term in terms]
     parts = [
         f"{term.name} {time} and {drawn} ({term.source})"
         for term, time, drawn in zip(terms, lasts, each, strict=True)
     ]
     scale = scale_in_words(row["nodes"], row["nodes_are"])
-    return f"the whole job on {scale} takes {duration_in_words(time_s)} and {total}: {'; '.join(parts)}"
+    return f"the whole job on {scale} takes {times(time_s)[0]} and {total}: {'; '.join(parts)}"
 
 
 def start_up(of_workload: pd.DataFrame, started_s: pd.Series, nodes: float) -> float | None:

@@ -41,7 +41,7 @@ def plan_report(
 
 
 def report_of(plan: Plan, problem: Problem, unit: str = "us") -> dict[str, Any]:
-    """A plan as a dictionary, its times in a unit of :data:`_US_PER`."""
+    """A plan as a dictionary. Its times are in ``unit``, a key of :data:`_US_PER`."""
 
     def time_of(value: float | None) -> float | int | None:
         return None if value is None else _number(value / _US_PER[unit])

@@ -51,7 +51,7 @@ _BY_FEW_NODES = (
     "is infeasible: some outputs take as long to send, and if they are not sent, there are fewer nodes "
     "left than stages"
 )
-_BY_IDEALS = "is infeasible: a search of all ideals that are possible found no such pipeline"
+_BY_IDEALS = "is infeasible: a search of all possible ideals found no such pipeline"
 
 
 @dataclass(frozen=True)
@@ -263,7 +263,11 @@ def _proof(problem: Problem, search: _Search) -> str:
     if search.bound_by in (_BY_WORK, _BY_SENDING):
         return search.bound_by
     below = f"{search.best - 1:g}" if problem.is_integer else f"less than {search.best:g}"
-    listed = f" ({search.listed} ideals at most at a time)" if search.bound_by == _BY_IDEALS else ""
+    listed = (
+        f". It listed at most {search.listed} ideals at a time"
+        if search.bound_by == _BY_IDEALS
+        else ""
+    )
     return f"{below} us {search.bound_by}{listed}"
 
 

@@ -107,7 +107,9 @@ class LiveTuningSection(RecurringTraining):
     policy: Literal["default", "power-limit-only", "zeus", "grid-search", "curve"] = Field(
         DEFAULT_POLICY, description="Policy that proposes batch sizes and power limits."
     )
-    recurrences: int = Field(50, ge=1, le=10_000, description="Trainings to the target.")
+    recurrences: int = Field(
+        50, ge=1, le=10_000, description="Number of trainings, each to the target."
+    )
 
 
 class TuningSection(Section):
@@ -146,7 +148,9 @@ class _Tuning(Request):
         default=DEFAULT_POLICY,
         description="Policy, such as zeus.",
     )
-    recurrences: int = Field(default=50, ge=1, description="Trainings to the target.")
+    recurrences: int = Field(
+        default=50, ge=1, description="Number of trainings, each to the target."
+    )
     seeds: int | None = Field(
         default=None,
         ge=1,

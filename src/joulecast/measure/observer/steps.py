@@ -247,8 +247,8 @@ class Steps:
         if no batch with tensors was seen.
 
         A step usually has n batches. Before each update, only the last n batches count. Earlier ones were
-        fetched by an evaluation. If each batch has a backward pass of its own, these say how many batches a
-        step has: the last step of an epoch may have fewer.
+        fetched by an evaluation. If each batch has a backward pass of its own, a step has as many batches as
+        backward passes. So the last step of an epoch may have fewer than n.
         """
         backward = np.searchsorted(self._kind(marks.BACKWARD)["start"], self.ends)
         for kind in (marks.FETCH, marks.PREFETCH):
