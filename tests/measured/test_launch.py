@@ -9,6 +9,8 @@ from joulecast.runs.provenance import usable_cores
 from joulecast.runs.record import read_record
 from joulecast.runs.spec import Calibration, Emulation, RunSpec
 
+pytestmark = pytest.mark.long
+
 
 def run(spec, tmp_path, **options):
     options = {"timeout_s": 200.0} | options

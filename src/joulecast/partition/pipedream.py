@@ -42,8 +42,8 @@ class CompatPlan:
     states: int
 
 
-def _boundary(order: PartialOrder, ideal: int) -> list[int]:
-    """What PipeDream takes as the boundary. It is too large if branches of different lengths meet.
+def _boundary_bytes(graph: TaskGraph, order: PartialOrder, ideal: int) -> float:
+    """Bytes of what PipeDream takes as the boundary. It is too large if branches of different lengths meet.
 
     A node counts as soon as some maximal node comes after it and does not come after all of its readers,
     even if another maximal node does.
@@ -51,12 +51,14 @@ def _boundary(order: PartialOrder, ideal: int) -> list[int]:
     maximal = order.antichain(ideal)
     chosen = set_of_nodes(maximal)
     behind = [order.down[node] & ~(1 << node) for node in maximal]
-    return [
-        node
-        for node in nodes_in_set(ideal)
-        if chosen >> node & 1
-        or any(down >> node & 1 and order.after[node] & ~down & ~chosen for down in behind)
-    ]
+    return float(
+        sum(
+            graph.tasks[node].activation_bytes
+            for node in nodes_in_set(ideal)
+            if chosen >> node & 1
+            or any(down >> node & 1 and order.after[node] & ~down & ~chosen for down in behind)
+        )
+    )
 
 
 def compat_plan(
@@ -94,12 +96,6 @@ def compat_plan(
     sizes = [(t.work_us, t.parameter_bytes) for t in graph.tasks]
     work, parameters = (inside @ np.array(sizes, float)).T
     work /= 1e6
-    boundary = np.array(
-        [
-            float(sum(graph.tasks[node].activation_bytes for node in _boundary(order, ideal)))
-            for ideal in ideals
-        ]
-    )
     count = len(ideals)
     # `follows[k, j]`: state k is an ideal within state j.
     follows = inside @ (1 - inside).T == 0
@@ -108,8 +104,10 @@ def compat_plan(
     weights = parameters[None, :] - parameters[:, None]
     best = np.full((devices + 1, count), math.inf)
     came = np.full((devices + 1, count, 2), -1)
-    outgoing = boundary.copy()
-    outgoing[-1] = 0.0
+    if counts_transfers:
+        boundary = np.array([_boundary_bytes(graph, order, ideal) for ideal in ideals])
+        outgoing = boundary.copy()
+        outgoing[-1] = 0.0
     for used in range(1, devices + 1):
         if used == 1 or replicate:
             best[used] = (work + 4 * (used - 1) * parameters / (bandwidth * used)) / used
