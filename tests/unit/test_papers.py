@@ -161,7 +161,7 @@ def write_zeus_tables(folder, published):
     pd.DataFrame([*savings, other]).to_parquet(folder / "tuning_savings.parquet")
     cells = [
         {"workload": w, "gpu": "v100", "tuned": t.replace("_", " "), "ours": getattr(p, t)}
-        | {"configuration": f"{p.batch_size}, {p.power_limit_w + 25} W" if t == "both" else None}
+        | {"batch_size": p.batch_size, "power_limit_w": p.power_limit_w + 25}
         for w, p in published.potential.items()
         for t in ("batch_size_only", "power_limit_only", "both")
     ]

@@ -68,11 +68,10 @@ def _potential(table: pd.DataFrame, published: PublishedTuning) -> list[Row]:
             theirs, ours = getattr(printed, tuned), cells[name]["ours"]
             what = f"least energy, {name}"
             rows.append(row(what, "of the default", theirs, ours, None, potential))
-        # The text has the form ``32, 100 W``.
-        batch, watts = map(float, cells["both"]["configuration"].removesuffix(" W").split(", "))
-        of_least = "of the least energy"
-        rows.append(row(f"batch size {of_least}", "", printed.batch_size, batch, None, same))
-        rows.append(row(f"power limit {of_least}", "W", printed.power_limit_w, watts, None, same))
+        best, of_least = cells["both"], "of the least energy"
+        for name, unit in (("batch_size", ""), ("power_limit_w", "W")):
+            what = f"{name.removesuffix('_w').replace('_', ' ')} {of_least}"
+            rows.append(row(what, unit, getattr(printed, name), float(best[name]), None, same))
     return rows
 
 

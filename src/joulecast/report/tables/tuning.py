@@ -98,9 +98,8 @@ def potential(settings: Sequence[Setting], published: PublishedTuning) -> pd.Dat
                     "published": printed,
                     "ours": value,
                     "difference": None if printed is None else value - printed,
-                    "configuration": f"{ours.batch_size}, {ours.power_limit_w} W"
-                    if tuned == "both"
-                    else None,
+                    "batch_size": ours.batch_size if tuned == "both" else None,
+                    "power_limit_w": ours.power_limit_w if tuned == "both" else None,
                 }
             )
     return pd.DataFrame(rows)
