@@ -161,6 +161,8 @@ def conversion(
     """Collectives that turn one layout into another. Each has its kind, its mesh axis, and the bytes of the
     whole buffer."""
     steps: list[tuple[Kind, str, float]] = []
+    if have == want:
+        return steps
     now = dict(have)
     # Sums come first, and sums that leave fewer bytes before the others, so that the rest moves fewer bytes.
     changes = [(axis, now[axis], place) for axis, place in want if now[axis] != place]
