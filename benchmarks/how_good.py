@@ -175,9 +175,9 @@ SECTIONS: dict[str, list[Kept]] = {
             "simulator",
             "Speed of simulating and searching",
             "*Original*: the Proteus paper's public code, on another machine with 2 cores. This code "
-            "simulates each device. joulecast simulates equal devices once. The row `gpt3-175b search` is "
-            "for `dgx-h100.yaml`, whose ops have the times of a roofline. Its weights are at fp32, and its "
-            "batch is 1536.",
+            "simulates each device. joulecast simulates equal devices once. In the row `gpt3-175b search`, "
+            "the platform is `dgx-h100.yaml`, the weights are at fp32, and the batch is 1536. The times of "
+            "the ops come from a roofline.",
             {
                 "what": "what",
                 "devices": "devices",
@@ -337,8 +337,8 @@ BRIEFS = [
         "error_percent",
     ),
     Brief(
-        "The same, its recipes for mixtures of experts, also at bf16. With different releases of its "
-        "software, the same recipe took up to twice as long",
+        "The same, the vendor's recipes for mixtures of experts, also at bf16. With different releases of "
+        "its software, the same recipe took up to twice as long",
         "H100 and GB200 (Megatron-Bridge's data)",
         "simulator_real_gpus",
         {"data": "megatron_bridge", "kind": "mixtures of experts"},

@@ -48,8 +48,9 @@ _HEAD = f"""# Python API
 * **Your own files take precedence.** A name is looked up below the working directory
   (`config/platforms/NAME.yaml`, `recorded/task-graphs/NETWORK.json`, `recorded/CAMPAIGN/`), then among
   the files that joulecast ships.
-* For [`evaluate`](#evaluate) and all functions below it, the result has the question under
-  [`request`](../how-to/use-from-python.md#requests). Parameters can also be texts, as for the commands
+* For [`evaluate`](#evaluate) and all functions below it, the key
+  [`request`](../how-to/use-from-python.md#requests) of the result has the parameters of the call.
+  Parameters can also be texts, as for the commands
   (`"30min"`, `"1,2,4"`).
 
 """

@@ -360,7 +360,7 @@ def test_the_readme_names_figures_that_were_kept():
     later = errors.pop("plain_pytorch_later")
     assert f"{errors.pop('plain_pytorch'):.1f} % (36), {later:.1f} % (40 later" in text
     errors = list(errors.values())
-    assert f"{min(errors):.1f} to {max(errors):.1f} % on training steps" in text
+    assert f"{min(errors):.1f} to {max(errors):.1f} % on training and inference steps" in text
     emulated = {
         row["configuration"]: row["predicted_error_percent"] for row in _kept("simulator_error")
     }

@@ -759,7 +759,7 @@ def test_the_name_of_a_training_is_taken_everywhere(tmp_path, monkeypatch):
 def test_a_note_names_its_scale_once(tmp_path):
     _observed(tmp_path, "a", 1, 1)
     notes = joulecast.forecast(tmp_path, gpus=[16])["notes"]
-    assert "a on 16 ranks: the runs had 1 (16 times fewer)" in notes
+    assert "a on 16 ranks: the runs had 1. This is 16 times as many" in notes
 
 
 def test_steps_and_samples_of_one_training_are_not_mixed(tmp_path):

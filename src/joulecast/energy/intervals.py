@@ -268,7 +268,7 @@ def outside_of(
     if not least <= setting["nodes"] <= most:
         scale = f"{scale_in_words(setting['nodes'], setting['nodes_are'])}: the runs had {_span(least, most)}"
     if times > BEYOND:
-        scale = f"{scale} ({digits(times)} times fewer)"
+        scale = f"{scale}. This is {digits(times)} times as many"
     others, widens = _other_than_scale(of_workload, setting, knows_exchange)
     return Outside(scale, others, times, scale is not None and least == most, widens)
 

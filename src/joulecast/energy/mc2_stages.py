@@ -196,7 +196,7 @@ class StageMC2:
 
         Args:
             training: observations of training runs. Every network that is to be predicted must be among them.
-            allreduce: single sums of the all-reduce loop.
+            allreduce: single all-reduces of the all-reduce loop.
             calibration: observations of the runs of kind idle, allreduce and sleeping_rank.
         """
         self._sigma = training.groupby("network")["sigma_computing_s"].median().to_dict()

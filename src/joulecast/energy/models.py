@@ -36,7 +36,7 @@ _SLOW_LINK_BYTES_PER_S = 1e9
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a fit may see: training runs, calibration runs, single sums of the all-reduce loop, and the
+    """What a fit may see: training runs, calibration runs, single all-reduces of the all-reduce loop, and the
     platform's watts (``idle_w``, ``full_w``, ``tdp_w``, each may be ``None``). For imported runs also
     the times of others."""
 

@@ -31,11 +31,11 @@ from joulecast.runs.platforms import gpu_in
 _LEVEL, _DRAWS = 0.9, 2000
 
 REST_SHARE = 0.42
-"""Of the power limits of a node's GPUs: what all else of the node draws (processors, memory, network, fans,
-losses), where it was not metered. Of the metered node of 8 H100 it is 0.32: what it draws idle without the
-GPUs' own (``graphs/clocks.py``). Another maker's air-cooled node of 8 H100 draws 7.1 kW in MLPerf trainings
-where the metered one draws 5.8 (from a submission that is not shipped): 0.55. This is their geometric
-mean."""
+"""Power of all other parts of a node (processors, memory, network, fans, losses), divided by the power limits
+of its GPUs. It is for nodes that nobody metered: the geometric mean of two nodes of 8 H100. The metered node
+has 0.32: its idle power, without the idle power of its GPUs (``graphs/clocks.py``). An air-cooled node of
+another maker has 0.55: in MLPerf trainings it draws 7.1 kW where the metered one draws 5.8 (from a submission
+that is not shipped)."""
 REST_WIDTH = 0.93
 """Half width of the logarithm of that share, of Student's t for one node type more. These two differ by 0.39
 (standard deviation). The data sheets of DGX-1 (V100), DGX A100, H100 and B200 have 3.5, 6.5, 10.2 and 14.3 kW

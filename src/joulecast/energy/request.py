@@ -62,8 +62,8 @@ class EvaluateRequest(Recorded):
     )
     ledger: Path | None = Field(
         default=None,
-        description="File of `forecast --keep`. Its forecasts are judged on the runs that came "
-        "later.",
+        description="File of `forecast --keep`. Its forecasts are judged on the runs whose records "
+        "were added later.",
     )
 
     @model_validator(mode="after")

@@ -299,9 +299,9 @@ def _described_energy(simulation: Simulation, why: str) -> StepEnergy | None:
         gpus_w=gpus_w,
         rests_on=f"watts from the GPU's description: {busy_w:,.0f} W computing at "
         f"{clock * power.boost_mhz:,.0f} MHz, {power.awake_w:,.0f} W awake; the step computes "
-        f"{100 * share:.0f} % of its time; the other parts of a node are assumed to draw {REST_SHARE:g} of "
-        f"the power limits of its GPUs ({rest_w:,.0f} W of {watts:,.0f}), between those of two nodes of "
-        f"8 H100{unused}; {why}",
+        f"{100 * share:.0f} % of its time; the other parts of a node are assumed to draw {REST_SHARE:g} "
+        f"times the power limits of its GPUs (two nodes of 8 H100 had 0.32 and 0.55): {rest_w:,.0f} W of the "
+        f"{watts:,.0f} W{unused}; {why}",
     )
     up = min(POWER_WIDTH, math.log(power.limit_w / each_w))
     less = math.hypot(gpus_w * -math.expm1(-POWER_WIDTH), rest_w * -math.expm1(-REST_WIDTH))

@@ -63,7 +63,8 @@ def job_terms(
     terms.append(Term("restarts", lost_s, lost_s * train_w, said))
     if nodes > 1:
         switched_j = SWITCHES * (energy_j + sum(term.energy_j for term in terms))
-        said = f"{100 * SWITCHES:.0f} % of the nodes, estimated in MLPerf for 64 nodes; fewer need less"
+        share = f"{100 * SWITCHES:.0f} % of the energy of the nodes"
+        said = f"{share}, estimated in MLPerf for 64 nodes; fewer need less"
         terms.append(Term("switches", 0.0, switched_j, said))
     return terms
 

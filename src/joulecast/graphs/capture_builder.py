@@ -26,7 +26,7 @@ Groups = list[list[Dim]]
 
 
 def unit_dim(unit: Unit, name: str, kind: DimKind) -> Dim:
-    """The dim of a unit. The dim of the batch always has the name ``batch``."""
+    """The dim for a unit, which is a piece of an axis. A unit of the batch always gets the name ``batch``."""
     return Dim("batch", unit.size, BATCH) if unit.batch else Dim(name, unit.size, kind)
 
 

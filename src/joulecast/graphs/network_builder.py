@@ -124,7 +124,7 @@ class NetworkBuilder:
     def normalised(
         self, kind: str, name: str, x: str, vectors: Sequence[str], module: str | None = None
     ) -> str:
-        """Add a norm or softmax over the last axis of ``x``, which may not be split."""
+        """Add a norm or softmax over the last axis of ``x``. This axis cannot be split."""
         shape: dict[str, int | Dim] = dict(self.shape(x))
         last = self.axes[x][-1]
         shape[last] = Dim(last, self.shape(x)[last], DimKind.OPAQUE)

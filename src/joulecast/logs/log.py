@@ -62,7 +62,7 @@ class LogOptions:
     gpus: int | None = None
 
     def node_of(self, file: Path) -> str:
-        """Name of the node of a file that names none: as the user says, or else the file's name."""
+        """The node of a log that names none: the user's name for it, otherwise the name of the file."""
         name = file.name.removesuffix(".gz")
         return self.node or Path(name).stem or name
 

@@ -158,7 +158,7 @@ class RunInfo(_Part):
     remarks: list[str] = []
     """Notes for readers, about a run that fits use."""
     step_bytes: list[Count] | None = None
-    """Size of each sum of an all-reduce calibration."""
+    """Bytes of each all-reduce of a calibration."""
     reference_step_s: dict[str, NonNegativeFloat] | None = None
     """For an emulated run: time of a step on a free core."""
     unseen: dict[str, str] = {}

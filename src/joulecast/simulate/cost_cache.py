@@ -85,12 +85,12 @@ class CachedCosts:
         self.evidence = evidence
         """Measured steps that correct the costs of other steps."""
         self._known: dict[tuple[object, ...], Cost] = {}
-        self._of_splits: dict[tuple["Split", Direction], Cost] = {}
+        self._of_splits: dict[tuple[Split, Direction], Cost] = {}
         self._in_steps: dict[tuple[float, float | None], CachedCosts] = {(0.0, None): self}
 
     def in_step(self, graph: OpGraph, strategy: Strategy, inference: bool) -> "CachedCosts":
-        """Costs of ops in a step. They contain the step's passes over gradients. If steps were measured, they
-        correct the costs, by a factor that depends on the step."""
+        """Costs of ops in a step. They contain the step's passes over gradients. Measured
+        steps, if any, correct these costs by a factor. The factor depends on the step that is simulated."""
         known, passes = self._in_steps, gradient_passes(strategy)
         if (passes, None) not in known:
             priced = with_gradient_passes(self.costs, passes)

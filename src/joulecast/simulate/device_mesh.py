@@ -48,8 +48,8 @@ def signatures(group: Ints, colour: Ints) -> Ints:
 
 
 def numbered(values: NDArray[Any]) -> Ints:
-    """The values, as numbers from 0: equal values have the same number. New numbers are given in the order of
-    the values."""
+    """The values, as numbers from 0: equal values have the same number. The value that occurs first has
+    number 0, the next new value number 1."""
     numbers: Ints = pd.factorize(values)[0]
     return numbers
 

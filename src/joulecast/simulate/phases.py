@@ -195,7 +195,7 @@ def buckets_of(
 
 @dataclass
 class Segment:
-    """Steps that run one after the other without a break."""
+    """Steps of a device's program that run one after the other. Nothing is sent or awaited between them."""
 
     needs: list[int]
     receives: list[Crossing]

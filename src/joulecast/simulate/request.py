@@ -160,8 +160,8 @@ class SearchRequest(Priced, OnSimulator):
         default=None,
         ge=1,
         le=MOST_SAMPLES,
-        description="Samples of all devices together in a step, as of `plan --batch`. (Of `simulate`, "
-        "--batch is that of one replica.) By default: 32 for each device.",
+        description="Samples of all devices together in a step, the same as `plan --batch`. (In "
+        "`simulate`, --batch is the batch of one replica.) By default: 32 for each device.",
     )
     objective: Objective = Field(
         default="time",

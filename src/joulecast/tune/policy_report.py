@@ -157,8 +157,8 @@ def report_text(report: dict[str, Any]) -> str:
             f"{report['break_even']}; {report['tries_per_recurrence']:.2f} tries a recurrence, "
             f"{100 * report['reached_share']:.1f} % of the recurrences reached the target",
             f"an oracle (batch size {oracle['batch_size']} at {oracle['power_limit_w']} W) saves "
-            f"{best:.1f} % of the cost. Compared with it, the policy spent the cost of "
-            f"{regret['in_oracle_recurrences']['mean']:.1f} recurrences more",
+            f"{best:.1f} % of the cost. In all recurrences together, the policy cost as much more as "
+            f"{regret['in_oracle_recurrences']['mean']:.1f} recurrences of the oracle cost",
         ]
     )
 
@@ -180,7 +180,7 @@ def live_report(
     """The report of a live loop.
 
     Args:
-        trials: the trials of this call. Without a history file, there are no others.
+        trials: the trials of this call. Earlier trials, if any, are in ``history_file``.
         notes: notes of the environment.
     """
     history = History(trials) if history_file is None else read_history_file(history_file)[1]

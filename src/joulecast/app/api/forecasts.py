@@ -101,8 +101,8 @@ def forecast(request: ForecastRequest) -> Forecast:
         ``batch_size``, and ``work`` with its ``work_unit`` and its origin (``work_is``). ``time_s``,
         ``energy_j``, ``energy_kwh``, ``cost`` and ``co2_kg`` have 90 % intervals (``time_low_s``, ...).
         ``energy_source``, ``cost_rests_on`` and ``co2_rests_on`` name the source of the energy in each. If
-        money and CO2 are missing, ``why_no_cost`` says why. ``notes`` says what limits the answer. Read
-        the notes in ``first`` first.
+        money and CO2 are missing, ``why_no_cost`` says why. ``notes`` says what limits the answer.
+        ``first`` has the notes that matter most.
 
     Raises:
         JoulecastError: there is nothing to fit, or a node count is below 1.

@@ -86,7 +86,9 @@ def evaluate(request: EvaluateRequest, as_json: AsJson = False) -> None:
             ]
         )
     if any(row["source"] == "estimated" for row in verdict["summary"]):
-        typer.echo("these are differences from an estimated energy, which judges no model")
+        typer.echo(
+            "errors of energy are differences from an estimated energy here, so they judge no model"
+        )
     best = verdict["against_best_rival"]
     if best:
         low, high = best["lower_points"], best["upper_points"]

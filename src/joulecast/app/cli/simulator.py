@@ -49,7 +49,7 @@ def _print_remarks(request: OnSimulator, result: dict[str, Any]) -> None:
 
 
 _BASIS = {
-    "description": "the GPU's description and kernels of other GPUs",
+    "description": "the GPU's data sheet, with constants that were fitted to other GPUs",
     "calibrated": "kernels corrected by measured steps",
 }
 

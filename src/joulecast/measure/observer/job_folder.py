@@ -221,7 +221,7 @@ class JobFiles:
         return (self.path / f"ended-{rank}.json").is_file()
 
     def marks_of(self, rank: int) -> list[Process]:
-        """The processes that the command of this process started, and that trained."""
+        """The processes that trained, of those that the command of process ``rank`` started."""
         return read_processes(self.path / f"marks-{rank}")
 
     def remove(self) -> None:

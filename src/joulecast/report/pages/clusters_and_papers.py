@@ -19,8 +19,8 @@ _FILE = f"{METERED}.parquet"
 _OWN_TRACE = "end of the run's own trace"
 _SPLITS = {
     "leave-one-node-count-out": "node counts not seen",
-    "extrapolation": "more nodes than seen",
-    "leave-one-workload-out": "more nodes of one network than seen",
+    "extrapolation": "larger node counts not seen",
+    "leave-one-workload-out": "larger node counts of one network not seen",
 }
 
 

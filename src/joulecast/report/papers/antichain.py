@@ -89,7 +89,7 @@ def _times(
                     None,
                     tolerance,
                     "down",
-                    "a person's minutes; no graph was cut by hand here",
+                    "the paper prints the minutes of a person; no graph was cut by hand here",
                 )
             )
             for column, what, planner in _OURS:

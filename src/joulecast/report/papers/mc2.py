@@ -15,8 +15,8 @@ from joulecast.runs.files.columns import read_frame
 
 _MODELS_OF_TRACES = ("AR", "SES", "ARIMA")
 _NOT_JUDGED = (
-    "not judged on these runs; the models of traces forecast the rest of a run's own trace, which is not "
-    "paired with MC2's settings"
+    "not judged on these runs: these models need the first part of a run, to forecast the rest of it. MC2 "
+    "forecasts runs of which it has seen nothing"
 )
 
 

@@ -25,9 +25,9 @@ setting is the same, and the difference is larger. `same as the code`, `better t
 the code`: the same three verdicts, against the authors' public code, for a number that no paper prints.
 `not comparable`: the setting is another one, or there is no number on one side; the row has the reason, and
 no better or worse is claimed. `replayed`: computed from what the papers' authors measured. `reference`: a
-number to compare with that no paper prints, as of the authors' public code. Mean error: in percent, without
-sign (MAPE). Held out, so not seen by the fit: a node count (`leave-one-node-count-out`), a network
-(`leave-one-workload-out`), all larger scales (`extrapolation`)."""
+number to compare with where no paper prints one, such as a number from the authors' public code. Mean
+error: in percent, without sign (MAPE). Held out, so not seen by the fit: a node count
+(`leave-one-node-count-out`), a network (`leave-one-workload-out`), all larger scales (`extrapolation`)."""
 _SPELLED_OUT = ("reference_is", "why_not_comparable", "tolerance")
 _SHOWN = 2
 """Most reasons, and most rows that are not reproduced, that the line of a paper names. The table has all of

@@ -332,7 +332,7 @@ def _unknown(platform: str, own: Path) -> JoulecastError:
     hint = f"; did you mean {' or '.join(f'`{name}`' for name in near)}?" if near else ""
     return JoulecastError(
         f"platform `{platform}` is not known{hint} ({own / platform}.yaml: no such platform file) "
-        f"(known: {', '.join(files)}); name one of them, or a FILE.yaml, where `platform` says it; the "
+        f"(known: {', '.join(files)}); name one of them, or a platform file (FILE.yaml); the "
         f"simulator also knows GPUs by name, as {', '.join(_AS_GPUS)} (docs/reference/simulator.md)"
     )
 
