@@ -333,7 +333,11 @@ def test_errors_on_metered_clusters_are_those_of_what_was_held_out(campaign):
     assert "2.84 %" in metered.how_to_read
     errors = metered.table
     assert errors.columns[2:] == (
-        *("larger node counts not seen, time given", "by time, time given", "end of the run's own trace"),
+        *(
+            "larger node counts not seen, time given",
+            "by time, time given",
+            "end of the run's own trace",
+        ),
     )
     assert list(errors.rows) == [
         ("MC2", "2.84 %", "1.2 %", "2.5 %", "—"),
