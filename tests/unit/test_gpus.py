@@ -339,9 +339,9 @@ def test_the_steps_of_all_sources_are_in_one_table() -> None:
 
 
 def test_measured_steps_of_gpus_are_predicted() -> None:
-    """The errors that docs/explanation/simulator.md reports, with room: every fifth row, to be quick."""
+    """The errors that docs/explanation/simulator.md reports, with room: every sixth row, to be quick."""
     steps = read_gpu_steps(STEPS)
-    judged = judge([step for step in steps if step.source != "megatron_bridge"][::5])
+    judged = judge([step for step in steps if step.source != "megatron_bridge"][::6])
     table = gpu_error_table(judged).drop_duplicates("data").set_index("data")
     assert table.loc["neusight", "error_percent"] < 12
     assert table.loc["vtrain", "error_percent"] < 12
@@ -377,7 +377,7 @@ def test_recipes_at_fp8_are_predicted() -> None:
         and any(part in step.step.network for part in ("llama3-8b", "deepseek", "llama3-70b"))
         and step.step.batch <= 64
     ]
-    found = simulate_steps(steps[::4])
+    found = simulate_steps(steps[::8])
     off = (found["predicted_s"] / found["measured_s"] - 1).abs()
     assert off.groupby([found["gpu"], found["network"]]).mean().max() < 0.3
     assert off.mean() < 0.15

@@ -191,6 +191,7 @@ def test_logs_of_real_shapes_that_are_damaged_add_up(name, chance, share):
     assert_sound(imported(repeated, shape.nodes))
 
 
+@pytest.mark.long
 def test_the_shapes_themselves_are_sound():
     for make in SHAPES.values():
         shape = make()

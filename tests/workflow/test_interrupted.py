@@ -200,6 +200,7 @@ def test_a_replay_that_is_killed_is_made_again_and_one_that_is_not_whole_is_refu
     assert f"records: has {left} records, the campaign has {runs} runs" in text
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="a small disk is mounted, which needs root")
 def test_a_full_disk_loses_nothing(tmp_path):
     idle = {"kind": "idle", "calibration": Calibration(seconds=0.3)}
