@@ -377,7 +377,10 @@ def test_prometheus_gauges_and_counters(tmp_path):
         for n in (1, 2)
         for g in "01"
     ]
-    imported("prometheus", answer(tmp_path / "dcgm.json", *dcgm), tmp_path / "dcgm", *between())
+    file = answer(tmp_path / "dcgm.json", *dcgm)
+    imported("prometheus", file, tmp_path / "dcgm", *between(), "--accelerators", 2)
+    line = refused("prometheus", file, tmp_path / "no", *between(), "--accelerators", 8)
+    assert "readings of 2 GPUs of n1, and a node has 8" in line
     found = row(tmp_path / "dcgm" / "net")
     assert (found["nodes"], found["energy_covers"]) == (2, "gpu")
     assert found["energy_j"] == pytest.approx(2 * expected_j(), rel=0.01)
